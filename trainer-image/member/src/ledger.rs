@@ -61,7 +61,7 @@ impl Shared {
         }
     }
 
-    /// Numbers and texts: whoever panicked with them left them whole.
+    /// Numbers and texts: a thread that panicked left them whole.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,7 +236,7 @@ impl Progress {
     }
 }
 
-/// Lines are whole, whatever thread panicked.
+/// A thread that panicked left whole lines.
 fn lock(lines: &Mutex<Vec<Line>>) -> MutexGuard<'_, Vec<Line>> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }

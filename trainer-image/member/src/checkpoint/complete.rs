@@ -60,7 +60,7 @@ fn try_complete(
     let pulse = directory.pulse();
     pulse.write_durably(&partial.join(manifest::FILE), |file| file.write_all(&text))?;
     for name in &records {
-        // They say nothing that the manifest does not.
+        // The manifest has all that they say.
         let _ = std::fs::remove_file(partial.join(name));
     }
     sync_directory(partial)?;
@@ -229,12 +229,12 @@ pub fn best_of(
 /// Makes room after a save that failed: what it has written so far goes, and so does all that the next one to
 /// be completed would remove. On a full volume nothing is ever completed otherwise.
 pub fn make_room(directory: &Directory, failed: CheckpointId, writer: u64, retention: Retention) {
-    // Whatever keeps it from being removed keeps the next one from being written, and is told of then.
+    // If this fails, the next save fails for the same reason and reports it.
     let _ = remove(&directory.partial(failed, writer));
     let _ = delete_old(directory, failed, retention);
 }
 
-/// Deletes a checkpoint. Its manifest goes first: what is left of it is none.
+/// Deletes a checkpoint. Its manifest is removed first, because a directory without a manifest is no checkpoint.
 ///
 /// # Errors
 /// What went wrong.

@@ -41,7 +41,7 @@ impl Damaged {
         self.lock().retain(|_, damage| *damage == Damage::Bytes);
     }
 
-    /// Entries are whole, whatever thread panicked.
+    /// A thread that panicked left whole entries.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<CheckpointId, Damage>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

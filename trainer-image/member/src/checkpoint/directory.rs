@@ -128,7 +128,7 @@ impl Directory {
     /// The newest checkpoint that is not known to be damaged, and the newest generation that has written here.
     ///
     /// # Errors
-    /// A directory is there, but cannot be read. Who takes that for an empty one begins again beside what is there.
+    /// A directory is there, but cannot be read. A process that took it for empty would begin a second training beside the first.
     pub fn names(&self) -> Result<Names, Trouble> {
         let checkpoints = self.list().map_err(Trouble::with(&self.checkpoints()))?;
         let ledgers = self.ledgers().map_err(Trouble::with(&self.ledger()))?;

@@ -16,7 +16,7 @@ use crate::faults;
 use crate::report::say_error;
 use crate::state::Table;
 
-/// What the thread that reads says.
+/// What the reading thread sends.
 #[derive(Debug)]
 pub enum Message {
     /// Bytes of the state, which count only if the whole is right.
@@ -26,7 +26,7 @@ pub enum Message {
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// All of them have been said.
+    /// All bytes were sent, and they are right.
     Whole,
     /// The checkpoint cannot be used.
     Damaged(Trouble),
@@ -37,8 +37,8 @@ pub enum Message {
 ///
 /// # Errors
 /// [`Failure::OtherTraining`] when the newest one's state does not fit, [`Failure::NoCheckpointUsable`]
-/// when all are damaged: to begin again would be to throw them away. [`Failure::Volume`] when the directory, or one of the
-/// checkpoints and none of the others, cannot be read: it may be whole.
+/// when all are damaged: to begin again would be to throw them away. [`Failure::Volume`]: the directory cannot be listed, or
+/// no checkpoint is usable and at least one could not be read.
 pub fn find(
     directory: &Directory,
     training: &Identity,
@@ -138,8 +138,8 @@ pub fn manifest(directory: &Directory, id: CheckpointId) -> Result<Option<Manife
     }
 }
 
-/// The same for retention; `None` also if a file is missing or has not its size. That one cannot be opened for the moment
-/// says nothing.
+/// The same for retention; `None` also if a file is missing or has not its size. A file that cannot be opened now is not
+/// counted as damaged.
 ///
 /// # Errors
 /// As [`manifest`].

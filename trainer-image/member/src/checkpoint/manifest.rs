@@ -19,7 +19,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub const FILE: &str = "manifest.json";
 /// Name of the manifest that is about to replace it.
 pub const DRAFT: &str = "manifest.json.partial";
-/// No manifest is larger; whatever is, is none.
+/// A larger file is not a manifest.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// Everything about a checkpoint but its tensors' bytes.

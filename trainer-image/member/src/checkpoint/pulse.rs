@@ -21,7 +21,7 @@ const SYNC_EVERY: usize = 64 << 20;
 /// How often it is looked at while somebody waits for it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Grows with every byte, file and sync. Its clones are the same one.
+/// Counts what moves: every byte, file and sync. Its clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse(Arc<Counts>);
 

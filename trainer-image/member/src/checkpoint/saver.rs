@@ -42,7 +42,7 @@ struct Flight {
     has_skipped: bool,
     /// Whether this rank, rank 0, is to complete it: all parts are durable.
     has_all_parts: bool,
-    /// Whether it does so.
+    /// Whether it has begun to.
     is_completing: bool,
 }
 

@@ -40,21 +40,21 @@ pub enum Reason {
          (gcsfuse needs --rename-dir-limit, Mountpoint for S3 cannot)"
     )]
     Refused(Operation, io::Error),
-    /// It is no JSON, or says something else than is expected.
+    /// It is not JSON, or not with the expected fields.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// It is no safetensors file, or lacks a tensor.
     #[error(transparent)]
     Safetensors(#[from] SafeTensorError),
-    /// The number of a job without the end of its line.
+    /// The job's number file lacks the end of its line.
     #[error("is cut off; if it stays so, delete it: a process that starts writes it again")]
     NoWholeLine,
-    /// The same, with something else.
+    /// The job's number file is not a number.
     #[error(
         "is not the number of a job's first generation; delete it: a process that starts writes it again"
     )]
     NoNumber,
-    /// No manifest is so large.
+    /// A manifest is never so large.
     #[error("is too large for a manifest")]
     TooLarge,
     /// It has another format.
@@ -69,7 +69,7 @@ pub enum Reason {
     /// A tensor in a part is shorter or longer than it should be.
     #[error("{0} has another length than the manifest says")]
     Length(String),
-    /// The bytes are others.
+    /// The bytes are not those that were written.
     #[error("its checksum is not that of the manifest")]
     Checksum,
     /// The record of a part is not where rank 0 looks.

@@ -252,7 +252,7 @@ impl Thread {
         Ok(Some(newest).filter(|newest| *newest > generation))
     }
 
-    /// Who has gone away needs not be told.
+    /// The saver may be gone, and then nobody needs to know.
     fn tell(&self, done: Done) {
         let _ = self.done.send(done);
     }

@@ -107,7 +107,7 @@ impl Keeping {
         let (directory, identity) = (self.directory.clone(), self.identity.clone());
         let table = self.table.clone();
         let work = move || {
-            // As above.
+            // The process may form another generation by now.
             let _ = sender.send(load::find(&directory, &identity, &table));
         };
         std::thread::Builder::new()

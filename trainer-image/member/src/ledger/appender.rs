@@ -48,7 +48,7 @@ pub(super) struct Appender {
     could_not_count: bool,
 }
 
-/// How far the file has its name.
+/// Whether the file has its name.
 #[derive(Debug)]
 enum Name {
     Missing,
@@ -81,8 +81,8 @@ impl Appender {
         }
     }
 
-    /// Appends the lines that come until the training is over. That it is fenced it only tells: the
-    /// training ends for it, and what is written until then is superseded.
+    /// Appends the lines that come until the training is over. If a newer generation has written, it only reports that: the
+    /// training ends then, and what is written until then is superseded.
     pub(super) fn run(mut self, lines: &Mutex<Vec<Line>>, syncs: &Receiver<Sync>, shared: &Shared) {
         let mut is_open = true;
         let mut has_failed = false;
@@ -190,7 +190,7 @@ impl Appender {
         }
     }
 
-    /// Opens the file again that this generation has begun. What was not durable in it is written again.
+    /// Opens this generation's file again, by its name. Lines that were not durable in it are written again.
     fn reopen(&mut self) -> io::Result<()> {
         let opened = File::options().read(true).write(true).open(self.path());
         let file = match opened {

@@ -41,7 +41,7 @@ pub(super) fn name(
     Ok(None)
 }
 
-/// Whether a directory was not replaced since there are files in it.
+/// Whether a rename failed because the directory in its place has files.
 fn has_files(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty)

@@ -29,11 +29,11 @@ impl Saver {
     }
 
     /// A generation forms that continues this save. A rank that has a part of it continues as before; any other has nothing
-    /// to write. Whether this rank has a part.
+    /// to write. Returns whether this rank has a part.
     pub fn continue_with(&mut self, save: Carried) -> bool {
         let is_own = self.carried() == Some(save);
         if !is_own {
-            // If there is one, rank 0 has heard that all parts are durable, and this rank has not.
+            // If this rank has a save in flight, rank 0 has heard that all its parts are durable, and this rank has not.
             self.flight = None;
         }
         self.is_bystander = !is_own && save.num_parts > 0;
@@ -93,7 +93,7 @@ impl Saver {
         self.give(job);
     }
 
-    /// Some parts could not be written; whether this rank's is among them. Rank 0 removes the others.
+    /// Some parts could not be written. Rank 0 removes the others. Returns whether this rank's part is among the failed ones.
     pub fn give_up(&mut self, rank: u32) -> bool {
         self.newest_step = None;
         self.is_bystander = false;
