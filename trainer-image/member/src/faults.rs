@@ -4,7 +4,8 @@
 //! is the first to be there, in whatever step, once: the file is gone thereafter. Each step lasts longer by the milliseconds in the file that
 //! `ROUNDHOUSE_FAULT_STEP_FILE` names, or in `<that file>-<worker's index>` if there is one, and each batch of an
 //! evaluation by those in `ROUNDHOUSE_FAULT_EVALUATION_FILE`. Each access to the checkpoint volume takes longer by
-//! those in the file that `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`.
+//! those in the file that `ROUNDHOUSE_FAULT_VOLUME_FILE` names, and lasts as long as it says `hold`. As long as there is a file
+//! that `ROUNDHOUSE_FAULT_STALE_FILE` names, the file of a checkpoint whose path is in it has a stale handle.
 //! `ROUNDHOUSE_FAULT_BACKEND=nccl` has processes on CPUs meet over a stand-in for NCCL, and
 //! `ROUNDHOUSE_FAULT_COMMIT=device` has them commit steps as on a GPU, without the host waiting for the step's end.
 //! `ROUNDHOUSE_FAULT_LOSS=20,21` makes the loss of the first sample of these steps NaN.
@@ -135,6 +136,29 @@ pub fn volume() {
     if let Ok(milliseconds) = told().trim().parse() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
+}
+
+/// The error of a stale handle of NFS, if a file of a checkpoint is to have one.
+///
+/// # Errors
+/// This one.
+#[cfg(feature = "faults")]
+pub fn stale(path: &std::path::Path) -> std::io::Result<()> {
+    let file = std::env::var("ROUNDHOUSE_FAULT_STALE_FILE").unwrap_or_default();
+    let told = std::fs::read_to_string(file).unwrap_or_default();
+    if path == std::path::Path::new(&told) {
+        return Err(rustix::io::Errno::STALE.into());
+    }
+    Ok(())
+}
+
+/// None is stale.
+///
+/// # Errors
+/// None.
+#[cfg(not(feature = "faults"))]
+pub const fn stale(_: &std::path::Path) -> std::io::Result<()> {
+    Ok(())
 }
 
 /// Whether the loss of a step's first sample is to be NaN.

@@ -114,8 +114,9 @@ fn read_record(partial: &Path, name: &str) -> Result<Shard, Reason> {
 /// syncs; the rank that loads it verifies the checksum.
 pub(super) fn check_size(partial: &Path, table: &Table, shard: &Shard) -> Result<(), Reason> {
     // Opened, because a network volume may remember the size of a name from before it was written.
-    let found = std::fs::File::open(partial.join(&shard.file))
-        .and_then(|file| file.metadata())
+    let path = partial.join(&shard.file);
+    let found = faults::stale(&path)
+        .and_then(|()| std::fs::File::open(&path)?.metadata())
         .map_err(|error| Reason::OfFile(shard.file.clone(), error))?
         .len();
     let whole = shard::file_size(table, shard)?;

@@ -11,6 +11,7 @@ use roundhouse_elastic::{
 use serde::{Deserialize, Serialize};
 
 use super::{Reason, Trouble};
+use crate::faults;
 use crate::state::Table;
 
 /// Version of the format. What changes its meaning gets another one.
@@ -208,6 +209,7 @@ impl Manifest {
     }
 
     fn try_read(path: &Path) -> Result<Self, Reason> {
+        faults::stale(path)?;
         let size = std::fs::metadata(path)?;
         if size.len() > MAX_BYTES {
             return Err(Reason::TooLarge);

@@ -72,6 +72,7 @@ impl Pulse {
     /// Opens a file to read it.
     pub(super) fn open(&self, path: &std::path::Path) -> io::Result<Reading<'_>> {
         faults::volume();
+        faults::stale(path)?;
         let file = File::open(path)?;
         self.beat(1);
         Ok(Reading { file, pulse: self })

@@ -199,7 +199,7 @@ impl Trouble {
     /// is just being written.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        const PASSING: [Errno; 14] = [
+        const PASSING: [Errno; 13] = [
             Errno::AGAIN,
             Errno::BUSY,
             Errno::CONNRESET,
@@ -207,7 +207,6 @@ impl Trouble {
             Errno::HOSTUNREACH,
             Errno::INTR,
             Errno::IO,
-            Errno::LOOP,
             Errno::NETDOWN,
             Errno::NETUNREACH,
             Errno::NOTCONN,
@@ -249,6 +248,16 @@ pub(crate) fn steadily<T>(mut attempt: impl FnMut() -> Result<T, Trouble>) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stale_handle_may_pass_and_a_missing_file_does_not() {
+        let may_pass = |errno: Errno| {
+            let error: io::Error = errno.into();
+            Trouble::with(Path::new("part"))(error).may_pass()
+        };
+        assert!(may_pass(Errno::STALE) && may_pass(Errno::IO));
+        assert!(!may_pass(Errno::NOENT) && !may_pass(Errno::LOOP));
+    }
 
     #[test]
     fn a_file_system_that_renames_no_directory_is_told_from_one_that_is_full() {

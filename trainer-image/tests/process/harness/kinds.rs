@@ -161,7 +161,28 @@ impl Job {
         job
     }
 
-    /// The same with a volume that is waited for so many seconds, and access to which is paced from the start.
+    /// The same while a file of a checkpoint has a stale handle, until [`Self::end_stale`].
+    pub(crate) fn keeping_with_stale(
+        config: &Value,
+        nodes: u32,
+        checkpoint: CheckpointEnvironment,
+        file: &Path,
+    ) -> Self {
+        let mut job = Self::new(config, nodes, 1);
+        job.checkpoint = Some(checkpoint);
+        std::fs::write(job.path("stale"), file.to_str().unwrap()).unwrap();
+        let stale = job.path("stale").to_string_lossy().into_owned();
+        let variable = |node| (node, "ROUNDHOUSE_FAULT_STALE_FILE", stale.clone());
+        job.variables.extend((0..nodes).map(variable));
+        job.spawn(&digits());
+        job
+    }
+
+    pub(crate) fn end_stale(&self) {
+        std::fs::remove_file(self.path("stale")).unwrap();
+    }
+
+    /// Starts a job with a volume that is waited for so many seconds, and access to which is paced from the start.
     pub(crate) fn patient(
         config: &Value,
         nodes: u32,
