@@ -154,7 +154,7 @@ class Generations:
         raise PeerLost(f"this rank has left the loop after step {self.steps_done}, and another one has not: all have to leave it there")
 
     @property
-    def is_left(self) -> bool:
+    def is_between_generations(self) -> bool:
         """The generation is over, and the next one has not formed yet."""
         return self.group is None and self.place.world_size > 1
 

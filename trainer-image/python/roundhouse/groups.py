@@ -115,7 +115,7 @@ class Group:
         self._indices: dict[tuple[int, ...], torch.Tensor] = {}
         self._is_aborted = False
         # 1 from the begin of an abort on, in memory that the device reads: see StepNumbers.begin.
-        self._is_cut_off = torch.zeros(1, dtype=torch.float64, pin_memory=device.type == "cuda")
+        self._abort_flag = torch.zeros(1, dtype=torch.float64, pin_memory=device.type == "cuda")
         self._is_over = threading.Event()
         # Over Gloo: NCCL's collectives make the device wait, and its abort ends them.
         self.waits = None if wires is None else Waits()
@@ -145,9 +145,9 @@ class Group:
         is_cuda = self.device.type == "cuda"
         return torch.tensor(values, dtype=torch.float64, pin_memory=is_cuda).to(self.device, non_blocking=True)
 
-    def is_cut_off(self) -> torch.Tensor:
+    def abort_flag(self) -> torch.Tensor:
         """1 if an abort of this rank has begun when the device gets here, else 0; on the device."""
-        return self._is_cut_off.to(self.device, non_blocking=True, copy=True)
+        return self._abort_flag.to(self.device, non_blocking=True, copy=True)
 
     def index_of(self, places: tuple[int, ...]) -> torch.Tensor:
         """Indices on the device; the same ones in each step."""
@@ -242,7 +242,7 @@ class Group:
     def abort(self) -> None:
         """Makes all collectives that wait end, and all later ones fail, also on other ranks."""
         self._is_aborted = True
-        self._is_cut_off.fill_(1.0)
+        self._abort_flag.fill_(1.0)
         self._is_over.set()
         if self._wires is None:
             _abort(self.backend)

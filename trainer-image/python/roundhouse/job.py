@@ -89,12 +89,12 @@ class Job:
     def loss(self) -> float | None:
         """The loss of the step that this process has committed last: the mean over the samples of the global batch, or over their
         weight; the same on all ranks. None before the first. It costs nothing."""
-        return None if self._open.outcome is None else self._open.outcome[0]
+        return None if self._open.outcome is None else self._open.outcome.loss
 
     @property
     def grad_norm(self) -> float | None:
         """The norm of that step's gradients, before they were clipped and without the scale of a scaler; None as :attr:`loss`."""
-        return None if self._open.outcome is None else self._open.outcome[1]
+        return None if self._open.outcome is None else self._open.outcome.grad_norm
 
     @property
     def group(self) -> Any:
@@ -295,7 +295,7 @@ class Job:
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
         self._ended()
-        is_lost = self._generations.is_left and not self._loops.is_finished
+        is_lost = self._generations.is_between_generations and not self._loops.is_finished
         self._open.close()
         if isinstance(error, KeyboardInterrupt):
             if self._generations.group is not None:

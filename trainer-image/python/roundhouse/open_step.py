@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -34,6 +34,14 @@ from .updates import (
 )
 
 
+class Outcome(NamedTuple):
+    """Of a step that was committed."""
+
+    loss: float
+    # Of its gradients, before they were clipped.
+    grad_norm: float
+
+
 class OpenStep:
     """The step that has begun, if one has, and what a step changes."""
 
@@ -55,8 +63,8 @@ class OpenStep:
         # The step is committed without optimizers: the script changes its tensors itself in the rest of the body.
         self._is_left_to_script = False
         self._began_at = self._loaded_at = 0.0
-        # Of the last step that this process has committed: its loss, and the norm of its gradients before they were clipped.
-        self.outcome: tuple[float, float] | None = None
+        # Of the last step that this process has committed.
+        self.outcome: Outcome | None = None
         self._hook = register_optimizer_step_pre_hook(self._check_step)
 
     def close(self) -> None:
@@ -164,7 +172,7 @@ class OpenStep:
                 "rate, add a warm-up, or give job.commit max_grad_norm"
             )
         self._apply(step, optimizers, schedulers, scaler, norm, ended_at=ended_at, agreed_at=agreed_at)
-        self.outcome = (mean_loss, norm)
+        self.outcome = Outcome(mean_loss, norm)
         return True
 
     def _apply(
@@ -251,7 +259,7 @@ class OpenStep:
     def collective_failed(self, error: BaseException) -> bool:
         """A collective of the script's own may have failed in the loop: whether it goes on, and does an open step again."""
         # A rank is lost, and the rest of the body runs without a group: the loop does the step again after it.
-        is_dropped = self.is_in_body and self._generations.is_left
+        is_dropped = self.is_in_body and self._generations.is_between_generations
         if is_dropped and (isinstance(error, RuntimeError) or is_without_group(error)):
             return True
         if not isinstance(error, (RuntimeError, PeerLost)):

@@ -48,8 +48,8 @@ class StepNumbers:
         """Begins the ranks' sum. ``numbers``: what the host knows, with their witnesses after them, and 0 at the ``places`` of
         what the device knows."""
         # An abort may have ended the sum of the gradients with the same garbage on this rank and on its neighbours, and the sum of
-        # these numbers may be right all the same. So the digest is another one if the device gets here after its begin.
-        self._own[-1:] += group.is_cut_off()
+        # these numbers may be right all the same. Adding the abort flag changes this rank's digest if an abort began first.
+        self._own[-1:] += group.abort_flag()
         together = group.uploaded(numbers)
         num_values = len(numbers) // 2
         # A witness is k(1 - x); that of 0 is k.

@@ -249,11 +249,11 @@ def test_a_rank_whose_abort_has_begun_brings_another_digest():
         groups = list(ranks.map(lambda rank: network.connect(stores[rank], 1, rank, 2, 30.0, "127.0.0.1", None), range(2)))
         assert list(ranks.map(digests, range(2))) == [[7.0, 7.0]] * 2
         # As Group.abort does first. Over NCCL the sums may be right after that.
-        groups[0]._is_cut_off.fill_(1.0)
+        groups[0]._abort_flag.fill_(1.0)
         assert list(ranks.map(digests, range(2))) == [[8.0, 7.0]] * 2
     for group in groups:
         group.abort()
-        assert group.is_cut_off().item() == 1
+        assert group.abort_flag().item() == 1
         group.close()
 
 
