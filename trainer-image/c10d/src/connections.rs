@@ -84,7 +84,9 @@ impl Connections {
 mod tests {
     use std::io::{ErrorKind, Read, Write};
     use std::net::TcpListener;
-    use std::os::fd::AsRawFd;
+    use std::os::fd::OwnedFd;
+
+    use rustix::io::dup2;
 
     use super::*;
 
@@ -111,26 +113,33 @@ mod tests {
         }
     }
 
-    /// One test, because what is cut is the whole process'.
+    /// Nothing is cut here: other tests of this process have sockets, too.
     #[test]
-    fn what_was_open_before_and_what_is_of_a_store_is_not_cut() {
-        let (_first, mut early, _peer_of_early) = pair();
-        let (former, of_former, peer_of_former) = pair();
+    fn sockets_of_before_and_of_stores_are_not_the_groups() {
+        let (_first, early, _peer_of_early) = pair();
+        let (_second, former, _peer_of_former) = pair();
         let before = sockets();
-        let numbers = [&of_former, &peer_of_former].map(AsRawFd::as_raw_fd);
-        drop((former, of_former, peer_of_former));
-        // Under the numbers of the former one.
-        let (_third, mut own, peer_of_own) = pair();
-        let again = [&own, &peer_of_own].map(AsRawFd::as_raw_fd);
-        assert!(again.iter().any(|number| numbers.contains(number)));
-        let (store, mut of_store, _peer_of_store) = pair();
+        let (_third, own, _peer_of_own) = pair();
+        // The descriptor's number is the one of a socket that is closed now.
+        let mut reused = OwnedFd::from(former);
+        dup2(&own, &mut reused).unwrap();
+        let (store, of_store, _peer_of_store) = pair();
         let store_port = store.local_addr().unwrap().port();
-        Connections::opened_since(&before, &[1, store_port]).cut();
-        assert_eq!(own.read(&mut [0]).unwrap(), 0);
-        for left in [&mut early, &mut of_store] {
-            left.set_nonblocking(true).unwrap();
-            let error = left.read(&mut [0]).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        let opened = Connections::opened_since(&before, &[1, store_port]);
+        let port = |stream: &TcpStream| stream.local_addr().unwrap().port();
+        let ports: Vec<u16> = opened.0.iter().map(port).collect();
+        assert!(ports.contains(&port(&own)));
+        for other in [&early, &of_store] {
+            assert!(!ports.contains(&port(other)));
         }
+    }
+
+    #[test]
+    fn a_cut_ends_both_directions() {
+        let (_listener, mut own, mut peer) = pair();
+        Connections(vec![own.try_clone().unwrap()]).cut();
+        assert_eq!(own.read(&mut [0]).unwrap(), 0);
+        assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+        assert_eq!(own.write(&[7]).unwrap_err().kind(), ErrorKind::BrokenPipe);
     }
 }
