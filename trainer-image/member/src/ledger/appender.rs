@@ -44,7 +44,7 @@ pub(super) struct Appender {
     num_written: usize,
     /// Whether somebody else has written this generation's file.
     is_taken: bool,
-    /// An error of a moment delays the file. One that lasts must not keep it from being written.
+    /// Whether counting the repeated steps failed once. After a second failure the file is written without the count.
     could_not_count: bool,
 }
 
@@ -178,6 +178,8 @@ impl Appender {
                 self.file = Some(file);
                 self.name = Name::Given;
                 self.length = self.header.to_text().len() as u64;
+                // A file that the volume has lost had lines.
+                self.num_written = 0;
                 Ok(())
             }
             Err(error) => {

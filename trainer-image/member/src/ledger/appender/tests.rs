@@ -66,6 +66,11 @@ fn lose_handle(own: &mut Appender) {
     own.write().unwrap_err();
 }
 
+fn steps_in_file(directory: &Directory) -> Vec<u64> {
+    let found = older::read(directory, 3, 0).unwrap().unwrap();
+    found.lines.iter().map(|line| line.step).collect()
+}
+
 #[test]
 fn a_ledger_whose_handle_is_stale_is_opened_again_and_loses_no_line() {
     for num_durable in 0..=3 {
@@ -74,9 +79,7 @@ fn a_ledger_whose_handle_is_stale_is_opened_again_and_loses_no_line() {
         let mut own = with_lines(&directory, num_durable);
         lose_handle(&mut own);
         own.write().and_then(|()| own.sync()).unwrap();
-        let found = older::read(&directory, 3, 0).unwrap().unwrap();
-        let steps: Vec<u64> = found.lines.iter().map(|line| line.step).collect();
-        assert_eq!(steps, [1, 2, 3, 4], "{num_durable}");
+        assert_eq!(steps_in_file(&directory), [1, 2, 3, 4], "{num_durable}");
         assert_eq!(own.chain.durable().step, 4);
     }
 }
@@ -93,6 +96,54 @@ fn a_ledger_that_the_server_lost_is_begun_again_unless_lines_were_durable() {
         std::fs::remove_file(own.path()).unwrap();
         own.file = None;
         assert_eq!(own.write().is_err(), is_lost, "{num_durable}");
+        if !is_lost {
+            assert_eq!(steps_in_file(&directory), [1, 2, 3, 4]);
+        }
+    }
+}
+
+/// Any order of commits, writes, syncs and faults of the volume that spare what is durable.
+#[test]
+fn no_line_is_lost_by_faults_of_the_volume_that_spare_durable_lines() {
+    let mut random = 1_u64;
+    for course in 0..120 {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        let mut own = appender(&directory);
+        let mut done = Vec::new();
+        for _ in 0..20 {
+            // The multiplier of Knuth's MMIX.
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let choice = random >> 61;
+            done.push(choice);
+            let has_file = own.path().exists();
+            match choice {
+                0 | 1 => commit(&mut own),
+                2 => drop(own.write()),
+                3 => drop(own.write().and_then(|()| own.sync())),
+                4 if own.file.is_some() && has_file => {
+                    own.file = Some(File::open(own.path()).unwrap())
+                }
+                5 if has_file => {
+                    let file = File::options().write(true).open(own.path()).unwrap();
+                    let length = file.metadata().unwrap().len();
+                    file.set_len(length.min(own.durable_length)).unwrap();
+                    own.file = None;
+                }
+                6 if has_file && own.durable_length == 0 => {
+                    std::fs::remove_file(own.path()).unwrap();
+                    own.file = None;
+                }
+                _ => own.file = None,
+            }
+        }
+        let _ = own.write();
+        own.write().and_then(|()| own.sync()).unwrap();
+        let expected: Vec<u64> = (1..=own.chain.head().step).collect();
+        assert_eq!(steps_in_file(&directory), expected, "{course}: {done:?}");
+        assert_eq!(own.chain.durable(), own.chain.head());
     }
 }
 
