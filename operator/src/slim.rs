@@ -4,12 +4,13 @@ use k8s_openapi::api::core::v1::{Pod as FullPod, PodCondition, PodSpec, PodStatu
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use roundhouse_contract::membership::Unread;
 use roundhouse_contract::{BuiltFrom, Membership, earlier, gang, labels};
+use roundhouse_planner::kubelet::runs;
 use roundhouse_planner::{Pod, PodPhase};
 
-use self::containers::{container, containers, held_up, initializing, runs, text};
+use self::containers::{container, containers, held_up, initializing, text};
 
+pub mod bounded;
 mod containers;
-mod few;
 pub(crate) mod watched;
 
 /// Conditions that every pod has; they are not kept.
@@ -143,6 +144,10 @@ pub fn pod(full: &FullPod) -> Pod {
         // The pod does not know; `observe` does.
         domain: None,
         gates: gates(spec.as_ref()),
+        left_domain: metadata
+            .labels
+            .as_ref()
+            .is_some_and(|all| all.contains_key(labels::LEFT_DOMAIN)),
         ends_group: annotation(metadata, gang::KUEUE_RETRIABLE) == Some("false"),
         unschedulable: condition(status, "PodScheduled")
             .filter(|condition| condition.status == "False" && gates(spec.as_ref()).is_empty())

@@ -27,6 +27,7 @@ use crate::leaving;
 use crate::metrics::labels::Watched;
 use crate::observe::version;
 use crate::resources::{network_policy, service};
+use crate::slim::bounded::Bounded;
 use crate::slim::watched::WatchedPod;
 use crate::slim::{self, identity};
 use roundhouse_api::unreadable::Guarded;
@@ -152,7 +153,7 @@ pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<Wake>) {
 
 /// Feeds the cache until the operator stops.
 pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<Wake>) {
-    let api: Api<Service> = scoped(
+    let api: Api<Bounded<Service>> = scoped(
         context.watching.clone(),
         context.settings.namespace.as_deref(),
     );
@@ -167,7 +168,7 @@ pub(crate) async fn watch_network_policies(
     deleted: Sender<JobKey>,
     wake: Sender<Wake>,
 ) {
-    let api: Api<NetworkPolicy> = scoped(
+    let api: Api<Bounded<NetworkPolicy>> = scoped(
         context.watching.clone(),
         context.settings.namespace.as_deref(),
     );
@@ -196,7 +197,7 @@ pub(crate) async fn watch_nodes(context: Arc<Context>) {
 
 /// Watches a kind of which only is kept whose it is, and whether it is what was made.
 fn surroundings<K>(
-    api: Api<K>,
+    api: Api<Bounded<K>>,
     ours: WatchConfig,
     is_as_built: impl Fn(&K) -> bool + Send,
 ) -> impl futures::Stream<Item = Result<Event<Named<slim::Surrounding>>, watcher::Error>> + Send
@@ -206,11 +207,11 @@ where
     watcher(api, ours)
         .backoff(backoff::watch_backoff())
         .map_ok(move |event| {
-            map_event(event, |object: &K| {
-                let identity = identity(object.meta());
+            map_event(event, |watched: &Bounded<K>| {
+                let identity = identity(watched.meta());
                 let surrounding = slim::Surrounding {
                     controller: identity.controller.clone(),
-                    is_as_built: is_as_built(object),
+                    is_as_built: watched.object.as_ref().is_some_and(&is_as_built),
                 };
                 (surrounding, identity)
             })

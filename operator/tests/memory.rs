@@ -2,18 +2,26 @@
 
 #![allow(clippy::unwrap_used, reason = "tests and their helpers")]
 
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::{ObjectList, WatchEvent};
 use roundhouse_api::unreadable::{Guarded, MAX_SPEC_BYTES};
+use roundhouse_operator::slim::bounded::Bounded;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Most memory that this process has had, in bytes.
+/// Most memory that this process has had since [`begin`], in bytes.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mut lines = status.lines();
     let line = lines.find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let kib: u64 = line.trim().strip_suffix(" kB").unwrap().parse().unwrap();
     kib * 1024
+}
+
+/// Forgets the peak: it is what the process has now, which this returns.
+fn begin() -> u64 {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    peak()
 }
 
 fn job(name: &str, template: &str) -> String {
@@ -52,14 +60,36 @@ fn of_variables() -> String {
     )
 }
 
+/// A page of policies with 1.4 MiB of empty ports and of labels, as a user can make them with the labels of the operator's.
+fn page_of_policies() -> String {
+    let labels: Vec<String> = (0..30_000)
+        .map(|at| format!(r#""label-{at}":"""#))
+        .collect();
+    let ports = vec!["{}"; 250_000].join(",");
+    let policy = format!(
+        r#"{{"metadata":{{"name":"p","namespace":"ml","labels":{{{}}}}},"spec":{{"podSelector":{{}},"ingress":[{{"ports":[{ports}]}}]}}}}"#,
+        labels.join(",")
+    );
+    assert!(policy.len() > 1_200_000 && policy.len() < 1_500_000);
+    list(&vec![policy; 100])
+}
+
 /// One test, because the peak is the process's.
 #[test]
-fn the_memory_of_a_job_is_bounded_by_its_json() {
+fn the_memory_of_a_watched_object_is_bounded_by_its_json() {
+    let page = page_of_policies();
+    let before = begin();
+    let read: ObjectList<Bounded<NetworkPolicy>> = serde_json::from_str(&page).unwrap();
+    assert!(read.items.iter().all(|policy| policy.object.is_none()));
+    let used = peak() - before;
+    assert!(used < 32 * MIB, "100 policies took {} MiB", used / MIB);
+    drop((read, page));
+
     let huge = job("huge", &of_empty_sources());
     assert!(huge.len() > 1_400_000 && huge.len() < 1_500_000);
     let text = list(std::slice::from_ref(&huge));
     let event = format!(r#"{{"type":"ADDED","object":{huge}}}"#);
-    let before = peak();
+    let before = begin();
     let listed: ObjectList<Guarded> = serde_json::from_str(&text).unwrap();
     let watched: WatchEvent<Guarded> = serde_json::from_str(&event).unwrap();
     let WatchEvent::Added(watched) = watched else {
@@ -77,7 +107,7 @@ fn the_memory_of_a_job_is_bounded_by_its_json() {
         .collect();
     let page = list(&jobs);
     drop(jobs);
-    let before = peak();
+    let before = begin();
     let pages: Vec<ObjectList<Guarded>> = (0..10)
         .map(|_| serde_json::from_str(&page).unwrap())
         .collect();

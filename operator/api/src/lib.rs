@@ -10,6 +10,9 @@
 pub mod crd;
 pub mod event;
 pub mod failures;
+mod few;
+mod finalizers;
+pub mod metadata;
 pub mod reason;
 mod resource_by;
 pub mod schema;
@@ -20,6 +23,8 @@ pub mod unreadable;
 
 pub use crd::crd;
 pub use event::EventReason;
+pub use few::{FewEntries, FewItems};
+pub use finalizers::finalizers_of_others;
 pub use reason::ConditionReason;
 pub use shallow::shallow;
 pub use spec::{

@@ -148,10 +148,10 @@ reasons! {
     Resumed: [(Suspended, false)],
         "The job is not suspended any more. The message names the step that it continues from.",
         "Nothing.";
-    /// The job is deleted and still there.
+    /// The job is being deleted.
     Deleting: [(Running, true), (Running, false)],
-        "The job is deleted and still there: a finalizer holds it, or Kubernetes deletes its pods first. The message names the finalizers. The pods stay until then; the operator neither makes nor deletes any.",
-        "Wait for the controller that owns the finalizer, or find out why it does not remove it.";
+        "The job is being deleted, and waits for finalizers of other controllers, which the message names, or until Kubernetes has deleted its pods. The operator neither makes nor deletes pods.",
+        "Wait for the controller that owns the finalizer, or find out why it does not remove it. Without one, wait until the pods have left.";
     /// Members have completed, and others still run.
     Finishing: [(Running, true)],
         "Some workers have completed, and the others still run: the message has the numbers. A worker that has completed gives its GPUs back, and is not made again unless one that still runs fails.",

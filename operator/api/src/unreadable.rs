@@ -7,11 +7,13 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use serde_path_to_error::{Path, Segment};
 
+use crate::metadata::WithMetadata;
 use crate::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
 
 pub use self::size::{MAX_SPEC_BYTES, MAX_SPEC_VALUES};
@@ -93,24 +95,43 @@ impl<'de> Deserialize<'de> for Guarded {
     }
 }
 
+/// What is parsed of a job beside its metadata.
+#[derive(Deserialize)]
+struct Body {
+    spec: TrainingJobSpec,
+    status: Option<TrainingJobStatus>,
+}
+
 fn parse(text: &str) -> Result<Guarded, serde_json::Error> {
-    if let Some((object, too_large)) = size::cut(text)? {
-        return read(object, Some(too_large));
+    let WithMetadata { metadata } = serde_json::from_str(text)?;
+    let too_many = metadata.excess_labels().map(size::excess_of_labels);
+    let mut metadata = ObjectMeta::from(metadata);
+    if too_many.is_some() {
+        metadata.labels = None;
     }
-    match serde_json::from_str(text) {
-        Ok(job) => Guarded::of(job),
-        Err(_) => read(serde_json::from_str(text)?, None),
-    }
+    let (Body { spec, status }, unreadable) = match size::cut(text)? {
+        Some((body, too_large)) => read(body, Some(too_large))?,
+        None => match serde_json::from_str(text) {
+            Ok(body) => (body, None),
+            Err(_) => read(size::body(text)?, None)?,
+        },
+    };
+    let job = TrainingJob {
+        metadata,
+        spec,
+        status,
+    };
+    Guarded::kept(job, unreadable.or(too_many))
 }
 
 /// Reads what can be read: leaves out one part after the other, until the rest is a job.
 fn read(
-    mut object: Value,
+    mut body: Value,
     mut unreadable: Option<Unreadable>,
-) -> Result<Guarded, serde_json::Error> {
+) -> Result<(Body, Option<Unreadable>), serde_json::Error> {
     for _ in 0..MAX_PARTS {
-        let error = match serde_path_to_error::deserialize::<_, TrainingJob>(&object) {
-            Ok(job) => return Guarded::kept(job, unreadable),
+        let error = match serde_path_to_error::deserialize(&body) {
+            Ok(body) => return Ok((body, unreadable)),
             Err(error) => error,
         };
         unreadable.get_or_insert_with(|| Unreadable {
@@ -121,12 +142,12 @@ fn read(
                 env!("CARGO_PKG_VERSION")
             ),
         });
-        if !leave_out(&mut object, error.path()) {
+        if !leave_out(&mut body, error.path()) {
             break;
         }
     }
-    let job = serde_json::from_value(fields_that_can_be_read(&object))?;
-    Guarded::kept(job, unreadable)
+    let body = serde_json::from_value(fields_that_can_be_read(&body))?;
+    Ok((body, unreadable))
 }
 
 /// Leaves out the part at a path, or, if it must be there, what is below it. False: there is nothing to leave out.
@@ -138,7 +159,7 @@ fn leave_out(object: &mut Value, path: &Path) -> bool {
         // A number that says nothing: nobody leaves, and nobody is made.
         ["spec", "workers"] => Some(json!({"replicas": 0})),
         ["spec", "workers", "replicas"] => Some(json!(0)),
-        [] | ["spec" | "metadata"] => return false,
+        [] | ["spec"] => return false,
         _ => None,
     };
     let Some((last, parents)) = keys.split_last() else {
@@ -176,7 +197,7 @@ fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// The object's metadata, and each field of its spec and its status that can be read alone.
+/// Each field of the spec and the status that can be read alone.
 fn fields_that_can_be_read(object: &Value) -> Value {
     let Value::Object(needed) = json!({"workers": {"replicas": 0}}) else {
         unreachable!("it is an object")
@@ -207,10 +228,7 @@ fn fields_that_can_be_read(object: &Value) -> Value {
         };
         status.extend(readable.map(|value| (name.clone(), value)));
     }
-    json!({
-        "apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": object["metadata"],
-        "spec": spec, "status": status,
-    })
+    json!({"spec": spec, "status": status})
 }
 
 fn fields(object: &Value) -> impl Iterator<Item = (&String, &Value)> {

@@ -3,7 +3,7 @@
 use roundhouse_api::Gang;
 
 /// What a gang scheduler is told of the workers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodGroup {
     /// Workers that are given nodes at once, or not at all.
     pub min_member: u32,

@@ -7,6 +7,7 @@
 //! a reader looks for: a `generation` and its members; the `workers`' pods; `failures`, budgets and avoided nodes; the job's
 //! `life`: suspension, deadlines, end; what the user is `told`.
 
+mod built;
 mod decide;
 mod draft;
 mod failures;
@@ -14,6 +15,7 @@ pub mod generation;
 pub mod gpu;
 pub mod group;
 mod invalid;
+pub mod kubelet;
 mod life;
 pub mod observed;
 pub mod plan;

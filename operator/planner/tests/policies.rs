@@ -265,7 +265,7 @@ fn a_job_that_is_being_deleted_is_left_to_the_garbage_collector() {
 #[test]
 fn a_deleted_job_that_a_finalizer_holds_says_so() {
     for (finalizers, words) in [
-        (&["foregroundDeletion"][..], "after its pods"),
+        (&["foregroundDeletion"][..], "its pods first"),
         (
             &["example.com/audit", "foregroundDeletion"],
             "example.com/audit",

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::Api;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Resource};
 use roundhouse_api::TrainingJob;
 use tokio::sync::mpsc::Sender;
 use tokio::time::sleep;
@@ -17,7 +17,8 @@ use crate::backoff;
 use crate::context::Context;
 use crate::gangs::GroupKind;
 use crate::lane::Wake;
-use crate::slim::identity;
+use crate::slim::bounded::Bounded;
+use crate::slim::{Identity, identity};
 use crate::watches::{broke, children, map_event, scoped};
 
 /// When a kind that is not served is looked for again. One list, however many jobs wait.
@@ -49,7 +50,7 @@ async fn follow<K: GroupKind>(
     wake: &Sender<Wake>,
 ) -> String {
     let namespace = context.settings.namespace.as_deref();
-    let api: Api<K> = scoped(context.watching.clone(), namespace);
+    let api: Api<Bounded<K>> = scoped(context.watching.clone(), namespace);
     let events = watcher(api, children(context, K::WATCHED)).backoff(backoff::watch_backoff());
     let mut events = std::pin::pin!(events);
     let mut is_listed = false;
@@ -91,13 +92,14 @@ fn gives_up(
     }
 }
 
-fn reduce<K: GroupKind>(object: &K) -> (Kept, crate::slim::Identity) {
-    let meta = object.meta();
+fn reduce<K: GroupKind>(watched: &Bounded<K>) -> (Kept, Identity) {
+    let meta = watched.meta();
     let identity = identity(meta);
     let kept = Kept {
         identity: identity.clone(),
         uid: meta.uid.clone().unwrap_or_default(),
-        group: object.said(),
+        // Nothing is what a group says that the operator did not make.
+        group: watched.object.as_ref().map(K::said).unwrap_or_default(),
         deleting: meta.deletion_timestamp.is_some(),
     };
     (kept, identity)

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -16,6 +15,7 @@ use crate::backoff;
 use crate::context::Context;
 use crate::lane::Wake;
 use crate::metrics::labels::Watched;
+use crate::slim::bounded::Bounded;
 use crate::watches::{begin, broke};
 
 type Labels = BTreeMap<String, String>;
@@ -85,7 +85,7 @@ impl Namespaces {
 
 /// Keeps the labels until the operator stops. A namespace whose labels change wakes its jobs.
 pub(crate) async fn watch_namespaces(context: Arc<Context>, wake: Sender<Wake>) {
-    let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(context.watching.clone());
+    let namespaces: Api<Bounded<Namespace>> = Api::all(context.watching.clone());
     let begun = begin(&context, Watched::Namespaces);
     let events = watcher(namespaces, begun).backoff(backoff::watch_backoff());
     let mut events = std::pin::pin!(events);
@@ -111,10 +111,8 @@ pub(crate) async fn watch_namespaces(context: Arc<Context>, wake: Sender<Wake>) 
     }
 }
 
-fn named(event: Event<PartialObjectMeta<Namespace>>) -> Event<(String, Labels)> {
-    let named = |namespace: PartialObjectMeta<Namespace>| {
-        (namespace.name_any(), namespace.labels().clone())
-    };
+fn named(event: Event<Bounded<Namespace>>) -> Event<(String, Labels)> {
+    let named = |namespace: Bounded<Namespace>| (namespace.name_any(), namespace.labels().clone());
     match event {
         Event::Apply(namespace) => Event::Apply(named(namespace)),
         Event::Delete(namespace) => Event::Delete(named(namespace)),

@@ -2,16 +2,9 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
-use roundhouse_contract::{Reason, TerminationMessage, labels};
+use roundhouse_contract::{Reason, TerminationMessage};
+use roundhouse_planner::kubelet::{Initializing, is_obstacle};
 use roundhouse_planner::{Container, InitContainer, Termination, Waiting};
-
-/// What the kubelet calls the wait before the next start of a container.
-const BACK_OFF: &str = "CrashLoopBackOff";
-
-pub(super) fn runs(container: &ContainerStatus) -> bool {
-    let state = container.state.as_ref();
-    state.is_some_and(|state| state.running.is_some())
-}
 
 pub(super) fn containers(status: Option<&PodStatus>) -> impl Iterator<Item = &ContainerStatus> {
     status.into_iter().flat_map(|status| {
@@ -20,16 +13,9 @@ pub(super) fn containers(status: Option<&PodStatus>) -> impl Iterator<Item = &Co
     })
 }
 
-/// Whether the reason for the wait is more than that the container's turn has not come.
-fn explains(waiting: &Waiting) -> bool {
-    !matches!(
-        waiting.reason.as_str(),
-        "" | "PodInitializing" | "ContainerCreating"
-    )
-}
-
 /// A trainer that waits says why, if need be with the words of the container that holds it up.
 pub(super) fn held_up(mut own: Container, status: Option<&PodStatus>) -> Container {
+    let explains = |waiting: &Waiting| is_obstacle(&waiting.reason);
     if own.waiting.as_ref().is_some_and(explains) {
         return own;
     }
@@ -38,39 +24,22 @@ pub(super) fn held_up(mut own: Container, status: Option<&PodStatus>) -> Contain
     own
 }
 
-/// The init container that the trainer waits for: the last one that has started, unless it is done. A status does not say which
-/// of them are sidecars, but those that started before the last one have either ended or been found to run.
+/// The init container that the trainer waits for.
 pub(super) fn initializing(status: &PodStatus) -> Option<Box<InitContainer>> {
-    let mut own = status.container_statuses.iter().flatten();
-    let own = own.find(|container| container.name == labels::TRAINER_CONTAINER);
-    if own.is_some_and(|own| waiting(own).is_none_or(|waiting| explains(&waiting))) {
-        return None;
-    }
-    let mut first = status.init_container_statuses.iter().flatten();
-    let last = first.rfind(|container| has_started(container))?;
+    let Initializing {
+        container: init,
+        failure,
+    } = Initializing::of(status)?;
     let Container {
         restarts,
-        waiting,
         termination,
-    } = container(last);
-    let is_restarted = waiting.is_some_and(|waiting| waiting.reason == BACK_OFF);
-    let is_done = !runs(last) && !is_restarted;
-    let has_succeeded = |end: &Termination| end.exit_code == 0;
-    if is_done && termination.as_ref().is_some_and(has_succeeded) {
-        return None;
-    }
+        ..
+    } = container(init);
     Some(Box::new(InitContainer {
-        name: last.name.clone(),
+        name: init.name.clone(),
         restarts,
-        // A sidecar that ends before its startup probe succeeds has failed, whatever its exit code.
-        failure: termination.filter(|end| is_restarted || !has_succeeded(end)),
+        failure: termination.filter(|_| failure.is_some()),
     }))
-}
-
-fn has_started(container: &ContainerStatus) -> bool {
-    let states = [container.state.as_ref(), container.last_state.as_ref()];
-    let mut states = states.into_iter().flatten();
-    states.any(|state| state.running.is_some() || state.terminated.is_some())
 }
 
 pub(super) fn container(status: &ContainerStatus) -> Container {

@@ -3,13 +3,12 @@
 //! fields.
 
 use k8s_openapi::api::core::v1::{Pod as FullPod, PodSchedulingGate, PodSpec, PodStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use roundhouse_api::resource_by;
+use roundhouse_api::metadata::Metadata;
+use roundhouse_api::{FewItems, resource_by};
 use roundhouse_planner::Pod;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
-
-use super::few::Few;
+use serde_json::value::RawValue;
 
 /// A pod of which only what is kept of it is there: what [`super::pod`] reads.
 #[derive(Clone, Debug)]
@@ -28,21 +27,8 @@ struct Parts {
     #[serde(default)]
     metadata: Metadata,
     spec: Option<Spec>,
-    status: Option<PodStatus>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    name: Option<String>,
-    namespace: Option<String>,
-    uid: Option<String>,
-    resource_version: Option<String>,
-    creation_timestamp: Option<Time>,
-    deletion_timestamp: Option<Time>,
-    labels: Option<Few>,
-    annotations: Option<Few>,
-    owner_references: Option<Vec<OwnerReference>>,
+    /// As JSON: one that cannot be read is one pod's trouble, and not that of all.
+    status: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -51,7 +37,7 @@ struct Spec {
     node_name: Option<String>,
     /// Whether there are any is enough.
     readiness_gates: Option<Vec<IgnoredAny>>,
-    scheduling_gates: Option<Vec<PodSchedulingGate>>,
+    scheduling_gates: Option<FewItems<PodSchedulingGate>>,
 }
 
 impl<'de> Deserialize<'de> for WatchedPod {
@@ -64,24 +50,14 @@ impl<'de> Deserialize<'de> for WatchedPod {
         let spec = spec.map(|spec| PodSpec {
             node_name: spec.node_name,
             readiness_gates: spec.readiness_gates.map(|_| Vec::new()),
-            scheduling_gates: spec.scheduling_gates,
+            scheduling_gates: spec.scheduling_gates.map(|few| few.0),
             ..PodSpec::default()
         });
-        let metadata = ObjectMeta {
-            name: metadata.name,
-            namespace: metadata.namespace,
-            uid: metadata.uid,
-            resource_version: metadata.resource_version,
-            creation_timestamp: metadata.creation_timestamp,
-            deletion_timestamp: metadata.deletion_timestamp,
-            labels: metadata.labels.map(|few| few.0),
-            annotations: metadata.annotations.map(|few| few.0),
-            owner_references: metadata.owner_references,
-            ..ObjectMeta::default()
-        };
+        let status: Option<PodStatus> =
+            status.and_then(|status| serde_json::from_str(status.get()).ok());
         Ok(Self {
             pod: FullPod {
-                metadata,
+                metadata: metadata.into(),
                 spec,
                 status,
             },
@@ -135,5 +111,19 @@ mod tests {
         assert!(pod.metadata.managed_fields.is_none());
         let spec = pod.spec.unwrap();
         assert!(spec.volumes.is_none() && spec.affinity.is_none());
+    }
+
+    /// Times that Go reads and others do not, say. It is one pod's trouble, and not that of all.
+    #[test]
+    fn a_pod_whose_status_cannot_be_read_is_read_without_it() {
+        let text = json!({
+            "metadata": {"name": "digits-worker-1-2", "namespace": "ml", "managedFields": [{"time": "9999-12-31T23:59:59Z"}]},
+            "spec": {"nodeName": "n1"},
+            "status": {"phase": "Running", "startTime": "9999-12-31T23:59:59Z"},
+        });
+        let watched: WatchedPod = serde_json::from_str(&text.to_string()).unwrap();
+        let slim = watched.slim();
+        assert_eq!(slim.node.as_deref(), Some("n1"));
+        assert_eq!((slim.index, slim.attempt), (Some(1), 2));
     }
 }

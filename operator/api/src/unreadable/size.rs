@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Unreadable;
+use crate::few::MAX_ENTRIES;
 
 /// Most bytes of a job's `spec`, as JSON. A spec of 256 variables and 64 volumes has about 40 KiB.
 pub const MAX_SPEC_BYTES: usize = 256 * 1024;
@@ -17,65 +18,50 @@ pub const MAX_SPEC_VALUES: usize = 16_384;
 const MAX_FIELD_BYTES: usize = 16 * 1024;
 const MAX_FIELD_VALUES: usize = 1_024;
 
-/// What is kept of the metadata of a job that is too large: which job it is.
-const METADATA: [&str; 7] = [
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-];
-
-/// Kept, too, if the list is small: who holds a job that is deleted.
-const FINALIZERS: &str = "finalizers";
-
 /// A JSON object whose values have not been parsed.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
-/// What may be large of a job, before it is parsed.
+/// A job without its metadata, before it is parsed.
 #[derive(Deserialize)]
-struct Large<'a> {
+struct Raw<'a> {
     #[serde(borrow, default)]
     spec: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    metadata: Option<LargeOfMetadata<'a>>,
+    status: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-struct LargeOfMetadata<'a> {
-    #[serde(borrow, default)]
-    labels: Option<&'a RawValue>,
+impl Raw<'_> {
+    fn with_spec(&self, spec: &Value) -> Result<Value, serde_json::Error> {
+        let status = self.status.map(|status| serde_json::from_str(status.get()));
+        let status: Option<Value> = status.transpose()?;
+        Ok(json!({"spec": spec, "status": status}))
+    }
 }
 
-/// Of a job that is too large: what is kept, and the words that say so. `None`: it is not too large.
+/// A job without its metadata.
+///
+/// # Errors
+/// The text is no JSON object.
+pub(super) fn body(text: &str) -> Result<Value, serde_json::Error> {
+    let raw: Raw<'_> = serde_json::from_str(text)?;
+    let spec = raw.spec.map(|spec| serde_json::from_str(spec.get()));
+    raw.with_spec(&spec.transpose()?.unwrap_or_default())
+}
+
+/// Of a job whose spec is too large: what is kept of it beside its metadata, and the words that say so. `None`: it is not too large.
 ///
 /// # Errors
 /// The text is no JSON object.
 pub(super) fn cut(text: &str) -> Result<Option<(Value, Unreadable)>, serde_json::Error> {
-    let Large { spec, metadata } = serde_json::from_str(text)?;
-    let spec = spec.and_then(|spec| excess_of_spec(spec.get()));
-    let labels = metadata.and_then(|metadata| metadata.labels);
-    let is_spec = spec.is_some();
-    let Some(too_large) = spec.or_else(|| excess_of_labels(labels?.get())) else {
+    let raw: Raw<'_> = serde_json::from_str(text)?;
+    let Some(spec) = raw.spec else {
         return Ok(None);
     };
-    let mut object = Map::new();
-    for (name, value) in serde_json::from_str::<Fields>(text)? {
-        let kept = match &*name {
-            "spec" if is_spec => small_fields(value)?,
-            "metadata" => {
-                let fields: Fields = serde_json::from_str(value.get())?;
-                parsed(fields, |name, value| {
-                    METADATA.contains(&name) || (name == FINALIZERS && is_small(value))
-                })?
-            }
-            _ => serde_json::from_str(value.get())?,
-        };
-        object.insert(name, kept);
-    }
-    Ok(Some((Value::Object(object), too_large)))
+    let Some(too_large) = excess_of_spec(spec.get()) else {
+        return Ok(None);
+    };
+    let body = raw.with_spec(&small_fields(spec)?)?;
+    Ok(Some((body, too_large)))
 }
 
 fn excess_of_spec(spec: &str) -> Option<Unreadable> {
@@ -95,15 +81,13 @@ fn excess_of_spec(spec: &str) -> Option<Unreadable> {
     })
 }
 
-fn excess_of_labels(labels: &str) -> Option<Unreadable> {
-    let num_values = num_values(labels);
-    (num_values > MAX_FIELD_VALUES).then(|| Unreadable {
+pub(super) fn excess_of_labels(number: usize) -> Unreadable {
+    Unreadable {
         field: "metadata.labels".to_owned(),
         message: format!(
-            "there are about {num_values}, and the operator manages jobs with at most {MAX_FIELD_VALUES}; remove those that \
-             nobody selects by"
+            "there are {number}, and the operator manages jobs with at most {MAX_ENTRIES}; remove those that nobody selects by"
         ),
-    })
+    }
 }
 
 /// The fields of the spec that are small. Of the workers, their numbers are always needed.
@@ -157,30 +141,7 @@ fn num_values(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn a_job_with_thousands_of_labels_keeps_its_spec_and_what_says_which_job_it_is() {
-        let job = |number: usize| {
-            let labels: Map<String, Value> = (0..number)
-                .map(|at| (format!("a{at}"), json!("")))
-                .collect();
-            let metadata = json!({"name": "digits", "labels": labels, "finalizers": ["a/b"]});
-            json!({"metadata": metadata, "spec": {"workers": {"replicas": 2}}})
-        };
-        assert!(
-            cut(&job(MAX_FIELD_VALUES / 2).to_string())
-                .unwrap()
-                .is_none()
-        );
-        let (kept, too_large) = cut(&job(60_000).to_string()).unwrap().unwrap();
-        assert_eq!(too_large.field, "metadata.labels");
-        let metadata = json!({"name": "digits", "finalizers": ["a/b"]});
-        assert_eq!(kept["metadata"], metadata);
-        assert_eq!(kept["spec"], job(0)["spec"]);
-    }
 
     #[test]
     fn values_are_counted_at_all_depths_and_not_in_strings() {

@@ -233,3 +233,46 @@ fn a_template_that_has_not_changed_is_kept_once() {
     assert_eq!(at(&same), at(&known));
     assert_ne!(at(&other), at(&known));
 }
+
+#[test]
+fn a_job_with_thousands_of_labels_keeps_its_spec_and_what_says_which_job_it_is() {
+    let with = |number: usize| {
+        let labels: Map<String, Value> = (0..number)
+            .map(|at| (format!("a{at}"), json!("")))
+            .collect();
+        read(&[
+            ("/metadata/labels", json!(labels)),
+            ("/metadata/finalizers", json!(["a/b"])),
+        ])
+    };
+    assert_eq!(with(1_000).unreadable, None);
+    let Guarded {
+        job, unreadable, ..
+    } = with(60_000);
+    let Unreadable { field, message } = unreadable.unwrap();
+    assert_eq!(field, "metadata.labels");
+    assert!(message.contains("60000"), "{message}");
+    assert_eq!(job.metadata.labels, None);
+    assert_eq!(job.metadata.name.as_deref(), Some("digits"));
+    assert_eq!(job.metadata.finalizers, Some(vec!["a/b".to_owned()]));
+    assert_eq!(job.spec.workers.replicas, 2);
+}
+
+#[test]
+fn whatever_users_may_write_into_metadata_the_job_is_read() {
+    let entry = json!({"manager": "m", "operation": "Apply", "time": "9999-12-31T23:59:59Z"});
+    for number in [1, 9, 1_000] {
+        let Guarded {
+            job, unreadable, ..
+        } = read(&[(
+            "/metadata/managedFields",
+            json!(vec![entry.clone(); number]),
+        )]);
+        assert_eq!(unreadable, None);
+        assert_eq!(job.metadata.managed_fields, None);
+        assert_eq!(job.spec.workers.replicas, 2);
+    }
+    let finalizers = json!(vec!["a/b"; 200_000]);
+    let kept = read(&[("/metadata/finalizers", finalizers)]).job.metadata;
+    assert!(kept.finalizers.unwrap().len() < 100);
+}

@@ -72,6 +72,7 @@ impl Worker {
     /// As its pod tells of it.
     pub(crate) fn of(pod: &Pod) -> Self {
         let status = pod.status.clone().unwrap_or_default();
+        let init = init::failed(&status);
         let conditions = status.conditions.unwrap_or_default();
         let containers = status.container_statuses.unwrap_or_default();
         let inits = status.init_container_statuses.unwrap_or_default();
@@ -114,7 +115,7 @@ impl Worker {
                 .flatten(),
             failed,
             end: trainer.and_then(end),
-            init: init::failed(&inits, trainer),
+            init,
             place: place.and_then(|text| Membership::parse(text).ok().flatten()),
             phase,
         }

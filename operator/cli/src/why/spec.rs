@@ -4,6 +4,7 @@ use super::{Diagnosis, Situation};
 use crate::facts::Facts;
 use crate::view::since;
 use kube::ResourceExt;
+use roundhouse_api::finalizers_of_others;
 use roundhouse_contract::labels;
 
 /// Applies to a job that the operator does not run now, for a reason in its spec or because it has not seen it.
@@ -31,8 +32,9 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
         );
     }
     if reason == "Deleting" {
-        let summary = "The job is deleted, and is still there.";
-        let is_held = message.contains("finalizers");
+        let summary = "The job is being deleted.";
+        let finalizers = facts.job.finalizers();
+        let is_held = finalizers_of_others(finalizers).next().is_some();
         let diagnosis = Diagnosis::new(Situation::Deleting, summary).shown_by(message);
         return Some(if is_held {
             diagnosis.do_("Wait for the controller that owns the finalizer, or find out why it does not remove it.")

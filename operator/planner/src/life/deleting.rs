@@ -1,13 +1,10 @@
 //! A job that is deleted and still there: a finalizer holds it, or Kubernetes deletes its pods first. The operator creates and
 //! deletes nothing more, and forms no generation.
 
-use roundhouse_api::{ConditionReason, ConditionType};
+use roundhouse_api::{ConditionReason, ConditionType, finalizers_of_others};
 
 use crate::draft::Draft;
 use crate::plan::PlanReason;
-
-/// Kubernetes' own finalizer: it deletes what the job owns before the job.
-const FOREGROUND: &str = "foregroundDeletion";
 
 /// Reports what holds the job, and does nothing else.
 pub(crate) fn explain(draft: &mut Draft<'_>) -> PlanReason {
@@ -21,14 +18,13 @@ pub(crate) fn explain(draft: &mut Draft<'_>) -> PlanReason {
 }
 
 fn words(finalizers: &[String]) -> String {
-    let theirs = finalizers.iter().map(String::as_str);
-    let theirs: Vec<&str> = theirs.filter(|name| *name != FOREGROUND).collect();
+    let theirs: Vec<&str> = finalizers_of_others(finalizers).collect();
     if theirs.is_empty() {
-        return "the job is being deleted, after its pods".to_owned();
+        return "the job is being deleted: Kubernetes deletes its pods first".to_owned();
     }
     let names = theirs.join(", ");
     format!(
-        "the job is deleted and held by finalizers of others: {names}; its pods stay until these are removed, and workers that fail \
-         are not replaced"
+        "the job is being deleted and waits for finalizers of other controllers: {names}; its pods stay until these are removed, and \
+         workers that fail are not replaced"
     )
 }
