@@ -3,7 +3,9 @@
 //! each other, and in any other one strangers would reach them. So the operator makes a policy that these pods own: Kubernetes
 //! deletes it with the last of them.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -22,12 +24,16 @@ use crate::resources::network_policy;
 use crate::slim::Surrounding;
 use crate::watches::Named;
 
-/// Jobs of which a policy may be made at a time, and as many that wait. More of them save without one.
-pub(crate) const AT_ONCE: usize = 256;
+/// Jobs of which a policy may be made at a time. More of them save without one.
+pub(crate) const AT_ONCE: usize = 1_024;
+/// Those of one namespace: its users can make each take as long as it may.
+const OF_ONE_NAMESPACE: usize = 64;
 /// Between two looks at the pods of a job.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Looks at the pods of a job: another watch tells of them, a little later perhaps.
+/// Looks at the pods of a job, for five seconds: they come by another watch, which may be late.
 const LOOKS: u32 = 100;
+/// What a warning says. Each worker can save alone.
+const WITHOUT: &str = "workers leave without a NetworkPolicy";
 /// Most pods that own a policy. All leave at about the same time, so a few suffice.
 const MAX_OWNERS: usize = 64;
 
@@ -37,12 +43,15 @@ pub(crate) fn note(event: &Event<Named<Surrounding>>, deleted: &Sender<JobKey>) 
         return;
     };
     if entry.value.controller.as_ref() == Some(&entry.job_uid) {
-        // Too many at a time: see `AT_ONCE`.
-        let _ = deleted.try_send(JobKey {
+        let job = JobKey {
             namespace: namespace.clone(),
             name: entry.job_name.clone(),
             uid: entry.job_uid.clone(),
-        });
+        };
+        // Too many at a time: see `AT_ONCE`.
+        if let Err(error) = deleted.try_send(job) {
+            tracing::warn!(%error, job = %entry.job_name, %namespace, "{WITHOUT}");
+        }
     }
 }
 
@@ -52,9 +61,58 @@ pub(crate) async fn protect(
     leadership: Arc<Leadership>,
     deleted: Receiver<JobKey>,
 ) {
+    let places = Places::default();
     let jobs = ReceiverStream::new(deleted).filter(|_| std::future::ready(leadership.may_write()));
-    jobs.for_each_concurrent(AT_ONCE, |job| protect_one(&context, job))
-        .await;
+    jobs.for_each_concurrent(AT_ONCE, async |job| {
+        let Some(_place) = places.take(&job.namespace) else {
+            tracing::warn!(job = %job.name, namespace = %job.namespace, "{WITHOUT}: too many jobs leave");
+            return;
+        };
+        protect_one(&context, job).await;
+    })
+    .await;
+}
+
+/// How many jobs of each namespace are looked after.
+#[derive(Debug, Default)]
+struct Places(Mutex<HashMap<String, usize>>);
+
+impl Places {
+    /// One of a namespace's, unless it has as many as it may have.
+    fn take(&self, namespace: &str) -> Option<Place<'_>> {
+        let mut taken = self.lock();
+        let number = taken.entry(namespace.to_owned()).or_default();
+        (*number < OF_ONE_NAMESPACE).then(|| {
+            *number += 1;
+            Place {
+                places: self,
+                namespace: namespace.to_owned(),
+            }
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// It is given back when it is dropped.
+#[derive(Debug)]
+struct Place<'a> {
+    places: &'a Places,
+    namespace: String,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut taken = self.places.lock();
+        if let Entry::Occupied(mut number) = taken.entry(std::mem::take(&mut self.namespace)) {
+            *number.get_mut() -= 1;
+            if *number.get() == 0 {
+                number.remove();
+            }
+        }
+    }
 }
 
 async fn protect_one(context: &Context, job: JobKey) {
@@ -75,6 +133,7 @@ async fn protect_one(context: &Context, job: JobKey) {
         }
         sleep(PAUSE).await;
     }
+    tracing::warn!(job = %job.name, namespace = %job.namespace, "{WITHOUT}: not all are known to leave");
 }
 
 async fn make(context: &Context, job: &JobKey, owners: &[(String, String)]) {
@@ -87,9 +146,9 @@ async fn make(context: &Context, job: &JobKey, owners: &[(String, String)]) {
         }
         // An earlier try has arrived.
         Err(error) if error.code() == Some(409) => {}
-        // As in a namespace that is deleted. Each worker can save alone.
+        // As in a namespace that is deleted.
         Err(error) => {
-            tracing::warn!(%error, job = %job.name, namespace = %job.namespace, "workers leave without a NetworkPolicy");
+            tracing::warn!(%error, job = %job.name, namespace = %job.namespace, "{WITHOUT}");
         }
     }
 }
@@ -101,7 +160,7 @@ enum Next {
     Nothing,
     /// It is not known yet who leaves.
     Look {
-        /// So many do.
+        /// Number of workers that are known to.
         leaving: usize,
     },
     /// These leave: names and UIDs.

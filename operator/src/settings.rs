@@ -37,7 +37,7 @@ pub struct Settings {
     #[arg(
         long,
         env = "ROUNDHOUSE_GPU_RESOURCES",
-        default_value = "nvidia.com/gpu,amd.com/gpu"
+        default_value = gpu::USUAL
     )]
     pub gpu_resources: gpu::Listed,
     /// Run containers of the trainer image as its user, 65532. With false they have no user, group and fsGroup, so that the

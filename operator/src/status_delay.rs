@@ -73,12 +73,14 @@ impl StatusDelay {
 /// another.
 fn decisive(status: &TrainingJobStatus) -> TrainingJobStatus {
     let mut status = status.clone();
-    let has_pods = status
-        .workers
-        .take()
-        .is_some_and(|workers| workers.pods > 0);
-    let leaves = has_pods && status.is_true(ConditionType::Suspended);
-    status.workers = leaves.then(WorkersStatus::default);
+    let workers = status.workers.take().unwrap_or_default();
+    let leaves = workers.pods > 0 && status.is_true(ConditionType::Suspended);
+    status.workers = Some(WorkersStatus {
+        pods: u32::from(leaves),
+        // The event about it is sent until it is stored.
+        left_out: workers.left_out,
+        ..WorkersStatus::default()
+    });
     status.replicas = 0;
     for condition in &mut status.conditions {
         condition.message.clear();
@@ -106,6 +108,9 @@ mod tests {
         let mut decided = counted.clone();
         decided.incidents.total = 1;
         assert_eq!(settling.wait(&job, &before, &decided), None);
+        let mut without = counted.clone();
+        without.workers.as_mut().unwrap().left_out = Some("digits-worker-1".to_owned());
+        assert_eq!(settling.wait(&job, &before, &without), None);
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use roundhouse_contract::{Membership, labels};
 use roundhouse_tests::cluster::until;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::gang_scheduler::{GPUS, make_nodes};
 use crate::stage::{NAMESPACE, SOON, Stage, job};
@@ -105,6 +105,71 @@ async fn start_scheduler(stage: &Stage) {
     stage.server.run("kube-scheduler", &arguments).unwrap();
 }
 
+/// A job with a GPU for each worker.
+fn racked(workers: u32, mode: &str) -> Value {
+    let mut racked = job(workers);
+    racked["spec"]["scheduling"] = json!({"topologyKey": KEY, "topologyMode": mode});
+    let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
+    let containers = json!([{"name": "trainer", "resources": limits}]);
+    racked["spec"]["workers"]["template"] = json!({"spec": {"containers": containers}});
+    racked
+}
+
+/// The nodes of a rack stop answering, as the node lifecycle controller shows it: on them, and on their pods.
+async fn fail(stage: &Stage, rack: &str) {
+    let nodes: Api<Node> = Api::all(stage.client.clone());
+    let parameters = PatchParams::default();
+    let of_rack = ListParams::default().labels(&format!("{KEY}={rack}"));
+    let mut names = BTreeSet::new();
+    for node in nodes.list(&of_rack).await.unwrap().items {
+        let name = node.name_any();
+        let taint = json!({"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"});
+        let tainted = Patch::Merge(json!({"spec": {"taints": [taint]}}));
+        nodes.patch(&name, &parameters, &tainted).await.unwrap();
+        let unknown = json!([{"type": "Ready", "status": "Unknown"}]);
+        let status = Patch::Merge(json!({"status": {"conditions": unknown}}));
+        let told = nodes.patch_status(&name, &parameters, &status).await;
+        told.unwrap();
+        names.insert(name);
+    }
+    let conditions = json!([
+        {"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]);
+    let lost = Patch::Merge(json!({"status": {"conditions": conditions}}));
+    for pod in stage.all_pods(NAMESPACE).await {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+        if node.is_some_and(|node| names.contains(node)) {
+            let pods = stage.pods(NAMESPACE);
+            let told = pods.patch_status(&pod.name_any(), &parameters, &lost).await;
+            told.unwrap();
+        }
+    }
+}
+
+/// Kubernetes keeps the pods of a node that does not answer, and they must not draw the new ones to them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_must_stay_in_one_rack_continues_in_another_when_its_rack_fails() {
+    let stage = Stage::new().await;
+    start_scheduler(&stage).await;
+    let operator = stage.operator_of(&["--lost-node-seconds=1"]);
+    stage.create(NAMESPACE, racked(2, "Required")).await;
+    let is_placed = || racks(&stage, NAMESPACE, 2);
+    let before = until("all workers are placed", SOON, is_placed).await;
+    let before = before.unwrap();
+    stage.trains(NAMESPACE).await;
+    fail(&stage, before.first().unwrap()).await;
+    until("the workers are in the other rack", SOON, || async {
+        let now = racks(&stage, NAMESPACE, 4).await?;
+        Ok(now.filter(|now| now.len() == 2))
+    })
+    .await
+    .unwrap();
+    for pod in stage.all_pods(NAMESPACE).await {
+        let is_marked = pod.labels().contains_key(labels::LEFT_DOMAIN);
+        assert_eq!(is_marked, pod.metadata.deletion_timestamp.is_some());
+    }
+    operator.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn required_and_preferred_topology_keep_workers_in_one_rack_and_preferred_lets_them_use_two()
 {
@@ -116,12 +181,7 @@ async fn required_and_preferred_topology_keep_workers_in_one_rack_and_preferred_
         for (namespace, mode, workers, expected) in
             [(NAMESPACE, mode, 3, 1), ("other", "Preferred", 5, 2)]
         {
-            let mut racked = job(workers);
-            racked["spec"]["scheduling"] = json!({"topologyKey": KEY, "topologyMode": mode});
-            let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
-            let containers = json!([{"name": "trainer", "resources": limits}]);
-            racked["spec"]["workers"]["template"] = json!({"spec": {"containers": containers}});
-            stage.create(namespace, racked).await;
+            stage.create(namespace, racked(workers, mode)).await;
             let is_placed = || racks(&stage, namespace, workers);
             let placed = until("all workers are placed", SOON, is_placed).await;
             assert_eq!(placed.unwrap().len(), expected, "{mode}");

@@ -183,6 +183,10 @@ pub struct WorkersStatus {
     /// does not answer does not count.
     #[serde(default)]
     pub pods: u32,
+    /// Name of a pod whose containers fail again and again before it trains, while the others train without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub left_out: Option<String>,
     /// `ready/wanted`, for the column.
     #[schemars(length(max = 32))]
     pub summary: String,

@@ -4,19 +4,16 @@ use anyhow::Context;
 use roundhouse_api::TrainingJob;
 use roundhouse_planner::{Examined, ValidatedJob, examine, gpu};
 
-/// The field that a job must give if its devices do not tell the number of its processes.
-const PROCS: &str = "spec.workers.procsPerWorker";
-
 /// Names of the resources that are GPUs.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct GpuNames {
-    /// Extended resources that are whole GPUs, with commas between them, as the chart's value `gpuResources` lists them in the
-    /// cluster: a worker has one process for each. The job is checked here with these names; the operator goes by its own.
+    /// Extended resources that are whole GPUs, with commas between them: a worker has one process for each. Give what the chart's
+    /// value `gpuResources` lists in the cluster. Only the check of the file uses these names; the operator uses the chart's.
     #[arg(
         long = "gpu-resources",
         value_name = "NAMES",
         env = "ROUNDHOUSE_GPU_RESOURCES",
-        default_value = "nvidia.com/gpu,amd.com/gpu"
+        default_value = gpu::USUAL
     )]
     listed: gpu::Listed,
 }
@@ -28,7 +25,7 @@ impl GpuNames {
         let Some(refusal) = refusal else {
             return Ok(job);
         };
-        if refusal.field != PROCS {
+        if !refusal.is_unlisted_gpu {
             return Err(refusal.into());
         }
         let names: Vec<&str> = self.listed.names().collect();
@@ -74,9 +71,12 @@ mod tests {
 
     #[test]
     fn another_mistake_is_told_without_gpus() {
-        let told = GpuNames::default()
-            .validate(&job(0, &json!({})))
-            .unwrap_err();
-        assert!(!told.to_string().contains("gpu"), "{told}");
+        let no_workers = job(0, &json!({}));
+        let mut too_many_processes = job(1, &json!({}));
+        too_many_processes.spec.workers.procs_per_worker = Some(5_000);
+        for wrong in [no_workers, too_many_processes] {
+            let told = GpuNames::default().validate(&wrong).unwrap_err();
+            assert!(!format!("{told:#}").contains("gpu"), "{told:#}");
+        }
     }
 }

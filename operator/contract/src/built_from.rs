@@ -47,7 +47,7 @@ impl BuiltFrom {
     /// added that has a default, say.
     pub const SPEC_VERSION: u32 = 1;
 
-    /// Most names of nodes that are kept. Whoever may create pods in one namespace chooses how many there are.
+    /// Most names of nodes that are kept: users who create pods could make the list arbitrarily long.
     pub const MAX_NAMED_NODES: usize = 256;
 
     /// Reads what [`Self::to_json`] wrote; `None` for what somebody else wrote.

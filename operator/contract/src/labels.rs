@@ -26,6 +26,8 @@ pub const JOB_UID: &str = "roundhouse.dev/job-uid";
 pub const WORKER_INDEX: &str = "roundhouse.dev/worker-index";
 /// Label: how many pods this worker has had before.
 pub const ATTEMPT: &str = "roundhouse.dev/attempt";
+/// Label: `true` on a pod that is deleted and stays on a node that does not answer. The topology of its job draws no pods to it.
+pub const LEFT_DOMAIN: &str = "roundhouse.dev/left-domain";
 
 /// Annotation: the worker's [`crate::Membership`] as JSON.
 pub const MEMBERSHIP: &str = "roundhouse.dev/membership";

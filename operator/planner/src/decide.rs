@@ -25,7 +25,7 @@ use crate::told::rejected;
 use crate::told::status::{counted, refresh_condition, set_condition, time};
 use crate::told::waiting;
 use crate::validate::ValidatedJob;
-use crate::workers::children;
+use crate::workers::{children, leave_domain};
 
 /// What the job needs next.
 #[must_use]
@@ -88,6 +88,7 @@ fn decide(
 }
 
 fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
+    leave_domain::mark(draft);
     let barrier = children::barrier(draft);
     if !draft.recorded && barrier.is_none() {
         children::make(draft);
@@ -124,6 +125,7 @@ fn describe(draft: &mut Draft<'_>) {
         active: count(active),
         spares: count(spares),
         pods: count(pods),
+        left_out: None,
         summary: format!("{ready}/{wanted}"),
     });
     draft.status.replicas = count(draft.members.num_without_spares(draft.job.spares));

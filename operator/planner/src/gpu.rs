@@ -6,6 +6,9 @@ use std::str::FromStr;
 /// Whole GPUs, unless the administrator lists others.
 pub const RESOURCES: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
 
+/// The same as a setting gives them.
+pub const USUAL: &str = "nvidia.com/gpu,amd.com/gpu";
+
 /// The resources that are whole GPUs, by their names in this cluster: a worker has one process for each GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed(Vec<String>);
@@ -82,4 +85,14 @@ pub fn is_extended(resource: &str) -> bool {
 #[must_use]
 pub fn is_slice(resource: &str) -> bool {
     resource.starts_with("nvidia.com/mig-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_names_are_those_of_the_default_setting() {
+        assert_eq!(USUAL.parse(), Ok(Listed::default()));
+    }
 }

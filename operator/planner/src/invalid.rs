@@ -8,14 +8,23 @@ pub struct InvalidSpec {
     pub field: String,
     /// What to change.
     pub message: String,
+    /// Whether it is that the administrator does not list the name of a resource as a GPU.
+    pub is_unlisted_gpu: bool,
+}
+
+impl InvalidSpec {
+    pub(crate) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            message: message.into(),
+            is_unlisted_gpu: false,
+        }
+    }
 }
 
 pub(crate) fn invalid<T>(
     field: impl Into<String>,
     message: impl Into<String>,
 ) -> Result<T, InvalidSpec> {
-    Err(InvalidSpec {
-        field: field.into(),
-        message: message.into(),
-    })
+    Err(InvalidSpec::new(field, message))
 }

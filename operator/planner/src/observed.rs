@@ -161,6 +161,8 @@ pub struct Pod {
     pub gates: Vec<String>,
     /// Whether it says that its group in a queue gets no new pods.
     pub ends_group: bool,
+    /// Whether it says that it draws no others into its topology domain.
+    pub left_domain: bool,
     /// Why the scheduler has not placed it, in the scheduler's words.
     pub unschedulable: Option<String>,
     /// Reason and message of a Failed pod (`Evicted`, `OutOfcpu`, ...).

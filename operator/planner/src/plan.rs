@@ -97,9 +97,9 @@ pub enum Action {
         avoid: Vec<String>,
         /// Nodes that do not answer: it is placed on others if they have room.
         lost: Vec<String>,
-        /// What the job's other pods were built from: it has the settings of the operator that they were built with. `None`: it has
-        /// today's.
-        like: Option<BuiltFrom>,
+        /// The record whose settings of the operator the pod is built with: that of the job's other pods. `None`: the settings of
+        /// today.
+        built_like: Option<BuiltFrom>,
     },
     /// Give a pod its place, if it is still the pod that was observed.
     IssueMembership {
@@ -114,6 +114,13 @@ pub enum Action {
     },
     /// Say by a pod that its group in a queue gets no new pods, if it is still the pod that was observed.
     EndGroup {
+        /// Name of the pod.
+        pod: String,
+        /// Precondition.
+        resource_version: String,
+    },
+    /// Say by a pod that it draws no others into its topology domain, if it is still the pod that was observed.
+    LeaveDomain {
         /// Name of the pod.
         pod: String,
         /// Precondition.

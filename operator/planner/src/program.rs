@@ -142,9 +142,8 @@ fn built_in(
             "give spec.elastic.scaleBatch instead",
         );
     }
-    config.validate().map_err(|error| InvalidSpec {
-        field: format!("spec.trainer.{}", error.field),
-        message: error.message,
+    config.validate().map_err(|error| {
+        InvalidSpec::new(format!("spec.trainer.{}", error.field), error.message)
     })?;
     if place(spec).is_none() {
         let name = TRAINER_CONTAINER.to_owned();

@@ -201,8 +201,8 @@ impl World {
                 attempt,
                 avoid: _,
                 lost: _,
-                like,
-            } => return self.create(*index, *attempt, like.as_ref()),
+                built_like,
+            } => return self.create(*index, *attempt, built_like.as_ref()),
             Action::IssueMembership {
                 pod,
                 resource_version,
@@ -219,6 +219,10 @@ impl World {
                 pod,
                 resource_version,
             } => return self.patch(pod, resource_version, |pod| pod.ends_group = true),
+            Action::LeaveDomain {
+                pod,
+                resource_version,
+            } => return self.patch(pod, resource_version, |pod| pod.left_domain = true),
             Action::DeletePod {
                 pod,
                 uid,
@@ -292,7 +296,7 @@ impl World {
         true
     }
 
-    fn create(&mut self, index: u32, attempt: u32, like: Option<&BuiltFrom>) -> bool {
+    fn create(&mut self, index: u32, attempt: u32, built_like: Option<&BuiltFrom>) -> bool {
         let name = names::worker_pod(&self.job.key.name, index, attempt);
         if self.observed.pods.iter().any(|pod| pod.name == name) {
             return false;
@@ -311,8 +315,8 @@ impl World {
                 job_generation: self.job.generation,
                 spec: self.job.built_from.clone(),
                 spec_version: BuiltFrom::SPEC_VERSION,
-                trainer_image: like
-                    .map_or(&self.trainer_image, |like| &like.trainer_image)
+                trainer_image: built_like
+                    .map_or(&self.trainer_image, |record| &record.trainer_image)
                     .clone(),
                 procs_per_worker: Some(self.job.procs_per_worker),
                 expected_device: Some(

@@ -16,10 +16,10 @@ use self::template::{
     expected_device, gpus, refuse_claims_without_processes, refuse_our_annotations,
     refuse_our_fields, refuse_unused_devices,
 };
+use crate::built;
 use crate::gpu;
 pub use crate::invalid::InvalidSpec;
 use crate::invalid::invalid;
-use crate::life::outdated;
 use crate::observed::Pod;
 use crate::program::{self, Program};
 
@@ -133,7 +133,7 @@ pub fn examine(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> Examine
     placement::complete(&mut template, scheduling);
     let built_from = built_from(spec);
     let generation = metadata.generation.unwrap_or_default();
-    let devices = outdated::devices(pods, &built_from, generation);
+    let devices = built::devices(pods, &built_from, generation);
     let procs = devices.procs_per_worker;
     let procs = procs.filter(|procs| (1..=MAX_PROCS).contains(procs));
     let (runs, refusal) = match Runs::of(&name, spec, &mut template, (listed, procs)) {

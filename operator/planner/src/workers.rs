@@ -4,4 +4,5 @@ pub(crate) mod children;
 pub(crate) mod delete;
 pub(crate) mod group;
 pub(crate) mod kueue;
+pub(crate) mod leave_domain;
 mod replace;

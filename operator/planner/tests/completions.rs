@@ -130,3 +130,29 @@ fn a_job_that_is_suspended_and_resumed_begins_without_completions() {
     assert_eq!(completed(&world), "");
     assert_eq!(world.observed.pods.len(), 3);
 }
+
+/// A finalizer, of Kueue or of a collector of logs, holds the pod of a worker that has completed.
+#[test]
+fn a_completed_pod_of_the_run_before_says_nothing_of_those_that_train_now() {
+    let mut world = script_world(2).training();
+    world.ends(1, 0, 100);
+    world.settle();
+    world.lingering = true;
+    world.job.suspend = true;
+    world.settle();
+    world.observed.pods.retain(|pod| pod.index == Some(1));
+    world.seconds_pass(100);
+    world.settle();
+    world.job.suspend = false;
+    world.settle();
+    for at in 1..world.observed.pods.len() {
+        world.prepared(at);
+    }
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!((world.generation(), world.state()), (2, "Training"));
+    world.job.replicas = 3;
+    world.job.max_replicas = 3;
+    world.settle();
+    let alive = world.observed.pods.iter().filter(|pod| !pod.deleting);
+    assert_eq!(alive.count(), 3, "a third worker is made");
+}

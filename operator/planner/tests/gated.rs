@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use roundhouse_api::{CleanPodPolicy, SuccessPolicy};
-use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::testing::{World, script_world, world};
 use roundhouse_planner::{Action, PlanReason};
 
 const GATE: &str = "kueue.x-k8s.io/admission";
@@ -126,6 +126,25 @@ fn a_group_of_kueue_never_has_more_pods_than_workers() {
     assert_eq!(creates(&plan.actions), 0);
     lost.settle();
     assert_eq!(lost.observed.pods.len(), 2, "the lost one is gone");
+}
+
+/// Kueue holds a pod that is deleted until its group ends, and counts it.
+#[test]
+fn a_job_whose_group_has_no_room_for_a_missing_worker_says_why() {
+    let mut world = grouped(script_world(2));
+    world.lingering = true;
+    world.ends(1, 0, 100);
+    world.settle();
+    world.vanishes(0);
+    world.settle();
+    for at in 0..world.observed.pods.len() {
+        if !world.observed.pods[at].deleting {
+            world.prepared(at);
+        }
+    }
+    world.settle();
+    let message = &world.observed.status.front().unwrap().message;
+    assert!(message.contains("Kueue admits no other pod"), "{message}");
 }
 
 /// Names of pods that say that their group gets no new pods.

@@ -108,6 +108,14 @@ fn that_a_job_trains_without_a_worker_is_an_event_once() {
     }
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].message.contains("download"), "{told:?}");
+    let left_out = |world: &World| world.observed.status.workers.as_ref()?.left_out.clone();
+    assert_eq!(
+        left_out(&world),
+        Some(world.observed.pods[NEWCOMER].name.clone())
+    );
+    world.vanishes(NEWCOMER);
+    world.settle();
+    assert_eq!(left_out(&world), None);
 }
 
 #[test]

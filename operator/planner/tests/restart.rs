@@ -165,7 +165,7 @@ fn a_worker_that_fails_after_another_has_completed_brings_it_back() {
         attempt: 1,
         avoid: Vec::new(),
         lost: Vec::new(),
-        like: world.observed.pods[0].built_from.clone(),
+        built_like: world.observed.pods[0].built_from.clone(),
     };
     assert!(world.plan().actions.contains(&anew));
     world.settle();

@@ -7,7 +7,6 @@ use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{Action, Examined, Plan, PlanReason, Rejection, examine, gpu};
 use serde_json::json;
 
-const USUAL: &str = "nvidia.com/gpu,amd.com/gpu";
 const OTHER: &str = "nvidia.com/gpu,example.com/a100";
 
 /// Two workers with four devices each.
@@ -57,9 +56,9 @@ fn does_nothing(plan: &Plan, world: &World) -> bool {
 #[test]
 fn a_job_that_runs_keeps_its_processes_whatever_counts_as_a_gpu_by_now() {
     for (device, before, after, num) in [
-        ("example.com/a100", USUAL, OTHER, 1),
-        ("example.com/a100", OTHER, USUAL, 4),
-        ("amd.com/gpu", USUAL, OTHER, 4),
+        ("example.com/a100", gpu::USUAL, OTHER, 1),
+        ("example.com/a100", OTHER, gpu::USUAL, 4),
+        ("amd.com/gpu", gpu::USUAL, OTHER, 4),
     ] {
         let raw = raw(device);
         let mut world = training(&raw, before);
@@ -83,7 +82,7 @@ fn a_job_that_runs_keeps_its_processes_whatever_counts_as_a_gpu_by_now() {
 fn a_job_that_would_be_refused_by_the_new_setting_runs_on_and_gets_new_workers() {
     let raw = raw("nvidia.com/gpu.shared");
     let mut world = training(&raw, "nvidia.com/gpu.shared");
-    sees(&mut world, &raw, USUAL);
+    sees(&mut world, &raw, gpu::USUAL);
     assert_eq!(world.rejection, None);
     assert!(does_nothing(&world.plan(), &world));
     world.vanishes(1);
@@ -100,14 +99,14 @@ fn pods_of_an_operator_that_did_not_say_tell_their_processes_by_their_places() {
         let built = pod.built_from.as_mut().unwrap();
         (built.procs_per_worker, built.expected_device) = (None, None);
     }
-    sees(&mut world, &raw, USUAL);
+    sees(&mut world, &raw, gpu::USUAL);
     assert_eq!(world.job.procs_per_worker, 4);
 }
 
 #[test]
 fn a_job_that_is_resumed_has_the_processes_of_todays_setting() {
     let raw = raw("example.com/a100");
-    let mut world = training(&raw, USUAL);
+    let mut world = training(&raw, gpu::USUAL);
     world.job.suspend = true;
     world.settle();
     assert!(world.observed.pods.is_empty());
@@ -121,13 +120,13 @@ fn a_job_that_is_resumed_has_the_processes_of_todays_setting() {
 #[test]
 fn a_number_of_processes_that_makes_no_sense_is_not_taken_from_a_pod() {
     let raw = raw("nvidia.com/gpu");
-    let mut world = training(&raw, USUAL);
+    let mut world = training(&raw, gpu::USUAL);
     for number in [0, u32::MAX] {
         for pod in &mut world.observed.pods {
             let built = pod.built_from.as_mut().unwrap();
             built.procs_per_worker = Some(number);
         }
-        sees(&mut world, &raw, USUAL);
+        sees(&mut world, &raw, gpu::USUAL);
         assert_eq!(world.job.procs_per_worker, 4);
     }
 }

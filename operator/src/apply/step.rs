@@ -17,9 +17,10 @@ use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::Gang;
 use roundhouse_contract::{BuiltFrom, Membership, earlier, gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
+use serde_json::{Value, json};
 
 use super::groups;
-use super::writes::{annotate, annotations, create, delete, delete_job, mend, preconditions};
+use super::writes::{annotations, create, delete, delete_job, mend, patch_metadata, preconditions};
 use crate::cache::Job;
 use crate::context::Context;
 use crate::error::{CallError, Error};
@@ -40,6 +41,7 @@ pub(super) const fn name(action: &Action) -> &'static str {
         Action::CreateWorker { .. } => "CreateWorker",
         Action::IssueMembership { .. } => "IssueMembership",
         Action::EndGroup { .. } => "EndGroup",
+        Action::LeaveDomain { .. } => "LeaveDomain",
         Action::DeletePod { .. } => "DeletePod",
         Action::DeleteJob { .. } => "DeleteJob",
     }
@@ -55,6 +57,7 @@ pub(super) const fn is_making(action: &Action) -> bool {
         | Action::CreateWorker { .. } => true,
         Action::IssueMembership { .. }
         | Action::EndGroup { .. }
+        | Action::LeaveDomain { .. }
         | Action::DeletePod { .. }
         | Action::DeletePodGroup { .. }
         | Action::DeleteJob { .. } => false,
@@ -100,9 +103,9 @@ impl Step<'_> {
                 attempt,
                 avoid,
                 lost,
-                like,
+                built_like,
             } => {
-                let pod = self.worker((*index, *attempt), avoid, lost, like.as_ref());
+                let pod = self.worker((*index, *attempt), avoid, lost, built_like.as_ref());
                 self.create_pod(pod.await?).await
             }
             Action::IssueMembership {
@@ -116,14 +119,24 @@ impl Step<'_> {
                 let earlier = earlier::to_text(earlier);
                 let both = [(labels::MEMBERSHIP, &*text), (labels::EARLIER, &*earlier)];
                 let patch = annotations(resource_version, &both);
-                self.annotate(pod, content_version, patch).await
+                self.patch_metadata(pod, content_version, patch).await
             }
             Action::EndGroup {
                 pod,
                 resource_version,
             } => {
                 let patch = annotations(resource_version, &[(gang::KUEUE_RETRIABLE, "false")]);
-                self.annotate(pod, 0, patch).await
+                self.patch_metadata(pod, 0, patch).await
+            }
+            Action::LeaveDomain {
+                pod,
+                resource_version,
+            } => {
+                let patch = json!({"metadata": {
+                    "resourceVersion": resource_version,
+                    "labels": {labels::LEFT_DOMAIN: "true"},
+                }});
+                self.patch_metadata(pod, 0, patch).await
             }
             Action::DeletePod {
                 pod,
@@ -162,7 +175,7 @@ impl Step<'_> {
         (index, attempt): (u32, u32),
         avoid: &[String],
         lost: &[String],
-        like: Option<&BuiltFrom>,
+        built_like: Option<&BuiltFrom>,
     ) -> Result<Pod, Error> {
         let settings = &self.context.settings;
         let avoid = references(self.context, avoid).await;
@@ -172,13 +185,14 @@ impl Step<'_> {
             attempt,
             avoid: &avoid,
             lost: &lost,
-            trainer_image: like.map_or(&settings.trainer_image, |like| &like.trainer_image),
+            trainer_image: built_like
+                .map_or(&settings.trainer_image, |record| &record.trainer_image),
             pull_policy: &settings.trainer_pull_policy,
-            architecture: like
-                .and_then(|like| like.trainer_architecture.as_ref())
+            architecture: built_like
+                .and_then(|record| record.trainer_architecture.as_ref())
                 .unwrap_or(&settings.trainer_architecture),
-            fixed_users: like
-                .and_then(|like| like.fixed_users)
+            fixed_users: built_like
+                .and_then(|record| record.fixed_users)
                 .unwrap_or(settings.fixed_users),
         };
         Ok(worker::build(self.job, place)?)
@@ -243,11 +257,11 @@ impl Step<'_> {
     }
 
     /// Gives a pod an annotation.
-    async fn annotate(self, pod: &str, content_version: u64, patch: serde_json::Value) -> Answer {
+    async fn patch_metadata(self, pod: &str, content_version: u64, patch: Value) -> Answer {
         let pod = pod.to_owned();
         let what = Written::Pod(pod.clone());
         let call = |context: Arc<Context>, key: Job, deadline| async move {
-            annotate(&context, &key, &pod, patch, deadline).await
+            patch_metadata(&context, &key, &pod, &patch, deadline).await
         };
         self.change(what, content_version, call).await
     }

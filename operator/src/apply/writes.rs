@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
 use kube::{Api, ResourceExt};
 use roundhouse_contract::labels;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cache::Job;
 use crate::calls::{call, call_within, patch_params, post_params};
@@ -83,16 +83,16 @@ pub(super) async fn mend<K: Child>(
     Ok(())
 }
 
-/// Gives a pod an annotation, by a patch of [`annotations`].
-pub(super) async fn annotate(
+/// Gives a pod annotations or labels.
+pub(super) async fn patch_metadata(
     context: &Context,
     key: &Job,
     pod: &str,
-    patch: serde_json::Value,
+    patch: &Value,
     deadline: Duration,
 ) -> Result<(), CallError> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
-    let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
+    let (parameters, patch) = (patch_params(), Patch::Merge(patch));
     let request = || pods.patch_metadata(pod, &parameters, &patch);
     let written = call_within(deadline, request).await?;
     let at = version(written.metadata.resource_version.as_deref());
@@ -102,7 +102,7 @@ pub(super) async fn annotate(
 }
 
 /// A patch that gives a pod annotations, unless the pod has changed since it was chosen.
-pub(super) fn annotations(resource_version: &str, all: &[(&str, &str)]) -> serde_json::Value {
+pub(super) fn annotations(resource_version: &str, all: &[(&str, &str)]) -> Value {
     let annotations: BTreeMap<_, _> = all.iter().copied().collect();
     json!({"metadata": {
         "resourceVersion": resource_version,

@@ -102,3 +102,17 @@ fn the_policy_of_workers_that_leave_has_the_rules_of_their_job_and_only_pods_own
     // Without a controller nobody adopts it, and the operator never takes it for the job's own.
     assert_eq!((owner.controller, owner.block_owner_deletion), (None, None));
 }
+
+#[test]
+fn one_namespace_does_not_take_the_places_of_others() {
+    let places = Places::default();
+    let mut of_one: Vec<Place<'_>> = (0..OF_ONE_NAMESPACE)
+        .map(|_| places.take("a").unwrap())
+        .collect();
+    assert!(places.take("a").is_none());
+    assert!(places.take("b").is_some());
+    of_one.pop();
+    assert!(places.take("a").is_some());
+    drop(of_one);
+    assert!(places.lock().is_empty());
+}

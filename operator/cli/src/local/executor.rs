@@ -99,6 +99,7 @@ impl Executor {
                 // Nothing is scheduled here: see `validated`.
                 | Action::ApplyPodGroup { .. }
                 | Action::DeletePodGroup { .. }
+                | Action::LeaveDomain { .. }
                 // The run ends with the job, and what it has told stays.
                 | Action::EndGroup { .. }
                 | Action::DeleteJob { .. } => {}
@@ -109,7 +110,7 @@ impl Executor {
                     avoid: _,
                     lost: _,
                     // All run the programs of this machine.
-                    like: _,
+                    built_like: _,
                 } => {
                     let name = names::worker_pod(&self.job_name, *index, *attempt);
                     let number = self.num_started + 1;

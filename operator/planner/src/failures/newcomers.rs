@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use roundhouse_api::{ConditionReason, ConditionType, EventReason, FailureAction};
+use roundhouse_api::{ConditionReason, EventReason, FailureAction, TrainingJobStatus};
 use roundhouse_contract::labels::TRAINER_CONTAINER;
 
 use super::policy::Failure;
@@ -11,9 +11,6 @@ use super::words::{describe, sentence};
 use crate::draft::{Draft, event};
 use crate::observed::Pod;
 use crate::told::status::counted;
-
-/// What the job does although such a worker fails.
-const WITHOUT: &str = "the others train without it";
 
 /// Whether it failed in the lobby, or before: in no generation.
 fn is_outside(failure: &Failure<'_>) -> bool {
@@ -96,8 +93,8 @@ fn words(draft: &Draft<'_>, failure: &Failure<'_>) -> String {
     sentence(before.unwrap_or(&told))
 }
 
-/// Why a job that trains has fewer workers than it wants, if one of them fails again and again. An event says so once.
-pub(crate) fn left_out(draft: &mut Draft<'_>) -> Option<String> {
+/// Why a job that trains has fewer workers than it wants, if one of them fails again and again. An event says so when that is new.
+pub(crate) fn report_left_out(draft: &mut Draft<'_>) -> Option<String> {
     let able = draft.members.able_and_spares();
     let workers = draft.members.workers.values();
     let failures = workers.filter_map(|pod| Failure::of(draft.job, pod));
@@ -107,17 +104,18 @@ pub(crate) fn left_out(draft: &mut Draft<'_>) -> Option<String> {
     })?;
     let container = failure.init.map_or(TRAINER_CONTAINER, |init| &init.name);
     let message = format!(
-        "{}; container {container} was restarted {}; {WITHOUT}",
+        "{}; container {container} was restarted {}; the others train without it",
         words(draft, &failure),
         counted(restarts(&failure), "time")
     );
-    let before = draft.observed.status.condition(ConditionType::Running);
-    let is_said = before.is_some_and(|before| {
-        before.message.contains(WITHOUT) && before.message.contains(&failure.pod.name)
-    });
-    if !is_said {
+    let left_out = Some(failure.pod.name.clone());
+    let left_out_of = |status: &TrainingJobStatus| status.workers.as_ref()?.left_out.clone();
+    if left_out_of(&draft.observed.status) != left_out {
         let reason = EventReason::WorkerLeftOut;
         draft.events.push(event(reason, message.clone()));
+    }
+    if let Some(workers) = &mut draft.status.workers {
+        workers.left_out = left_out;
     }
     Some(message)
 }

@@ -85,7 +85,7 @@ fn count(draft: &mut Draft<'_>, pods: u32) {
 }
 
 /// Whether a step was committed since the newest replacement. If no steps are reported, a generation that lived for long
-/// counts: once, or for as long as all of its members live. Who is replaced meanwhile is none of them.
+/// counts: once, or for as long as all of its members live. A pod that is replaced meanwhile is not a member.
 fn has_progressed(draft: &Draft<'_>) -> bool {
     let Replacements {
         last_step,

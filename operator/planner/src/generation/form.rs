@@ -211,7 +211,7 @@ fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
 
 /// Why a worker that is wanted is not there.
 fn trouble(draft: &mut Draft<'_>) -> Option<String> {
-    let left_out = newcomers::left_out(draft);
+    let left_out = newcomers::report_left_out(draft);
     left_out.or_else(|| waiting::first_trouble(draft).map(|(_, trouble)| trouble))
 }
 

@@ -71,9 +71,8 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
 /// Success, once the members have ended, and the first of them by completing; or, if that is wanted, once rank 0 has
 /// completed.
 pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
-    let ours = |pod: &&Pod| pod.ours && has_succeeded(pod);
-    let completed = draft.observed.pods.iter().filter(ours);
-    let ends = completed.map(|pod| {
+    let members = newest_members(draft).into_iter();
+    let ends = members.filter(|pod| has_succeeded(pod)).map(|pod| {
         pod.container
             .termination
             .as_ref()
@@ -121,16 +120,25 @@ fn finishing(draft: &mut Draft<'_>) -> PlanReason {
     PlanReason::Finishing
 }
 
-/// Whether the worker of rank 0 has completed, in the newest generation that anybody was told of.
+/// Whether the worker of rank 0 has completed.
 fn rank_zero_has_completed(draft: &Draft<'_>) -> bool {
     if draft.members.completed.contains(&0) {
         return true;
     }
-    let places = draft.observed.pods.iter().filter(|pod| pod.ours);
-    let places = places.filter_map(|pod| Some((pod, pod.membership.as_ref()?)));
-    let newest = places.clone().map(|(_, place)| place.generation).max();
-    let mut newest = places.filter(|(_, place)| Some(place.generation) == newest);
-    newest.any(|(pod, place)| place.node_rank == 0 && has_succeeded(pod))
+    let rank = |pod: &Pod| pod.membership.as_ref().map(|place| place.node_rank);
+    let mut members = newest_members(draft).into_iter();
+    members.any(|pod| rank(pod) == Some(0) && has_succeeded(pod))
+}
+
+/// Pods of the newest generation of this run that anybody was told of. A pod of an older one that has completed, and that a finalizer
+/// holds, says nothing of those that train now.
+fn newest_members<'a>(draft: &Draft<'a>) -> Vec<&'a Pod> {
+    let of_runs_before = draft.status.resumed_after_generation.unwrap_or(0);
+    let generation = |pod: &Pod| pod.membership.as_ref().map(|place| place.generation);
+    let ours = draft.observed.pods.iter().filter(|pod| pod.ours);
+    let ours = ours.filter(|pod| generation(pod) > Some(of_runs_before));
+    let newest = ours.clone().filter_map(generation).max();
+    ours.filter(|pod| generation(pod) == newest).collect()
 }
 
 fn succeed(draft: &mut Draft<'_>, who: &str) -> PlanReason {

@@ -13,6 +13,7 @@ use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
 use crate::program::Program;
 use crate::told::status::{counted, gist, time_left};
+use crate::workers::kueue;
 
 /// Reasons of a waiting container that a user should know about, and what the job's reason is then.
 const CONTAINER_TROUBLE: [(&str, ConditionReason); 9] = [
@@ -124,10 +125,12 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (ConditionReason, String) {
         }
         None if !draft.is_starting() => {
             let next = draft.members.heard + 1;
-            (
-                ConditionReason::Recovering,
-                format!("{count} for generation {next}"),
-            )
+            let count = format!("{count} for generation {next}");
+            let message = match kueue::full(draft) {
+                Some(full) => format!("{count}; {full}"),
+                None => count,
+            };
+            (ConditionReason::Recovering, message)
         }
         None => (ConditionReason::WaitingForWorkers, count),
     }

@@ -131,14 +131,15 @@ pub(super) fn refuse_unused_devices(
             let is_one = matches!(quantity.0.as_str(), "0" | "1");
             let is_unknown = gpu::has_unknown_processes(resource) && !listed.has(resource);
             if is_unknown && !is_one && procs_per_worker.is_none() {
-                return invalid(
-                    "spec.workers.procsPerWorker",
-                    format!(
+                return Err(InvalidSpec {
+                    field: "spec.workers.procsPerWorker".to_owned(),
+                    message: format!(
                         "give it: how many processes share {} {resource} is not known, because gpuResources of the chart \
                          does not list this name",
                         quantity.0
                     ),
-                );
+                    is_unlisted_gpu: true,
+                });
             }
         }
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use roundhouse_api::{ConditionReason, ConditionType, EventReason, NetworkPolicyMode};
 use roundhouse_contract::names;
 
+use crate::built;
 use crate::draft::{Draft, event};
 use crate::failures::{nodes, replacements};
-use crate::life::outdated;
 use crate::observed::{Mend, Pod, Presence};
 use crate::plan::{Action, MAX_ACTIONS, PlanReason};
 use crate::workers::delete::delete;
@@ -200,14 +200,15 @@ fn make_workers(draft: &mut Draft<'_>) {
     indices.truncate(BATCH.min(room.unwrap_or(BATCH)));
     let in_use = names_in_use(draft);
     let (avoid, lost) = (nodes::avoided(draft), nodes::lost(draft));
-    let like = outdated::of_this_run(draft);
+    let (pods, job) = (&draft.observed.pods, draft.job);
+    let built_like = built::record_of_run(pods, &job.built_from, job.generation);
     for index in &indices {
         draft.actions.push(Action::CreateWorker {
             index: *index,
             attempt: next_attempt(draft, *index, &in_use),
             avoid: avoid.clone(),
             lost: lost.clone(),
-            like: like.clone(),
+            built_like: built_like.clone(),
         });
     }
     let mut gone: Vec<Action> = replaced

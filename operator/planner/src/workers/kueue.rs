@@ -18,6 +18,16 @@ pub(super) fn room(draft: &Draft<'_>) -> Option<usize> {
     Some((draft.job.num_pods() as usize).saturating_sub(counted))
 }
 
+/// Why a worker that is missing is not made: Kueue counts a pod that has completed, or that it holds, until the group ends.
+pub(crate) fn full(draft: &Draft<'_>) -> Option<String> {
+    let is_missing = draft.members.workers.len() < draft.job.replicas as usize;
+    (is_missing && room(draft) == Some(0)).then(|| {
+        "a worker is missing, and Kueue admits no other pod: it counts those that have completed or are held until the group ends; \
+         to train with all workers, run `kubectl roundhouse stop` and submit the job again"
+            .to_owned()
+    })
+}
+
 /// Says after the end of the job that its group gets no new pods. Kueue frees the quota of a group by itself only if all of its
 /// pods succeed, as spares and workers that failed never do, and it keeps pods that are deleted until then.
 pub(crate) fn end_group(draft: &mut Draft<'_>) {

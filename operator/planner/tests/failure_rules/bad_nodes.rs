@@ -26,7 +26,7 @@ fn a_hardware_fault_is_an_incident_and_the_worker_comes_back_elsewhere() {
         attempt: 1,
         avoid: vec!["n1".to_owned()],
         lost: Vec::new(),
-        like: world.observed.pods[0].built_from.clone(),
+        built_like: world.observed.pods[0].built_from.clone(),
     };
     let then = world.plan();
     assert_eq!(then.actions[0], create);

@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::{
     NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodSpec,
     PreferredSchedulingTerm, WeightedPodAffinityTerm,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use roundhouse_api::TopologyMode;
-use roundhouse_contract::BuiltFrom;
+use roundhouse_contract::{BuiltFrom, labels};
 use roundhouse_planner::ValidatedJob;
 
 use super::NodeRef;
@@ -85,7 +85,11 @@ pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob) {
         topology_key: key.clone(),
         label_selector: Some(LabelSelector {
             match_labels: Some(selector(&job.key)),
-            ..LabelSelector::default()
+            match_expressions: Some(vec![LabelSelectorRequirement {
+                key: labels::LEFT_DOMAIN.to_owned(),
+                operator: "DoesNotExist".to_owned(),
+                values: None,
+            }]),
         }),
         ..PodAffinityTerm::default()
     };

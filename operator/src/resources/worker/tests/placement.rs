@@ -193,7 +193,10 @@ fn a_job_with_a_topology_draws_its_pods_together_beside_what_the_template_wants(
         let pod = pod_of(&validate(&serde_json::from_value(raw).unwrap()).unwrap());
         pod["spec"]["affinity"]["podAffinity"].clone()
     };
-    let together = json!({"topologyKey": "rack", "labelSelector": {"matchLabels": {"roundhouse.dev/job-uid": "u-1"}}});
+    let together = json!({"topologyKey": "rack", "labelSelector": {
+        "matchLabels": {"roundhouse.dev/job-uid": "u-1"},
+        "matchExpressions": [{"key": "roundhouse.dev/left-domain", "operator": "DoesNotExist"}],
+    }});
     let required = &of("Required")["requiredDuringSchedulingIgnoredDuringExecution"];
     assert_eq!(
         (&required[0]["topologyKey"], &required[1]),

@@ -1,0 +1,21 @@
+//! Jobs with a topology whose domain fails. Kubernetes keeps pods that are deleted on nodes that do not answer, and the scheduler
+//! would draw new pods to them, into a domain where none can run.
+
+use crate::draft::Draft;
+use crate::observed::Pod;
+use crate::plan::Action;
+
+/// Says by each such pod that it draws no others.
+pub(crate) fn mark(draft: &mut Draft<'_>) {
+    if draft.job.scheduling.topology_key.is_none() {
+        return;
+    }
+    let stays = |pod: &&Pod| pod.ours && pod.deleting && pod.unreachable && pod.node.is_some();
+    let draws = draft.observed.pods.iter().filter(stays);
+    for pod in draws.filter(|pod| !pod.left_domain) {
+        draft.actions.push(Action::LeaveDomain {
+            pod: pod.name.clone(),
+            resource_version: pod.resource_version.clone(),
+        });
+    }
+}
