@@ -3,26 +3,31 @@
 use std::path::{Path, PathBuf};
 
 use roundhouse_contract::ExitCode;
-use roundhouse_elastic::audit::{self, File, Finding, Proof, Row};
-use roundhouse_elastic::ledger::{self, Header, Source};
-use roundhouse_elastic::{CheckpointId, Head};
+use roundhouse_elastic::CheckpointId;
+use roundhouse_elastic::audit::{self, Finding, Proof, Row};
+use roundhouse_elastic::ledger::Source;
 use roundhouse_member::checkpoint::job::run_of;
-use roundhouse_member::checkpoint::manifest::Tail;
-use roundhouse_member::checkpoint::{Directory, Manifest, Trouble};
+use roundhouse_member::checkpoint::{Directory, Trouble};
 use roundhouse_member::report::{say, say_error};
 
 pub mod compare;
 mod json;
+mod read;
+
+use read::{Damaged, Record};
 
 /// Why a ledger proves nothing.
 #[derive(Debug, thiserror::Error)]
 enum Unproven {
-    /// It cannot be read.
-    #[error(transparent)]
-    Volume(#[from] Trouble),
-    /// A checkpoint cannot be read.
+    /// It or the checkpoints cannot be read, so nothing is known.
+    #[error("cannot be read: {0}")]
+    Unread(#[from] Trouble),
+    /// The weights of a checkpoint cannot be read.
     #[error("{0}")]
-    Unread(String),
+    NoWeights(String),
+    /// A checkpoint is damaged, and the ledger lacks its step.
+    #[error("the ledger does not have step {} of generation {}, whose checkpoint is damaged: {}", .0.id.step, .0.id.generation, .0.trouble)]
+    Lost(Damaged),
     /// Its lines do not hold together.
     #[error(transparent)]
     Finding(#[from] Finding),
@@ -37,79 +42,59 @@ enum Unproven {
 /// Audits the ledger below a checkpoint directory and says what came of it, in words or as JSON.
 #[must_use]
 pub fn run(dir: &Path, as_json: bool) -> ExitCode {
-    let proof = read(&Directory::new(dir.to_owned()))
-        .and_then(|(files, heads)| audit::audit(files, &heads).map_err(Unproven::from));
-    match proof {
-        Ok(proof) if as_json => {
-            say(&json::proven(&proof));
+    let audited = audited(&Directory::new(dir.to_owned()));
+    match audited {
+        Ok((proof, damaged)) if as_json => {
+            say(&json::proven(&proof, &damaged));
             ExitCode::Done
         }
         Err(reason) if as_json => {
-            say(&json::not_proven(&reason.to_string()));
-            ExitCode::DataInvalid
+            say(&json::not_proven(&reason));
+            reason.exit_code()
         }
-        Ok(proof) => {
+        Ok((proof, damaged)) => {
             say(&table(&proof.rows));
             for words in proof.rows.iter().filter_map(lost) {
                 say(&words);
+            }
+            for Damaged { trouble, .. } in damaged {
+                say(&format!(
+                    "a checkpoint is damaged, and the ledger has its step: {trouble}"
+                ));
             }
             say(&verdict(&proof));
             ExitCode::Done
         }
         Err(reason) => {
             say_error(&format!("not proven: {reason}"));
-            ExitCode::DataInvalid
+            reason.exit_code()
         }
     }
 }
 
-/// Where the ledger is, if somebody gives the directory of a whole run.
-fn advice(dir: &Path) -> String {
-    let state = dir.join("state");
-    if state.join("ledger").is_dir() {
-        format!("; did you mean {}?", state.display())
-    } else {
-        String::new()
+impl Unproven {
+    /// What could not be read says nothing of the training.
+    const fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Unread(_) => ExitCode::VolumeFailed,
+            _ => ExitCode::DataInvalid,
+        }
     }
 }
 
-/// The files of the ledger, and where it was at each checkpoint.
-fn read(directory: &Directory) -> Result<(Vec<File>, Vec<Head>), Unproven> {
-    let path = directory.ledger();
-    let generations = directory.ledgers().map_err(Trouble::with(&path))?;
-    let mut files = Vec::new();
-    for generation in generations {
-        let path = path.join(ledger::file_name(generation));
-        let text = std::fs::read_to_string(&path).map_err(Trouble::with(&path))?;
-        files.extend(File::parse(generation, &text)?);
+/// The proof, and the damaged checkpoints whose steps it has.
+fn audited(directory: &Directory) -> Result<(Proof, Vec<Damaged>), Unproven> {
+    let Record {
+        files,
+        heads,
+        damaged,
+    } = read::record(directory)?;
+    let (known, lost): (Vec<_>, Vec<_>) = damaged.into_iter().partition(|it| it.is_in(&files));
+    let proof = audit::audit(files, &heads)?;
+    match lost.into_iter().next() {
+        Some(lost) => Err(Unproven::Lost(lost)),
+        None => Ok((proof, known)),
     }
-    let checkpoints = directory.list().unwrap_or_default();
-    // One that cannot be read is never continued from; loading says so.
-    let manifest = |id| Manifest::read(&directory.checkpoint(id)).ok();
-    let manifests: Vec<Manifest> = checkpoints.into_iter().filter_map(manifest).collect();
-    // The newest last, as a file of the ledger is.
-    files.extend(manifests.iter().rev().filter_map(tail));
-    if files.is_empty() {
-        return Err(Unproven::Empty(path, advice(directory.root())));
-    }
-    let heads = manifests.iter().map(|manifest| manifest.ledger).collect();
-    Ok((files, heads))
-}
-
-/// The end of the ledger that the last process saved in its checkpoint when it left alone. No file has it before a generation
-/// continues from the checkpoint, so it counts as a file of the generation that committed it.
-fn tail(manifest: &Manifest) -> Option<File> {
-    let Tail { after, lines } = manifest.tail.as_ref()?;
-    let header = Header {
-        generation: lines.last()?.generation,
-        previous: Some(*after).filter(|head| head.step > 0),
-        course: manifest.training.course,
-        start: None,
-    };
-    Some(File {
-        header,
-        lines: lines.clone(),
-    })
 }
 
 const HEADS: [&str; 6] = [

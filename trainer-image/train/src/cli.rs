@@ -118,7 +118,7 @@ In a running job:
 Two trainings:
   roundhouse-train audit --compare DIR-A/state DIR-B/state
 Exit codes: 0 proven, or equal; 65 not proven, and the first gap, repeat or broken hash is named, or
-different.";
+different; 74 not known, because a file on the volume cannot be read, which is named.";
 
 /// Options of a training.
 #[derive(Clone, Debug, Args)]

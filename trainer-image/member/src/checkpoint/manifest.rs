@@ -10,6 +10,7 @@ use roundhouse_elastic::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::trouble::steadily;
 use super::{Reason, Trouble};
 use crate::faults;
 use crate::state::Table;
@@ -206,6 +207,18 @@ impl Manifest {
     pub fn read(checkpoint: &Path) -> Result<Self, Trouble> {
         let path = checkpoint.join(FILE);
         Self::try_read(&path).map_err(Trouble::with(&path))
+    }
+
+    /// The same, when a volume that answers with errors for a moment answers again. `None`: there is none, so this is no
+    /// checkpoint, or one that is being deleted.
+    ///
+    /// # Errors
+    /// As [`Manifest::read`].
+    pub fn read_steadily(checkpoint: &Path) -> Result<Option<Self>, Trouble> {
+        match steadily(|| Self::read(checkpoint)) {
+            Err(trouble) if trouble.is_absence() => Ok(None),
+            result => result.map(Some),
+        }
     }
 
     fn try_read(path: &Path) -> Result<Self, Reason> {

@@ -188,6 +188,12 @@ impl Trouble {
         self.io().is_some()
     }
 
+    /// Whether there is nothing at the path.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        self.io().is_some_and(is_absence)
+    }
+
     fn io(&self) -> Option<&io::Error> {
         match &self.reason {
             Reason::Io(error) | Reason::OfFile(_, error) => Some(error),

@@ -11,7 +11,8 @@ use roundhouse_member::checkpoint::{Directory, Manifest, Trouble};
 use roundhouse_member::report::{say, say_error};
 use sha2::{Digest as _, Sha256};
 
-use super::{Unproven, read};
+use super::Unproven;
+use super::read::record;
 
 /// Compares the ledgers below two checkpoint directories, and the newest checkpoints of one step, and says in one
 /// line what came of it.
@@ -35,8 +36,8 @@ pub fn run(left: &Path, right: &Path) -> ExitCode {
 
 fn verdict(left: &Path, right: &Path) -> Result<(bool, String), Unproven> {
     let directories = [left, right].map(|dir| Directory::new(dir.to_owned()));
-    let [left_files, right_files] = [read(&directories[0])?.0, read(&directories[1])?.0];
-    let (histories, digest) = match compare(left_files, right_files)? {
+    let [left, right] = [record(&directories[0])?, record(&directories[1])?];
+    let (histories, digest) = match compare(left.files, right.files)? {
         Comparison::Equal { histories, digest } => (histories, digest),
         Comparison::OtherCourse => {
             let words = "different: the trainings have other data, another batch or another seed";
@@ -120,8 +121,8 @@ fn common(
 /// Digest of the whole state of a checkpoint, however many ranks have written it.
 fn weights(directory: &Directory, id: CheckpointId) -> Result<Digest, Unproven> {
     let manifest = Manifest::read(&directory.checkpoint(id))?;
-    let parts =
-        load::read(directory, manifest).map_err(|failure| Unproven::Unread(failure.to_string()))?;
+    let parts = load::read(directory, manifest)
+        .map_err(|failure| Unproven::NoWeights(failure.to_string()))?;
     let mut hasher = Sha256::new();
     for message in parts {
         match message {
@@ -132,7 +133,7 @@ fn weights(directory: &Directory, id: CheckpointId) -> Result<Digest, Unproven> 
             Message::Damaged(trouble) => return Err(trouble.into()),
         }
     }
-    Err(Unproven::Unread(
+    Err(Unproven::NoWeights(
         "the thread that reads a checkpoint has ended".to_owned(),
     ))
 }

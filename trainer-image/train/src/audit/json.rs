@@ -2,8 +2,11 @@
 
 use roundhouse_elastic::audit::{Proof, Row};
 use roundhouse_elastic::ledger::Start;
+use roundhouse_member::checkpoint::Trouble;
 use roundhouse_member::checkpoint::job::run_of;
 use serde::Serialize;
+
+use super::{Damaged, Unproven};
 
 /// Of an audit that has proven the ledger.
 #[derive(Debug, Serialize)]
@@ -19,6 +22,9 @@ struct Proven {
     skipped_steps: u64,
     repeated_steps: u64,
     generations: Vec<Generation>,
+    /// Files that are no manifests, and why. The ledger has the steps of their checkpoints.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    damaged_checkpoints: Vec<Unread>,
 }
 
 /// Of one that has not.
@@ -26,6 +32,25 @@ struct Proven {
 struct NotProven<'a> {
     proven: bool,
     reason: &'a str,
+    /// What could not be read, so that nothing is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unread: Option<Unread>,
+}
+
+/// A file or a directory that cannot be read.
+#[derive(Debug, Serialize)]
+struct Unread {
+    path: String,
+    error: String,
+}
+
+impl Unread {
+    fn of(trouble: &Trouble) -> Self {
+        Self {
+            path: trouble.path.display().to_string(),
+            error: trouble.reason.to_string(),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -61,7 +86,7 @@ struct By {
 }
 
 /// A proof.
-pub(super) fn proven(proof: &Proof) -> String {
+pub(super) fn proven(proof: &Proof, damaged: &[Damaged]) -> String {
     let Proof {
         terms: _,
         rows,
@@ -81,15 +106,20 @@ pub(super) fn proven(proof: &Proof) -> String {
         skipped_steps: *num_skipped,
         repeated_steps: rows.iter().map(|row| row.num_superseded).sum(),
         generations: rows.iter().map(generation).collect(),
+        damaged_checkpoints: damaged.iter().map(|it| Unread::of(&it.trouble)).collect(),
     };
     text(&proven)
 }
 
 /// Why there is none.
-pub(super) fn not_proven(reason: &str) -> String {
+pub(super) fn not_proven(reason: &Unproven) -> String {
     text(&NotProven {
         proven: false,
-        reason,
+        reason: &reason.to_string(),
+        unread: match reason {
+            Unproven::Unread(trouble) => Some(Unread::of(trouble)),
+            _ => None,
+        },
     })
 }
 

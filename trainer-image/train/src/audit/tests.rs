@@ -1,12 +1,14 @@
 use std::collections::BTreeMap;
 
-use roundhouse_elastic::ledger::{Chain, Line, Start, Terms, file_name};
-use roundhouse_elastic::{Batch, Course, Digest, Skips};
-use roundhouse_member::checkpoint::Identity;
-use roundhouse_member::checkpoint::manifest::{FILE, SCHEMA_VERSION};
+use roundhouse_elastic::ledger::{Chain, Header, Line, Start, Terms, file_name};
+use roundhouse_elastic::{Batch, Course, Digest, Head, Skips};
+use roundhouse_member::checkpoint::manifest::{FILE, SCHEMA_VERSION, Tail};
+use roundhouse_member::checkpoint::{Identity, Manifest};
 use roundhouse_member::state::Table;
 
 use super::*;
+
+mod volume;
 
 #[test]
 fn steps_that_were_done_again_are_named() {
@@ -65,11 +67,12 @@ fn terms() -> Terms {
 fn grow(chain: &mut Chain, generation: u64, to: u64) {
     while chain.head().step < to {
         let step = chain.head().step + 1;
+        let start = 10 * ((step - 1) % 10);
         let batch = Batch {
             step,
-            epoch: 0,
-            places: 10 * (step - 1)..10 * step,
-            ends_epoch: step == 10,
+            epoch: (step - 1) / 10,
+            places: start..start + 10,
+            ends_epoch: start == 90,
         };
         chain.push(chain.head().next(&batch, generation, 0.5));
     }
@@ -102,8 +105,21 @@ fn write(directory: &Directory, generation: u64, previous: Option<Head>, lines: 
     std::fs::write(directory.ledger().join(file_name(generation)), text).unwrap();
 }
 
-/// What a process writes that saves alone: the checkpoint of the chain's head.
+/// What a process writes that saves alone: the checkpoint of the chain's head, with the lines that no file may have.
 fn save_alone(directory: &Directory, chain: &Chain) {
+    let tail = Tail {
+        after: chain.durable(),
+        lines: lines_of(chain),
+    };
+    save_with(directory, chain, Some(tail));
+}
+
+/// Writes the checkpoint of the chain's head.
+fn save(directory: &Directory, chain: &Chain) {
+    save_with(directory, chain, None);
+}
+
+fn save_with(directory: &Directory, chain: &Chain, tail: Option<Tail>) {
     let head = chain.head();
     let training = Identity {
         model: "mlp".to_owned(),
@@ -126,21 +142,19 @@ fn save_alone(directory: &Directory, chain: &Chain) {
         training,
         config_hash: Digest::of(&[]),
         ledger: head,
-        tail: Some(Tail {
-            after: chain.durable(),
-            lines: lines_of(chain),
-        }),
+        tail,
         tensors: Table::default(),
         shards: Vec::new(),
     };
     let path = directory.checkpoint(CheckpointId::of(&head));
-    std::fs::create_dir_all(&path).unwrap();
-    std::fs::write(path.join(FILE), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    let partial = path.with_extension("partial");
+    std::fs::create_dir_all(&partial).unwrap();
+    std::fs::write(partial.join(FILE), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    std::fs::rename(partial, path).unwrap();
 }
 
 fn proof(directory: &Directory) -> Proof {
-    let (files, heads) = read(directory).unwrap();
-    audit::audit(files, &heads).unwrap()
+    audited(directory).unwrap().0
 }
 
 fn num_lost(proof: &Proof) -> u64 {
@@ -249,7 +263,7 @@ fn the_json_of_an_audit_names_what_was_repeated_and_why() {
     let directory = Directory::new(root.path().to_owned());
     repeated(&directory, Source::Checkpoint);
     let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
-    let found = read(&json::proven(&proof(&directory)));
+    let found = read(&json::proven(&proof(&directory), &[]));
     assert_eq!(
         (&found["proven"], &found["steps"]),
         (&true.into(), &4.into())
@@ -260,9 +274,9 @@ fn the_json_of_an_audit_names_what_was_repeated_and_why() {
     assert_eq!(repeated["by"]["generation"], 2);
     assert_eq!(repeated["by"]["source"], "checkpoint");
     assert_eq!(repeated["by"]["head"]["step"], 3);
-    let found = read(&json::not_proven("a gap"));
+    let found = read(&json::not_proven(&Finding::Empty.into()));
     assert_eq!(
         found,
-        serde_json::json!({"proven": false, "reason": "a gap"})
+        serde_json::json!({"proven": false, "reason": "there is no ledger"})
     );
 }
