@@ -1,7 +1,7 @@
 //! Proves from a ledger that every sample was used exactly once per epoch, in order.
 //!
 //! The chain is followed backwards from the last line of the newest generation that committed a step; whatever it does not
-//! pass belongs to superseded branches. A generation that committed nothing supersedes nothing: its state is not newer than
+//! pass belongs to superseded branches, whose hashes must hold as well: only what was written counts as lost. A generation that committed nothing supersedes nothing: its state is not newer than
 //! the one that it began with. Then the lines are recomputed forwards: hashes, steps, cursors, and for each epoch that the
 //! order of its samples names none of them twice.
 
@@ -11,6 +11,7 @@ mod batches;
 pub mod compare;
 pub mod file;
 pub mod finding;
+mod orders;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -79,6 +80,7 @@ pub fn audit(mut files: Vec<File>, anchors: &[Head]) -> Result<Proof, Finding> {
 
 /// How many lines of each file the chain passes, found from its end backwards.
 fn counted_lines(files: &[File]) -> Result<Vec<usize>, Finding> {
+    files.iter().try_for_each(check_hashes)?;
     let mut lengths = vec![0; files.len()];
     let Some(mut at) = end_of_chain(files) else {
         return Ok(lengths);
@@ -86,7 +88,6 @@ fn counted_lines(files: &[File]) -> Result<Vec<usize>, Finding> {
     let mut length = files[at].lines.len();
     loop {
         let file = &files[at];
-        check_hashes(file, length)?;
         lengths[at] = length;
         let Some(previous) = file.header.previous else {
             return Ok(lengths);
@@ -123,18 +124,17 @@ fn end_of_chain(files: &[File]) -> Option<usize> {
     (0..files.len()).max_by_key(newest)
 }
 
-fn check_hashes(file: &File, length: usize) -> Result<(), Finding> {
-    let mut previous = file.header.hash_before();
-    for line in &file.lines[..length] {
-        if line.hash_after(&previous) != line.hash {
-            return Err(Finding::BrokenHash {
-                generation: file.header.generation,
-                step: line.step,
-            });
-        }
-        previous = line.hash;
-    }
-    Ok(())
+/// Also of superseded lines: the damage may be the reason why the chain does not pass them.
+fn check_hashes(file: &File) -> Result<(), Finding> {
+    let Some((number, line)) = file.broken() else {
+        return Ok(());
+    };
+    Err(Finding::BrokenHash {
+        generation: file.header.generation,
+        // The header is the first line.
+        number: number + 1,
+        step: line.step,
+    })
 }
 
 /// Each line continues where the one before has ended: no step, no sample is left out or used again.
@@ -175,24 +175,7 @@ fn check_course(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
 fn check_orders(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
     for epoch in lines.chunk_by(|left, right| left.epoch == right.epoch) {
         let Some(last) = epoch.last() else { continue };
-        let order = terms.order(last.epoch);
-        let size = usize::try_from(terms.num_samples.div_ceil(64)).unwrap_or(usize::MAX);
-        let mut used = vec![0_u64; size];
-        for place in 0..last.end {
-            let is_new = order.at(place).is_some_and(|sample| {
-                let word = usize::try_from(sample / 64)
-                    .ok()
-                    .and_then(|word| used.get_mut(word));
-                let bit = 1 << (sample % 64);
-                word.is_some_and(|word| std::mem::replace(word, *word | bit) & bit == 0)
-            });
-            if !is_new {
-                return Err(Finding::NoPermutation {
-                    epoch: last.epoch,
-                    place,
-                });
-            }
-        }
+        orders::check(terms, last.epoch, last.end, orders::MAX_BYTES)?;
     }
     Ok(())
 }

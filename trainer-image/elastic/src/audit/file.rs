@@ -53,6 +53,17 @@ impl File {
         self.lines.last().map_or_else(before, Line::head)
     }
 
+    /// The first line whose hash is not that of its contents and the line before, and its number, from 1 after the header.
+    #[must_use]
+    pub fn broken(&self) -> Option<(u64, &Line)> {
+        let mut previous = self.header.hash_before();
+        (1..).zip(&self.lines).find(|(_, line)| {
+            let expected = line.hash_after(&previous);
+            previous = line.hash;
+            line.hash != expected
+        })
+    }
+
     /// Where the line is that a chain ends with.
     #[must_use]
     pub fn position_of(&self, head: &Head) -> Option<usize> {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::ledger::file_name;
+
 /// The first thing that is wrong with a ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
@@ -20,6 +22,8 @@ pub enum Finding {
     BrokenHash {
         /// Generation of the file.
         generation: u64,
+        /// Number of the line, from 1.
+        number: u64,
         /// Step of the line.
         step: u64,
     },
@@ -125,10 +129,15 @@ impl fmt::Display for Finding {
                 f,
                 "generation {generation}, line {number} cannot be read: {reason}"
             ),
-            Self::BrokenHash { generation, step } => write!(
+            Self::BrokenHash {
+                generation,
+                number,
+                step,
+            } => write!(
                 f,
-                "generation {generation}, step {step}: the hash is broken; the line, or the one \
-                 before it, is not what was written"
+                "line {number} of {}, step {step}: the hash is broken; the line, or the one before it, is not \
+                 what was written",
+                file_name(*generation)
             ),
             Self::Gap { generation, step } => write!(
                 f,

@@ -142,9 +142,56 @@ fn a_line_that_was_changed_breaks_its_hash() {
     files[1].lines[2].loss += 1.0;
     let broken = Finding::BrokenHash {
         generation: 1,
+        number: 4,
         step: 3,
     };
     assert_eq!(audit(files, &[]), Err(broken));
+}
+
+#[test]
+fn a_superseded_line_that_was_changed_breaks_its_hash() {
+    // Steps 8 and 9 of the second generation are superseded, and so are all of a file that nothing continues from.
+    let first = ledger()[1].clone();
+    let other = file(3, Some(first.lines[2].head()), 6);
+    for (index, place) in [(2, 3), (3, 1)] {
+        let mut files = ledger();
+        files.push(other.clone());
+        assert!(audit(files.clone(), &[]).is_ok());
+        files[index].lines[place].step += 900;
+        let broken = Finding::BrokenHash {
+            generation: files[index].header.generation,
+            number: place as u64 + 2,
+            step: files[index].lines[place].step,
+        };
+        assert!(broken.to_string().contains(&format!(
+            "line {} of gen-000000000{}.jsonl",
+            place + 2,
+            index
+        )));
+        assert_eq!(audit(files, &[]), Err(broken));
+    }
+}
+
+#[test]
+fn data_without_end_is_audited() {
+    let course = Course::of_steps(i64::MAX.unsigned_abs(), 10, 100);
+    let terms = Terms::of(&course, 7);
+    let mut chain = Chain::from(Head::start(&terms));
+    for step in 0..20 {
+        let batch = course.next_batch(step).unwrap();
+        chain.push(chain.head().next(&batch, 1, 0.5));
+    }
+    let file = File {
+        header: Header {
+            generation: 1,
+            previous: None,
+            course: terms,
+            start: None,
+        },
+        lines: chain.lines().iter().copied().collect(),
+    };
+    let proof = audit(vec![file], &[]).unwrap();
+    assert_eq!((proof.num_steps, proof.cursor), (20, 200));
 }
 
 #[test]

@@ -105,6 +105,9 @@ pub enum Reason {
     /// Some bytes are in no part, or in two.
     #[error("its parts are not the whole")]
     Parts,
+    /// The end of the ledger in a manifest is damaged.
+    #[error("line {0} of its end of the ledger is not what was written")]
+    LedgerLine(u64),
     /// The manifest contradicts itself about the step.
     #[error("its ledger is that of another step")]
     LedgerStep,

@@ -5,8 +5,8 @@ use std::path::Path;
 use roundhouse_elastic::audit::File;
 use roundhouse_elastic::ledger::{self, Header};
 use roundhouse_elastic::{CheckpointId, Head};
-use roundhouse_member::checkpoint::manifest::Tail;
-use roundhouse_member::checkpoint::{Directory, Manifest, Trouble};
+use roundhouse_member::checkpoint::manifest::{self, Tail};
+use roundhouse_member::checkpoint::{Directory, Manifest, Reason, Trouble};
 
 use super::Unproven;
 
@@ -21,7 +21,7 @@ pub(super) struct Record {
     pub(super) damaged: Vec<Damaged>,
 }
 
-/// A checkpoint whose manifest is no manifest. Training does not continue from it.
+/// A checkpoint whose manifest is damaged. If it is no manifest, training does not continue from it.
 #[derive(Debug)]
 pub(super) struct Damaged {
     /// Its name, which is that of its last step.
@@ -43,10 +43,21 @@ impl Damaged {
 /// afterwards has it, however long the job trains on between the two. If a checkpoint with the end of the ledger is
 /// deleted meanwhile, a newer generation has written that end to its file.
 pub(super) fn record(directory: &Directory) -> Result<Record, Unproven> {
-    let (mut manifests, mut damaged) = (Vec::new(), Vec::new());
+    let (mut ends, mut heads, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
     for id in directory.steady_list()? {
         match Manifest::read_steadily(&directory.checkpoint(id)) {
-            Ok(manifest) => manifests.extend(manifest),
+            Ok(None) => {}
+            Ok(Some(manifest)) => {
+                let end = tail(&manifest);
+                if let Some((number, _)) = end.as_ref().and_then(File::broken) {
+                    let path = directory.checkpoint(id).join(manifest::FILE);
+                    let trouble = Trouble::with(&path)(Reason::LedgerLine(number));
+                    damaged.push(Damaged { id, trouble });
+                } else {
+                    ends.extend(end);
+                    heads.push(manifest.ledger);
+                }
+            }
             Err(trouble) if trouble.is_of_the_volume() => return Err(trouble.into()),
             Err(trouble) => damaged.push(Damaged { id, trouble }),
         }
@@ -60,11 +71,10 @@ pub(super) fn record(directory: &Directory) -> Result<Record, Unproven> {
         files.extend(File::parse(generation, &text)?);
     }
     // The newest last, as a file of the ledger is.
-    files.extend(manifests.iter().rev().filter_map(tail));
+    files.extend(ends.into_iter().rev());
     if files.is_empty() {
         return Err(Unproven::Empty(path, advice(directory.root())));
     }
-    let heads = manifests.iter().map(|manifest| manifest.ledger).collect();
     Ok(Record {
         files,
         heads,

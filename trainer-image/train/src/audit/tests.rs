@@ -184,6 +184,21 @@ fn the_last_steps_of_a_job_that_was_saved_alone_are_proven_before_and_after_its_
 }
 
 #[test]
+fn a_damaged_line_in_a_checkpoint_is_named_with_its_manifest() {
+    let (_root, directory, chain) = committed(3);
+    let mut lines = lines_of(&chain);
+    lines[1].loss += 1.0;
+    let after = chain.durable();
+    save_with(&directory, &chain, Some(Tail { after, lines }));
+    write(&directory, 1, None, &lines_of(&chain)[..2]);
+    let words = audited(&directory).unwrap_err().to_string();
+    assert!(
+        words.contains("manifest.json: line 2 of its end of the ledger"),
+        "{words}"
+    );
+}
+
+#[test]
 fn a_tail_that_no_generation_continued_from_is_lost_and_done_again() {
     let (_root, directory, mut chain) = committed(4);
     write(&directory, 1, None, &lines_of(&chain));
