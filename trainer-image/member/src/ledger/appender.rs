@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -200,6 +201,9 @@ impl Appender {
                 // Its name was not durable.
                 return self.create();
             }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(lost("the file is gone"));
+            }
             opened => opened?,
         };
         let header = self.header.to_text();
@@ -210,8 +214,7 @@ impl Appender {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         if file.metadata()?.len() < self.durable_length {
-            let words = "the volume has lost lines that it had made durable";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+            return Err(lost("the file ends before them"));
         }
         // Without the header the next write begins with it.
         let is_begun = found.len() == header.len();
@@ -259,20 +262,30 @@ impl Appender {
     /// Makes all lines durable. After an error those that are not yet are written again: the system
     /// may have dropped them.
     fn sync(&mut self) -> Result<(), Trouble> {
-        let Some(file) = self
-            .file
-            .as_ref()
-            .filter(|_| self.length > self.durable_length)
-        else {
+        self.try_sync().map_err(|error| self.failed(error))
+    }
+
+    fn try_sync(&mut self) -> io::Result<()> {
+        let Some(file) = &self.file else {
             return Ok(());
         };
-        let named = match self.name {
-            Name::Durable => Ok(()),
-            _ => sync_directory(&self.directory.ledger()),
-        };
-        if let Err(error) = named.and_then(|()| file.sync_data()) {
-            return Err(self.failed(error));
+        if !is_at(file, &self.path())? {
+            // What is at the path now, if it is this generation's, need not be durable.
+            self.file = None;
+            self.name = Name::Given;
+            self.try_write()?;
         }
+        let is_named = matches!(self.name, Name::Durable);
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        if is_named && self.length == self.durable_length {
+            return Ok(());
+        }
+        if !is_named {
+            sync_directory(&self.directory.ledger())?;
+        }
+        file.sync_data()?;
         self.name = Name::Durable;
         self.durable_length = self.length;
         self.chain.forget_through(self.chain.head().step);
@@ -305,10 +318,26 @@ impl Appender {
         });
     }
 
-    fn path(&self) -> std::path::PathBuf {
+    fn path(&self) -> PathBuf {
         let name = ledger::file_name(self.header.generation);
         self.directory.ledger().join(name)
     }
+}
+
+/// Whether a path names an open file. One that was removed, renamed or replaced takes lines that no reader finds.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let found = match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => found?,
+    };
+    let own = file.metadata()?;
+    Ok((found.dev(), found.ino()) == (own.dev(), own.ino()))
+}
+
+/// Lines are lost for good, unless the file comes back.
+fn lost(how: &str) -> io::Error {
+    let words = format!("the volume has lost lines that it had made durable: {how}");
+    io::Error::new(io::ErrorKind::InvalidData, words)
 }
 
 #[cfg(test)]

@@ -102,6 +102,70 @@ fn a_ledger_that_the_server_lost_is_begun_again_unless_lines_were_durable() {
     }
 }
 
+#[test]
+fn a_ledger_whose_file_was_removed_or_renamed_is_noticed_by_the_next_sync() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let mut own = with_lines(&directory, 3);
+    let aside = root.path().join("aside");
+    std::fs::rename(own.path(), &aside).unwrap();
+    for _ in 0..2 {
+        // Also while no step is committed, and as often as it is asked.
+        let trouble = own.write().and_then(|()| own.sync()).unwrap_err();
+        assert_eq!(trouble.path, own.path());
+        let words = trouble.to_string();
+        assert!(words.contains("lost lines") && words.contains("is gone"), "{words}");
+    }
+    commit(&mut own);
+    own.write().and_then(|()| own.sync()).unwrap_err();
+    assert_eq!(own.chain.durable().step, 3);
+    // An older copy lacks durable lines.
+    std::fs::write(own.path(), own.header.to_text()).unwrap();
+    let trouble = own.write().and_then(|()| own.sync()).unwrap_err();
+    assert!(trouble.to_string().contains("lost lines"), "{trouble}");
+    std::fs::rename(&aside, own.path()).unwrap();
+    own.write().and_then(|()| own.sync()).unwrap();
+    assert_eq!(steps_in_file(&directory), [1, 2, 3, 4]);
+    assert_eq!(own.chain.durable().step, 4);
+}
+
+#[test]
+fn a_ledger_whose_file_is_another_one_is_written_on_if_it_has_the_durable_lines() {
+    for num_durable in [0, 3] {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        let mut own = with_lines(&directory, num_durable);
+        let copy = root.path().join("copy");
+        std::fs::copy(own.path(), &copy).unwrap();
+        std::fs::rename(&copy, own.path()).unwrap();
+        commit(&mut own);
+        own.write().and_then(|()| own.sync()).unwrap();
+        assert_eq!(steps_in_file(&directory), [1, 2, 3, 4], "{num_durable}");
+    }
+}
+
+#[test]
+fn a_ledger_whose_file_was_removed_before_a_line_was_durable_is_begun_again() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let mut own = with_lines(&directory, 0);
+    std::fs::remove_file(own.path()).unwrap();
+    own.write().and_then(|()| own.sync()).unwrap();
+    assert_eq!(steps_in_file(&directory), [1, 2, 3]);
+    assert_eq!(own.chain.durable().step, 3);
+}
+
+#[test]
+fn the_file_of_another_world_under_a_ledgers_name_is_noticed_by_the_next_sync() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = Directory::new(root.path().to_owned());
+    let mut own = with_lines(&directory, 3);
+    std::fs::remove_file(own.path()).unwrap();
+    std::fs::write(own.path(), "another header\n").unwrap();
+    own.write().and_then(|()| own.sync()).unwrap_err();
+    assert!(own.is_taken);
+}
+
 /// Any order of commits, writes, syncs and faults of the volume that spare what is durable.
 #[test]
 fn no_line_is_lost_by_faults_of_the_volume_that_spare_durable_lines() {
