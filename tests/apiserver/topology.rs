@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use roundhouse_contract::{Membership, labels};
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
@@ -115,7 +115,8 @@ fn racked(workers: u32, mode: &str) -> Value {
     racked
 }
 
-/// The nodes of a rack stop answering, as the node lifecycle controller shows it: on them, and on their pods.
+/// The nodes of a rack stop answering. As the node lifecycle controller does it: it shows on them and on their pods, and it deletes
+/// these when they have tolerated it for long enough.
 async fn fail(stage: &Stage, rack: &str) {
     let nodes: Api<Node> = Api::all(stage.client.clone());
     let parameters = PatchParams::default();
@@ -141,6 +142,8 @@ async fn fail(stage: &Stage, rack: &str) {
             let pods = stage.pods(NAMESPACE);
             let told = pods.patch_status(&pod.name_any(), &parameters, &lost).await;
             told.unwrap();
+            let evicted = pods.delete(&pod.name_any(), &DeleteParams::default()).await;
+            evicted.unwrap();
         }
     }
 }
@@ -150,7 +153,7 @@ async fn fail(stage: &Stage, rack: &str) {
 async fn a_job_that_must_stay_in_one_rack_continues_in_another_when_its_rack_fails() {
     let stage = Stage::new().await;
     start_scheduler(&stage).await;
-    let operator = stage.operator_of(&["--lost-node-seconds=1"]);
+    let operator = stage.operator(None);
     stage.create(NAMESPACE, racked(2, "Required")).await;
     let is_placed = || racks(&stage, NAMESPACE, 2);
     let before = until("all workers are placed", SOON, is_placed).await;
