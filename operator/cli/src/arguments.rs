@@ -106,7 +106,7 @@ The API server is asked while a page is open and visible: every two seconds, or 
     /// Change the number of workers while a job trains.
     Scale(command::change::Scale),
     /// Let the workers leave, after a checkpoint if the job has spec.checkpoint; it waits until it is resumed.
-    Suspend(command::change::One),
+    Suspend(command::change::Suspend),
     /// Resume a suspended job: new workers continue from its checkpoint.
     Resume(command::change::One),
     /// Delete a job; checkpoints on its volume stay.

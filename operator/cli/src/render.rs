@@ -97,7 +97,12 @@ impl View {
             return String::new();
         };
         let loss = progress.loss.map_or_else(|| "-".to_owned(), loss_text);
-        let mut text = format!("loss {loss}  {:.0} samples/s", progress.samples_per_second);
+        let mut text = format!("loss {loss}");
+        // The newest generation has a speed once it has made a step. The progress of some scripts names none.
+        let is_of_newest = [0, self.generation].contains(&progress.generation);
+        if self.state == TRAINING && is_of_newest {
+            let _ = write!(text, "  {:.0} samples/s", progress.samples_per_second);
+        }
         if let Some(accuracy) = progress.eval_accuracy {
             text += &accuracy_text(accuracy);
         }
@@ -178,7 +183,22 @@ mod tests {
             progress: Some(resumed),
             ..View::default()
         };
-        assert_eq!(view.numbers(), "loss -  0 samples/s");
+        assert_eq!(view.numbers(), "loss -");
+        let waits = View {
+            state: TRAINING.to_owned(),
+            generation: 2,
+            progress: Some(Progress {
+                generation: 1,
+                samples_per_second: 2_901.0,
+                ..Progress::default()
+            }),
+            ..View::default()
+        };
+        assert_eq!(
+            waits.numbers(),
+            "loss -",
+            "its speed is that of the generation before"
+        );
     }
 
     #[test]

@@ -66,13 +66,16 @@ pub(crate) fn parse<T: DeserializeOwned>(document: Value) -> anyhow::Result<T> {
     let parsed = serde_ignored::deserialize(tracked, |path| unknown.push(words(&path.to_string())));
     // Not every type reads what `kind` has looked at.
     unknown.retain(|path| !matches!(path.as_str(), "apiVersion" | "kind"));
+    let named = unknown.iter().map(|path| format!("unknown field {path:?}"));
+    let named = named.collect::<Vec<String>>().join(", ");
     match parsed {
-        Err(error) => bail!("{}: {}", track.path(), in_words(&error.to_string())),
-        Ok(_) if !unknown.is_empty() => {
-            let named = unknown.iter().map(|path| format!("unknown field {path:?}"));
-            let named: Vec<String> = named.collect();
-            bail!("{}: correct or remove it", named.join(", "))
+        Err(error) => {
+            // A field that is missing may be one that is misspelt.
+            let beside = if named.is_empty() { "" } else { "; " };
+            let wrong = in_words(&error.to_string());
+            bail!("{}: {wrong}{beside}{named}", track.path())
         }
+        Ok(_) if !named.is_empty() => bail!("{named}: correct or remove it"),
         Ok(parsed) => Ok(parsed),
     }
 }
@@ -179,6 +182,18 @@ mod tests {
         });
         let told = parse::<TrainingJob>(slip).unwrap_err().to_string();
         assert!(told.ends_with("did you mean `globalBatchSize`?"), "{told}");
+        let missing = job(|job| {
+            let workers = job["spec"]["workers"].as_object_mut().unwrap();
+            let number = workers.remove("replicas").unwrap();
+            workers.insert("replicsa".to_owned(), number);
+        });
+        let told = parse::<TrainingJob>(missing).unwrap_err().to_string();
+        for words in [
+            "missing field `replicas`",
+            "unknown field \"spec.workers.replicsa\"",
+        ] {
+            assert!(told.contains(words), "{told}");
+        }
         let other = job(|job| job["spec"]["trainer"]["colour"] = json!("green"));
         let told = parse::<TrainingJob>(other).unwrap_err().to_string();
         assert!(!told.contains("did you mean"), "{told}");

@@ -207,14 +207,22 @@ async fn steer(stage: &Stage) {
         assert!(error.contains(field), "{error}");
     }
 
+    // It has no checkpoint, so its training is given up by request alone.
+    let membership = json!({"generation": 1, "worldSize": 2, "nodes": 2, "members": "m"});
+    stage.status(json!({"membership": membership})).await;
+    let (code, _, error) = stage.call(&["suspend", "digits"]).await;
+    assert_eq!(code, 1);
+    assert!(error.contains("--yes"), "{error}");
+    assert!(!stage.jobs().get("digits").await.unwrap().spec.suspend);
+
     // Suspended and resumed, once each.
     for (command, suspended, words) in [
-        ("suspend", true, "resume digits"),
-        ("suspend", true, "already"),
-        ("resume", false, "is resumed"),
-        ("resume", false, "is not suspended"),
+        (&["suspend", "digits", "--yes"][..], true, "resume digits"),
+        (&["suspend", "digits"], true, "already"),
+        (&["resume", "digits"], false, "is resumed"),
+        (&["resume", "digits"], false, "is not suspended"),
     ] {
-        let (code, out, error) = stage.call(&[command, "digits"]).await;
+        let (code, out, error) = stage.call(command).await;
         assert_eq!(code, 0, "{error}");
         assert!(out.contains(words), "{out}");
         let job = stage.jobs().get("digits").await.unwrap();

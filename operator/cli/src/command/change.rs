@@ -71,8 +71,21 @@ pub(crate) async fn scale(cluster: &Cluster, options: &Scale) -> Outcome {
     told(&changed, *common, &sentence)
 }
 
-pub(crate) async fn suspend(cluster: &Cluster, options: &One) -> Outcome {
-    let One { name, common } = options;
+/// Which job to suspend.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Suspend {
+    #[command(flatten)]
+    one: One,
+    /// Suspend it although it has no spec.checkpoint: what its workers have learnt is lost.
+    #[arg(long)]
+    yes: bool,
+}
+
+pub(crate) async fn suspend(cluster: &Cluster, options: &Suspend) -> Outcome {
+    let Suspend {
+        one: One { name, common },
+        yes,
+    } = options;
     let job = living(cluster, name, "suspended").await?;
     let (saves, resumes) = match (&job.spec.checkpoint, job.spec.suspend) {
         (_, true) => return told(&job, *common, &format!("{name} is suspended already")),
@@ -84,10 +97,16 @@ pub(crate) async fn suspend(cluster: &Cluster, options: &One) -> Outcome {
             "its workers leave",
             "starts its script again, which has to load its own checkpoint",
         ),
-        (None, false) => (
-            "its workers leave, and what they have learnt is lost, as it has no spec.checkpoint",
-            "starts it again at step 0",
-        ),
+        (None, false) => {
+            ensure!(
+                *yes || common.dry_run.is_on || !has_trained(&job),
+                "{name} has no spec.checkpoint, so what its workers have learnt would be lost: give --yes to suspend it all the same"
+            );
+            (
+                "its workers leave, and what they have learnt is lost, as it has no spec.checkpoint",
+                "starts it again at step 0",
+            )
+        }
     };
     let changed = cluster
         .patch(name, &json!({"spec": {"suspend": true}}), common.dry_run)
@@ -95,6 +114,11 @@ pub(crate) async fn suspend(cluster: &Cluster, options: &One) -> Outcome {
     let sentence =
         format!("{name} is suspended: {saves}. `kubectl roundhouse resume {name}` {resumes}");
     told(&changed, *common, &sentence)
+}
+
+fn has_trained(job: &TrainingJob) -> bool {
+    let status = job.status.as_ref();
+    status.is_some_and(|status| status.membership.is_some())
 }
 
 /// Whether Roundhouse knows nothing of the job's checkpoints, because its script starts anew with each generation.

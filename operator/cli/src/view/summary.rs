@@ -111,7 +111,7 @@ pub(crate) fn numbers(progress: &Progress) -> String {
     parts.join(", ")
 }
 
-/// Seconds until the last step, if each takes `globalBatchSize` samples at the present speed; `None` if that cannot be told.
+/// Seconds until the last step, if each takes `globalBatchSize` samples at the present speed; `None` if that is not known.
 pub(crate) fn seconds_left(job: &TrainingJob, progress: &Progress) -> Option<u64> {
     let status = job.status.as_ref()?;
     let trainer = job.spec.trainer.as_ref()?;
@@ -120,6 +120,9 @@ pub(crate) fn seconds_left(job: &TrainingJob, progress: &Progress) -> Option<u64
     // Batches that change with the epoch or with the workers are not known ahead.
     let schedule = trainer.schedule.batch_growth.is_none();
     let is_fixed = schedule && job.spec.elastic.on_scale == OnScale::KeepGlobalBatch;
+    // A batch of a whole epoch may be larger than the data.
+    let epochs = trainer.epochs.map(u64::from);
+    let is_part = epochs.is_none_or(|epochs| progress.total_steps > epochs);
     let speed = progress.samples_per_second / f64::from(trainer.global_batch_size);
     let seconds = steps as f64 / speed;
     #[allow(
@@ -127,6 +130,6 @@ pub(crate) fn seconds_left(job: &TrainingJob, progress: &Progress) -> Option<u64
         clippy::cast_sign_loss,
         reason = "checked to be in range"
     )]
-    (trains && is_fixed && seconds.is_finite() && (0.0..1e12).contains(&seconds))
+    (trains && is_fixed && is_part && seconds.is_finite() && (0.0..1e12).contains(&seconds))
         .then_some(seconds as u64)
 }
