@@ -205,8 +205,13 @@ fn verdict(proof: &Proof) -> String {
         0 => String::new(),
         num => format!("; but lost and done again: {}", counted(num)),
     };
+    let steps = if *num_steps > total {
+        format!("{num_steps} steps, more than the {total} that are asked for now,")
+    } else {
+        format!("{num_steps} of {total} steps")
+    };
     format!(
-        "proven: {num_steps} of {total} steps used {num_samples} samples, each exactly once per epoch and in \
+        "proven: {steps} used {num_samples} samples, each exactly once per epoch and in \
          order: {num_epochs} whole epochs of {} and {cursor} samples of the next{skipped}{repeated}",
         terms.num_samples
     )

@@ -5,6 +5,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use roundhouse_elastic::ledger::file_name;
+
 use super::draft::{Draft, plain};
 use super::trouble::{is_absence, steadily};
 use super::{Directory, Reason, Trouble, about};
@@ -12,6 +14,8 @@ use crate::report::say_error;
 
 /// Generations that one job can have.
 const SPAN: u64 = 1_000_000;
+/// No generation is so large: readers of JSON hold numbers up to it exactly.
+const MAX: u64 = 1 << 53;
 
 /// Which of the jobs in a directory a generation belongs to, from 1, and its number within that job.
 #[must_use]
@@ -31,6 +35,10 @@ pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<
     }
     let first = match steadily(|| directory.newest_generation())? {
         0 => 0,
+        newest if newest >= MAX - SPAN => {
+            let path = path_of(directory, newest)?;
+            return Err(Trouble::with(&path)(Reason::NoGeneration));
+        }
         newest => (newest / SPAN + 1) * SPAN,
     };
     match settle(&file, first) {
@@ -41,6 +49,16 @@ pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<
             Ok(first)
         }
     }
+}
+
+/// What has a generation in its name.
+fn path_of(directory: &Directory, generation: u64) -> Result<PathBuf, Trouble> {
+    let ids = directory.steady_list()?;
+    let id = ids.into_iter().find(|id| id.generation == generation);
+    Ok(id.map_or_else(
+        || directory.ledger().join(file_name(generation)),
+        |id| directory.checkpoint(id),
+    ))
 }
 
 /// The number in a file; `None` if there is no file.
@@ -75,6 +93,8 @@ fn file(directory: &Directory, uid: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use roundhouse_elastic::CheckpointId;
+
     use super::*;
 
     #[test]
@@ -84,7 +104,7 @@ mod tests {
         let first = |uid| first_generation(&directory, Some(uid)).unwrap();
         assert_eq!(first("a"), 0);
         let ledger = |generation| {
-            let name = roundhouse_elastic::ledger::file_name(generation);
+            let name = file_name(generation);
             std::fs::create_dir_all(directory.ledger()).unwrap();
             std::fs::write(directory.ledger().join(name), "").unwrap();
         };
@@ -95,6 +115,31 @@ mod tests {
         assert_eq!(first("c"), 2 * SPAN);
         assert_eq!(first("b"), SPAN);
         assert_eq!(first_generation(&directory, None).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_generation_that_no_job_can_have_is_refused_with_the_name_of_its_file() {
+        for generation in [u64::MAX, u64::MAX / SPAN * SPAN - 1, MAX] {
+            let root = tempfile::tempdir().unwrap();
+            let directory = Directory::new(root.path().to_owned());
+            let name = file_name(generation);
+            let ledger = directory.ledger().join(name);
+            let id = CheckpointId {
+                generation,
+                step: 1,
+            };
+            let checkpoint = directory.checkpoint(id);
+            for path in [ledger, checkpoint] {
+                std::fs::create_dir_all(&path).unwrap();
+                let trouble = first_generation(&directory, Some("a")).unwrap_err();
+                assert_eq!(trouble.path, path);
+                let words = trouble.to_string();
+                assert!(words.contains("move it away"), "{words}");
+                std::fs::remove_dir(path).unwrap();
+                assert!(!file(&directory, "a").exists());
+            }
+            assert_eq!(first_generation(&directory, Some("b")).unwrap(), 0);
+        }
     }
 
     #[test]

@@ -54,6 +54,9 @@ pub enum Reason {
         "is not the number of a job's first generation; delete it: a process that starts writes it again"
     )]
     NoNumber,
+    /// No job counts so far, and none could count on from there.
+    #[error("is of a generation that no training can have; move it away")]
+    NoGeneration,
     /// A manifest is never so large.
     #[error("is too large for a manifest")]
     TooLarge,

@@ -244,6 +244,22 @@ fn repeated(directory: &Directory, source: Source) {
 }
 
 #[test]
+fn a_training_that_was_made_shorter_than_it_is_says_so() {
+    let (_root, directory, chain) = committed(5);
+    write(&directory, 1, None, &lines_of(&chain));
+    let mut proof = proof(&directory);
+    let words = verdict(&proof);
+    assert!(
+        words.starts_with("proven: 5 of 10 steps used 50 "),
+        "{words}"
+    );
+    proof.terms.total_steps = 3;
+    let words = verdict(&proof);
+    let expected = "proven: 5 steps, more than the 3 that are asked for now, used 50 samples";
+    assert!(words.starts_with(expected), "{words}");
+}
+
+#[test]
 fn the_state_that_training_continued_from_is_named() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());

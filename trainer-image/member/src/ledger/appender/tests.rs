@@ -114,7 +114,10 @@ fn a_ledger_whose_file_was_removed_or_renamed_is_noticed_by_the_next_sync() {
         let trouble = own.write().and_then(|()| own.sync()).unwrap_err();
         assert_eq!(trouble.path, own.path());
         let words = trouble.to_string();
-        assert!(words.contains("lost lines") && words.contains("is gone"), "{words}");
+        assert!(
+            words.contains("lost lines") && words.contains("is gone"),
+            "{words}"
+        );
     }
     commit(&mut own);
     own.write().and_then(|()| own.sync()).unwrap_err();
