@@ -7,7 +7,7 @@ use roundhouse_elastic::machine::Verdict;
 use roundhouse_elastic::{Event, Machine};
 
 use crate::checkpoint::Directory;
-use crate::checkpoint::trouble::steadily;
+use crate::checkpoint::job::newest_generation;
 use crate::failure::Failure;
 use crate::interrupt::Interrupter;
 use crate::launch::{Launch, Source};
@@ -101,7 +101,7 @@ fn next_generation(launch: &Launch) -> Result<u64, Failure> {
         return Ok(1);
     };
     let directory = Directory::new(settings.dir.clone());
-    Ok(steadily(|| directory.newest_generation())? + 1)
+    Ok(newest_generation(&directory)? + 1)
 }
 
 /// What a membership file says to a worker of one process, as far as a process that is told by no operator reads it.

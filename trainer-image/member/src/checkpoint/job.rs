@@ -33,12 +33,8 @@ pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<
     if let Some(settled) = read(&file)? {
         return Ok(settled);
     }
-    let first = match steadily(|| directory.newest_generation())? {
+    let first = match newest_generation(directory)? {
         0 => 0,
-        newest if newest >= MAX - SPAN => {
-            let path = path_of(directory, newest)?;
-            return Err(Trouble::with(&path)(Reason::NoGeneration));
-        }
         newest => (newest / SPAN + 1) * SPAN,
     };
     match settle(&file, first) {
@@ -49,6 +45,19 @@ pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<
             Ok(first)
         }
     }
+}
+
+/// The newest generation that has written here, to count on from; 0 if none has.
+///
+/// # Errors
+/// The volume cannot be read, or no job can have that generation.
+pub(crate) fn newest_generation(directory: &Directory) -> Result<u64, Trouble> {
+    let newest = steadily(|| directory.newest_generation())?;
+    if newest < MAX - SPAN {
+        return Ok(newest);
+    }
+    let path = path_of(directory, newest)?;
+    Err(Trouble::with(&path)(Reason::NoGeneration))
 }
 
 /// What has a generation in its name.
@@ -135,6 +144,8 @@ mod tests {
                 assert_eq!(trouble.path, path);
                 let words = trouble.to_string();
                 assert!(words.contains("move it away"), "{words}");
+                // A process that trains alone counts on from there.
+                newest_generation(&directory).unwrap_err();
                 std::fs::remove_dir(path).unwrap();
                 assert!(!file(&directory, "a").exists());
             }
