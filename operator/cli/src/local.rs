@@ -1,7 +1,6 @@
 //! `run --local`: a job on this machine, without a cluster. The planner that plans pods plans processes
 //! here: observe → validate → plan → apply → report, a few dozen times a second.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::command::INTERRUPTED;
 use crate::gpus::GpuNames;
-use crate::out::plain;
+use crate::out::{line, plain};
 use crate::random;
 use crate::render::View;
 use crate::screen::Screen;
@@ -27,9 +26,11 @@ mod hangup;
 mod home;
 mod launch;
 mod manifest;
+mod memory;
 mod orphans;
 mod own;
 mod pids;
+mod probe;
 mod programs;
 pub(crate) mod record;
 mod setting;
@@ -92,20 +93,22 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let job = validated(&manifest.job, &options.gpus)?;
     capacity::check(&job)?;
     let home = Home::make(options.dir.as_deref())?;
-    let setting = setting::of(options, &manifest, &job, home.path())?;
+    let setting = setting::of(options, &manifest, &job, &home)?;
     let name = job.key.name.clone();
-    println!(
+    let begins = format!(
         "{name}: {} on this machine, without a cluster; logs: {}",
         counted(job.replicas, "worker"),
         home.logs().display()
     );
-    for line in own::unused(&job).into_iter().chain(home.resumes()) {
-        println!("{line}");
-    }
-    println!(
+    let where_to_look = format!(
         "See it in a browser: kubectl-roundhouse ui --local {}",
         home.path().display()
     );
+    let lines = own::unused(&job).into_iter().chain(home.resumes());
+    let mut lines = std::iter::once(begins).chain(lines).chain([where_to_look]);
+    if lines.try_for_each(|text| line(&text)).is_err() {
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
     let mut run = Run {
         edits: Edits::of(options),
         executor: Executor::new(&name, setting),
@@ -116,6 +119,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         progress_at: Instant::now(),
         progress: None,
         screen: Screen::new(),
+        is_unread: false,
         diary: Diary::begin(home.path())?,
     };
     roundhouse_process_tree::adopt_orphans()?;
@@ -138,7 +142,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     };
     let words = home.close(outcome);
     // A terminal that is gone is no reason to fail.
-    let _ = writeln!(std::io::stdout(), "{words}");
+    let _ = line(&words);
     code.map(ExitCode::from)
 }
 
@@ -160,6 +164,9 @@ struct Run {
     progress_at: Instant,
     progress: Option<Progress>,
     screen: Screen,
+    /// Whether the program that read standard output is gone, as `head` is after its lines: the run ends as one whose
+    /// terminal is gone.
+    is_unread: bool,
     diary: Diary,
 }
 
@@ -170,6 +177,9 @@ impl Run {
         let mut hangup = Hangup::listen()?;
         loop {
             self.executor.tend()?;
+            for words in self.executor.troubles() {
+                self.screen.note(&format!("  {words}"));
+            }
             if let Some(job) = self.edits.look(&self.job, &self.screen) {
                 self.valid = validated(&job, self.edits.gpus())?;
                 self.job = job;
@@ -178,6 +188,9 @@ impl Run {
             self.plan()?;
             if let Some(code) = self.end() {
                 return Ok(code);
+            }
+            if self.is_unread {
+                break;
             }
             tokio::select! {
                 () = tokio::time::sleep(TICK) => {}
@@ -252,8 +265,8 @@ impl Run {
             }
             for event in events {
                 self.diary.note(&self.job, &event);
-                let line = format!("  {}: {}", event.reason, plain(&event.message));
-                self.screen.note(&line);
+                let words = format!("  {}: {}", event.reason, plain(&event.message));
+                self.screen.note(&words);
             }
         }
     }
@@ -267,10 +280,8 @@ impl Run {
             }
             self.progress = Some(progress);
         }
-        // A terminal that is gone is no reason to end a run.
-        let _ = self
-            .screen
-            .show(&View::of(&self.job, self.progress.clone()));
+        let view = View::of(&self.job, self.progress.clone());
+        self.is_unread |= self.screen.show(&view).is_err();
         self.record(false);
     }
 

@@ -1,5 +1,8 @@
 //! `kubectl roundhouse`: run, follow, explain and steer TrainingJobs from a terminal.
 
+// They panic when nobody reads what they print: see `out::line` and `out::aside`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod arguments;
 mod cluster;
 mod command;
@@ -38,7 +41,7 @@ async fn main() -> ExitCode {
         }
         let text = format!("{error:#}");
         let lines = text.lines().map(out::plain).collect::<Vec<_>>();
-        eprintln!("error: {}", lines.join("\n"));
+        out::aside(&format!("error: {}", lines.join("\n")));
         ExitCode::FAILURE
     })
 }

@@ -46,6 +46,26 @@ pub(crate) fn write(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
+/// Prints a line about something that continues whether or not it can be shown.
+///
+/// # Errors
+/// Nobody reads standard output any more. What it was redirected to may be full: that is no error.
+pub(crate) fn line(text: &str) -> std::io::Result<()> {
+    line_to(std::io::stdout(), text)
+}
+
+fn line_to(mut out: impl Write, text: &str) -> std::io::Result<()> {
+    match writeln!(out, "{text}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Says something beside the result. `eprintln!` would panic if standard error cannot be written.
+pub(crate) fn aside(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Without characters that steer a terminal: text of the cluster must not change what a person sees beside it.
 pub(crate) fn plain(text: &str) -> String {
     text.chars()
@@ -159,6 +179,16 @@ mod tests {
         let written = json(&text).unwrap();
         assert_eq!(written, "\"x\\u009b2J\\u202e\\udb40\\udc41\u{e9}\"");
         assert_eq!(serde_json::from_str::<String>(&written).unwrap(), text);
+    }
+
+    #[test]
+    fn a_line_fails_for_a_reader_that_is_gone_and_not_for_a_full_disk() {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        line_to(full.unwrap(), "a line").unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let error = line_to(writer, "a line").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Screen {
             Self::Lines { head, last } => {
                 let due = last.is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
                 if *head != view.head() || (view.progress.is_some() && due) {
-                    println!("{}", view.line());
+                    out::line(&view.line())?;
                     *head = view.head();
                     *last = Some(Instant::now());
                 }
@@ -90,12 +90,14 @@ impl Screen {
         Ok(())
     }
 
-    /// A line that stays, above the bar.
+    /// A line that stays, above the bar. If nobody reads it any more, the next look at the job says so.
     pub(crate) fn note(&self, text: &str) {
         match self {
             Self::Bar(bar) => bar.println(text),
-            Self::Lines { .. } => println!("{text}"),
-            Self::Documents { .. } => eprintln!("{text}"),
+            Self::Lines { .. } => {
+                let _ = out::line(text);
+            }
+            Self::Documents { .. } => out::aside(text),
         }
     }
 
@@ -103,9 +105,9 @@ impl Screen {
         match self {
             Self::Bar(bar) => bar.finish_and_clear(),
             Self::Lines { .. } => {}
-            Self::Documents { .. } => return eprintln!("{text}"),
+            Self::Documents { .. } => return out::aside(text),
         }
-        println!("{text}");
+        let _ = out::line(text);
     }
 }
 

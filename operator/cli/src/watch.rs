@@ -7,7 +7,7 @@ use roundhouse_api::{ConditionType, TrainingJob};
 
 use crate::cluster::Cluster;
 use crate::command::{DELETED, INTERRUPTED, NOT_IN_TIME};
-use crate::out::{Format, plain};
+use crate::out::{self, Format, plain};
 use crate::render::View;
 use crate::screen::Screen;
 use crate::view::exit;
@@ -31,7 +31,9 @@ pub(crate) async fn watch(
         ended = Box::pin(until_it_ends(cluster, name, timeout, screen)) => ended,
         interrupted = tokio::signal::ctrl_c() => {
             interrupted?;
-            eprintln!("{name} continues; `kubectl roundhouse watch {name}` follows it again");
+            out::aside(&format!(
+                "{name} continues; `kubectl roundhouse watch {name}` follows it again"
+            ));
             Ok(ExitCode::from(INTERRUPTED))
         }
     }

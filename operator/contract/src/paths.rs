@@ -59,6 +59,12 @@ pub fn rank_nccl_log(run_dir: &Path, local_rank: u32) -> PathBuf {
     run_dir.join(format!("rank-{local_rank}.nccl.log"))
 }
 
+/// Where the agent serves HTTP, as `ADDRESS:PORT`, in the run directory.
+#[must_use]
+pub fn agent_address(run_dir: &Path) -> PathBuf {
+    run_dir.join("agent.address")
+}
+
 /// Which processes the agent started anew, as [`crate::ProcessRestarts`], in the run directory.
 #[must_use]
 pub fn restarts(run_dir: &Path) -> PathBuf {

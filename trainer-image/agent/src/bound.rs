@@ -10,6 +10,7 @@ use roundhouse_contract::{ExitCode, Reason, TerminationMessage, paths};
 use rustix::io::Errno;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
+use crate::say::say_plainly;
 use crate::supervisor::{cannot_start, is_text_without_interpreter, parent_to_end_with};
 
 /// The task's name on the command line.
@@ -42,7 +43,7 @@ fn leave_words(code: ExitCode, message: String) {
     let local_rank = std::env::var(LOCAL_RANK).ok();
     let local_rank = local_rank.and_then(|text| text.parse().ok()).unwrap_or(0);
     let Some(run_dir) = std::env::var_os(RUN_DIR).map(PathBuf::from) else {
-        eprintln!("{message}");
+        say_plainly(&message);
         return;
     };
     let words = TerminationMessage {

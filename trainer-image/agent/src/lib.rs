@@ -5,6 +5,9 @@
 //! message. Decisions (`verdict`, `watchdog`, `in_place`, `restart`, `exposition`) are pure; `supervisor` and `http`
 //! do the effects.
 
+// They panic when the log cannot be written: see `say`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod bound;
 pub mod dump;
 pub mod exposition;
@@ -19,6 +22,7 @@ pub mod options;
 pub mod program;
 pub mod ranks;
 pub mod restart;
+mod say;
 pub mod script_progress;
 pub mod supervisor;
 pub mod verdict;

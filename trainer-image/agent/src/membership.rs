@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use roundhouse_contract::Membership;
 
+use crate::say::say;
+
 /// Time between two looks at the file.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -43,7 +45,7 @@ fn read(path: &Path) -> String {
 
 fn parse(path: &Path, text: &str) -> Option<Membership> {
     Membership::parse(text)
-        .inspect_err(|error| eprintln!("[agent] {} is ignored: {error}", path.display()))
+        .inspect_err(|error| say(&format!("{} is ignored: {error}", path.display())))
         .ok()
         .flatten()
 }

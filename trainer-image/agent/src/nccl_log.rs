@@ -7,6 +7,8 @@ use std::path::Path;
 
 use roundhouse_contract::paths;
 
+use crate::say::say;
+
 /// Most that a file takes before it is emptied. A generation of hundreds of ranks writes a few MiB.
 const MOST_BYTES: u64 = 64 << 20;
 /// Unit of [`MetadataExt::blocks`].
@@ -17,11 +19,11 @@ pub(crate) fn keep_small(run_dir: &Path, local_ranks: impl Iterator<Item = u32>)
     for local_rank in local_ranks {
         let path = paths::rank_nccl_log(run_dir, local_rank);
         if keep_below(&path, MOST_BYTES) {
-            eprintln!(
-                "[agent] {} had {} MiB and was emptied",
+            say(&format!(
+                "{} had {} MiB and was emptied",
                 path.display(),
                 MOST_BYTES >> 20
-            );
+            ));
         }
     }
 }

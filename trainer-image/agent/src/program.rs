@@ -3,6 +3,7 @@
 use roundhouse_contract::environment::DEFAULT_CONNECT_TIMEOUT_SECONDS;
 
 use crate::options::{Cli, Task};
+use crate::say::{answer, say_plainly};
 use crate::{bound, install, supervisor};
 
 /// Does it, and returns the exit code. An agent outside of a pod starts its own program again to become a script, so any
@@ -12,16 +13,19 @@ pub fn run(Cli { task, options }: Cli) -> i32 {
     match task {
         None => supervisor::run(&options),
         Some(Task::Environment) => {
-            for (name, value) in supervisor::device_settings(DEFAULT_CONNECT_TIMEOUT_SECONDS) {
-                println!("{name}={value}");
-            }
-            0
+            let mut settings =
+                supervisor::device_settings(DEFAULT_CONNECT_TIMEOUT_SECONDS).into_iter();
+            let told = settings.try_for_each(|(name, value)| answer(&format!("{name}={value}")));
+            i32::from(told.is_err())
         }
         Some(Task::Bound { command }) => bound::run(&command),
         Some(Task::Install { directory }) => match install::install(&directory) {
             Ok(()) => 0,
             Err(error) => {
-                eprintln!("cannot install into {}: {error}", directory.display());
+                say_plainly(&format!(
+                    "cannot install into {}: {error}",
+                    directory.display()
+                ));
                 1
             }
         },

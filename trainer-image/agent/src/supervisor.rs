@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use roundhouse_contract::{ExitCode, Mode, Reason, TerminationMessage};
+use roundhouse_contract::{ExitCode, Mode, Reason, TerminationMessage, paths};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio::time::{Instant, sleep_until};
 
@@ -11,6 +11,7 @@ use crate::http::{self, Shared, server};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ranks;
+use crate::say::say;
 
 mod failure;
 mod in_process;
@@ -37,7 +38,9 @@ pub(crate) use process::parent_to_end_with;
 #[must_use]
 pub fn run(options: &Options) -> i32 {
     if let Err(error) = roundhouse_process_tree::adopt_orphans() {
-        eprintln!("[agent] orphans of the processes cannot be adopted: {error}");
+        say(&format!(
+            "orphans of the processes cannot be adopted: {error}"
+        ));
     }
     if let Some(parent) = process::parent_to_end_with() {
         // When the one that started this is gone without a word, its processes are asked to end, too.
@@ -67,7 +70,7 @@ pub fn run(options: &Options) -> i32 {
         };
         (code.code(), message)
     });
-    eprintln!("[agent] {}: {}", message.reason.as_str(), message.message);
+    say(&format!("{}: {}", message.reason.as_str(), message.message));
     if let Ok(json) = message.to_json() {
         // The file is the kubelet's; outside a pod there may be none.
         let _ = std::fs::write(&options.termination_log, json);
@@ -97,7 +100,9 @@ async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failu
             address: options.http_address,
             source,
         })?;
-    eprintln!("[agent] serving http on {address}");
+    say(&format!("serving http on {address}"));
+    // A local executor, which gives it no port, asks it there for a sign of life.
+    let _ = std::fs::write(paths::agent_address(&options.run_dir), address.to_string());
 
     let result = match script {
         Some(worker) => worker.run(&mut signals).await,

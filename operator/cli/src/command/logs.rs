@@ -14,6 +14,7 @@ use crate::logs::follow::follow;
 use crate::logs::line::Ranks;
 use crate::logs::merge::merge;
 use crate::logs::{Begin, Line, Speaker};
+use crate::out;
 
 /// Between two looks at the pods.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -90,7 +91,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
         };
         Ok(writeln!(out, "{text}")?)
     };
-    let note = |text: &str| eprintln!("{}", crate::out::plain(text));
+    let note = |text: &str| out::aside(&out::plain(text));
     if options.follow {
         follow(&source, begin, LOOK_EVERY, show, note).await?;
     } else {
@@ -105,7 +106,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
                 format!("`kubectl roundhouse why {name}` says whether pods have started")
             }
         };
-        eprintln!("There are no lines: {hint}.");
+        out::aside(&format!("There are no lines: {hint}."));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -44,7 +44,7 @@ pub(crate) async fn print(
         out::print(&samples, output, |_| String::new())?;
     } else {
         for line in lines {
-            println!("{}", plain(line));
+            out::write(&plain(line))?;
         }
     }
     Ok(ExitCode::SUCCESS)

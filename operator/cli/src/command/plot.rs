@@ -44,7 +44,7 @@ enum Picture {
 pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     let Options { name, what, output } = options;
     let source = cluster.logs(name).await?;
-    let note = |text: &str| eprintln!("{}", out::plain(text));
+    let note = |text: &str| out::aside(&out::plain(text));
     let moments = history::read(&source, note).await?;
     let curve = curve(*what, name, &moments);
     ensure!(

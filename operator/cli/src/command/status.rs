@@ -37,7 +37,9 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
         } else {
             format!("namespace {}", cluster.namespace())
         };
-        eprintln!("There is no TrainingJob in {place}. Try `kubectl roundhouse submit -f FILE`.");
+        out::aside(&format!(
+            "There is no TrainingJob in {place}. Try `kubectl roundhouse submit -f FILE`."
+        ));
         return Ok(ExitCode::SUCCESS);
     }
     out::print(&lines, options.output, |lines| {

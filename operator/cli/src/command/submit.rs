@@ -89,7 +89,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
         ),
         [(name, _)] if options.output.is_none() && !options.dry_run.is_on => {
             let ended = applied.iter().any(has_ended);
-            eprintln!("{}", next_step(name, ended));
+            out::aside(&next_step(name, ended));
         }
         _ => {}
     }

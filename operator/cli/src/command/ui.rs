@@ -52,8 +52,8 @@ pub(crate) async fn run(place: &Place, options: &Options) -> Outcome {
     let guard = Guard::new(listener.local_addr()?.port())?;
     let url = guard.url(&first);
     out::write(&url)?;
-    eprintln!(
-        "The page is for you alone: its address holds a secret. It changes nothing. Ctrl-C ends it."
+    out::aside(
+        "The page is for you alone: its address holds a secret. It changes nothing. Ctrl-C ends it.",
     );
     // It is removed at the end: the browser has read it long before.
     let _way = options.open.then(|| open(&url)).flatten();
@@ -83,7 +83,9 @@ fn open(url: &str) -> Option<NamedTempFile> {
     match opened {
         Ok(way) => Some(way),
         Err(error) => {
-            eprintln!("No browser can be opened ({error:#}): open the address yourself.");
+            out::aside(&format!(
+                "No browser can be opened ({error:#}): open the address yourself."
+            ));
             None
         }
     }

@@ -47,7 +47,7 @@ impl Executor {
         }
         let mut gone = Vec::new();
         for (name, worker) in &mut self.workers {
-            if !worker.tend(&self.setting)? {
+            if !worker.tend(&self.setting) {
                 gone.push(name.clone());
             }
         }
@@ -88,7 +88,16 @@ impl Executor {
         told.collect()
     }
 
+    /// What cannot be done for now, each thing once.
+    pub(crate) fn troubles(&mut self) -> Vec<String> {
+        let workers = self.workers.values_mut();
+        workers.filter_map(Worker::trouble).collect()
+    }
+
     /// Carries out a plan's actions, in order.
+    ///
+    /// # Errors
+    /// Not even the first worker can be started.
     pub(crate) fn apply(&mut self, actions: &[Action]) -> anyhow::Result<()> {
         for action in actions {
             match action {
@@ -131,7 +140,7 @@ impl Executor {
                     let host = self.workers.values().find(|w| w.address() == *address);
                     membership.master.port = host.map_or(0, Worker::port);
                     if let Some(worker) = self.workers.get_mut(pod) {
-                        worker.tell(&self.setting, membership)?;
+                        worker.tell(&self.setting, membership);
                     }
                 }
                 Action::DeletePod {

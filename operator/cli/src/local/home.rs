@@ -9,11 +9,15 @@ use jiff::Timestamp;
 use roundhouse_elastic::CheckpointId;
 use tempfile::TempDir;
 
+use super::memory;
 use super::setting::state;
 use crate::view::span::ago;
 
 /// Locked while a run is in the directory; it has the number of its process.
 pub(super) const LOCK: &str = "lock";
+
+/// Leads to the files of the workers while a run is in the directory.
+const WORKERS: &str = "workers";
 
 /// The run's directory.
 #[derive(Debug)]
@@ -21,6 +25,8 @@ pub(super) struct Home {
     path: PathBuf,
     /// Removed when it is dropped.
     temporary: Option<TempDir>,
+    /// The small files of the workers. Removed when it is dropped.
+    workers: TempDir,
     /// Committed steps that an earlier run had saved here.
     found: Option<u64>,
     /// Held as long as it is open.
@@ -74,22 +80,26 @@ impl Home {
         let cannot = |what: &Path| format!("cannot make {}; give another --dir", what.display());
         std::fs::create_dir_all(&path).with_context(|| cannot(&path))?;
         let lock = lock(&path)?;
-        let subdirectories = ["logs", "workers"].map(|name| path.join(name));
+        let logs = path.join("logs");
+        std::fs::create_dir_all(&logs).with_context(|| cannot(&logs))?;
         // Places of workers of an earlier run must not be taken for this one's.
-        let _ = std::fs::remove_dir_all(&subdirectories[1]);
-        for directory in &subdirectories {
-            std::fs::create_dir_all(directory).with_context(|| cannot(directory))?;
-        }
+        let workers =
+            memory::make(&path.join(WORKERS)).context("cannot make a directory for workers")?;
         Ok(Self {
             found: saved_step(&state(&path)),
             path,
             temporary,
+            workers,
             _lock: lock,
         })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub(super) fn workers(&self) -> &Path {
+        self.workers.path()
     }
 
     pub(super) fn logs(&self) -> PathBuf {
@@ -114,6 +124,7 @@ impl Home {
     /// What a person should know now. What nobody asked to keep is kept for failures alone, which its logs explain.
     pub(super) fn close(self, outcome: Outcome) -> String {
         let logs = self.logs();
+        let _ = std::fs::remove_file(self.path.join(WORKERS));
         let Some(temporary) = self.temporary else {
             return farewell(&self.path, outcome, self.found);
         };

@@ -21,6 +21,8 @@ pub(crate) struct Setting {
     /// What the agent runs, and its arguments.
     pub(crate) program: Vec<String>,
     pub(crate) dir: PathBuf,
+    /// Where the small files of the workers are.
+    pub(crate) workers: PathBuf,
     pub(crate) procs: u32,
     /// Time between SIGTERM and SIGKILL of a worker.
     pub(crate) grace: Duration,

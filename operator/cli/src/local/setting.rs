@@ -9,6 +9,7 @@ use roundhouse_contract::{Mode, TrainerConfig, environment};
 use roundhouse_planner::{Program, Script, ValidatedJob};
 
 use super::Options;
+use super::home::Home;
 use super::launch::Setting;
 use super::manifest::Manifest;
 use super::own::{self, Told};
@@ -50,8 +51,9 @@ pub(super) fn of(
     options: &Options,
     manifest: &Manifest,
     job: &ValidatedJob,
-    home: &Path,
+    home: &Home,
 ) -> anyhow::Result<Setting> {
+    let (home, workers) = (home.path(), home.workers());
     let agent = programs::agent(options.agent.as_deref())?;
     let (program, mut variables) = match &job.program {
         Program::Trainer(config) => built_in(options, manifest, config, home)?,
@@ -71,6 +73,7 @@ pub(super) fn of(
         agent,
         program,
         dir: home.to_owned(),
+        workers: workers.to_owned(),
         procs: job.procs_per_worker,
         grace: job.grace,
         variables,

@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use roundhouse_contract::{Action, Membership, TerminationMessage, paths};
+use roundhouse_contract::{Action, Membership, TerminationMessage};
 use roundhouse_planner::{Processes, Termination};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::launch::{self, Setting, free_port};
+use super::probe::Probe;
+use mending::Trouble;
 
+mod mending;
 mod pod;
 mod telling;
 #[cfg(test)]
@@ -37,6 +40,10 @@ pub(crate) struct Worker {
     grace: Duration,
     port: u16,
     child: Option<Child>,
+    /// How many it had.
+    lives: u32,
+    /// Asks its agent for signs of life.
+    probe: Option<Probe>,
     /// Exit code of an agent that was collected and not judged yet.
     ended: Option<i32>,
     restarts: u32,
@@ -56,6 +63,9 @@ pub(crate) struct Worker {
     introduced: Option<u32>,
     termination: Option<Termination>,
     membership: Option<Membership>,
+    /// When to write it again, if it could not be written.
+    tell_at: Option<Instant>,
+    trouble: Option<Trouble>,
     /// What its agent tells of its processes while it is not ready.
     processes: Option<Processes>,
 }
@@ -68,8 +78,13 @@ impl Worker {
         number: u32,
     ) -> anyhow::Result<Self> {
         let mut worker = Self::idle(name, place, number, setting.grace);
-        std::fs::create_dir_all(worker.dir(setting))?;
-        worker.spawn(setting)?;
+        if let Err(error) = worker.spawn(setting) {
+            // The first one fails for want of a program rather than of room.
+            if number == 1 {
+                return Err(error);
+            }
+            worker.cannot_start(&error);
+        }
         Ok(worker)
     }
 
@@ -82,6 +97,8 @@ impl Worker {
             grace,
             port: 0,
             child: None,
+            lives: 0,
+            probe: None,
             ended: None,
             restarts: 0,
             back_off: Duration::ZERO,
@@ -96,6 +113,8 @@ impl Worker {
             introduced: None,
             termination: None,
             membership: None,
+            tell_at: None,
+            trouble: None,
             processes: None,
         }
     }
@@ -112,13 +131,16 @@ impl Worker {
         let log = OpenOptions::new()
             .create(true)
             .append(true)
-            .open(log_file)?;
+            .open(&log_file)
+            .with_context(|| format!("cannot write {}", log_file.display()))?;
         let child = launch::command(setting, self, &dir)
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
             .with_context(|| format!("cannot start {}", setting.agent.display()))?;
         self.child = Some(child);
+        self.probe = Some(Probe::start(&run_dir));
+        (self.restarts, self.lives) = (self.lives, self.lives + 1);
         self.restart_at = None;
         self.was_ready = false;
         Ok(())
@@ -131,6 +153,7 @@ impl Worker {
         };
         if let Some(status) = child.try_wait()? {
             self.child = None;
+            self.probe = None;
             self.ended = Some(
                 status
                     .code()
@@ -146,18 +169,15 @@ impl Worker {
 
     /// Sees whether it has ended or become ready, and does what a kubelet would. Nothing is left of an agent that was
     /// collected. False when the worker is gone.
-    pub(crate) fn tend(&mut self, setting: &Setting) -> anyhow::Result<bool> {
+    pub(crate) fn tend(&mut self, setting: &Setting) -> bool {
         if let Some(code) = self.ended.take() {
             // It is gone the next time: its last words are to be heard before.
             self.end(setting, code);
         } else if self.kill_at.is_some() && self.child.is_none() {
-            return Ok(false);
+            return false;
         }
-        if self.restart_at.is_some_and(|at| at <= Instant::now()) {
-            self.restarts += 1;
-            self.spawn(setting)?;
-        }
-        let ready = self.child.is_some() && self.tells_ready(setting);
+        self.mend(setting);
+        let ready = self.child.is_some() && self.gives_signs() && self.tells_ready(setting);
         if ready != self.ready {
             self.ready = ready;
             self.ready_at = Some(Timestamp::now());
@@ -165,7 +185,7 @@ impl Worker {
         self.was_ready |= ready;
         let is_asked = setting.procs > 1 && self.child.is_some() && !ready;
         self.processes = is_asked.then(|| self.tells_of_processes(setting));
-        Ok(true)
+        true
     }
 
     fn end(&mut self, setting: &Setting, exit_code: i32) {
@@ -189,16 +209,6 @@ impl Worker {
             };
             self.restart_at = Some(Instant::now() + self.back_off);
         }
-    }
-
-    /// Gives it a place, in a file that is there at once as a whole.
-    pub(crate) fn tell(&mut self, setting: &Setting, membership: Membership) -> anyhow::Result<()> {
-        let file = self.dir(setting).join(paths::MEMBERSHIP_FILE);
-        let partial = file.with_extension("partial");
-        std::fs::write(&partial, membership.to_json()?)?;
-        std::fs::rename(&partial, &file)?;
-        self.membership = Some(membership);
-        Ok(())
     }
 
     /// Asks it to leave; it is gone when its process has ended.
@@ -238,6 +248,11 @@ impl Worker {
         leads.then_some(membership.generation)
     }
 
+    /// Whether its agent gives signs of life; one that does not run is not missed.
+    fn gives_signs(&self) -> bool {
+        self.probe.as_ref().is_none_or(Probe::answers)
+    }
+
     /// Its agent, if that runs.
     pub(crate) fn pid(&self) -> Option<i32> {
         self.child.as_ref().map(|child| child.id().cast_signed())
@@ -262,6 +277,6 @@ impl Worker {
     }
 
     fn dir(&self, setting: &Setting) -> PathBuf {
-        setting.dir.join("workers").join(&self.name)
+        setting.workers.join(&self.name)
     }
 }

@@ -180,8 +180,10 @@ fn not_joined(pod: &Pod) -> Option<(ConditionReason, String)> {
 fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
     let name = &pod.name;
     if pod.unreachable {
-        let node = pod.node.as_deref().unwrap_or_default();
-        let words = format!("{name}: its node {node} does not answer");
+        // Workers of a local run have no node: the agent itself does not answer.
+        let who = pod.node.as_ref();
+        let who = who.map_or_else(|| "its agent".to_owned(), |node| format!("its node {node}"));
+        let words = format!("{name}: {who} does not answer");
         return Some((ConditionReason::NodeUnreachable, words));
     }
     if is_preparing(pod) {

@@ -19,6 +19,7 @@ use crate::metrics::Metrics;
 use crate::nccl_log;
 use crate::options::Options;
 use crate::ranks;
+use crate::say::say;
 use crate::verdict::{self, CAUSE_WINDOW, End, Ended};
 use crate::watchdog::{Stall, Watchdog};
 
@@ -36,7 +37,7 @@ pub(crate) async fn run(
         options,
         metrics,
         processes,
-        watch: Watch::new(Watchdog::new(options.limits())),
+        watch: Watch::new(Watchdog::new(options.limits()), &options.run_dir),
         restarts: Restarts::default(),
         ended: Vec::new(),
         unfinished: BTreeMap::new(),
@@ -144,11 +145,11 @@ impl Worker<'_> {
                 }
                 () = at(kill_at) => {
                     let left = self.processes.running().count();
-                    eprintln!("[agent] {left} processes {}: SIGKILL", if was_killed {
+                    say(&format!("{left} processes {}: SIGKILL", if was_killed {
                         "were killed and wait in the kernel, for a volume that does not answer"
                     } else {
                         "ignore SIGTERM"
-                    });
+                    }));
                     was_killed = true;
                     self.processes.kill_all();
                     kill_at = Some(Instant::now() + grace);
@@ -223,7 +224,7 @@ impl Worker<'_> {
                 self.processes
                     .start_one(self.options, self.metrics, environment, local_rank);
             if let Err(failure) = started {
-                eprintln!("[agent] {failure}");
+                say(&failure.to_string());
                 self.ended.push(ended);
             }
         }

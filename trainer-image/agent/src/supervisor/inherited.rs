@@ -5,6 +5,8 @@ use roundhouse_contract::Mode;
 use rustix::fs::Mode as FileMode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
+use crate::say::say;
+
 /// Checkpoints and ledger are 0640 and their directories 0750: jobs of other groups that share a volume can neither
 /// read nor replace them.
 const UMASK: FileMode = FileMode::from_bits_truncate(0o027);
@@ -23,7 +25,9 @@ pub(super) fn prepare(mode: Mode) {
     if current != raised.current
         && let Err(error) = setrlimit(Resource::Nofile, raised)
     {
-        eprintln!("[agent] the limit of open files stays {current:?}: {error}");
+        say(&format!(
+            "the limit of open files stays {current:?}: {error}"
+        ));
     }
 }
 

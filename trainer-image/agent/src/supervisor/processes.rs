@@ -19,6 +19,7 @@ use super::process::start_process;
 use crate::logs::LastLines;
 use crate::metrics::Metrics;
 use crate::options::Options;
+use crate::say::say;
 use crate::verdict::End;
 
 /// How long the logs of processes that have ended are read on.
@@ -100,6 +101,12 @@ impl Processes {
     /// Whether no OOM killer has killed a process since the last one was started, if the kernel says so.
     pub(crate) fn has_memory(&self) -> Option<bool> {
         Some(memory::oom_kills()? == self.oom_kills?)
+    }
+
+    /// One that it has not started.
+    #[cfg(test)]
+    pub(crate) fn pretend(&mut self, pid: i32, local_rank: u32) {
+        self.running.insert(pid, local_rank);
     }
 
     pub(crate) fn are_gone(&self) -> bool {
@@ -207,10 +214,10 @@ impl Processes {
             let orphans = self.orphans(&all);
             if !orphans.is_empty() && !std::mem::replace(&mut has_said, true) {
                 let pids: Vec<String> = orphans.iter().map(|it| it.pid.to_string()).collect();
-                eprintln!(
-                    "[agent] processes that have ended left others behind, which are ended: pids {}",
+                say(&format!(
+                    "processes that have ended left others behind, which are ended: pids {}",
                     pids.join(" ")
-                );
+                ));
             }
             let now = Instant::now();
             if now < until {
@@ -224,10 +231,10 @@ impl Processes {
                 send_all(&left, Signal::KILL);
             }
             if now >= until + STUCK && !std::mem::replace(&mut warned, true) {
-                eprintln!(
-                    "[agent] {} processes were killed and wait in the kernel, for a volume that does not answer",
+                say(&format!(
+                    "{} processes were killed and wait in the kernel, for a volume that does not answer",
                     left.len()
-                );
+                ));
                 if if_stuck == IfStuck::GiveUp {
                     return;
                 }

@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ranks;
 use crate::restart::{Action, Event, Machine, Outcome, Patience};
+use crate::say::say;
 use crate::verdict::{self, End};
 use crate::watchdog::{Limits, Policy, Stall, Watchdog};
 
@@ -50,7 +51,7 @@ impl<'a> Worker<'a> {
             membership,
             processes: Processes::default(),
             statuses: Statuses::enter_lobby(options),
-            watch: Watch::new(Watchdog::new(limits(options))),
+            watch: Watch::new(Watchdog::new(limits(options)), &options.run_dir),
             stall: None,
             rest_until: None,
         }
@@ -94,7 +95,7 @@ impl<'a> Worker<'a> {
     fn reap(&mut self) -> Vec<Event> {
         let ended = self.processes.reap(self.metrics);
         for (local_rank, end) in &ended {
-            eprintln!("[agent] process {local_rank} {}", words(*end));
+            say(&format!("process {local_rank} {}", words(*end)));
         }
         let events = ended.into_iter();
         events
@@ -145,10 +146,10 @@ impl<'a> Worker<'a> {
         let environment =
             |local_rank| ScriptEnvironment::of(membership, local_rank, job, run_dir.clone());
         let first = environment(0);
-        eprintln!(
-            "[agent] generation {}: ranks from {} of {}, meeting at {} port {}",
+        say(&format!(
+            "generation {}: ranks from {} of {}, meeting at {} port {}",
             first.generation, first.rank, first.world_size, first.master_address, first.master_port
-        );
+        ));
         self.statuses.begin(membership, run_dir);
         self.watch.forget();
         self.processes.last_lines.forget();

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::in_place::{Choice, InPlace, MAX_WITHOUT_PROGRESS};
 use crate::options::Options;
 use crate::ranks;
+use crate::say::say;
 use crate::verdict::{self, Ended};
 
 /// Restarts in place of one worker.
@@ -59,12 +60,12 @@ impl Restarts {
         for (words, ended) in died {
             let former = self.former.entry(ended.local_rank).or_default();
             *former = words.generation.max(*former);
-            eprintln!(
-                "[agent] process {} is started anew ({number} of {MAX_WITHOUT_PROGRESS} times without a new step): {}: {}",
+            say(&format!(
+                "process {} is started anew ({number} of {MAX_WITHOUT_PROGRESS} times without a new step): {}: {}",
                 ended.local_rank,
                 words.reason.as_str(),
                 words.message
-            );
+            ));
         }
         let all: Vec<Ended> = died.iter().map(|(_, ended)| ended.clone()).collect();
         let cause = verdict::cause(&all).map(|cause| cause.local_rank);
@@ -99,7 +100,7 @@ impl Restarts {
             last: self.last.clone(),
         };
         if let Err(error) = ranks::keep_restarts(&options.run_dir, &restarts) {
-            eprintln!("[agent] {}: {error}", options.run_dir.display());
+            say(&format!("{}: {error}", options.run_dir.display()));
         }
     }
 

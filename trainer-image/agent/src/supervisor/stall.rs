@@ -9,6 +9,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::processes::Processes;
 use crate::dump;
+use crate::say::say;
 use crate::watchdog::{self, Stall, Watchdog};
 
 /// Processes that hang are not waited for as long as those that are asked to leave.
@@ -18,13 +19,22 @@ pub(crate) const GRACE: Duration = Duration::from_secs(5);
 pub(crate) struct Watch {
     watchdog: Watchdog,
     ticks: Interval,
+    /// Where the processes tell what they do.
+    run_dir: PathBuf,
+    /// Whether the log says that they cannot.
+    has_warned: bool,
 }
 
 impl Watch {
-    pub(crate) fn new(watchdog: Watchdog) -> Self {
+    pub(crate) fn new(watchdog: Watchdog, run_dir: &Path) -> Self {
         let mut ticks = interval(watchdog::INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { watchdog, ticks }
+        Self {
+            watchdog,
+            ticks,
+            run_dir: run_dir.to_owned(),
+            has_warned: false,
+        }
     }
 
     /// Until the next look is due.
@@ -42,27 +52,42 @@ impl Watch {
         self.watchdog.forget_one(local_rank);
     }
 
-    /// Looks at all processes that run; if one hangs, shows all of them.
+    /// Looks at all processes that run; if one hangs, shows all of them. Nobody is judged while a status cannot be
+    /// written: it would stay the same, whatever its process does.
     pub(crate) fn look(
         &mut self,
         processes: &Processes,
         status: impl Fn(u32) -> Option<RankStatus>,
     ) -> Option<Stall> {
         let said = processes.running().map(|(_, local)| (local, status(local)));
-        let stall = self.watchdog.look(std::time::Instant::now(), said)?;
-        eprintln!(
-            "[agent] process {} hangs: {}",
+        let stall = self.watchdog.look(std::time::Instant::now(), said);
+        if let Err(error) = try_to_write(&self.run_dir) {
+            self.watchdog.excuse_all();
+            if !std::mem::replace(&mut self.has_warned, true) {
+                say(&format!(
+                    "{}: {error}: while it cannot be written, no process counts as hung",
+                    self.run_dir.display()
+                ));
+            }
+            return None;
+        }
+        self.has_warned = false;
+        let stall = stall?;
+        say(&format!(
+            "process {} hangs: {}",
             stall.local_rank,
             stall.message().message
-        );
+        ));
         for (pid, local_rank) in processes.running() {
             let said = status(local_rank).map_or_else(
                 || "nothing".to_owned(),
                 |said| serde_json::to_string(&said).unwrap_or_default(),
             );
-            eprintln!("[agent] process {local_rank} (pid {pid}) said last: {said}");
+            say(&format!(
+                "process {local_rank} (pid {pid}) said last: {said}"
+            ));
             for line in dump::process(&proc_of(pid)) {
-                eprintln!("[agent]   {line}");
+                say(&format!("  {line}"));
             }
         }
         Some(stall)
@@ -71,4 +96,59 @@ impl Watch {
 
 fn proc_of(pid: i32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
+}
+
+/// Writes as much as a status has at most, and removes it.
+fn try_to_write(run_dir: &Path) -> std::io::Result<()> {
+    let probe = run_dir.join("agent.probe");
+    let written = std::fs::write(&probe, [b' '; 4 << 10]);
+    let _ = std::fs::remove_file(probe);
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_contract::Phase;
+    use roundhouse_contract::environment::CollectiveTimeouts;
+
+    use super::*;
+    use crate::watchdog::{Limits, Policy};
+
+    #[tokio::test]
+    async fn no_process_hangs_while_its_status_cannot_be_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = directory.path().join("run");
+        let limits = Limits {
+            policy: Policy::from_seconds(Some(1)),
+            timeouts: CollectiveTimeouts::default(),
+            runs_script: false,
+        };
+        let mut processes = Processes::default();
+        processes.pretend(std::process::id().cast_signed(), 0);
+        let mut watch = Watch::new(Watchdog::new(limits), &run_dir);
+        // As long as the directory is not there it cannot be written, also by root.
+        assert_eq!(looks(&mut watch, &processes), None);
+        std::fs::create_dir(&run_dir).unwrap();
+        let stall = looks(&mut watch, &processes).unwrap();
+        assert!(stall.idle < Duration::from_secs(2), "{stall:?}");
+        assert_eq!(std::fs::read_dir(&run_dir).unwrap().count(), 0);
+    }
+
+    /// For longer than the limit.
+    fn looks(watch: &mut Watch, processes: &Processes) -> Option<Stall> {
+        let status = RankStatus {
+            phase: Phase::Done,
+            rank: Some(0),
+            generation: 1,
+            step: 9,
+            forming: 0,
+            volume_moves: 0,
+            patience_seconds: 0,
+            progress: None,
+        };
+        (0..8).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(250));
+            watch.look(processes, |_| Some(status.clone()))
+        })
+    }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use roundhouse_contract::{Membership, Phase, RankStatus, ScriptProgress, paths};
 
 use crate::options::Options;
+use crate::say::say;
 use crate::script_progress;
 
 /// The statuses of all processes, as they stand in the run directory.
@@ -78,10 +79,12 @@ impl Statuses {
                     status.step = told.step;
                     status.progress = Some(told.within(status.generation, self.world_size));
                 }
-                Some(Err(reason)) if !std::mem::replace(&mut self.has_warned, true) => eprintln!(
-                    "[agent] the progress of process {local_rank} is not shown: {}: {reason}",
-                    paths::rank_progress(run_dir, local_rank).display()
-                ),
+                Some(Err(reason)) if !std::mem::replace(&mut self.has_warned, true) => {
+                    say(&format!(
+                        "the progress of process {local_rank} is not shown: {}: {reason}",
+                        paths::rank_progress(run_dir, local_rank).display()
+                    ))
+                }
                 Some(Err(_)) | None => {}
             }
         }
@@ -111,7 +114,7 @@ impl Statuses {
             let written =
                 std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, &path));
             if let Err(error) = written {
-                eprintln!("[agent] {}: {error}", path.display());
+                say(&format!("{}: {error}", path.display()));
             }
         }
     }

@@ -1,5 +1,8 @@
 //! A script of the user's in mode `InProcess`: it has no configuration of the trainer, and joins or does not.
 
+use std::fs::File;
+use std::process::Command;
+
 use roundhouse_contract::Reason;
 use tempfile::TempDir;
 
@@ -30,6 +33,25 @@ fn a_script_that_joins_is_supervised_as_the_built_in_trainer() {
     );
     let inherited = "config none, unbuffered 1, umask 0027\n";
     assert_eq!(agent.stdout().matches(inherited).count(), 2);
+}
+
+#[test]
+fn a_log_that_cannot_be_written_ends_no_worker() {
+    let dir = TempDir::new().unwrap();
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let script = "echo trains; echo warns >&2; cd $ROUNDHOUSE_RUN_DIR
+        echo '{\"phase\":\"Done\",\"rank\":0,\"generation\":1,\"step\":9}' > rank-0.json";
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"));
+    let agent = agent
+        .args(["--http-address", "127.0.0.1:0", "--run-dir"])
+        .arg(dir.path().join("run"))
+        .args(["--", "bash", "-c", script])
+        .stdout(full())
+        .stderr(full());
+    assert_eq!(agent.status().unwrap().code(), Some(0));
+    let mut task = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"));
+    let task = task.arg("environment").stdout(full()).stderr(full());
+    assert_eq!(task.status().unwrap().code(), Some(1));
 }
 
 #[test]

@@ -24,6 +24,8 @@ impl Worker {
                 PodPhase::Running
             },
             ready: self.ready,
+            // It gets no place in the next generation, and is replaced if it stays so.
+            unreachable: !self.gives_signs(),
             ready_at: self.ready_at,
             ip: Some(self.address()),
             container: Container {

@@ -1,8 +1,15 @@
-use roundhouse_contract::{Incarnation, Master};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
+use roundhouse_contract::{Incarnation, Master, paths};
+
+use super::mending::RETRY;
 use super::*;
 
 const GRACE: Duration = Duration::from_secs(600);
+const DEADLINE: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_millis(20);
 
 #[test]
 fn a_worker_that_leaves_says_until_when_it_may_be_waited_for() {
@@ -21,7 +28,91 @@ fn a_worker_that_leaves_says_until_when_it_may_be_waited_for() {
 #[test]
 fn a_worker_that_is_told_to_leave_leads_nobody() {
     let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1, GRACE);
-    let document = |action| Membership {
+    worker.membership = Some(document(Action::Join));
+    assert_eq!(worker.leads(), Some(3));
+    worker.membership = Some(document(Action::Leave));
+    assert_eq!(worker.leads(), None);
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_said_once_and_written_later_and_nobody_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let setting = setting(directory.path());
+    // Without a directory for logs no file can be made there, also by root.
+    let start = |number| Worker::start(&setting, "w".to_owned(), (0, 0), number);
+    assert!(start(1).is_err(), "a run that cannot begin fails");
+    let mut worker = start(2).unwrap();
+    std::fs::remove_dir_all(setting.workers.join("w")).unwrap();
+    worker.tell(&setting, document(Action::Join));
+    assert!(worker.tend(&setting));
+    let said = worker.trouble().unwrap();
+    assert!(said.starts_with("w: cannot write "), "{said}");
+    std::thread::sleep(RETRY);
+    assert!(worker.tend(&setting) && worker.pid().is_none());
+    assert_eq!(worker.trouble(), None, "once");
+    std::fs::create_dir(directory.path().join("logs")).unwrap();
+    until(|| worker.tend(&setting) && worker.pid().is_some()).await;
+    let text = std::fs::read_to_string(setting.workers.join("w").join(paths::MEMBERSHIP_FILE));
+    assert!(Membership::parse(&text.unwrap()).is_ok());
+    assert_eq!(worker.observed().container.restarts, 0);
+    worker.kill();
+    until(|| worker.collect().unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_worker_whose_agent_is_stopped_is_ready_again_when_the_agent_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let setting = setting(directory.path());
+    std::fs::create_dir(directory.path().join("logs")).unwrap();
+    let mut worker = Worker::start(&setting, "w".to_owned(), (0, 0), 1).unwrap();
+    let run_dir = setting.workers.join("w/run");
+    let status = r#"{"phase":"Training","rank":0,"generation":1,"step":9}"#;
+    std::fs::write(paths::rank_status(&run_dir, 0), status).unwrap();
+    // Nobody accepts its connections, as of a process that is stopped.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::fs::write(paths::agent_address(&run_dir), address).unwrap();
+    worker.probe = Some(Probe::with(&run_dir, SOON, SOON));
+    worker.tend(&setting);
+    assert!(worker.observed().ready);
+    until(|| worker.tend(&setting) && worker.observed().unreachable).await;
+    assert!(!worker.observed().ready);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = std::io::Write::write_all(&mut stream.unwrap(), b"HTTP/1.1 200 OK\r\n\r\n");
+        }
+    });
+    until(|| worker.tend(&setting) && worker.observed().ready).await;
+    worker.kill();
+    until(|| worker.collect().unwrap()).await;
+}
+
+async fn until(mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < DEADLINE, "not in time");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Workers whose agents do nothing.
+fn setting(directory: &Path) -> Setting {
+    let agent = directory.join("agent");
+    std::fs::write(&agent, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Setting {
+        agent,
+        program: vec!["program".to_owned()],
+        dir: directory.to_owned(),
+        workers: directory.join("workers"),
+        procs: 1,
+        grace: GRACE,
+        variables: Vec::new(),
+    }
+}
+
+fn document(action: Action) -> Membership {
+    Membership {
         nonce: String::new(),
         generation: 3,
         action,
@@ -39,9 +130,5 @@ fn a_worker_that_is_told_to_leave_leads_nobody() {
         },
         issued_at: String::new(),
         repeats: 0,
-    };
-    worker.membership = Some(document(Action::Join));
-    assert_eq!(worker.leads(), Some(3));
-    worker.membership = Some(document(Action::Leave));
-    assert_eq!(worker.leads(), None);
+    }
 }

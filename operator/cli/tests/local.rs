@@ -1,0 +1,92 @@
+//! `run --local` with an agent that does nothing, whose output cannot be written.
+
+#![allow(clippy::unwrap_used, reason = "tests and their helpers")]
+
+use std::fs::{File, Permissions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const JOB: &str = r#"{"apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "digits"},
+    "spec": {"workers": {"replicas": 2}, "trainer": {"model": {"name": "mlp"}, "data": {"format": "idx"},
+    "globalBatchSize": 10, "epochs": 1}}}"#;
+/// Of a run that was interrupted.
+const INTERRUPTED: Option<i32> = Some(130);
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn run(directory: &Path, stdout: Stdio) -> Child {
+    let agent = directory.join("agent");
+    std::fs::write(&agent, "#!/bin/sh\necho $$ >> $0.pids\nexec sleep 600\n").unwrap();
+    std::fs::set_permissions(&agent, Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(directory.join("job.json"), JOB).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_kubectl-roundhouse"))
+        .args(["run", "--local", "--filename"])
+        .arg(directory.join("job.json"))
+        .arg("--data")
+        .arg(directory)
+        .arg("--dir")
+        .arg(directory.join("run"))
+        .args([Path::new("--agent"), &agent, Path::new("--trainer"), &agent])
+        .stdout(stdout)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn ends(mut child: Child) {
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begun.elapsed() < DEADLINE, "not in time");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut said = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert_eq!((status.code(), &*said), (INTERRUPTED, ""));
+}
+
+/// Processes of agents that were started.
+fn pids(directory: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(directory.join("agent.pids")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_run_whose_reader_is_gone_ends_quietly_with_its_workers() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = run(directory.path(), Stdio::piped());
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    reader.read_line(&mut String::new()).unwrap();
+    drop(reader);
+    ends(child);
+    for pid in pids(directory.path()) {
+        assert!(!Path::new("/proc").join(&pid).exists(), "{pid}");
+    }
+}
+
+#[test]
+fn a_run_whose_output_is_on_a_full_disk_continues() {
+    let directory = tempfile::tempdir().unwrap();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let child = run(directory.path(), full.into());
+    let begun = Instant::now();
+    while pids(directory.path()).len() < 2 {
+        assert!(begun.elapsed() < DEADLINE, "not in time");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let interrupt = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(interrupt.unwrap().success());
+    ends(child);
+}
