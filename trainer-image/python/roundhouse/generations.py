@@ -71,6 +71,7 @@ class Generations:
         self._network = Network(self.device, _identity(sampler, self._row), tensors)
         state = self._row.entries
         settings = {f"state.{name}": type(entry).__name__ for name, entry in state.items()}
+        settings |= {f"structure of {name}": words for name, words in self._row.structures().items()}
         settings["reduction"] = sampler.reduction
         if sampler.in_order:
             settings["in_order"] = "true"
@@ -191,4 +192,5 @@ def _identity(sampler: Sampler, row: Row) -> dict[str, Any]:
         "order of the samples": "as in the data set" if sampler.in_order else "permuted",
         "end of an epoch": "the last whole batch" if sampler.drop_last else "the last sample",
         "entries of state": [f"{name}: {type(entry).__name__}" for name, entry in row.entries.items()],
+        **{f"structure of {name}": words.split("; ") for name, words in row.structures().items()},
     }

@@ -52,6 +52,8 @@ class Job:
         ended: Callable[[], None],
     ):
         self._process = process
+        # A child that the script forks is no member.
+        self._pid = os.getpid()
         self._device = device
         row = Row(state)
         self._modules = [entry for entry in state.values() if isinstance(entry, torch.nn.Module)]
@@ -294,6 +296,8 @@ class Job:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        if os.getpid() != self._pid:
+            return
         self._ended()
         is_lost = self._generations.is_between_generations and not self._loops.is_finished
         self._open.close()

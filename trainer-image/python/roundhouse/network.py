@@ -136,6 +136,8 @@ class Network:
                 continue
             if name == "tensors":
                 own, theirs = _first_difference(self.tensors, json.loads(store.get("tensors")))
+            elif isinstance(own, list) and isinstance(theirs, list):
+                own, theirs = _first_difference(own, theirs)
             kind = DataMismatch if name == "samples of the data set" else StateError
             self.mismatch = kind(
                 f"rank {rank} has other {name} than rank 0: {own}, not {theirs}; all ranks need the same script, arguments and "

@@ -60,6 +60,7 @@ class OptimizerState:
         were sent the rest would train on without it.
         """
         state = self.optimizer.state
+        _check_keys(self.name, self.optimizer, state)
         for parameter, known in zip(self.parameters, self._templates):
             later = [key for key, value in state.get(parameter, {}).items() if value is not None and key not in known]
             if later:
@@ -87,7 +88,14 @@ class OptimizerState:
         value = self.optimizer.state.get(self.parameters[index], {}).get(key)
         if value is None:
             return torch.zeros(template.shape, dtype=template.dtype)
-        return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=template.dtype)
+        if not isinstance(value, torch.Tensor):
+            return torch.tensor(value, dtype=template.dtype)
+        if (value.shape, value.dtype) != (template.shape, template.dtype):
+            raise StateError(
+                f"{self.name}.{key}.{index} of rh.join(state=...), a {type(self.optimizer).__name__}, has changed since rh.join: it is "
+                f"{list(value.shape)} of {value.dtype}, not {list(template.shape)} of {template.dtype}"
+            )
+        return value
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -182,6 +190,7 @@ def _templates(
     name: str, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]
 ) -> list[dict[str, Template]]:
     """What the optimizer keeps for each parameter, in order."""
+    _check_keys(name, optimizer, optimizer.state)
     # Of parameters that are frozen, too: they may be trained later.
     missing = {index: parameter for index, parameter in enumerate(parameters) if not optimizer.state.get(parameter)}
     portions = list(_portions(missing))
@@ -206,6 +215,19 @@ def _templates(
     ]
 
 
+def _check_keys(name: str, optimizer: torch.optim.Optimizer, state: dict[Any, Any]) -> None:
+    """Raises StateError if an optimizer keeps something that belongs to no parameter: it has no place in a checkpoint."""
+    parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for key, kept in state.items():
+        if kept and id(key) not in parameters:
+            what = ", ".join(map(str, kept)) if isinstance(kept, dict) else "something"
+            key = f"a tensor of {list(key.shape)}" if isinstance(key, torch.Tensor) else repr(key)
+            raise StateError(
+                f"{name} of rh.join(state=...), a {type(optimizer).__name__}, keeps {what} in its state under {key}, which is no "
+                "parameter of it: checkpoints and new workers would not have that; keep it for a parameter, or in param_groups"
+            )
+
+
 def _portions(parameters: dict[int, torch.Tensor]) -> Iterator[dict[int, torch.Tensor]]:
     """Parameters of some bytes each, or a single larger one."""
     portion: dict[int, torch.Tensor] = {}
@@ -227,6 +249,7 @@ def _learned(
     learned = {}
     for portion in portions:
         made = _step_and_undo(optimizer, list(portion.values()))
+        _check_keys(name, optimizer, made)
         for index, parameter in portion.items():
             learned[index] = _templates_of(name, index, made.get(parameter, {}))
     return learned

@@ -2,10 +2,16 @@
 
 The structure, which is keys, lengths and strings, is fixed when a process joins; what is in it changes. No pickle: what
 a volume or a peer sends can only set numbers.
+
+The order of a dict's keys may be another one in another process, such as that of a dict that was made from a set. So the row
+has its numbers first, and keys sorted, with two exceptions: objects of PyTorch, and structures without a number, are in their
+own order, as all were in earlier versions. The tags of the numbers say that the row is sorted.
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -17,76 +23,127 @@ from .errors import StateError
 _NUMBER_BYTES = 17  # A tag, and 16 bytes: a float as a double, an integer of up to 128 bits.
 # The last one is for integers that need all bits, such as the state of NumPy's generators.
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _UNSIGNED = range(6)
+# Added to the tag of each number of a row whose keys are sorted.
+_SORTED = 0x80
+_NUMBER = "a number"
+# A longer description is kept as its digest.
+_MOST_WORDS = 1 << 16
 
 
 class Packed:
-    """The leaves of a structure of dicts, lists and tuples."""
+    """The leaves of a structure of dicts, lists and tuples.
 
-    def __init__(self, name: str, structure: Any):
+    ``is_ordered``: its keys have the same order in all processes.
+    """
+
+    def __init__(self, name: str, structure: Any, *, is_ordered: bool = False):
         self.name = name
-        self._skeleton = _skeleton(structure)
-        self._leaves: list[tuple[str, int]] = []
-        for path, leaf in _leaves(name, structure):
-            self._leaves.append((path, _size(path, leaf)))
-        self.num_bytes = sum(size for _, size in self._leaves)
+        leaves = _leaves(name, structure)
+        self._sorts = not is_ordered and any(_kind(path, leaf) == _NUMBER for path, leaf in leaves)
+        self._known = [(path, _kind(path, leaf)) for path, leaf in self._in_order(structure)]
+        self.num_bytes = sum(_size(path, leaf) for path, leaf in leaves)
+
+    def _in_order(self, structure: Any) -> list[tuple[str, Any]]:
+        """Paths and leaves in the order of the row."""
+        leaves = _leaves(self.name, structure, sorts=self._sorts)
+        return [leaves[index] for index in _order(leaves, sorts=self._sorts)]
+
+    def words(self) -> str:
+        """Paths and kinds in the order of the row. What is in strings may differ between processes."""
+        told: list[str] = []
+        run: tuple[str, str, int, int] | None = None  # Neighbours in a list: path of the list, kind, first and last index.
+        for path, kind in [*self._known, ("", "")]:
+            head, _, tail = path.rpartition(".")
+            index = int(tail) if tail.isdecimal() else -1
+            kind = "a string" if kind.startswith("the string") else kind
+            if run is not None and run[:2] == (head, kind) and index == run[3] + 1:
+                run = (*run[:3], index)
+                continue
+            if run is not None:
+                told.append(f"{run[0]}.{run[2]}{f'-{run[3]}' if run[3] > run[2] else ''}: {run[1]}")
+            run = (head, kind, index, index) if index >= 0 else None
+            if run is None and path:
+                told.append(f"{path}: {kind}")
+        text = "; ".join(told)
+        return text if len(text) <= _MOST_WORDS else hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
     def pack(self, structure: Any) -> bytes:
         """The leaves' bytes. A structure that has changed is named."""
-        parts = []
-        expected = iter(self._leaves)
-        for path, leaf in _leaves(self.name, structure):
-            known = next(expected, None)
-            size = _size(path, leaf)
-            if known != (path, size):
-                raise StateError(_changed(path if known is None else known[0]))
-            parts.append(_bytes_of(leaf))
-        left = next(expected, None)
-        if left is not None or _skeleton(structure) != self._skeleton:
-            raise StateError(_changed(self.name if left is None else left[0]))
-        return b"".join(parts)
+        leaves = self._in_order(structure)
+        now = [(path, _kind(path, leaf)) for path, leaf in leaves]
+        if now != self._known:
+            raise StateError(_changed(self.name, self._known, now))
+        tag = _SORTED if self._sorts else 0
+        return b"".join(_bytes_of(leaf, tag) for _, leaf in leaves)
 
     def unpack(self, row: bytes, structure: Any) -> Any:
         """``structure`` with the leaves of ``row``."""
+        # Of an earlier version, if not.
+        sorts = self._sorts and self._is_sorted(row)
+        leaves = _leaves(self.name, structure, sorts=sorts)
+        values: dict[int, Any] = {}
         at = 0
-
-        def leaf(path: str, old: Any) -> Any:
-            nonlocal at
+        for index in _order(leaves, sorts=sorts):
+            path, old = leaves[index]
             size = _size(path, old)
-            new = _of_bytes(row[at : at + size], old)
+            values[index] = _of_bytes(row[at : at + size], old)
             at += size
-            return new
+        visited = iter(range(len(leaves)))
+        return _map(self.name, structure, lambda path, old: values[next(visited)], sorts=sorts)
 
-        return _map(self.name, structure, leaf)
+    def _is_sorted(self, row: bytes) -> bool:
+        """Whether its numbers are first, with their tags."""
+        num = sum(kind == _NUMBER for _, kind in self._known)
+        return all(_SORTED <= row[at] <= _SORTED | _UNSIGNED for at in range(0, num * _NUMBER_BYTES, _NUMBER_BYTES))
 
 
-def _changed(path: str) -> str:
+def _order(leaves: list[tuple[str, Any]], *, sorts: bool) -> list[int]:
+    indices = range(len(leaves))
+    return sorted(indices, key=lambda index: isinstance(leaves[index][1], torch.Tensor)) if sorts else list(indices)
+
+
+def _changed(name: str, before: list[tuple[str, str]], now: list[tuple[str, str]]) -> str:
+    more = [(path, "") for path, _ in now[len(before) :]]
+    old, new = next(((old, new) for old, new in zip(before, now) if old != new), (None, None))
+    if old is None or new is None:
+        path, kinds = ([*more, *before[len(now) :]] or [(name, "")])[0][0], ""
+    else:
+        path, kinds = old[0], f": it is {new[1]}, not {old[1]}" if old[0] == new[0] else ""
     return (
-        f"{path} of rh.join(state=...) has changed its structure since the process joined: give it all its keys, lists and "
-        "tensors their lengths, before rh.join, or leave the entry out"
+        f"{path} of rh.join(state=...) has changed its structure since the process joined{kinds}: give it all its keys, lists and "
+        "tensors their lengths and types, before rh.join, or leave the entry out"
     )
 
 
-def _map(path: str, value: Any, leaf: Callable[[str, Any], Any]) -> Any:
+def _map(path: str, value: Any, leaf: Callable[[str, Any], Any], *, sorts: bool) -> Any:
+    """A copy of a structure with other leaves, which are visited in the order of the row."""
     if isinstance(value, dict):
-        mapped = {key: _map(f"{path}.{key}", item, leaf) for key, item in value.items()}
-        # A subclass, such as OrderedDict or Counter, keeps its type.
-        return mapped if type(value) is dict else type(value)(mapped)
+        keys = sorted(value, key=lambda key: (type(key).__name__, repr(key))) if sorts else list(value)
+        mapped = {key: _map(f"{path}.{key}", value[key], leaf, sorts=sorts) for key in keys}
+        if type(value) is dict:
+            return {key: mapped[key] for key in value}
+        # A subclass, such as OrderedDict, Counter or defaultdict, keeps its type and what else it has.
+        copied = copy.copy(value)
+        for key, item in mapped.items():
+            copied[key] = item
+        return copied
     if isinstance(value, (list, tuple)):
-        items = [_map(f"{path}.{index}", item, leaf) for index, item in enumerate(value)]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, str):
-        return value
+        items = [_map(f"{path}.{index}", item, leaf, sorts=sorts) for index, item in enumerate(value)]
+        if isinstance(value, list):
+            return items
+        # A namedtuple takes them one by one.
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return leaf(path, value)
 
 
-def _leaves(path: str, structure: Any) -> list[tuple[str, Any]]:
+def _leaves(path: str, structure: Any, *, sorts: bool = False) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
 
     def note(path: str, leaf: Any) -> Any:
         found.append((path, leaf))
         return leaf
 
-    _map(path, structure, note)
+    _map(path, structure, note, sorts=sorts)
     return found
 
 
@@ -95,11 +152,19 @@ def tensors_of(structure: Any) -> list[torch.Tensor]:
     return [leaf for _, leaf in _leaves("", structure) if isinstance(leaf, torch.Tensor)]
 
 
-def _skeleton(structure: Any) -> Any:
-    return _map("", structure, lambda path, leaf: None)
+def _kind(path: str, leaf: Any) -> str:
+    """What of a leaf must not change."""
+    if isinstance(leaf, torch.Tensor):
+        return f"a tensor of {str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+    if isinstance(leaf, str):
+        return f"the string {leaf!r}"
+    _size(path, leaf)
+    return _NUMBER
 
 
 def _size(path: str, leaf: Any) -> int:
+    if isinstance(leaf, str):
+        return 0
     if isinstance(leaf, torch.Tensor):
         return leaf.numel() * leaf.element_size()
     if isinstance(leaf, int) and not -(2**127) <= leaf < 2**128:
@@ -112,27 +177,32 @@ def _size(path: str, leaf: Any) -> int:
     )
 
 
-def _bytes_of(leaf: Any) -> bytes:
+def _bytes_of(leaf: Any, order: int) -> bytes:
+    """``order``: what is added to the tag of a number."""
+    if isinstance(leaf, str):
+        return b""
     if isinstance(leaf, torch.Tensor):
         flat = leaf.detach().cpu().contiguous().reshape(-1)
         return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
     if leaf is None:
-        return bytes([_NONE]).ljust(_NUMBER_BYTES, b"\0")
+        return bytes([_NONE | order]).ljust(_NUMBER_BYTES, b"\0")
     if isinstance(leaf, bool):
-        return bytes([_TRUE if leaf else _FALSE]).ljust(_NUMBER_BYTES, b"\0")
+        return bytes([(_TRUE if leaf else _FALSE) | order]).ljust(_NUMBER_BYTES, b"\0")
     if isinstance(leaf, int):
         tag = _INT if leaf < 2**127 else _UNSIGNED
-        return bytes([tag]) + leaf.to_bytes(16, "little", signed=tag == _INT)
-    return bytes([_FLOAT]) + struct.pack("<d", leaf).ljust(16, b"\0")
+        return bytes([tag | order]) + leaf.to_bytes(16, "little", signed=tag == _INT)
+    return bytes([_FLOAT | order]) + struct.pack("<d", leaf).ljust(16, b"\0")
 
 
 def _of_bytes(row: bytes, old: Any) -> Any:
+    if isinstance(old, str):
+        return old
     if isinstance(old, torch.Tensor):
         if not row:
             return old.clone()
         flat = torch.frombuffer(bytearray(row), dtype=torch.uint8).view(old.dtype)
         return flat.reshape(old.shape).to(old.device)
-    tag, value = row[0], row[1:]
+    tag, value = row[0] & ~_SORTED, row[1:]
     if tag == _NONE:
         return None
     if tag in (_FALSE, _TRUE):

@@ -103,11 +103,17 @@ class Numbers:
     def __init__(self, name: str, owner: Any):
         self.name = name
         self._owner = owner
-        self._packed = Packed(name, owner.state_dict())
+        # Objects of PyTorch, and the groups of an optimizer, have their keys in the order of their code.
+        is_ordered = type(owner).__module__.partition(".")[0] in ("torch", __package__)
+        self._packed = Packed(name, owner.state_dict(), is_ordered=is_ordered)
         self.dtype = "U8"
         self.num_bytes = self._packed.num_bytes
         self.shape = [self.num_bytes]
         self._received: bytearray | None = None
+
+    def words(self) -> str:
+        """Its structure, which is the same on all ranks and in a checkpoint."""
+        return self._packed.words()
 
     def tensors(self) -> list[torch.Tensor]:
         """Those among its numbers."""
@@ -129,12 +135,36 @@ class Numbers:
             self._owner.load_state_dict(self._packed.unpack(row, self._owner.state_dict()))
 
 
+class Extra:
+    """The extra state of a module, as something with a ``state_dict``."""
+
+    def __init__(self, module: torch.nn.Module):
+        self._module = module
+
+    def state_dict(self) -> Any:
+        return self._module.get_extra_state()
+
+    def load_state_dict(self, loaded: Any) -> None:
+        self._module.set_extra_state(loaded)
+
+
+class ExtraTensor(Numbers):
+    """A tensor that ``get_extra_state`` of a module returns: another one each time."""
+
+    def __init__(self, name: str, module: torch.nn.Module, tensor: torch.Tensor):
+        super().__init__(name, Extra(module))
+        if tensor.dtype in _DTYPES:
+            self.dtype, self.shape = _DTYPES[tensor.dtype], list(tensor.shape)
+
+
 def write_bytes(tensor: torch.Tensor, start: int, piece: torch.Tensor) -> None:
     """Overwrites bytes of a tensor from ``start`` on."""
     whole = tensor.detach().contiguous()
     bytes_of(whole)[start : start + piece.numel()].copy_(piece)
     if whole.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(whole)
+        # What is expanded has its elements once: PyTorch refuses to write them several times.
+        once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
+        tensor.detach()[once].copy_(whole[once])
 
 
 class Row:
@@ -146,8 +176,12 @@ class Row:
         self.entries = entries
         self._settled: list[Any] = []
         self.views: list[Any] = []
+        owners: dict[str, str] = {}
         for name, entry in entries.items():
-            self.views.extend(self._views_of(name, entry))
+            views = self._views_of(name, entry)
+            for view in views:
+                _check_name(view.name, name, owners)
+            self.views.extend(views)
         tensors = [view.tensor for view in self.views if isinstance(view, InPlace)]
         others = [view for view in self.views if isinstance(view, Numbers)]
         check_parameters(entries, tensors, lambda: [tensor for view in others for tensor in view.tensors()])
@@ -164,11 +198,8 @@ class Row:
     def _views_of(self, name: str, entry: Any) -> list[Any]:
         if isinstance(entry, torch.nn.Module):
             # keep_vars: the tensors themselves, not copies that are detached.
-            tensors = entry.state_dict(keep_vars=True)
-            for key, value in tensors.items():
-                if not isinstance(value, torch.Tensor):
-                    raise StateError(f"{name}.{key} of rh.join(state=...) is a {type(value).__name__}, not a tensor")
-            return [InPlace(f"{name}.{key}", value, _place_of(entry, key, value)) for key, value in tensors.items()]
+            tensors, again = entry.state_dict(keep_vars=True), entry.state_dict(keep_vars=True)
+            return [_view_of(f"{name}.{key}", entry, key, value, again.get(key)) for key, value in tensors.items()]
         if isinstance(entry, torch.optim.Optimizer):
             optimizer = OptimizerState(name, entry)
             self._settled.append(optimizer)
@@ -185,6 +216,10 @@ class Row:
     def described(self) -> list[tuple[str, str, list[int], int]]:
         """Name, type, shape and bytes of each view."""
         return [(view.name, view.dtype, view.shape, view.num_bytes) for view in self.views]
+
+    def structures(self) -> dict[str, str]:
+        """The structure of what is kept as numbers, by its name."""
+        return {view.name: view.words() for view in self.views if isinstance(view, Numbers)}
 
     def names_of(self, tensors: Sequence[torch.Tensor]) -> list[str]:
         """The names of those tensors that are in it."""
@@ -267,6 +302,43 @@ class Row:
     def _check(self, start: int, end: int) -> None:
         if not 0 <= start <= end <= self.num_bytes:
             raise StateError(f"bytes {start} to {end} of a state of {self.num_bytes} bytes")
+
+
+def _check_name(view: str, entry: str, owners: dict[str, str]) -> None:
+    """Raises :class:`~roundhouse.errors.StateError` for a name that a checkpoint cannot have, or has already."""
+    if view == "__metadata__":
+        raise StateError(f"state[{entry!r}]: no tensor of a checkpoint can have that name; give the entry another name")
+    if view in owners:
+        raise StateError(
+            f"state[{owners[view]!r}] and state[{entry!r}] both have a tensor that a checkpoint would name {view}: give one of them "
+            "another name, without a dot, or leave out what is part of the other"
+        )
+    owners[view] = entry
+
+
+def _view_of(name: str, module: torch.nn.Module, key: str, value: Any, again: Any) -> Any:
+    """The view of what a module's ``state_dict`` has; ``again``: what it has the next time."""
+    if not isinstance(value, torch.Tensor):
+        raise StateError(f"{name} of rh.join(state=...) is a {type(value).__name__}, not a tensor")
+    path, _, own = key.rpartition(".")
+    if own == torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX:
+        return ExtraTensor(name, module.get_submodule(path), value)
+    place = _place_of(module, key, value)
+    if place is None and value is not again and not _is_same_memory(value, again):
+        raise StateError(
+            f"{name} of rh.join(state=...) is a copy, which state_dict() of the {type(module).__name__} makes in each call: checkpoints "
+            "and new workers would have that of rh.join; return the tensor itself, or keep it in get_extra_state() and "
+            "set_extra_state()"
+        )
+    return InPlace(name, value, place)
+
+
+def _is_same_memory(tensor: torch.Tensor, other: Any) -> bool:
+    try:
+        return isinstance(other, torch.Tensor) and tensor.data_ptr() == other.data_ptr()
+    except RuntimeError:
+        # It has none, and is refused for that.
+        return True
 
 
 def _place_of(module: torch.nn.Module, key: str, tensor: torch.Tensor) -> tuple[dict[str, Any], str] | None:

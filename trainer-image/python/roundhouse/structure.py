@@ -24,12 +24,15 @@ class Structure:
         self._kept = [
             (kept, list(map(id, kept.values()))) for owner in owners for kept in (owner._modules, owner._parameters)
         ]
+        self._buffers = [(owner, _present(owner)) for owner in owners]
         self._trained = {name: _ids(optimizer) for name, optimizer in self._optimizers.items()}
 
     def check(self) -> None:
         """Raises :class:`~roundhouse.errors.StateError` that names what has been exchanged since."""
         if any(list(map(id, kept.values())) != ids for kept, ids in self._kept):
             self._check_modules()
+        if any(_present(owner) != names for owner, names in self._buffers):
+            self._check_buffers()
         for name, optimizer in self._optimizers.items():
             if _ids(optimizer) != self._trained[name]:
                 raise StateError(
@@ -50,6 +53,24 @@ class Structure:
                     )
         # The same parameters in another order, or a module without any.
         self._remember({**self._modules, **self._optimizers})
+
+
+    def _check_buffers(self) -> None:
+        before = {id(owner): names for owner, names in self._buffers}
+        for name, module in self._modules.items():
+            for path, owner in module.named_modules():
+                for key in _present(owner):
+                    if key not in before[id(owner)] and key not in owner._non_persistent_buffers_set:
+                        raise StateError(
+                            f"{'.'.join(filter(None, (name, path, key)))}, a buffer, was not there at rh.join: new workers and checkpoints "
+                            "would not have it; give it its shape before rh.join, or register it with persistent=False"
+                        )
+        self._buffers = [(owner, _present(owner)) for owner, _ in self._buffers]
+
+
+def _present(module: torch.nn.Module) -> list[str]:
+    """The buffers that a module has."""
+    return [key for key, buffer in module._buffers.items() if buffer is not None]
 
 
 def _ids(optimizer: torch.optim.Optimizer) -> list[list[int]]:

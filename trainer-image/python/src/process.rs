@@ -15,6 +15,7 @@ use roundhouse_contract::environment::{
 use roundhouse_contract::{ExitCode, Reason};
 use roundhouse_elastic::Machine;
 use roundhouse_member::failure::Ending;
+use roundhouse_member::launch::Source;
 use roundhouse_member::lobby;
 use roundhouse_member::membership::MembershipWatch;
 use roundhouse_member::report::files::RunFiles;
@@ -92,6 +93,7 @@ impl Process {
             })
         };
         let launch = launch.and_then(|launch| launch.with_settings(variable));
+        let launch = launch.map(in_place);
         let launch = launch.map_err(|error| {
             let code = ExitCode::ConfigInvalid;
             process::fail_early(code, &error.to_string(), variable);
@@ -390,6 +392,25 @@ fn failed_early(failure: Failure) -> PyErr {
     let Ending { code, words, .. } = failure.ending();
     process::fail_early(code, &words, variable);
     raised(failure)
+}
+
+/// The launch with absolute paths: a script may change its directory.
+fn in_place(mut launch: Launch) -> Launch {
+    let fix = |path: &mut PathBuf| {
+        if let Ok(absolute) = std::path::absolute(&*path) {
+            *path = absolute;
+        }
+    };
+    if let Some(checkpoint) = &mut launch.checkpoint {
+        fix(&mut checkpoint.dir);
+    }
+    if let Some(run_dir) = &mut launch.run_dir {
+        fix(run_dir);
+    }
+    if let Source::Membership { file, .. } = &mut launch.source {
+        fix(file);
+    }
+    launch
 }
 
 fn internal(words: &str) -> Failure {

@@ -21,6 +21,8 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub const FILE: &str = "manifest.json";
 /// Name of the manifest that is about to replace it.
 pub const DRAFT: &str = "manifest.json.partial";
+/// Between the items of a setting that is a list.
+const LIST_SEPARATOR: &str = "; ";
 /// A larger file is not a manifest.
 const MAX_BYTES: u64 = 1 << 30;
 
@@ -193,10 +195,23 @@ impl Identity {
             .or_else(|| {
                 saved.settings.iter().find_map(|(field, before)| {
                     let now = self.settings.get(field)?;
-                    named(field, before.clone(), now.clone())
+                    let (before, now) = first_difference(before, now);
+                    named(field, before, now)
                 })
             })
     }
+}
+
+/// Of two lists, such as the structures of an object, their first items that differ.
+fn first_difference(before: &str, now: &str) -> (String, String) {
+    let end = std::iter::once("nothing more");
+    let mut pairs = before
+        .split(LIST_SEPARATOR)
+        .chain(end.clone())
+        .zip(now.split(LIST_SEPARATOR).chain(end));
+    let differing = pairs.find(|(before, now)| before != now);
+    let (before, now) = differing.unwrap_or((before, now));
+    (before.to_owned(), now.to_owned())
 }
 
 impl Manifest {
@@ -322,6 +337,10 @@ mod tests {
             (with(&[("model.heads", "12")]), None),
             (with(&[]), None),
             (with(&[("model.heads", "8")]), Some("model.heads 8")),
+            (
+                with(&[("model.heads", "12; x.a: a number; x.b: a number")]),
+                Some("model.heads x.a: a number, this has nothing more"),
+            ),
         ] {
             let found = now.difference(&saved);
             assert_eq!(found.is_some(), expected.is_some(), "{found:?}");

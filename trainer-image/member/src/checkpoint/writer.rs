@@ -1,6 +1,8 @@
 //! The thread that writes: training continues meanwhile, however slow the volume is.
 
+use std::any::Any;
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -81,6 +83,37 @@ pub(super) enum Done {
     NotTidied(Trouble),
     /// The file system cannot do what a save needs.
     Refused(Trouble),
+    /// The thread panicked over a job; it takes the next one.
+    Panicked {
+        /// The job.
+        task: Task,
+        /// What it said.
+        words: String,
+    },
+}
+
+/// A job, without what it consists of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Task {
+    /// [`Job::Write`] of a save.
+    Write(u64),
+    /// [`Job::Complete`] of a save.
+    Complete(u64),
+    /// [`Job::Discard`].
+    Discard,
+    /// [`Job::Survey`].
+    Survey,
+}
+
+impl From<&Job> for Task {
+    fn from(job: &Job) -> Self {
+        match job {
+            Job::Write { save, .. } => Self::Write(*save),
+            Job::Complete { save, .. } => Self::Complete(*save),
+            Job::Discard(..) => Self::Discard,
+            Job::Survey(_) => Self::Survey,
+        }
+    }
 }
 
 /// Why a checkpoint whose parts are durable is not complete.
@@ -121,10 +154,23 @@ pub(super) fn start(
         .name("checkpoints".to_owned())
         .spawn(move || {
             for job in todo {
-                thread.run(job);
+                let task = Task::from(&job);
+                let done = catch_unwind(AssertUnwindSafe(|| thread.run(job)));
+                if let Err(panic) = done {
+                    // Without a word the volume would seem to be silent.
+                    let words = words_of(&*panic);
+                    thread.tell(Done::Panicked { task, words });
+                }
             }
         })?;
     Ok((jobs, results))
+}
+
+fn words_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    let text = text.unwrap_or_else(|| "no words".to_owned());
+    format!("the thread that writes checkpoints panicked: {text}")
 }
 
 struct Thread {

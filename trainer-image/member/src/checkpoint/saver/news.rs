@@ -6,7 +6,7 @@ use roundhouse_contract::BestCheckpoint;
 use roundhouse_elastic::saving::Stage;
 
 use super::Saver;
-use crate::checkpoint::writer::{Done, Incomplete};
+use crate::checkpoint::writer::{Done, Incomplete, Task};
 use crate::ledger::Unwritten;
 
 /// What there is to report.
@@ -125,9 +125,116 @@ impl Saver {
                 self.is_discarding = false;
                 None
             }
+            Done::Panicked { task, words } => {
+                self.forget(task);
+                Some(News::Failed(words))
+            }
             Done::NotTidied(trouble) | Done::Refused(trouble) => {
                 Some(News::Failed(trouble.to_string()))
             }
+        }
+    }
+    /// The thread panicked over a task: it has failed.
+    fn forget(&mut self, task: Task) {
+        match task {
+            Task::Write(save) => {
+                // The memory of the snapshot is gone.
+                self.buffers.push(None);
+                if let Some(flight) = self.flight.as_mut().filter(|flight| flight.save == save) {
+                    flight.stage = Stage::Failed;
+                }
+            }
+            Task::Complete(save) => {
+                self.flight.take_if(|flight| flight.save == save);
+                self.newest_step = None;
+            }
+            Task::Discard => self.is_discarding = false,
+            Task::Survey => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use roundhouse_contract::environment::CheckpointEnvironment;
+    use roundhouse_elastic::{Digest, Head};
+    use safetensors::Dtype;
+
+    use super::*;
+    use crate::checkpoint::Directory;
+    use crate::failure::Failure;
+    use crate::state::{Record, Snapshot, State, Table};
+
+    /// A state whose copies cannot be read.
+    #[derive(Debug)]
+    struct Broken;
+
+    impl Snapshot for Broken {
+        fn bytes(&mut self) -> Result<&[u8], Failure> {
+            panic!("no such byte")
+        }
+    }
+
+    impl State for Broken {
+        fn table(&self) -> Result<Table, Failure> {
+            Ok(Table::from(vec![Record {
+                name: "w".to_owned(),
+                dtype: Dtype::U8,
+                shape: vec![4],
+                bytes: 4,
+            }]))
+        }
+
+        fn copy_out(&self, _: Range<u64>, _: &mut [u8]) -> Result<(), Failure> {
+            Ok(())
+        }
+
+        fn snapshot(
+            &self,
+            _: Range<u64>,
+            _: Option<Box<dyn Snapshot>>,
+        ) -> Result<Box<dyn Snapshot>, Failure> {
+            Ok(Box::new(Self))
+        }
+
+        fn copy_in(&mut self, _: u64, _: &[u8]) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_writing_thread_that_panics_is_told_at_once_and_writes_the_next_save() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = CheckpointEnvironment {
+            dir: folder.path().to_owned(),
+            every_steps: None,
+            every_seconds: None,
+            keep: 2,
+            best: None,
+            job_uid: None,
+        };
+        let directory = Directory::new(settings.dir.clone());
+        let mut saver = Saver::start(&settings, &directory, Broken.table().unwrap()).unwrap();
+        for step in 1..=5 {
+            let head = Head {
+                generation: 1,
+                step,
+                hash: Digest::of(&[]),
+            };
+            saver.begin(&head, 1, 0, 1, &Broken).unwrap();
+            let begun = Instant::now();
+            let news = loop {
+                let news = saver.poll();
+                if !news.is_empty() || begun.elapsed() > Duration::from_secs(10) {
+                    break news;
+                }
+                std::thread::yield_now();
+            };
+            let words = "the thread that writes checkpoints panicked: no such byte";
+            assert_eq!(news, [News::Failed(words.to_owned())]);
+            assert_eq!(saver.stage(), Stage::Failed);
         }
     }
 }
