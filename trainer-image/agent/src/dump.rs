@@ -49,17 +49,24 @@ fn status(directory: &Path) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
+/// Whether a signal has stopped a process. One that a debugger holds has another state.
+#[must_use]
+pub fn is_stopped(directory: &Path) -> bool {
+    let text = read(directory, "status").unwrap_or_default();
+    state(&text).starts_with('T')
+}
+
+fn state(status: &str) -> &str {
+    let mut lines = status.lines();
+    let state = lines.find_map(|line| line.strip_prefix("State:"));
+    state.unwrap_or_default().trim()
+}
+
 /// Name, state and place of a thread, then its kernel stack if it may be read.
 fn thread(directory: &Path) -> Vec<String> {
     let id = directory.file_name().unwrap_or_default().to_string_lossy();
     let text = |file| read(directory, file).unwrap_or_default().trim().to_owned();
-    let status = text("status");
-    let state = status
-        .lines()
-        .find_map(|line| line.strip_prefix("State:"))
-        .unwrap_or_default()
-        .trim();
-    let mut line = format!("thread {id} {}: {state}", text("comm"));
+    let mut line = format!("thread {id} {}: {}", text("comm"), state(&text("status")));
     match text("wchan").as_str() {
         "" | "0" => {}
         place => {
@@ -79,6 +86,11 @@ fn read(directory: &Path, file: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+    use std::time::{Duration, Instant};
+
+    use rustix::process::{Pid, Signal, kill_process};
+
     use super::*;
 
     #[test]
@@ -92,5 +104,25 @@ mod tests {
             "{lines:?}"
         );
         assert_eq!(process(Path::new("/proc/nonexistent")), [""]);
+    }
+
+    #[test]
+    fn a_process_is_stopped_from_a_signal_to_the_next() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let directory = PathBuf::from(format!("/proc/{}", child.id()));
+        let pid = Pid::from_child(&child);
+        for (signal, stopped) in [(Signal::STOP, true), (Signal::CONT, false)] {
+            kill_process(pid, signal).unwrap();
+            let begun = Instant::now();
+            while is_stopped(&directory) != stopped {
+                assert!(begun.elapsed() < Duration::from_secs(20));
+                std::thread::yield_now();
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

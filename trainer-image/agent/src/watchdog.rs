@@ -3,7 +3,8 @@
 //!
 //! A sign of progress is any change of phase, generation or step. For a process that loads or saves a checkpoint it is
 //! any byte of it, too, but not in training, where a save must not hide a hang. How long may pass without one is
-//! learned from the longest span seen in the same phase ([`limits`]). Time counts only while the
+//! learned from the longest span seen in the same phase ([`limits`]). A process that a signal has stopped is not busy, so it is given
+//! no longer than the least of these limits. Time counts only while the
 //! watchdog itself looks: what passes between two looks is capped, so that a suspended machine or a
 //! stopped agent does not count a process as hung.
 
@@ -21,6 +22,17 @@ pub const INTERVAL: Duration = Duration::from_millis(500);
 /// Most time that counts between two looks.
 const MOST_BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 
+/// What is seen of a process that runs.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Which.
+    pub local_rank: u32,
+    /// What it said last.
+    pub status: Option<RankStatus>,
+    /// Whether a signal has stopped it.
+    pub is_stopped: bool,
+}
+
 /// A process that makes no progress.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stall {
@@ -28,6 +40,8 @@ pub struct Stall {
     pub local_rank: u32,
     /// For how long.
     pub idle: Duration,
+    /// Whether a signal has stopped it for as long.
+    pub is_stopped: bool,
     /// The longest span of this phase before, if there was one.
     pub longest: Option<Duration>,
     /// What it said last.
@@ -47,6 +61,7 @@ pub struct Watchdog {
 struct Watched {
     status: Option<RankStatus>,
     idle: Duration,
+    stopped: Duration,
     spans: Spans,
 }
 
@@ -74,15 +89,25 @@ impl Watchdog {
     pub fn look(
         &mut self,
         now: Instant,
-        processes: impl IntoIterator<Item = (u32, Option<RankStatus>)>,
+        processes: impl IntoIterator<Item = Seen>,
     ) -> Option<Stall> {
         let passed = self.looked_at.replace(now).map_or(Duration::ZERO, |then| {
             now.saturating_duration_since(then).min(MOST_BETWEEN_LOOKS)
         });
         let mut stalls = Vec::new();
-        for (local_rank, status) in processes {
+        for Seen {
+            local_rank,
+            status,
+            is_stopped,
+        } in processes
+        {
             let watched = self.watched.entry(local_rank).or_default();
             watched.see(status, passed);
+            watched.stopped = if is_stopped {
+                watched.stopped + passed
+            } else {
+                Duration::ZERO
+            };
             stalls.extend(watched.stall(local_rank, &self.limits));
         }
         stalls.into_iter().max_by_key(|stall| stall.idle)
@@ -92,6 +117,7 @@ impl Watchdog {
     pub fn excuse_all(&mut self) {
         for watched in self.watched.values_mut() {
             watched.idle = Duration::ZERO;
+            watched.stopped = Duration::ZERO;
         }
     }
 
@@ -127,11 +153,15 @@ impl Watched {
         let phase = phase_of(self.status.as_ref());
         let longest = self.spans.now.get(name(phase)).copied();
         let before = self.spans.before.get(name(phase)).copied();
-        let limit = limits.of(phase, longest, before)?;
-        let limit = limit.max(patience(self.status.as_ref()).unwrap_or_default());
-        (self.idle > limit).then(|| Stall {
+        let limit = limits.of(phase, longest, before);
+        let patience = patience(self.status.as_ref()).unwrap_or_default();
+        let is_idle = limit.is_some_and(|limit| self.idle > limit.max(patience));
+        // Whatever it would do: it cannot answer its peers, and they would wait for it in each generation.
+        let is_stopped = limits.policy != Policy::Off && self.stopped > limits::FLOOR;
+        (is_stopped || is_idle).then(|| Stall {
             local_rank,
-            idle: self.idle,
+            idle: if is_stopped { self.stopped } else { self.idle },
+            is_stopped,
             longest,
             status: self.status.clone(),
         })
@@ -211,6 +241,7 @@ impl Stall {
     fn sentence(&self) -> String {
         let (phase, idle) = (phase_of(self.status.as_ref()), seconds(self.idle));
         let what = match (phase, self.longest) {
+            _ if self.is_stopped => format!("a signal has stopped it for {idle}"),
             (Phase::Training, Some(longest)) => {
                 format!(
                     "no step for {idle} (longest step so far {})",

@@ -10,7 +10,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use super::processes::Processes;
 use crate::dump;
 use crate::say::say;
-use crate::watchdog::{self, Stall, Watchdog};
+use crate::watchdog::{self, Seen, Stall, Watchdog};
 
 /// Processes that hang are not waited for as long as those that are asked to leave.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -59,8 +59,12 @@ impl Watch {
         processes: &Processes,
         status: impl Fn(u32) -> Option<RankStatus>,
     ) -> Option<Stall> {
-        let said = processes.running().map(|(_, local)| (local, status(local)));
-        let stall = self.watchdog.look(std::time::Instant::now(), said);
+        let seen = processes.running().map(|(pid, local_rank)| Seen {
+            local_rank,
+            status: status(local_rank),
+            is_stopped: dump::is_stopped(&proc_of(pid)),
+        });
+        let stall = self.watchdog.look(std::time::Instant::now(), seen);
         if let Err(error) = try_to_write(&self.run_dir) {
             self.watchdog.excuse_all();
             if !std::mem::replace(&mut self.has_warned, true) {

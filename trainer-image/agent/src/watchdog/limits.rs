@@ -7,7 +7,7 @@ use roundhouse_contract::{Phase, environment::CollectiveTimeouts};
 /// How many times the longest span so far a span may take.
 const FACTOR: u32 = 5;
 /// Least time of a learned limit.
-const FLOOR: Duration = Duration::from_secs(30);
+pub(super) const FLOOR: Duration = Duration::from_secs(30);
 /// Before anything is learned: the first step loads, allocates and tunes.
 const UNLEARNED: Duration = Duration::from_secs(300);
 /// Data may have to be indexed, a large test split to be evaluated, a large state to be written.

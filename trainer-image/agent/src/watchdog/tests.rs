@@ -21,6 +21,14 @@ fn training(step: u64) -> RankStatus {
     status(Phase::Training, 1, step)
 }
 
+const fn seen(local_rank: u32, status: Option<RankStatus>) -> Seen {
+    Seen {
+        local_rank,
+        status,
+        is_stopped: false,
+    }
+}
+
 /// One process, looked at once a second.
 struct Watch {
     dog: Watchdog,
@@ -51,7 +59,7 @@ impl Watch {
     fn says(&mut self, status: &RankStatus, seconds: u32) -> Option<(u32, Stall)> {
         (1..=seconds).find_map(|second| {
             self.now += SECOND;
-            let stall = self.dog.look(self.now, [(0, Some(status.clone()))]);
+            let stall = self.dog.look(self.now, [seen(0, Some(status.clone()))]);
             stall.map(|stall| (second, stall))
         })
     }
@@ -160,7 +168,7 @@ fn a_process_that_has_said_nothing_is_preparing() {
     let mut stall = None;
     for _ in 0..1_900 {
         watch.now += SECOND;
-        stall = stall.or(watch.dog.look(watch.now, [(1, None)]));
+        stall = stall.or(watch.dog.look(watch.now, [seen(1, None)]));
     }
     assert_eq!(
         stall.unwrap().message().message,
@@ -254,7 +262,7 @@ fn of_several_the_one_that_is_idle_longest_is_named() {
         let late = training(u64::from(second >= 3));
         stall = stall.or(watch
             .dog
-            .look(watch.now, [(0, Some(late)), (1, Some(training(0)))]));
+            .look(watch.now, [seen(0, Some(late)), seen(1, Some(training(0)))]));
     }
     assert_eq!(stall.unwrap().local_rank, 1);
 }
@@ -292,4 +300,46 @@ fn a_process_that_asks_for_patience_has_as_much_and_nothing_is_learned_from_it()
     watch.steps(3, 1);
     assert_eq!(watch.says(&asks(3, 2), 1), None);
     assert_eq!(watch.limit(&status(Phase::Evaluating, 1, 4)), Some(1_802));
+}
+
+/// It cannot answer its peers, and they would wait for it in each generation.
+#[test]
+fn a_process_that_a_signal_has_stopped_hangs_in_whatever_phase_it_is() {
+    for phase in [
+        Phase::Training,
+        Phase::Lobby,
+        Phase::Stranded,
+        Phase::Preparing,
+    ] {
+        for (policy, expected) in [(Policy::Auto, Some(31)), (Policy::Off, None)] {
+            let mut watch = Watch::new(policy);
+            watch.dog.limits.runs_script = true;
+            watch.dog.look(watch.now, [seen(0, None)]);
+            let stalls = (1..=60).find_map(|second| {
+                watch.now += SECOND;
+                let stopped = Seen {
+                    is_stopped: true,
+                    ..seen(0, Some(status(phase, 1, 9)))
+                };
+                let stall = watch.dog.look(watch.now, [stopped])?;
+                Some((second, stall))
+            });
+            assert_eq!(stalls.as_ref().map(|(second, _)| *second), expected);
+            let words = stalls.map(|(_, stall)| stall.message().message);
+            assert!(words.is_none_or(|words| words.contains("a signal has stopped it")));
+        }
+    }
+}
+
+#[test]
+fn a_process_that_continues_in_time_does_not_hang() {
+    let mut watch = Watch::new(Policy::Auto);
+    for second in 0..100 {
+        watch.now += SECOND;
+        let stopped = Seen {
+            is_stopped: second % 30 != 0,
+            ..seen(0, Some(status(Phase::Lobby, 0, 0)))
+        };
+        assert_eq!(watch.dog.look(watch.now, [stopped]), None);
+    }
 }
