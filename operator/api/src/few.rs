@@ -15,7 +15,7 @@ pub(crate) const MAX_ENTRIES: usize = 1_024;
 pub(crate) const MAX_ITEMS: usize = 64;
 
 /// Labels and annotations that the operator reads. They are kept however many others there are.
-const READ: [&str; 9] = [
+const READ: [&str; 10] = [
     labels::MANAGED_BY,
     labels::JOB_NAME,
     labels::JOB_UID,
@@ -25,6 +25,7 @@ const READ: [&str; 9] = [
     labels::MEMBERSHIP,
     labels::EARLIER,
     labels::BUILT_FROM,
+    gang::KUEUE_RETRIABLE,
 ];
 
 /// Some entries of a map of strings.
@@ -51,8 +52,7 @@ impl<'de> Visitor<'de> for FewEntries {
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
         while let Some(key) = map.next_key::<String>()? {
-            let is_read = READ.contains(&&*key) || key == gang::KUEUE_RETRIABLE;
-            if is_read || self.number < MAX_ENTRIES {
+            if READ.contains(&&*key) || self.number < MAX_ENTRIES {
                 self.kept.insert(key, map.next_value()?);
             } else {
                 map.next_value::<IgnoredAny>()?;

@@ -1,28 +1,36 @@
-//! Wrapper types that `kube` treats as the resource in one of their fields.
+//! Types that `kube` treats as another resource, because they hold it or a part of it.
+
+/// The items of a [`kube::Resource`] that name its kind: those of another resource.
+#[macro_export]
+macro_rules! resource_names {
+    ($known:ty) => {
+        type DynamicType = <$known as ::kube::Resource>::DynamicType;
+        type Scope = <$known as ::kube::Resource>::Scope;
+
+        fn kind(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
+            <$known as ::kube::Resource>::kind(dt)
+        }
+
+        fn group(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
+            <$known as ::kube::Resource>::group(dt)
+        }
+
+        fn version(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
+            <$known as ::kube::Resource>::version(dt)
+        }
+
+        fn plural(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
+            <$known as ::kube::Resource>::plural(dt)
+        }
+    };
+}
 
 /// Implements [`kube::Resource`] for a type by a field of it: `resource_by!(Guarded, TrainingJob, job)`.
 #[macro_export]
 macro_rules! resource_by {
     ($type:ty, $known:ty, $field:tt) => {
         impl ::kube::Resource for $type {
-            type DynamicType = <$known as ::kube::Resource>::DynamicType;
-            type Scope = <$known as ::kube::Resource>::Scope;
-
-            fn kind(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
-                <$known as ::kube::Resource>::kind(dt)
-            }
-
-            fn group(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
-                <$known as ::kube::Resource>::group(dt)
-            }
-
-            fn version(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
-                <$known as ::kube::Resource>::version(dt)
-            }
-
-            fn plural(dt: &Self::DynamicType) -> ::std::borrow::Cow<'_, str> {
-                <$known as ::kube::Resource>::plural(dt)
-            }
+            $crate::resource_names!($known);
 
             fn meta(&self) -> &::kube::api::ObjectMeta {
                 ::kube::Resource::meta(&self.$field)

@@ -13,9 +13,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use serde_path_to_error::{Path, Segment};
 
-use crate::metadata::WithMetadata;
 use crate::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
 
+use self::size::Raw;
 pub use self::size::{MAX_SPEC_BYTES, MAX_SPEC_VALUES};
 
 mod size;
@@ -103,19 +103,19 @@ struct Body {
 }
 
 fn parse(text: &str) -> Result<Guarded, serde_json::Error> {
-    let WithMetadata { metadata } = serde_json::from_str(text)?;
-    let too_many = metadata.excess_labels().map(size::excess_of_labels);
-    let mut metadata = ObjectMeta::from(metadata);
-    if too_many.is_some() {
-        metadata.labels = None;
-    }
-    let (Body { spec, status }, unreadable) = match size::cut(text)? {
+    let raw: Raw<'_> = serde_json::from_str(text)?;
+    let (Body { spec, status }, unreadable) = match raw.cut()? {
         Some((body, too_large)) => read(body, Some(too_large))?,
         None => match serde_json::from_str(text) {
             Ok(body) => (body, None),
-            Err(_) => read(size::body(text)?, None)?,
+            Err(_) => read(raw.body()?, None)?,
         },
     };
+    let too_many = raw.metadata.excess_labels().map(size::excess_of_labels);
+    let mut metadata = ObjectMeta::from(raw.metadata);
+    if too_many.is_some() {
+        metadata.labels = None;
+    }
     let job = TrainingJob {
         metadata,
         spec,

@@ -1,12 +1,10 @@
 //! A node as the watch parses it: its name, whether it is cordoned, and its taints. The images and volumes that a node lists take
 //! a hundred times as much memory.
 
-use std::borrow::Cow;
-
 use k8s_openapi::api::core::v1::Node as FullNode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use kube::core::ClusterResourceScope;
+use roundhouse_api::resource_names;
 use serde::{Deserialize, Deserializer};
 
 /// Taints of autoscalers, which do not cordon a node before they remove it.
@@ -78,24 +76,7 @@ impl<'de> Deserialize<'de> for WatchedNode {
 }
 
 impl Resource for WatchedNode {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        FullNode::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        FullNode::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        FullNode::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        FullNode::plural(&())
-    }
+    resource_names!(FullNode);
 
     fn meta(&self) -> &ObjectMeta {
         &self.metadata

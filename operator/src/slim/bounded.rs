@@ -1,11 +1,10 @@
 //! A Service, NetworkPolicy or PodGroup as it is watched. Users who may create them can give them the operator's labels and 1.4 MiB
 //! of empty ports, which take 30 times as much as Rust structs. One that is larger than what the operator makes is not parsed.
 
-use std::borrow::Cow;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use roundhouse_api::metadata::WithMetadata;
+use roundhouse_api::resource_names;
 use serde::de::{self, DeserializeOwned};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -39,24 +38,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Bounded<K> {
 }
 
 impl<K: Resource> Resource for Bounded<K> {
-    type DynamicType = K::DynamicType;
-    type Scope = K::Scope;
-
-    fn kind(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::kind(dt)
-    }
-
-    fn group(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::group(dt)
-    }
-
-    fn version(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::version(dt)
-    }
-
-    fn plural(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::plural(dt)
-    }
+    resource_names!(K);
 
     fn meta(&self) -> &ObjectMeta {
         &self.metadata

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::Unreadable;
 use crate::few::MAX_ENTRIES;
+use crate::metadata::Metadata;
 
 /// Most bytes of a job's `spec`, as JSON. A spec of 256 variables and 64 volumes has about 40 KiB.
 pub const MAX_SPEC_BYTES: usize = 256 * 1024;
@@ -21,9 +22,11 @@ const MAX_FIELD_VALUES: usize = 1_024;
 /// A JSON object whose values have not been parsed.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
-/// A job without its metadata, before it is parsed.
+/// A job whose spec and status are not parsed.
 #[derive(Deserialize)]
-struct Raw<'a> {
+pub(super) struct Raw<'a> {
+    #[serde(default)]
+    pub(super) metadata: Metadata,
     #[serde(borrow, default)]
     spec: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -31,37 +34,36 @@ struct Raw<'a> {
 }
 
 impl Raw<'_> {
+    /// The job without its metadata.
+    ///
+    /// # Errors
+    /// Its JSON cannot be parsed.
+    pub(super) fn body(&self) -> Result<Value, serde_json::Error> {
+        let spec = self.spec.map(|spec| serde_json::from_str(spec.get()));
+        self.with_spec(&spec.transpose()?.unwrap_or_default())
+    }
+
+    /// Of a job whose spec is too large: what is kept of it beside its metadata, and the words that say so. `None`: it is not too
+    /// large.
+    ///
+    /// # Errors
+    /// Its JSON cannot be parsed.
+    pub(super) fn cut(&self) -> Result<Option<(Value, Unreadable)>, serde_json::Error> {
+        let Some(spec) = self.spec else {
+            return Ok(None);
+        };
+        let Some(too_large) = excess_of_spec(spec.get()) else {
+            return Ok(None);
+        };
+        let body = self.with_spec(&small_fields(spec)?)?;
+        Ok(Some((body, too_large)))
+    }
+
     fn with_spec(&self, spec: &Value) -> Result<Value, serde_json::Error> {
         let status = self.status.map(|status| serde_json::from_str(status.get()));
         let status: Option<Value> = status.transpose()?;
         Ok(json!({"spec": spec, "status": status}))
     }
-}
-
-/// A job without its metadata.
-///
-/// # Errors
-/// The text is no JSON object.
-pub(super) fn body(text: &str) -> Result<Value, serde_json::Error> {
-    let raw: Raw<'_> = serde_json::from_str(text)?;
-    let spec = raw.spec.map(|spec| serde_json::from_str(spec.get()));
-    raw.with_spec(&spec.transpose()?.unwrap_or_default())
-}
-
-/// Of a job whose spec is too large: what is kept of it beside its metadata, and the words that say so. `None`: it is not too large.
-///
-/// # Errors
-/// The text is no JSON object.
-pub(super) fn cut(text: &str) -> Result<Option<(Value, Unreadable)>, serde_json::Error> {
-    let raw: Raw<'_> = serde_json::from_str(text)?;
-    let Some(spec) = raw.spec else {
-        return Ok(None);
-    };
-    let Some(too_large) = excess_of_spec(spec.get()) else {
-        return Ok(None);
-    };
-    let body = raw.with_spec(&small_fields(spec)?)?;
-    Ok(Some((body, too_large)))
 }
 
 fn excess_of_spec(spec: &str) -> Option<Unreadable> {
