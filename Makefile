@@ -1,4 +1,4 @@
-# The commands a person needs. `make help` lists them.
+# The commands of this repository. `make help` lists them in groups: `##@` starts a group, `##` describes a target.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -11,127 +11,135 @@ export NAMESPACE ?= default
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  CLUSTER=current IMAGE_REPO=registry/path: demo and install use your kubeconfig and registry"
-	@echo "  NODES=3: make cluster with three real nodes"
+	@echo "CLUSTER=current IMAGE_REPO=registry/path: demo and install use your kubeconfig and registry."
+	@echo "A newcomer starts with make try, then make test; CONTRIBUTING.md has the conventions."
+
+##@ Use
 
 .PHONY: try
-try: ## Train a real model on this machine: no cluster, no root (FILE=another.yaml ARGS="--dir DIR")
+try: ## Train a real model on this machine, without a cluster and without root (FILE=another.yaml ARGS="--dir DIR")
 	@tests/support/make/try
 
 .PHONY: demo
-demo: ## Train a real model on a real cluster, from nothing (add CLUSTER=current for yours)
+demo: ## Create a cluster, install Roundhouse and train a model on it (CLUSTER=current for yours)
 	@tests/support/make/demo
 
-.PHONY: test
-test: ## Everything CI runs
-	@tests/support/make/test
-
-.PHONY: test-long
-test-long: ## What is too long for make test: cluster tests of optimized images, a thousand faults in each job (three hours)
-	@tests/support/make/test-long
-
-.PHONY: test-python
-test-python: ## The Python package with PyTorch: processes that are killed, stopped, added (fetches 3 GB the first time)
-	@tests/support/make/python
-
-.PHONY: test-cases
-test-cases: ## Situations that users met, a folder each in tests/cases (needs what make test builds; ARGS=13- for one)
-	@tests/support/make/cases $(ARGS)
-
-.PHONY: test-ui
-test-ui: ## The page of kubectl roundhouse ui in Chromium (PICTURES=docs/pictures takes those of the docs)
-	@tests/support/make/test-ui
-
 .PHONY: cluster
-cluster: ## Bring up the local Kubernetes cluster (NODES=1)
+cluster: ## Start the local Kubernetes cluster (NODES=3 for three real nodes)
 	@tests/support/make/cluster
 
 .PHONY: install
-install: ## Build the images and helm install Roundhouse
+install: ## Build the images and helm install Roundhouse into the cluster
 	@tests/support/make/install
 
-.PHONY: images
-images: ## Build the operator's and the trainer's image
-	@tests/support/make/images
-
 .PHONY: cluster-down
-cluster-down: ## Remove the local cluster, and all it started
+cluster-down: ## Remove the local cluster and all it started
 	@tests/cluster/cluster down
 
-.PHONY: bench
-bench: ## Print the figures of docs/measured.md (needs a few minutes)
-	@tests/support/make/bench
-
-.PHONY: bench-cold
-bench-cold: ## How long make try and make demo take with nothing downloaded or built (half an hour; WHAT=try for one)
-	@tests/support/make/bench-cold
-
-.PHONY: bench-elastic
-bench-elastic: ## Recovery and growth beside torchrun's, on this machine (30 min; fetches 3 GB the first time)
-	@tests/support/make/bench-elastic
-
-.PHONY: bench-join
-bench-join: ## How long a worker with a large state takes to join over links of a limited rate (2 min; root; ARGS="--mib 1024 --rate 1gbit")
-	@tests/support/make/bench-join
-
-.PHONY: bench-operator
-bench-operator: ## What the operator costs with many jobs and with large ones, beside JobSet and Kubeflow Trainer (30 min; ARGS="--pods 6400")
-	@tests/support/make/bench-operator
-
-.PHONY: bench-python
-bench-python: ## What the Python package adds to a step of plain DDP, on this machine (13 min; fetches 3 GB the first time)
-	@tests/support/make/bench-python
-
-.PHONY: bench-trainer
-bench-trainer: ## Steps per second beside PyTorch's, on this machine (40 min; fetches 3 GB the first time)
-	@tests/support/make/bench-trainer
-
-.PHONY: gpu-bundle
-gpu-bundle: ## The trainer for tests/gpu/run on a machine with an NVIDIA GPU (fetches 2.5 GB the first time)
-	@tests/support/make/gpu-bundle
-
-.PHONY: fuzz
-fuzz: ## Random bytes for everything that reads what others wrote (TARGETS="idx ledger" RUNS=1000000; hours without)
-	@tests/support/make/fuzz
-
-.PHONY: deny
-deny: ## Licences, sources and known vulnerabilities of the dependencies
-	@tests/support/make/deny
+.PHONY: images
+images: ## Build the images of operator and trainer (CLUSTER=current pushes them; VARIANT=cuda for GPUs)
+	@tests/support/make/images
 
 .PHONY: wheel
 wheel: ## Build the Python package roundhouse as a wheel: target/wheels
 	@tests/support/make/wheel
 
-.PHONY: sbom
-sbom: ## What is in the images that make images has laid out, as CycloneDX: target/sbom (4 min the first time)
-	@tests/support/make/sbom
+.PHONY: gpu-bundle
+gpu-bundle: ## Pack the trainer and tests/gpu/run for a machine with an NVIDIA GPU (fetches 2.5 GB the first time)
+	@tests/support/make/gpu-bundle
+
+##@ Develop
+
+.PHONY: test
+test: ## Run everything CI runs, least powerful layer first (an hour; Debian or Ubuntu, Rust, Go, root)
+	@tests/support/make/test
+
+.PHONY: test-long
+test-long: ## Run what is too long for make test: optimized images, a thousand faults in each job (three hours)
+	@tests/support/make/test-long
+
+.PHONY: test-python
+test-python: ## Test the Python package with PyTorch: processes are killed, stopped, added (fetches 3 GB the first time)
+	@tests/support/make/python
+
+.PHONY: test-cases
+test-cases: ## Replay situations that users met, a folder each in tests/cases (after make test; ARGS=13- for one)
+	@tests/support/make/cases $(ARGS)
+
+.PHONY: test-ui
+test-ui: ## Test the page of kubectl roundhouse ui in Chromium (PICTURES=docs/pictures takes the pictures of the docs)
+	@tests/support/make/test-ui
 
 .PHONY: lint
-lint: ## Format, clippy, shellcheck, generated files
+lint: ## Check format, clippy of every crate and feature, scripts and generated files, as make test does first
 	@tests/support/make/lint
 
+.PHONY: deny
+deny: ## Check licences, sources and known vulnerabilities of the dependencies
+	@tests/support/make/deny
+
+.PHONY: fuzz
+fuzz: ## Feed random bytes to every parser of foreign input (TARGETS="idx ledger" RUNS=1000000; hours without)
+	@tests/support/make/fuzz
+
+##@ Benchmark
+
+.PHONY: bench
+bench: ## Measure the figures of jobs and commands in docs/measured.md (a few minutes)
+	@tests/support/make/bench
+
+.PHONY: bench-cold
+bench-cold: ## Time make try and make demo with nothing downloaded or built (half an hour; WHAT=try for one)
+	@tests/support/make/bench-cold
+
+.PHONY: bench-elastic
+bench-elastic: ## Compare recovery and growth with torchrun and torchft (30 min; fetches 3 GB the first time)
+	@tests/support/make/bench-elastic
+
+.PHONY: bench-join
+bench-join: ## Time how long a worker with a large state takes to join over a slow link (2 min; root; ARGS="--mib 1024 --rate 1gbit")
+	@tests/support/make/bench-join
+
+.PHONY: bench-operator
+bench-operator: ## Compare the cost of many and of large jobs with JobSet and Kubeflow Trainer (30 min; ARGS="--pods 6400")
+	@tests/support/make/bench-operator
+
+.PHONY: bench-python
+bench-python: ## Measure what the Python package adds to a step of plain DDP (13 min; fetches 3 GB the first time)
+	@tests/support/make/bench-python
+
+.PHONY: bench-trainer
+bench-trainer: ## Compare steps per second with PyTorch's (40 min; fetches 3 GB the first time)
+	@tests/support/make/bench-trainer
+
+##@ Generate
+
+.PHONY: crds
+crds: ## Write the CustomResourceDefinition, and the chart's schema and table of values (after a change of the API)
+	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
+	@mkdir -p charts/roundhouse/files && cp crds/trainingjobs.yaml charts/roundhouse/files/crd.yaml
+	@tests/support/make/chart-reference
+
+.PHONY: docs-pages
+docs-pages: ## Write the pages that come from the sources: TrainingJob, plugin, failures, exit codes
+	@tests/support/make/docs-pages
+
 .PHONY: docs-reference
-docs-reference: ## Generate the page that lists the metrics
+docs-reference: ## Write the page that lists the metrics
 	@mkdir -p docs/reference target
 	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-tests --example metrics-page > target/metrics.md
 	@mv target/metrics.md docs/reference/metrics.md
 
-.PHONY: crds
-crds: ## Generate the CustomResourceDefinition, and the chart's schema and table of values
-	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
-	@mkdir -p charts/roundhouse/files && cp crds/trainingjobs.yaml charts/roundhouse/files/crd.yaml
-	@tests/support/make/chart-reference
+.PHONY: docs-pictures
+docs-pictures: ## Draw the dashboards of the docs with the recorded data of a run: tests/monitoring/recorded
+	@python3 tests/monitoring/pictures/make.py tests/monitoring/recorded docs/pictures
 
 .PHONY: docs
 docs: ## Build the documentation as a book: target/docs/book
 	@tests/support/make/docs
 
-.PHONY: docs-pictures
-docs-pictures: ## Draw the dashboards with the data of a run: tests/monitoring/recorded into docs/pictures
-	@python3 tests/monitoring/pictures/make.py tests/monitoring/recorded docs/pictures
-
-.PHONY: docs-pages
-docs-pages: ## Write the generated pages of docs/
-	@tests/support/make/docs-pages
+.PHONY: sbom
+sbom: ## List what is in the built images, as CycloneDX: target/sbom (after make images; 4 min the first time)
+	@tests/support/make/sbom
