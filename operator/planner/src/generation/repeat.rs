@@ -1,5 +1,5 @@
-//! Documents that may not have arrived: the kubelet misses a change of an annotation now and then (DESIGN.md, Operator). Any
-//! change of the pod makes it look, so the document is written once more.
+//! Membership documents that may not have arrived. The kubelet sometimes misses a change of an annotation: see
+//! docs/decisions/011-membership-documents.md. Any change of the pod makes it look again, so the document is written once more.
 
 use std::time::Duration;
 
