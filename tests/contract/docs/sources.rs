@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use roundhouse_tests::manifests::repository;
 
-use super::Page;
+use super::{Page, pages};
 
 /// The pages that name tests.
 const PAGES: [&str; 3] = ["DESIGN.md", "docs/cases.md", "docs/guarantees.md"];
@@ -93,13 +93,18 @@ fn every_case_has_a_test() {
 }
 
 #[test]
-fn every_path_that_the_design_names_exists() {
-    let text = Page::read("DESIGN.md").text;
-    let paths: Vec<String> = spans(&text).into_iter().filter(|it| is_path(it)).collect();
-    assert!(paths.len() > 50, "{}", paths.len());
-    for path in paths {
-        assert!(repository().join(&path).exists(), "{path}");
+fn every_path_that_the_design_and_its_decisions_name_exists() {
+    let mut named = pages();
+    named.retain(|page| page.path.starts_with("docs/decisions/"));
+    named.push(Page::read("DESIGN.md"));
+    let mut num_paths = 0;
+    for page in named {
+        for path in spans(&page.text).iter().filter(|it| is_path(it)) {
+            assert!(repository().join(path).exists(), "{}: {path}", page.path);
+            num_paths += 1;
+        }
     }
+    assert!(num_paths > 50, "{num_paths}");
 }
 
 #[test]
