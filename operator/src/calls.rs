@@ -81,7 +81,10 @@ fn is_transient(error: &CallError) -> bool {
     match error {
         CallError::Kube(kube::Error::Api(status)) => matches!(status.code, 429 | 500 | 502..=504),
         CallError::Kube(kube::Error::Service(_) | kube::Error::HyperError(_)) => true,
-        CallError::Deadline(_) | CallError::Pending(_) | CallError::Kube(_) => false,
+        CallError::Deadline(_)
+        | CallError::Pending(_)
+        | CallError::Undone(_)
+        | CallError::Kube(_) => false,
     }
 }
 

@@ -66,6 +66,9 @@ pub enum CallError {
     /// It has not answered yet, after this time; the call continues beside the reconciles.
     #[error("no answer yet after {} s", .0.as_secs())]
     Pending(Duration),
+    /// It accepted the write, and what it stores is something else: in these words.
+    #[error("{0}")]
+    Undone(String),
     /// It refused, or could not be reached.
     #[error(transparent)]
     Kube(#[from] kube::Error),
@@ -77,7 +80,7 @@ impl CallError {
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Kube(kube::Error::Api(status)) => Some(status.code),
-            Self::Kube(_) | Self::Deadline(_) | Self::Pending(_) => None,
+            Self::Kube(_) | Self::Deadline(_) | Self::Pending(_) | Self::Undone(_) => None,
         }
     }
 
@@ -100,7 +103,7 @@ impl CallError {
                 matches!(status.code, 404 | 409)
                     && !status.message.starts_with("admission webhook ")
             }
-            Self::Kube(_) | Self::Deadline(_) | Self::Pending(_) => false,
+            Self::Kube(_) | Self::Deadline(_) | Self::Pending(_) | Self::Undone(_) => false,
         }
     }
 }
@@ -131,6 +134,7 @@ impl Error {
             return self.refusal().map(Obstacle::Refused);
         };
         match source {
+            CallError::Undone(words) => return Some(Obstacle::Undone(words.clone())),
             CallError::Deadline(_) => {}
             CallError::Pending(elapsed) if *elapsed >= SLOW => {}
             CallError::Pending(_) | CallError::Kube(_) => {

@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod as FullPod;
+use kube::ResourceExt;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::Pod;
@@ -19,6 +19,7 @@ use crate::cache::Job;
 use crate::calls::call;
 use crate::context::Context;
 use crate::error::Error;
+use crate::metadata::OfKind;
 
 /// Clocks that differ by more than this many seconds are not those of one cluster.
 const MAX_CLOCK_SECONDS: u64 = 30;
@@ -65,10 +66,10 @@ pub async fn confirm(
     only_time: bool,
 ) -> Result<Confirmed, Error> {
     let (namespace, uid) = key;
-    let jobs: Api<TrainingJob> = Api::namespaced(context.client.clone(), namespace);
+    let jobs = OfKind::namespaced::<TrainingJob>(&context.client, namespace);
     let name = job.name_any();
-    let is_same = match call(|| jobs.get_metadata(&name)).await {
-        Ok(live) => live.resource_version() == job.resource_version(),
+    let is_same = match call(|| jobs.get(&name)).await {
+        Ok(live) => live.resource_version == job.metadata.resource_version,
         Err(error) if error.code() == Some(404) => false,
         Err(error) => return Err(Error::Confirm(error)),
     };
@@ -85,17 +86,17 @@ pub async fn confirm(
     if !is_same || (clock_off && only_time) {
         return Ok(confirmed(false));
     }
-    let pods: Api<FullPod> = Api::namespaced(context.client.clone(), namespace);
+    let pods = OfKind::namespaced::<FullPod>(&context.client, namespace);
     let (manager, ours) = (labels::MANAGED_BY, labels::FIELD_MANAGER);
     let of_job = format!("{manager}={ours},{}={uid}", labels::JOB_UID);
     let mut parameters = ListParams::default().labels(&of_job).limit(PAGE);
     let mut live = Vec::new();
     loop {
-        let page = call(|| pods.list_metadata(&parameters)).await;
+        let page = call(|| pods.list(&parameters)).await;
         let page = page.map_err(Error::Confirm)?;
-        let versions = page.items.iter();
-        live.extend(versions.map(|pod| (pod.name_any(), pod.resource_version())));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+        let versions = page.objects.into_iter();
+        live.extend(versions.map(|pod| (pod.name.unwrap_or_default(), pod.resource_version)));
+        match page.next {
             Some(token) => parameters = parameters.continue_token(&token),
             None => return Ok(confirmed(are_same(observed, live.into_iter()))),
         }

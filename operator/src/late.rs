@@ -1,13 +1,13 @@
 //! Whether the watch of pods is late: it does not show a pod that the operator has made, although it should by now.
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
 
 use crate::cache::Job;
 use crate::calls::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::expectations::{Seen, Written};
+use crate::metadata::OfKind;
 use crate::slim;
 
 /// Asks the API server for a pod that was made and is not seen: a plan without it would make another one. All other writes name
@@ -24,10 +24,10 @@ pub(crate) async fn is_late(
     let (Written::Pod(name), Seen::Absent | Seen::Gone(_)) = (write, seen) else {
         return Ok(false);
     };
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
-    match call(|| pods.get_metadata(name)).await {
+    let pods = OfKind::namespaced::<Pod>(&context.client, namespace);
+    match call(|| pods.get(name)).await {
         // One that has lost our labels is not watched.
-        Ok(live) => Ok(slim::is_child(&live.metadata, uid)),
+        Ok(live) => Ok(slim::is_child(&live, uid)),
         Err(error) if error.code() == Some(404) => Ok(false),
         Err(error) => Err(Error::Confirm(error)),
     }

@@ -28,6 +28,7 @@ mod leaving;
 pub mod lost_nodes;
 pub mod made_pods;
 pub mod mends;
+mod metadata;
 pub mod metered;
 pub mod metrics;
 pub mod observe;

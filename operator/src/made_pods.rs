@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::names;
 use roundhouse_planner::Action;
@@ -14,6 +14,7 @@ use crate::cache::Job;
 use crate::calls::call;
 use crate::context::Context;
 use crate::error::Error;
+use crate::metadata::OfKind;
 
 /// So long after the last one was made the pods of a job are forgotten.
 const FORGOTTEN: Duration = Duration::from_mins(1);
@@ -76,9 +77,9 @@ pub(crate) async fn job_is_gone(
     if !context.made_pods.has_any(key, pods) {
         return Ok(false);
     }
-    let jobs: Api<TrainingJob> = Api::namespaced(context.client.clone(), &key.0);
-    match call(|| jobs.get_metadata(&name)).await {
-        Ok(live) => Ok(live.uid() != job.uid() || live.metadata.deletion_timestamp.is_some()),
+    let jobs = OfKind::namespaced::<TrainingJob>(&context.client, &key.0);
+    match call(|| jobs.get(&name)).await {
+        Ok(live) => Ok(live.uid != job.uid() || live.deletion_timestamp.is_some()),
         Err(error) if error.code() == Some(404) => Ok(true),
         Err(error) => Err(Error::Confirm(error)),
     }

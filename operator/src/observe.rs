@@ -48,6 +48,7 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
         .observe(gang, key, &names::pod_group(job_name))?;
     Some(Observed {
         group,
+        group_writes: context.mends.of_group(key),
         status: job.status.clone().unwrap_or_default(),
         resource_version: job.metadata.resource_version.clone().unwrap_or_default(),
         service: presence(&context.services.of(key), &name, key, |harm| {

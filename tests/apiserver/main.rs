@@ -39,5 +39,6 @@ mod suspension;
 mod topology;
 mod troubles;
 mod ttl;
+mod undone;
 mod upgrade;
 mod versions;

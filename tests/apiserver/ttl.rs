@@ -1,11 +1,12 @@
 //! Jobs that are deleted some time after their end.
 
-use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
+use kube::api::{GetParams, Patch, PatchParams};
+use kube::core::request::Request;
+use kube::{Resource, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::stage::{NAMESPACE, SOON, Stage, job};
 
@@ -45,6 +46,40 @@ async fn a_job_that_has_ended_is_deleted_in_the_foreground_once_an_edit_says_so(
     now.unwrap();
     let deleted = is_deleted(&stage, NAMESPACE).await;
     assert_eq!(deleted.finalizers(), ["foregroundDeletion"]);
+    operator.stop().await;
+}
+
+/// Go reads the time and the client library does not. Before it deletes a job the operator reads the job's metadata.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_with_managed_fields_that_cannot_be_parsed_is_deleted_in_time() {
+    let stage = Stage::new().await;
+    let operator = stage.operator(None);
+    stage.apply(NAMESPACE, 1).await;
+    completes(&stage, NAMESPACE).await;
+    let path = TrainingJob::url_path(&(), Some(NAMESPACE));
+    let jobs = Request::new(path);
+    let change = async |patch: Value| -> Value {
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let request = jobs.patch("digits", &parameters, &patch).unwrap();
+        stage.client.request(request).await.unwrap()
+    };
+    let field = json!({
+        "manager": "m", "operation": "Update", "apiVersion": "roundhouse.dev/v1alpha1",
+        "time": "9999-12-31T23:59:59Z", "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:spec": {"f:backoffLimit": {}}},
+    });
+    change(json!({"metadata": {"managedFields": [field]}})).await;
+    let job = change(json!({"spec": {"ttlSecondsAfterFinished": 0}})).await;
+    let managed = job["metadata"]["managedFields"].to_string();
+    assert!(managed.contains("9999-12-31"), "{managed}");
+    until("the job is deleted", SOON, || async {
+        let get = jobs.get("digits", &GetParams::default())?;
+        let job: Value = stage.client.request(get).await?;
+        let deleted = job["metadata"]["deletionTimestamp"].as_str();
+        Ok(deleted.is_some().then_some(()))
+    })
+    .await
+    .unwrap();
     operator.stop().await;
 }
 

@@ -31,6 +31,8 @@ pub enum Version {
     Usual,
     /// 1.37 with the Workload API, which is in beta and off by default.
     WithGroups,
+    /// That of the cluster with mutating admission policies, which are in beta and off by default.
+    WithPolicies,
 }
 
 impl Version {
@@ -38,7 +40,7 @@ impl Version {
     #[must_use]
     pub fn program(self, name: &str) -> String {
         match self {
-            Self::Usual => name.to_owned(),
+            Self::Usual | Self::WithPolicies => name.to_owned(),
             Self::WithGroups => format!("{name}-with-groups"),
         }
     }
@@ -50,6 +52,10 @@ impl Version {
             Self::WithGroups => &[
                 "--feature-gates=GenericWorkload=true",
                 "--runtime-config=scheduling.k8s.io/v1beta1=true",
+            ],
+            Self::WithPolicies => &[
+                "--feature-gates=MutatingAdmissionPolicy=true",
+                "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
             ],
         }
     }

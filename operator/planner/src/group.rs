@@ -2,6 +2,8 @@
 
 use roundhouse_api::Gang;
 
+use crate::observed::Mend;
+
 /// What a gang scheduler is told of the workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodGroup {
@@ -52,6 +54,28 @@ pub enum ObservedGroup {
     Foreign,
     /// The same, with a deletion timestamp: such as that of an earlier job of this name, whose pods have not ended.
     ForeignLeaving,
+}
+
+/// What the operator remembers of its own writes of the PodGroup. Another controller or a webhook may undo each of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupWrites {
+    /// What the last repair has written. `None`: the group was not repaired lately.
+    pub repaired_to: Option<PodGroup>,
+    /// When a group that no longer says this is repaired.
+    pub changed: Mend,
+    /// When a group that is missing is created.
+    pub deleted: Mend,
+}
+
+impl GroupWrites {
+    /// When a group that says something else is to say this. What the job itself asks for, and was not written yet, is due.
+    #[must_use]
+    pub fn due(&self, wanted: &PodGroup) -> Mend {
+        match &self.repaired_to {
+            Some(written) if written == wanted => self.changed,
+            Some(_) | None => Mend::Now,
+        }
+    }
 }
 
 /// What an administrator has to install for a gang scheduler.

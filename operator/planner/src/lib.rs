@@ -30,7 +30,7 @@ mod workers;
 pub mod testing;
 
 pub use decide::{plan, plan_rejected};
-pub use group::{ObservedGroup, PodGroup};
+pub use group::{GroupWrites, ObservedGroup, PodGroup};
 pub use observed::{
     Container, InitContainer, Mend, Observed, Pod, PodPhase, Presence, Processes, ProgressSample,
     Termination, Waiting,

@@ -9,7 +9,7 @@ use roundhouse_contract::{
     BuiltFrom, Incarnation, Membership, ProcessEnd, ProcessRestarts, Progress, TerminationMessage,
 };
 
-use crate::group::ObservedGroup;
+use crate::group::{GroupWrites, ObservedGroup};
 
 /// Everything of one job that a plan depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,6 +24,8 @@ pub struct Observed {
     pub network_policy: Presence,
     /// The PodGroup, if the job has a gang scheduler.
     pub group: ObservedGroup,
+    /// What the operator remembers of its writes of the PodGroup.
+    pub group_writes: GroupWrites,
     /// The pods that bear the job's UID in their label, ours or not, in any order.
     pub pods: Vec<Pod>,
     /// Names that the job needs and that turned out to be somebody else's, as `Kind name`.
@@ -75,9 +77,10 @@ pub enum Presence {
 
 /// When an object that is not as it was made is to be mended. Mended at once each time, it would be written for ever if a
 /// controller or a webhook undoes that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mend {
     /// At once: it was not mended lately.
+    #[default]
     Now,
     /// At once: somebody has undone the last mend, and the pause after that is over.
     Again,

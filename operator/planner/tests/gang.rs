@@ -1,9 +1,13 @@
 //! Jobs with a gang scheduler: when there is a PodGroup, and what it says.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+use std::time::Duration;
+
 use roundhouse_api::{Gang, TrainingJob};
 use roundhouse_planner::testing::{World, raw_gang_job, raw_job, world_of};
-use roundhouse_planner::{Action, ObservedGroup, PlanReason, PodGroup, validate};
+use roundhouse_planner::{
+    Action, GroupWrites, Mend, ObservedGroup, PlanReason, PodGroup, validate,
+};
 
 /// A Coscheduling job whose workers train.
 fn trains(workers: u32) -> World {
@@ -286,4 +290,61 @@ fn a_job_without_scheduling_has_the_fingerprint_of_before() {
         job.spec.scheduling.priority_class_name = Some("low".to_owned());
     };
     assert_ne!(with(class), plain, "it is in the pods");
+}
+
+/// Another client changes or deletes the PodGroup each time. Writing it at once each time would never end.
+#[test]
+fn a_group_that_is_reverted_is_repaired_after_a_pause_and_reported() {
+    let mut world = trains(2);
+    let says = |min_member| PodGroup {
+        min_member,
+        ..PodGroup::default()
+    };
+    world.observed.group = ObservedGroup::Ours {
+        uid: "uid".to_owned(),
+        group: says(1),
+        deleting: false,
+    };
+    assert_eq!(world.plan().actions.len(), 1, "at once");
+    let pause = Duration::from_secs(3);
+    let writes = |changed| GroupWrites {
+        repaired_to: Some(says(2)),
+        changed,
+        deleted: Mend::Now,
+    };
+    world.observed.group_writes = writes(Mend::Later(pause));
+    let plan = world.plan();
+    assert_eq!((plan.actions, plan.events), (vec![], vec![]));
+    assert_eq!(plan.requeue_after, Some(pause));
+    world.job.min_replicas = 1;
+    assert!(world.plan().actions.is_empty(), "it says that already");
+    world.job.min_replicas = 2;
+    world.observed.group_writes.repaired_to = Some(says(1));
+    assert_eq!(world.plan().actions.len(), 1, "the job itself asks for it");
+    world.observed.group_writes = writes(Mend::Again);
+    let plan = world.plan();
+    let [told] = plan.events.as_slice() else {
+        panic!("{:?}", plan.events);
+    };
+    assert!(told.message.contains("PodGroup digits"), "{told:?}");
+    assert_eq!(plan.actions.len(), 1);
+}
+
+/// Coscheduling places a pod whose PodGroup does not exist as if it had none.
+#[test]
+fn no_pod_is_created_while_a_group_that_is_deleted_each_time_is_awaited() {
+    let mut world = world_of(&raw_gang_job(2, Gang::Coscheduling));
+    let pause = Duration::from_secs(3);
+    world.observed.group_writes.deleted = Mend::Later(pause);
+    let plan = world.plan();
+    assert_eq!(creates(&plan.actions), 0, "{:?}", plan.actions);
+    assert_eq!(plan.requeue_after, Some(pause));
+    world.observed.group_writes.deleted = Mend::Again;
+    let plan = world.plan();
+    assert_eq!(creates(&plan.actions), 2);
+    let told = plan
+        .events
+        .iter()
+        .any(|event| event.message.contains("PodGroup digits"));
+    assert!(told, "{:?}", plan.events);
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use kube::Api;
 use kube::api::Patch;
 use roundhouse_api::Gang;
 use roundhouse_contract::names;
@@ -14,8 +13,11 @@ use super::writes::preconditions;
 use crate::cache::Job;
 use crate::calls::{call_within, patch_params};
 use crate::context::Context;
+use crate::error::CallError;
 use crate::expectations::Written;
 use crate::gangs::{GroupKind, coscheduling, kubernetes, volcano};
+use crate::mends::Harm;
+use crate::metadata::OfKind;
 use crate::observe::version;
 use crate::resources::{Child, metadata};
 use crate::slow_writes::Answer;
@@ -43,6 +45,7 @@ pub(super) async fn keep(
 pub(super) async fn remove(step: Step<'_>, gang: Gang, uid: &str) -> Answer {
     let (name, what) = (names::pod_group(&step.job.key.name), Written::PodGroup);
     let observed = preconditions(uid, None);
+    step.context.mends.group_removed(step.key);
     match gang {
         Gang::None => Ok(()),
         Gang::Coscheduling => {
@@ -64,16 +67,26 @@ async fn put<K: GroupKind + Child>(step: Step<'_>, group: &PodGroup, uid: Option
     let name = names::pod_group(&step.job.key.name);
     let object = K::build(metadata(&step.job.key, name.clone()), group);
     let Some(uid) = uid else {
-        return step.create(object, Written::PodGroup).await;
+        let created = step.create(object, Written::PodGroup).await;
+        if created.is_ok() {
+            let mends = &step.context.mends;
+            mends.note_group(step.key, Harm::Deleted, group);
+        }
+        return created;
     };
+    let wanted = group.clone();
     let said = serde_json::to_value(&object).map_err(kube::Error::SerdeError)?;
     let patch = json!({"metadata": {"uid": uid}, "spec": said["spec"]});
     let change = |context: Arc<Context>, key: Job, deadline| async move {
-        let groups: Api<K> = Api::namespaced(context.client.clone(), &key.0);
+        let groups = OfKind::namespaced::<K>(&context.client, &key.0);
         let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
-        let request = || groups.patch_metadata(&name, &parameters, &patch);
-        let written = call_within(deadline, request).await?;
-        let at = version(written.metadata.resource_version.as_deref());
+        let request = || groups.patch(&name, &parameters, &patch);
+        let answer = call_within(deadline, request).await;
+        // One that is refused is not tried again at once either.
+        if !answer.as_ref().is_err_and(CallError::is_look_again) {
+            context.mends.note_group(&key, Harm::Changed, &wanted);
+        }
+        let at = version(answer?.resource_version.as_deref());
         context.expectations.wrote(&key, Written::PodGroup, at);
         Ok(())
     };

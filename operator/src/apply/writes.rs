@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::core::ObjectMeta;
 use kube::{Api, ResourceExt};
 use roundhouse_contract::labels;
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use crate::context::Context;
 use crate::error::CallError;
 use crate::expectations::Written;
 use crate::mends::Harm;
+use crate::metadata::OfKind;
 use crate::observe::version;
 use crate::resources::Child;
 use crate::slim;
@@ -44,9 +46,10 @@ pub(super) async fn create<K: Child>(
         }
         Err(error) if error.code() == Some(409) && error.is_look_again() => {
             let name = object.name_any();
-            let other = call(|| api.get_metadata(&name)).await?;
+            let all = OfKind::namespaced::<K>(&context.client, &key.0);
+            let other = call(|| all.get(&name)).await?;
             // One that lost our labels is not watched: it counts as a stranger's, or this would never end.
-            if !slim::is_child(&other.metadata, &key.1) {
+            if !slim::is_child(&other, &key.1) {
                 context
                     .taken_names
                     .insert(key, format!("{} {name}", K::kind(&())));
@@ -91,14 +94,34 @@ pub(super) async fn patch_metadata(
     patch: &Value,
     deadline: Duration,
 ) -> Result<(), CallError> {
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.0);
-    let (parameters, patch) = (patch_params(), Patch::Merge(patch));
-    let request = || pods.patch_metadata(pod, &parameters, &patch);
+    let pods = OfKind::namespaced::<Pod>(&context.client, &key.0);
+    let (parameters, wanted) = (patch_params(), Patch::Merge(patch));
+    let request = || pods.patch(pod, &parameters, &wanted);
     let written = call_within(deadline, request).await?;
-    let at = version(written.metadata.resource_version.as_deref());
+    let at = version(written.resource_version.as_deref());
     let what = Written::Pod(pod.to_owned());
     context.expectations.wrote(key, what, at);
-    Ok(())
+    match undone(patch, &written) {
+        None => Ok(()),
+        Some(key) => Err(CallError::Undone(format!(
+            "{key} of Pod {pod} is not what was written: a mutating admission webhook or policy changes it"
+        ))),
+    }
+}
+
+/// The first annotation or label of a patch that the object does not have after it.
+fn undone(patch: &Value, object: &ObjectMeta) -> Option<String> {
+    let missing = |field: &'static str, kind: &str, has: Option<&BTreeMap<String, String>>| {
+        let wanted = patch["metadata"][field].as_object();
+        let mut wanted = wanted.into_iter().flatten();
+        let is_there = |name: &str, text: &Value| {
+            has.and_then(|all| all.get(name)).map(String::as_str) == text.as_str()
+        };
+        let found = wanted.find(|(name, text)| !is_there(name, text))?;
+        Some(format!("{kind} {}", found.0))
+    };
+    missing("annotations", "annotation", object.annotations.as_ref())
+        .or_else(|| missing("labels", "label", object.labels.as_ref()))
 }
 
 /// A patch that gives a pod annotations, unless the pod has changed since it was chosen.
@@ -126,17 +149,14 @@ pub(super) async fn delete<K: Child>(
     written: Written,
     deadline: Duration,
 ) -> Result<(), CallError> {
-    let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
+    let all = OfKind::namespaced::<K>(&context.client, &key.0);
     let parameters = DeleteParams {
         preconditions: Some(observed),
         ..DeleteParams::default()
     };
-    let answer = call_within(deadline, || api.delete(name, &parameters)).await;
+    let answer = call_within(deadline, || all.delete(name, &parameters)).await;
     let at = match answer {
-        Ok(answer) => {
-            let at = answer.left();
-            version(at.and_then(|it| it.resource_version()).as_deref())
-        }
+        Ok(left) => version(left.and_then(|it| it.resource_version).as_deref()),
         // It is gone, and the cache has not heard of it.
         Err(error) if error.code() == Some(404) => u64::MAX,
         Err(error) => return Err(error),

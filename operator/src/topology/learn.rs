@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt};
 use roundhouse_planner::Pod;
 
 use super::{HOSTNAME, Label};
 use crate::calls::call;
 use crate::context::Context;
+use crate::metadata::OfKind;
 use crate::resources::worker::NodeRef;
 
 /// Nodes that are read at a time.
@@ -40,10 +40,10 @@ pub(crate) fn learn(context: &Arc<Context>, pods: &[Pod], key: &str) -> bool {
 }
 
 async fn ask(context: &Context, label: Label) {
-    let nodes: Api<Node> = Api::all(context.client.clone());
+    let nodes = OfKind::all::<Node>(&context.client);
     let (node, key) = &label;
-    let value = match call(|| nodes.get_metadata(node)).await {
-        Ok(found) => found.labels().get(key).cloned(),
+    let value = match call(|| nodes.get(node)).await {
+        Ok(found) => found.labels.unwrap_or_default().remove(key),
         Err(error) => {
             tracing::warn!(%error, node, key, "the label of a node cannot be read; ranks do not follow it");
             None
@@ -68,10 +68,10 @@ async fn reference(context: &Context, node: &str) -> Option<NodeRef> {
     if let Some(hostname) = context.topology.domain(node, HOSTNAME) {
         return Some(NodeRef::Hostname(hostname));
     }
-    let nodes: Api<Node> = Api::all(context.client.clone());
-    match call(|| nodes.get_metadata(node)).await {
+    let nodes = OfKind::all::<Node>(&context.client);
+    match call(|| nodes.get(node)).await {
         Ok(found) => {
-            let Some(hostname) = found.labels().get(HOSTNAME).cloned() else {
+            let Some(hostname) = found.labels.unwrap_or_default().remove(HOSTNAME) else {
                 return Some(NodeRef::Name(node.to_owned()));
             };
             let label = (node.to_owned(), HOSTNAME.to_owned());

@@ -10,6 +10,7 @@ use crate::told::status::{gist, set_condition, tell_state};
 /// What the API server's words follow in a message.
 const REFUSED: &str = "the API server refused: ";
 const NO_ANSWER: &str = "the API server does not answer: ";
+const UNDONE: &str = "the API server stored something else: ";
 
 /// Why a write was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub enum Obstacle {
     Refused(String),
     /// It did not answer in time, most often because an admission webhook is slow: what was asked of it.
     NoAnswer(String),
+    /// It stored something else, most often because an admission webhook changed it: what is not as it was written.
+    Undone(String),
 }
 
 impl Obstacle {
@@ -25,6 +28,7 @@ impl Obstacle {
         match self {
             Self::Refused(words) => format!("{REFUSED}{words}"),
             Self::NoAnswer(words) => format!("{NO_ANSWER}{words}"),
+            Self::Undone(words) => format!("{UNDONE}{words}"),
         }
     }
 
@@ -34,7 +38,9 @@ impl Obstacle {
         let message = &status.condition(ConditionType::Running)?.message;
         let after = |prefix| Some(message.split_once(prefix)?.1.to_owned());
         let refused = after(REFUSED).map(Self::Refused);
-        refused.or_else(|| after(NO_ANSWER).map(Self::NoAnswer))
+        refused
+            .or_else(|| after(NO_ANSWER).map(Self::NoAnswer))
+            .or_else(|| after(UNDONE).map(Self::Undone))
     }
 }
 
@@ -136,6 +142,7 @@ mod tests {
             for obstacle in [
                 refusal("denied: by a.b"),
                 Obstacle::NoAnswer("x".to_owned()),
+                Obstacle::Undone("annotation a of Pod b".to_owned()),
             ] {
                 let told = plan_refused(&plan, &plan.status, &obstacle, now).status;
                 let still = Obstacle::told_in(&told).unwrap();

@@ -21,6 +21,12 @@ const TRY_AGAIN: Duration = Duration::from_secs(5);
 const SURE: Duration = Duration::from_secs(60);
 /// What the name of a pod follows in the list of taken names.
 const POD: &str = "Pod ";
+/// What is wrong with an object that another client deletes each time.
+pub(crate) const DELETED_AGAIN: &str = "was deleted again after the operator recreated it: the API server's audit log names the client \
+                                        that deletes it";
+/// What is wrong with an object that another client or a webhook changes each time.
+pub(crate) const CHANGED_AGAIN: &str = "was changed again after the operator had repaired it: its metadata.managedFields name the client \
+                                        that changes it, unless it is a mutating webhook";
 
 /// Why no pod can be made.
 pub(crate) struct Barrier {
@@ -119,7 +125,7 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
         make_surroundings(draft);
         group::keep(draft);
         // One that is on its way out would leave the pods without a group.
-        if !group::is_leaving(draft) {
+        if !group::is_leaving(draft) && !group::is_postponed(draft) {
             make_workers(draft);
         }
     } else if !draft.members.workers.is_empty() {
@@ -146,28 +152,27 @@ fn keep(
     make: Action,
     mend: impl FnOnce(u64) -> Action,
 ) {
+    let object = format!("{kind} {}", names::service(&draft.job.key.name));
     match presence {
         Presence::Ours | Presence::Foreign => {}
         Presence::Missing => draft.actions.push(make),
         Presence::Deleted { mend: due } => {
-            let harm = "was deleted again after the operator had made it anew: the API server's audit log says who deletes it";
-            repair(draft, due, make, kind, harm);
+            repair(draft, due, make, &object, DELETED_AGAIN);
         }
         Presence::Drifted { version, mend: due } => {
-            let harm = "was changed again after the operator had repaired it: its metadata.managedFields say who changes it, unless \
-                        it is a mutating webhook";
-            repair(draft, due, mend(version), kind, harm);
+            repair(draft, due, mend(version), &object, CHANGED_AGAIN);
         }
     }
 }
 
-fn repair(draft: &mut Draft<'_>, due: Mend, action: Action, kind: &str, harm: &str) {
+/// Repairs an object, unless the last repair was undone and the pause after it is not over. `harm`: what is wrong with it
+/// again.
+pub(crate) fn repair(draft: &mut Draft<'_>, due: Mend, action: Action, object: &str, harm: &str) {
     match due {
         Mend::Now => draft.actions.push(action),
         Mend::Again => {
             draft.actions.push(action);
-            let name = names::service(&draft.job.key.name);
-            let message = format!("{kind} {name} {harm}");
+            let message = format!("{object} {harm}");
             draft
                 .events
                 .push(event(EventReason::RepairReverted, message));

@@ -2,12 +2,14 @@
 //! when the job is suspended or has ended: a queue may hold room for as long as it is there.
 
 use roundhouse_api::Gang;
+use roundhouse_contract::names;
 
 use crate::draft::Draft;
 use crate::group::{ObservedGroup, PodGroup, to_install};
-use crate::observed::{Pod, PodPhase};
+use crate::observed::{Mend, Pod, PodPhase};
 use crate::plan::Action;
 use crate::validate::ValidatedJob;
+use crate::workers::children::{CHANGED_AGAIN, DELETED_AGAIN, repair};
 
 /// The PodGroup that the job needs.
 ///
@@ -72,28 +74,39 @@ fn is_held(draft: &Draft<'_>) -> bool {
         && draft.observed.pods.iter().any(holds)
 }
 
-/// Makes the PodGroup, or brings it up to date.
+/// Whether the PodGroup is missing and is not created now, because it is deleted each time. Coscheduling places a pod whose
+/// PodGroup does not exist without its gang, so no pod is created either.
+pub(crate) fn is_postponed(draft: &Draft<'_>) -> bool {
+    wanted(draft.job).is_some()
+        && draft.observed.group == ObservedGroup::Missing
+        && matches!(draft.observed.group_writes.deleted, Mend::Later(_))
+}
+
+/// Creates the PodGroup, or brings it up to date.
 pub(crate) fn keep(draft: &mut Draft<'_>) {
     let Some(group) = wanted(draft.job) else {
         return;
     };
-    let uid = match &draft.observed.group {
-        ObservedGroup::Missing => None,
+    let writes = &draft.observed.group_writes;
+    let (uid, due, harm) = match &draft.observed.group {
+        ObservedGroup::Missing => (None, writes.deleted, DELETED_AGAIN),
         ObservedGroup::Ours {
             uid,
             group: said,
             deleting,
-        } if !group.is_said_by(said) && (!deleting || is_held(draft)) => Some(uid.clone()),
+        } if !group.is_said_by(said) && (!deleting || is_held(draft)) => {
+            (Some(uid.clone()), writes.due(&group), CHANGED_AGAIN)
+        }
         // It is right, or about to go, or cannot be.
         ObservedGroup::Ours { .. }
         | ObservedGroup::Impossible(_)
         | ObservedGroup::Foreign
         | ObservedGroup::ForeignLeaving => return,
     };
+    let name = names::pod_group(&draft.job.key.name);
     let gang = draft.job.scheduling.gang;
-    draft
-        .actions
-        .push(Action::ApplyPodGroup { gang, group, uid });
+    let action = Action::ApplyPodGroup { gang, group, uid };
+    repair(draft, due, action, &format!("PodGroup {name}"), harm);
 }
 
 /// Deletes the PodGroup, if there is one.
