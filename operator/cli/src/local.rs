@@ -90,6 +90,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     };
     let mut manifest = Manifest::read(&options.file, options.name.as_deref())?;
     setting::keep_state(&mut manifest.job, options);
+    manifest.job.metadata.uid = Some(setting::run_uid());
     let job = validated(&manifest.job, &options.gpus)?;
     capacity::check(&job)?;
     let home = Home::make(options.dir.as_deref())?;
@@ -180,9 +181,17 @@ impl Run {
             for words in self.executor.troubles() {
                 self.screen.note(&format!("  {words}"));
             }
-            if let Some(job) = self.edits.look(&self.job, &self.screen) {
-                self.valid = validated(&job, self.edits.gpus())?;
-                self.job = job;
+            let edited = self
+                .edits
+                .look(&self.job, self.executor.setting(), &self.screen);
+            if let Some(edits::Edited {
+                job,
+                valid,
+                setting,
+            }) = edited
+            {
+                (self.job, self.valid) = (job, valid);
+                self.executor.renew(setting);
                 self.last = None;
             }
             self.plan()?;

@@ -13,12 +13,14 @@ pub mod grace;
 pub mod nccl;
 pub mod script;
 pub mod timeouts;
+pub mod worker;
 
 pub use checkpoint::CheckpointEnvironment;
 pub use device::ExpectedDevice;
 pub use grace::LeaveBudget;
 pub use script::ScriptEnvironment;
 pub use timeouts::CollectiveTimeouts;
+pub use worker::{WorkerEnvironment, WorkerProgram, WorkerSite};
 
 /// Name of the job.
 pub const JOB_NAME: &str = "ROUNDHOUSE_JOB_NAME";

@@ -27,7 +27,10 @@ pub mod trainer;
 
 pub use best::{BestCheckpoint, BestMetric};
 pub use built_from::BuiltFrom;
-pub use environment::{ExpectedDevice, LaunchEnvironment, ScriptEnvironment};
+pub use environment::{
+    ExpectedDevice, LaunchEnvironment, ScriptEnvironment, WorkerEnvironment, WorkerProgram,
+    WorkerSite,
+};
 pub use exit_code::ExitCode;
 pub use membership::{Action, Incarnation, Master, Membership, PROTOCOL};
 pub use mode::Mode;

@@ -16,6 +16,7 @@ pub mod gpu;
 pub mod group;
 mod invalid;
 pub mod kubelet;
+pub mod launch;
 mod life;
 pub mod observed;
 pub mod plan;

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use roundhouse_api::TrainingJob;
+use roundhouse_planner::ValidatedJob;
 
-use super::capacity;
+use super::launch::Setting;
 use super::manifest::Manifest;
-use super::{Options, setting};
-use crate::gpus::GpuNames;
+use super::{Options, capacity, setting, validated};
 use crate::screen::Screen;
 
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -21,6 +21,14 @@ pub(crate) struct Edits {
     looked_at: Instant,
 }
 
+/// A job after a change of its file, and the setting of workers that start from now on.
+#[derive(Debug)]
+pub(crate) struct Edited {
+    pub(crate) job: TrainingJob,
+    pub(crate) valid: ValidatedJob,
+    pub(crate) setting: Setting,
+}
+
 impl Edits {
     pub(crate) fn of(options: &Options) -> Self {
         Self {
@@ -30,12 +38,13 @@ impl Edits {
         }
     }
 
-    pub(crate) const fn gpus(&self) -> &GpuNames {
-        &self.options.gpus
-    }
-
     /// The job as it is wanted now, if that has changed. A file that cannot be used changes nothing.
-    pub(crate) fn look(&mut self, current: &TrainingJob, screen: &Screen) -> Option<TrainingJob> {
+    pub(crate) fn look(
+        &mut self,
+        current: &TrainingJob,
+        setting: &Setting,
+        screen: &Screen,
+    ) -> Option<Edited> {
         if self.looked_at.elapsed() < INTERVAL {
             return None;
         }
@@ -45,8 +54,8 @@ impl Edits {
             return None;
         }
         self.written_at = written_at;
-        match self.wanted(current) {
-            Ok(job) => (job.spec != current.spec).then_some(job),
+        match self.wanted(current, setting) {
+            Ok(edited) => (edited.job.spec != current.spec).then_some(edited),
             Err(error) => {
                 screen.note(&format!("  the change is not used: {error:#}"));
                 None
@@ -54,11 +63,19 @@ impl Edits {
         }
     }
 
-    fn wanted(&self, current: &TrainingJob) -> anyhow::Result<TrainingJob> {
+    fn wanted(&self, current: &TrainingJob, setting: &Setting) -> anyhow::Result<Edited> {
         let Options { file, name, .. } = &self.options;
         let mut wanted = Manifest::read(file, name.as_deref())?.job;
         setting::keep_state(&mut wanted, &self.options);
-        merge(current, wanted, &self.options.gpus)
+        let job = merge(current, wanted)?;
+        let valid = validated(&job, &self.options.gpus)?;
+        capacity::check(&valid)?;
+        let setting = setting::after_edit(&self.options, setting, &valid)?;
+        Ok(Edited {
+            job,
+            valid,
+            setting,
+        })
     }
 }
 
@@ -67,11 +84,7 @@ fn written_at(file: &Path) -> Option<SystemTime> {
 }
 
 /// The current job with the wanted spec, where it may change.
-fn merge(
-    current: &TrainingJob,
-    wanted: TrainingJob,
-    gpus: &GpuNames,
-) -> anyhow::Result<TrainingJob> {
+fn merge(current: &TrainingJob, wanted: TrainingJob) -> anyhow::Result<TrainingJob> {
     let (old, new) = (&current.spec, &wanted.spec);
     let (elastic, was) = (&new.elastic, &old.elastic);
     for (is_same, field) in [
@@ -118,7 +131,6 @@ fn merge(
     let mut job = current.clone();
     job.spec = wanted.spec;
     job.metadata.generation = Some(job.metadata.generation.unwrap_or(1) + 1);
-    capacity::check(&gpus.validate(&job)?)?;
     Ok(job)
 }
 
@@ -150,7 +162,7 @@ mod tests {
     fn merged(suspend: bool, path: &str, value: &Value) -> Result<TrainingJob, String> {
         let current = job(suspend, "", &Value::Null);
         let wanted = job(suspend, path, value);
-        merge(&current, wanted, &GpuNames::default()).map_err(|error| error.to_string())
+        merge(&current, wanted).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -33,6 +33,16 @@ impl Executor {
         }
     }
 
+    /// What the workers have in common.
+    pub(crate) const fn setting(&self) -> &Setting {
+        &self.setting
+    }
+
+    /// Gives workers that start from now on another setting. Workers that run keep theirs.
+    pub(crate) fn renew(&mut self, setting: Setting) {
+        self.setting = setting;
+    }
+
     /// Collects workers that have ended and what they left behind, then restarts those that failed.
     pub(crate) fn tend(&mut self) -> anyhow::Result<()> {
         for worker in self.workers.values_mut() {

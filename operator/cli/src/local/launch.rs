@@ -4,11 +4,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::Context;
-use roundhouse_contract::{environment, paths};
+use roundhouse_contract::{WorkerSite, environment, paths};
+use roundhouse_planner::{ValidatedJob, launch};
 
+use super::setting;
 use super::worker::Worker;
 
 /// Below the range from which the kernel takes ports for connections.
@@ -23,40 +24,30 @@ pub(crate) struct Setting {
     pub(crate) dir: PathBuf,
     /// Where the small files of the workers are.
     pub(crate) workers: PathBuf,
-    pub(crate) procs: u32,
-    /// Time between SIGTERM and SIGKILL of a worker.
-    pub(crate) grace: Duration,
-    /// What all processes are told, the user's words first.
+    /// Where relative data paths of the built-in trainer start.
+    pub(crate) data_dir: PathBuf,
+    /// The job that they run, whose UID is that of the run.
+    pub(crate) job: ValidatedJob,
+    /// What this program gives its processes beside what a cluster does: the variables of the template, which a pod spec has,
+    /// and where the weights are written.
     pub(crate) variables: Vec<(String, String)>,
 }
 
 /// The agent of a worker whose directory is `dir`.
 pub(crate) fn command(setting: &Setting, worker: &Worker, dir: &Path) -> Command {
-    let path = |path: &Path| path.display().to_string();
+    let variables = launch::environment(&setting.job, worker.index(), site(setting, worker, dir));
     let mut command = Command::new(&setting.agent);
     command
         // They say what is run, and whoever started this program may run something else.
         .env_remove(environment::MODE)
         .env_remove(environment::TRAINER_CONFIG_FILE)
         .envs(setting.variables.iter().cloned())
-        .env(environment::PROCS_PER_WORKER, setting.procs.to_string())
-        .env(environment::WORKER_INDEX, worker.index().to_string())
-        .env(
-            environment::MEMBERSHIP_FILE,
-            path(&dir.join(paths::MEMBERSHIP_FILE)),
-        )
-        .env(environment::RUN_DIR, path(&dir.join("run")))
-        .env(environment::POD_IP, worker.address())
-        .env(environment::RENDEZVOUS_PORT, worker.port().to_string())
+        .envs(variables.to_pairs())
         .env(environment::END_WITH_PARENT, std::process::id().to_string())
         .arg("--http-address=127.0.0.1:0")
-        .env(
-            environment::TERMINATION_GRACE_SECONDS,
-            setting.grace.as_secs().to_string(),
-        )
         .arg(format!(
             "--termination-log={}",
-            path(&dir.join("termination"))
+            dir.join("termination").display()
         ))
         .arg("--")
         .args(&setting.program)
@@ -64,6 +55,20 @@ pub(crate) fn command(setting: &Setting, worker: &Worker, dir: &Path) -> Command
         // A Ctrl-C of the terminal is for the executor, which asks its workers to leave.
         .process_group(0);
     command
+}
+
+/// Addresses and directories on this machine. The processes compute on what they find here.
+fn site(setting: &Setting, worker: &Worker, dir: &Path) -> WorkerSite {
+    WorkerSite {
+        address: Some(worker.address()),
+        rendezvous_port: worker.port(),
+        membership_file: dir.join(paths::MEMBERSHIP_FILE),
+        run_dir: dir.join("run"),
+        trainer_config_file: setting::trainer_config(&setting.dir),
+        data_dir: setting.data_dir.clone(),
+        checkpoint_dir: setting::state(&setting.dir),
+        expected_device: None,
+    }
 }
 
 /// A port that nobody listens on; each worker looks from another place on.

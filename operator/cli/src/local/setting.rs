@@ -1,7 +1,6 @@
-//! What the workers of a run are told, and where their state is kept.
+//! What the workers of a run have in common, and where their state is kept.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use roundhouse_api::{Checkpoint, CheckpointHostPath, CheckpointVolume, TrainingJob};
@@ -46,6 +45,11 @@ pub(super) fn state(home: &Path) -> PathBuf {
     home.join("state")
 }
 
+/// The file with the configuration of the built-in trainer.
+pub(super) fn trainer_config(home: &Path) -> PathBuf {
+    home.join("trainer-config.json")
+}
+
 /// What all workers have in common.
 pub(super) fn of(
     options: &Options,
@@ -55,54 +59,54 @@ pub(super) fn of(
 ) -> anyhow::Result<Setting> {
     let (home, workers) = (home.path(), home.workers());
     let agent = programs::agent(options.agent.as_deref())?;
-    let (program, mut variables) = match &job.program {
-        Program::Trainer(config) => built_in(options, manifest, config, home)?,
-        Program::Joining { command } => own_program(options, job, command)?,
-        Program::Script(script) => {
-            let (command, mut variables) = own_program(options, job, &script.command)?;
-            variables.extend(restarting(script));
-            (command, variables)
+    let data_dir = match &job.program {
+        Program::Trainer(_) => manifest.data_dir(options.data.as_deref(), home)?,
+        Program::Joining { .. } | Program::Script(_) => home.to_owned(),
+    };
+    let (program, variables) = match &job.program {
+        Program::Trainer(config) => built_in(options, config, home)?,
+        Program::Joining { command } | Program::Script(Script { command, .. }) => {
+            own_program(options, job, command)?
         }
     };
-    variables.extend(keeping(job, home));
-    if let Some(seconds) = job.stall_timeout_seconds {
-        let name = environment::STALL_TIMEOUT_SECONDS.to_owned();
-        variables.push((name, seconds.to_string()));
-    }
     Ok(Setting {
         agent,
         program,
         dir: home.to_owned(),
         workers: workers.to_owned(),
-        procs: job.procs_per_worker,
-        grace: job.grace,
+        data_dir,
+        job: job.clone(),
         variables,
     })
 }
 
-/// The built-in trainer, or a program on its library.
-fn built_in(
+/// The setting of workers that start after an edit of the job. What the built-in trainer does cannot be edited.
+pub(super) fn after_edit(
     options: &Options,
-    manifest: &Manifest,
-    config: &TrainerConfig,
-    home: &Path,
-) -> anyhow::Result<Told> {
+    before: &Setting,
+    job: &ValidatedJob,
+) -> anyhow::Result<Setting> {
+    let mut setting = before.clone();
+    if let Some(command) = job.program.own_command() {
+        (setting.program, setting.variables) = own_program(options, job, command)?;
+    }
+    setting.job = job.clone();
+    Ok(setting)
+}
+
+/// The built-in trainer, or a program on its library.
+fn built_in(options: &Options, config: &TrainerConfig, home: &Path) -> anyhow::Result<Told> {
     let trainer = programs::trainer(options.trainer.as_deref())?;
-    let data_dir = manifest.data_dir(options.data.as_deref(), home)?;
-    let config_file = home.join("trainer-config.json");
-    std::fs::write(&config_file, serde_json::to_string_pretty(config)?)?;
-    let told = |name: &str, path: &Path| (name.to_owned(), path.display().to_string());
-    let mut variables = vec![
-        told(environment::TRAINER_CONFIG_FILE, &config_file),
-        told(environment::DATA_DIR, &data_dir),
-    ];
+    std::fs::write(trainer_config(home), serde_json::to_string_pretty(config)?)?;
+    let mut variables = Vec::new();
     if let Some(path) = &options.save_weights {
         let path = std::path::absolute(path)?;
         let parent = path.parent().unwrap_or(Path::new("/"));
         if !parent.is_dir() {
             bail!("--save-weights: there is no directory {}", parent.display());
         }
-        variables.push(told(environment::SAVE_WEIGHTS, &path));
+        let name = environment::SAVE_WEIGHTS.to_owned();
+        variables.push((name, path.display().to_string()));
     }
     Ok((vec![trainer.display().to_string()], variables))
 }
@@ -125,65 +129,11 @@ fn own_program(options: &Options, job: &ValidatedJob, command: &[String]) -> any
             "{option}: leave it out: it is for the built-in trainer, and the job runs a command of its own"
         );
     }
-    let (command, mut variables) =
-        own::of(&job.template, command, |name| std::env::var(name).ok())?;
-    let names = [
-        (environment::JOB_NAME, &job.key.name),
-        (environment::JOB_NAMESPACE, &job.key.namespace),
-    ];
-    variables.extend(names.map(|(name, value)| (name.to_owned(), value.clone())));
-    Ok((command, variables))
+    own::of(&job.template, command, |name| std::env::var(name).ok())
 }
 
-/// How the agent runs a script of mode Restart.
-fn restarting(script: &Script) -> [(String, String); 3] {
-    let Script {
-        command: _,
-        collateral_window,
-        leave_grace,
-    } = script;
-    let seconds = |duration: &Duration| duration.as_secs().to_string();
-    [
-        (environment::MODE, Mode::Restart.to_string()),
-        (
-            environment::COLLATERAL_WINDOW_SECONDS,
-            seconds(collateral_window),
-        ),
-        (environment::GRACE_SECONDS, seconds(leave_grace)),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-}
-
-/// What the processes are told of checkpoints. The job's own volume is one of a cluster: here they are in `home`.
-fn keeping(job: &ValidatedJob, home: &Path) -> Vec<(String, String)> {
-    let Some(wanted) = &job.checkpoint else {
-        return Vec::new();
-    };
-    let number = |number: Option<u64>| number.map(|number| number.to_string());
-    let all = [
-        (
-            environment::CHECKPOINT_DIR,
-            Some(state(home).display().to_string()),
-        ),
-        (environment::JOB_UID, Some(run_uid())),
-        (
-            environment::CHECKPOINT_EVERY_STEPS,
-            number(wanted.every_steps),
-        ),
-        (
-            environment::CHECKPOINT_EVERY_SECONDS,
-            number(wanted.seconds()),
-        ),
-        (environment::CHECKPOINT_KEEP, Some(wanted.keep.to_string())),
-    ];
-    let set = all
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    set.collect()
-}
-
-/// Tells the runs in one directory apart: each counts its generations from 1.
-fn run_uid() -> String {
+/// The UID of the job in this run. It tells the runs in one directory apart: each counts its generations from 1.
+pub(super) fn run_uid() -> String {
     let now = jiff::Timestamp::now().as_microsecond();
     format!("local-{now}-{}", std::process::id())
 }

@@ -77,7 +77,7 @@ impl Worker {
         place: (u32, u32),
         number: u32,
     ) -> anyhow::Result<Self> {
-        let mut worker = Self::idle(name, place, number, setting.grace);
+        let mut worker = Self::idle(name, place, number, setting.job.grace);
         if let Err(error) = worker.spawn(setting) {
             // The first one fails for want of a program rather than of room.
             if number == 1 {
@@ -183,7 +183,7 @@ impl Worker {
             self.ready_at = Some(Timestamp::now());
         }
         self.was_ready |= ready;
-        let is_asked = setting.procs > 1 && self.child.is_some() && !ready;
+        let is_asked = setting.job.procs_per_worker > 1 && self.child.is_some() && !ready;
         self.processes = is_asked.then(|| self.tells_of_processes(setting));
         true
     }

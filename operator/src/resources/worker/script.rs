@@ -1,16 +1,12 @@
-//! What a pod of somebody else's image needs besides: the agent, and how it is to run a script of mode Restart.
+//! What a pod of somebody else's image needs besides: the agent.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
-    Capabilities, Container, EnvVar, ResourceRequirements, SecurityContext,
-};
+use k8s_openapi::api::core::v1::{Capabilities, Container, ResourceRequirements, SecurityContext};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use roundhouse_contract::{Mode, environment, paths};
-use roundhouse_planner::Script;
+use roundhouse_contract::paths;
 
 use super::Place;
-use super::environment::value;
 use super::{NON_ROOT, volumes};
 
 /// Resources of the installer.
@@ -19,26 +15,6 @@ const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 /// Where the agent is.
 pub(super) fn agent() -> String {
     format!("{}/{}", paths::INSTALL_DIR, paths::AGENT)
-}
-
-/// How the agent runs the script.
-pub(super) fn settings(script: &Script) -> Vec<EnvVar> {
-    let Script {
-        command: _,
-        collateral_window,
-        leave_grace,
-    } = script;
-    vec![
-        value(environment::MODE, Mode::Restart.to_string()),
-        value(
-            environment::COLLATERAL_WINDOW_SECONDS,
-            collateral_window.as_secs().to_string(),
-        ),
-        value(
-            environment::GRACE_SECONDS,
-            leave_grace.as_secs().to_string(),
-        ),
-    ]
 }
 
 /// The init container that brings the agent. It has a user of its own, whatever the pod's is, unless the platform chooses users.

@@ -11,7 +11,7 @@ use crate::local::pids;
 
 impl Worker {
     pub(super) fn tells_ready(&self, setting: &Setting) -> bool {
-        (0..setting.procs).all(|rank| {
+        (0..setting.job.procs_per_worker).all(|rank| {
             self.status(setting, rank)
                 .is_some_and(|status| status.phase.is_ready())
         })
@@ -30,7 +30,7 @@ impl Worker {
             let status = self.status(setting, *rank);
             status.is_some_and(|status| status.phase != Phase::Preparing)
         };
-        let preparing = (0..setting.procs).filter(|rank| !is_prepared(rank));
+        let preparing = (0..setting.job.procs_per_worker).filter(|rank| !is_prepared(rank));
         ProcessRestarts {
             preparing: preparing.collect(),
             ..told
@@ -39,7 +39,8 @@ impl Worker {
 
     /// All that a page shows of it: progress, processes that were started again, and the step of each rank.
     pub(crate) fn told(&self, setting: &Setting) -> Told {
-        let statuses = (0..setting.procs).filter_map(|local| self.status(setting, local));
+        let statuses =
+            (0..setting.job.procs_per_worker).filter_map(|local| self.status(setting, local));
         let steps = statuses.filter(|status| status.rank.is_some());
         let steps = steps.map(|status| Sample {
             name: "roundhouse_train_step".to_owned(),

@@ -2,7 +2,9 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use roundhouse_contract::{Incarnation, Master, paths};
+use roundhouse_contract::{Incarnation, Master, environment, paths};
+use roundhouse_planner::ValidatedJob;
+use serde_json::json;
 
 use super::mending::RETRY;
 use super::*;
@@ -32,6 +34,35 @@ fn a_worker_that_is_told_to_leave_leads_nobody() {
     assert_eq!(worker.leads(), Some(3));
     worker.membership = Some(document(Action::Leave));
     assert_eq!(worker.leads(), None);
+}
+
+/// The operator's pods get theirs from the same function.
+#[test]
+fn every_variable_that_the_job_gives_its_workers_is_in_the_agents_environment() {
+    let directory = tempfile::tempdir().unwrap();
+    let setting = setting(directory.path());
+    let worker = Worker::idle("w".to_owned(), (3, 0), 1, GRACE);
+    let command = launch::command(&setting, &worker, &worker.dir(&setting));
+    let variable = |name: &str| {
+        let mut all = command.get_envs();
+        let (_, value) = all.find(|(known, _)| *known == name)?;
+        Some(value?.to_str().unwrap().to_owned())
+    };
+    let state = directory.path().join("state").display().to_string();
+    for (name, value) in [
+        (environment::CHECKPOINT_BEST, Some("top1")),
+        (environment::CHECKPOINT_KEEP, Some("3")),
+        (environment::CHECKPOINT_DIR, Some(&*state)),
+        (environment::STALL_TIMEOUT_SECONDS, Some("60")),
+        (environment::TERMINATION_GRACE_SECONDS, Some("600")),
+        (environment::JOB_NAME, Some("digits")),
+        (environment::JOB_UID, Some("local-1")),
+        (environment::WORKER_INDEX, Some("3")),
+        (environment::MODE, None),
+        (environment::EXPECTED_DEVICE, None),
+    ] {
+        assert_eq!(variable(name).as_deref(), value, "{name}");
+    }
 }
 
 #[tokio::test]
@@ -105,10 +136,29 @@ fn setting(directory: &Path) -> Setting {
         program: vec!["program".to_owned()],
         dir: directory.to_owned(),
         workers: directory.join("workers"),
-        procs: 1,
-        grace: GRACE,
+        data_dir: directory.to_owned(),
+        job: job(),
         variables: Vec::new(),
     }
+}
+
+fn job() -> ValidatedJob {
+    let job = json!({
+        "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob",
+        "metadata": {"name": "digits", "namespace": "ml", "uid": "local-1"},
+        "spec": {
+            "workers": {
+                "replicas": 1,
+                "template": {"spec": {"terminationGracePeriodSeconds": GRACE.as_secs()}},
+            },
+            "trainer": {
+                "model": {"name": "mlp"}, "data": {"format": "idx"}, "globalBatchSize": 10, "epochs": 1,
+            },
+            "checkpoint": {"volume": {"hostPath": {"path": "/x"}}, "best": {"metric": "top1"}},
+            "stallTimeoutSeconds": 60,
+        },
+    });
+    roundhouse_planner::validate(&serde_json::from_value(job).unwrap()).unwrap()
 }
 
 fn document(action: Action) -> Membership {

@@ -1,0 +1,221 @@
+//! What the agent of a worker is started with: in a pod of a cluster, or as a process of `run --local`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{
+    COLLATERAL_WINDOW_SECONDS, CheckpointEnvironment, DATA_DIR, EXPECTED_DEVICE, ExpectedDevice,
+    GRACE_SECONDS, JOB_NAME, JOB_NAMESPACE, JOB_UID, MEMBERSHIP_FILE, MODE, POD_IP,
+    PROCS_PER_WORKER, RENDEZVOUS_PORT, RUN_DIR, STALL_TIMEOUT_SECONDS, TERMINATION_GRACE_SECONDS,
+    TRAINER_CONFIG_FILE, WORKER_INDEX,
+};
+use crate::Mode;
+
+/// Everything that a job gives the agent of a worker, in a pod as on this machine. The planner makes it from a validated job
+/// and a [`WorkerSite`], so nothing else can differ between the two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerEnvironment {
+    /// Name of the job.
+    pub job_name: String,
+    /// Namespace of the job.
+    pub job_namespace: String,
+    /// UID of the job.
+    pub job_uid: String,
+    /// Index of the worker.
+    pub worker_index: u32,
+    /// Processes that the agent starts.
+    pub procs_per_worker: u32,
+    /// What they run.
+    pub program: WorkerProgram,
+    /// What they are to compute on; `None`: whatever can be used.
+    pub expected_device: Option<ExpectedDevice>,
+    /// Time between SIGTERM and SIGKILL of the worker.
+    pub termination_grace: Duration,
+    /// Seconds without progress until a process counts as hung; `None`: the agent learns them.
+    pub stall_timeout_seconds: Option<u32>,
+    /// Checkpoints and the ledger; `None`: there are none. Its `job_uid` is not set: see [`Self::job_uid`].
+    pub checkpoint: Option<CheckpointEnvironment>,
+    /// The worker's own IP address; `None`: the pod spec refers to the pod's status, which has it.
+    pub address: Option<String>,
+    /// Port of the store that the worker's process 0 hosts.
+    pub rendezvous_port: u16,
+    /// File to watch for the membership.
+    pub membership_file: PathBuf,
+    /// Directory for status and metrics.
+    pub run_dir: PathBuf,
+}
+
+/// What a worker runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkerProgram {
+    /// The built-in trainer, or a program on its library.
+    Trainer {
+        /// File with the configuration.
+        config_file: PathBuf,
+        /// Where relative data paths start.
+        data_dir: PathBuf,
+    },
+    /// A script that joins with the Python package `roundhouse`.
+    Joining,
+    /// A script that is started again in each generation.
+    Restarting {
+        /// For how long its failure may turn out to be that of a peer.
+        collateral_window: Duration,
+        /// Between SIGTERM and SIGKILL of a process.
+        leave_grace: Duration,
+    },
+}
+
+/// What depends on where a worker runs: addresses, directories, devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerSite {
+    /// See [`WorkerEnvironment::address`].
+    pub address: Option<String>,
+    /// See [`WorkerEnvironment::rendezvous_port`].
+    pub rendezvous_port: u16,
+    /// See [`WorkerEnvironment::membership_file`].
+    pub membership_file: PathBuf,
+    /// See [`WorkerEnvironment::run_dir`].
+    pub run_dir: PathBuf,
+    /// File with the configuration of the built-in trainer.
+    pub trainer_config_file: PathBuf,
+    /// Where relative data paths of the built-in trainer start.
+    pub data_dir: PathBuf,
+    /// Directory for checkpoints and the ledger of this job.
+    pub checkpoint_dir: PathBuf,
+    /// See [`WorkerEnvironment::expected_device`].
+    pub expected_device: Option<ExpectedDevice>,
+}
+
+impl WorkerEnvironment {
+    /// Names and values of all variables that are set, each once.
+    #[must_use]
+    pub fn to_pairs(&self) -> Vec<(&'static str, String)> {
+        let Self {
+            job_name,
+            job_namespace,
+            job_uid,
+            worker_index,
+            procs_per_worker,
+            program,
+            expected_device,
+            termination_grace,
+            stall_timeout_seconds,
+            checkpoint,
+            address,
+            rendezvous_port,
+            membership_file,
+            run_dir,
+        } = self;
+        let path = |path: &PathBuf| path.display().to_string();
+        let seconds = |time: &Duration| time.as_secs().to_string();
+        let mut pairs = vec![
+            (JOB_NAME, job_name.clone()),
+            (JOB_NAMESPACE, job_namespace.clone()),
+            (JOB_UID, job_uid.clone()),
+            (WORKER_INDEX, worker_index.to_string()),
+            (PROCS_PER_WORKER, procs_per_worker.to_string()),
+            (MEMBERSHIP_FILE, path(membership_file)),
+            (RUN_DIR, path(run_dir)),
+            (RENDEZVOUS_PORT, rendezvous_port.to_string()),
+            (TERMINATION_GRACE_SECONDS, seconds(termination_grace)),
+        ];
+        pairs.extend(address.clone().map(|address| (POD_IP, address)));
+        match program {
+            WorkerProgram::Trainer {
+                config_file,
+                data_dir,
+            } => pairs.extend([
+                (TRAINER_CONFIG_FILE, path(config_file)),
+                (DATA_DIR, path(data_dir)),
+            ]),
+            // Without a configuration of the trainer the agent knows that it runs a script.
+            WorkerProgram::Joining => {}
+            WorkerProgram::Restarting {
+                collateral_window,
+                leave_grace,
+            } => pairs.extend([
+                (MODE, Mode::Restart.to_string()),
+                (COLLATERAL_WINDOW_SECONDS, seconds(collateral_window)),
+                (GRACE_SECONDS, seconds(leave_grace)),
+            ]),
+        }
+        pairs.extend(expected_device.map(|device| (EXPECTED_DEVICE, device.to_string())));
+        let stall = stall_timeout_seconds.map(|seconds| seconds.to_string());
+        pairs.extend(stall.map(|seconds| (STALL_TIMEOUT_SECONDS, seconds)));
+        pairs.extend(checkpoint.iter().flat_map(CheckpointEnvironment::to_pairs));
+        pairs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::BestMetric;
+    use crate::environment::{CHECKPOINT_BEST, LOCAL_RANK, LOCAL_WORLD_SIZE, LaunchEnvironment};
+
+    fn environment(program: WorkerProgram) -> WorkerEnvironment {
+        WorkerEnvironment {
+            job_name: "digits".to_owned(),
+            job_namespace: "ml".to_owned(),
+            job_uid: "u-1".to_owned(),
+            worker_index: 3,
+            procs_per_worker: 2,
+            program,
+            expected_device: Some(ExpectedDevice::of_gpus(2)),
+            termination_grace: Duration::from_secs(60),
+            stall_timeout_seconds: Some(600),
+            checkpoint: Some(CheckpointEnvironment {
+                dir: "/checkpoints/ml/digits".into(),
+                every_steps: Some(5),
+                every_seconds: None,
+                keep: 3,
+                best: Some(BestMetric::Top1),
+                job_uid: None,
+            }),
+            address: Some("10.0.0.1".to_owned()),
+            rendezvous_port: 29_500,
+            membership_file: "/etc/roundhouse/membership".into(),
+            run_dir: "/run/roundhouse".into(),
+        }
+    }
+
+    #[test]
+    fn every_variable_has_one_value() {
+        let restarting = WorkerProgram::Restarting {
+            collateral_window: Duration::from_secs(5),
+            leave_grace: Duration::from_secs(30),
+        };
+        for program in [restarting, WorkerProgram::Joining] {
+            let pairs = environment(program).to_pairs();
+            let names: BTreeMap<_, _> = pairs.iter().cloned().collect();
+            assert_eq!(names.len(), pairs.len());
+            assert_eq!(names[CHECKPOINT_BEST], "top1");
+            assert!(!names.contains_key(TRAINER_CONFIG_FILE));
+        }
+    }
+
+    #[test]
+    fn the_processes_of_the_agent_read_the_same_checkpoints_files_and_addresses() {
+        let program = WorkerProgram::Trainer {
+            config_file: "/etc/roundhouse/trainer-config".into(),
+            data_dir: "/data".into(),
+        };
+        let worker = environment(program);
+        let mut pairs: BTreeMap<_, _> = worker.to_pairs().into_iter().collect();
+        pairs.insert(LOCAL_RANK, "1".to_owned());
+        pairs.insert(LOCAL_WORLD_SIZE, "2".to_owned());
+        let read = LaunchEnvironment::read(|name| pairs.get(name).cloned()).unwrap();
+        let checkpoint = read.checkpoint.unwrap();
+        assert_eq!(checkpoint.job_uid.as_deref(), Some("u-1"));
+        let expected = CheckpointEnvironment {
+            job_uid: Some("u-1".to_owned()),
+            ..worker.checkpoint.unwrap()
+        };
+        assert_eq!(checkpoint, expected);
+        assert_eq!(read.data_dir, PathBuf::from("/data"));
+        assert_eq!(Some(read.pod_ip), worker.address);
+    }
+}

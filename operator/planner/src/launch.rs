@@ -1,0 +1,114 @@
+//! The environment of a worker, from a validated job. Pure.
+//!
+//! Pods of a cluster and processes of `run --local` get it from here, so a field of the job cannot reach the ones and not the
+//! others.
+
+use roundhouse_api::Checkpoint;
+use roundhouse_contract::environment::CheckpointEnvironment;
+use roundhouse_contract::{WorkerEnvironment, WorkerProgram, WorkerSite};
+
+use crate::program::{Program, Script};
+use crate::validate::{JobKey, ValidatedJob};
+
+/// The environment of the worker with this index at this site.
+///
+/// Every field of the job is listed: whoever adds one has to decide whether the workers need it.
+#[must_use]
+pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> WorkerEnvironment {
+    let ValidatedJob {
+        key: JobKey {
+            namespace,
+            name,
+            uid,
+        },
+        procs_per_worker,
+        grace,
+        program,
+        checkpoint,
+        stall_timeout_seconds,
+        // Of a cluster; see `WorkerSite::expected_device`.
+        expected_device: _,
+        template: _,
+        scheduling: _,
+        network_policy: _,
+        // Of the planner, which decides with them.
+        generation: _,
+        deleting: _,
+        finalizers: _,
+        suspend: _,
+        replicas: _,
+        min_replicas: _,
+        max_replicas: _,
+        spares: _,
+        join_window: _,
+        built_from: _,
+        backoff_limit: _,
+        max_incidents: _,
+        max_replacements: _,
+        rules: _,
+        avoid_node: _,
+        start_deadline: _,
+        active_deadline: _,
+        ttl_after_finished: _,
+        clean_pod_policy: _,
+        success_policy: _,
+    } = job;
+    let WorkerSite {
+        address,
+        rendezvous_port,
+        membership_file,
+        run_dir,
+        trainer_config_file,
+        data_dir,
+        checkpoint_dir,
+        expected_device,
+    } = site;
+    let program = match program {
+        Program::Trainer(_) => WorkerProgram::Trainer {
+            config_file: trainer_config_file,
+            data_dir,
+        },
+        Program::Joining { command: _ } => WorkerProgram::Joining,
+        Program::Script(Script {
+            command: _,
+            collateral_window,
+            leave_grace,
+        }) => WorkerProgram::Restarting {
+            collateral_window: *collateral_window,
+            leave_grace: *leave_grace,
+        },
+    };
+    let checkpoint = checkpoint.as_ref().map(|checkpoint| {
+        let Checkpoint {
+            volume: _,
+            every_steps,
+            every_seconds: _,
+            keep,
+            best,
+        } = checkpoint;
+        CheckpointEnvironment {
+            dir: checkpoint_dir,
+            every_steps: *every_steps,
+            every_seconds: checkpoint.seconds(),
+            keep: *keep,
+            best: best.map(|best| best.metric),
+            job_uid: None,
+        }
+    });
+    WorkerEnvironment {
+        job_name: name.clone(),
+        job_namespace: namespace.clone(),
+        job_uid: uid.clone(),
+        worker_index,
+        procs_per_worker: *procs_per_worker,
+        program,
+        expected_device,
+        termination_grace: *grace,
+        stall_timeout_seconds: *stall_timeout_seconds,
+        checkpoint,
+        address,
+        rendezvous_port,
+        membership_file,
+        run_dir,
+    }
+}
