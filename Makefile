@@ -14,7 +14,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "CLUSTER=current IMAGE_REPO=registry/path: demo and install use your kubeconfig and registry."
-	@echo "A newcomer starts with make try, then make test; CONTRIBUTING.md has the conventions."
+	@echo "A newcomer starts with make try, then make check; CONTRIBUTING.md has the conventions."
 
 ##@ Use
 
@@ -51,6 +51,10 @@ gpu-bundle: ## Pack the trainer and tests/gpu/run for a machine with an NVIDIA G
 	@tests/support/make/gpu-bundle
 
 ##@ Develop
+
+.PHONY: check
+check: ## Format, clippy and the tests that need neither libtorch nor a cluster: run it before every commit
+	@tests/support/make/check
 
 .PHONY: test
 test: ## Run everything CI runs, least powerful layer first (an hour; Debian or Ubuntu, Rust, Go, root)
