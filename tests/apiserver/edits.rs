@@ -99,7 +99,7 @@ async fn how_the_batch_follows_the_workers_cannot_be_edited() {
         json!({"onScale": "KeepGlobalBatch", "scaleBatch": null}),
     ] {
         let message = refusal(&stage, &json!({"elastic": elastic})).await;
-        assert!(message.contains("are immutable"), "{message}");
+        assert!(message.contains("is immutable"), "{message}");
     }
 }
 

@@ -7,6 +7,7 @@ use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::TrainingJob;
+use crate::fields::FIELDS;
 
 /// Most items of a list that has no bound of its own.
 const MAX_ITEMS: u32 = 1_024;
@@ -43,9 +44,33 @@ pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
     for version in versions.and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") {
             complete("", schema, false);
+            if let Some(spec) = schema.pointer_mut("/properties/spec") {
+                add_rules_of_edits(spec);
+            }
         }
     }
     serde_json::from_value(crd)
+}
+
+/// The rules that follow from the table of fields, before the others.
+fn add_rules_of_edits(spec: &mut Value) {
+    let rules = FIELDS.iter();
+    let rules: Vec<Value> = rules
+        .filter_map(|field| field.rule(is_optional(spec, &field.path())))
+        .collect();
+    if let Some(all) = spec["x-kubernetes-validations"].as_array_mut() {
+        all.splice(0..0, rules);
+    }
+}
+
+/// Whether the API server stores the field only if the user has given it.
+fn is_optional(spec: &Value, path: &str) -> bool {
+    let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let names = parent.split('.').filter(|name| !name.is_empty());
+    let parent = names.fold(spec, |schema, name| &schema["properties"][name]);
+    let required = parent["required"].as_array();
+    let is_required = required.is_some_and(|all| all.contains(&json!(name)));
+    !is_required && parent["properties"][name].get("default").is_none()
 }
 
 /// Completes the schema of a field, and all below it. `is_nested`: it is in an item of a list.

@@ -11,6 +11,7 @@ pub mod crd;
 pub mod event;
 pub mod failures;
 mod few;
+pub mod fields;
 mod finalizers;
 pub mod metadata;
 pub mod reason;

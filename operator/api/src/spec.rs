@@ -86,43 +86,14 @@ mod scheduling;
         .field_path(".spec.workers.replicas")
 )]
 #[serde(rename_all = "camelCase")]
+// The rules of edits follow from the table in `fields`.
 #[x_kube(
-    validation = Rule::new("self.managedBy == oldSelf.managedBy")
-        .message("managedBy is immutable").field_path(".managedBy"),
-    validation = Rule::new("has(self.trainer) == has(oldSelf.trainer) && (!has(self.trainer) || self.trainer == oldSelf.trainer)")
-        .message("trainer is immutable: delete the job and apply it anew").field_path(".trainer"),
-    validation = Rule::new("oldSelf.suspend || (has(self.workers.template) == has(oldSelf.workers.template) && (!has(self.workers.template) || self.workers.template == oldSelf.workers.template))")
-        .message("workers.template is immutable while the job is not suspended: set suspend: true first, or delete the job and apply it anew").field_path(".workers"),
-    validation = Rule::new("oldSelf.suspend || (has(self.checkpoint) == has(oldSelf.checkpoint) && (!has(self.checkpoint) || self.checkpoint == oldSelf.checkpoint))")
-        .message("checkpoint is immutable while the job is not suspended: set suspend: true first").field_path(".checkpoint"),
-    validation = Rule::new("oldSelf.suspend || (has(self.failurePolicy.rules) == has(oldSelf.failurePolicy.rules) && (!has(self.failurePolicy.rules) || self.failurePolicy.rules == oldSelf.failurePolicy.rules))")
-        .message("failurePolicy.rules is immutable while the job is not suspended: set suspend: true first").field_path(".failurePolicy"),
-    validation = Rule::new("has(self.workers.procsPerWorker) == has(oldSelf.workers.procsPerWorker) && (!has(self.workers.procsPerWorker) || self.workers.procsPerWorker == oldSelf.workers.procsPerWorker)")
-        .message("workers.procsPerWorker is immutable: delete the job and apply it anew").field_path(".workers"),
-    validation = Rule::new("self.successPolicy == oldSelf.successPolicy")
-        .message("successPolicy is immutable: delete the job and apply it anew").field_path(".successPolicy"),
-    validation = Rule::new("self.networkPolicy == oldSelf.networkPolicy")
-        .message("networkPolicy is immutable: delete the job and apply it anew").field_path(".networkPolicy"),
-    validation = Rule::new("oldSelf.suspend || (has(self.stallTimeoutSeconds) == has(oldSelf.stallTimeoutSeconds) && (!has(self.stallTimeoutSeconds) || self.stallTimeoutSeconds == oldSelf.stallTimeoutSeconds))")
-        .message("stallTimeoutSeconds is immutable while the job is not suspended: set suspend: true first").field_path(".stallTimeoutSeconds"),
-    validation = Rule::new("oldSelf.suspend || (self.elastic.collateralWindowSeconds == oldSelf.elastic.collateralWindowSeconds && self.elastic.leaveGraceSeconds == oldSelf.elastic.leaveGraceSeconds)")
-        .message("elastic.collateralWindowSeconds and elastic.leaveGraceSeconds are immutable while the job is not suspended: set suspend: true first").field_path(".elastic"),
-    validation = Rule::new("self.scheduling.gang == oldSelf.scheduling.gang")
-        .message("scheduling.gang is immutable: delete the job and apply it anew").field_path(".scheduling"),
-    validation = Rule::new("oldSelf.suspend || (has(self.scheduling.queueName) == has(oldSelf.scheduling.queueName) && (!has(self.scheduling.queueName) || self.scheduling.queueName == oldSelf.scheduling.queueName) && has(self.scheduling.priorityClassName) == has(oldSelf.scheduling.priorityClassName) && (!has(self.scheduling.priorityClassName) || self.scheduling.priorityClassName == oldSelf.scheduling.priorityClassName))")
-        .message("scheduling.queueName and scheduling.priorityClassName are immutable while the job is not suspended: set suspend: true first").field_path(".scheduling"),
-    validation = Rule::new("oldSelf.suspend || (has(self.scheduling.topologyKey) == has(oldSelf.scheduling.topologyKey) && (!has(self.scheduling.topologyKey) || self.scheduling.topologyKey == oldSelf.scheduling.topologyKey) && self.scheduling.topologyMode == oldSelf.scheduling.topologyMode)")
-        .message("scheduling.topologyKey and scheduling.topologyMode are immutable while the job is not suspended: set suspend: true first").field_path(".scheduling"),
     validation = Rule::new("!has(self.scheduling.queueName) || self.scheduling.gang == 'Volcano'")
         .message("scheduling.queueName is a queue of Volcano: remove it, or set scheduling.gang to Volcano; a queue of Kueue is named by labels of workers.template").field_path(".scheduling"),
     validation = Rule::new("!has(self.scheduling.priorityClassName) || !has(self.workers.template) || !has(self.workers.template.spec) || !has(self.workers.template.spec.priorityClassName) || self.workers.template.spec.priorityClassName == self.scheduling.priorityClassName")
         .message("workers.template has another priorityClassName than scheduling: remove one of them").field_path(".scheduling"),
     validation = Rule::new("!has(self.workers.template) || !has(self.workers.template.spec) || !((has(self.workers.template.spec.hostNetwork) && self.workers.template.spec.hostNetwork) || (has(self.workers.template.spec.hostPID) && self.workers.template.spec.hostPID) || (has(self.workers.template.spec.hostIPC) && self.workers.template.spec.hostIPC) || has(self.workers.template.spec.nodeName) || has(self.workers.template.spec.hostname) || has(self.workers.template.spec.subdomain))")
         .message("leave hostNetwork, hostPID, hostIPC, nodeName, hostname and subdomain out of workers.template.spec: the operator decides them for every worker").field_path(".workers"),
-    validation = Rule::new("self.elastic.mode == oldSelf.elastic.mode")
-        .message("elastic.mode is immutable: delete the job and apply it anew").field_path(".elastic"),
-    validation = Rule::new("self.elastic.onScale == oldSelf.elastic.onScale && has(self.elastic.scaleBatch) == has(oldSelf.elastic.scaleBatch) && (!has(self.elastic.scaleBatch) || self.elastic.scaleBatch == oldSelf.elastic.scaleBatch)")
-        .message("elastic.onScale and elastic.scaleBatch are immutable: delete the job and apply it anew").field_path(".elastic"),
     validation = Rule::new("(self.elastic.onScale == 'ScaleBatch') == has(self.elastic.scaleBatch)")
         .message("elastic.onScale ScaleBatch needs elastic.scaleBatch.referenceReplicas, the number of workers that trainer.globalBatchSize is meant for; without ScaleBatch leave out elastic.scaleBatch").field_path(".elastic"),
     validation = Rule::new("self.elastic.onScale != 'ScaleBatch' || has(self.trainer)")

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{
-    FailurePolicy, MembershipStatus, Scheduling, TrainingJob, TrainingJobSpec, TrainingJobStatus,
-    Workers,
+    FailurePolicy, MembershipStatus, TrainingJob, TrainingJobSpec, TrainingJobStatus, Workers,
+    fields,
 };
 use roundhouse_contract::environment;
 use roundhouse_contract::membership::fingerprint_of;
@@ -49,24 +49,6 @@ fn grace(template: &PodTemplateSpec, program: &Program) -> Duration {
         // A moment that far ahead can still be computed.
         Duration::from_secs(seconds.min(u32::MAX.into()))
     })
-}
-
-/// See [`ValidatedJob::built_from`]. Fields that are not set leave no trace, so that a field which a newer operator knows
-/// changes nothing for jobs that do not use it. If the fingerprint of the same spec changes all the same, raise
-/// [`BuiltFrom::SPEC_VERSION`](roundhouse_contract::BuiltFrom::SPEC_VERSION).
-fn built_from(spec: &TrainingJobSpec) -> String {
-    let edited = (
-        &spec.workers.template,
-        &spec.checkpoint,
-        spec.stall_timeout_seconds,
-        spec.elastic.collateral_window_seconds,
-        spec.elastic.leave_grace_seconds,
-    );
-    let mut text = serde_json::to_vec(&edited).unwrap_or_default();
-    if spec.scheduling != Scheduling::default() {
-        text.extend(serde_json::to_vec(&spec.scheduling).unwrap_or_default());
-    }
-    fingerprint_of(&text)
 }
 
 /// A job, and whether it can be run.
@@ -131,7 +113,7 @@ pub fn examine(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> Examine
     let name = metadata.name.clone().unwrap_or_default();
     let mut template = template.clone().unwrap_or_default();
     placement::complete(&mut template, scheduling);
-    let built_from = built_from(spec);
+    let built_from = fingerprint_of(fields::built_from(spec).as_bytes());
     let generation = metadata.generation.unwrap_or_default();
     let devices = built::devices(pods, &built_from, generation);
     let procs = devices.procs_per_worker;

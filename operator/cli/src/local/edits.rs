@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use anyhow::bail;
 use roundhouse_api::TrainingJob;
+use roundhouse_api::fields::{Edit, FIELDS};
 use roundhouse_planner::ValidatedJob;
 
 use super::launch::Setting;
@@ -85,48 +87,17 @@ fn written_at(file: &Path) -> Option<SystemTime> {
 
 /// The current job with the wanted spec, where it may change.
 fn merge(current: &TrainingJob, wanted: TrainingJob) -> anyhow::Result<TrainingJob> {
-    let (old, new) = (&current.spec, &wanted.spec);
-    let (elastic, was) = (&new.elastic, &old.elastic);
-    for (is_same, field) in [
-        (old.trainer == new.trainer, "trainer"),
-        (old.checkpoint == new.checkpoint, "checkpoint"),
-        (
-            old.workers.template == new.workers.template,
-            "workers.template",
-        ),
-        (
-            old.workers.procs_per_worker == new.workers.procs_per_worker,
-            "workers.procsPerWorker",
-        ),
-        (was.mode == elastic.mode, "elastic.mode"),
-        (was.on_scale == elastic.on_scale, "elastic.onScale"),
-        (was.scale_batch == elastic.scale_batch, "elastic.scaleBatch"),
-        (old.network_policy == new.network_policy, "networkPolicy"),
-    ] {
-        anyhow::ensure!(is_same, "spec.{field} is immutable: run it anew");
-    }
-    for (is_same, field) in [
-        (
-            old.failure_policy.rules == new.failure_policy.rules,
-            "failurePolicy.rules",
-        ),
-        (
-            old.stall_timeout_seconds == new.stall_timeout_seconds,
-            "stallTimeoutSeconds",
-        ),
-        (
-            was.collateral_window_seconds == elastic.collateral_window_seconds,
-            "elastic.collateralWindowSeconds",
-        ),
-        (
-            was.leave_grace_seconds == elastic.leave_grace_seconds,
-            "elastic.leaveGraceSeconds",
-        ),
-    ] {
-        anyhow::ensure!(
-            old.suspend || is_same,
-            "spec.{field} is immutable while the job is not suspended: set suspend: true first"
-        );
+    let mut refused = FIELDS
+        .iter()
+        .filter(|field| !field.allows(&current.spec, &wanted.spec));
+    if let Some(field) = refused.next() {
+        let advice = match field.edit {
+            Edit::Anytime | Edit::WhileSuspended => {
+                "while the job is not suspended: set suspend: true first"
+            }
+            Edit::Never => "while it runs: stop this run, and start another one",
+        };
+        bail!("spec.{} is immutable {advice}", field.path());
     }
     let mut job = current.clone();
     job.spec = wanted.spec;
@@ -166,27 +137,38 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cluster_refuses_to_change_is_refused_here_in_the_same_words() {
+    fn a_field_that_a_cluster_never_changes_is_refused_here_too() {
         for (path, value) in [
             ("trainer.epochs", json!(2)),
             ("workers.procsPerWorker", json!(2)),
             ("networkPolicy", json!("None")),
+            ("successPolicy", json!("RankZero")),
+            ("scheduling.gang", json!("Volcano")),
+            ("elastic.mode", json!("Restart")),
         ] {
             for suspend in [false, true] {
                 let error = merged(suspend, path, &value).unwrap_err();
-                assert!(error.contains("is immutable: run it anew"), "{error}");
+                assert!(
+                    error.contains("is immutable while it runs"),
+                    "{path}: {error}"
+                );
             }
         }
     }
 
     #[test]
-    fn limits_of_time_and_rules_change_only_while_the_job_is_suspended() {
+    fn what_workers_are_started_with_changes_only_while_the_job_is_suspended() {
         let rule = json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3]}}]);
         for (path, value) in [
             ("failurePolicy.rules", rule),
             ("stallTimeoutSeconds", json!(600)),
             ("elastic.collateralWindowSeconds", json!(9)),
             ("elastic.leaveGraceSeconds", json!(9)),
+            (
+                "checkpoint",
+                json!({"volume": {"hostPath": {"path": "/x"}}}),
+            ),
+            ("workers.template", json!({"spec": {}})),
         ] {
             let error = merged(false, path, &value).unwrap_err();
             let words = format!("spec.{path} is immutable while the job is not suspended");

@@ -1,0 +1,153 @@
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn schema() -> Value {
+    let crd = serde_json::to_value(crate::crd().unwrap()).unwrap();
+    crd.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec")
+        .unwrap()
+        .clone()
+}
+
+/// The schema of a field below a schema.
+fn below<'a>(schema: &'a Value, path: &str) -> &'a Value {
+    let names = path.split('.');
+    names.fold(schema, |schema, name| &schema["properties"][name])
+}
+
+/// Paths of all fields that have no row and are in no object that has one.
+fn without_row(schema: &Value, path: &str, rows: &BTreeSet<String>, found: &mut Vec<String>) {
+    for (name, field) in schema["properties"].as_object().unwrap() {
+        let path = format!("{path}{name}");
+        let has_rows_below = rows.iter().any(|row| row.starts_with(&format!("{path}.")));
+        if has_rows_below {
+            without_row(field, &format!("{path}."), rows, found);
+        } else if !rows.contains(&path) {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_field_of_the_schema_has_one_row_and_every_row_is_a_field() {
+    let schema = schema();
+    let rows: BTreeSet<String> = FIELDS.iter().map(SpecField::path).collect();
+    assert_eq!(rows.len(), FIELDS.len(), "two rows for one field");
+    let mut found = Vec::new();
+    without_row(&schema, "", &rows, &mut found);
+    assert!(
+        found.is_empty(),
+        "add these fields of the spec to operator/api/src/fields.rs: {found:?}"
+    );
+    for path in &rows {
+        assert!(below(&schema, path).is_object(), "no field spec.{path}");
+    }
+}
+
+#[test]
+fn the_description_of_a_field_says_when_it_may_be_edited() {
+    let schema = schema();
+    for field in FIELDS {
+        let path = field.path();
+        let description = below(&schema, &path)["description"].as_str().unwrap();
+        let description = description.split_whitespace().collect::<Vec<_>>().join(" ");
+        let while_suspended = description.contains("Immutable while the job is not suspended.");
+        let never = description.contains("Immutable.");
+        let expected = match field.edit {
+            Edit::Anytime => (false, false),
+            Edit::WhileSuspended => (true, false),
+            Edit::Never => (false, true),
+        };
+        assert_eq!((while_suspended, never), expected, "{path}: {description}");
+    }
+}
+
+#[test]
+fn what_pods_are_built_from_cannot_be_edited_while_there_are_pods() {
+    for field in FIELDS {
+        let is_in_pods = field.fingerprint != Fingerprint::No;
+        assert!(
+            !is_in_pods || field.edit != Edit::Anytime,
+            "{}",
+            field.path()
+        );
+    }
+}
+
+#[test]
+fn the_definition_has_a_rule_for_each_field_that_cannot_be_edited_at_any_time() {
+    let schema = schema();
+    let rules = schema["x-kubernetes-validations"].as_array().unwrap();
+    let of = |path: &str| {
+        let head = format!("{path} is immutable");
+        let mut found = rules.iter().filter(|rule| {
+            let message = rule["message"].as_str().unwrap();
+            message.starts_with(&head)
+        });
+        let rule = found.next().map(|rule| rule["rule"].as_str().unwrap());
+        assert!(found.next().is_none(), "two rules for {path}");
+        rule
+    };
+    for (path, rule) in [
+        ("suspend", None),
+        ("managedBy", Some("self.managedBy == oldSelf.managedBy")),
+        (
+            "trainer",
+            Some(
+                "has(self.trainer) == has(oldSelf.trainer) && (!has(self.trainer) || self.trainer == oldSelf.trainer)",
+            ),
+        ),
+        (
+            "elastic.leaveGraceSeconds",
+            Some(
+                "oldSelf.suspend || (self.elastic.leaveGraceSeconds == oldSelf.elastic.leaveGraceSeconds)",
+            ),
+        ),
+        (
+            "failurePolicy.rules",
+            Some(
+                "oldSelf.suspend || (has(self.failurePolicy.rules) == has(oldSelf.failurePolicy.rules) && \
+                 (!has(self.failurePolicy.rules) || self.failurePolicy.rules == oldSelf.failurePolicy.rules))",
+            ),
+        ),
+    ] {
+        assert_eq!(of(path), rule, "{path}");
+    }
+    for field in FIELDS {
+        assert_eq!(
+            of(&field.path()).is_some(),
+            field.edit != Edit::Anytime,
+            "{}",
+            field.path()
+        );
+    }
+}
+
+/// Objects on the way to a field are always there, so that rules need not ask for them.
+#[test]
+fn the_api_server_stores_every_object_that_has_rows_below() {
+    let schema = schema();
+    let required: Vec<&str> = schema["required"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|name| name.as_str().unwrap())
+        .collect();
+    for field in FIELDS.iter().filter(|it| it.members.len() > 1) {
+        assert_eq!(field.members.len(), 2, "{}", field.path());
+        let object = camel_case(field.members[0]);
+        let has_default = below(&schema, &object).get("default").is_some();
+        assert!(has_default || required.contains(&&*object), "{object}");
+    }
+}
+
+#[test]
+fn names_are_those_that_serde_writes() {
+    for (member, name) in [
+        ("suspend", "suspend"),
+        ("ttl_seconds_after_finished", "ttlSecondsAfterFinished"),
+        ("managed_by", "managedBy"),
+    ] {
+        assert_eq!(camel_case(member), name);
+    }
+}
