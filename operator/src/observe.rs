@@ -62,10 +62,7 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
             .of(key)
             .values()
             .map(|entry| on_its_node(entry.value.clone(), context, job))
-            .map(|pod| Pod {
-                processes: context.restarts.of(key, &pod),
-                ..pod
-            })
+            .map(|pod| with_its_agent(pod, context, key))
             .collect(),
         taken: context.taken_names.of(key),
         progress: context.progress.of(key),
@@ -78,6 +75,18 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
         nonce: String::new(),
         watched_since: context.looks_after_jobs_since(),
     })
+}
+
+/// A pod with what only its agent reports. A worker whose agent is silent is left out as one is whose node does not answer.
+fn with_its_agent(pod: Pod, context: &Context, key: &Job) -> Pod {
+    let agent_silent = !pod.unreachable && context.restarts.is_silent(key, &pod);
+    Pod {
+        processes: context.restarts.of(key, &pod),
+        unreachable: pod.unreachable || agent_silent,
+        node_answers: pod.node_answers || agent_silent,
+        agent_silent,
+        ..pod
+    }
 }
 
 /// A pod with what only its node tells.

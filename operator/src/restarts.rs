@@ -1,10 +1,12 @@
-//! What agents tell of processes that died although their container lives on. Members that are not Ready are
-//! asked, beside the reconciles; a job with one process for each worker never is.
+//! What agents report of processes that died although their container is alive. The operator polls the agents of members that
+//! are not Ready, beside the reconciles. Best effort: without an answer the planner only knows that a generation broke.
 //!
-//! Best effort: without an answer the planner only knows that a generation broke.
+//! An agent that does not answer for long, while those of other members do, is silent: its container is frozen, for example.
+//! Its worker cannot receive a membership document, so each generation with it would break again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::TrainingJob;
@@ -17,6 +19,13 @@ pub(crate) mod pull;
 
 /// About ten minutes, after which nobody is asked for a job that no reconcile has brought back: it may be gone.
 const MAX_QUESTIONS: u32 = 1_200;
+/// How long an agent does not answer until it counts as silent.
+const SILENT: Duration = Duration::from_secs(10);
+/// How long ago another agent of the job has answered at most: otherwise the fault may be the operator's own network.
+const ANSWERED_LATELY: Duration = Duration::from_secs(5);
+/// How long a worker with one process is not Ready until its agent is polled. It has nothing to report but that it answers, and
+/// a generation usually forms sooner.
+const ONE_PROCESS: Duration = Duration::from_secs(5);
 
 /// Workers that are asked, and what each last told.
 #[derive(Debug, Default)]
@@ -38,6 +47,29 @@ struct Worker {
     /// Of its membership document; agents require it for restarts.
     nonce: String,
     told: Option<ProcessRestarts>,
+    /// Whether it has more than one process, which die and are restarted by themselves.
+    has_several: bool,
+    /// Since when it is not Ready, as the operator saw it.
+    since: Instant,
+    answered_at: Option<Instant>,
+    /// Since when it has not answered.
+    unanswered_since: Option<Instant>,
+    is_silent: bool,
+}
+
+impl Worker {
+    fn new(address: String, nonce: String, has_several: bool) -> Self {
+        Self {
+            address,
+            nonce,
+            told: None,
+            has_several,
+            since: Instant::now(),
+            answered_at: None,
+            unanswered_since: None,
+            is_silent: false,
+        }
+    }
 }
 
 /// A question to one agent.
@@ -58,25 +90,38 @@ impl Restarts {
         Some(Processes::of(told, pod.container.restarts))
     }
 
-    /// Asks the members of the job that are not Ready from now on, and nobody else.
+    /// Whether the agent of a worker that is not Ready has stopped answering while others answer.
+    #[must_use]
+    pub fn is_silent(&self, job: &Job, pod: &Pod) -> bool {
+        let jobs = self.lock();
+        let worker = jobs
+            .get(job)
+            .and_then(|it| it.workers.get(&pod.incarnation()));
+        worker.is_some_and(|worker| worker.is_silent && is_polled(pod))
+    }
+
+    /// Polls the members of the job that are not Ready from now on, and no others.
     pub fn follow(&self, key: &Job, job: &TrainingJob, valid: &ValidatedJob, pods: &[Pod]) {
-        let asked = pods
+        let has_several = valid.procs_per_worker > 1;
+        let polled = pods
             .iter()
-            .filter(|pod| valid.procs_per_worker > 1 && is_asked(pod))
-            .filter_map(|pod| {
-                let nonce = pod.membership.as_ref()?.nonce.clone();
-                Some((pod.incarnation(), pod.ip.clone()?, nonce))
-            });
+            .filter(|pod| is_polled(pod) && (!pod.unreachable || pod.agent_silent));
+        let polled = polled.filter_map(|pod| {
+            let nonce = pod.membership.as_ref()?.nonce.clone();
+            Some((pod.incarnation(), pod.ip.clone()?, nonce))
+        });
         let mut jobs = self.lock();
         let before = jobs.remove(key).map(|followed| followed.workers);
         let mut before = before.unwrap_or_default();
-        let workers: BTreeMap<Incarnation, Worker> = asked
+        let workers: BTreeMap<Incarnation, Worker> = polled
             .map(|(incarnation, address, nonce)| {
-                let told = before.remove(&incarnation).and_then(|worker| worker.told);
-                let worker = Worker {
-                    address,
-                    nonce,
-                    told,
+                let worker = match before.remove(&incarnation) {
+                    Some(known) => Worker {
+                        address,
+                        nonce,
+                        ..known
+                    },
+                    None => Worker::new(address, nonce, has_several),
                 };
                 (incarnation, worker)
             })
@@ -100,7 +145,9 @@ impl Restarts {
         });
         let workers = jobs.iter().flat_map(|(job, followed)| {
             let workers = followed.workers.iter();
-            workers.map(|(who, worker)| Question {
+            let due = workers
+                .filter(|(_, worker)| worker.has_several || worker.since.elapsed() >= ONE_PROCESS);
+            due.map(|(who, worker)| Question {
                 job: job.clone(),
                 incarnation: who.clone(),
                 address: worker.address.clone(),
@@ -110,19 +157,40 @@ impl Restarts {
         workers.collect()
     }
 
-    /// Takes in an answer; returns the job to wake if it is news.
-    fn hear(
+    /// An agent has answered, if possible with its restarts. Returns the job to wake if that changes anything.
+    fn answered(
         &self,
         job: &Job,
         incarnation: &Incarnation,
-        told: ProcessRestarts,
+        told: Option<ProcessRestarts>,
     ) -> Option<ObjectRef<TrainingJob>> {
         let mut jobs = self.lock();
         let followed = jobs.get_mut(job)?;
         let worker = followed.workers.get_mut(incarnation)?;
-        let is_news = worker.told.as_ref() != Some(&told);
-        worker.told = Some(told);
+        worker.answered_at = Some(Instant::now());
+        worker.unanswered_since = None;
+        let mut is_news = std::mem::take(&mut worker.is_silent);
+        if worker.has_several && told.is_some() {
+            is_news |= worker.told != told;
+            worker.told = told;
+        }
         is_news.then(|| followed.wake.clone())
+    }
+
+    /// An agent has not answered. Returns the job to wake if the agent counts as silent from now on.
+    fn unanswered(&self, job: &Job, incarnation: &Incarnation) -> Option<ObjectRef<TrainingJob>> {
+        let mut jobs = self.lock();
+        let followed = jobs.get_mut(job)?;
+        let others = followed.workers.values();
+        let mut others = others.filter_map(|other| other.answered_at);
+        let do_others_answer = others.any(|at| at.elapsed() <= ANSWERED_LATELY);
+        let worker = followed.workers.get_mut(incarnation)?;
+        let since = *worker.unanswered_since.get_or_insert_with(Instant::now);
+        if worker.is_silent || since.elapsed() < SILENT || !do_others_answer {
+            return None;
+        }
+        worker.is_silent = true;
+        Some(followed.wake.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Job, Followed>> {
@@ -131,16 +199,11 @@ impl Restarts {
 }
 
 /// Whether a worker may hold state although it is not Ready.
-fn is_asked(pod: &Pod) -> bool {
+fn is_polled(pod: &Pod) -> bool {
     let has_joined = pod.membership.as_ref().is_some_and(|document| {
         document.action == Action::Join && document.incarnation == pod.incarnation()
     });
-    has_joined
-        && pod.ours
-        && !pod.ready
-        && !pod.deleting
-        && !pod.unreachable
-        && pod.phase == PodPhase::Running
+    has_joined && pod.ours && !pod.ready && !pod.deleting && pod.phase == PodPhase::Running
 }
 
 #[cfg(test)]
@@ -186,9 +249,61 @@ mod tests {
         assert_eq!(follow(&restarts, &world), ["10.0.0.1"]);
         world.is_ready(1, true);
         assert!(follow(&restarts, &world).is_empty());
-        let mut single = training(1);
-        single.is_ready(1, false);
-        assert!(follow(&restarts, &single).is_empty());
+    }
+
+    /// As if all that happened had happened so long ago.
+    fn pass(restarts: &Restarts, span: Duration) {
+        let back = |at: &mut Instant| *at = at.checked_sub(span).unwrap();
+        for worker in restarts
+            .lock()
+            .values_mut()
+            .flat_map(|it| it.workers.values_mut())
+        {
+            back(&mut worker.since);
+            worker.answered_at.iter_mut().for_each(back);
+            worker.unanswered_since.iter_mut().for_each(back);
+        }
+    }
+
+    #[test]
+    fn a_worker_with_one_process_is_polled_only_after_a_while_and_reports_no_restarts() {
+        let (restarts, mut world) = (Restarts::default(), training(1));
+        world.is_ready(1, false);
+        assert!(follow(&restarts, &world).is_empty());
+        pass(&restarts, ONE_PROCESS);
+        assert_eq!(follow(&restarts, &world), ["10.0.0.1"]);
+        let incarnation = world.observed.pods[1].incarnation();
+        assert_eq!(restarts.answered(&key(), &incarnation, Some(told())), None);
+        assert_eq!(restarts.of(&key(), &world.observed.pods[1]), None);
+    }
+
+    #[test]
+    fn an_agent_is_silent_only_while_those_of_other_members_answer() {
+        let (restarts, mut world) = (Restarts::default(), training(1));
+        world.is_ready(0, false);
+        world.is_ready(1, false);
+        follow(&restarts, &world);
+        let [one, other] = [0, 1].map(|at| world.observed.pods[at].incarnation());
+        let is_silent = |at: usize| restarts.is_silent(&key(), &world.observed.pods[at]);
+        assert_eq!(restarts.unanswered(&key(), &other), None);
+        pass(&restarts, SILENT);
+        assert_eq!(
+            restarts.unanswered(&key(), &other),
+            None,
+            "no agent answers"
+        );
+        restarts.answered(&key(), &one, None);
+        assert!(restarts.unanswered(&key(), &other).is_some());
+        assert_eq!((is_silent(0), is_silent(1)), (false, true));
+        assert_eq!(restarts.unanswered(&key(), &other), None, "no news");
+        world.observed.pods[1].unreachable = true;
+        world.observed.pods[1].agent_silent = true;
+        assert_eq!(follow(&restarts, &world).len(), 2, "it is still polled");
+        assert!(
+            restarts.answered(&key(), &other, None).is_some(),
+            "it is back"
+        );
+        assert!(!restarts.is_silent(&key(), &world.observed.pods[1]));
     }
 
     #[test]
@@ -197,8 +312,16 @@ mod tests {
         world.is_ready(1, false);
         follow(&restarts, &world);
         let incarnation = world.observed.pods[1].incarnation();
-        assert!(restarts.hear(&key(), &incarnation, told()).is_some());
-        assert!(restarts.hear(&key(), &incarnation, told()).is_none());
+        assert!(
+            restarts
+                .answered(&key(), &incarnation, Some(told()))
+                .is_some()
+        );
+        assert!(
+            restarts
+                .answered(&key(), &incarnation, Some(told()))
+                .is_none()
+        );
         follow(&restarts, &world);
         let of = |world: &World| restarts.of(&key(), &world.observed.pods[1]);
         assert!(of(&world).unwrap().are_preparing);

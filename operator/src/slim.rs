@@ -136,6 +136,7 @@ pub fn pod(full: &FullPod) -> Pod {
         unreachable: silent && spec.iter().all(|spec| spec.readiness_gates.is_none()),
         // The pod does not know; `observe` does.
         node_answers: false,
+        agent_silent: false,
         cordoned: false,
         ip: status
             .and_then(|status| status.pod_ip.clone())

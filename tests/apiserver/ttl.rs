@@ -56,8 +56,7 @@ async fn a_job_with_managed_fields_that_cannot_be_parsed_is_deleted_in_time() {
     let operator = stage.operator(None);
     stage.apply(NAMESPACE, 1).await;
     completes(&stage, NAMESPACE).await;
-    let path = TrainingJob::url_path(&(), Some(NAMESPACE));
-    let jobs = Request::new(path);
+    let jobs = Request::new(TrainingJob::url_path(&(), Some(NAMESPACE)));
     let change = async |patch: Value| -> Value {
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
         let request = jobs.patch("digits", &parameters, &patch).unwrap();

@@ -152,6 +152,8 @@ pub struct Pod {
     pub unreachable: bool,
     /// Whether its node says by itself that it is not ready, as while its runtime or network restarts: its kubelet lives.
     pub node_answers: bool,
+    /// Whether it is unreachable because its agent does not answer, although its node does and other agents answer.
+    pub agent_silent: bool,
     /// Whether its node is cordoned.
     pub cordoned: bool,
     /// Its address.

@@ -163,6 +163,8 @@ pub enum DeleteReason {
     BadNode,
     /// Its node does not answer; another attempt takes its place.
     NodeLost,
+    /// Its agent does not answer, although others do; another attempt takes its place.
+    AgentSilent,
     /// Two pods of one worker: the later attempt stays.
     Surplus,
 }

@@ -27,8 +27,14 @@ pub(crate) async fn pull(context: Arc<Context>, wake: Sender<Wake>) {
                 }
             }
             Some(((job, incarnation), answer)) = questions.next() => {
-                let told = answer.and_then(|answer| serde_json::from_slice(&answer).ok());
-                let news = told.and_then(|told| context.restarts.hear(&job, &incarnation, told));
+                let restarts = &context.restarts;
+                let news = match answer {
+                    Some(answer) => {
+                        let told = serde_json::from_slice(&answer).ok();
+                        restarts.answered(&job, &incarnation, told)
+                    }
+                    None => restarts.unanswered(&job, &incarnation),
+                };
                 if let Some(job) = news {
                     let _ = wake.send(Wake::by_workers(job)).await;
                 }

@@ -5,6 +5,8 @@ use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use roundhouse_api::ConditionType;
 use roundhouse_tests::cluster::{DEADLINE, until};
+use roundhouse_tests::{nodes, processes};
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::drill::{Drill, JOB};
@@ -46,6 +48,27 @@ async fn a_pod_deleted_by_force_is_replaced_and_no_incident() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_worker_moves_and_is_no_incident() {
     a_worker_is_lost_and_comes_back(Fault::Drain).await;
+}
+
+/// As a container that its runtime has frozen: the agent answers nothing, although its node is sound.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_frozen_is_left_out_and_returns_when_it_runs_again() {
+    let drill = Drill::start("e2e-frozen", 2 * STEPS, false).await;
+    let first = drill.trains(3, 0).await;
+    let mut members = drill.members(first).await;
+    let victim = members.remove(1).name_any();
+    let survivors: Vec<String> = members.iter().map(ResourceExt::name_any).collect();
+    let agent = nodes::agent(&drill.space.name, &victim).unwrap();
+    let frozen = [agent, nodes::process(&drill.space.name, &victim).unwrap()];
+    let send = |signal| frozen.map(|process| processes::send(process, signal));
+    assert_eq!(send(Signal::STOP), [true; 2]);
+    let second = drill.trains(2, first).await;
+    let message = drill.status().await.unwrap();
+    let message = message.front().unwrap().message.clone();
+    assert!(message.contains("its agent does not answer"), "{message}");
+    assert_eq!(send(Signal::CONT), [true; 2]);
+    drill.trains(3, second).await;
+    drill.succeeds(1, &survivors).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -107,7 +107,7 @@ pub(crate) fn avoided(draft: &Draft<'_>) -> Vec<String> {
 /// a pod that it places there meanwhile is never started.
 pub(crate) fn lost(draft: &Draft<'_>) -> Vec<String> {
     let pods = draft.observed.pods.iter();
-    let lost = pods.filter(|pod| pod.ours && pod.unreachable);
+    let lost = pods.filter(|pod| pod.ours && pod.unreachable && !pod.agent_silent);
     let lost: BTreeSet<String> = lost.filter_map(|pod| pod.node.clone()).collect();
     lost.into_iter().collect()
 }

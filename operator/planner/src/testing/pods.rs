@@ -155,4 +155,16 @@ impl World {
             pod.ready = !unreachable && pod.phase == PodPhase::Running;
         });
     }
+
+    /// The agent of a pod stops answering although its node answers, as one that is frozen, or answers again.
+    pub fn agent_is_silent(&mut self, at: usize, silent: bool) {
+        let now = self.now;
+        self.change(at, |pod| {
+            pod.unreachable = silent;
+            pod.node_answers = silent;
+            pod.agent_silent = silent;
+            pod.ready = !silent;
+            pod.ready_at = Some(now);
+        });
+    }
 }

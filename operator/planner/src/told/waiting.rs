@@ -181,7 +181,7 @@ fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
     let name = &pod.name;
     if pod.unreachable {
         // Workers of a local run have no node: the agent itself does not answer.
-        let who = pod.node.as_ref();
+        let who = pod.node.as_ref().filter(|_| !pod.agent_silent);
         let who = who.map_or_else(|| "its agent".to_owned(), |node| format!("its node {node}"));
         let words = format!("{name}: {who} does not answer");
         return Some((ConditionReason::NodeUnreachable, words));

@@ -16,6 +16,7 @@ pub(crate) fn delete(pod: &Pod, reason: DeleteReason) -> Action {
             | DeleteReason::Replaced
             | DeleteReason::BadNode
             | DeleteReason::NodeLost
+            | DeleteReason::AgentSilent
             | DeleteReason::Surplus => Some(pod.resource_version.clone()),
         },
         reason,

@@ -54,7 +54,12 @@ pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
     }
     if is_lost(draft, pod) {
         let wait = grace_left(draft, pod);
-        return wait.map_or(Fate::Goes(DeleteReason::NodeLost), Fate::Later);
+        let reason = if pod.agent_silent {
+            DeleteReason::AgentSilent
+        } else {
+            DeleteReason::NodeLost
+        };
+        return wait.map_or(Fate::Goes(reason), Fate::Later);
     }
     if pod.unschedulable.is_some() && nodes::is_one_free_again(draft, pod) {
         return Fate::Goes(DeleteReason::Replaced);
@@ -108,7 +113,7 @@ fn is_outage(draft: &Draft<'_>) -> bool {
         .clone()
         .filter_map(|pod| pod.node.as_deref())
         .collect();
-    let lost = workers.filter(|pod| pod.unreachable);
+    let lost = workers.filter(|pod| pod.unreachable && !pod.agent_silent);
     let lost: BTreeSet<&str> = lost.filter_map(|pod| pod.node.as_deref()).collect();
     lost.len() >= 2 && lost.len() * MANY > nodes.len()
 }

@@ -37,6 +37,36 @@ fn survivors_of_a_lost_node_go_on_at_once_and_the_lost_worker_is_replaced() {
 }
 
 #[test]
+fn a_worker_whose_agent_is_frozen_is_left_out_at_once_and_replaced_after_five_minutes() {
+    let mut world = trains(3);
+    world.observed.pods[1].node = Some("n1".into());
+    world.seconds_pass(60);
+    world.agent_is_silent(1, true);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(world.observed.status.membership.as_ref().unwrap().nodes, 2);
+    let message = &world.observed.status.front().unwrap().message;
+    assert!(
+        message.contains("digits-worker-1-0: its agent does not answer"),
+        "{message}"
+    );
+    let mut back = world.clone();
+    back.agent_is_silent(1, false);
+    assert_eq!(back.settle().reason, PlanReason::Training);
+    assert_eq!(back.observed.status.membership.as_ref().unwrap().nodes, 3);
+    world.seconds_pass(299);
+    assert!(world.plan().actions.is_empty());
+    world.seconds_pass(2);
+    let plan = world.plan();
+    let expected = ("digits-worker-1-0".to_owned(), DeleteReason::AgentSilent);
+    assert_eq!(deleted(&plan), [expected]);
+    let lost = plan.actions.into_iter().find_map(|it| match it {
+        Action::CreateWorker { lost, .. } => Some(lost),
+        _ => None,
+    });
+    assert!(lost.unwrap().is_empty(), "its node is sound");
+}
+
+#[test]
 fn a_worker_that_prepares_on_a_lost_node_is_replaced_like_one_that_trains() {
     for phase in [PodPhase::Pending, PodPhase::Running] {
         let mut world = world(2);
