@@ -8,7 +8,7 @@ use clap::Args;
 use kube::{Api, Client};
 use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus, shallow};
 
-use crate::policies::{Policies, PolicyError};
+use crate::controller::tenancy::{Policies, PolicyError};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -136,8 +136,8 @@ pub async fn run(arguments: &Arguments) -> Result<String, CheckError> {
 async fn run_follow(options: &Options) -> Result<String, CheckError> {
     let mut config = kube::Config::infer().await?;
     config.default_retry = false;
-    config.connect_timeout = Some(crate::calls::DEADLINE);
-    config.read_timeout = Some(crate::calls::DEADLINE);
+    config.connect_timeout = Some(crate::runtime::api::calls::DEADLINE);
+    config.read_timeout = Some(crate::runtime::api::calls::DEADLINE);
     let client = Client::try_from(config).map_err(|source| unreadable(options, source))?;
     let client = shallow(client);
     follow(client, options, |line| println!("{line}")).await

@@ -14,7 +14,7 @@ use prometheus::{Registry, TextEncoder};
 use roundhouse_contract::ports;
 use tokio::net::TcpListener;
 
-use crate::context::Context;
+use crate::controller::context::Context;
 use crate::metrics::labels::Watched;
 
 mod serve;

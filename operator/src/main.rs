@@ -5,9 +5,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{self, ExitCode};
 
 use clap::{Parser, Subcommand};
+use roundhouse_operator::controller::tenancy;
 use roundhouse_operator::run::RunError;
 use roundhouse_operator::settings::{POLICY_AS_READ, Settings};
-use roundhouse_operator::{check, policies, run};
+use roundhouse_operator::{check, run};
 
 /// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
 ///
@@ -44,7 +45,7 @@ async fn operate(mut settings: Settings) -> ExitCode {
         && settings.policy_as_read.is_none()
     {
         // Whether it can be read is found out again, in words.
-        settings.policy_as_read = policies::text(path).ok();
+        settings.policy_as_read = tenancy::text(path).ok();
     }
     let policy = settings.policy_as_read.clone();
     match run::run(settings).await {

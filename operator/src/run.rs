@@ -18,28 +18,33 @@ use tracing::Instrument;
 use self::ending::{of_work, shutdown_signal, stopped_late};
 use self::following::while_following;
 pub use self::logs::init_logging;
-use crate::coalesce::coalesce;
-use crate::context::Context;
-use crate::dispatch::dispatch;
-use crate::driver::reconcile;
-use crate::events::queue::publish_all;
-use crate::fair::Name;
-use crate::gangs::{coscheduling, kubernetes, volcano};
-use crate::groups::watch::watch_groups;
-use crate::lane::{Cause, Wake, lane};
-use crate::lead::Leadership;
-use crate::lead::fence::fenced;
-use crate::lead::keep::Candidate;
-use crate::metered::metered;
+use crate::agents::{progress, restarts};
+use crate::controller::context::Context;
+use crate::controller::driver::reconcile;
+use crate::controller::events::queue::publish_all;
+use crate::controller::leaving;
+use crate::controller::priority::{Cause, Wake, lane};
+use crate::controller::slow_writes::SlowWrites;
+use crate::controller::tenancy::namespaces::watch_namespaces;
+use crate::controller::tenancy::{Policies, PolicyError};
+use crate::http;
 use crate::metrics::Metrics;
-use crate::policies::namespaces::watch_namespaces;
-use crate::policies::{Policies, PolicyError};
+use crate::runtime::api::metered::metered;
+use crate::runtime::leader_election::Leadership;
+use crate::runtime::leader_election::fence::fenced;
+use crate::runtime::leader_election::keep::Candidate;
+use crate::runtime::queue::debounce::coalesce;
+use crate::runtime::queue::runner::dispatch;
+use crate::runtime::queue::work_queue::Name;
+use crate::runtime::tasks::{Ended as TaskEnded, Tasks};
 use crate::settings::Settings;
-use crate::slow_writes::SlowWrites;
-use crate::tasks::{Ended as TaskEnded, Tasks};
-use crate::watch_client::listening;
-use crate::watches::{watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services};
-use crate::{http, leaving, lost_nodes, progress, restarts};
+use crate::watch::client::listening;
+use crate::watch::lost_nodes;
+use crate::watch::pod_group_kinds::{coscheduling, kubernetes, volcano};
+use crate::watch::pod_groups::watch::watch_groups;
+use crate::watch::streams::{
+    watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services,
+};
 use roundhouse_api::unreadable::Guarded;
 
 mod ending;
@@ -90,7 +95,7 @@ pub async fn run(settings: Settings) -> Result<(), RunError> {
     let mut config = kube::Config::infer().await?;
     // Its retry can hold one call for minutes; `calls` has a deadline.
     config.default_retry = false;
-    config.connect_timeout = Some(crate::calls::DEADLINE);
+    config.connect_timeout = Some(crate::runtime::api::calls::DEADLINE);
     let client = Client::try_from(config)?;
     run_with(client, settings, Registry::new(), shutdown_signal()).await
 }

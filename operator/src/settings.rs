@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::{ArgAction, Parser, ValueEnum};
 use roundhouse_planner::gpu;
 
-use crate::lead;
-use crate::lost_nodes::Terms;
-use crate::mends::Pauses;
-use crate::resources::network_policy::Peers;
-use crate::watch_client::WatchTimeouts;
+use crate::controller::resources::network_policy::Peers;
+use crate::memory::repairs::Pauses;
+use crate::runtime::leader_election;
+use crate::watch::client::WatchTimeouts;
+use crate::watch::lost_nodes::Terms;
 
 /// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
 ///
@@ -82,7 +82,7 @@ pub struct Settings {
     /// How long watches are waited for.
     #[arg(skip)]
     pub patience: WatchTimeouts,
-    /// Pauses between two mends of one object.
+    /// Pauses between two repairs of one object.
     #[arg(skip)]
     pub pauses: Pauses,
     /// Name of the Lease that says which of several operators works on the jobs; the others stand by. Default: none, this
@@ -94,7 +94,7 @@ pub struct Settings {
     pub lease_namespace: Option<String>,
     /// Times of the Lease.
     #[arg(skip)]
-    pub lease_terms: lead::Terms,
+    pub lease_terms: leader_election::Terms,
     /// Jobs that are worked on at once.
     #[arg(long, env = "ROUNDHOUSE_CONCURRENCY", default_value_t = 16,
           value_parser = clap::value_parser!(u16).range(1..=1024))]

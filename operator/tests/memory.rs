@@ -5,7 +5,7 @@
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::{ObjectList, WatchEvent};
 use roundhouse_api::unreadable::{Guarded, MAX_SPEC_BYTES};
-use roundhouse_operator::slim::bounded::Bounded;
+use roundhouse_operator::watch::projection::bounded::Bounded;
 
 const MIB: u64 = 1024 * 1024;
 

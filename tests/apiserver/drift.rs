@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
-use roundhouse_operator::mends::Pauses;
+use roundhouse_operator::memory::repairs::Pauses;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
@@ -37,16 +37,16 @@ async fn what_somebody_changed_in_service_and_policy_is_mended_once_and_what_the
         .patch("digits", &edited, &Patch::Merge(&open))
         .await
         .unwrap();
-    let mended = until("both are mended", SOON, || async {
+    let repaired = until("both are repaired", SOON, || async {
         let now = services.get("digits").await?;
         let policy_now = policies.get("digits").await?;
         let is = now.spec == service.spec && policy_now.spec == policy.spec;
         Ok(is.then_some((now, policy_now)))
     });
-    let (service, policy) = mended.await.unwrap();
+    let (service, policy) = repaired.await.unwrap();
     assert_eq!(service.labels()["team"], "vision");
     assert_eq!(policy.labels()["team"], "vision");
-    // Each is mended once, and what is as it was made is left alone.
+    // Each is repaired once, and what is as it was made is left alone.
     stage.edit(&json!({"suspend": true})).await.unwrap();
     stage.reaches(NAMESPACE, "Suspended").await;
     stage.edit(&json!({"suspend": false})).await.unwrap();
@@ -61,7 +61,7 @@ async fn what_somebody_changed_in_service_and_policy_is_mended_once_and_what_the
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_mended_and_undone_is_mended_again_after_pauses_that_grow_and_told() {
     let stage = Stage::new().await;
-    let operator = stage.operator_that_mends(Pauses {
+    let operator = stage.operator_that_repairs(Pauses {
         first: Duration::from_secs(1),
         longest: Duration::from_hours(1),
     });
@@ -75,7 +75,7 @@ async fn what_is_mended_and_undone_is_mended_again_after_pauses_that_grow_and_to
             .patch("digits", &PatchParams::default(), &wrong)
             .await
             .unwrap();
-        until("it is mended", SOON, || async {
+        until("it is repaired", SOON, || async {
             Ok((services.get("digits").await?.spec == spec).then_some(()))
         })
         .await
@@ -100,7 +100,7 @@ async fn what_is_mended_and_undone_is_mended_again_after_pauses_that_grow_and_to
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_is_deleted_each_time_is_made_anew_after_pauses_and_told() {
     let stage = Stage::new().await;
-    let operator = stage.operator_that_mends(Pauses {
+    let operator = stage.operator_that_repairs(Pauses {
         first: Duration::from_secs(1),
         longest: Duration::from_hours(1),
     });

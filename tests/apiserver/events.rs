@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::events::v1::Event as FullEvent;
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Resource, ResourceExt};
-use roundhouse_operator::events::Events;
+use roundhouse_operator::controller::events::Events;
 use roundhouse_planner::{Event, EventType};
 use roundhouse_tests::cluster::until;
 

@@ -129,7 +129,7 @@ async fn each_fault_before_the_api_server_leaves_a_job_where_it_would_be_without
         .into_iter()
         .zip(Scenario::ALL.into_iter().cycle());
     let courses = courses.map(|(fault, scenario)| match fault {
-        // To a job that is suspended and resumed these do most harm.
+        // To a job that is suspended and resumed these do most drift.
         Fault::Older | Fault::Repeated => (fault, Scenario::Suspends),
         _ => (fault, scenario),
     });

@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
 use roundhouse_contract::labels::FIELD_MANAGER;
-use roundhouse_operator::lead::Terms;
+use roundhouse_operator::runtime::leader_election::Terms;
 use roundhouse_tests::cluster::until;
 
 use crate::events::told;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
-use roundhouse_operator::lost_nodes::Terms;
+use roundhouse_operator::watch::lost_nodes::Terms;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::api::{ListParams, Patch, PatchParams};
-use roundhouse_operator::watch_client::WatchTimeouts;
+use roundhouse_operator::watch::client::WatchTimeouts;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 

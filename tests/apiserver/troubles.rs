@@ -9,7 +9,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use roundhouse_operator::lead::Terms;
+use roundhouse_operator::runtime::leader_election::Terms;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 

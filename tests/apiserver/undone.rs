@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use roundhouse_api::ConditionType;
 use roundhouse_contract::labels;
-use roundhouse_operator::mends::Pauses;
+use roundhouse_operator::memory::repairs::Pauses;
 use roundhouse_tests::apiserver::Version;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
@@ -123,7 +123,7 @@ async fn a_policy_that_removes_memberships_is_named_and_is_not_written_against_f
 async fn a_pod_group_that_another_client_changes_each_time_is_repaired_after_pauses_that_grow() {
     let stage = Stage::new().await;
     coscheduling().install(&stage).await;
-    let operator = stage.operator_that_mends(Pauses {
+    let operator = stage.operator_that_repairs(Pauses {
         first: Duration::from_secs(1),
         longest: Duration::from_hours(1),
     });

@@ -2,7 +2,7 @@
 
 use roundhouse_api::Gang;
 
-use crate::observed::Mend;
+use crate::observed::Repair;
 
 /// What a gang scheduler is told of the workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,18 +62,18 @@ pub struct GroupWrites {
     /// What the last repair has written. `None`: the group was not repaired lately.
     pub repaired_to: Option<PodGroup>,
     /// When a group that no longer says this is repaired.
-    pub changed: Mend,
+    pub changed: Repair,
     /// When a group that is missing is created.
-    pub deleted: Mend,
+    pub deleted: Repair,
 }
 
 impl GroupWrites {
     /// When a group that says something else is to say this. What the job itself asks for, and was not written yet, is due.
     #[must_use]
-    pub fn due(&self, wanted: &PodGroup) -> Mend {
+    pub fn due(&self, wanted: &PodGroup) -> Repair {
         match &self.repaired_to {
             Some(written) if written == wanted => self.changed,
-            Some(_) | None => Mend::Now,
+            Some(_) | None => Repair::Now,
         }
     }
 }

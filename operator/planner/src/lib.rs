@@ -33,7 +33,7 @@ pub mod testing;
 pub use decide::{plan, plan_rejected};
 pub use group::{GroupWrites, ObservedGroup, PodGroup};
 pub use observed::{
-    Container, InitContainer, Mend, Observed, Pod, PodPhase, Presence, Processes, ProgressSample,
+    Container, InitContainer, Observed, Pod, PodPhase, Presence, Processes, ProgressSample, Repair,
     Termination, Waiting,
 };
 pub use plan::{Action, DeleteReason, Event, EventType, MAX_ACTIONS, Plan, PlanReason};

@@ -60,31 +60,31 @@ pub enum Presence {
     /// There is none, although it was made: somebody deleted it.
     Deleted {
         /// When it is to be made anew.
-        mend: Mend,
+        repair: Repair,
     },
     /// It is controlled by this job.
     Ours,
     /// It is controlled by this job, and is not as it was made: somebody edited it, or an older operator made it.
     Drifted {
-        /// Its resourceVersion: precondition of its mending.
+        /// Its resourceVersion: precondition of its repair.
         version: u64,
-        /// When it is to be mended.
-        mend: Mend,
+        /// When it is to be repaired.
+        repair: Repair,
     },
     /// Somebody else's: it is never touched.
     Foreign,
 }
 
-/// When an object that is not as it was made is to be mended. Mended at once each time, it would be written for ever if a
+/// When an object that is not as it was made is to be repaired. Repaired at once each time, it would be written without end if a
 /// controller or a webhook undoes that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mend {
-    /// At once: it was not mended lately.
+pub enum Repair {
+    /// At once: it was not repaired lately.
     #[default]
     Now,
-    /// At once: somebody has undone the last mend, and the pause after that is over.
+    /// At once: somebody has undone the last repair, and the pause after that is over.
     Again,
-    /// After this time: somebody has undone the last mend.
+    /// After this time: somebody has undone the last repair.
     Later(Duration),
 }
 

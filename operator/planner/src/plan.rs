@@ -62,12 +62,12 @@ pub enum Action {
     /// Create the NetworkPolicy.
     CreateNetworkPolicy,
     /// Make the Service what it was, if it is still the one that was observed.
-    MendService {
+    RepairService {
         /// Precondition.
         version: u64,
     },
     /// Make the NetworkPolicy what it was, if it is still the one that was observed.
-    MendNetworkPolicy {
+    RepairNetworkPolicy {
         /// Precondition.
         version: u64,
     },
@@ -159,7 +159,7 @@ pub enum DeleteReason {
     ScaledDown,
     /// It has ended for good; another attempt takes its place.
     Replaced,
-    /// Its node did it harm; another attempt takes its place elsewhere.
+    /// Its node did it drift; another attempt takes its place elsewhere.
     BadNode,
     /// Its node does not answer; another attempt takes its place.
     NodeLost,

@@ -177,10 +177,10 @@ impl World {
     /// One write, as the API server takes it. False: the world is not as whoever planned it saw it, and stays as it is.
     pub fn act(&mut self, action: &Action) -> bool {
         match action {
-            Action::CreateService | Action::MendService { .. } => {
+            Action::CreateService | Action::RepairService { .. } => {
                 self.observed.service = Presence::Ours;
             }
-            Action::CreateNetworkPolicy | Action::MendNetworkPolicy { .. } => {
+            Action::CreateNetworkPolicy | Action::RepairNetworkPolicy { .. } => {
                 self.observed.network_policy = Presence::Ours;
             }
             Action::ApplyPodGroup {

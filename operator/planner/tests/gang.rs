@@ -6,7 +6,7 @@ use std::time::Duration;
 use roundhouse_api::{Gang, TrainingJob};
 use roundhouse_planner::testing::{World, raw_gang_job, raw_job, world_of};
 use roundhouse_planner::{
-    Action, GroupWrites, Mend, ObservedGroup, PlanReason, PodGroup, validate,
+    Action, GroupWrites, ObservedGroup, PlanReason, PodGroup, Repair, validate,
 };
 
 /// A Coscheduling job whose workers train.
@@ -310,9 +310,9 @@ fn a_group_that_is_reverted_is_repaired_after_a_pause_and_reported() {
     let writes = |changed| GroupWrites {
         repaired_to: Some(says(2)),
         changed,
-        deleted: Mend::Now,
+        deleted: Repair::Now,
     };
-    world.observed.group_writes = writes(Mend::Later(pause));
+    world.observed.group_writes = writes(Repair::Later(pause));
     let plan = world.plan();
     assert_eq!((plan.actions, plan.events), (vec![], vec![]));
     assert_eq!(plan.requeue_after, Some(pause));
@@ -321,7 +321,7 @@ fn a_group_that_is_reverted_is_repaired_after_a_pause_and_reported() {
     world.job.min_replicas = 2;
     world.observed.group_writes.repaired_to = Some(says(1));
     assert_eq!(world.plan().actions.len(), 1, "the job itself asks for it");
-    world.observed.group_writes = writes(Mend::Again);
+    world.observed.group_writes = writes(Repair::Again);
     let plan = world.plan();
     let [told] = plan.events.as_slice() else {
         panic!("{:?}", plan.events);
@@ -335,11 +335,11 @@ fn a_group_that_is_reverted_is_repaired_after_a_pause_and_reported() {
 fn no_pod_is_created_while_a_group_that_is_deleted_each_time_is_awaited() {
     let mut world = world_of(&raw_gang_job(2, Gang::Coscheduling));
     let pause = Duration::from_secs(3);
-    world.observed.group_writes.deleted = Mend::Later(pause);
+    world.observed.group_writes.deleted = Repair::Later(pause);
     let plan = world.plan();
     assert_eq!(creates(&plan.actions), 0, "{:?}", plan.actions);
     assert_eq!(plan.requeue_after, Some(pause));
-    world.observed.group_writes.deleted = Mend::Again;
+    world.observed.group_writes.deleted = Repair::Again;
     let plan = world.plan();
     assert_eq!(creates(&plan.actions), 2);
     let told = plan

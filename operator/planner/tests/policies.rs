@@ -10,8 +10,8 @@ use roundhouse_contract::trainer::{Model, ModelName};
 use roundhouse_contract::{BestMetric, Mode};
 use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{
-    Action, DeleteReason, Mend, Observed, Obstacle, PlanReason, Pod, PodPhase, Presence, Rejection,
-    examine, gpu, plan_refused, plan_rejected, validate,
+    Action, DeleteReason, Observed, Obstacle, PlanReason, Pod, PodPhase, Presence, Rejection,
+    Repair, examine, gpu, plan_refused, plan_rejected, validate,
 };
 
 fn creates(actions: &[Action]) -> Vec<(u32, u32)> {
@@ -170,27 +170,27 @@ fn a_strangers_object_of_our_name_is_named_and_nothing_is_touched() {
     assert!(world.plan().events.is_empty(), "told once");
 }
 
-const fn drifted(mend: Mend) -> Presence {
-    Presence::Drifted { version: 7, mend }
+const fn drifted(repair: Repair) -> Presence {
+    Presence::Drifted { version: 7, repair }
 }
 
 #[test]
 fn what_somebody_changed_of_the_jobs_own_is_mended_and_workers_stay() {
     let mut world = world(2).training();
     let version = 7;
-    world.observed.service = drifted(Mend::Now);
-    world.observed.network_policy = drifted(Mend::Now);
+    world.observed.service = drifted(Repair::Now);
+    world.observed.network_policy = drifted(Repair::Now);
     let plan = world.plan();
-    let mended = [
-        Action::MendService { version },
-        Action::MendNetworkPolicy { version },
+    let repaired = [
+        Action::RepairService { version },
+        Action::RepairNetworkPolicy { version },
     ];
-    assert_eq!(plan.actions, mended);
+    assert_eq!(plan.actions, repaired);
     assert_eq!(plan.reason, PlanReason::Training);
     world.job.network_policy = NetworkPolicyMode::None;
     assert_eq!(
         world.plan().actions,
-        mended[..1],
+        repaired[..1],
         "that policy is not ours to keep"
     );
     world.settle();
@@ -201,13 +201,13 @@ fn what_somebody_changed_of_the_jobs_own_is_mended_and_workers_stay() {
 fn what_somebody_changes_back_is_mended_again_after_a_pause_and_told() {
     let mut world = world(2).training();
     let pause = Duration::from_secs(3);
-    world.observed.service = drifted(Mend::Later(pause));
+    world.observed.service = drifted(Repair::Later(pause));
     let plan = world.plan();
     assert_eq!((plan.actions, plan.events), (vec![], vec![]));
     assert_eq!(plan.requeue_after, Some(pause));
-    world.observed.service = drifted(Mend::Again);
+    world.observed.service = drifted(Repair::Again);
     let plan = world.plan();
-    assert_eq!(plan.actions, [Action::MendService { version: 7 }]);
+    assert_eq!(plan.actions, [Action::RepairService { version: 7 }]);
     let [told] = plan.events.as_slice() else {
         panic!("{:?}", plan.events);
     };
@@ -218,13 +218,13 @@ fn what_somebody_changes_back_is_mended_again_after_a_pause_and_told() {
 fn what_somebody_deletes_each_time_is_made_anew_after_a_pause_and_told() {
     let mut world = world(2).training();
     let pause = Duration::from_secs(3);
-    let mend = Mend::Later(pause);
-    world.observed.network_policy = Presence::Deleted { mend };
+    let repair = Repair::Later(pause);
+    world.observed.network_policy = Presence::Deleted { repair };
     let plan = world.plan();
     assert_eq!((plan.actions, plan.events), (vec![], vec![]));
     assert_eq!(plan.requeue_after, Some(pause));
-    let mend = Mend::Again;
-    world.observed.network_policy = Presence::Deleted { mend };
+    let repair = Repair::Again;
+    world.observed.network_policy = Presence::Deleted { repair };
     let plan = world.plan();
     assert_eq!(plan.actions, [Action::CreateNetworkPolicy]);
     let [told] = plan.events.as_slice() else {

@@ -116,7 +116,11 @@ fn it_is_suspended_and_resumed_like_any_other() {
     let status = &world.observed.status;
     assert!(status.is_true(ConditionType::Suspended));
     assert!(!status.is_true(ConditionType::Running));
-    assert_eq!(world.state(), "InvalidSpec", "that is what a user can mend");
+    assert_eq!(
+        world.state(),
+        "InvalidSpec",
+        "that is what a user can repair"
+    );
     world.job.suspend = false;
     world.settle();
     assert_eq!(creations(&world), 0);

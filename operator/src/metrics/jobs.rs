@@ -13,7 +13,7 @@ use prometheus::proto::MetricFamily;
 use roundhouse_api::TrainingJobStatus;
 
 use super::Clock;
-use crate::cache::Job;
+use crate::watch::cache::Job;
 
 pub mod gpus;
 mod milestones;

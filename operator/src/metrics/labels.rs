@@ -101,7 +101,7 @@ impl Watched {
         )
     }
 
-    /// Whether the API server is asked for their versions, to confirm what was observed ([`crate::fresh`]).
+    /// Whether the API server is asked for their versions, to confirm what was observed ([`crate::watch::staleness::confirm`]).
     #[must_use]
     pub const fn is_confirmed(self) -> bool {
         matches!(self, Self::TrainingJobs | Self::Pods)

@@ -2,9 +2,9 @@
 
 use std::any::Any;
 
-use crate::calls::DEADLINE;
-use crate::panics;
-use crate::tasks::Ended as TaskEnded;
+use crate::runtime::api::calls::DEADLINE;
+use crate::runtime::panics;
+use crate::runtime::tasks::Ended as TaskEnded;
 
 /// The work on jobs ends when it is asked to, and never else.
 pub(super) fn of_work(

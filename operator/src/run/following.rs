@@ -4,8 +4,8 @@ use futures::stream::Stream;
 use futures::{FutureExt, StreamExt};
 use kube::runtime::reflector::{ObjectRef, Store};
 
-use crate::lane::Wake;
-use crate::lead::Leadership;
+use crate::controller::priority::Wake;
+use crate::runtime::leader_election::Leadership;
 use roundhouse_api::unreadable::Guarded;
 
 /// Lets wakes pass by for as long as another operator leads. In the end all jobs are to be looked at.

@@ -8,11 +8,11 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::{Resource, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
-use roundhouse_operator::observe::version;
-use roundhouse_operator::resources::network_policy::{self, Peers};
-use roundhouse_operator::resources::service;
-use roundhouse_operator::slim;
-use roundhouse_planner::{Mend, Observed, ObservedGroup, PodGroup, Presence, examine, gpu, plan};
+use roundhouse_operator::controller::observe::version;
+use roundhouse_operator::controller::resources::network_policy::{self, Peers};
+use roundhouse_operator::controller::resources::service;
+use roundhouse_operator::watch::projection;
+use roundhouse_planner::{Observed, ObservedGroup, PodGroup, Presence, Repair, examine, gpu, plan};
 
 use crate::gang::coscheduling;
 use crate::stage::Stage;
@@ -54,7 +54,7 @@ impl World {
 
     /// What the garbage collector would delete: whose controller is not this job.
     pub(crate) async fn collect_garbage(&self, stage: &Stage, namespace: &str) {
-        let is_orphan = |meta| slim::identity(meta).controller != self.job.uid();
+        let is_orphan = |meta| projection::identity(meta).controller != self.job.uid();
         for pod in self.pods.iter().filter(|it| is_orphan(&it.metadata)) {
             delete(stage.pods(namespace), pod).await;
         }
@@ -74,7 +74,7 @@ impl World {
         let Some(group) = self.groups.first() else {
             return ObservedGroup::Missing;
         };
-        if slim::identity(&group.metadata).controller != self.job.uid() {
+        if projection::identity(&group.metadata).controller != self.job.uid() {
             return ObservedGroup::Foreign;
         }
         let min_member = group.data["spec"]["minMember"].as_u64().unwrap_or_default();
@@ -97,12 +97,12 @@ impl World {
             (true, true) => Presence::Ours,
             (true, false) => Presence::Drifted {
                 version: 0,
-                mend: Mend::Now,
+                repair: Repair::Now,
             },
             (false, _) => Presence::Foreign,
         };
         let uid = self.job.uid();
-        let is_ours = |meta| slim::identity(meta).controller == uid;
+        let is_ours = |meta| projection::identity(meta).controller == uid;
         let service = self
             .services
             .first()
@@ -119,7 +119,7 @@ impl World {
             service: service.unwrap_or_default(),
             network_policy: policy.unwrap_or_default(),
             group: self.group(),
-            pods: self.pods.iter().map(slim::pod).collect(),
+            pods: self.pods.iter().map(projection::pod).collect(),
             fresh: true,
             ..Observed::default()
         };
@@ -152,7 +152,7 @@ impl World {
         let places: Vec<_> = self
             .pods
             .iter()
-            .filter_map(|pod| slim::pod(pod).membership)
+            .filter_map(|pod| projection::pod(pod).membership)
             .collect();
         let ranks: BTreeSet<_> = places.iter().map(|place| place.node_rank).collect();
         let worlds: BTreeSet<_> = places

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use clap::Parser;
 use kube::{Client, Config};
 use prometheus::Registry;
-use roundhouse_operator::lead::Terms;
-use roundhouse_operator::lost_nodes;
-use roundhouse_operator::mends::Pauses;
+use roundhouse_operator::memory::repairs::Pauses;
 use roundhouse_operator::run::{RunError, run_with};
+use roundhouse_operator::runtime::leader_election::Terms;
 use roundhouse_operator::settings::Settings;
-use roundhouse_operator::watch_client::WatchTimeouts;
+use roundhouse_operator::watch::client::WatchTimeouts;
+use roundhouse_operator::watch::lost_nodes;
 use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -74,8 +74,8 @@ impl Stage {
         })
     }
 
-    /// An operator with other pauses between two mends of one object.
-    pub(crate) fn operator_that_mends(&self, pauses: Pauses) -> Operator {
+    /// An operator with other pauses between two repairs of one object.
+    pub(crate) fn operator_that_repairs(&self, pauses: Pauses) -> Operator {
         let config = self.server.config("operator").unwrap();
         let network = Network::default();
         self.start_with(config, LENIENT, network, None, &[], |settings| {

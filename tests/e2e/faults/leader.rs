@@ -14,7 +14,7 @@ use kube::api::{Api, ListParams, LogParams, ObjectMeta, Patch, PatchParams, Post
 use kube::{Client, ResourceExt};
 use roundhouse_api::ConditionType;
 use roundhouse_contract::labels;
-use roundhouse_operator::lead::Terms;
+use roundhouse_operator::runtime::leader_election::Terms;
 use roundhouse_tests::cluster::{DEADLINE, until};
 use roundhouse_tests::nodes::main_process;
 use roundhouse_tests::processes;

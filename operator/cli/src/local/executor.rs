@@ -113,8 +113,8 @@ impl Executor {
             match action {
                 Action::CreateService
                 | Action::CreateNetworkPolicy
-                | Action::MendService { .. }
-                | Action::MendNetworkPolicy { .. }
+                | Action::RepairService { .. }
+                | Action::RepairNetworkPolicy { .. }
                 // Nothing is scheduled here: see `validated`.
                 | Action::ApplyPodGroup { .. }
                 | Action::DeletePodGroup { .. }

@@ -9,7 +9,7 @@ use roundhouse_contract::names;
 use crate::built;
 use crate::draft::{Draft, event};
 use crate::failures::{nodes, replacements};
-use crate::observed::{Mend, Pod, Presence};
+use crate::observed::{Pod, Presence, Repair};
 use crate::plan::{Action, MAX_ACTIONS, PlanReason};
 use crate::workers::delete::delete;
 use crate::workers::replace::{Fate, fate};
@@ -135,12 +135,12 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
 
 fn make_surroundings(draft: &mut Draft<'_>) {
     let (service, policy) = (draft.observed.service, draft.observed.network_policy);
-    let mend = |version| Action::MendService { version };
-    keep(draft, service, "Service", Action::CreateService, mend);
+    let repair = |version| Action::RepairService { version };
+    keep(draft, service, "Service", Action::CreateService, repair);
     if is_isolated(draft) {
-        let mend = |version| Action::MendNetworkPolicy { version };
+        let repair = |version| Action::RepairNetworkPolicy { version };
         let make = Action::CreateNetworkPolicy;
-        keep(draft, policy, "NetworkPolicy", make, mend);
+        keep(draft, policy, "NetworkPolicy", make, repair);
     }
 }
 
@@ -150,34 +150,43 @@ fn keep(
     presence: Presence,
     kind: &str,
     make: Action,
-    mend: impl FnOnce(u64) -> Action,
+    rebuild: impl FnOnce(u64) -> Action,
 ) {
     let object = format!("{kind} {}", names::service(&draft.job.key.name));
     match presence {
         Presence::Ours | Presence::Foreign => {}
         Presence::Missing => draft.actions.push(make),
-        Presence::Deleted { mend: due } => {
+        Presence::Deleted { repair: due } => {
             repair(draft, due, make, &object, DELETED_AGAIN);
         }
-        Presence::Drifted { version, mend: due } => {
-            repair(draft, due, mend(version), &object, CHANGED_AGAIN);
+        Presence::Drifted {
+            version,
+            repair: due,
+        } => {
+            repair(draft, due, rebuild(version), &object, CHANGED_AGAIN);
         }
     }
 }
 
-/// Repairs an object, unless the last repair was undone and the pause after it is not over. `harm`: what is wrong with it
+/// Repairs an object, unless the last repair was undone and the pause after it is not over. `what_happened`: what is wrong with it
 /// again.
-pub(crate) fn repair(draft: &mut Draft<'_>, due: Mend, action: Action, object: &str, harm: &str) {
+pub(crate) fn repair(
+    draft: &mut Draft<'_>,
+    due: Repair,
+    action: Action,
+    object: &str,
+    what_happened: &str,
+) {
     match due {
-        Mend::Now => draft.actions.push(action),
-        Mend::Again => {
+        Repair::Now => draft.actions.push(action),
+        Repair::Again => {
             draft.actions.push(action);
-            let message = format!("{object} {harm}");
+            let message = format!("{object} {what_happened}");
             draft
                 .events
                 .push(event(EventReason::RepairReverted, message));
         }
-        Mend::Later(pause) => draft.requeue(pause),
+        Repair::Later(pause) => draft.requeue(pause),
     }
 }
 

@@ -6,7 +6,7 @@ use roundhouse_contract::names;
 
 use crate::draft::Draft;
 use crate::group::{ObservedGroup, PodGroup, to_install};
-use crate::observed::{Mend, Pod, PodPhase};
+use crate::observed::{Pod, PodPhase, Repair};
 use crate::plan::Action;
 use crate::validate::ValidatedJob;
 use crate::workers::children::{CHANGED_AGAIN, DELETED_AGAIN, repair};
@@ -79,7 +79,7 @@ fn is_held(draft: &Draft<'_>) -> bool {
 pub(crate) fn is_postponed(draft: &Draft<'_>) -> bool {
     wanted(draft.job).is_some()
         && draft.observed.group == ObservedGroup::Missing
-        && matches!(draft.observed.group_writes.deleted, Mend::Later(_))
+        && matches!(draft.observed.group_writes.deleted, Repair::Later(_))
 }
 
 /// Creates the PodGroup, or brings it up to date.
@@ -88,7 +88,7 @@ pub(crate) fn keep(draft: &mut Draft<'_>) {
         return;
     };
     let writes = &draft.observed.group_writes;
-    let (uid, due, harm) = match &draft.observed.group {
+    let (uid, due, what_happened) = match &draft.observed.group {
         ObservedGroup::Missing => (None, writes.deleted, DELETED_AGAIN),
         ObservedGroup::Ours {
             uid,
@@ -106,7 +106,13 @@ pub(crate) fn keep(draft: &mut Draft<'_>) {
     let name = names::pod_group(&draft.job.key.name);
     let gang = draft.job.scheduling.gang;
     let action = Action::ApplyPodGroup { gang, group, uid };
-    repair(draft, due, action, &format!("PodGroup {name}"), harm);
+    repair(
+        draft,
+        due,
+        action,
+        &format!("PodGroup {name}"),
+        what_happened,
+    );
 }
 
 /// Deletes the PodGroup, if there is one.

@@ -8,7 +8,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, IntCounterVec, IntGaugeVec, Opts};
 
 use super::record::Record;
-use crate::cache::Job;
+use crate::watch::cache::Job;
 
 /// One field per metric.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use std::mem::replace;
 use std::time::Duration;
 
 use kube::Config;
-use roundhouse_operator::lead::Terms;
 use roundhouse_operator::run::RunError;
+use roundhouse_operator::runtime::leader_election::Terms;
 use roundhouse_tests::cluster::until;
 use tokio::time::sleep;
 

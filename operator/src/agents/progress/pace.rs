@@ -1,0 +1,55 @@
+//! How often jobs are asked how far they are, and looked at because of it: by how many train. Pure.
+
+use std::time::Duration;
+
+/// Statuses that are written in a second, of all jobs together. With other writes they are less than 20.
+const WRITES_PER_SECOND: u32 = 18;
+const MIN_WAKE: Duration = Duration::from_secs(10);
+const MAX_WAKE: Duration = Duration::from_secs(60);
+pub(super) const MIN_QUESTION: Duration = Duration::from_secs(3);
+/// Polls between two looks: trouble is heard of by then. The last one is asked when the status is due.
+const QUESTIONS: u32 = 5;
+/// A bound of all questions, each of which costs 0.2 ms of the processor. Each job is asked once for each look at least.
+const QUESTIONS_PER_SECOND: u32 = 100;
+
+/// Times of each job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// Between two questions.
+    pub(super) question: Duration,
+    /// Between two looks at a job that tells nothing urgent.
+    pub(super) wake: Duration,
+}
+
+impl Pace {
+    /// With so many jobs that train.
+    #[must_use]
+    pub(super) fn of(num_jobs: usize) -> Self {
+        let num_jobs = u32::try_from(num_jobs).unwrap_or(u32::MAX);
+        let wake = Duration::from_secs((num_jobs / WRITES_PER_SECOND).into());
+        let wake = wake.clamp(MIN_WAKE, MAX_WAKE);
+        let turn = Duration::from_secs((num_jobs / QUESTIONS_PER_SECOND).into());
+        let question = (wake / QUESTIONS).max(MIN_QUESTION).max(turn);
+        Self {
+            question: question.min(wake),
+            wake,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thousand_jobs_cost_twenty_writes_a_second_and_are_a_minute_old_at_most() {
+        let seconds = Duration::from_secs;
+        let few = Pace::of(1);
+        assert_eq!((few.question, few.wake), (seconds(3), seconds(10)));
+        let many = Pace::of(1_000);
+        assert_eq!((many.question, many.wake), (seconds(11), seconds(55)));
+        assert_eq!(Pace::of(5_000).question, seconds(50));
+        let most = Pace::of(usize::MAX);
+        assert_eq!((most.question, most.wake), (MAX_WAKE, MAX_WAKE));
+    }
+}

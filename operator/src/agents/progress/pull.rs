@@ -1,0 +1,57 @@
+//! The questions to the agents of all jobs that train.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::ResourceExt;
+use kube::runtime::reflector::{ObjectRef, Store};
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::{Formed, Progress as Steps, Told, ports};
+use tokio::sync::mpsc::Sender;
+use tokio::time::MissedTickBehavior;
+
+use crate::agents::client::polls::Polls;
+use crate::agents::progress::Progress;
+use crate::controller::context::Context;
+use crate::controller::priority::Wake;
+use crate::watch::cache::Job;
+use roundhouse_api::unreadable::Guarded;
+
+/// Between two looks at who is to be asked.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Asks all jobs, again and again; wakes those that told something new.
+pub(crate) async fn pull(context: Arc<Context>, wake: Sender<Wake>, jobs: Store<Guarded>) {
+    let mut questions = Polls::new();
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let exists = |(_, uid): &Job, job: ObjectRef<TrainingJob>| {
+        let found = jobs.get(&job.into_kind_unchecked(()));
+        found.is_some_and(|found| found.uid().as_ref() == Some(uid))
+    };
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {
+                for (job, address) in context.progress.questions(exists, Instant::now()) {
+                    questions.ask(job, address, ports::PROGRESS_PATH, String::new());
+                }
+            }
+            Some((job, answer)) = questions.next() => {
+                let news = answer.and_then(|answer| hear(&context.progress, &job, &answer));
+                if let Some(job) = news {
+                    let _ = wake.send(Wake::by_other(job)).await;
+                }
+            }
+        }
+    }
+}
+
+/// Takes in an answer; returns the job to wake, if it is to be looked at now.
+fn hear(progress: &Progress, job: &Job, answer: &[u8]) -> Option<ObjectRef<TrainingJob>> {
+    let now = Instant::now();
+    if let Ok(told) = serde_json::from_slice::<Told<Steps>>(answer) {
+        return progress.hear(job, told.of(&job.1)?, now);
+    }
+    let told: Told<Formed> = serde_json::from_slice(answer).ok()?;
+    progress.hear_formed(job, told.of(&job.1)?.formed, now)
+}

@@ -1,0 +1,357 @@
+//! What agents report of processes that died although their container is alive. The operator polls the agents of members that
+//! are not Ready, beside the reconciles. Best effort: without an answer the planner only knows that a generation broke.
+//!
+//! An agent that does not answer for long, while those of other members do, is silent: its container is frozen, for example.
+//! Its worker cannot receive a membership document, so each generation with it would break again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::runtime::reflector::ObjectRef;
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::{Action, Incarnation, ProcessRestarts};
+use roundhouse_planner::{Pod, PodPhase, Processes, ValidatedJob};
+
+use crate::watch::cache::Job;
+
+pub(crate) mod pull;
+
+/// About ten minutes, after which nobody is asked for a job that no reconcile has brought back: it may be gone.
+const MAX_QUESTIONS: u32 = 1_200;
+/// How long an agent does not answer until it counts as silent.
+const SILENT: Duration = Duration::from_secs(10);
+/// How long ago another agent of the job has answered at most: otherwise the fault may be the operator's own network.
+const ANSWERED_LATELY: Duration = Duration::from_secs(5);
+/// Most members that are Ready and are polled beside those that are not.
+const MAX_READY: usize = 2;
+/// How long a worker with one process is not Ready until its agent is polled. It has nothing to report but that it answers, and
+/// a generation usually forms sooner.
+const ONE_PROCESS: Duration = Duration::from_secs(5);
+
+/// Workers that are asked, and what each last told.
+#[derive(Debug, Default)]
+pub struct Restarts {
+    jobs: Mutex<HashMap<Job, Followed>>,
+}
+
+#[derive(Clone, Debug)]
+struct Followed {
+    wake: ObjectRef<TrainingJob>,
+    workers: BTreeMap<Incarnation, Worker>,
+    /// Since the last reconcile.
+    num_questions: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Worker {
+    address: String,
+    /// Of its membership document; agents require it for restarts.
+    nonce: String,
+    told: Option<ProcessRestarts>,
+    /// Whether it has more than one process, which die and are restarted by themselves.
+    has_several: bool,
+    /// Since when it is not Ready, as the operator saw it.
+    since: Instant,
+    answered_at: Option<Instant>,
+    /// Since when it has not answered.
+    unanswered_since: Option<Instant>,
+    is_silent: bool,
+}
+
+impl Worker {
+    fn new(address: String, nonce: String, has_several: bool) -> Self {
+        Self {
+            address,
+            nonce,
+            told: None,
+            has_several,
+            since: Instant::now(),
+            answered_at: None,
+            unanswered_since: None,
+            is_silent: false,
+        }
+    }
+}
+
+/// A question to one agent.
+struct Question {
+    job: Job,
+    incarnation: Incarnation,
+    address: String,
+    nonce: String,
+}
+
+impl Restarts {
+    /// What a worker told since it is not Ready.
+    #[must_use]
+    pub fn of(&self, job: &Job, pod: &Pod) -> Option<Processes> {
+        let jobs = self.lock();
+        let worker = jobs.get(job)?.workers.get(&pod.incarnation())?;
+        let told = worker.told.clone().filter(|_| !pod.ready)?;
+        Some(Processes::of(told, pod.container.restarts))
+    }
+
+    /// Whether the agent of a worker that is not Ready has stopped answering while others answer.
+    #[must_use]
+    pub fn is_silent(&self, job: &Job, pod: &Pod) -> bool {
+        let jobs = self.lock();
+        let worker = jobs
+            .get(job)
+            .and_then(|it| it.workers.get(&pod.incarnation()));
+        worker.is_some_and(|worker| worker.is_silent && is_polled(pod))
+    }
+
+    /// Polls the members of the job that are not Ready from now on, and beside them a few that are Ready, which show whether the
+    /// operator reaches any agent.
+    pub fn follow(&self, key: &Job, job: &TrainingJob, valid: &ValidatedJob, pods: &[Pod]) {
+        let has_several = valid.procs_per_worker > 1;
+        let is_reachable = |pod: &&Pod| !pod.unreachable || pod.agent_silent;
+        let mut polled: Vec<&Pod> = pods.iter().filter(|pod| is_polled(pod)).collect();
+        polled.retain(is_reachable);
+        if !polled.is_empty() {
+            let ready = pods
+                .iter()
+                .filter(|pod| pod.ready && is_running_member(pod));
+            polled.extend(ready.filter(is_reachable).take(MAX_READY));
+        }
+        let polled = polled.into_iter().filter_map(|pod| {
+            let nonce = pod.membership.as_ref()?.nonce.clone();
+            Some((pod.incarnation(), pod.ip.clone()?, nonce))
+        });
+        let mut jobs = self.lock();
+        let before = jobs.remove(key).map(|followed| followed.workers);
+        let mut before = before.unwrap_or_default();
+        let workers: BTreeMap<Incarnation, Worker> = polled
+            .map(|(incarnation, address, nonce)| {
+                let worker = match before.remove(&incarnation) {
+                    Some(known) => Worker {
+                        address,
+                        nonce,
+                        ..known
+                    },
+                    None => Worker::new(address, nonce, has_several),
+                };
+                (incarnation, worker)
+            })
+            .collect();
+        if !workers.is_empty() {
+            let followed = Followed {
+                wake: ObjectRef::from_obj(job),
+                workers,
+                num_questions: 0,
+            };
+            jobs.insert(key.clone(), followed);
+        }
+    }
+
+    /// Whom to ask now.
+    fn questions(&self) -> Vec<Question> {
+        let mut jobs = self.lock();
+        jobs.retain(|_, followed| {
+            followed.num_questions += 1;
+            followed.num_questions <= MAX_QUESTIONS
+        });
+        let workers = jobs.iter().flat_map(|(job, followed)| {
+            let workers = followed.workers.iter();
+            let due = workers
+                .filter(|(_, worker)| worker.has_several || worker.since.elapsed() >= ONE_PROCESS);
+            due.map(|(who, worker)| Question {
+                job: job.clone(),
+                incarnation: who.clone(),
+                address: worker.address.clone(),
+                nonce: worker.nonce.clone(),
+            })
+        });
+        workers.collect()
+    }
+
+    /// An agent has answered, if possible with its restarts. Returns the job to wake if that changes anything.
+    fn answered(
+        &self,
+        job: &Job,
+        incarnation: &Incarnation,
+        told: Option<ProcessRestarts>,
+    ) -> Option<ObjectRef<TrainingJob>> {
+        let mut jobs = self.lock();
+        let followed = jobs.get_mut(job)?;
+        let worker = followed.workers.get_mut(incarnation)?;
+        worker.answered_at = Some(Instant::now());
+        worker.unanswered_since = None;
+        let mut is_news = std::mem::take(&mut worker.is_silent);
+        if worker.has_several && told.is_some() {
+            is_news |= worker.told != told;
+            worker.told = told;
+        }
+        is_news.then(|| followed.wake.clone())
+    }
+
+    /// An agent has not answered. Returns the job to wake if the agent counts as silent from now on.
+    fn unanswered(&self, job: &Job, incarnation: &Incarnation) -> Option<ObjectRef<TrainingJob>> {
+        let mut jobs = self.lock();
+        let followed = jobs.get_mut(job)?;
+        let others = followed.workers.values();
+        let mut others = others.filter_map(|other| other.answered_at);
+        let do_others_answer = others.any(|at| at.elapsed() <= ANSWERED_LATELY);
+        let worker = followed.workers.get_mut(incarnation)?;
+        let since = *worker.unanswered_since.get_or_insert_with(Instant::now);
+        if worker.is_silent || since.elapsed() < SILENT || !do_others_answer {
+            return None;
+        }
+        worker.is_silent = true;
+        Some(followed.wake.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Job, Followed>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a worker may hold state although it is not Ready.
+fn is_polled(pod: &Pod) -> bool {
+    !pod.ready && is_running_member(pod)
+}
+
+fn is_running_member(pod: &Pod) -> bool {
+    let has_joined = pod.membership.as_ref().is_some_and(|document| {
+        document.action == Action::Join && document.incarnation == pod.incarnation()
+    });
+    has_joined && pod.ours && !pod.deleting && pod.phase == PodPhase::Running
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_planner::testing::{World, raw_job, world};
+
+    use super::*;
+
+    fn key() -> Job {
+        ("ml".to_owned(), "job-uid".to_owned())
+    }
+
+    fn training(procs_per_worker: u32) -> World {
+        let mut world = world(2);
+        world.job.procs_per_worker = procs_per_worker;
+        world.training()
+    }
+
+    fn told() -> ProcessRestarts {
+        ProcessRestarts {
+            total: 1,
+            preparing: vec![1],
+            last: None,
+        }
+    }
+
+    fn follow(restarts: &Restarts, world: &World) -> Vec<String> {
+        let pods = &world.observed.pods;
+        restarts.follow(&key(), &raw_job(2), &world.job, pods);
+        let questions = restarts.questions().into_iter();
+        let asked = questions.map(|question| {
+            assert_eq!(question.nonce, "0".repeat(32), "that of its document");
+            question.address
+        });
+        asked.collect()
+    }
+
+    #[test]
+    fn agents_are_polled_only_while_a_member_is_not_ready() {
+        let (restarts, mut world) = (Restarts::default(), training(2));
+        assert!(follow(&restarts, &world).is_empty());
+        world.is_ready(1, false);
+        assert_eq!(follow(&restarts, &world).len(), 2);
+        world.is_ready(1, true);
+        assert!(follow(&restarts, &world).is_empty());
+    }
+
+    /// As if all that happened had happened so long ago.
+    fn pass(restarts: &Restarts, span: Duration) {
+        let back = |at: &mut Instant| *at = at.checked_sub(span).unwrap();
+        for worker in restarts
+            .lock()
+            .values_mut()
+            .flat_map(|it| it.workers.values_mut())
+        {
+            back(&mut worker.since);
+            worker.answered_at.iter_mut().for_each(back);
+            worker.unanswered_since.iter_mut().for_each(back);
+        }
+    }
+
+    #[test]
+    fn a_worker_with_one_process_is_polled_only_after_a_while_and_reports_no_restarts() {
+        let (restarts, mut world) = (Restarts::default(), training(1));
+        world.is_ready(1, false);
+        assert!(follow(&restarts, &world).is_empty());
+        pass(&restarts, ONE_PROCESS);
+        assert_eq!(follow(&restarts, &world).len(), 2);
+        let incarnation = world.observed.pods[1].incarnation();
+        assert_eq!(restarts.answered(&key(), &incarnation, Some(told())), None);
+        assert_eq!(restarts.of(&key(), &world.observed.pods[1]), None);
+    }
+
+    #[test]
+    fn an_agent_is_silent_only_while_those_of_other_members_answer() {
+        let (restarts, mut world) = (Restarts::default(), training(1));
+        world.is_ready(1, false);
+        follow(&restarts, &world);
+        let [one, other] = [0, 1].map(|at| world.observed.pods[at].incarnation());
+        let is_silent = |at: usize| restarts.is_silent(&key(), &world.observed.pods[at]);
+        assert_eq!(restarts.unanswered(&key(), &other), None);
+        pass(&restarts, SILENT);
+        assert_eq!(
+            restarts.unanswered(&key(), &other),
+            None,
+            "no agent answers"
+        );
+        restarts.answered(&key(), &one, None);
+        assert!(restarts.unanswered(&key(), &other).is_some());
+        assert_eq!((is_silent(0), is_silent(1)), (false, true));
+        assert_eq!(restarts.unanswered(&key(), &other), None, "no news");
+        world.observed.pods[1].unreachable = true;
+        world.observed.pods[1].agent_silent = true;
+        assert_eq!(follow(&restarts, &world).len(), 2, "it is still polled");
+        assert!(
+            restarts.answered(&key(), &other, None).is_some(),
+            "it is back"
+        );
+        assert!(!restarts.is_silent(&key(), &world.observed.pods[1]));
+    }
+
+    #[test]
+    fn news_wake_the_job_once_and_count_only_for_the_container_that_told_them() {
+        let (restarts, mut world) = (Restarts::default(), training(2));
+        world.is_ready(1, false);
+        follow(&restarts, &world);
+        let incarnation = world.observed.pods[1].incarnation();
+        assert!(
+            restarts
+                .answered(&key(), &incarnation, Some(told()))
+                .is_some()
+        );
+        assert!(
+            restarts
+                .answered(&key(), &incarnation, Some(told()))
+                .is_none()
+        );
+        follow(&restarts, &world);
+        let of = |world: &World| restarts.of(&key(), &world.observed.pods[1]);
+        assert!(of(&world).unwrap().are_preparing);
+        let mut ready = world.clone();
+        ready.is_ready(1, true);
+        assert_eq!(of(&ready), None);
+        world.restarts(1);
+        assert_eq!(of(&world), None);
+    }
+
+    #[test]
+    fn a_job_that_no_reconcile_brings_back_is_not_asked_for_ever() {
+        let (restarts, mut world) = (Restarts::default(), training(2));
+        world.is_ready(1, false);
+        follow(&restarts, &world);
+        for _ in 0..MAX_QUESTIONS {
+            restarts.questions();
+        }
+        assert!(restarts.lock().is_empty());
+    }
+}

@@ -1,0 +1,94 @@
+//! Writes of the PodGroup.
+
+use std::sync::Arc;
+
+use kube::api::Patch;
+use roundhouse_api::Gang;
+use roundhouse_contract::names;
+use roundhouse_planner::PodGroup;
+use serde_json::json;
+
+use super::step::Step;
+use super::writes::preconditions;
+use crate::controller::context::Context;
+use crate::controller::error::CallError;
+use crate::controller::observe::version;
+use crate::controller::resources::{Child, metadata};
+use crate::controller::slow_writes::Answer;
+use crate::memory::expectations::Written;
+use crate::memory::repairs::Drift;
+use crate::runtime::api::calls::{call_within, patch_params};
+use crate::runtime::api::metadata::OfKind;
+use crate::watch::cache::Job;
+use crate::watch::pod_group_kinds::{GroupKind, coscheduling, kubernetes, volcano};
+
+impl Child for coscheduling::PodGroup {}
+impl Child for volcano::PodGroup {}
+impl Child for kubernetes::PodGroup {}
+
+/// Creates the PodGroup, or changes the one with this UID.
+pub(super) async fn keep(
+    step: Step<'_>,
+    gang: Gang,
+    group: &PodGroup,
+    uid: Option<&str>,
+) -> Answer {
+    match gang {
+        Gang::None => Ok(()),
+        Gang::Coscheduling => put::<coscheduling::PodGroup>(step, group, uid).await,
+        Gang::Volcano => put::<volcano::PodGroup>(step, group, uid).await,
+        Gang::Kubernetes => put::<kubernetes::PodGroup>(step, group, uid).await,
+    }
+}
+
+/// Deletes the PodGroup with this UID.
+pub(super) async fn remove(step: Step<'_>, gang: Gang, uid: &str) -> Answer {
+    let (name, what) = (names::pod_group(&step.job.key.name), Written::PodGroup);
+    let observed = preconditions(uid, None);
+    step.context.repairs.group_removed(step.key);
+    match gang {
+        Gang::None => Ok(()),
+        Gang::Coscheduling => {
+            step.delete::<coscheduling::PodGroup>(&name, observed, what)
+                .await
+        }
+        Gang::Volcano => {
+            step.delete::<volcano::PodGroup>(&name, observed, what)
+                .await
+        }
+        Gang::Kubernetes => {
+            step.delete::<kubernetes::PodGroup>(&name, observed, what)
+                .await
+        }
+    }
+}
+
+async fn put<K: GroupKind + Child>(step: Step<'_>, group: &PodGroup, uid: Option<&str>) -> Answer {
+    let name = names::pod_group(&step.job.key.name);
+    let object = K::build(metadata(&step.job.key, name.clone()), group);
+    let Some(uid) = uid else {
+        let created = step.create(object, Written::PodGroup).await;
+        if created.is_ok() {
+            let repairs = &step.context.repairs;
+            repairs.note_group(step.key, Drift::Deleted, group);
+        }
+        return created;
+    };
+    let wanted = group.clone();
+    let said = serde_json::to_value(&object).map_err(kube::Error::SerdeError)?;
+    let patch = json!({"metadata": {"uid": uid}, "spec": said["spec"]});
+    let change = |context: Arc<Context>, key: Job, deadline| async move {
+        let groups = OfKind::namespaced::<K>(&context.client, &key.0);
+        let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
+        let request = || groups.patch(&name, &parameters, &patch);
+        let answer = call_within(deadline, request).await;
+        // One that is refused is not tried again at once either.
+        if !answer.as_ref().is_err_and(CallError::is_look_again) {
+            context.repairs.note_group(&key, Drift::Modified, &wanted);
+        }
+        let at = version(answer?.resource_version.as_deref());
+        context.expectations.wrote(&key, Written::PodGroup, at);
+        Ok(())
+    };
+    step.change(Written::PodGroup, 0, change).await
+}

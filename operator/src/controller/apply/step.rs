@@ -1,0 +1,319 @@
+//! One action of a plan as a write: it is counted, and it goes on beside the reconcile if it takes long.
+//!
+//! Children are created, not applied: server-side apply would merge our fields and our owner
+//! reference into a stranger's object of the same name. What is known to be ours is repaired by server-side apply, at the
+//! version that was observed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::ResourceExt;
+use kube::api::Preconditions;
+use kube::runtime::reflector::ObjectRef;
+use roundhouse_api::Gang;
+use roundhouse_contract::{BuiltFrom, Membership, earlier, gang, labels};
+use roundhouse_planner::{Action, ValidatedJob, status};
+use serde_json::{Value, json};
+
+use super::groups;
+use super::writes::{
+    annotations, create, delete, delete_job, patch_metadata, preconditions, repair,
+};
+use crate::controller::context::Context;
+use crate::controller::error::{CallError, Error};
+use crate::controller::resources::worker::grouped::GroupedPod;
+use crate::controller::resources::{Child, network_policy, service, worker};
+use crate::controller::slow_writes::{Answer, Write};
+use crate::memory::expectations::Written;
+use crate::watch::cache::Job;
+use crate::watch::topology::learn::references;
+
+pub(super) const fn name(action: &Action) -> &'static str {
+    match action {
+        Action::CreateService => "CreateService",
+        Action::CreateNetworkPolicy => "CreateNetworkPolicy",
+        Action::RepairService { .. } => "RepairService",
+        Action::RepairNetworkPolicy { .. } => "RepairNetworkPolicy",
+        Action::ApplyPodGroup { .. } => "ApplyPodGroup",
+        Action::DeletePodGroup { .. } => "DeletePodGroup",
+        Action::CreateWorker { .. } => "CreateWorker",
+        Action::IssueMembership { .. } => "IssueMembership",
+        Action::EndGroup { .. } => "EndGroup",
+        Action::LeaveDomain { .. } => "LeaveDomain",
+        Action::DeletePod { .. } => "DeletePod",
+        Action::DeleteJob { .. } => "DeleteJob",
+    }
+}
+
+pub(super) const fn is_making(action: &Action) -> bool {
+    match action {
+        Action::CreateService
+        | Action::CreateNetworkPolicy
+        | Action::RepairService { .. }
+        | Action::RepairNetworkPolicy { .. }
+        | Action::ApplyPodGroup { .. }
+        | Action::CreateWorker { .. } => true,
+        Action::IssueMembership { .. }
+        | Action::EndGroup { .. }
+        | Action::LeaveDomain { .. }
+        | Action::DeletePod { .. }
+        | Action::DeletePodGroup { .. }
+        | Action::DeleteJob { .. } => false,
+    }
+}
+
+/// An action of a job's plan.
+#[derive(Clone, Copy)]
+pub(super) struct Step<'a> {
+    pub(super) context: &'a Arc<Context>,
+    pub(super) key: &'a Job,
+    pub(super) job: &'a ValidatedJob,
+    pub(super) action: &'a Action,
+}
+
+impl Step<'_> {
+    pub(super) async fn run(self) -> Result<(), Error> {
+        let job = &self.job.key;
+        let scrapers = &self.context.settings.worker_metrics_from;
+        let answer = match self.action {
+            Action::CreateService => {
+                let object: Service = service::build(job);
+                self.create(object, Written::Service).await
+            }
+            Action::CreateNetworkPolicy => {
+                let object: NetworkPolicy = network_policy::build(job, scrapers);
+                self.create(object, Written::NetworkPolicy).await
+            }
+            Action::RepairService { version } => {
+                let object: Service = service::build(job);
+                self.repair(object, Written::Service, *version).await
+            }
+            Action::RepairNetworkPolicy { version } => {
+                let object: NetworkPolicy = network_policy::build(job, scrapers);
+                self.repair(object, Written::NetworkPolicy, *version).await
+            }
+            Action::ApplyPodGroup { gang, group, uid } => {
+                groups::keep(self, *gang, group, uid.as_deref()).await
+            }
+            Action::DeletePodGroup { gang, uid } => groups::remove(self, *gang, uid).await,
+            Action::CreateWorker {
+                index,
+                attempt,
+                avoid,
+                lost,
+                built_like,
+            } => {
+                let pod = self.worker((*index, *attempt), avoid, lost, built_like.as_ref());
+                self.create_pod(pod.await?).await
+            }
+            Action::IssueMembership {
+                pod,
+                resource_version,
+                membership,
+                earlier,
+            } => {
+                let content_version = version_of(membership);
+                let text = dated(membership).to_json()?;
+                let earlier = earlier::to_text(earlier);
+                let both = [(labels::MEMBERSHIP, &*text), (labels::EARLIER, &*earlier)];
+                let patch = annotations(resource_version, &both);
+                self.patch_metadata(pod, content_version, patch).await
+            }
+            Action::EndGroup {
+                pod,
+                resource_version,
+            } => {
+                let patch = annotations(resource_version, &[(gang::KUEUE_RETRIABLE, "false")]);
+                self.patch_metadata(pod, 0, patch).await
+            }
+            Action::LeaveDomain {
+                pod,
+                resource_version,
+            } => {
+                let patch = json!({"metadata": {
+                    "resourceVersion": resource_version,
+                    "labels": {labels::LEFT_DOMAIN: "true"},
+                }});
+                self.patch_metadata(pod, 0, patch).await
+            }
+            Action::DeletePod {
+                pod,
+                uid,
+                resource_version,
+                reason,
+            } => {
+                tracing::info!(job = %job.name, pod, ?reason, "deleting a pod");
+                let observed = preconditions(uid, resource_version.as_deref());
+                self.delete::<Pod>(pod, observed, Written::Pod(pod.clone()))
+                    .await
+            }
+            Action::DeleteJob {
+                uid,
+                resource_version,
+            } => {
+                let name = &job.name;
+                tracing::info!(job = %name, "deleting the job: its ttlSecondsAfterFinished are over");
+                let which = (name.clone(), uid.clone(), resource_version.clone());
+                let deletion = |context: Arc<Context>, key: Job, deadline| async move {
+                    delete_job(&context, &key, which, deadline).await
+                };
+                self.change(Written::Status, 0, deletion).await
+            }
+        };
+        answer.map_err(|source| Error::Apply {
+            action: name(self.action),
+            is_making: is_making(self.action),
+            source,
+        })
+    }
+
+    /// The pod of an attempt of a worker.
+    async fn worker(
+        self,
+        (index, attempt): (u32, u32),
+        avoid: &[String],
+        lost: &[String],
+        built_like: Option<&BuiltFrom>,
+    ) -> Result<Pod, Error> {
+        let settings = &self.context.settings;
+        let avoid = references(self.context, avoid).await;
+        let lost = references(self.context, lost).await;
+        let place = worker::Place {
+            index,
+            attempt,
+            avoid: &avoid,
+            lost: &lost,
+            trainer_image: built_like
+                .map_or(&settings.trainer_image, |record| &record.trainer_image),
+            pull_policy: &settings.trainer_pull_policy,
+            architecture: built_like
+                .and_then(|record| record.trainer_architecture.as_ref())
+                .unwrap_or(&settings.trainer_architecture),
+            fixed_users: built_like
+                .and_then(|record| record.fixed_users)
+                .unwrap_or(settings.fixed_users),
+        };
+        Ok(worker::build(self.job, place)?)
+    }
+
+    async fn create_pod(self, pod: Pod) -> Answer {
+        let written = Written::Pod(pod.name_any());
+        match self.job.scheduling.gang {
+            Gang::Kubernetes => {
+                let pod = GroupedPod::of(&self.job.key, pod);
+                self.create(pod, written).await
+            }
+            Gang::None | Gang::Coscheduling | Gang::Volcano => self.create(pod, written).await,
+        }
+    }
+
+    /// Creates an object.
+    pub(super) async fn create<K: Child>(self, object: K, written: Written) -> Answer {
+        let write = self.write(true, written.clone(), 0);
+        let creation = |context: Arc<Context>, key: Job, deadline| async move {
+            create(&context, &key, &object, written, deadline).await
+        };
+        self.call(write, creation).await
+    }
+
+    /// Changes or deletes an object. `content_version`: see [`Write::content_version`].
+    pub(super) async fn change<F>(
+        self,
+        object: Written,
+        content_version: u64,
+        call: impl FnOnce(Arc<Context>, Job, Duration) -> F,
+    ) -> Answer
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        self.call(self.write(false, object, content_version), call)
+            .await
+    }
+
+    /// Deletes an object.
+    pub(super) async fn delete<K: Child>(
+        self,
+        name: &str,
+        observed: Preconditions,
+        written: Written,
+    ) -> Answer {
+        let (name, object) = (name.to_owned(), written.clone());
+        let deletion = |context: Arc<Context>, key: Job, deadline| async move {
+            delete::<K>(&context, &key, (&name, observed), written, deadline).await
+        };
+        self.change(object, 0, deletion).await
+    }
+
+    /// Makes an object of ours what it was.
+    async fn repair<K: Child>(self, object: K, written: Written, version: u64) -> Answer {
+        let (action, what) = (name(self.action), written.clone());
+        let call = move |context: Arc<Context>, key: Job, deadline| async move {
+            let which = (written, version);
+            repair(&context, &key, action, object, which, deadline).await
+        };
+        self.change(what, version, call).await
+    }
+
+    /// Gives a pod an annotation.
+    async fn patch_metadata(self, pod: &str, content_version: u64, patch: Value) -> Answer {
+        let pod = pod.to_owned();
+        let what = Written::Pod(pod.clone());
+        let call = |context: Arc<Context>, key: Job, deadline| async move {
+            patch_metadata(&context, &key, &pod, &patch, deadline).await
+        };
+        self.change(what, content_version, call).await
+    }
+
+    fn write(self, creates: bool, object: Written, content_version: u64) -> Write {
+        Write {
+            job: self.key.clone(),
+            action: name(self.action),
+            creates,
+            object,
+            content_version,
+        }
+    }
+
+    async fn call<F>(
+        self,
+        write: Write,
+        call: impl FnOnce(Arc<Context>, Job, Duration) -> F,
+    ) -> Result<(), CallError>
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let wake = ObjectRef::new(&self.job.key.name).within(&self.key.0);
+        let counted = |deadline| {
+            let (action, context) = (write.action, Arc::clone(self.context));
+            let call = call(Arc::clone(self.context), self.key.clone(), deadline);
+            async move {
+                call.await?;
+                context.metrics.work.acted(action);
+                Ok(())
+            }
+            .boxed()
+        };
+        self.context
+            .slow_writes
+            .run(write.clone(), wake, counted)
+            .await
+    }
+}
+
+/// Many documents take their time; a worker's patience begins with its own.
+fn dated(membership: &Membership) -> Membership {
+    let mut document = membership.clone();
+    if document.repeats == 0 {
+        document.issued_at = status::time(Timestamp::now()).0.to_string();
+    }
+    document
+}
+
+/// Documents of a worker have different ones; of the repeats of one generation the first 65,535.
+fn version_of(membership: &Membership) -> u64 {
+    membership.generation << 16 | u64::from(membership.repeats.min(u32::from(u16::MAX)))
+}

@@ -1,0 +1,195 @@
+//! The single writes, each remembered until the caches show it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::core::ObjectMeta;
+use kube::{Api, ResourceExt};
+use roundhouse_contract::labels;
+use serde_json::{Value, json};
+
+use crate::controller::context::Context;
+use crate::controller::error::CallError;
+use crate::controller::observe::version;
+use crate::controller::resources::Child;
+use crate::memory::expectations::Written;
+use crate::memory::repairs::Drift;
+use crate::runtime::api::calls::{call, call_within, patch_params, post_params};
+use crate::runtime::api::metadata::OfKind;
+use crate::watch::cache::Job;
+use crate::watch::projection;
+use roundhouse_api::unreadable::Guarded;
+
+pub(super) async fn create<K: Child>(
+    context: &Context,
+    key: &Job,
+    object: &K,
+    written: Written,
+    deadline: Duration,
+) -> Result<(), CallError> {
+    let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
+    let parameters = post_params();
+    let result = call_within(deadline, || api.create(&parameters, object)).await;
+    match result {
+        Ok(made) => {
+            let at = version(made.meta().resource_version.as_deref());
+            if matches!(written, Written::Service | Written::NetworkPolicy) {
+                context.repairs.note(key, written.clone(), Drift::Deleted);
+            }
+            if let Written::Pod(name) = &written {
+                context.recent_pods.insert(key, name.clone());
+            }
+            context.expectations.wrote(key, written, at);
+            Ok(())
+        }
+        Err(error) if error.code() == Some(409) && error.is_look_again() => {
+            let name = object.name_any();
+            let all = OfKind::namespaced::<K>(&context.client, &key.0);
+            let other = call(|| all.get(&name)).await?;
+            // One that lost our labels is not watched: it counts as a stranger's, or this would never end.
+            if !projection::is_child(&other, &key.1) {
+                context
+                    .taken_names
+                    .insert(key, format!("{} {name}", K::kind(&())));
+            }
+            Err(error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes an object of ours what it was, unless it has changed since it was observed. What others added to it stays.
+pub(super) async fn repair<K: Child>(
+    context: &Context,
+    key: &Job,
+    action: &'static str,
+    mut object: K,
+    (written, observed): (Written, u64),
+    deadline: Duration,
+) -> Result<(), CallError> {
+    let name = object.name_any();
+    tracing::info!(job = %name, action, "it is not what was made");
+    object.meta_mut().resource_version = Some(observed.to_string());
+    let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
+    let parameters = PatchParams::apply(labels::FIELD_MANAGER).force();
+    let patch = Patch::Apply(&object);
+    let answer = call_within(deadline, || api.patch(&name, &parameters, &patch)).await;
+    // One that is refused is not tried again at once either.
+    let is_outdated = |error: &CallError| error.code() == Some(409) && error.is_look_again();
+    if !answer.as_ref().is_err_and(is_outdated) {
+        context.repairs.note(key, written.clone(), Drift::Modified);
+    }
+    let at = version(answer?.meta().resource_version.as_deref());
+    context.expectations.wrote(key, written, at);
+    Ok(())
+}
+
+/// Gives a pod annotations or labels.
+pub(super) async fn patch_metadata(
+    context: &Context,
+    key: &Job,
+    pod: &str,
+    patch: &Value,
+    deadline: Duration,
+) -> Result<(), CallError> {
+    let pods = OfKind::namespaced::<Pod>(&context.client, &key.0);
+    let (parameters, wanted) = (patch_params(), Patch::Merge(patch));
+    let request = || pods.patch(pod, &parameters, &wanted);
+    let written = call_within(deadline, request).await?;
+    let at = version(written.resource_version.as_deref());
+    let what = Written::Pod(pod.to_owned());
+    context.expectations.wrote(key, what, at);
+    match undone(patch, &written) {
+        None => Ok(()),
+        Some(key) => Err(CallError::Undone(format!(
+            "{key} of Pod {pod} is not what was written: a mutating admission webhook or policy changes it"
+        ))),
+    }
+}
+
+/// The first annotation or label of a patch that the object does not have after it.
+fn undone(patch: &Value, object: &ObjectMeta) -> Option<String> {
+    let missing = |field: &'static str, kind: &str, has: Option<&BTreeMap<String, String>>| {
+        let wanted = patch["metadata"][field].as_object();
+        let mut wanted = wanted.into_iter().flatten();
+        let is_there = |name: &str, text: &Value| {
+            has.and_then(|all| all.get(name)).map(String::as_str) == text.as_str()
+        };
+        let found = wanted.find(|(name, text)| !is_there(name, text))?;
+        Some(format!("{kind} {}", found.0))
+    };
+    missing("annotations", "annotation", object.annotations.as_ref())
+        .or_else(|| missing("labels", "label", object.labels.as_ref()))
+}
+
+/// A patch that gives a pod annotations, unless the pod has changed since it was chosen.
+pub(super) fn annotations(resource_version: &str, all: &[(&str, &str)]) -> Value {
+    let annotations: BTreeMap<_, _> = all.iter().copied().collect();
+    json!({"metadata": {
+        "resourceVersion": resource_version,
+        "annotations": annotations,
+    }})
+}
+
+/// The object that was observed; with a version, unless it has changed since then.
+pub(super) fn preconditions(uid: &str, resource_version: Option<&str>) -> Preconditions {
+    Preconditions {
+        uid: Some(uid.to_owned()),
+        resource_version: resource_version.map(str::to_owned),
+    }
+}
+
+/// Deletes the object of this name, if it is still the one that was observed.
+pub(super) async fn delete<K: Child>(
+    context: &Context,
+    key: &Job,
+    (name, observed): (&str, Preconditions),
+    written: Written,
+    deadline: Duration,
+) -> Result<(), CallError> {
+    let all = OfKind::namespaced::<K>(&context.client, &key.0);
+    let parameters = DeleteParams {
+        preconditions: Some(observed),
+        ..DeleteParams::default()
+    };
+    let answer = call_within(deadline, || all.delete(name, &parameters)).await;
+    let at = match answer {
+        Ok(left) => version(left.and_then(|it| it.resource_version).as_deref()),
+        // It is gone, and the cache has not heard of it.
+        Err(error) if error.code() == Some(404) => u64::MAX,
+        Err(error) => return Err(error),
+    };
+    context.expectations.deleted(key, written, at);
+    Ok(())
+}
+
+/// Deletes the job that was observed and no other, in the foreground, as Kubernetes deletes its Jobs: it is there until
+/// what it owns is gone.
+pub(super) async fn delete_job(
+    context: &Context,
+    key: &Job,
+    (name, uid, resource_version): (String, String, String),
+    deadline: Duration,
+) -> Result<(), CallError> {
+    let jobs: Api<Guarded> = Api::namespaced(context.client.clone(), &key.0);
+    let parameters = DeleteParams {
+        preconditions: Some(preconditions(&uid, Some(&resource_version))),
+        propagation_policy: Some(PropagationPolicy::Foreground),
+        ..DeleteParams::default()
+    };
+    match call_within(deadline, || jobs.delete(&name, &parameters)).await {
+        Ok(answer) => {
+            let at = answer
+                .left()
+                .and_then(|it| it.job.metadata.resource_version);
+            let at = version(at.as_deref());
+            context.expectations.wrote(key, Written::Status, at);
+            Ok(())
+        }
+        // It is gone, and the cache has not heard of it.
+        Err(error) if error.code() == Some(404) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,245 @@
+//! The loop: observe → examine → plan → apply → report. `observe`, `examine` and `plan` do no I/O. A plan that would
+//! end or delete the job because its time is over is made again once the API server has confirmed what was observed. While a watch
+//! says nothing, or has broken off and not caught up, so is each plan that deletes a pod or counts an incident.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::ResourceExt;
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::labels;
+use roundhouse_planner::{
+    Examined, Observed, Obstacle, Plan, PlanReason, Rejection, ValidatedJob, examine, plan,
+    plan_refused, plan_rejected,
+};
+
+use crate::controller::apply::apply;
+use crate::controller::context::Context;
+use crate::controller::error::Error;
+use crate::controller::observe::{lag, observe};
+use crate::controller::report::{Reported, report};
+use crate::memory::expectations::Lag;
+use crate::memory::recent_pods::job_is_gone;
+use crate::metrics::jobs::gpus::{self, Gpus};
+use crate::runtime::panics::caught;
+use crate::runtime::random::nonce;
+use crate::watch::cache::Job;
+use crate::watch::staleness::confirm::{Confirmed, confirm};
+use crate::watch::staleness::missing_pod::is_late;
+use crate::watch::topology::learn::learn;
+use roundhouse_api::unreadable::Guarded;
+
+/// While a write continues. It wakes the job when it ends; until then it is told once that it takes long.
+const PENDING: Duration = Duration::from_secs(5);
+
+/// Until the API server has said whether it knows PodGroups. It wakes the job then.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Until the labels of the job's namespace are known. They wake the job then.
+const LABELS_OF_NAMESPACE: Duration = Duration::from_secs(5);
+
+/// Until a watch that is late is asked about again. What it tells wakes the job.
+const LATE: Duration = Duration::from_secs(5);
+
+/// Until the watch tells that the job is gone.
+const GONE: Duration = Duration::from_secs(5);
+
+/// Until labels of nodes are read, for which a call has its deadline.
+const LABELS: Duration = Duration::from_millis(100);
+
+/// Brings one job one step further. Returns after how long to look again, even if nothing changes.
+pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Option<Duration> {
+    let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
+    let (queue, started) = (&context.metrics.queue, Instant::now());
+    queue.begun(&namespace, &name);
+    let next = match Box::pin(caught(further(&job, &context))).await {
+        Ok(next) => next,
+        Err(error) => {
+            let work = &context.metrics.work;
+            work.reconciled(error.label(), started.elapsed());
+            let after = context
+                .backoff
+                .after_error(&key(&job.job), error.retry_after());
+            let seconds = after.as_secs_f32();
+            tracing::warn!(%error, seconds, "a step failed; it is tried again after this time");
+            Some(after)
+        }
+    };
+    if let Some(after) = next {
+        queue.due(&namespace, &name, after);
+    }
+    next
+}
+
+/// What the caches lack of a job.
+enum Missing {
+    /// What was just written, for so long at most.
+    OwnWrite(Duration),
+    /// What a watch has not told in all this time.
+    LateWatch,
+}
+
+/// What the caches lack that was written for the job, if anything.
+async fn missing(
+    context: &Context,
+    key: &Job,
+    job: &TrainingJob,
+) -> Result<Option<Missing>, Error> {
+    while let Some(lag) = lag(context, key, job) {
+        match lag {
+            Lag::Left(left) => return Ok(Some(Missing::OwnWrite(left))),
+            Lag::Overdue(write, seen) => {
+                if is_late(context, key, &write, seen).await? {
+                    return Ok(Some(Missing::LateWatch));
+                }
+                context.expectations.forget(key, &write);
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Returns after how long to look again, even if nothing changes.
+async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Duration>, Error> {
+    if guarded.job.spec.managed_by != labels::DEFAULT_MANAGER {
+        return Ok(None);
+    }
+    let (job, unreadable) = (&guarded.whole()?, &guarded.unreadable);
+    let started = Instant::now();
+    let key = key(job);
+    // It is told in the metrics: such a job shows nothing.
+    let puts_off = |why: &str, after| {
+        tracing::debug!(job = ?key, why, "the job is not looked at yet");
+        context.metrics.work.reconciled(why, started.elapsed());
+        Ok(Some(after))
+    };
+    match missing(context, &key, job).await? {
+        Some(Missing::OwnWrite(left)) => return Ok(Some(left)),
+        Some(Missing::LateWatch) => return puts_off("WatchLate", LATE),
+        None => {}
+    }
+    let Some(mut observed) = observe(context, &key, job) else {
+        return puts_off("PodGroupsUnknown", LOOK_AGAIN);
+    };
+    if !context.policies.can_judge(job) {
+        return puts_off("NamespaceUnknown", LABELS_OF_NAMESPACE);
+    }
+    if let Some(key) = &job.spec.scheduling.topology_key
+        && learn(context, &observed.pods, key)
+    {
+        return Ok(Some(LABELS));
+    }
+    observed.nonce = nonce()?;
+    let now = jiff::Timestamp::now();
+    let Examined {
+        job: examined,
+        refusal,
+    } = examine(job, &context.settings.gpu_resources, &observed.pods);
+    let unreadable = unreadable.as_ref().map(Rejection::from);
+    let rejection = unreadable
+        .or_else(|| refusal.map(Rejection::from))
+        .or_else(|| context.policies.refuse(job, &examined));
+    context
+        .restarts
+        .follow(&key, job, &examined, &observed.pods);
+    let decide = |observed: &Observed| match &rejection {
+        None => plan(&examined, observed, now),
+        Some(rejection) => plan_rejected(&examined, rejection, observed, now),
+    };
+    let mut plan = decide(&observed);
+    let stale = context.stale();
+    let is_doubtful = stale.is_some() && plan.is_irrevocable(&observed.status);
+    if plan.needs_fresh || is_doubtful {
+        let pods = &observed.pods;
+        let Confirmed { fresh, clock_off } =
+            confirm(context, &key, job, pods, !is_doubtful).await?;
+        (observed.fresh, observed.clock_off) = (fresh, clock_off);
+        plan = decide(&observed);
+    }
+    if let Some((kind, age)) = stale
+        && !observed.fresh
+        && plan.is_irrevocable(&observed.status)
+    {
+        let kind = kind.as_str();
+        return Err(Error::Stale { kind, age });
+    }
+    if job_is_gone(context, &key, job, &plan.actions).await? {
+        tracing::info!(job = ?key, "the job is gone; its pods are not made again");
+        return puts_off("JobGone", GONE);
+    }
+    let gpus = Gpus::of(
+        &observed.pods,
+        &plan.status,
+        gpus::per_pod(
+            job.spec.workers.template.as_ref(),
+            &context.settings.gpu_resources,
+        ),
+    );
+    context.metrics.jobs.show(&key, &observed.status);
+    context.metrics.jobs.see(&key, &plan.status, gpus);
+    let next = carry_out(context, &key, job, &examined, &plan).await?;
+    let (work, reason) = (&context.metrics.work, format!("{:?}", plan.reason));
+    work.reconciled(&reason, started.elapsed());
+    Ok(next)
+}
+
+async fn carry_out(
+    context: &Arc<Context>,
+    key: &Job,
+    job: &TrainingJob,
+    examined: &ValidatedJob,
+    plan: &Plan,
+) -> Result<Option<Duration>, Error> {
+    tracing::debug!(job = ?key, reason = ?plan.reason, actions = plan.actions.len(), "plan");
+    let done = match apply(context, key, examined, &plan.actions).await {
+        Ok(true) => report(context, key, job, plan).await,
+        Ok(false) => return Ok(Some(context.backoff.look_again(key))),
+        Err(error) => {
+            let before = job.status.clone().unwrap_or_default();
+            let told = || error.is_pending().then(|| Obstacle::told_in(&before))?;
+            // What the plan has decided holds also if something cannot be made yet, or nobody has answered yet.
+            let reported = match error.obstacle().or_else(told) {
+                Some(obstacle) => {
+                    let refused = plan_refused(plan, &before, &obstacle, jiff::Timestamp::now());
+                    report(context, key, job, &refused).await
+                }
+                None if error.is_making() || error.is_pending() => {
+                    report(context, key, job, &plan.without_replacements()).await
+                }
+                None => Ok(Reported::Stored),
+            };
+            reported.and(Err(error))
+        }
+    };
+    let later = match done {
+        Ok(Reported::Stored) => None,
+        Ok(Reported::Later(left)) => Some(left),
+        Ok(Reported::LookAgain) => return Ok(Some(context.backoff.look_again(key))),
+        Err(error) if error.is_pending() => {
+            follow(context, key, job, plan.reason);
+            // The call wakes the job when it ends.
+            let after = plan.requeue_after.unwrap_or(PENDING);
+            return Ok(Some(after.min(PENDING)));
+        }
+        Err(error) => {
+            follow(context, key, job, plan.reason);
+            return Err(error);
+        }
+    };
+    context.backoff.done(key);
+    follow(context, key, job, plan.reason);
+    Ok([plan.requeue_after, later].into_iter().flatten().min())
+}
+
+/// Asks a job that trains for its progress from now on, and any other job no more.
+fn follow(context: &Context, key: &Job, job: &TrainingJob, reason: PlanReason) {
+    match reason {
+        PlanReason::Training => context.progress.follow(key, job, &context.pods.of(key)),
+        _ => context.progress.forget(key),
+    }
+}
+
+fn key(job: &TrainingJob) -> Job {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    (text(&job.metadata.namespace), text(&job.metadata.uid))
+}

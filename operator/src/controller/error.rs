@@ -1,0 +1,270 @@
+//! What can go wrong in one reconcile; the variant's name is the metric's label.
+
+use std::time::Duration;
+
+use kube::core::Status;
+use roundhouse_planner::Obstacle;
+
+/// A call that takes longer is told of.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// A step that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A write of an action.
+    #[error("apply {action}: {source}")]
+    Apply {
+        /// What was written.
+        action: &'static str,
+        /// Whether something was to be made: a pod, or what it needs.
+        is_making: bool,
+        /// The API server's answer.
+        source: CallError,
+    },
+    /// The question whether the caches are fresh.
+    #[error("confirm: {0}")]
+    Confirm(CallError),
+    /// The caches are old, and the API server says otherwise.
+    #[error("the watch of {kind} broke off or is silent, and was heard {} s ago; the job or its pods have changed since; nothing is deleted or counted", .age.as_secs())]
+    Stale {
+        /// What is watched.
+        kind: &'static str,
+        /// How long ago it was heard.
+        age: Duration,
+    },
+    /// The write of the status.
+    #[error("report: {0}")]
+    Report(CallError),
+    /// An object of ours cannot be written as JSON.
+    #[error("build: {0}")]
+    Build(#[from] serde_json::Error),
+    /// The kernel gives no random bytes.
+    #[error("no random bytes: {0}")]
+    Random(#[from] std::io::Error),
+    /// The step panicked.
+    #[error("a panic, which is a bug of Roundhouse: {0}")]
+    Panicked(String),
+}
+
+/// Too slow (408) and too often (429) are about the moment and not about the object. An admission webhook that does
+/// not answer is somebody's to repair, and is told of like its refusal.
+fn is_refusal(status: &Status) -> bool {
+    match status.code {
+        408 | 429 => false,
+        400..500 => true,
+        500 => status.message.contains("failed calling webhook"),
+        _ => false,
+    }
+}
+
+/// A call to the API server that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// It did not answer in time.
+    #[error("no answer within {} s", .0.as_secs())]
+    Deadline(Duration),
+    /// It has not answered yet, after this time; the call continues beside the reconciles.
+    #[error("no answer yet after {} s", .0.as_secs())]
+    Pending(Duration),
+    /// It accepted the write, and what it stores is something else: in these words.
+    #[error("{0}")]
+    Undone(String),
+    /// It refused, or could not be reached.
+    #[error(transparent)]
+    Kube(#[from] kube::Error),
+}
+
+impl CallError {
+    /// HTTP status of the answer, if there was one.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Kube(kube::Error::Api(status)) => Some(status.code),
+            Self::Kube(_) | Self::Deadline(_) | Self::Pending(_) | Self::Undone(_) => None,
+        }
+    }
+
+    /// When the API server wants to be called again, if it said so.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        let Self::Kube(kube::Error::Api(status)) = self else {
+            return None;
+        };
+        let seconds = status.details.as_ref()?.retry_after_seconds;
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+    }
+
+    /// The world is not as it was observed: look again. Not a failure. An admission webhook may refuse with any code; another
+    /// look changes nothing about that.
+    #[must_use]
+    pub fn is_look_again(&self) -> bool {
+        match self {
+            Self::Kube(kube::Error::Api(status)) => {
+                matches!(status.code, 404 | 409)
+                    && !status.message.starts_with("admission webhook ")
+            }
+            Self::Kube(_) | Self::Deadline(_) | Self::Pending(_) | Self::Undone(_) => false,
+        }
+    }
+}
+
+impl Error {
+    /// The API server's words, if it has refused an object of ours and would again.
+    #[must_use]
+    fn refusal(&self) -> Option<String> {
+        match self {
+            Self::Apply {
+                source: CallError::Kube(kube::Error::Api(status)),
+                ..
+            } if is_refusal(status) => Some(status.message.clone()),
+            Self::Apply { .. }
+            | Self::Confirm(_)
+            | Self::Report(_)
+            | Self::Stale { .. }
+            | Self::Build(_)
+            | Self::Random(_)
+            | Self::Panicked(_) => None,
+        }
+    }
+
+    /// Why the API server has not done what it was asked, if that is to be told: it refused and would again, or it takes its time.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        let Self::Apply { action, source, .. } = self else {
+            return self.refusal().map(Obstacle::Refused);
+        };
+        match source {
+            CallError::Undone(words) => return Some(Obstacle::Undone(words.clone())),
+            CallError::Deadline(_) => {}
+            CallError::Pending(elapsed) if *elapsed >= SLOW => {}
+            CallError::Pending(_) | CallError::Kube(_) => {
+                return self.refusal().map(Obstacle::Refused);
+            }
+        }
+        let words = format!(
+            "{action} takes longer than {} s; an admission webhook may be slow",
+            SLOW.as_secs()
+        );
+        Some(Obstacle::NoAnswer(words))
+    }
+
+    /// For how long a call continues that has not been answered yet.
+    #[must_use]
+    pub const fn elapsed(&self) -> Option<Duration> {
+        match self {
+            Self::Apply {
+                source: CallError::Pending(elapsed),
+                ..
+            }
+            | Self::Report(CallError::Pending(elapsed)) => Some(*elapsed),
+            _ => None,
+        }
+    }
+
+    /// Whether a call continues, and wakes the job when it ends.
+    #[must_use]
+    pub const fn is_pending(&self) -> bool {
+        self.elapsed().is_some()
+    }
+
+    /// Whether it is only that something could not be made: what was decided else holds.
+    #[must_use]
+    pub const fn is_making(&self) -> bool {
+        matches!(
+            self,
+            Self::Apply {
+                is_making: true,
+                ..
+            }
+        )
+    }
+
+    /// When the API server wants to be called again, if it said so.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Apply { source, .. } | Self::Confirm(source) | Self::Report(source) => {
+                source.retry_after()
+            }
+            Self::Stale { .. } | Self::Build(_) | Self::Random(_) | Self::Panicked(_) => None,
+        }
+    }
+
+    /// Label of the metric.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Apply { .. } => "Apply",
+            Self::Confirm(_) => "Confirm",
+            Self::Stale { .. } => "Stale",
+            Self::Report(_) => "Report",
+            Self::Build(_) => "Build",
+            Self::Random(_) => "Random",
+            Self::Panicked(_) => "Panicked",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_without_an_answer_is_told_once_it_is_slow() {
+        let obstacle = |is_making, source| {
+            let action = "CreateWorker";
+            let error = Error::Apply {
+                action,
+                is_making,
+                source,
+            };
+            error.obstacle().is_some()
+        };
+        let seconds = Duration::from_secs;
+        assert!(!obstacle(true, CallError::Pending(seconds(1))));
+        assert!(obstacle(true, CallError::Pending(seconds(6))));
+        assert!(obstacle(true, CallError::Deadline(seconds(35))));
+        assert!(obstacle(false, CallError::Deadline(seconds(5))));
+        assert!(obstacle(false, CallError::Pending(seconds(6))));
+    }
+
+    #[test]
+    fn a_conflict_is_looked_at_again_and_a_webhook_that_calls_its_refusal_one_is_told() {
+        let webhook = r#"admission webhook "a.b" denied the request: not on Fridays"#;
+        for (code, words, expected) in [
+            (404, "namespaces \"ml\" not found", true),
+            (409, "pods \"digits-0\" already exists", true),
+            (409, webhook, false),
+            (404, webhook, false),
+            (403, webhook, false),
+        ] {
+            let status = Status::failure(words, "Reason").with_code(code);
+            let source = CallError::Kube(kube::Error::Api(status.boxed()));
+            assert_eq!(source.is_look_again(), expected, "{code} {words}");
+        }
+    }
+
+    #[test]
+    fn what_is_about_the_moment_is_no_refusal_and_a_broken_webhook_is() {
+        let webhook = r#"Internal error occurred: failed calling webhook "a.b": no endpoints"#;
+        let cases = [
+            (400, "bad", true),
+            (403, "exceeded quota", true),
+            (408, "too slow", false),
+            (422, "invalid", true),
+            (429, "too many requests", false),
+            (500, "etcdserver: leader changed", false),
+            (500, webhook, true),
+            (503, "unavailable", false),
+        ];
+        for (code, words, expected) in cases {
+            let status = Status::failure(words, "Reason").with_code(code);
+            let error = Error::Apply {
+                action: "CreateWorker",
+                is_making: true,
+                source: CallError::Kube(kube::Error::Api(status.boxed())),
+            };
+            assert_eq!(error.refusal().is_some(), expected, "{code} {words}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Events that are to be told. They are told beside the reconciles: where an admission webhook is slow, each takes seconds.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
+use roundhouse_api::TrainingJob;
+use roundhouse_planner::Event;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
+
+use crate::controller::context::Context;
+
+/// Events are told by so many tasks, those of one job by the same one, in their order.
+const LANES: usize = 32;
+/// Each namespace uses so many of them, so a slow webhook there delays few other namespaces.
+const LANES_OF_NAMESPACE: u64 = 4;
+/// Most events that wait in a lane. With more of them the oldest are lost.
+const MAX_WAITING: usize = 256;
+
+/// The events that wait.
+pub struct EventQueue {
+    lanes: [broadcast::Sender<Waiting>; LANES],
+    /// Events that are not told yet.
+    num_left: watch::Sender<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    job: ObjectReference,
+    event: Event,
+    at: Timestamp,
+}
+
+impl Default for EventQueue {
+    fn default() -> Self {
+        Self {
+            lanes: std::array::from_fn(|_| broadcast::Sender::new(MAX_WAITING)),
+            num_left: watch::Sender::new(0),
+        }
+    }
+}
+
+impl EventQueue {
+    /// Tells events about a job when it is their turn.
+    pub fn push(&self, job: &TrainingJob, events: &[Event]) {
+        let lane = lane_of(job);
+        for event in events {
+            let waiting = Waiting {
+                job: job.object_ref(&()),
+                event: event.clone(),
+                at: Timestamp::now(),
+            };
+            // Before it can be told.
+            self.num_left.send_modify(|left| *left += 1);
+            // Without anybody who tells them they are lost.
+            if self.lanes[lane].send(waiting).is_err() {
+                self.mark_done(1);
+            }
+        }
+    }
+
+    /// Waits until all are told, but no longer than this.
+    pub async fn drain(&self, at_most: Duration) {
+        let mut left = self.num_left.subscribe();
+        let told = left.wait_for(|left| *left == 0);
+        let _ = tokio::time::timeout(at_most, told).await;
+    }
+
+    fn mark_done(&self, events: u64) {
+        let less = |left: &mut u64| *left = left.saturating_sub(events);
+        self.num_left.send_modify(less);
+    }
+}
+
+fn lane_of(job: &TrainingJob) -> usize {
+    let hash = |of: &Option<String>| {
+        let mut hasher = DefaultHasher::new();
+        of.hash(&mut hasher);
+        hasher.finish()
+    };
+    let first = hash(&job.metadata.namespace) % LANES as u64;
+    let lane = (first + hash(&job.metadata.uid) % LANES_OF_NAMESPACE) % LANES as u64;
+    usize::try_from(lane).unwrap_or_default()
+}
+
+/// Tells events until the operator stops. What was pushed before this was called is lost.
+pub(crate) fn publish_all(context: Arc<Context>) -> impl Future<Output = ()> {
+    let lanes = context.event_queue.lanes.iter();
+    let lanes: Vec<_> = lanes.map(broadcast::Sender::subscribe).collect();
+    async move {
+        join_all(lanes.into_iter().map(|lane| tell(&context, lane))).await;
+    }
+}
+
+async fn tell(context: &Context, mut lane: broadcast::Receiver<Waiting>) {
+    loop {
+        let over = match lane.recv().await {
+            Ok(Waiting { job, event, at }) => {
+                // Best effort: an event that is lost changes nothing.
+                if let Err(error) = context.events.publish(&job, &event, at).await {
+                    let (namespace, name) = (job.namespace, job.name);
+                    let reason = &event.reason;
+                    tracing::warn!(%error, namespace, job = name, reason, "an event was not taken");
+                }
+                1
+            }
+            Err(RecvError::Lagged(lost)) => {
+                context.metrics.work.events_lost(lost);
+                tracing::warn!(
+                    lost,
+                    "events were lost: the API server takes them too slowly"
+                );
+                lost
+            }
+            Err(RecvError::Closed) => return,
+        };
+        context.event_queue.mark_done(over);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use roundhouse_planner::EventType;
+    use roundhouse_planner::testing::raw_job;
+
+    use super::*;
+
+    fn events(count: usize) -> Vec<Event> {
+        let event = |at| Event {
+            kind: EventType::Normal,
+            reason: "It".to_owned(),
+            message: format!("{at}"),
+        };
+        (0..count).map(event).collect()
+    }
+
+    #[tokio::test]
+    async fn the_events_of_a_job_keep_their_order_and_the_oldest_are_lost() {
+        let queue = EventQueue::default();
+        let mut lanes = queue.lanes.each_ref().map(broadcast::Sender::subscribe);
+        queue.push(&raw_job(1), &events(MAX_WAITING + 2));
+        let lane = lanes.iter_mut().find(|lane| !lane.is_empty()).unwrap();
+        assert_eq!(lane.recv().await.unwrap_err(), RecvError::Lagged(2));
+        queue.mark_done(2);
+        for at in 2..MAX_WAITING + 2 {
+            let waiting = lane.recv().await.unwrap();
+            assert_eq!(waiting.event.message, format!("{at}"));
+            queue.mark_done(1);
+        }
+        queue.drain(Duration::MAX).await;
+    }
+
+    #[test]
+    fn a_namespace_has_some_of_the_lanes_and_each_job_one_of_them() {
+        let lanes = |namespace: &str| {
+            let lane = |uid: u32| {
+                let mut job = raw_job(1);
+                job.metadata.namespace = Some(namespace.to_owned());
+                job.metadata.uid = Some(uid.to_string());
+                lane_of(&job)
+            };
+            (0..100).map(lane).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(lanes("ml").len() as u64, LANES_OF_NAMESPACE);
+        let all: BTreeSet<_> = (0..100).flat_map(|at| lanes(&format!("n{at}"))).collect();
+        assert_eq!(all.len(), LANES);
+    }
+
+    #[tokio::test]
+    async fn events_that_nobody_tells_are_not_waited_for() {
+        let queue = EventQueue::default();
+        queue.push(&raw_job(1), &events(1));
+        queue.drain(Duration::MAX).await;
+    }
+}

@@ -1,0 +1,144 @@
+//! What wakes a job, and in which lane it waits then.
+
+use kube::runtime::reflector::ObjectRef;
+use roundhouse_api::{ConditionReason, ConditionType, TrainingJob};
+
+use crate::runtime::queue::work_queue::Lane;
+use roundhouse_api::unreadable::Guarded;
+
+/// What has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// Something of its workers: a pod, a process, or a node.
+    Workers,
+    /// Anything else: its spec or status, a change of an object that the job owns, its progress, the time.
+    Other,
+}
+
+/// A job is to be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// Which one.
+    pub job: ObjectRef<TrainingJob>,
+    /// Why.
+    pub cause: Cause,
+}
+
+impl Wake {
+    /// Something of its workers has changed.
+    #[must_use]
+    pub const fn by_workers(job: ObjectRef<TrainingJob>) -> Self {
+        let cause = Cause::Workers;
+        Self { job, cause }
+    }
+
+    /// Something else has changed.
+    #[must_use]
+    pub const fn by_other(job: ObjectRef<TrainingJob>) -> Self {
+        let cause = Cause::Other;
+        Self { job, cause }
+    }
+}
+
+/// The lane of a job in its last known state. A job that has trained and does not, waits for a worker; in one that trains,
+/// a change of its workers may be that one is lost.
+#[must_use]
+pub fn lane(cause: Cause, job: Option<&Guarded>) -> Lane {
+    let Some(job) = job else { return Lane::Rest };
+    let Some(status) = &job.job.status else {
+        return Lane::New;
+    };
+    let ends = [ConditionType::Succeeded, ConditionType::Failed];
+    let has_ended = ends.into_iter().any(|kind| status.is_true(kind));
+    if has_ended || job.job.spec.suspend || job.job.metadata.deletion_timestamp.is_some() {
+        return Lane::Rest;
+    }
+    let newest = status.membership.as_ref().map_or(0, |it| it.generation);
+    let before = status.resumed_after_generation.unwrap_or(0);
+    let running = status.condition(ConditionType::Running);
+    let forms = running.is_some_and(|running| running.reason == ConditionReason::Forming.as_str());
+    let is_new = newest <= before || (newest == before + 1 && forms);
+    if is_new {
+        return Lane::New;
+    }
+    let trains = status.is_true(ConditionType::Running);
+    if trains && cause == Cause::Other {
+        return Lane::Rest;
+    }
+    Lane::Incident
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_planner::testing::{World, raw_job, world};
+
+    use super::*;
+
+    /// The job of a world as the watch shows it.
+    fn seen(world: &World) -> Guarded {
+        let mut job = raw_job(2);
+        job.status = Some(world.observed.status.clone());
+        job.spec.suspend = world.job.suspend;
+        Guarded::of(job).unwrap()
+    }
+
+    #[test]
+    fn a_job_is_new_until_it_trains_and_then_an_incident_if_its_workers_change() {
+        use Lane::{Incident, New, Rest};
+        let mut world = world(2);
+        let lanes = |world: &World| {
+            let seen = seen(world);
+            [Cause::Workers, Cause::Other].map(|cause| lane(cause, Some(&seen)))
+        };
+        assert_eq!(lanes(&world), [New, New], "nobody has looked at it");
+        world.settle();
+        assert_eq!(lanes(&world), [New, New], "it starts");
+        for at in 0..2 {
+            world.prepared(at);
+        }
+        let plan = world.plan();
+        world.carry_out(&plan, usize::MAX);
+        assert_eq!(world.generation(), 1);
+        assert_eq!(
+            lanes(&world),
+            [New, New],
+            "its first generation is told to nobody yet"
+        );
+        world.settle();
+        assert_eq!(world.state(), "Training");
+        assert_eq!(lanes(&world), [Incident, Rest]);
+        world.is_deleted(1);
+        world.settle();
+        assert_eq!(lanes(&world), [Incident, Incident], "it waits for a worker");
+        world.prepared(2);
+        let plan = world.plan();
+        world.carry_out(&plan, usize::MAX);
+        assert_eq!(world.state(), "Forming");
+        assert_eq!(lanes(&world), [Incident, Incident], "until all have heard");
+        world.job.suspend = true;
+        assert_eq!(lanes(&world), [Rest, Rest]);
+    }
+
+    #[test]
+    fn a_job_that_has_ended_or_is_gone_can_wait() {
+        let mut world = world(2).training();
+        for at in 0..2 {
+            world.ends(at, 0, 9);
+        }
+        world.settle();
+        let seen = seen(&world);
+        assert_eq!(lane(Cause::Workers, Some(&seen)), Lane::Rest);
+        assert_eq!(lane(Cause::Workers, None), Lane::Rest);
+    }
+
+    #[test]
+    fn a_job_that_is_resumed_is_new() {
+        let mut world = world(2).training();
+        world.job.suspend = true;
+        world.settle();
+        world.job.suspend = false;
+        world.settle();
+        assert_eq!(world.generation(), 1);
+        assert_eq!(lane(Cause::Workers, Some(&seen(&world))), Lane::New);
+    }
+}

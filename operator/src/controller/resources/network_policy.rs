@@ -1,0 +1,183 @@
+//! The NetworkPolicy: the rendezvous store listens on the pod's address and asks nobody who they are, so only pods of the
+//! same job may reach it. The agent's HTTP port is open to every source, unless the administrator names those
+//! that may read there: neither the kubelet, which probes it, nor a scraper or the operator has a label to select by in every
+//! cluster. The agent bounds what a client there can cost it.
+
+use std::str::FromStr;
+
+use k8s_openapi::Resource as _;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::networking::v1::{
+    NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort,
+    NetworkPolicySpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use roundhouse_contract::{names, ports};
+use roundhouse_planner::JobKey;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{has_labels, job_of, metadata, selector};
+
+/// Who may read the metrics of workers; empty: everybody.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Peers(Vec<NetworkPolicyPeer>);
+
+impl FromStr for Peers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let given: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let peers = Vec::<NetworkPolicyPeer>::deserialize(&given);
+        let mut peers = peers.map_err(|error| error.to_string())?;
+        // A key that nobody reads would let in more than was meant.
+        if let Some(path) = unknown_key(&given, &json!(peers), "peers") {
+            return Err(format!("{path} is no field of a NetworkPolicyPeer"));
+        }
+        peers.iter_mut().for_each(as_kept);
+        if peers.contains(&NetworkPolicyPeer::default()) {
+            return Err("a peer has none of podSelector, namespaceSelector and ipBlock".to_owned());
+        }
+        Ok(Self(peers))
+    }
+}
+
+/// Where a key is that the other, which has been read from it, lacks.
+fn unknown_key(given: &Value, read: &Value, path: &str) -> Option<String> {
+    match given {
+        Value::Object(fields) => fields.iter().find_map(|(key, value)| {
+            let path = format!("{path}.{key}");
+            match read.get(key) {
+                Some(read) => unknown_key(value, read, &path),
+                None if value.is_null() => None,
+                None => Some(path),
+            }
+        }),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(at, value)| unknown_key(value, read.get(at)?, &format!("{path}[{at}]"))),
+        _ => None,
+    }
+}
+
+/// As the API server keeps it: without lists and maps in which there is nothing.
+fn as_kept(peer: &mut NetworkPolicyPeer) {
+    let selectors = [&mut peer.pod_selector, &mut peer.namespace_selector];
+    for selector in selectors.into_iter().flatten() {
+        selector.match_labels.take_if(|labels| labels.is_empty());
+        selector.match_expressions.take_if(|all| all.is_empty());
+    }
+    if let Some(block) = &mut peer.ip_block {
+        block.except.take_if(|except| except.is_empty());
+    }
+}
+
+/// Builds it.
+#[must_use]
+pub fn build(job: &JobKey, scrapers: &Peers) -> NetworkPolicy {
+    let members = LabelSelector {
+        match_labels: Some(selector(job)),
+        ..LabelSelector::default()
+    };
+    let from_members = NetworkPolicyIngressRule {
+        from: Some(vec![NetworkPolicyPeer {
+            pod_selector: Some(members.clone()),
+            ..NetworkPolicyPeer::default()
+        }]),
+        ports: None,
+    };
+    let metrics = NetworkPolicyIngressRule {
+        from: Some(scrapers.0.clone()).filter(|peers| !peers.is_empty()),
+        ports: Some(vec![NetworkPolicyPort {
+            port: Some(IntOrString::Int(ports::AGENT_HTTP.into())),
+            protocol: Some("TCP".to_owned()),
+            end_port: None,
+        }]),
+    };
+    NetworkPolicy {
+        metadata: metadata(job, names::service(&job.name)),
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(members),
+            policy_types: Some(vec!["Ingress".to_owned()]),
+            ingress: Some(vec![from_members, metrics]),
+            egress: None,
+        }),
+    }
+}
+
+/// Builds that of workers that leave: the same rules, for as long as one of these pods is there. Kubernetes deletes it with the last
+/// one, whether an operator runs or not.
+#[must_use]
+pub fn build_leaving(job: &JobKey, scrapers: &Peers, pods: &[(String, String)]) -> NetworkPolicy {
+    let mut policy = build(job, scrapers);
+    policy.metadata.name = Some(names::leaving_policy(&job.name, &job.uid));
+    let owners = pods.iter().map(|(name, uid)| OwnerReference {
+        api_version: Pod::API_VERSION.to_owned(),
+        kind: Pod::KIND.to_owned(),
+        name: name.clone(),
+        uid: uid.clone(),
+        controller: None,
+        block_owner_deletion: None,
+    });
+    policy.metadata.owner_references = Some(owners.collect());
+    policy
+}
+
+/// Whether a policy is what would be made now for the job that controls it. Rules for egress say nothing while `policyTypes`
+/// has none.
+#[must_use]
+pub fn is_as_built(live: &NetworkPolicy, scrapers: &Peers) -> bool {
+    let built = job_of(&live.metadata).map(|job| build(&job, scrapers));
+    built.is_some_and(|built| {
+        let part = |policy: &NetworkPolicy| {
+            let spec = policy.spec.clone()?;
+            Some((spec.pod_selector, spec.policy_types, spec.ingress))
+        };
+        has_labels(&live.metadata, &built.metadata) && part(live) == part(&built)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_those_of_a_network_policy_and_one_that_names_nobody_is_refused() {
+        let all = Peers::from_str("[]").unwrap();
+        let prometheus = r#"[{"podSelector": {"matchLabels": {"app": "prometheus"}}}]"#;
+        let prometheus = Peers::from_str(prometheus).unwrap();
+        for text in ["", "{}", "[{}]"] {
+            assert!(Peers::from_str(text).is_err(), "{text}");
+        }
+        let unknown = [
+            (r#"[{"podSelectors": {}}]"#, "peers[0].podSelectors"),
+            (
+                r#"[{"ipBlock": {"cidr": "::/0"}}, {"podSelector": {"matchLabel": {"a": "b"}}}]"#,
+                "peers[1].podSelector.matchLabel",
+            ),
+        ];
+        for (text, path) in unknown {
+            let error = Peers::from_str(text).unwrap_err();
+            assert_eq!(error, format!("{path} is no field of a NetworkPolicyPeer"));
+        }
+        let everywhere = r#"[{"namespaceSelector": {}}]"#;
+        let empty = r#"[{"namespaceSelector": {"matchLabels": {}, "matchExpressions": []}, "podSelector": null}]"#;
+        assert_eq!(Peers::from_str(empty), Peers::from_str(everywhere));
+        let job = JobKey {
+            namespace: "ml".to_owned(),
+            name: "digits".to_owned(),
+            uid: "u".to_owned(),
+        };
+        let from = |peers: &Peers| {
+            let ingress = build(&job, peers).spec.unwrap().ingress.unwrap();
+            ingress[1].from.clone()
+        };
+        assert_eq!(from(&all), None);
+        assert_eq!(from(&prometheus), Some(prometheus.0.clone()));
+        let policy = build(&job, &all);
+        assert!(is_as_built(&policy, &all));
+        assert!(!is_as_built(&policy, &prometheus), "it is repaired");
+    }
+}

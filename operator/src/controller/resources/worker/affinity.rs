@@ -1,0 +1,134 @@
+//! Nodes that a pod is kept from, or drawn to, beside what the template says of nodes.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodSpec,
+    PreferredSchedulingTerm, WeightedPodAffinityTerm,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use roundhouse_api::TopologyMode;
+use roundhouse_contract::{BuiltFrom, labels};
+use roundhouse_planner::ValidatedJob;
+
+use super::NodeRef;
+use crate::controller::resources::selector;
+use crate::watch::topology::HOSTNAME;
+
+/// As much as a preference can weigh.
+const MOST: i32 = 100;
+
+/// The nodes among these that the affinity names, in order.
+pub(super) fn named<'a>(nodes: impl Iterator<Item = &'a NodeRef>) -> Vec<String> {
+    let names = nodes.filter_map(|node| match node {
+        NodeRef::Name(name) => Some(name.clone()),
+        NodeRef::Hostname(_) => None,
+    });
+    let names: BTreeSet<String> = names.collect();
+    names.into_iter().take(BuiltFrom::MAX_NAMED_NODES).collect()
+}
+
+/// Keeps a pod from nodes. Terms of a selector are alternatives, so each of them has to say it.
+pub(super) fn keep_from(spec: &mut PodSpec, nodes: &[NodeRef]) {
+    if nodes.is_empty() {
+        return;
+    }
+    let selector = spec
+        .affinity
+        .get_or_insert_default()
+        .node_affinity
+        .get_or_insert_default()
+        .required_during_scheduling_ignored_during_execution
+        .get_or_insert_with(|| NodeSelector {
+            node_selector_terms: Vec::new(),
+        });
+    let terms = &mut selector.node_selector_terms;
+    if terms.is_empty() {
+        terms.push(NodeSelectorTerm::default());
+    }
+    for term in terms {
+        let others = none_of(nodes);
+        if let Some(expressions) = others.match_expressions {
+            term.match_expressions
+                .get_or_insert_default()
+                .extend(expressions);
+        }
+        if let Some(fields) = others.match_fields {
+            term.match_fields.get_or_insert_default().extend(fields);
+        }
+    }
+}
+
+/// Places a pod on other nodes than these if they have room.
+pub(super) fn prefer_others(spec: &mut PodSpec, nodes: &[NodeRef]) {
+    if nodes.is_empty() {
+        return;
+    }
+    let affinity = spec.affinity.get_or_insert_default();
+    let preferred = affinity
+        .node_affinity
+        .get_or_insert_default()
+        .preferred_during_scheduling_ignored_during_execution
+        .get_or_insert_default();
+    preferred.push(PreferredSchedulingTerm {
+        weight: MOST,
+        preference: none_of(nodes),
+    });
+}
+
+/// Places a pod in one topology domain with the other pods of its job: there alone, or there if there is room.
+pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob) {
+    let Some(key) = &job.scheduling.topology_key else {
+        return;
+    };
+    let with_others = PodAffinityTerm {
+        topology_key: key.clone(),
+        label_selector: Some(LabelSelector {
+            match_labels: Some(selector(&job.key)),
+            match_expressions: Some(vec![LabelSelectorRequirement {
+                key: labels::LEFT_DOMAIN.to_owned(),
+                operator: "DoesNotExist".to_owned(),
+                values: None,
+            }]),
+        }),
+        ..PodAffinityTerm::default()
+    };
+    let affinity = spec.affinity.get_or_insert_default();
+    let affinity = affinity.pod_affinity.get_or_insert_default();
+    match job.scheduling.topology_mode {
+        TopologyMode::Required => affinity
+            .required_during_scheduling_ignored_during_execution
+            .get_or_insert_default()
+            .push(with_others),
+        TopologyMode::Preferred => affinity
+            .preferred_during_scheduling_ignored_during_execution
+            .get_or_insert_default()
+            .push(WeightedPodAffinityTerm {
+                weight: MOST,
+                pod_affinity_term: with_others,
+            }),
+    }
+}
+
+/// A term that none of these nodes matches. There is one value in each requirement of a name: more are not allowed there.
+fn none_of(nodes: &[NodeRef]) -> NodeSelectorTerm {
+    let not_in = |key: &str, values: Vec<String>| NodeSelectorRequirement {
+        key: key.to_owned(),
+        operator: "NotIn".to_owned(),
+        values: Some(values),
+    };
+    let hostnames = nodes.iter().filter_map(|node| match node {
+        NodeRef::Hostname(hostname) => Some(hostname.clone()),
+        NodeRef::Name(_) => None,
+    });
+    let hostnames: Vec<String> = hostnames.collect();
+    let names = nodes.iter().filter_map(|node| match node {
+        NodeRef::Name(name) => Some(not_in("metadata.name", vec![name.clone()])),
+        NodeRef::Hostname(_) => None,
+    });
+    let names: Vec<NodeSelectorRequirement> = names.collect();
+    NodeSelectorTerm {
+        match_expressions: (!hostnames.is_empty()).then(|| vec![not_in(HOSTNAME, hostnames)]),
+        match_fields: (!names.is_empty()).then_some(names),
+    }
+}

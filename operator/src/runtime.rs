@@ -1,0 +1,8 @@
+//! What any operator needs: the work queue, calls to the API server, leader election, background tasks.
+
+pub mod api;
+pub mod leader_election;
+pub mod panics;
+pub mod queue;
+pub mod random;
+pub mod tasks;

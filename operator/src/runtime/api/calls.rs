@@ -1,0 +1,116 @@
+//! Calls to the API server: each has a deadline and few tries. The client's own retry is switched
+//! off, since it can hold one call for minutes.
+
+use std::future::Future;
+use std::time::Duration;
+
+use kube::api::{PatchParams, PostParams};
+use roundhouse_contract::labels;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::controller::error::CallError;
+
+/// Time for the creation of an object, with all its tries: longer than the API server waits for an admission webhook (10 s
+/// by default, 30 s at most), so that its own words are heard.
+pub const CREATE_DEADLINE: Duration = Duration::from_secs(35);
+/// Time for any other call, with all its tries.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+const TRIES: u32 = 3;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Calls until it is answered: at most three times and five seconds.
+///
+/// # Errors
+/// The last answer, or that there was none.
+pub async fn call<T, F>(request: impl FnMut() -> F) -> Result<T, CallError>
+where
+    F: Future<Output = Result<T, kube::Error>>,
+{
+    call_within(DEADLINE, request).await
+}
+
+/// Calls until it is answered: at most three times, and within a time.
+///
+/// # Errors
+/// The last answer, or that there was none.
+pub async fn call_within<T, F>(
+    time: Duration,
+    mut request: impl FnMut() -> F,
+) -> Result<T, CallError>
+where
+    F: Future<Output = Result<T, kube::Error>>,
+{
+    let deadline = Instant::now() + time;
+    let mut pause = FIRST_PAUSE;
+    for attempt in 1.. {
+        let result = match timeout_at(deadline, request()).await {
+            Ok(result) => result.map_err(CallError::Kube),
+            Err(_) => Err(CallError::Deadline(time)),
+        };
+        let Err(error) = result else { return result };
+        let wait = pause.max(error.retry_after().unwrap_or_default());
+        if attempt == TRIES || !is_transient(&error) || Instant::now() + wait >= deadline {
+            return Err(error);
+        }
+        sleep(wait).await;
+        pause *= 3;
+    }
+    Err(CallError::Deadline(time))
+}
+
+/// Parameters of a patch, which names who writes.
+#[must_use]
+pub fn patch_params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(labels::FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+/// Parameters of a creation or a replacement, which names who writes.
+#[must_use]
+pub fn post_params() -> PostParams {
+    PostParams {
+        field_manager: Some(labels::FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    }
+}
+
+/// Whether the same call may go well a moment later.
+fn is_transient(error: &CallError) -> bool {
+    match error {
+        CallError::Kube(kube::Error::Api(status)) => matches!(status.code, 429 | 500 | 502..=504),
+        CallError::Kube(kube::Error::Service(_) | kube::Error::HyperError(_)) => true,
+        CallError::Deadline(_)
+        | CallError::Pending(_)
+        | CallError::Undone(_)
+        | CallError::Kube(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn busy(seconds: u32) -> kube::Error {
+        let status = json!({"code": 429, "details": {"retryAfterSeconds": seconds}});
+        let status: kube::core::Status = serde_json::from_value(status).unwrap();
+        kube::Error::Api(status.boxed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_tried_again_when_the_api_server_says_unless_that_is_too_late() {
+        for (seconds, expected, tries) in [(2, 4, 3), (4, 4, 2), (6, 0, 1)] {
+            let (begun, mut num_tries) = (Instant::now(), 0);
+            let result = call(|| {
+                num_tries += 1;
+                std::future::ready(Err::<(), _>(busy(seconds)))
+            });
+            assert_eq!(result.await.unwrap_err().code(), Some(429));
+            let waited = begun.elapsed().as_secs();
+            assert_eq!((waited, num_tries), (expected, tries), "{seconds} s");
+        }
+    }
+}

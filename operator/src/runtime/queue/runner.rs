@@ -1,0 +1,129 @@
+//! Gives the slots to the jobs: each that is woken, or whose time has come, waits in [`WorkQueue`] until there is one for it. A
+//! step is a task of its own, so one that computes for long holds up no other.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::time::DelayQueue;
+use tokio_util::time::delay_queue::Key;
+
+use crate::runtime::queue::work_queue::{Lane, Name, WorkQueue};
+
+/// What is known of the jobs that are to be worked on.
+struct Dispatch {
+    fair: WorkQueue,
+    timers: Timers,
+    steps: JoinSet<(Name, Option<Duration>)>,
+}
+
+/// Jobs that are to be looked at later, even if nothing changes: each once.
+#[derive(Default)]
+struct Timers {
+    queue: DelayQueue<Name>,
+    keys: HashMap<Name, Key>,
+}
+
+impl Timers {
+    fn set(&mut self, job: &Name, after: Duration) {
+        self.clear(job);
+        let key = self.queue.insert(job.clone(), after.min(LONGEST));
+        self.keys.insert(job.clone(), key);
+    }
+
+    fn clear(&mut self, job: &Name) {
+        if let Some(key) = self.keys.remove(job) {
+            self.queue.remove(&key);
+        }
+    }
+
+    /// The next job whose time has come; none while there is no timer.
+    async fn next(&mut self) -> Option<Name> {
+        let due = poll_fn(|context| self.queue.poll_expired(context)).await?;
+        let job = due.into_inner();
+        self.keys.remove(&job);
+        Some(job)
+    }
+}
+
+/// A timer's reach is two years.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3_600);
+
+/// Works on jobs until `stop` is done, from the moment `ready` is; then the steps that have begun come to their ends. `work`
+/// says after how long the job is to be looked at again. `lane` is the lane of a job whose time has come.
+///
+/// # Panics
+/// A step did. It is for the caller to turn panics of a job into its errors.
+pub async fn dispatch<F>(
+    num_slots: usize,
+    wakes: impl Stream<Item = (Name, Lane)>,
+    ready: impl Future<Output = ()>,
+    stop: impl Future<Output = ()>,
+    lane: impl Fn(&Name) -> Lane,
+    work: impl Fn(Name) -> F,
+) where
+    F: Future<Output = Option<Duration>> + Send + 'static,
+{
+    let mut state = Dispatch {
+        fair: WorkQueue::new(num_slots),
+        timers: Timers::default(),
+        steps: JoinSet::new(),
+    };
+    let (mut wakes, mut ready, mut stop) = (pin!(wakes.fuse()), pin!(ready), pin!(stop));
+    let mut is_ready = false;
+    loop {
+        if is_ready {
+            state.begin(&work);
+        }
+        tokio::select! {
+            () = &mut stop => break,
+            () = &mut ready, if !is_ready => is_ready = true,
+            Some((job, lane)) = wakes.next() => state.fair.add(job, lane),
+            Some(job) = state.timers.next() => {
+                let lane = lane(&job);
+                state.fair.add(job, lane);
+            }
+            Some(ended) = state.steps.join_next() => state.end(ended),
+        }
+    }
+    while let Some(ended) = state.steps.join_next().await {
+        state.end(ended);
+    }
+}
+
+impl Dispatch {
+    /// Begins a step of each job for which there is a slot.
+    fn begin<F>(&mut self, work: impl Fn(Name) -> F)
+    where
+        F: Future<Output = Option<Duration>> + Send + 'static,
+    {
+        while let Some(job) = self.fair.begin() {
+            self.timers.clear(&job);
+            let step = work(job.clone());
+            self.steps.spawn(async move { (job, step.await) });
+        }
+    }
+
+    fn end(&mut self, ended: Result<(Name, Option<Duration>), JoinError>) {
+        match ended {
+            Ok((job, after)) => {
+                self.fair.done(&job);
+                if let Some(after) = after {
+                    self.timers.set(&job, after);
+                }
+            }
+            // They are cancelled only when nobody joins them any more.
+            Err(error) => {
+                if let Ok(panic) = error.try_into_panic() {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

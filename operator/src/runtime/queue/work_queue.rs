@@ -1,0 +1,170 @@
+//! Which job is worked on next, when more wait than there are slots. Pure: no clock, no I/O.
+//!
+//! - *Lanes*: incidents go first, then new jobs, then all else. No lane starves: of each eight slots one is given to new jobs first,
+//!   and one to the rest.
+//! - *Namespaces*: within a lane the namespace goes first that holds the fewest slots; those with equally many take turns.
+//! - *Reserve*: an eighth of the slots is given to incidents alone, and no namespace ever holds these as well. Steps
+//!   that wait for a slow API call hold their slots meanwhile.
+
+use std::collections::{HashMap, VecDeque};
+
+/// A job: its namespace and name.
+pub type Name = (String, String);
+
+/// What is worked on first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// Others of the job wait for a worker that was lost.
+    Incident,
+    /// It has not trained yet.
+    New,
+    /// Progress of a job that trains, and what can wait as long as that.
+    Rest,
+}
+
+/// Every fourth slot goes to a new job first, except every eighth.
+const NEW_FIRST: u64 = 4;
+/// Every eighth slot goes to the rest first.
+const REST_FIRST: u64 = 8;
+/// One slot in eight is for incidents alone.
+const KEPT: usize = 8;
+
+/// The jobs that wait, and those that are worked on.
+#[derive(Debug)]
+pub struct WorkQueue {
+    num_slots: usize,
+    lines: [Line; 3],
+    /// The lane of each job that waits.
+    waiting: HashMap<Name, Lane>,
+    running: HashMap<Name, Running>,
+    /// How many slots were given.
+    num_given: u64,
+}
+
+#[derive(Debug)]
+struct Running {
+    lane: Lane,
+    /// The lane in which it waits once it is done: it was woken meanwhile.
+    again: Option<Lane>,
+}
+
+/// The jobs that wait in one lane.
+#[derive(Debug, Default)]
+struct Line {
+    /// Namespaces in the order of their turns.
+    turns: VecDeque<String>,
+    jobs: HashMap<String, VecDeque<Name>>,
+}
+
+impl WorkQueue {
+    /// With so many jobs at most that are worked on at once.
+    #[must_use]
+    pub fn new(num_slots: usize) -> Self {
+        Self {
+            num_slots: num_slots.max(1),
+            lines: Default::default(),
+            waiting: HashMap::new(),
+            running: HashMap::new(),
+            num_given: 0,
+        }
+    }
+
+    /// A job is to be worked on. It keeps its place if it waits in this lane, or in a better one.
+    pub fn add(&mut self, job: Name, lane: Lane) {
+        if let Some(running) = self.running.get_mut(&job) {
+            running.again = Some(running.again.map_or(lane, |other| other.min(lane)));
+            return;
+        }
+        match self.waiting.get(&job) {
+            Some(known) if *known <= lane => return,
+            Some(known) => self.lines[*known as usize].remove(&job),
+            None => {}
+        }
+        self.waiting.insert(job.clone(), lane);
+        self.lines[lane as usize].push(job);
+    }
+
+    /// The job to work on now, if there is a slot for one. It holds the slot until it is [done](Self::done).
+    pub fn begin(&mut self) -> Option<Name> {
+        if self.running.len() >= self.num_slots {
+            return None;
+        }
+        let lanes = match self.num_given + 1 {
+            turn if turn % REST_FIRST == 0 => [Lane::Rest, Lane::Incident, Lane::New],
+            turn if turn % NEW_FIRST == 0 => [Lane::New, Lane::Incident, Lane::Rest],
+            _ => [Lane::Incident, Lane::New, Lane::Rest],
+        };
+        let (lane, job) = lanes
+            .into_iter()
+            .find_map(|lane| Some((lane, self.take(lane)?)))?;
+        self.num_given += 1;
+        self.waiting.remove(&job);
+        self.running
+            .insert(job.clone(), Running { lane, again: None });
+        Some(job)
+    }
+
+    /// A job is not worked on any more.
+    pub fn done(&mut self, job: &Name) {
+        let running = self.running.remove(job);
+        if let Some(lane) = running.and_then(|running| running.again) {
+            self.add(job.clone(), lane);
+        }
+    }
+
+    fn take(&mut self, lane: Lane) -> Option<Name> {
+        let most = self.num_slots - self.num_slots / KEPT;
+        let is_incident = |running: &&Running| running.lane == Lane::Incident;
+        let num_others = self.running.len() - self.running.values().filter(is_incident).count();
+        if lane != Lane::Incident && num_others >= most {
+            return None;
+        }
+        let mut held = HashMap::<&str, usize>::new();
+        for (namespace, _) in self.running.keys() {
+            *held.entry(namespace).or_default() += 1;
+        }
+        let held = |namespace: &String| held.get(namespace.as_str()).copied().unwrap_or(0);
+        let waiting = &mut self.lines[lane as usize];
+        let namespaces = waiting.turns.iter().map(held).enumerate();
+        let open = namespaces.filter(|(_, held)| *held < most);
+        let (turn, _) = open.min_by_key(|(_, held)| *held)?;
+        waiting.pop(turn)
+    }
+}
+
+impl Line {
+    fn push(&mut self, job: Name) {
+        let jobs = self.jobs.entry(job.0.clone()).or_insert_with(|| {
+            self.turns.push_back(job.0.clone());
+            VecDeque::new()
+        });
+        jobs.push_back(job);
+    }
+
+    /// The first job of the namespace whose turn this is. The namespace goes to the end.
+    fn pop(&mut self, turn: usize) -> Option<Name> {
+        let namespace = self.turns.remove(turn)?;
+        let jobs = self.jobs.get_mut(&namespace)?;
+        let job = jobs.pop_front();
+        if jobs.is_empty() {
+            self.jobs.remove(&namespace);
+        } else {
+            self.turns.push_back(namespace);
+        }
+        job
+    }
+
+    fn remove(&mut self, job: &Name) {
+        let Some(jobs) = self.jobs.get_mut(&job.0) else {
+            return;
+        };
+        jobs.retain(|other| other != job);
+        if jobs.is_empty() {
+            self.jobs.remove(&job.0);
+            self.turns.retain(|namespace| *namespace != job.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! What runs beside the reconciles, by name. Each task runs until the operator stops. One that ends earlier ends the
+//! operator: it would go on with a cache that nobody fills, behind a probe that says that all is well.
+
+use std::collections::HashMap;
+
+use tokio::task::{Id, JoinError, JoinSet};
+
+use crate::runtime::panics;
+
+/// A task that should have gone on.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Ended {
+    /// It returned.
+    #[error("the task {0:?} ended, which is a bug of Roundhouse")]
+    Returned(&'static str),
+    /// It panicked.
+    #[error("the task {name:?} panicked, which is a bug of Roundhouse: {words}")]
+    Panicked {
+        /// Its name.
+        name: &'static str,
+        /// What it said.
+        words: String,
+    },
+}
+
+/// The tasks. They end when this is dropped.
+#[derive(Debug, Default)]
+pub struct Tasks {
+    running: JoinSet<()>,
+    names: HashMap<Id, &'static str>,
+}
+
+impl Tasks {
+    /// Starts a task.
+    pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let id = self.running.spawn(task).id();
+        self.names.insert(id, name);
+    }
+
+    /// Waits until one ends.
+    pub async fn ended(&mut self) -> Ended {
+        let Some(ended) = self.running.join_next_with_id().await else {
+            return std::future::pending().await;
+        };
+        let id = ended.as_ref().map_or_else(JoinError::id, |(id, ())| *id);
+        let name = self.names.remove(&id).unwrap_or_default();
+        match ended.map_err(JoinError::try_into_panic) {
+            Err(Ok(panic)) => Ended::Panicked {
+                name,
+                words: panics::words(&*panic),
+            },
+            Ok(_) | Err(Err(_)) => Ended::Returned(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_ends_or_panics_is_named_and_others_are_not() {
+        let mut tasks = Tasks::default();
+        tasks.spawn("watch of pods", std::future::pending());
+        tasks.spawn("http", async {});
+        assert_eq!(tasks.ended().await, Ended::Returned("http"));
+        tasks.spawn("progress", async { panic!("an answer of {} bytes", 0) });
+        let ended = tasks.ended().await;
+        let expected =
+            "the task \"progress\" panicked, which is a bug of Roundhouse: an answer of 0 bytes";
+        assert_eq!(ended.to_string(), expected);
+        assert!(futures::poll!(Box::pin(tasks.ended())).is_pending());
+    }
+}

@@ -1,0 +1,12 @@
+//! The watches: the caches they fill, what they keep of each object, and whether a cache is too old to act on.
+
+pub mod cache;
+pub mod client;
+pub mod cordoned;
+pub mod lost_nodes;
+pub(crate) mod pod_group_kinds;
+pub mod pod_groups;
+pub mod projection;
+pub mod staleness;
+pub(crate) mod streams;
+pub mod topology;

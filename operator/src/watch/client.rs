@@ -1,0 +1,257 @@
+//! The client of the watches. It notes when each of them is heard, and gives up a list or a watch that is not answered. A
+//! connection may be dead without a word: what nobody closes is open, and would be waited for until somebody notices jobs
+//! that stand still.
+//!
+//! Only watches use this client. That the API server answers other calls says nothing of the caches.
+
+use std::time::Duration;
+
+use axum::http::Request;
+use futures::stream::unfold;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Body as HttpBody, Bytes};
+use kube::Client;
+use kube::client::Body;
+use tokio::time::{Instant, timeout};
+
+use crate::metrics::labels::Verb;
+use crate::metrics::labels::Watched;
+use crate::metrics::watch_ages::WatchAges;
+use crate::runtime::api::metered::{describe, group};
+
+/// Timeouts of lists and watches. The API server ends a watch after a minute, and the operator begins it anew: so a watch that
+/// is well is heard once a minute, although nothing changes and no bookmark comes.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchTimeouts {
+    /// Until a list or a watch begins to be answered.
+    pub answer: Duration,
+    /// Longest pause in an answer.
+    pub pause: Duration,
+    /// Length of a watch, in seconds.
+    pub watch: u32,
+    /// From then on, and after a break, nothing is deleted or counted before the API server was asked.
+    pub stale: Duration,
+}
+
+impl Default for WatchTimeouts {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(30),
+            pause: Duration::from_secs(70),
+            watch: 60,
+            stale: Duration::from_secs(90),
+        }
+    }
+}
+
+/// An answer that does not come, or does not continue.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server says nothing for {} s", .0.as_secs())]
+struct Silent(Duration);
+
+type Problem = Box<dyn std::error::Error + Send + Sync>;
+
+/// The same client, for watches.
+#[must_use]
+pub fn listening(client: Client, heard: WatchAges, patience: WatchTimeouts) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (verb, resource) = describe(request.method(), request.uri());
+        let group = group(request.uri()).to_owned();
+        let (client, heard) = (client.clone(), heard.clone());
+        async move {
+            let answer = timeout(patience.answer, client.send(request)).await;
+            let answer = answer.map_err(|_| Silent(patience.answer))??;
+            let kind = Watched::of(resource, &group).filter(|_| answer.status().is_success());
+            if let Some(kind) = kind {
+                heard.hear(kind);
+            }
+            let ends = Instant::now() + Duration::from_secs(patience.watch.into());
+            let told = Told {
+                kind,
+                ends: (verb == Verb::Watch).then_some(ends),
+                heard,
+            };
+            Ok::<_, Problem>(answer.map(|body| parts(body, patience.pause, told)))
+        }
+    });
+    Client::new(service, namespace)
+}
+
+/// The first bytes of what the API server tells a watch that it cannot go on with.
+const ERROR: &[u8] = br#"{"type":"ERROR""#;
+/// Clocks differ, and the API server's began earlier.
+const EARLY: Duration = Duration::from_secs(1);
+
+/// What the parts of an answer say of a watch.
+#[derive(Clone)]
+struct Told {
+    kind: Option<Watched>,
+    /// When it ends, if it is a watch and not a list.
+    ends: Option<Instant>,
+    heard: WatchAges,
+}
+
+impl Told {
+    /// A part of a watch tells of what was since it broke off, at least by a bookmark. A list is not in the cache yet.
+    fn hear(&self, part: &[u8]) {
+        let Some(kind) = self.kind else { return };
+        self.heard.hear(kind);
+        if self.ends.is_some() && !part.starts_with(ERROR) {
+            self.heard.catch_up(kind);
+        }
+    }
+
+    /// A watch that ends before its time was ended by somebody who may not be there any more.
+    fn end(&self) {
+        if let (Some(kind), Some(ends)) = (self.kind, self.ends)
+            && Instant::now() + EARLY < ends
+        {
+            self.heard.break_off(kind);
+        }
+    }
+}
+
+/// The same body, each part of which is noted. It breaks off after a longer pause than that.
+fn parts(
+    body: Body,
+    pause: Duration,
+    told: Told,
+) -> impl HttpBody<Data = Bytes, Error = Problem> + Send + 'static {
+    StreamBody::new(unfold(Some(body), move |body| {
+        let told = told.clone();
+        async move {
+            let mut body = body?;
+            let Ok(part) = timeout(pause, body.frame()).await else {
+                return Some((Err(Problem::from(Silent(pause))), None));
+            };
+            let Some(part) = part else {
+                told.end();
+                return None;
+            };
+            if let Ok(part) = &part {
+                told.hear(part.data_ref().map_or(&[], |data| data));
+            }
+            let part = part.map_err(Problem::from);
+            Some((part, Some(body)))
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Response;
+    use futures::StreamExt;
+    use hyper::body::Frame;
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::Api;
+    use kube::api::{ListParams, WatchParams};
+    use prometheus::Registry;
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::metrics::testing::ManualClock;
+
+    const EMPTY: &str =
+        r#"{"apiVersion":"v1","kind":"PodList","metadata":{"resourceVersion":"1"},"items":[]}"#;
+
+    const BOOKMARK: &str = "{\"type\":\"BOOKMARK\",\"object\":{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\
+        \"metadata\":{\"resourceVersion\":\"2\"}}}\n";
+    const GONE: &str = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"apiVersion\":\"v1\",\
+        \"status\":\"Failure\",\"message\":\"too old\",\"reason\":\"Expired\",\"code\":410}}\n";
+
+    /// A body that begins, and then ends or says nothing.
+    fn body(
+        text: &'static str,
+        ends: bool,
+    ) -> impl HttpBody<Data = Bytes, Error = Problem> + Send + 'static {
+        StreamBody::new(unfold(Some(text), move |text| async move {
+            match text {
+                Some(text) => Some((Ok(Frame::data(Bytes::from(text))), None)),
+                None if ends => None,
+                None => std::future::pending().await,
+            }
+        }))
+    }
+
+    /// A client of an API server that has one behaviour for each namespace.
+    fn client() -> (Client, WatchAges) {
+        let server = tower::service_fn(|request: Request<Body>| async move {
+            let path = request.uri().path().to_owned();
+            let (status, body) = match path.split('/').nth(4).unwrap_or_default() {
+                "silent" => std::future::pending().await,
+                "half" => (200, body(r#"{"apiVersion":"#, false)),
+                "refused" => (403, body("no", false)),
+                "told" => (200, body(BOOKMARK, false)),
+                "gone" => (200, body(GONE, false)),
+                "ends" => (200, body("", true)),
+                _ => (200, body(EMPTY, false)),
+            };
+            let answer = Response::builder().status(status);
+            Ok::<_, Problem>(answer.body(body).unwrap())
+        });
+        let metrics = Metrics::new(&Registry::new(), ManualClock::new().clock()).unwrap();
+        let heard = metrics.watch_ages;
+        let server = Client::new(server, "default");
+        let client = listening(server, heard.clone(), WatchTimeouts::default());
+        (client, heard)
+    }
+
+    fn pods(client: &Client, namespace: &str) -> Api<Pod> {
+        Api::namespaced(client.clone(), namespace)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_or_a_watch_without_an_answer_is_given_up() {
+        let (client, _) = client();
+        let (silent, half) = (pods(&client, "silent"), pods(&client, "half"));
+        let begun = Instant::now();
+        let error = silent.list(&ListParams::default()).await.unwrap_err();
+        assert_eq!(begun.elapsed().as_secs(), 30, "{error}");
+        let watch = silent.watch(&WatchParams::default(), "1").await;
+        assert!(watch.is_err());
+        assert_eq!(begun.elapsed().as_secs(), 60);
+        assert!(half.list(&ListParams::default()).await.is_err());
+        assert_eq!(begun.elapsed().as_secs(), 130, "it had begun");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_watch_that_is_answered_is_heard() {
+        let (client, heard) = client();
+        let (silent, refused) = (pods(&client, "silent"), pods(&client, "refused"));
+        let well = pods(&client, "well");
+        assert!(silent.list(&ListParams::default()).await.is_err());
+        assert!(refused.list(&ListParams::default()).await.is_err());
+        assert_eq!(heard.oldest(), None);
+        assert!(well.watch(&WatchParams::default(), "1").await.is_ok());
+        assert_eq!(heard.oldest(), Some((Watched::Pods, Duration::ZERO)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_has_caught_up_when_it_tells_something_else_than_an_error() {
+        let (client, heard) = client();
+        heard.hear(Watched::Pods);
+        for (namespace, expected) in [("told", true), ("gone", false), ("well", false)] {
+            heard.break_off(Watched::Pods);
+            let pods = pods(&client, namespace);
+            if namespace == "well" {
+                let all = ListParams::default();
+                let list = timeout(Duration::from_secs(1), pods.list(&all));
+                assert!(list.await.is_err(), "it goes on");
+            } else {
+                let mut watch = Box::pin(pods.watch(&WatchParams::default(), "1").await.unwrap());
+                watch.next().await.unwrap().unwrap();
+            }
+            assert_eq!(heard.broken().is_none(), expected, "{namespace}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_ends_before_its_time_broke_off() {
+        let (client, heard) = client();
+        let ends = pods(&client, "ends");
+        let mut watch = Box::pin(ends.watch(&WatchParams::default(), "1").await.unwrap());
+        assert!(watch.next().await.is_none());
+        assert_eq!(heard.broken(), Some((Watched::Pods, Duration::ZERO)));
+    }
+}

@@ -1,0 +1,75 @@
+//! The questions about the nodes of doubtful pods.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::StreamExt;
+use futures::stream::iter;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::GetParams;
+use tokio::sync::mpsc::Sender;
+
+use super::{Loss, News, doubts, loss};
+use crate::controller::context::Context;
+use crate::controller::priority::Wake;
+use crate::runtime::api::calls::call;
+use crate::runtime::leader_election::Leadership;
+
+/// Nodes that are asked for at a time.
+const AT_ONCE: usize = 8;
+/// Ticks in the time between two questions about one node.
+const TICKS: u32 = 4;
+
+/// Asks for the nodes of all doubtful pods, again and again, once this operator leads. Wakes the jobs with a doubtful
+/// pod on each node that is lost, or is back.
+pub(crate) async fn pull(context: Arc<Context>, leadership: Arc<Leadership>, wake: Sender<Wake>) {
+    leadership.won().await;
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let terms = context.settings.lost_nodes;
+    let mut ticks = tokio::time::interval(terms.question / TICKS);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let doubts = doubts(&context.pods.all(), terms, Timestamp::now());
+        let due = context.lost_nodes.due(&doubts, terms, Instant::now());
+        let asked = iter(due).map(|node| {
+            let nodes = &nodes;
+            async move { (ask(nodes, &node).await, node) }
+        });
+        let mut answers = asked.buffer_unordered(AT_ONCE);
+        while let Some((answer, node)) = answers.next().await {
+            let Some(loss) = answer else { continue };
+            match context.lost_nodes.hear(&node, loss) {
+                News::Nothing => continue,
+                News::StillLost => {}
+                News::Changed => tracing::info!(
+                    node,
+                    is_lost = loss.is_some(),
+                    kubelet_answers = loss.is_none_or(|loss| loss.answers),
+                    "a node of a pod that is not Ready"
+                ),
+            }
+            for job in doubts.get(&node).into_iter().flatten() {
+                // Closed only when the operator stops.
+                let _ = wake.send(Wake::by_workers(job.clone())).await;
+            }
+        }
+    }
+}
+
+/// Since when and how the node is not Ready, `Some(None)` if it is; `None`: it could not be read.
+async fn ask(nodes: &Api<Node>, name: &str) -> Option<Option<Loss>> {
+    // From the API server's cache: it is asked again soon.
+    let (recent, now) = (GetParams::any(), Timestamp::now());
+    match call(|| nodes.get_with(name, &recent)).await {
+        Ok(node) => Some(loss(&node, now)),
+        // Kubernetes deletes the pods of a node that is gone.
+        Err(error) if error.code() == Some(404) => None,
+        Err(error) => {
+            tracing::warn!(%error, node = name, "a node cannot be read; whether it is lost is not known");
+            None
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! PodGroups of all jobs. Their kinds belong to other projects, or must be turned on, and may not be there, so each is looked for when the first
+//! job wants it, and watched only while the API server serves it. A job that wants a kind that is not served is woken when
+//! that changes.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::Event;
+use roundhouse_api::{Gang, TrainingJob};
+use roundhouse_planner::{ObservedGroup, PodGroup};
+use tokio::sync::SetOnce;
+
+use crate::watch::cache::{Cache, Entry, Job};
+use crate::watch::projection::Identity;
+
+pub(crate) mod watch;
+
+/// The PodGroups of all gang schedulers.
+#[derive(Debug, Default)]
+pub struct Groups {
+    coscheduling: OfGang,
+    volcano: OfGang,
+    kubernetes: OfGang,
+}
+
+/// The PodGroups of one gang scheduler.
+#[derive(Debug, Default)]
+pub(crate) struct OfGang {
+    cache: Cache<Kept>,
+    state: Mutex<State>,
+    wanted: SetOnce<()>,
+}
+
+/// What is kept of a PodGroup.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Kept {
+    pub(crate) identity: Identity,
+    pub(crate) uid: String,
+    pub(crate) group: PodGroup,
+    pub(crate) deleting: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    served: Served,
+    /// Jobs to wake when that changes.
+    waiting: HashSet<ObjectRef<TrainingJob>>,
+}
+
+/// Whether the API server serves a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Served {
+    /// It was not asked yet, or has not answered.
+    #[default]
+    Unknown,
+    /// It does not, or does not let the operator read it: in these words.
+    No(String),
+    /// It does, and the cache is filled.
+    Yes,
+}
+
+impl Groups {
+    /// Those of a gang scheduler; `None` for a job without one.
+    pub(crate) const fn of(&self, gang: Gang) -> Option<&OfGang> {
+        match gang {
+            Gang::None => None,
+            Gang::Coscheduling => Some(&self.coscheduling),
+            Gang::Volcano => Some(&self.volcano),
+            Gang::Kubernetes => Some(&self.kubernetes),
+        }
+    }
+
+    /// What there is of the job's PodGroup. `None`: nothing is known yet, and the job is woken when it is.
+    #[must_use]
+    pub fn observe(&self, gang: Gang, key: &Job, name: &str) -> Option<ObservedGroup> {
+        let Some(all) = self.of(gang) else {
+            return Some(ObservedGroup::Missing);
+        };
+        match all.served(key, name) {
+            Served::Unknown => None,
+            Served::No(words) => Some(ObservedGroup::Impossible(words)),
+            Served::Yes => Some(all.observed(key, name)),
+        }
+    }
+
+    /// The job's PodGroup as it is kept.
+    pub(crate) fn kept(&self, gang: Gang, key: &Job, name: &str) -> Option<Arc<Entry<Kept>>> {
+        self.of(gang)?.cache.of(key).get(name).cloned()
+    }
+}
+
+impl OfGang {
+    /// Until a job wants the kind.
+    pub(crate) async fn wanted(&self) {
+        self.wanted.wait().await;
+    }
+
+    /// Takes in an event of the watch. Returns the jobs to wake.
+    pub(crate) fn take(
+        &self,
+        event: Event<(String, String, Entry<Kept>)>,
+    ) -> Vec<ObjectRef<TrainingJob>> {
+        let is_filled = matches!(event, Event::InitDone);
+        let mut jobs = self.cache.take(event);
+        if is_filled {
+            jobs.extend(self.change(Served::Yes));
+        }
+        jobs
+    }
+
+    /// The kind is not served, or may not be read. Returns the jobs to wake.
+    pub(crate) fn is_not_served(&self, words: String) -> Vec<ObjectRef<TrainingJob>> {
+        let mut jobs = self.change(Served::No(words));
+        self.cache.take(Event::Init);
+        jobs.extend(self.cache.take(Event::InitDone));
+        jobs
+    }
+
+    fn change(&self, served: Served) -> Vec<ObjectRef<TrainingJob>> {
+        let mut state = self.lock();
+        if state.served == served {
+            return Vec::new();
+        }
+        state.served = served;
+        state.waiting.drain().collect()
+    }
+
+    fn served(&self, key: &Job, name: &str) -> Served {
+        // Only the first job that wants it begins the watch.
+        let _ = self.wanted.set(());
+        let mut state = self.lock();
+        if state.served != Served::Yes {
+            let job = ObjectRef::new(name).within(&key.0);
+            state.waiting.insert(job);
+        }
+        state.served.clone()
+    }
+
+    fn observed(&self, key: &Job, name: &str) -> ObservedGroup {
+        let kept = self.cache.of(key);
+        let Some(entry) = kept.get(name) else {
+            return ObservedGroup::Missing;
+        };
+        let Kept {
+            identity,
+            uid,
+            group,
+            deleting,
+        } = entry.value.clone();
+        if identity.controller.as_ref() != Some(&key.1) {
+            return if deleting {
+                ObservedGroup::ForeignLeaving
+            } else {
+                ObservedGroup::Foreign
+            };
+        }
+        ObservedGroup::Ours {
+            uid,
+            group,
+            deleting,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GANG: Gang = Gang::Volcano;
+
+    fn key() -> Job {
+        ("ml".to_owned(), "job-uid".to_owned())
+    }
+
+    fn look(groups: &Groups) -> Option<ObservedGroup> {
+        groups.observe(GANG, &key(), "digits")
+    }
+
+    fn entry(controller: &str) -> (String, String, Entry<Kept>) {
+        let identity = Identity {
+            controller: Some(controller.to_owned()),
+            job_name: "digits".to_owned(),
+            job_uid: "job-uid".to_owned(),
+        };
+        let group = PodGroup {
+            min_member: 2,
+            queue: None,
+            priority_class: None,
+        };
+        let value = Kept {
+            identity,
+            uid: "uid".to_owned(),
+            group,
+            deleting: false,
+        };
+        let entry = Entry {
+            value,
+            version: 1,
+            job_name: "digits".to_owned(),
+            job_uid: "job-uid".to_owned(),
+        };
+        ("ml".to_owned(), "digits".to_owned(), entry)
+    }
+
+    #[tokio::test]
+    async fn a_kind_is_looked_for_when_the_first_job_wants_it_and_its_jobs_are_woken() {
+        let groups = Groups::default();
+        let all = groups.of(GANG).unwrap();
+        assert!(all.wanted.get().is_none());
+        assert_eq!(look(&groups), None, "not asked yet");
+        all.wanted().await;
+        let jobs = [ObjectRef::new("digits").within("ml")];
+        assert_eq!(all.is_not_served("no".to_owned()), jobs);
+        let impossible = ObservedGroup::Impossible("no".to_owned());
+        assert_eq!(look(&groups), Some(impossible));
+        assert!(all.is_not_served("no".to_owned()).is_empty(), "no news");
+        all.take(Event::Init);
+        assert_eq!(all.take(Event::InitDone), jobs);
+        assert_eq!(look(&groups), Some(ObservedGroup::Missing));
+        let other = groups.of(Gang::Coscheduling).unwrap();
+        assert!(other.wanted.get().is_none(), "nobody wants it");
+    }
+
+    #[test]
+    fn a_group_is_the_jobs_only_if_the_job_controls_it_and_is_forgotten_with_its_kind() {
+        let groups = Groups::default();
+        let all = groups.of(GANG).unwrap();
+        all.take(Event::Init);
+        all.take(Event::InitDone);
+        all.take(Event::Apply(entry("another")));
+        assert_eq!(look(&groups), Some(ObservedGroup::Foreign));
+        let mut leaving = entry("another");
+        leaving.2.value.deleting = true;
+        all.take(Event::Apply(leaving));
+        assert_eq!(look(&groups), Some(ObservedGroup::ForeignLeaving));
+        all.take(Event::Apply(entry("job-uid")));
+        let found = look(&groups).unwrap();
+        assert!(matches!(found, ObservedGroup::Ours { .. }), "{found:?}");
+        let woken = all.is_not_served("gone".to_owned());
+        assert_eq!(woken, [ObjectRef::new("digits").within("ml")]);
+        assert!(groups.kept(GANG, &key(), "digits").is_none());
+    }
+
+    #[test]
+    fn a_job_without_a_gang_scheduler_waits_for_no_kind() {
+        let groups = Groups::default();
+        let found = groups.observe(Gang::None, &key(), "digits");
+        assert_eq!(found, Some(ObservedGroup::Missing));
+    }
+}

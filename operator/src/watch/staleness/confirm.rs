@@ -1,0 +1,140 @@
+//! Whether the caches show a job and its pods as the API server has them. It is asked before a job is ended or deleted because
+//! its time is over: after an outage the clock is ahead of the watches. It is asked, too, before anything is deleted or counted
+//! while a watch says nothing, or has broken off and not caught up. A read of metadata and a list of them for such a job, and none for others.
+//!
+//! The answers tell what time the API server has. If the operator's clock is another one, nothing is over.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Pod as FullPod;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use roundhouse_api::TrainingJob;
+use roundhouse_contract::labels;
+use roundhouse_planner::Pod;
+
+use crate::controller::context::Context;
+use crate::controller::error::Error;
+use crate::runtime::api::calls::call;
+use crate::runtime::api::metadata::OfKind;
+use crate::watch::cache::Job;
+
+/// Clocks that differ by more than this many seconds are not those of one cluster.
+const MAX_CLOCK_SECONDS: u64 = 30;
+/// Pods of one answer: their metadata is up to 5 kB each, and each call has a deadline.
+const PAGE: u32 = 500;
+/// Between two words about it.
+const CLOCK_PAUSE: Duration = Duration::from_mins(5);
+
+/// When it was last said that the clocks differ.
+#[derive(Debug, Default)]
+pub struct ClockTold(Mutex<Option<Instant>>);
+
+impl ClockTold {
+    /// Whether to say it again: it is so for each job whose time is over.
+    fn is_due(&self) -> bool {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = told.is_none_or(|at| at.elapsed() >= CLOCK_PAUSE);
+        if is_due {
+            *told = Some(Instant::now());
+        }
+        is_due
+    }
+}
+
+/// What the API server has said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confirmed {
+    /// It has the versions that were observed.
+    pub fresh: bool,
+    /// Its clock is another one.
+    pub clock_off: bool,
+}
+
+/// Asks the API server for the versions of the job and its pods, and compares them with what was observed. `only_time`: the
+/// versions do not matter if the clocks differ.
+///
+/// # Errors
+/// It refused, or did not answer.
+pub async fn confirm(
+    context: &Context,
+    key: &Job,
+    job: &TrainingJob,
+    observed: &[Pod],
+    only_time: bool,
+) -> Result<Confirmed, Error> {
+    let (namespace, uid) = key;
+    let jobs = OfKind::namespaced::<TrainingJob>(&context.client, namespace);
+    let name = job.name_any();
+    let is_same = match call(|| jobs.get(&name)).await {
+        Ok(live) => live.resource_version == job.metadata.resource_version,
+        Err(error) if error.code() == Some(404) => false,
+        Err(error) => return Err(Error::Confirm(error)),
+    };
+    let ahead = context.metrics.api.clock_ahead();
+    let clock_off = ahead.unsigned_abs() > MAX_CLOCK_SECONDS;
+    if clock_off && context.clock_told.is_due() {
+        tracing::error!(
+            ahead,
+            "the clock differs from that of the API server by more than {MAX_CLOCK_SECONDS} s: no job is ended or deleted because \
+             its time is over; set the clock of this node"
+        );
+    }
+    let confirmed = |fresh| Confirmed { fresh, clock_off };
+    if !is_same || (clock_off && only_time) {
+        return Ok(confirmed(false));
+    }
+    let pods = OfKind::namespaced::<FullPod>(&context.client, namespace);
+    let (manager, ours) = (labels::MANAGED_BY, labels::FIELD_MANAGER);
+    let of_job = format!("{manager}={ours},{}={uid}", labels::JOB_UID);
+    let mut parameters = ListParams::default().labels(&of_job).limit(PAGE);
+    let mut live = Vec::new();
+    loop {
+        let page = call(|| pods.list(&parameters)).await;
+        let page = page.map_err(Error::Confirm)?;
+        let versions = page.objects.into_iter();
+        live.extend(versions.map(|pod| (pod.name.unwrap_or_default(), pod.resource_version)));
+        match page.next {
+            Some(token) => parameters = parameters.continue_token(&token),
+            None => return Ok(confirmed(are_same(observed, live.into_iter()))),
+        }
+    }
+}
+
+fn are_same(observed: &[Pod], live: impl Iterator<Item = (String, Option<String>)>) -> bool {
+    let known = observed
+        .iter()
+        .map(|pod| (pod.name.clone(), Some(pod.resource_version.clone())));
+    live.collect::<BTreeMap<_, _>>() == known.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observed(name: &str, version: &str) -> Pod {
+        Pod {
+            name: name.to_owned(),
+            resource_version: version.to_owned(),
+            ..Pod::default()
+        }
+    }
+
+    #[test]
+    fn pods_are_fresh_only_if_all_of_them_have_the_versions_of_the_api_server() {
+        let cached = [observed("a", "7"), observed("b", "9")];
+        for (live, expected, case) in [
+            ("b=9 a=7", true, "in another order"),
+            ("a=8 b=9", false, "one has changed"),
+            ("a=7", false, "one is gone"),
+            ("a=7 b=9 c=1", false, "one is new"),
+            ("", false, "all are gone"),
+        ] {
+            let live = live.split_whitespace().filter_map(|it| it.split_once('='));
+            let live = live.map(|(name, version)| (name.to_owned(), Some(version.to_owned())));
+            assert_eq!(are_same(&cached, live), expected, "{case}");
+        }
+    }
+}
