@@ -116,6 +116,12 @@ impl DataError {
         }
     }
 
+    /// A format whose cargo feature is off.
+    #[cfg(not(all(feature = "parquet", feature = "text")))]
+    pub(crate) fn not_built_in(format: &str) -> Self {
+        Self::config("data.format", format!("{format} was not built in"))
+    }
+
     /// Whether only one record is affected, so that another can take its place.
     #[must_use]
     pub const fn is_one_record(&self) -> bool {

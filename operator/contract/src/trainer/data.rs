@@ -56,7 +56,12 @@ impl DataFormat {
     /// Whether samples of a built-in format can be tokens.
     #[must_use]
     pub const fn has_tokens(self) -> bool {
-        matches!(self, Self::Parquet | Self::Tokens | Self::Text)
+        match self {
+            Self::Parquet | Self::Tokens | Self::Text => true,
+            Self::Idx | Self::ImageFolder | Self::WebDataset | Self::TfRecord | Self::Custom => {
+                false
+            }
+        }
     }
 }
 

@@ -102,12 +102,15 @@ impl Opener<'_> {
                 let label = options.label_column.as_deref().unwrap_or("label");
                 Box::new(Parquet::open(path, image, label, &self.cache)?)
             }
-            other => {
+            #[cfg(not(feature = "parquet"))]
+            DataFormat::Parquet => {
                 let _ = options;
-                return Err(DataError::config(
-                    "data.format",
-                    format!("{other:?} was not built in, or has no images"),
-                ));
+                return Err(DataError::not_built_in("Parquet"));
+            }
+            // IDX files have fixed names: see `idx`.
+            DataFormat::Idx | DataFormat::Tokens | DataFormat::Text | DataFormat::Custom => {
+                let reason = format!("{:?} has no splits of images", self.data.format);
+                return Err(DataError::config("data.format", reason));
             }
         })
     }

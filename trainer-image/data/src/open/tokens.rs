@@ -45,12 +45,20 @@ impl Opener<'_> {
                 let tokens = TokenLists::open(&paths, column, &self.cache)?;
                 (Box::new(tokens), left_out)
             }
-            other => {
+            #[cfg(not(feature = "text"))]
+            DataFormat::Text => {
                 let _ = &mut vocabulary;
-                return Err(DataError::config(
-                    "data.format",
-                    format!("{other:?} was not built in, or has no tokens"),
-                ));
+                return Err(DataError::not_built_in("Text"));
+            }
+            #[cfg(not(feature = "parquet"))]
+            DataFormat::Parquet => return Err(DataError::not_built_in("Parquet")),
+            DataFormat::Idx
+            | DataFormat::ImageFolder
+            | DataFormat::WebDataset
+            | DataFormat::TfRecord
+            | DataFormat::Custom => {
+                let reason = format!("{:?} has no tokens", self.data.format);
+                return Err(DataError::config("data.format", reason));
             }
         };
         let windows = Windows::new(path, tokens, options.context, vocabulary)?;
