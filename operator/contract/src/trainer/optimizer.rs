@@ -26,12 +26,24 @@ pub enum OptimizerName {
     Lamb,
 }
 
+impl OptimizerName {
+    /// As serde writes it.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Sgd => "sgd",
+            Self::Adamw => "adamw",
+            Self::Lars => "lars",
+            Self::Lamb => "lamb",
+        }
+    }
+}
+
 /// An optimizer and its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Optimizer {
-    /// `sgd`, `adamw`, `lars` or `lamb`.
+    /// `sgd`, `adamw`, `lars` or `lamb`. A field that belongs to other optimizers alone must be left out or have its default.
     pub name: OptimizerName,
     /// Learning rate after warm-up.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0)))]
@@ -111,7 +123,7 @@ impl Optimizer {
 
     pub(super) fn validate(&self) -> Result<(), ConfigInvalid> {
         let Self {
-            name,
+            name: _,
             learning_rate,
             momentum,
             nesterov,
@@ -138,12 +150,6 @@ impl Optimizer {
         };
         above_0("optimizer.learningRate", *learning_rate)?;
         below_1("optimizer.momentum", *momentum)?;
-        if *nesterov && *name != OptimizerName::Sgd {
-            return invalid(
-                "optimizer.nesterov",
-                "is for sgd: remove it, or set optimizer.name to sgd",
-            );
-        }
         if *nesterov && *momentum <= 0.0 {
             return invalid(
                 "optimizer.nesterov",
@@ -165,6 +171,67 @@ impl Optimizer {
         }
         if let Some(Ema { decay }) = ema {
             below_1("optimizer.ema.decay", *decay)?;
+        }
+        self.refuse_fields_of_others()
+    }
+
+    /// Refuses a field that the optimizer does not have. The API server stores the defaults of all fields, so a field that has
+    /// its default counts as left out.
+    fn refuse_fields_of_others(&self) -> Result<(), ConfigInvalid> {
+        use OptimizerName::{Adamw, Lamb, Lars, Sgd};
+        let Self {
+            name,
+            learning_rate: _,
+            momentum,
+            nesterov,
+            weight_decay: _,
+            decay_norm_and_bias: _,
+            beta1,
+            beta2,
+            epsilon,
+            trust_coefficient,
+            max_grad_norm: _,
+            ema: _,
+        } = self;
+        let plain = Self::default();
+        let is_given = |value: f64, default: f64| value.to_bits() != default.to_bits();
+        let all: [(_, _, &[OptimizerName]); 6] = [
+            (
+                "optimizer.momentum",
+                is_given(*momentum, plain.momentum),
+                &[Sgd, Lars],
+            ),
+            ("optimizer.nesterov", *nesterov, &[Sgd]),
+            (
+                "optimizer.beta1",
+                is_given(*beta1, plain.beta1),
+                &[Adamw, Lamb],
+            ),
+            (
+                "optimizer.beta2",
+                is_given(*beta2, plain.beta2),
+                &[Adamw, Lamb],
+            ),
+            (
+                "optimizer.epsilon",
+                is_given(*epsilon, plain.epsilon),
+                &[Adamw, Lamb],
+            ),
+            (
+                "optimizer.trustCoefficient",
+                is_given(*trust_coefficient, plain.trust_coefficient),
+                &[Lars],
+            ),
+        ];
+        for (field, is_given, owners) in all {
+            if is_given && !owners.contains(name) {
+                let owners: Vec<&str> = owners.iter().copied().map(OptimizerName::text).collect();
+                let (both, either) = (owners.join(" and "), owners.join(" or "));
+                return invalid(
+                    field,
+                    format!("is for {both}: remove it, or set optimizer.name to {either}"),
+                );
+            }
         }
         Ok(())
     }

@@ -92,6 +92,48 @@ fn nesterov_without_momentum_is_refused_with_a_remedy() {
 }
 
 #[test]
+fn a_field_of_another_optimizer_is_refused_unless_it_has_its_default() {
+    use OptimizerName::{Adamw, Lamb, Lars, Sgd};
+    const ALL: [OptimizerName; 4] = [Sgd, Adamw, Lars, Lamb];
+    type Change = fn(&mut Optimizer);
+    let cases: [(&str, Change, &[OptimizerName]); 9] = [
+        ("momentum", |it| it.momentum = 0.8, &[Sgd, Lars]),
+        ("nesterov", |it| it.nesterov = true, &[Sgd]),
+        ("beta1", |it| it.beta1 = 0.8, &[Adamw, Lamb]),
+        ("beta2", |it| it.beta2 = 0.95, &[Adamw, Lamb]),
+        ("epsilon", |it| it.epsilon = 1e-6, &[Adamw, Lamb]),
+        (
+            "trustCoefficient",
+            |it| it.trust_coefficient = 0.01,
+            &[Lars],
+        ),
+        ("weightDecay", |it| it.weight_decay = 0.1, &ALL),
+        (
+            "decayNormAndBias",
+            |it| it.decay_norm_and_bias = Some(true),
+            &ALL,
+        ),
+        ("ema", |it| it.ema = Some(Ema { decay: 0.9 }), &ALL),
+    ];
+    for name in ALL {
+        let plain = Optimizer { name, ..sgd() };
+        assert_eq!(plain.validate(), Ok(()), "{name:?}");
+        for (field, change, owners) in cases {
+            let mut optimizer = plain.clone();
+            change(&mut optimizer);
+            let found = optimizer.validate();
+            if owners.contains(&name) {
+                assert_eq!(found, Ok(()), "{name:?} {field}");
+                continue;
+            }
+            let (refused, message) = refusal(found);
+            assert_eq!(refused, format!("optimizer.{field}"), "{name:?}");
+            assert!(message.contains(owners[0].text()), "{message}");
+        }
+    }
+}
+
+#[test]
 fn biases_decay_by_default_for_sgd_and_adamw_and_not_for_lars_and_lamb() {
     for (name, by_default) in [
         (OptimizerName::Sgd, true),
@@ -133,6 +175,7 @@ fn every_name_reads_back() {
     for text in ["sgd", "adamw", "lars", "lamb"] {
         let name: OptimizerName = serde_json::from_value(text.into()).unwrap();
         assert_eq!(serde_json::to_value(name).unwrap(), text);
+        assert_eq!(name.text(), text);
     }
     for text in ["constant", "linear", "cosine", "step", "polynomial", "wsd"] {
         let name: ScheduleName = serde_json::from_value(text.into()).unwrap();
