@@ -9,23 +9,23 @@ use crate::failures;
 use crate::failures::{nodes, replacements};
 use crate::generation::completed;
 use crate::generation::form;
-use crate::generation::repeat;
+use crate::generation::reissue;
 use crate::generation::worker;
-use crate::life::deadlines;
-use crate::life::deleting;
-use crate::life::finish;
-use crate::life::newer;
-use crate::life::outdated;
-use crate::life::suspend;
+use crate::lifecycle::deadlines;
+use crate::lifecycle::deleting;
+use crate::lifecycle::finish;
+use crate::lifecycle::newer_protocol;
+use crate::lifecycle::outdated;
+use crate::lifecycle::suspend;
 use crate::observed::Observed;
 use crate::plan::{Plan, PlanReason};
 use crate::rejection::Rejection;
-use crate::told::progress;
-use crate::told::rejected;
-use crate::told::status::{counted, refresh_condition, set_condition, time};
-use crate::told::waiting;
+use crate::status::not_accepted;
+use crate::status::progress;
+use crate::status::waiting;
+use crate::status::{counted, refresh_condition, set_condition, time};
 use crate::validate::ValidatedJob;
-use crate::workers::{children, leave_domain};
+use crate::workers::{leave_domain, owned_objects};
 
 /// What the job needs next.
 #[must_use]
@@ -42,7 +42,7 @@ pub fn plan_rejected(
     observed: &Observed,
     now: Timestamp,
 ) -> Plan {
-    let job = rejected::as_it_runs(job, observed);
+    let job = not_accepted::as_it_runs(job, observed);
     decide(&job, Some(rejection), observed, now)
 }
 
@@ -60,13 +60,13 @@ fn decide(
     describe(&mut draft);
     replacements::note_lost(&mut draft);
     let nothing_to_run =
-        finish::after_the_end(&mut draft).or_else(|| newer::leave_alone(&mut draft));
+        finish::after_the_end(&mut draft).or_else(|| newer_protocol::leave_alone(&mut draft));
     if let Some(reason) = nothing_to_run {
         return draft.end(reason);
     }
     match rejection {
         None => accept(&mut draft),
-        Some(rejection) => rejected::reject(&mut draft, rejection),
+        Some(rejection) => not_accepted::reject(&mut draft, rejection),
     }
     nodes::forget(&mut draft);
     completed::note(&mut draft);
@@ -82,28 +82,28 @@ fn decide(
         .unwrap_or_else(|| make_and_form(&mut draft));
     let reason = match rejection {
         None => reason,
-        Some(rejection) => rejected::show(&mut draft, rejection, reason),
+        Some(rejection) => not_accepted::show(&mut draft, rejection, reason),
     };
     draft.end(reason)
 }
 
 fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
     leave_domain::mark(draft);
-    let barrier = children::barrier(draft);
+    let barrier = owned_objects::barrier(draft);
     if !draft.recorded && barrier.is_none() {
-        children::make(draft);
+        owned_objects::make(draft);
     }
     let reason = form::form(draft);
     // Last: those who stay are told first, if one plan does both. A plan that raises a generation asks others to leave at
     // once, because who is too many is known by the generation before: its straggler, for one.
     if !draft.recorded {
-        children::remove_surplus(draft);
+        owned_objects::remove_surplus(draft);
         if reason == PlanReason::Training {
-            repeat::late(draft);
+            reissue::late(draft);
         }
     }
     match barrier {
-        Some(barrier) => children::tell_barrier(draft, barrier, reason),
+        Some(barrier) => owned_objects::tell_barrier(draft, barrier, reason),
         None => reason,
     }
 }

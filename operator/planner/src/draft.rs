@@ -11,8 +11,8 @@ use crate::generation::members::Members;
 use crate::observed::Observed;
 use crate::plan::{Action, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 use crate::rejection::Rejection;
-use crate::told::progress;
-use crate::told::status::{set_condition, tell_state, time};
+use crate::status::progress;
+use crate::status::{set_condition, tell_state, time};
 use crate::validate::ValidatedJob;
 
 /// A plan in the making.

@@ -4,9 +4,9 @@
 pub(crate) mod beside;
 pub(crate) mod completed;
 pub(crate) mod form;
-mod heard;
 pub mod members;
-pub(crate) mod repeat;
+mod newest_seen;
+pub(crate) mod reissue;
 pub(crate) mod stranded;
 mod topology;
 pub mod worker;

@@ -5,7 +5,7 @@
 //! is managed by [`plan_rejected`], which makes no new pods.
 //! Nothing here does I/O or reads a clock. `decide` calls the policies in order, over a `draft`. They are grouped by what
 //! a reader looks for: a `generation` and its members; the `workers`' pods; `failures`, budgets and avoided nodes; the job's
-//! `life`: suspension, deadlines, end; what the user is `told`.
+//! `lifecycle`: suspension, deadlines, end; the `status` that the user reads.
 
 mod built;
 mod decide;
@@ -17,13 +17,13 @@ pub mod group;
 mod invalid;
 pub mod kubelet;
 pub mod launch;
-mod life;
+mod lifecycle;
 pub mod observed;
 pub mod plan;
 pub mod policy;
 pub mod program;
 pub mod rejection;
-mod told;
+pub mod status;
 pub mod validate;
 mod workers;
 
@@ -39,7 +39,6 @@ pub use observed::{
 pub use plan::{Action, DeleteReason, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 pub use program::{Program, Script};
 pub use rejection::{Rejection, RejectionReason};
-pub use told::progress::is_in_new_trouble;
-pub use told::refused::{Obstacle, plan_refused};
-pub use told::status;
+pub use status::progress::is_in_new_trouble;
+pub use status::write_blocked::{WriteBlocked, plan_refused};
 pub use validate::{Examined, InvalidSpec, JobKey, ValidatedJob, examine, validate};

@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub use self::allow::Allow;
 use self::finding::Finding;
 use crate::rejection::{Rejection, RejectionReason};
-use crate::told::status::counted;
+use crate::status::counted;
 use crate::validate::ValidatedJob;
 
 mod allow;

@@ -9,7 +9,7 @@ use crate::group::{ObservedGroup, PodGroup};
 use crate::observed::{Observed, Pod, Presence};
 use crate::plan::{Action, Plan};
 use crate::rejection::{Rejection, RejectionReason};
-use crate::told::status;
+use crate::status;
 use crate::validate::{ValidatedJob, validate};
 use crate::{plan, plan_rejected};
 

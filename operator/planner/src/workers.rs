@@ -1,8 +1,8 @@
 //! The pods of the workers: which are made, replaced and removed.
 
-pub(crate) mod children;
 pub(crate) mod delete;
 pub(crate) mod group;
 pub(crate) mod kueue;
 pub(crate) mod leave_domain;
+pub(crate) mod owned_objects;
 mod replace;

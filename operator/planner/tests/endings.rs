@@ -6,7 +6,7 @@ use std::time::Duration;
 use roundhouse_api::{CleanPodPolicy, ConditionType};
 use roundhouse_contract::Progress;
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Obstacle, PlanReason, ProgressSample, Waiting, plan_refused};
+use roundhouse_planner::{PlanReason, ProgressSample, Waiting, WriteBlocked, plan_refused};
 
 #[test]
 fn a_failure_is_one_incident_however_many_lose_their_peer() {
@@ -421,7 +421,7 @@ fn workers_that_the_api_server_refuses_end_the_job_with_its_words() {
     let mut world = world(1);
     world.job.start_deadline = Some(Duration::from_secs(600));
     let before = world.observed.status.clone();
-    let words = Obstacle::Refused("pods is forbidden: exceeded quota".to_owned());
+    let words = WriteBlocked::Refused("pods is forbidden: exceeded quota".to_owned());
     let plan = plan_refused(&world.plan(), &before, &words, world.now);
     world.observed.status = plan.status;
     world.seconds_pass(600);

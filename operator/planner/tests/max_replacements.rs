@@ -7,7 +7,7 @@ use proptest::test_runner::Config as ProptestConfig;
 use proptest::{collection, prop_assert, proptest};
 use roundhouse_contract::Progress;
 use roundhouse_planner::testing::{World, script_world, world};
-use roundhouse_planner::{Action, Obstacle, Plan, ProgressSample, plan_refused};
+use roundhouse_planner::{Action, Plan, ProgressSample, WriteBlocked, plan_refused};
 
 const MOST: u32 = 5;
 
@@ -190,7 +190,7 @@ fn workers_that_leave_while_as_many_spares_come_are_no_replacements() {
 fn a_creation_that_is_refused_again_and_again_is_no_replacement() {
     let mut world = limited(world(2));
     lose(&mut world, 1, Loss::Evicted);
-    let no = Obstacle::Refused("exceeded quota".to_owned());
+    let no = WriteBlocked::Refused("exceeded quota".to_owned());
     for _ in 0..3 * MOST {
         world.seconds_pass(301);
         let plan = world.plan();
@@ -217,7 +217,7 @@ fn writes_that_are_refused_again_and_again_are_no_replacements() {
         for at in 1..workers as usize {
             lose(&mut world, at, Loss::Evicted);
         }
-        let no = Obstacle::Refused("the webhook does not answer".to_owned());
+        let no = WriteBlocked::Refused("the webhook does not answer".to_owned());
         for _ in 0..200 {
             world.seconds_pass(1);
             let plan = world.plan();

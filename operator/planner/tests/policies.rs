@@ -10,8 +10,8 @@ use roundhouse_contract::trainer::{Model, ModelName};
 use roundhouse_contract::{BestMetric, Mode};
 use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{
-    Action, DeleteReason, Observed, Obstacle, PlanReason, Pod, PodPhase, Presence, Rejection,
-    Repair, examine, gpu, plan_refused, plan_rejected, validate,
+    Action, DeleteReason, Observed, PlanReason, Pod, PodPhase, Presence, Rejection, Repair,
+    WriteBlocked, examine, gpu, plan_refused, plan_rejected, validate,
 };
 
 fn creates(actions: &[Action]) -> Vec<(u32, u32)> {
@@ -237,7 +237,7 @@ fn what_somebody_deletes_each_time_is_made_anew_after_a_pause_and_told() {
 #[test]
 fn what_the_api_server_refuses_is_told_once() {
     let mut world = world(1);
-    let no = Obstacle::Refused("no".to_owned());
+    let no = WriteBlocked::Refused("no".to_owned());
     let refused =
         |world: &World| plan_refused(&world.plan(), &world.observed.status, &no, world.now);
     let first = refused(&world);

@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use roundhouse_planner::testing::{World, world};
-use roundhouse_planner::{Obstacle, plan_refused};
+use roundhouse_planner::{WriteBlocked, plan_refused};
 
 /// Jobs at different moments of their life, and their state.
 fn lives() -> Vec<(World, &'static str)> {
@@ -66,12 +66,12 @@ fn a_status_without_a_state_gets_it_and_nothing_else_changes() {
 fn what_was_refused_is_known_in_every_order_of_the_conditions() {
     let mut world = world(2);
     world.settle();
-    let words = Obstacle::Refused("exceeded quota".to_owned());
+    let words = WriteBlocked::Refused("exceeded quota".to_owned());
     let before = world.observed.status.clone();
     let mut told = plan_refused(&world.plan(), &before, &words, world.now).status;
     assert_eq!(told.state.as_deref(), Some("Refused"));
     for _ in 0..told.conditions.len() {
         told.conditions.rotate_left(1);
-        assert_eq!(Obstacle::told_in(&told).as_ref(), Some(&words));
+        assert_eq!(WriteBlocked::told_in(&told).as_ref(), Some(&words));
     }
 }

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::{
-    Examined, Observed, Obstacle, Plan, PlanReason, Rejection, ValidatedJob, examine, plan,
+    Examined, Observed, Plan, PlanReason, Rejection, ValidatedJob, WriteBlocked, examine, plan,
     plan_refused, plan_rejected,
 };
 
@@ -196,7 +196,7 @@ async fn carry_out(
         Ok(false) => return Ok(Some(context.backoff.look_again(key))),
         Err(error) => {
             let before = job.status.clone().unwrap_or_default();
-            let told = || error.is_pending().then(|| Obstacle::told_in(&before))?;
+            let told = || error.is_pending().then(|| WriteBlocked::told_in(&before))?;
             // What the plan has decided holds also if something cannot be made yet, or nobody has answered yet.
             let reported = match error.obstacle().or_else(told) {
                 Some(obstacle) => {

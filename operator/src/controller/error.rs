@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::core::Status;
-use roundhouse_planner::Obstacle;
+use roundhouse_planner::WriteBlocked;
 
 /// A call that takes longer is told of.
 const SLOW: Duration = Duration::from_secs(5);
@@ -129,23 +129,23 @@ impl Error {
 
     /// Why the API server has not done what it was asked, if that is to be told: it refused and would again, or it takes its time.
     #[must_use]
-    pub fn obstacle(&self) -> Option<Obstacle> {
+    pub fn obstacle(&self) -> Option<WriteBlocked> {
         let Self::Apply { action, source, .. } = self else {
-            return self.refusal().map(Obstacle::Refused);
+            return self.refusal().map(WriteBlocked::Refused);
         };
         match source {
-            CallError::Undone(words) => return Some(Obstacle::Undone(words.clone())),
+            CallError::Undone(words) => return Some(WriteBlocked::Undone(words.clone())),
             CallError::Deadline(_) => {}
             CallError::Pending(elapsed) if *elapsed >= SLOW => {}
             CallError::Pending(_) | CallError::Kube(_) => {
-                return self.refusal().map(Obstacle::Refused);
+                return self.refusal().map(WriteBlocked::Refused);
             }
         }
         let words = format!(
             "{action} takes longer than {} s; an admission webhook may be slow",
             SLOW.as_secs()
         );
-        Some(Obstacle::NoAnswer(words))
+        Some(WriteBlocked::NoAnswer(words))
     }
 
     /// For how long a call continues that has not been answered yet.

@@ -9,7 +9,7 @@ use roundhouse_contract::{Mode, TerminationMessage};
 
 use super::policy::Failure;
 use crate::draft::Draft;
-use crate::told::status::time_left;
+use crate::status::time_left;
 
 /// A generation that lived so long has made progress unless somebody tells otherwise. Longer than forming it, loading the
 /// state and the first steps take, so that a crash loop still ends the job.

@@ -10,7 +10,7 @@ use super::policy::Failure;
 use super::words::{describe, sentence};
 use crate::draft::{Draft, event};
 use crate::observed::Pod;
-use crate::told::status::counted;
+use crate::status::counted;
 
 /// Whether it failed in the lobby, or before: in no generation.
 fn is_outside(failure: &Failure<'_>) -> bool {

@@ -8,7 +8,7 @@ use roundhouse_api::{AvoidedNode, FailureAction};
 use crate::draft::Draft;
 use crate::failures::policy::{Failure, is_recent};
 use crate::observed::{Pod, PodPhase};
-use crate::told::status::time;
+use crate::status::time;
 
 /// Most nodes that are avoided at once; the schema's bound.
 const MAX_NODES: usize = 64;

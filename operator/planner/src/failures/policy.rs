@@ -10,7 +10,7 @@ use roundhouse_contract::termination::Reason;
 
 use crate::generation::worker::end_in_place;
 use crate::observed::{InitContainer, Pod, PodPhase, Termination};
-use crate::told::status::time_left;
+use crate::status::time_left;
 use crate::validate::ValidatedJob;
 
 /// What the kubelet or the scheduler calls it when it takes a pod away: nobody's fault.

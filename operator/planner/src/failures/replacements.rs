@@ -8,7 +8,7 @@ use super::budget::{has_lived_long, is_heard_of, newest_step};
 use super::words::sentence;
 use crate::draft::Draft;
 use crate::plan::DeleteReason;
-use crate::told::status::counted;
+use crate::status::counted;
 
 /// Counts workers whose pods are gone or terminating: the status has how many pods there should be.
 pub(crate) fn note_lost(draft: &mut Draft<'_>) {

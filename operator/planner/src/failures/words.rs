@@ -9,7 +9,7 @@ use roundhouse_contract::ExitCode;
 
 use super::policy::Failure;
 use crate::observed::{InitContainer, Pod, Termination};
-use crate::told::status::time;
+use crate::status::time;
 
 /// Longest reason and message, in bytes; the schema's bounds.
 const MAX_REASON_BYTES: usize = 128;

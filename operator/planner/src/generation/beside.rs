@@ -10,9 +10,9 @@ use roundhouse_contract::earlier::{Earlier, MAX_EARLIER};
 
 use crate::draft::Draft;
 use crate::generation::worker::{is_alive, is_member_of_any, is_survivor};
-use crate::life::suspend::still_leaves;
+use crate::lifecycle::suspend::still_leaves;
 use crate::observed::{Observed, Pod};
-use crate::told::status::time_left;
+use crate::status::time_left;
 
 /// How long a pod on a node that does not answer is taken for one that trains after it was deleted. Kubernetes itself gives up the
 /// pods of a lost node after as long.

@@ -18,10 +18,10 @@ use crate::generation::stranded;
 use crate::generation::worker::{is_alive, is_survivor};
 use crate::observed::Pod;
 use crate::plan::{Action, PlanReason};
-use crate::told::checkpoint;
-use crate::told::progress;
-use crate::told::status::{counted, time_left};
-use crate::told::waiting;
+use crate::status::checkpoint;
+use crate::status::progress;
+use crate::status::waiting;
+use crate::status::{counted, time_left};
 
 /// Raises, issues or watches the newest generation, whatever is due.
 pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
@@ -176,7 +176,7 @@ fn document(
             members: draft.members.raised_for.clone(),
             nonce: draft.members.nonce.clone(),
             incarnation: pod.incarnation(),
-            issued_at: crate::told::status::time(draft.now).0.to_string(),
+            issued_at: crate::status::time(draft.now).0.to_string(),
             repeats: 0,
         },
         earlier: match action {

@@ -9,7 +9,7 @@ use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
 use self::victims::{dismiss, num_places, straggler, survivors, victims};
 use crate::failures::policy::is_condemned;
 use crate::generation::worker::{has_succeeded, is_alive, is_available, is_preparing, is_survivor};
-use crate::generation::{beside, completed, heard, topology};
+use crate::generation::{beside, completed, newest_seen, topology};
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
@@ -77,7 +77,7 @@ impl<'a> Members<'a> {
         }
         let membership = observed.status.membership.as_ref();
         let generation = membership.map_or(0, |m| m.generation);
-        let heard = heard::newest(observed, generation);
+        let heard = newest_seen::newest(observed, generation);
         let formed = beside::newest_formed(observed, generation);
         // Of a state that was restored, and that others have left behind, completions say nothing.
         let completed = membership.filter(|m| m.generation == heard);

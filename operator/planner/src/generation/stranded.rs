@@ -12,8 +12,8 @@ use crate::failures::budget::newest_step;
 use crate::generation::members::fingerprint;
 use crate::generation::worker::end_in_place;
 use crate::observed::Pod;
-use crate::told::progress;
-use crate::told::status::{time, time_left};
+use crate::status::progress;
+use crate::status::{time, time_left};
 
 /// How long a member may take to hear of its generation, and to be Ready again.
 const PATIENCE: Duration = Duration::from_secs(15);

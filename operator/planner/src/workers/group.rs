@@ -9,7 +9,7 @@ use crate::group::{ObservedGroup, PodGroup, to_install};
 use crate::observed::{Pod, PodPhase, Repair};
 use crate::plan::Action;
 use crate::validate::ValidatedJob;
-use crate::workers::children::{CHANGED_AGAIN, DELETED_AGAIN, repair};
+use crate::workers::owned_objects::{CHANGED_AGAIN, DELETED_AGAIN, repair};
 
 /// The PodGroup that the job needs.
 ///

@@ -16,7 +16,7 @@ use crate::generation::beside;
 use crate::generation::worker::has_succeeded;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::DeleteReason;
-use crate::told::status::time_left;
+use crate::status::time_left;
 
 /// Wait before the second replacement in a row; it doubles from there.
 const FIRST_WAIT: Duration = Duration::from_secs(10);

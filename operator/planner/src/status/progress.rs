@@ -8,8 +8,8 @@ use roundhouse_contract::Progress;
 
 use crate::draft::Draft;
 use crate::observed::ProgressSample;
-use crate::told::status::{percent, rounded, time, time_left};
-use crate::told::{checkpoint, repeats};
+use crate::status::{checkpoint, repeats};
+use crate::status::{percent, rounded, time, time_left};
 
 /// Progress is written at most this often while few jobs train.
 const INTERVAL: Duration = Duration::from_secs(10);

@@ -10,12 +10,12 @@ use roundhouse_contract::{Mode, Progress};
 
 use crate::draft::{Draft, event};
 use crate::generation::worker::{has_succeeded, is_alive};
-use crate::life::{deadlines, ttl};
+use crate::lifecycle::{deadlines, ttl};
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, PlanReason};
 use crate::program::Program;
-use crate::told::progress;
-use crate::told::status::{counted, time_left};
+use crate::status::progress;
+use crate::status::{counted, time_left};
 use crate::workers::delete::delete;
 use crate::workers::{group, kueue};
 

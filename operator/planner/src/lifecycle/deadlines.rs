@@ -6,9 +6,9 @@ use std::time::Duration;
 use roundhouse_api::{ConditionReason, ConditionType};
 
 use crate::draft::Draft;
-use crate::life::suspend;
+use crate::lifecycle::suspend;
 use crate::plan::PlanReason;
-use crate::told::waiting;
+use crate::status::waiting;
 
 /// When to look again if the API server did not confirm what was observed.
 const CONFIRM_AGAIN: Duration = Duration::from_secs(5);

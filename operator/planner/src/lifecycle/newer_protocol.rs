@@ -7,7 +7,7 @@ use crate::draft::Draft;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::PlanReason;
 use crate::rejection::{Rejection, RejectionReason};
-use crate::told::rejected::reject;
+use crate::status::not_accepted::reject;
 
 /// Leaves such a job as it is, after a rollback of the operator. This version cannot read the members' documents. It would
 /// treat members that train as new workers, and form a second world. Every version can suspend a job; after a resume the

@@ -5,7 +5,7 @@ use roundhouse_api::{CheckpointStatus, EventReason, TrainingJobStatus};
 use roundhouse_contract::{BestCheckpoint, Progress};
 
 use crate::draft::{Draft, event};
-use crate::told::status::time;
+use crate::status::time;
 use crate::validate::ValidatedJob;
 
 /// Longest error that is shown, in bytes; the schema's bound.

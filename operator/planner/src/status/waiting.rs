@@ -12,7 +12,7 @@ use crate::generation::worker::is_preparing;
 use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
 use crate::program::Program;
-use crate::told::status::{counted, gist, time_left};
+use crate::status::{counted, gist, time_left};
 use crate::workers::kueue;
 
 /// Reasons of a waiting container that a user should know about, and what the job's reason is then.

@@ -6,10 +6,10 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason};
 use crate::built::is_of_spec;
 use crate::draft::{Draft, event};
 use crate::failures::replacements;
-use crate::life::suspend;
+use crate::lifecycle::suspend;
 use crate::observed::Pod;
 use crate::plan::{DeleteReason, PlanReason};
-use crate::told::status::counted;
+use crate::status::counted;
 use crate::workers::delete::delete;
 use crate::workers::group;
 

@@ -9,7 +9,7 @@ use roundhouse_contract::Membership;
 use crate::draft::Draft;
 use crate::generation::stranded;
 use crate::plan::Action;
-use crate::told::status::time_left;
+use crate::status::time_left;
 
 /// A generation usually forms within a second, and the next question for progress, which tells so, comes 3 s later. Twice as
 /// long before each further repetition.

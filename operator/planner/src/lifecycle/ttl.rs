@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use crate::draft::Draft;
-use crate::life::deadlines::is_confirmed;
+use crate::lifecycle::deadlines::is_confirmed;
 use crate::plan::Action;
-use crate::told::status::time_left;
+use crate::status::time_left;
 
 /// How long to sleep at most: the clock may be set meanwhile.
 const LONGEST_SLEEP: Duration = Duration::from_hours(24);

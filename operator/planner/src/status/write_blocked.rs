@@ -5,7 +5,7 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJobSta
 
 use crate::draft::event;
 use crate::plan::Plan;
-use crate::told::status::{gist, set_condition, tell_state};
+use crate::status::{gist, set_condition, tell_state};
 
 /// What the API server's words follow in a message.
 const REFUSED: &str = "the API server refused: ";
@@ -14,7 +14,7 @@ const UNDONE: &str = "the API server stored something else: ";
 
 /// Why a write was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum WriteBlocked {
     /// It refused: its words.
     Refused(String),
     /// It did not answer in time, most often because an admission webhook is slow: what was asked of it.
@@ -23,7 +23,7 @@ pub enum Obstacle {
     Undone(String),
 }
 
-impl Obstacle {
+impl WriteBlocked {
     fn sentence(&self) -> String {
         match self {
             Self::Refused(words) => format!("{REFUSED}{words}"),
@@ -51,12 +51,13 @@ impl Obstacle {
 pub fn plan_refused(
     plan: &Plan,
     before: &TrainingJobStatus,
-    obstacle: &Obstacle,
+    obstacle: &WriteBlocked,
     now: Timestamp,
 ) -> Plan {
     let mut refused = plan.without_replacements();
     let words = obstacle.sentence();
-    let told = Obstacle::told_in(before).is_some_and(|told| gist(&told.sentence()) == gist(&words));
+    let told =
+        WriteBlocked::told_in(before).is_some_and(|told| gist(&told.sentence()) == gist(&words));
     let kind = ConditionType::Running;
     let trains = refused.status.condition(kind).cloned();
     let trains = trains.filter(|running| running.status == "True");
@@ -81,7 +82,7 @@ pub fn plan_refused(
     }
     tell_state(status);
     // Nothing waits for a pod of a job that has ended, and its status has no room to say that this was told.
-    let is_noise = matches!(obstacle, Obstacle::NoAnswer(_)) && refused.status.is_terminal();
+    let is_noise = matches!(obstacle, WriteBlocked::NoAnswer(_)) && refused.status.is_terminal();
     if !told && !is_noise {
         refused.events.push(event(EventReason::Refused, words));
     }
@@ -93,8 +94,8 @@ mod tests {
     use super::*;
     use crate::plan::PlanReason;
 
-    fn refusal(words: &str) -> Obstacle {
-        Obstacle::Refused(words.to_owned())
+    fn refusal(words: &str) -> WriteBlocked {
+        WriteBlocked::Refused(words.to_owned())
     }
 
     /// A plan whose status says whether the job trains.
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn no_answer_is_told_once_like_a_refusal_and_is_another_obstacle_than_one() {
         let (plan, now) = (planned(false), Timestamp::UNIX_EPOCH);
-        let slow = Obstacle::NoAnswer("creation of Pod digits-worker-0-0".to_owned());
+        let slow = WriteBlocked::NoAnswer("creation of Pod digits-worker-0-0".to_owned());
         let first = plan_refused(&plan, &plan.status, &slow, now);
         let front = first.status.front().unwrap();
         assert!(front.message.starts_with(NO_ANSWER), "{front:?}");
@@ -138,14 +139,14 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         for trains in [true, false] {
             let plan = planned(trains);
-            assert_eq!(Obstacle::told_in(&plan.status), None);
+            assert_eq!(WriteBlocked::told_in(&plan.status), None);
             for obstacle in [
                 refusal("denied: by a.b"),
-                Obstacle::NoAnswer("x".to_owned()),
-                Obstacle::Undone("annotation a of Pod b".to_owned()),
+                WriteBlocked::NoAnswer("x".to_owned()),
+                WriteBlocked::Undone("annotation a of Pod b".to_owned()),
             ] {
                 let told = plan_refused(&plan, &plan.status, &obstacle, now).status;
-                let still = Obstacle::told_in(&told).unwrap();
+                let still = WriteBlocked::told_in(&told).unwrap();
                 assert_eq!(still, obstacle);
                 let next = plan_refused(&plan, &told, &still, now);
                 assert_eq!((next.status, next.events.len()), (told, 0));

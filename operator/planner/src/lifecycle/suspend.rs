@@ -12,8 +12,8 @@ use crate::failures::replacements;
 use crate::generation::worker::may_hold_resources;
 use crate::observed::Pod;
 use crate::plan::{DeleteReason, PlanReason};
-use crate::told::progress;
-use crate::told::status::{counted, set_condition};
+use crate::status::progress;
+use crate::status::{counted, set_condition};
 use crate::workers::delete::delete;
 use crate::workers::group;
 

@@ -3,7 +3,7 @@
 pub(crate) mod deadlines;
 pub(crate) mod deleting;
 pub(crate) mod finish;
-pub(crate) mod newer;
+pub(crate) mod newer_protocol;
 pub(crate) mod outdated;
 pub(crate) mod suspend;
 pub(crate) mod ttl;

@@ -8,7 +8,7 @@ use crate::draft::{Draft, event};
 use crate::observed::Observed;
 use crate::plan::PlanReason;
 use crate::rejection::{Rejection, RejectionReason};
-use crate::told::status::set_condition;
+use crate::status::set_condition;
 use crate::validate::ValidatedJob;
 
 const TRY_AGAIN: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
-//! Conditions and the other parts of the status that only describe. The one place that makes
-//! conditions.
+//! The status that the user reads: conditions and counts, what a job waits for, why a write is blocked, how far training has
+//! come. This file is the one place that makes conditions.
 
 use std::time::Duration;
 
@@ -7,6 +7,13 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use roundhouse_api::{ConditionReason, ConditionType, TrainingJobStatus};
 use roundhouse_contract::Progress;
+
+pub(crate) mod checkpoint;
+pub(crate) mod not_accepted;
+pub(crate) mod progress;
+pub(crate) mod repeats;
+pub(crate) mod waiting;
+pub(crate) mod write_blocked;
 
 /// Longest message of a condition, as the API conventions want it.
 const MAX_MESSAGE_BYTES: usize = 32_768;
