@@ -253,6 +253,7 @@ impl TrainerConfig {
         self.model.validate()?;
         Model::validate_passes(self)?;
         self.data.validate()?;
+        data::validate_model(self)?;
         options::validate(self)?;
         activations::validate(self)?;
         self.optimizer.validate()?;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigInvalid, invalid};
+use super::{ConfigInvalid, ModelName, TrainerConfig, invalid};
 
 pub mod image;
 pub mod mix;
@@ -63,6 +63,34 @@ impl DataFormat {
             }
         }
     }
+}
+
+/// Refuses samples that the model cannot read.
+pub(super) fn validate_model(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
+    let (model, format) = (config.model.name, config.data.format);
+    let reads_tokens = match model {
+        ModelName::Gpt2 | ModelName::Bert => true,
+        ModelName::Linear
+        | ModelName::Mlp
+        | ModelName::Cnn
+        | ModelName::Resnet18
+        | ModelName::Resnet50 => false,
+        ModelName::Custom => return Ok(()),
+    };
+    let can_be_custom = format == DataFormat::Custom;
+    if reads_tokens && !format.has_tokens() && !can_be_custom {
+        return invalid(
+            "data.format",
+            "gpt2 and bert read tokens: set it to tokens, text or parquet, or choose a model of images",
+        );
+    }
+    if !reads_tokens && !format.has_images() && !can_be_custom {
+        return invalid(
+            "data.format",
+            "tokens and text are for gpt2 and bert: choose one of these models, or a format of images",
+        );
+    }
+    Ok(())
 }
 
 /// Where the data is and how it is written.

@@ -229,6 +229,38 @@ fn a_field_that_another_one_takes_the_effect_from_is_refused() {
 }
 
 #[test]
+fn a_model_that_cannot_read_the_samples_is_refused() {
+    let with = |model: &str, format: &str| {
+        let config = parse(|value| {
+            value["model"] = serde_json::json!({ "name": model });
+            value["data"] = serde_json::json!({ "format": format });
+            match format {
+                "tokens" => value["data"]["tokens"] = serde_json::json!({"context": 8}),
+                "text" => {
+                    let tokens = serde_json::json!({"context": 8, "tokenizer": "tokenizer.json"});
+                    value["data"]["tokens"] = tokens;
+                }
+                _ => {}
+            }
+        });
+        config.unwrap().validate().err().map(|error| error.field)
+    };
+    for (model, format, refused) in [
+        ("gpt2", "idx", Some("data.format")),
+        ("bert", "imagefolder", Some("data.format")),
+        ("mlp", "tokens", Some("data.format")),
+        ("resnet18", "text", Some("data.format")),
+        ("gpt2", "tokens", None),
+        ("bert", "parquet", None),
+        ("gpt2", "custom", None),
+        ("mlp", "custom", None),
+        ("cnn", "webdataset", None),
+    ] {
+        assert_eq!(with(model, format), refused, "{model} {format}");
+    }
+}
+
+#[test]
 fn power_sgd_is_written_with_its_rank_and_its_start() {
     let with = |ddp: serde_json::Value| parse(|value| value["ddp"] = ddp).unwrap();
     let plain = with(serde_json::json!({"compression": "PowerSGD"}));
