@@ -13,6 +13,7 @@ pub mod failures;
 mod few;
 pub mod fields;
 mod finalizers;
+pub mod manifest;
 pub mod metadata;
 pub mod reason;
 mod resource_by;

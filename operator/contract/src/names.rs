@@ -3,6 +3,37 @@
 /// Longest job name: `<job>-worker-<index>-<attempt>` with 5 and 4 digits stays within 63.
 pub const MAX_JOB_NAME_LENGTH: usize = 44;
 
+/// What is wrong with a job's name; `None`: the API server accepts it. The rule of the TrainingJob is stricter than that of Kubernetes
+/// for object names (RFC 1123), because Services are named after the job.
+#[must_use]
+pub fn refusal_of_job(name: &str) -> Option<String> {
+    let is_inner = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    let bytes = name.as_bytes();
+    let is_right = (1..=MAX_JOB_NAME_LENGTH).contains(&bytes.len())
+        && bytes[0].is_ascii_lowercase()
+        && bytes.iter().all(is_inner)
+        && !name.ends_with('-');
+    (!is_right).then(|| {
+        format!(
+            "must be at most {MAX_JOB_NAME_LENGTH} characters: a lower-case letter, then lower-case letters, digits or '-', \
+             and no '-' at its end"
+        )
+    })
+}
+
+/// What is wrong with a namespace; `None`: it can be one (RFC 1123 label).
+#[must_use]
+pub fn refusal_of_namespace(name: &str) -> Option<String> {
+    let is_inner = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    let is_right = (1..=63).contains(&name.len())
+        && name.as_bytes().iter().all(is_inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    (!is_right).then(|| {
+        "must be at most 63 lower-case letters, digits or '-', with no '-' at its beginning or end".to_owned()
+    })
+}
+
 /// The headless Service and the NetworkPolicy bear the job's name.
 #[must_use]
 pub fn service(job: &str) -> String {
@@ -39,6 +70,27 @@ pub fn worker_pod(job: &str, index: u32, attempt: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_the_api_server_refuses_are_refused() {
+        let longest = "j".repeat(MAX_JOB_NAME_LENGTH);
+        for name in ["a", "digits", "a-1", &longest] {
+            assert_eq!(refusal_of_job(name), None, "{name}");
+        }
+        let too_long = "j".repeat(MAX_JOB_NAME_LENGTH + 1);
+        for name in ["", "1a", "-a", "a-", "a.b", "a_b", "Digits", "ä", &too_long] {
+            assert!(refusal_of_job(name).is_some(), "{name}");
+        }
+        for (name, is_right) in [
+            ("ml", true),
+            ("1", true),
+            ("-", false),
+            ("Ml", false),
+            ("", false),
+        ] {
+            assert_eq!(refusal_of_namespace(name).is_none(), is_right, "{name}");
+        }
+    }
 
     #[test]
     fn the_longest_job_name_leaves_room_for_index_and_attempt() {

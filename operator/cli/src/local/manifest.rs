@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use roundhouse_api::TrainingJob;
+use roundhouse_api::manifest::{self, Violation};
+use roundhouse_contract::names;
 use roundhouse_contract::trainer::{Data, DataFormat, DataVolume};
+use serde_json::Value;
 
 use crate::strict::{self, Kind};
 
@@ -30,9 +33,11 @@ impl Manifest {
         for document in strict::documents(text)? {
             match strict::kind(&document)? {
                 Kind::TrainingJob => {
-                    let job: TrainingJob = strict::parse(document).context("the TrainingJob")?;
+                    let job: TrainingJob =
+                        strict::parse(document.clone()).context("the TrainingJob")?;
                     let theirs = job.metadata.name.as_deref();
                     if name.is_none() || name == theirs {
+                        refuse(&document).context("the TrainingJob")?;
                         jobs.push(job);
                     }
                 }
@@ -126,6 +131,19 @@ impl Manifest {
     }
 }
 
+/// Refuses what the API server would: see [`roundhouse_api::manifest`]. The job's name is checked with the rest of the spec.
+fn refuse(document: &Value) -> anyhow::Result<()> {
+    if let Some(namespace) = document["metadata"]["namespace"].as_str()
+        && let Some(message) = names::refusal_of_namespace(namespace)
+    {
+        bail!("metadata.namespace: {message}");
+    }
+    let found = manifest::violations(document);
+    let found: Vec<String> = found.iter().map(Violation::to_string).collect();
+    ensure!(found.is_empty(), "{}", found.join("; "));
+    Ok(())
+}
+
 /// Whether the data may be made by the program.
 fn may_need_no_file(data: &Data) -> bool {
     data.format == DataFormat::Custom
@@ -198,6 +216,32 @@ mod tests {
         assert!(said.starts_with("spec.trainer.data.path: "), "{said}");
         std::fs::create_dir(here.join("digits")).unwrap();
         assert_eq!(manifest.data_dir(Some(here), here).unwrap(), here);
+    }
+
+    #[test]
+    fn what_the_schema_of_a_cluster_refuses_is_refused_with_its_bound() {
+        let job = job("a");
+        let with = |line: &str| format!("{job}  {line}\n");
+        for (text, words) in [
+            (
+                with("failurePolicy: {backoffLimit: 100000}"),
+                "spec.failurePolicy.backoffLimit: must be at most 10000",
+            ),
+            (
+                with("managedBy: ''"),
+                "spec.managedBy: must be at least 1 characters long",
+            ),
+            (
+                job.replace("{name: a}", "{name: a, namespace: Ml}"),
+                "metadata.namespace: must be at most 63",
+            ),
+        ] {
+            let told = format!("{:#}", Manifest::parse(&text, None).unwrap_err());
+            assert!(told.contains(words), "{told}");
+        }
+        let another = with("failurePolicy: {backoffLimit: 100000}");
+        let both = format!("{another}---\n{}", job.replace("name: a}", "name: b}"));
+        assert!(Manifest::parse(&both, Some("b")).is_ok(), "not run");
     }
 
     #[test]

@@ -11,12 +11,10 @@ use crate::invalid::{InvalidSpec, invalid};
 const MAX_SPARES: u32 = 1_000;
 
 pub(super) fn name(name: &str) -> Result<(), InvalidSpec> {
-    let longest = names::MAX_JOB_NAME_LENGTH;
-    if name.is_empty() || name.len() > longest || name.contains('.') {
-        let message = format!("use 1 to {longest} characters without dots");
-        return invalid("metadata.name", message);
+    match names::refusal_of_job(name) {
+        Some(message) => invalid("metadata.name", message),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 pub(super) fn replicas(wanted: u32, min: Option<u32>, max: Option<u32>) -> Result<(), InvalidSpec> {
