@@ -16,6 +16,7 @@ Workers of a TrainingJob may die, leave and join meanwhile. The others continue 
 and every sample is used exactly once per epoch. Outside of a TrainingJob the script is a world of one.
 """
 
+from ._native import VERSION as __version__
 from .data import Batch
 from .errors import (
     AlreadyJoined,
@@ -55,6 +56,7 @@ __all__ = [
     "StateError",
     "Step",
     "VolumeError",
+    "__version__",
     "join",
 ]
 

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
-__all__ = ["Course", "Process", "fail_early", "fault_point", "own_failure"]
+__all__ = ["VERSION", "Course", "Process", "fail_early", "fault_point", "own_failure"]
+
+VERSION: str
 
 @final
 class Course:

@@ -19,6 +19,8 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
     use super::failure::own_failure;
     #[pymodule_export]
     use super::faults::fault_point;

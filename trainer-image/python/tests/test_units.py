@@ -13,7 +13,7 @@ import time
 import pytest
 import torch
 from conftest import load
-from roundhouse import errors, network, optimizer
+from roundhouse import __version__, errors, network, optimizer
 from roundhouse._native import Course
 from roundhouse.connections import Connections, open_sockets
 from roundhouse.data import Batch, Loader, Sampler
@@ -41,6 +41,11 @@ OPTIMIZERS = {
     "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True),
 }
+
+
+def test_version_is_that_of_the_crates() -> None:
+    numbers = __version__.split("-")[0].split(".")
+    assert [int(number) for number in numbers] > [0, 0]
 
 
 def trained(make, seed):
