@@ -54,7 +54,7 @@ fn readiness(is_synced: bool, stale: Option<(Watched, Duration)>) -> (StatusCode
         _ if !is_synced => (unwell, "the caches are not filled yet\n".to_owned()),
         Some((kind, age)) => {
             let (kind, seconds) = (kind.as_str(), age.as_secs());
-            let words = format!("the watch of {kind} has told nothing for {seconds} s\n");
+            let words = format!("the watch of {kind} has received nothing for {seconds} s\n");
             (unwell, words)
         }
         None => (StatusCode::OK, "ok\n".to_owned()),
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(readiness(true, None).0, StatusCode::OK);
         let (code, words) = readiness(true, old);
         assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(words, "the watch of pods has told nothing for 95 s\n");
+        assert_eq!(words, "the watch of pods has received nothing for 95 s\n");
         assert_eq!(readiness(false, None).0, StatusCode::SERVICE_UNAVAILABLE);
     }
 }

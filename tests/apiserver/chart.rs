@@ -221,8 +221,8 @@ async fn a_secret_in_a_job_is_warned_of_and_the_job_is_taken() {
     .await
     .unwrap();
     let warning = apply(&secret);
-    let words = "the variable HF_TOKEN, the argument --wandb.api-key: whoever may read jobs can read the value. If it is \
-        secret, keep it in a Secret and use valueFrom.secretKeyRef";
+    let words = "the variable HF_TOKEN, the argument --wandb.api-key: every user who may read jobs can read the value. \
+        If it is secret, keep it in a Secret and use valueFrom.secretKeyRef";
     assert!(warning.contains(words), "{warning}");
     assert!(!warning.contains("hf_12345"), "{warning}");
     stage.jobs(NAMESPACE).get("secret").await.unwrap();

@@ -11,7 +11,7 @@ pub enum EventReason {
     ForbiddenByPolicy,
     /// The namespace has as many jobs as the administrator's policy allows.
     TooManyJobs,
-    /// A newer operator told the job's workers their places.
+    /// A newer operator gave the job's workers their ranks.
     NewerProtocol,
     /// Somebody else's object has the name of one of the job's.
     NameTaken,
@@ -19,7 +19,7 @@ pub enum EventReason {
     GangSchedulerMissing,
     /// The API server refused an object of the job, or did not answer in time.
     Refused,
-    /// Somebody changed or deleted an object of the job again after the operator had repaired it.
+    /// Another client changed or deleted an object of the job again after the operator had repaired it.
     RepairReverted,
     /// All members of a new generation train.
     GenerationIssued,
@@ -129,7 +129,7 @@ impl EventReason {
                 "As many jobs of the namespace run as the administrator's policy allows. The job waits."
             }
             Self::NewerProtocol => {
-                "A newer operator told the job's workers their places, in a protocol that this operator does not know. It leaves the job alone."
+                "A newer operator gave the job's workers their ranks in a protocol that this operator does not know. It leaves the job alone."
             }
             Self::NameTaken => {
                 "An object of another owner has the name of one of the job's objects."
@@ -141,7 +141,7 @@ impl EventReason {
                 "The API server refused an object of the job, or did not answer in time. The message has its words."
             }
             Self::RepairReverted => {
-                "Somebody changed or deleted a Service or a NetworkPolicy of the job again after the operator had repaired it. The operator repairs it after pauses that grow from 1 min to 1 h. The message names the object."
+                "Another client changed or deleted a Service or a NetworkPolicy of the job again after the operator had repaired it. The operator repairs it after pauses that grow from 1 min to 1 h. The message names the object."
             }
             Self::GenerationIssued => "All members of a new generation train.",
             Self::WorkerFailed => {

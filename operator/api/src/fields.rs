@@ -137,7 +137,7 @@ impl SpecField {
             ),
             Edit::Never => (
                 is_same,
-                format!("{path} is immutable: delete the job and apply it anew"),
+                format!("{path} is immutable: delete and re-create the job"),
             ),
         };
         let first = self.members.first().copied().unwrap_or_default();

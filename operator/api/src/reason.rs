@@ -64,9 +64,9 @@ reasons! {
     TooManyJobs: [(Accepted, false), (Running, false)],
         "As many jobs of the namespace run as the administrator's policy allows (`policy.maxJobsPerNamespace`). The job begins by itself when one of them has ended or is suspended.",
         "Wait, suspend or delete another job of the namespace, or ask an administrator to raise the value.";
-    /// A newer operator told the job's workers their places.
+    /// A newer operator gave the job's workers their ranks.
     NewerProtocol: [(Accepted, false), (Running, false)],
-        "The operator was rolled back. Its newer version told the job's workers their places, in a protocol that this version does not know. The message names both protocols. Workers that train continue. The operator makes, forms and deletes nothing, so a worker that is lost is not replaced, and the end of the job and its deadlines are told after the upgrade.",
+        "The operator was rolled back. Its newer version gave the job's workers their ranks in a protocol that this version does not know. The message names both protocols. Workers that train continue. The operator makes, forms and deletes nothing, so a worker that is lost is not replaced, and the status reports the end of the job and its deadlines only after the upgrade.",
         "Upgrade the operator to the version that ran before. Or suspend the job and resume it: it continues from its newest checkpoint with this version. A worker whose template names an image of the newer version needs the older one again.";
     /// An object of somebody else has the name of the job's Service, NetworkPolicy or PodGroup.
     NameTaken: [(Running, false)],
@@ -87,7 +87,7 @@ reasons! {
     /// Somebody else's scheduling gates keep a worker from being placed.
     SchedulingGated: [(Running, false)],
         "A worker's pod has scheduling gates, so the scheduler does not look at it. The message names the gates. A queue such as Kueue (`kueue.x-k8s.io/admission`) removes its gate when the job may run. Until the job first trains, its deadlines stand still.",
-        "Wait, or ask whoever owns the gate. For Kueue: `kubectl get workloads.kueue.x-k8s.io` shows what a workload waits for.";
+        "Wait, or ask the owner of the gate. For Kueue: `kubectl get workloads.kueue.x-k8s.io` shows what a workload waits for.";
     /// The scheduler has no node for a worker.
     Unschedulable: [(Running, false)],
         "The scheduler finds no node for a worker. The message has its words.",

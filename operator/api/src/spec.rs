@@ -206,7 +206,7 @@ pub struct TrainingJobSpec {
     pub active_deadline_seconds: Option<u32>,
     /// Seconds after its end, successful or not, until the TrainingJob is deleted, with all that it owns: pods and their
     /// logs, Service, NetworkPolicy. Checkpoints stay. 0: at once. It may be changed after the end, too. Default: the job
-    /// stays until somebody deletes it.
+    /// stays until a user deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_147_483_647))]
     pub ttl_seconds_after_finished: Option<u32>,
@@ -242,7 +242,7 @@ pub struct Workers {
     #[schemars(range(min = 1, max = 10_000))]
     pub max_replicas: Option<u32>,
     /// Workers beyond `replicas` that wait, prepared, in the lobby. When a member is lost, one of them takes its place at
-    /// once, without waiting for a new pod; the pod that comes back or is made anew is the next spare. Spares hold their
+    /// once, without waiting for a new pod; the pod that comes back or is created again is the next spare. Spares hold their
     /// GPUs and do not train. They count neither for `replicas` nor for `maxReplicas`.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000))]
@@ -264,14 +264,14 @@ pub struct Workers {
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CleanPodPolicy {
     /// Pods that still run. Finished pods stay, with their logs. The workers of a failed job are deleted with
-    /// their logs, because they would restart for ever; their last words are in the job's `Failed` condition and
+    /// their logs, because they would restart indefinitely; their last words are in the job's `Failed` condition and
     /// in `status.lastFailure`.
     #[default]
     Running,
     /// All pods.
     All,
     /// No pod that has ended by itself. A pod that waits for a node or for peers is deleted, because it would keep
-    /// its GPU for ever. So are all pods of a failed job that still run.
+    /// its GPU indefinitely. So are all pods of a failed job that still run.
     None,
 }
 

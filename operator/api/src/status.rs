@@ -232,7 +232,7 @@ pub struct Replacements {
 #[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastFailure {
-    /// When it happened, or when it was seen if nothing tells that.
+    /// When it happened. If that is not known: when the operator observed it.
     pub time: Time,
     /// Pod of the worker.
     #[schemars(length(max = 253))]

@@ -138,7 +138,7 @@ impl Draft {
             }
         }
         draft.set("elastic", json!({"mode": "Restart"}));
-        draft.note("The script must resume from a checkpoint of its own: it is started anew whenever the set of workers changes.");
+        draft.note("The script must resume from a checkpoint of its own: it is started again whenever the set of workers changes.");
         draft
     }
 

@@ -10,7 +10,7 @@ pub enum Mode {
     /// `trainer`, those of your own command, a Python script that calls `roundhouse.join()`.
     #[default]
     InProcess,
-    /// The agent ends the processes and starts them anew, as torchrun does: for any image and any
+    /// The agent ends the processes and starts them again, as torchrun does: for any image and any
     /// script that resumes from its own checkpoint.
     Restart,
 }

@@ -26,7 +26,7 @@ impl WatchAges {
     pub(super) fn new(registry: &Registry, clock: Clock) -> Result<Self, prometheus::Error> {
         let age = Opts::new(
             "roundhouse_operator_watch_age_seconds",
-            "Time since the watch of a kind last told anything: an event, a bookmark, or that it has begun anew. From 90 s on, and from a break until the watch has told something again, the operator deletes nothing and counts no incident before it has asked the API server.",
+            "Time since the watch of a kind last received anything: an event, a bookmark, or the answer to its restart. From 90 s on, and from a break until the watch has received something again, the operator deletes nothing and counts no incident before it has asked the API server.",
         );
         let heard = Self {
             at: Arc::default(),

@@ -36,7 +36,7 @@ impl Work {
         )?;
         let events_lost = IntCounter::new(
             "roundhouse_operator_events_lost_total",
-            "Events that were not told because too many waited.",
+            "Events that were not published because too many waited.",
         )?;
         let work = Self {
             reconciles: counter(

@@ -174,7 +174,7 @@ def calls():
         ),
         timeseries(
             "Age of the watches",
-            "Time since the watch of a kind last told anything. It is below 60 s; from 90 s on, and while a watch is broken, the operator trusts its view no more.",
+            "Time since the watch of a kind last received anything. It is below 60 s. From 90 s on, and while a watch is broken, the operator does not trust its cache.",
             [query(ages, "{{kind}}")],
             "s",
             width=8,

@@ -87,7 +87,7 @@ pub(super) fn excess_of_labels(number: usize) -> Unreadable {
     Unreadable {
         field: "metadata.labels".to_owned(),
         message: format!(
-            "there are {number}, and the operator manages jobs with at most {MAX_ENTRIES}; remove those that nobody selects by"
+            "there are {number}, and the operator manages jobs with at most {MAX_ENTRIES}; remove those that no selector uses"
         ),
     }
 }

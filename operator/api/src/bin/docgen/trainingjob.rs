@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn the_messages_of_rules_are_listed() {
         let page = page().unwrap();
-        assert!(page.contains("\n- trainer is immutable: delete the job and apply it anew\n"));
+        assert!(page.contains("\n- trainer is immutable: delete and re-create the job\n"));
     }
 
     #[test]
