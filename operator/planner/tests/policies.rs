@@ -6,7 +6,7 @@ use std::time::Duration;
 use roundhouse_api::{
     Best, Checkpoint, CheckpointClaim, CheckpointVolume, ConditionType, NetworkPolicyMode,
 };
-use roundhouse_contract::trainer::{Model, ModelName};
+use roundhouse_contract::trainer::{DataFormat, Model, ModelName};
 use roundhouse_contract::{BestMetric, Mode};
 use roundhouse_planner::testing::{World, raw_job, world};
 use roundhouse_planner::{
@@ -345,7 +345,9 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
         }),
         ("spec.checkpoint.best.metric", |job| {
             job.spec.checkpoint = Some(best_by(BestMetric::Top5));
-            job.spec.trainer.as_mut().unwrap().model = Model::new(ModelName::Gpt2);
+            let trainer = job.spec.trainer.as_mut().unwrap();
+            trainer.model = Model::new(ModelName::Gpt2);
+            trainer.data.format = DataFormat::Parquet;
         }),
         ("spec.trainer.tensorboard", |job| {
             job.spec.trainer.as_mut().unwrap().tensorboard = true
