@@ -6,7 +6,7 @@ use std::time::Duration;
 use roundhouse_api::{Gang, TrainingJob};
 use roundhouse_planner::testing::{World, raw_gang_job, raw_job, world_of};
 use roundhouse_planner::{
-    Action, GroupWrites, ObservedGroup, PlanReason, PodGroup, Repair, validate,
+    Action, Event, GroupWrites, ObservedGroup, PlanReason, PodGroup, Repair, validate,
 };
 
 /// A Coscheduling job whose workers train.
@@ -337,8 +337,17 @@ fn no_pod_is_created_while_a_group_that_is_deleted_each_time_is_awaited() {
     let pause = Duration::from_secs(3);
     world.observed.group_writes.deleted = Repair::Later(pause);
     let plan = world.plan();
-    assert_eq!(creates(&plan.actions), 0, "{:?}", plan.actions);
+    assert!(plan.actions.is_empty(), "{:?}", plan.actions);
     assert_eq!(plan.requeue_after, Some(pause));
+    let reverted = |event: &&Event| event.reason == "RepairReverted";
+    assert_eq!(plan.events.iter().filter(reverted).count(), 1);
+    let message = plan.status.front().unwrap().message.clone();
+    assert!(
+        message.contains("PodGroup digits was deleted again"),
+        "{message}"
+    );
+    world.settle();
+    assert!(world.plan().events.is_empty(), "reported once");
     world.observed.group_writes.deleted = Repair::Again;
     let plan = world.plan();
     assert_eq!(creates(&plan.actions), 2);

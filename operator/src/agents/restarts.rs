@@ -1,30 +1,29 @@
 //! What agents report of processes that died although their container is alive. The operator polls the agents of members that
 //! are not Ready, beside the reconciles. Best effort: without an answer the planner only knows that a generation broke.
 //!
-//! An agent that does not answer for long, while those of other members do, is silent: its container is frozen, for example.
-//! Its worker cannot receive a membership document, so each generation with it would break again.
+//! An agent that does not answer for long, while those of other members do, is [silent](silence).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::{Action, Incarnation, ProcessRestarts};
-use roundhouse_planner::{Pod, PodPhase, Processes, ValidatedJob};
+use roundhouse_planner::{Observed, Pod, PodPhase, Processes, ValidatedJob};
 
 use crate::watch::cache::Job;
 
 pub(crate) mod pull;
+mod silence;
+
+use silence::Silence;
 
 /// About ten minutes, after which nobody is asked for a job that no reconcile has brought back: it may be gone.
 const MAX_QUESTIONS: u32 = 1_200;
-/// How long an agent does not answer until it counts as silent.
-const SILENT: Duration = Duration::from_secs(10);
-/// How long ago another agent of the job has answered at most: otherwise the fault may be the operator's own network.
-const ANSWERED_LATELY: Duration = Duration::from_secs(5);
 /// Most members that are Ready and are polled beside those that are not.
-const MAX_READY: usize = 2;
+const MAX_READY: usize = 8;
 /// How long a worker with one process is not Ready until its agent is polled. It has nothing to report but that it answers, and
 /// a generation usually forms sooner.
 const ONE_PROCESS: Duration = Duration::from_secs(5);
@@ -51,27 +50,12 @@ struct Worker {
     told: Option<ProcessRestarts>,
     /// Whether it has more than one process, which die and are restarted by themselves.
     has_several: bool,
-    /// Since when it is not Ready, as the operator saw it.
+    ready: bool,
+    /// Since when it is Ready, or not, as the operator saw it.
     since: Instant,
-    answered_at: Option<Instant>,
-    /// Since when it has not answered.
-    unanswered_since: Option<Instant>,
-    is_silent: bool,
-}
-
-impl Worker {
-    fn new(address: String, nonce: String, has_several: bool) -> Self {
-        Self {
-            address,
-            nonce,
-            told: None,
-            has_several,
-            since: Instant::now(),
-            answered_at: None,
-            unanswered_since: None,
-            is_silent: false,
-        }
-    }
+    /// Whether others train, or would, if the next generation leaves it out.
+    is_dispensable: bool,
+    silence: Silence,
 }
 
 /// A question to one agent.
@@ -92,47 +76,44 @@ impl Restarts {
         Some(Processes::of(told, pod.container.restarts))
     }
 
-    /// Whether the agent of a worker that is not Ready has stopped answering while others answer.
+    /// Since when the agent of a worker that is not Ready counts as silent, if it does.
     #[must_use]
-    pub fn is_silent(&self, job: &Job, pod: &Pod) -> bool {
+    pub fn silent_since(&self, job: &Job, pod: &Pod) -> Option<Timestamp> {
         let jobs = self.lock();
-        let worker = jobs
-            .get(job)
-            .and_then(|it| it.workers.get(&pod.incarnation()));
-        worker.is_some_and(|worker| worker.is_silent && is_polled(pod))
+        let worker = jobs.get(job)?.workers.get(&pod.incarnation())?;
+        worker.silence.declared_at().filter(|_| is_polled(pod))
     }
 
     /// Polls the members of the job that are not Ready from now on, and beside them a few that are Ready, which show whether the
-    /// operator reaches any agent.
-    pub fn follow(&self, key: &Job, job: &TrainingJob, valid: &ValidatedJob, pods: &[Pod]) {
-        let has_several = valid.procs_per_worker > 1;
-        let is_reachable = |pod: &&Pod| !pod.unreachable || pod.agent_silent;
-        let mut polled: Vec<&Pod> = pods.iter().filter(|pod| is_polled(pod)).collect();
-        polled.retain(is_reachable);
+    /// operator reaches agents at all.
+    pub fn follow(&self, key: &Job, job: &TrainingJob, valid: &ValidatedJob, observed: &Observed) {
+        let pods = observed.pods.iter();
+        let pods = pods.filter(|pod| !pod.unreachable || pod.agent_silent);
+        let mut polled: Vec<&Pod> = pods.clone().filter(|pod| is_polled(pod)).collect();
         if !polled.is_empty() {
-            let ready = pods
-                .iter()
-                .filter(|pod| pod.ready && is_running_member(pod));
-            polled.extend(ready.filter(is_reachable).take(MAX_READY));
+            let ready = pods.filter(|pod| pod.ready && is_running_member(pod));
+            polled.extend(ready.take(MAX_READY));
         }
-        let polled = polled.into_iter().filter_map(|pod| {
-            let nonce = pod.membership.as_ref()?.nonce.clone();
-            Some((pod.incarnation(), pod.ip.clone()?, nonce))
-        });
         let mut jobs = self.lock();
         let before = jobs.remove(key).map(|followed| followed.workers);
         let mut before = before.unwrap_or_default();
         let workers: BTreeMap<Incarnation, Worker> = polled
-            .map(|(incarnation, address, nonce)| {
-                let worker = match before.remove(&incarnation) {
-                    Some(known) => Worker {
-                        address,
-                        nonce,
-                        ..known
-                    },
-                    None => Worker::new(address, nonce, has_several),
+            .into_iter()
+            .filter_map(|pod| {
+                let known = before.remove(&pod.incarnation());
+                let told = known.as_ref().and_then(|known| known.told.clone());
+                let same = known.filter(|known| known.ready == pod.ready);
+                let worker = Worker {
+                    address: pod.ip.clone()?,
+                    nonce: pod.membership.as_ref()?.nonce.clone(),
+                    told,
+                    has_several: valid.procs_per_worker > 1,
+                    ready: pod.ready,
+                    since: same.as_ref().map_or_else(Instant::now, |same| same.since),
+                    is_dispensable: silence::is_dispensable(observed, pod),
+                    silence: same.map(|same| same.silence).unwrap_or_default(),
                 };
-                (incarnation, worker)
+                Some((pod.incarnation(), worker))
             })
             .collect();
         if !workers.is_empty() {
@@ -176,9 +157,7 @@ impl Restarts {
         let mut jobs = self.lock();
         let followed = jobs.get_mut(job)?;
         let worker = followed.workers.get_mut(incarnation)?;
-        worker.answered_at = Some(Instant::now());
-        worker.unanswered_since = None;
-        let mut is_news = std::mem::take(&mut worker.is_silent);
+        let mut is_news = worker.silence.answered();
         if worker.has_several && told.is_some() {
             is_news |= worker.told != told;
             worker.told = told;
@@ -190,16 +169,14 @@ impl Restarts {
     fn unanswered(&self, job: &Job, incarnation: &Incarnation) -> Option<ObjectRef<TrainingJob>> {
         let mut jobs = self.lock();
         let followed = jobs.get_mut(job)?;
-        let others = followed.workers.values();
-        let mut others = others.filter_map(|other| other.answered_at);
-        let do_others_answer = others.any(|at| at.elapsed() <= ANSWERED_LATELY);
         let worker = followed.workers.get_mut(incarnation)?;
-        let since = *worker.unanswered_since.get_or_insert_with(Instant::now);
-        if worker.is_silent || since.elapsed() < SILENT || !do_others_answer {
-            return None;
-        }
-        worker.is_silent = true;
-        Some(followed.wake.clone())
+        worker.silence.missed();
+        let do_most_answer =
+            silence::do_most_answer(followed.workers.values().map(|it| &it.silence));
+        let worker = followed.workers.get_mut(incarnation)?;
+        let may_be_silent = !worker.ready && worker.is_dispensable && do_most_answer;
+        let is_news = may_be_silent && worker.silence.declare();
+        is_news.then(|| followed.wake.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Job, Followed>> {
@@ -244,8 +221,7 @@ mod tests {
     }
 
     fn follow(restarts: &Restarts, world: &World) -> Vec<String> {
-        let pods = &world.observed.pods;
-        restarts.follow(&key(), &raw_job(2), &world.job, pods);
+        restarts.follow(&key(), &raw_job(2), &world.job, &world.observed);
         let questions = restarts.questions().into_iter();
         let asked = questions.map(|question| {
             assert_eq!(question.nonce, "0".repeat(32), "that of its document");
@@ -266,15 +242,10 @@ mod tests {
 
     /// As if all that happened had happened so long ago.
     fn pass(restarts: &Restarts, span: Duration) {
-        let back = |at: &mut Instant| *at = at.checked_sub(span).unwrap();
-        for worker in restarts
-            .lock()
-            .values_mut()
-            .flat_map(|it| it.workers.values_mut())
-        {
-            back(&mut worker.since);
-            worker.answered_at.iter_mut().for_each(back);
-            worker.unanswered_since.iter_mut().for_each(back);
+        let mut jobs = restarts.lock();
+        for worker in jobs.values_mut().flat_map(|it| it.workers.values_mut()) {
+            worker.since = worker.since.checked_sub(span).unwrap();
+            worker.silence.pass(span);
         }
     }
 
@@ -290,32 +261,73 @@ mod tests {
         assert_eq!(restarts.of(&key(), &world.observed.pods[1]), None);
     }
 
-    #[test]
-    fn an_agent_is_silent_only_while_those_of_other_members_answer() {
+    /// Polls that are not answered, for long enough.
+    fn is_not_answered(restarts: &Restarts, incarnation: &Incarnation) -> bool {
+        let miss = || restarts.unanswered(&key(), incarnation).is_some();
+        let before = (0..silence::MISSES).any(|_| miss());
+        pass(restarts, silence::SILENT);
+        miss() || before
+    }
+
+    /// Worker 1 is not Ready, and worker 0 waits for it in a generation that does not form.
+    fn waits() -> (Restarts, World) {
         let (restarts, mut world) = (Restarts::default(), training(1));
         world.is_ready(1, false);
+        let membership = world.observed.status.membership.as_mut().unwrap();
+        membership.formed = 0;
+        world.observed.formed = None;
+        follow(&restarts, &world);
+        (restarts, world)
+    }
+
+    #[test]
+    fn an_agent_is_silent_only_while_those_of_other_members_answer() {
+        let (restarts, mut world) = waits();
+        let [one, other] = [0, 1].map(|at| world.observed.pods[at].incarnation());
+        assert!(!is_not_answered(&restarts, &other), "no agent answers");
+        restarts.answered(&key(), &one, None);
+        assert!(is_not_answered(&restarts, &other), "{restarts:?}");
+        assert!(!is_not_answered(&restarts, &other), "no news");
+        let since =
+            |world: &World, at: usize| restarts.silent_since(&key(), &world.observed.pods[at]);
+        assert!(since(&world, 0).is_none() && since(&world, 1).is_some());
+        world.agent_is_silent(1, true);
+        assert_eq!(follow(&restarts, &world).len(), 2, "it is still polled");
+        for _ in 0..2 {
+            assert_eq!(
+                restarts.answered(&key(), &other, None),
+                None,
+                "once is luck"
+            );
+        }
+        assert!(restarts.answered(&key(), &other, None).is_some());
+        assert_eq!(since(&world, 1), None);
+    }
+
+    #[test]
+    fn an_agent_that_is_not_reached_is_not_silent_while_nothing_waits_for_it() {
+        let (restarts, mut world) = (Restarts::default(), training(1));
+        world.is_ready(1, false);
+        world.observed.formed = Some(1);
         follow(&restarts, &world);
         let [one, other] = [0, 1].map(|at| world.observed.pods[at].incarnation());
-        let is_silent = |at: usize| restarts.is_silent(&key(), &world.observed.pods[at]);
-        assert_eq!(restarts.unanswered(&key(), &other), None);
-        pass(&restarts, SILENT);
-        assert_eq!(
-            restarts.unanswered(&key(), &other),
-            None,
-            "no agent answers"
-        );
         restarts.answered(&key(), &one, None);
-        assert!(restarts.unanswered(&key(), &other).is_some());
-        assert_eq!((is_silent(0), is_silent(1)), (false, true));
-        assert_eq!(restarts.unanswered(&key(), &other), None, "no news");
-        world.observed.pods[1].unreachable = true;
-        world.observed.pods[1].agent_silent = true;
-        assert_eq!(follow(&restarts, &world).len(), 2, "it is still polled");
         assert!(
-            restarts.answered(&key(), &other, None).is_some(),
-            "it is back"
+            !is_not_answered(&restarts, &other),
+            "its generation has formed"
         );
-        assert!(!restarts.is_silent(&key(), &world.observed.pods[1]));
+    }
+
+    #[test]
+    fn misses_of_a_ready_worker_do_not_count_when_it_is_not_ready_any_more() {
+        let (restarts, mut world) = waits();
+        let [one, other] = [0, 1].map(|at| world.observed.pods[at].incarnation());
+        assert!(!is_not_answered(&restarts, &one));
+        world.is_ready(0, false);
+        world.is_ready(1, true);
+        follow(&restarts, &world);
+        restarts.answered(&key(), &other, None);
+        assert_eq!(restarts.unanswered(&key(), &one), None);
     }
 
     #[test]

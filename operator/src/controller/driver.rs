@@ -139,9 +139,7 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     let rejection = unreadable
         .or_else(|| refusal.map(Rejection::from))
         .or_else(|| context.policies.refuse(job, &examined));
-    context
-        .restarts
-        .follow(&key, job, &examined, &observed.pods);
+    context.restarts.follow(&key, job, &examined, &observed);
     let decide = |observed: &Observed| match &rejection {
         None => plan(&examined, observed, now),
         Some(rejection) => plan_rejected(&examined, rejection, observed, now),

@@ -94,6 +94,13 @@ impl CallError {
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
+    /// The API server refused, and would again.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Kube(kube::Error::Api(status)) if is_refusal(status))
+            && !self.is_look_again()
+    }
+
     /// The world is not as it was observed: look again. Not a failure. An admission webhook may refuse with any code; another
     /// look changes nothing about that.
     #[must_use]

@@ -79,12 +79,16 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
 
 /// A pod with what only its agent reports. A worker whose agent is silent is left out as one is whose node does not answer.
 fn with_its_agent(pod: Pod, context: &Context, key: &Job) -> Pod {
-    let agent_silent = !pod.unreachable && context.restarts.is_silent(key, &pod);
+    let silent_since = context.restarts.silent_since(key, &pod);
+    let silent_since = silent_since.filter(|_| !pod.unreachable);
+    let agent_silent = silent_since.is_some();
     Pod {
         processes: context.restarts.of(key, &pod),
         unreachable: pod.unreachable || agent_silent,
         node_answers: pod.node_answers || agent_silent,
         agent_silent,
+        // The grace begins now, however long it has not been Ready.
+        ready_at: pod.ready_at.max(silent_since),
         ..pod
     }
 }

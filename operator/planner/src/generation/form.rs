@@ -23,6 +23,9 @@ use crate::status::progress;
 use crate::status::waiting;
 use crate::status::{counted, time_left};
 
+/// How long an operator that has started may take to learn which agents do not answer.
+const UNTIL_AGENTS_ARE_KNOWN: Duration = Duration::from_secs(30);
+
 /// Raises, issues or watches the newest generation, whatever is due.
 pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
     let able = draft.members.able();
@@ -33,8 +36,8 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
     let raised_for = &draft.members.raised_for;
     let exists = draft.members.generation > 0;
     if exists && fingerprint(&members) == *raised_for {
-        let may_grow = !joiners.is_empty() && !progress::is_complete(draft);
-        let grows = may_grow && is_due(draft, &able, &joiners);
+        let may_grow = joiners.iter().any(|pod| may_join(draft, pod));
+        let grows = may_grow && !progress::is_complete(draft) && is_due(draft, &able, &joiners);
         if grows || is_behind(draft) || stranded::first(draft).is_some() {
             return next(draft, &able);
         }
@@ -71,6 +74,17 @@ fn next(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
             waiting::explain(draft, members.len())
         }
     }
+}
+
+/// Whether a generation that trains may be interrupted for this worker. One that is not Ready may be frozen, and an operator that
+/// has just started does not know it yet.
+fn may_join(draft: &mut Draft<'_>, pod: &Pod) -> bool {
+    let since = draft.observed.watched_since.filter(|_| !pod.ready);
+    let left = since.and_then(|since| time_left(since, UNTIL_AGENTS_ARE_KNOWN, draft.now));
+    if let Some(left) = left {
+        draft.requeue(left);
+    }
+    left.is_none()
 }
 
 /// Whether somebody follows a generation that this API server does not know: it was restored from an older state.

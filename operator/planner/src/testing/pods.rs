@@ -156,7 +156,7 @@ impl World {
         });
     }
 
-    /// The agent of a pod stops answering although its node answers, as one that is frozen, or answers again.
+    /// The agent of a pod counts as silent from now on, as one that is frozen, or answers again.
     pub fn agent_is_silent(&mut self, at: usize, silent: bool) {
         let now = self.now;
         self.change(at, |pod| {

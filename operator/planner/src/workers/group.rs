@@ -1,6 +1,8 @@
 //! The PodGroup of a job with a gang scheduler. It exists before the first pod, follows the number of workers, and goes
 //! when the job is suspended or has ended: a queue may hold room for as long as it is there.
 
+use std::time::Duration;
+
 use roundhouse_api::Gang;
 use roundhouse_contract::names;
 
@@ -74,12 +76,18 @@ fn is_held(draft: &Draft<'_>) -> bool {
         && draft.observed.pods.iter().any(holds)
 }
 
-/// Whether the PodGroup is missing and is not created now, because it is deleted each time. Coscheduling places a pod whose
+/// How long the PodGroup is not created yet, because another client deletes it each time. Coscheduling places a pod whose
 /// PodGroup does not exist without its gang, so no pod is created either.
-pub(crate) fn is_postponed(draft: &Draft<'_>) -> bool {
-    wanted(draft.job).is_some()
-        && draft.observed.group == ObservedGroup::Missing
-        && matches!(draft.observed.group_writes.deleted, Repair::Later(_))
+pub(crate) fn postponed(draft: &Draft<'_>) -> Option<(Duration, String)> {
+    wanted(draft.job)?;
+    let ObservedGroup::Missing = draft.observed.group else {
+        return None;
+    };
+    let Repair::Later(left) = draft.observed.group_writes.deleted else {
+        return None;
+    };
+    let name = names::pod_group(&draft.job.key.name);
+    Some((left, format!("PodGroup {name} {DELETED_AGAIN}")))
 }
 
 /// Creates the PodGroup, or brings it up to date.

@@ -58,8 +58,17 @@ pub(crate) fn barrier(draft: &Draft<'_>) -> Option<Barrier> {
         // The job is woken when the kind is there.
         look_again: SURE,
     };
+    let postponed = |(left, message)| Barrier {
+        condition: ConditionReason::WaitingForWorkers,
+        event: EventReason::RepairReverted,
+        plan: PlanReason::WaitingForWorkers,
+        message,
+        look_again: left,
+    };
     let taken = name_taken_by(draft).map(name_taken);
-    taken.or_else(|| group::impossible(draft).map(no_scheduler))
+    taken
+        .or_else(|| group::impossible(draft).map(no_scheduler))
+        .or_else(|| group::postponed(draft).map(postponed))
 }
 
 /// An object of somebody else has the name of the job's Service, NetworkPolicy or PodGroup. (A pod of somebody else is no
@@ -125,7 +134,7 @@ pub(crate) fn make(draft: &mut Draft<'_>) {
         make_surroundings(draft);
         group::keep(draft);
         // One that is on its way out would leave the pods without a group.
-        if !group::is_leaving(draft) && !group::is_postponed(draft) {
+        if !group::is_leaving(draft) {
             make_workers(draft);
         }
     } else if !draft.members.workers.is_empty() {

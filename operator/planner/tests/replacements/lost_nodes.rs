@@ -66,6 +66,25 @@ fn a_worker_whose_agent_is_frozen_is_left_out_at_once_and_replaced_after_five_mi
     assert!(lost.unwrap().is_empty(), "its node is sound");
 }
 
+/// Which agents are silent is in the memory of the operator.
+#[test]
+fn an_operator_that_has_started_takes_in_no_worker_that_may_be_frozen() {
+    let mut world = trains(3);
+    world.seconds_pass(60);
+    world.agent_is_silent(1, true);
+    world.settle();
+    world.agent_is_silent(1, false);
+    world.observed.pods[1].ready = false;
+    world.observed.watched_since = Some(world.now);
+    let plan = world.settle();
+    assert_eq!(plan.reason, PlanReason::Training);
+    assert_eq!(world.observed.status.membership.as_ref().unwrap().nodes, 2);
+    assert!(plan.requeue_after.unwrap() <= Duration::from_secs(30));
+    world.seconds_pass(31);
+    world.settle();
+    assert_eq!(world.observed.status.membership.as_ref().unwrap().nodes, 3);
+}
+
 #[test]
 fn a_worker_that_prepares_on_a_lost_node_is_replaced_like_one_that_trains() {
     for phase in [PodPhase::Pending, PodPhase::Running] {

@@ -11,7 +11,6 @@ use serde_json::json;
 use super::step::Step;
 use super::writes::preconditions;
 use crate::controller::context::Context;
-use crate::controller::error::CallError;
 use crate::controller::observe::version;
 use crate::controller::resources::{Child, metadata};
 use crate::controller::slow_writes::Answer;
@@ -67,12 +66,7 @@ async fn put<K: GroupKind + Child>(step: Step<'_>, group: &PodGroup, uid: Option
     let name = names::pod_group(&step.job.key.name);
     let object = K::build(metadata(&step.job.key, name.clone()), group);
     let Some(uid) = uid else {
-        let created = step.create(object, Written::PodGroup).await;
-        if created.is_ok() {
-            let repairs = &step.context.repairs;
-            repairs.note_group(step.key, Drift::Deleted, group);
-        }
-        return created;
+        return step.create(object, Written::PodGroup).await;
     };
     let wanted = group.clone();
     let said = serde_json::to_value(&object).map_err(kube::Error::SerdeError)?;
@@ -81,12 +75,10 @@ async fn put<K: GroupKind + Child>(step: Step<'_>, group: &PodGroup, uid: Option
         let groups = OfKind::namespaced::<K>(&context.client, &key.0);
         let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
         let request = || groups.patch(&name, &parameters, &patch);
-        let answer = call_within(deadline, request).await;
-        // One that is refused is not tried again at once either.
-        if !answer.as_ref().is_err_and(CallError::is_look_again) {
-            context.repairs.note_group(&key, Drift::Modified, &wanted);
-        }
-        let at = version(answer?.resource_version.as_deref());
+        let written = call_within(deadline, request).await?;
+        // What failed was not reverted: the back-off of the job paces its next attempt.
+        context.repairs.note_group(&key, Drift::Modified, &wanted);
+        let at = version(written.resource_version.as_deref());
         context.expectations.wrote(&key, Written::PodGroup, at);
         Ok(())
     };

@@ -35,7 +35,7 @@ pub(super) async fn create<K: Child>(
     match result {
         Ok(made) => {
             let at = version(made.meta().resource_version.as_deref());
-            if matches!(written, Written::Service | Written::NetworkPolicy) {
+            if !matches!(written, Written::Pod(_) | Written::Status) {
                 context.repairs.note(key, written.clone(), Drift::Deleted);
             }
             if let Written::Pod(name) = &written {
@@ -76,9 +76,8 @@ pub(super) async fn repair<K: Child>(
     let parameters = PatchParams::apply(labels::FIELD_MANAGER).force();
     let patch = Patch::Apply(&object);
     let answer = call_within(deadline, || api.patch(&name, &parameters, &patch)).await;
-    // One that is refused is not tried again at once either.
-    let is_outdated = |error: &CallError| error.code() == Some(409) && error.is_look_again();
-    if !answer.as_ref().is_err_and(is_outdated) {
+    // One that is refused is not tried again at once either. An answer that did not come says nothing.
+    if answer.as_ref().err().is_none_or(CallError::is_refusal) {
         context.repairs.note(key, written.clone(), Drift::Modified);
     }
     let at = version(answer?.meta().resource_version.as_deref());
@@ -114,8 +113,10 @@ fn undone(patch: &Value, object: &ObjectMeta) -> Option<String> {
     let missing = |field: &'static str, kind: &str, has: Option<&BTreeMap<String, String>>| {
         let wanted = patch["metadata"][field].as_object();
         let mut wanted = wanted.into_iter().flatten();
+        // An empty one that is removed says the same.
         let is_there = |name: &str, text: &Value| {
-            has.and_then(|all| all.get(name)).map(String::as_str) == text.as_str()
+            let stored = has.and_then(|all| all.get(name));
+            stored.map_or("", String::as_str) == text.as_str().unwrap_or_default()
         };
         let found = wanted.find(|(name, text)| !is_there(name, text))?;
         Some(format!("{kind} {}", found.0))

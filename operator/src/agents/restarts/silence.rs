@@ -1,0 +1,110 @@
+//! Whether an agent is silent: it does not answer, while those of other members do, and the others wait for its worker. Its
+//! container is frozen, for example. A generation with its worker would break again and again.
+//!
+//! The operator's own way to an agent may be cut while the worker is sound. So most agents of the job must answer, and a
+//! generation must wait for the worker: one that received its membership document is Ready.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use roundhouse_planner::{Observed, Pod};
+
+use super::is_running_member;
+
+/// How long an agent does not answer until it counts as silent.
+pub(super) const SILENT: Duration = Duration::from_secs(10);
+/// How many polls in a row it does not answer until then, at least.
+pub(super) const MISSES: u32 = 8;
+/// How many polls in a row it answers until it does not count as silent any more.
+const ANSWERS: u32 = 3;
+/// How long ago an agent that answers has answered at most.
+const ANSWERED_LATELY: Duration = Duration::from_secs(5);
+
+/// How one agent answers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Silence {
+    answered_at: Option<Instant>,
+    num_answers: u32,
+    unanswered_since: Option<Instant>,
+    num_misses: u32,
+    declared_at: Option<Timestamp>,
+}
+
+impl Silence {
+    /// Since when it counts as silent.
+    pub(super) const fn declared_at(&self) -> Option<Timestamp> {
+        self.declared_at
+    }
+
+    /// It has answered. Returns whether it counts as silent no longer.
+    pub(super) fn answered(&mut self) -> bool {
+        self.answered_at = Some(Instant::now());
+        self.num_answers += 1;
+        (self.unanswered_since, self.num_misses) = (None, 0);
+        self.num_answers >= ANSWERS && self.declared_at.take().is_some()
+    }
+
+    /// It has not answered.
+    pub(super) fn missed(&mut self) {
+        self.unanswered_since.get_or_insert_with(Instant::now);
+        self.num_misses += 1;
+        self.num_answers = 0;
+    }
+
+    /// Declares it silent, if it has not answered for long enough. Returns whether that is news.
+    pub(super) fn declare(&mut self) -> bool {
+        let is_long = self
+            .unanswered_since
+            .is_some_and(|since| since.elapsed() >= SILENT);
+        if self.declared_at.is_some() || !is_long || self.num_misses < MISSES {
+            return false;
+        }
+        self.declared_at = Some(Timestamp::now());
+        true
+    }
+
+    fn answers(&self) -> bool {
+        let is_late = |at: Instant| at.elapsed() <= ANSWERED_LATELY;
+        self.num_misses == 0 && self.answered_at.is_some_and(is_late)
+    }
+
+    /// As if all that happened had happened so long ago.
+    #[cfg(test)]
+    pub(super) fn pass(&mut self, span: Duration) {
+        if let Some(since) = &mut self.unanswered_since {
+            *since = since.checked_sub(span).unwrap();
+        }
+    }
+}
+
+/// Whether at least as many agents answer as do not.
+pub(super) fn do_most_answer<'a>(all: impl Iterator<Item = &'a Silence>) -> bool {
+    let (mut answer, mut miss) = (0, 0);
+    for silence in all {
+        if silence.answers() {
+            answer += 1;
+        } else if silence.num_misses > 0 {
+            miss += 1;
+        }
+    }
+    answer > 0 && answer >= miss
+}
+
+/// Whether others would train without a worker that is not Ready: it is no member of the newest generation, or that generation
+/// has not formed and others are Ready in it.
+pub(super) fn is_dispensable(observed: &Observed, pod: &Pod) -> bool {
+    let Some(newest) = &observed.status.membership else {
+        return false;
+    };
+    let is_member = |pod: &Pod| {
+        let document = pod.membership.as_ref();
+        is_running_member(pod) && document.is_some_and(|it| it.generation == newest.generation)
+    };
+    let formed = observed.formed.unwrap_or(0).max(newest.formed);
+    let others_wait = formed < newest.generation
+        && observed
+            .pods
+            .iter()
+            .any(|other| other.ready && is_member(other));
+    !is_member(pod) || others_wait
+}
