@@ -17,7 +17,7 @@ use crate::stage::{NAMESPACE, SOON, Stage};
 
 const NAME: &str = "silent";
 /// What an event takes to be stored: less than the operator waits for a call.
-const EVENT_SECONDS: u32 = 4;
+const EVENT_SECONDS: u32 = 3;
 
 /// Goes when the value does, so that the API server closes what it has opened.
 struct Webhook {
