@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::{Action, Incarnation, ProcessRestarts};
+use roundhouse_contract::{Incarnation, ProcessRestarts};
+use roundhouse_planner::generation::worker::is_member_of_any;
 use roundhouse_planner::{Observed, Pod, PodPhase, Processes, ValidatedJob};
 
 use crate::watch::cache::Job;
@@ -18,7 +19,7 @@ use crate::watch::cache::Job;
 pub(crate) mod pull;
 mod silence;
 
-use silence::Silence;
+use silence::{Newest, Silence};
 
 /// About ten minutes, after which nobody is asked for a job that no reconcile has brought back: it may be gone.
 const MAX_QUESTIONS: u32 = 1_200;
@@ -94,6 +95,7 @@ impl Restarts {
             let ready = pods.filter(|pod| pod.ready && is_running_member(pod));
             polled.extend(ready.take(MAX_READY));
         }
+        let newest = Newest::of(observed);
         let mut jobs = self.lock();
         let before = jobs.remove(key).map(|followed| followed.workers);
         let mut before = before.unwrap_or_default();
@@ -110,7 +112,7 @@ impl Restarts {
                     has_several: valid.procs_per_worker > 1,
                     ready: pod.ready,
                     since: same.as_ref().map_or_else(Instant::now, |same| same.since),
-                    is_dispensable: silence::is_dispensable(observed, pod),
+                    is_dispensable: newest.does_without(pod),
                     silence: same.map(|same| same.silence).unwrap_or_default(),
                 };
                 Some((pod.incarnation(), worker))
@@ -171,12 +173,15 @@ impl Restarts {
         let followed = jobs.get_mut(job)?;
         let worker = followed.workers.get_mut(incarnation)?;
         worker.silence.missed();
-        let do_most_answer =
-            silence::do_most_answer(followed.workers.values().map(|it| &it.silence));
-        let worker = followed.workers.get_mut(incarnation)?;
-        let may_be_silent = !worker.ready && worker.is_dispensable && do_most_answer;
-        let is_news = may_be_silent && worker.silence.declare();
-        is_news.then(|| followed.wake.clone())
+        if worker.ready || !worker.is_dispensable || !worker.silence.is_due() {
+            return None;
+        }
+        let all = followed.workers.values().map(|worker| &worker.silence);
+        if !silence::do_most_answer(all) {
+            return None;
+        }
+        followed.workers.get_mut(incarnation)?.silence.declare();
+        Some(followed.wake.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Job, Followed>> {
@@ -190,10 +195,7 @@ fn is_polled(pod: &Pod) -> bool {
 }
 
 fn is_running_member(pod: &Pod) -> bool {
-    let has_joined = pod.membership.as_ref().is_some_and(|document| {
-        document.action == Action::Join && document.incarnation == pod.incarnation()
-    });
-    has_joined && pod.ours && !pod.deleting && pod.phase == PodPhase::Running
+    is_member_of_any(pod) && pod.ours && !pod.deleting && pod.phase == PodPhase::Running
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use roundhouse_api::TrainingJob;
+use roundhouse_api::{Gang, TrainingJob};
 use roundhouse_contract::names;
-use roundhouse_planner::{Observed, Pod, Presence, Repair};
+use roundhouse_planner::{GroupWrites, Observed, Pod, Presence, Repair};
 
 use crate::controller::context::Context;
 use crate::memory::expectations::{Lag, Seen, Written};
@@ -48,7 +48,10 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
         .observe(gang, key, &names::pod_group(job_name))?;
     Some(Observed {
         group,
-        group_writes: context.repairs.of_group(key),
+        group_writes: match gang {
+            Gang::None => GroupWrites::default(),
+            Gang::Coscheduling | Gang::Volcano | Gang::Kubernetes => context.repairs.of_group(key),
+        },
         status: job.status.clone().unwrap_or_default(),
         resource_version: job.metadata.resource_version.clone().unwrap_or_default(),
         service: presence(&context.services.of(key), &name, key, |drift| {

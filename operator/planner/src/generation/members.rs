@@ -260,7 +260,8 @@ impl<'a> Members<'a> {
 }
 
 /// Whether the container that runs in the pod was given a place in this generation.
-fn is_of(pod: &Pod, generation: u64) -> bool {
+#[must_use]
+pub fn is_of(pod: &Pod, generation: u64) -> bool {
     generation > 0
         && pod.membership.as_ref().is_some_and(|membership| {
             membership.generation == generation

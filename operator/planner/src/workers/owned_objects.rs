@@ -161,17 +161,19 @@ fn keep(
     make: Action,
     rebuild: impl FnOnce(u64) -> Action,
 ) {
-    let object = format!("{kind} {}", names::service(&draft.job.key.name));
+    let object = || format!("{kind} {}", names::service(&draft.job.key.name));
     match presence {
         Presence::Ours | Presence::Foreign => {}
         Presence::Missing => draft.actions.push(make),
         Presence::Deleted { repair: due } => {
+            let object = object();
             repair(draft, due, make, &object, DELETED_AGAIN);
         }
         Presence::Drifted {
             version,
             repair: due,
         } => {
+            let object = object();
             repair(draft, due, rebuild(version), &object, CHANGED_AGAIN);
         }
     }

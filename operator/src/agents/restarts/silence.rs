@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use roundhouse_planner::generation::members::is_of;
 use roundhouse_planner::{Observed, Pod};
 
 use super::is_running_member;
@@ -51,16 +52,17 @@ impl Silence {
         self.num_answers = 0;
     }
 
-    /// Declares it silent, if it has not answered for long enough. Returns whether that is news.
-    pub(super) fn declare(&mut self) -> bool {
-        let is_long = self
-            .unanswered_since
-            .is_some_and(|since| since.elapsed() >= SILENT);
-        if self.declared_at.is_some() || !is_long || self.num_misses < MISSES {
-            return false;
-        }
+    /// Whether it has not answered for long enough, and does not count as silent yet.
+    pub(super) fn is_due(&self) -> bool {
+        let is_long = |since: Instant| since.elapsed() >= SILENT;
+        self.declared_at.is_none()
+            && self.num_misses >= MISSES
+            && self.unanswered_since.is_some_and(is_long)
+    }
+
+    /// It counts as silent from now on.
+    pub(super) fn declare(&mut self) {
         self.declared_at = Some(Timestamp::now());
-        true
     }
 
     fn answers(&self) -> bool {
@@ -90,21 +92,38 @@ pub(super) fn do_most_answer<'a>(all: impl Iterator<Item = &'a Silence>) -> bool
     answer > 0 && answer >= miss
 }
 
-/// Whether others would train without a worker that is not Ready: it is no member of the newest generation, or that generation
-/// has not formed and others are Ready in it.
-pub(super) fn is_dispensable(observed: &Observed, pod: &Pod) -> bool {
-    let Some(newest) = &observed.status.membership else {
-        return false;
-    };
-    let is_member = |pod: &Pod| {
-        let document = pod.membership.as_ref();
-        is_running_member(pod) && document.is_some_and(|it| it.generation == newest.generation)
-    };
-    let formed = observed.formed.unwrap_or(0).max(newest.formed);
-    let others_wait = formed < newest.generation
-        && observed
-            .pods
-            .iter()
-            .any(|other| other.ready && is_member(other));
-    !is_member(pod) || others_wait
+/// The newest generation of a job, as far as it matters to a worker that is not Ready.
+pub(super) struct Newest {
+    /// Its number; `None`: there is none yet.
+    generation: Option<u64>,
+    /// Whether it has not formed, and others are Ready in it.
+    others_wait: bool,
+}
+
+impl Newest {
+    pub(super) fn of(observed: &Observed) -> Self {
+        let Some(newest) = &observed.status.membership else {
+            return Self {
+                generation: None,
+                others_wait: false,
+            };
+        };
+        let formed = observed.formed.unwrap_or(0).max(newest.formed);
+        let mut pods = observed.pods.iter();
+        let waits = |pod: &Pod| pod.ready && is_running_member_of(pod, newest.generation);
+        Self {
+            generation: Some(newest.generation),
+            others_wait: formed < newest.generation && pods.any(waits),
+        }
+    }
+
+    /// Whether others would train without a worker that is not Ready: it is no member, or they wait for it.
+    pub(super) fn does_without(&self, pod: &Pod) -> bool {
+        let does = |generation| self.others_wait || !is_running_member_of(pod, generation);
+        self.generation.is_some_and(does)
+    }
+}
+
+fn is_running_member_of(pod: &Pod, generation: u64) -> bool {
+    is_running_member(pod) && is_of(pod, generation)
 }
