@@ -20,19 +20,19 @@ help: ## List the targets
 
 .PHONY: try
 try: ## Train a real model on this machine, without a cluster and without root (FILE=another.yaml ARGS="--dir DIR")
-	@tests/support/make/try
+	@scripts/try
 
 .PHONY: demo
 demo: ## Create a cluster, install Roundhouse and train a model on it (CLUSTER=current for yours)
-	@tests/support/make/demo
+	@scripts/demo
 
 .PHONY: cluster
 cluster: ## Start the local Kubernetes cluster (NODES=3 for three real nodes)
-	@tests/support/make/cluster
+	@scripts/cluster
 
 .PHONY: install
 install: ## Build the images and helm install Roundhouse into the cluster
-	@tests/support/make/install
+	@scripts/install
 
 .PHONY: cluster-down
 cluster-down: ## Remove the local cluster and all it started
@@ -40,100 +40,100 @@ cluster-down: ## Remove the local cluster and all it started
 
 .PHONY: images
 images: ## Build the images of operator and trainer (CLUSTER=current pushes them; VARIANT=cuda for GPUs)
-	@tests/support/make/images
+	@scripts/images
 
 .PHONY: wheel
 wheel: ## Build the Python package roundhouse as a wheel: target/wheels
-	@tests/support/make/wheel
+	@scripts/wheel
 
 .PHONY: gpu-bundle
 gpu-bundle: ## Pack the trainer and tests/gpu/run for a machine with an NVIDIA GPU (fetches 2.5 GB the first time)
-	@tests/support/make/gpu-bundle
+	@scripts/gpu-bundle
 
 ##@ Develop
 
 .PHONY: check
 check: ## Format, clippy and the tests that need neither libtorch nor a cluster: run it before every commit
-	@tests/support/make/check
+	@tests/run/check
 
 .PHONY: test
 test: ## Run everything CI runs, least powerful layer first (an hour; Debian or Ubuntu, Rust, Go, root)
-	@tests/support/make/test
+	@tests/run/test
 
 .PHONY: test-long
 test-long: ## Run what is too long for make test: optimized images, a thousand faults in each job (three hours)
-	@tests/support/make/test-long
+	@tests/run/test-long
 
 .PHONY: test-python
 test-python: ## Test the Python package with PyTorch: processes are killed, stopped, added (fetches 3 GB the first time)
-	@tests/support/make/python
+	@tests/run/python
 
 .PHONY: test-cases
 test-cases: ## Replay situations that users met, a folder each in tests/cases (after make test; ARGS=13- for one)
-	@tests/support/make/cases $(ARGS)
+	@tests/run/cases $(ARGS)
 
 .PHONY: test-ui
 test-ui: ## Test the page of kubectl roundhouse ui in Chromium (PICTURES=docs/pictures takes the pictures of the docs)
-	@tests/support/make/test-ui
+	@tests/run/test-ui
 
 .PHONY: lint
 lint: ## Check format, clippy of every crate and feature, scripts and generated files, as make test does first
-	@tests/support/make/lint
+	@tests/run/lint
 
 .PHONY: deny
 deny: ## Check licences, sources and known vulnerabilities of the dependencies
-	@tests/support/make/deny
+	@tests/run/deny
 
 .PHONY: fuzz
 fuzz: ## Feed random bytes to every parser of foreign input (TARGETS="idx ledger" RUNS=1000000; hours without)
-	@tests/support/make/fuzz
+	@tests/run/fuzz
 
 ##@ Benchmark
 
 .PHONY: bench
 bench: ## Measure the figures of jobs and commands in docs/measured.md (a few minutes)
-	@tests/support/make/bench
+	@tests/run/bench
 
 .PHONY: bench-cold
 bench-cold: ## Time make try and make demo with nothing downloaded or built (half an hour; WHAT=try for one)
-	@tests/support/make/bench-cold
+	@tests/run/bench-cold
 
 .PHONY: bench-elastic
 bench-elastic: ## Compare recovery and growth with torchrun and torchft (30 min; fetches 3 GB the first time)
-	@tests/support/make/bench-elastic
+	@tests/run/bench-elastic
 
 .PHONY: bench-join
 bench-join: ## Time how long a worker with a large state takes to join over a slow link (2 min; root; ARGS="--mib 1024 --rate 1gbit")
-	@tests/support/make/bench-join
+	@tests/run/bench-join
 
 .PHONY: bench-operator
 bench-operator: ## Compare the cost of many and of large jobs with JobSet and Kubeflow Trainer (30 min; ARGS="--pods 6400")
-	@tests/support/make/bench-operator
+	@tests/run/bench-operator
 
 .PHONY: bench-python
 bench-python: ## Measure what the Python package adds to a step of plain DDP (13 min; fetches 3 GB the first time)
-	@tests/support/make/bench-python
+	@tests/run/bench-python
 
 .PHONY: bench-trainer
 bench-trainer: ## Compare steps per second with PyTorch's (40 min; fetches 3 GB the first time)
-	@tests/support/make/bench-trainer
+	@tests/run/bench-trainer
 
 ##@ Generate
 
 .PHONY: crds
 crds: ## Write the CustomResourceDefinition, and the chart's schema and table of values (after a change of the API)
-	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
+	@CARGO_TARGET_DIR=$$(scripts/lib/target-dir) cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
 	@mkdir -p charts/roundhouse/files && cp crds/trainingjobs.yaml charts/roundhouse/files/crd.yaml
-	@tests/support/make/chart-reference
+	@scripts/lib/chart-reference
 
 .PHONY: docs-pages
 docs-pages: ## Write the pages that come from the sources: TrainingJob, plugin, failures, exit codes
-	@tests/support/make/docs-pages
+	@scripts/docs-pages
 
 .PHONY: docs-reference
 docs-reference: ## Write the page that lists the metrics
 	@mkdir -p docs/reference target
-	@CARGO_TARGET_DIR=$$(tests/support/make/target-dir) cargo run -q -p roundhouse-tests --example metrics-page > target/metrics.md
+	@CARGO_TARGET_DIR=$$(scripts/lib/target-dir) cargo run -q -p roundhouse-tests --example metrics-page > target/metrics.md
 	@mv target/metrics.md docs/reference/metrics.md
 
 .PHONY: docs-pictures
@@ -142,8 +142,8 @@ docs-pictures: ## Draw the dashboards of the docs with the recorded data of a ru
 
 .PHONY: docs
 docs: ## Build the documentation as a book: target/docs/book
-	@tests/support/make/docs
+	@scripts/docs
 
 .PHONY: sbom
 sbom: ## List what is in the built images, as CycloneDX: target/sbom (after make images; 4 min the first time)
-	@tests/support/make/sbom
+	@scripts/sbom

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the operator and lays out its image's root in target/images/operator.
-# shellcheck source=tests/support/make/lib.sh
-source "$(dirname "$0")/../tests/support/make/lib.sh"
-# shellcheck source=tests/support/make/stage.sh
-source "$repo/tests/support/make/stage.sh"
+# shellcheck source=scripts/lib/common.sh
+source "$(dirname "$0")/../scripts/lib/common.sh"
+# shellcheck source=scripts/lib/image-root.sh
+source "$repo/scripts/lib/image-root.sh"
 [ "${PROGRAMS:-}" = built ] || cargo build --profile "$PROFILE" -p roundhouse-operator
 new_root operator
 add_programs "$CARGO_TARGET_DIR" roundhouse-operator

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds agent and trainer and lays out their image's root in target/images/trainer (VARIANT=cuda: in
 # target/images/trainer-cuda, with CUDA, cuDNN, NCCL and the user libraries of RDMA).
-# shellcheck source=tests/support/make/lib.sh
-source "$(dirname "$0")/../tests/support/make/lib.sh"
-# shellcheck source=tests/support/make/stage.sh
-source "$repo/tests/support/make/stage.sh"
+# shellcheck source=scripts/lib/common.sh
+source "$(dirname "$0")/../scripts/lib/common.sh"
+# shellcheck source=scripts/lib/image-root.sh
+source "$repo/scripts/lib/image-root.sh"
 : "${VARIANT:=cpu}"
 name=trainer features=()
 case $VARIANT in

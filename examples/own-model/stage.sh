@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the program and lays out what its image adds to the trainer's in target/images/own-model (VARIANT=cuda: for
 # the trainer's image with CUDA, in target/images/own-model-cuda). PROFILE=quick builds it as make try builds the rest.
-# shellcheck source=tests/support/make/lib.sh
-source "$(dirname "$0")/../../tests/support/make/lib.sh"
+# shellcheck source=scripts/lib/common.sh
+source "$(dirname "$0")/../../scripts/lib/common.sh"
 : "${VARIANT:=cpu}"
 name=own-model features=()
 case $VARIANT in

@@ -112,7 +112,7 @@ fn with_slices_a_hundred_faults_change_no_bit() {
 }
 
 #[test]
-#[ignore = "needs PyTorch: tests/support/make/python-local"]
+#[ignore = "needs PyTorch: tests/run/python-local"]
 fn a_hundred_faults_change_weights_of_a_script_by_rounding_alone() {
     survive(Promise::Script).unwrap();
 }

@@ -105,13 +105,13 @@ fn each_rank_is_killed_at_each_point(workers: u32) -> anyhow::Result<()> {
 }
 
 #[test]
-#[ignore = "needs PyTorch: tests/support/make/python-local"]
+#[ignore = "needs PyTorch: tests/run/python-local"]
 fn each_of_two_ranks_of_a_script_is_killed_at_each_point_of_a_step() {
     each_rank_is_killed_at_each_point(2).unwrap();
 }
 
 #[test]
-#[ignore = "needs PyTorch: tests/support/make/python-local"]
+#[ignore = "needs PyTorch: tests/run/python-local"]
 fn each_of_three_ranks_of_a_script_is_killed_at_each_point_of_a_step() {
     each_rank_is_killed_at_each_point(3).unwrap();
 }

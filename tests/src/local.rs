@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_mins(8);
 pub fn programs() -> anyhow::Result<PathBuf> {
     let dir = std::env::var_os("ROUNDHOUSE_PROGRAMS");
     dir.map(PathBuf::from)
-        .context("ROUNDHOUSE_PROGRAMS is not set: tests/support/make/local sets it")
+        .context("ROUNDHOUSE_PROGRAMS is not set: tests/run/local sets it")
 }
 
 /// What trains, and on what.

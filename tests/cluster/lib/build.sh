@@ -28,7 +28,7 @@ build_module() {
       # The compiler collects garbage less often, and writes no debug information, which the linker leaves out anyway.
       export CGO_ENABLED=0 GOGC=400
       total=$(go list -mod=readonly -gcflags=all=-dwarf=false -deps -f '{{if .Stale}}x{{end}}' "${@:4}" | grep -c x || true)
-      go build -v -mod=readonly -gcflags=all=-dwarf=false -ldflags "$flags" -o "$home.partial/" "${@:4}" 2>&1 | "$repo/tests/support/make/progress" lines "$what, packages" "$total"
+      go build -v -mod=readonly -gcflags=all=-dwarf=false -ldflags "$flags" -o "$home.partial/" "${@:4}" 2>&1 | "$repo/scripts/lib/progress" lines "$what, packages" "$total"
     )
     # A program is named after the directory of its package, or after the module's path without the version.
     [ ! -e "$home.partial/server" ] || mv "$home.partial/server" "$home.partial/etcd"

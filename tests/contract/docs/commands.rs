@@ -29,20 +29,17 @@ const ONE_VERSION: &str = "the API has one version so far";
 const KNOWN: [(&str, Proof); 49] = [
     (
         "cargo build --release -p kubectl-roundhouse",
-        Runs("tests/support/make/programs", "kubectl-roundhouse"),
+        Runs("scripts/programs", "kubectl-roundhouse"),
     ),
     ("cp", Nothing(EDITS)),
     ("docker build", Nothing(NEEDS_REGISTRY)),
     ("docker push", Nothing(NEEDS_REGISTRY)),
     (
         "examples/own-model/stage.sh",
-        Nothing("make test builds the same program with other flags, in tests/support/make/local"),
+        Nothing("make test builds the same program with other flags, in tests/run/local"),
     ),
     ("export", Nothing("sets variables of the reader's shell")),
-    (
-        "helm test roundhouse",
-        Runs("tests/support/make/e2e", "helm test"),
-    ),
+    ("helm test roundhouse", Runs("tests/run/e2e", "helm test")),
     (
         "helm uninstall roundhouse",
         Nothing("takes away what other tests of the cluster need"),
@@ -50,18 +47,18 @@ const KNOWN: [(&str, Proof); 49] = [
     (
         "helm upgrade --install roundhouse",
         Runs(
-            "tests/support/make/install",
+            "scripts/install",
             "helm upgrade --install roundhouse charts/roundhouse",
         ),
     ),
     (
         "helm upgrade roundhouse",
         Runs(
-            "tests/support/make/install",
+            "scripts/install",
             "helm upgrade --install roundhouse charts/roundhouse",
         ),
     ),
-    ("kill -9", Runs("tests/support/make/bench", "kill -9")),
+    ("kill -9", Runs("tests/run/bench", "kill -9")),
     (
         "kubectl -n roundhouse-system delete deployment roundhouse",
         Nothing("needs a release from before the Lease"),
@@ -150,15 +147,12 @@ const KNOWN: [(&str, Proof); 49] = [
         "kubectl-roundhouse ui --local",
         Runs("operator/cli/src/ui/tests.rs", "Origin::of_directory"),
     ),
-    (
-        "make cluster-down",
-        Runs("tests/support/make/e2e", "cluster down"),
-    ),
+    ("make cluster-down", Runs("tests/run/e2e", "cluster down")),
     (
         "make demo",
         Nothing("needs root; tests/e2e/digits.rs applies the same example to the same cluster"),
     ),
-    ("make images", Runs("tests/support/make/test", "/images\"")),
+    ("make images", Runs("tests/run/test", "scripts/images")),
     ("make test", Nothing("it runs this test")),
     (
         "make try",
@@ -166,7 +160,7 @@ const KNOWN: [(&str, Proof); 49] = [
     ),
     (
         "make wheel",
-        Nothing("builds for minutes; tests/support/make/python tests the same package, staged"),
+        Nothing("builds for minutes; tests/run/python tests the same package, staged"),
     ),
     (
         "own-model audit",

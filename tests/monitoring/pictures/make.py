@@ -96,7 +96,7 @@ def main():
     arguments = parser.parse_args()
     recordings = sorted(arguments.recordings.glob("*.json"))
     if not recordings:
-        sys.exit(f"{arguments.recordings} has no recording. Make them: ROUNDHOUSE_PICTURES={arguments.recordings} tests/support/make/e2e")
+        sys.exit(f"{arguments.recordings} has no recording. Make them: ROUNDHOUSE_PICTURES={arguments.recordings} tests/run/e2e")
     for path in recordings:
         dashboard = json.loads((DASHBOARDS / path.name).read_text())
         picture = arguments.output / f"dashboard-{path.stem}.svg"
