@@ -11,7 +11,7 @@ export NAMESPACE ?= default
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "CLUSTER=current IMAGE_REPO=registry/path: demo and install use your kubeconfig and registry."
 	@echo "A newcomer starts with make try, then make check; CONTRIBUTING.md has the conventions."
@@ -120,25 +120,13 @@ bench-trainer: ## Compare steps per second with PyTorch's (40 min; fetches 3 GB 
 
 ##@ Generate
 
-.PHONY: crds
-crds: ## Write the CustomResourceDefinition, and the chart's schema and table of values (after a change of the API)
-	@CARGO_TARGET_DIR=$$(scripts/lib/target-dir) cargo run -q -p roundhouse-api --bin crdgen > crds/trainingjobs.yaml
-	@mkdir -p charts/roundhouse/files && cp crds/trainingjobs.yaml charts/roundhouse/files/crd.yaml
-	@scripts/lib/chart-reference
+.PHONY: generate
+generate: ## Write the files that come from the sources: CRD, chart, pages, dashboards (PARTS="crd pages" for some)
+	@scripts/generate $(PARTS)
 
-.PHONY: docs-pages
-docs-pages: ## Write the pages that come from the sources: TrainingJob, plugin, failures, exit codes
-	@scripts/docs-pages
-
-.PHONY: docs-reference
-docs-reference: ## Write the page that lists the metrics
-	@mkdir -p docs/reference target
-	@CARGO_TARGET_DIR=$$(scripts/lib/target-dir) cargo run -q -p roundhouse-tests --example metrics-page > target/metrics.md
-	@mv target/metrics.md docs/reference/metrics.md
-
-.PHONY: docs-pictures
-docs-pictures: ## Draw the dashboards of the docs with the recorded data of a run: tests/monitoring/recorded
-	@python3 tests/monitoring/pictures/make.py tests/monitoring/recorded docs/pictures
+.PHONY: check-generated
+check-generated: ## Fail with the difference if a generated file is out of date (PARTS for some)
+	@scripts/generate --check $(PARTS)
 
 .PHONY: docs
 docs: ## Build the documentation as a book: target/docs/book

@@ -1,6 +1,6 @@
 //! The dashboards and the alerts over a real Prometheus: it scrapes the operator, a job that grows, saves and loses a worker, and
 //! a script that holds a GPU on a node that turns out to be faulty. The variable `ROUNDHOUSE_PICTURES` names a directory in which what
-//! the dashboards show is kept: `make docs-pictures` draws it.
+//! the dashboards show is kept: `make generate` draws it.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;

@@ -1,4 +1,4 @@
-//! Prints the page of the reference that lists all metrics: `make docs-reference` writes it to docs/reference/metrics.md.
+//! Prints the page of the reference that lists all metrics: `make generate` writes it to docs/reference/metrics.md.
 
 fn main() -> anyhow::Result<()> {
     print!("{}", roundhouse_tests::metrics_page::page()?);

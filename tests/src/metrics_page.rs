@@ -17,8 +17,8 @@ pub const PATH: &str = "docs/reference/metrics.md";
 
 const HEAD: &str = "# Metrics
 
-The operator, the agent and the trainer expose metrics in the text format of Prometheus. `make docs-reference` generates this
-page from the metrics themselves.
+The operator, the agent and the trainer expose metrics in the text format of Prometheus. `make generate` writes this page
+from the metrics themselves.
 
 A metric whose value is not known is absent, not 0. Counters of a process begin at 0 when the process starts: use `rate()` or
 `increase()`.

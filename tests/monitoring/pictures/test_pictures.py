@@ -184,7 +184,7 @@ class Kept(unittest.TestCase):
             shown = json.loads((make.DASHBOARDS / path.name).read_text())
             picture = REPOSITORY / f"docs/pictures/dashboard-{path.stem}.svg"
             drawn = make.draw(shown, json.loads(path.read_text()))
-            self.assertTrue(picture.read_text() == drawn, f"{picture.name}: run make docs-pictures")
+            self.assertTrue(picture.read_text() == drawn, f"{picture.name}: run make generate PARTS=pictures")
 
 
 def main():

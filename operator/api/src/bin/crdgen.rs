@@ -1,4 +1,4 @@
-//! Prints the `CustomResourceDefinition` as YAML: `make crds` writes it to crds/.
+//! Prints the `CustomResourceDefinition` as YAML: `make generate` writes it to crds/.
 
 use std::process::ExitCode;
 

@@ -2,7 +2,7 @@
 
 /// First line of every generated page.
 pub(crate) const MARK: &str =
-    "<!-- Generated from the sources by `make docs-pages`: do not edit. -->\n\n";
+    "<!-- Generated from the sources by `make generate`: do not edit. -->\n\n";
 
 /// A table: one line for the titles, one for each row.
 pub(crate) fn table<const N: usize>(
