@@ -6,6 +6,7 @@ pub mod agents;
 pub mod check;
 pub mod controller;
 pub mod http;
+pub mod job;
 pub mod memory;
 pub mod metrics;
 pub mod run;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use prometheus::Registry;
-use roundhouse_api::{TrainingJob, shallow};
+use roundhouse_api::shallow;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::Instrument;
@@ -28,6 +28,7 @@ use crate::controller::slow_writes::SlowWrites;
 use crate::controller::tenancy::namespaces::watch_namespaces;
 use crate::controller::tenancy::{Policies, PolicyError};
 use crate::http;
+use crate::job::JobName;
 use crate::metrics::Metrics;
 use crate::runtime::api::metered::metered;
 use crate::runtime::leader_election::Leadership;
@@ -35,7 +36,6 @@ use crate::runtime::leader_election::fence::fenced;
 use crate::runtime::leader_election::keep::Candidate;
 use crate::runtime::queue::debounce::coalesce;
 use crate::runtime::queue::runner::dispatch;
-use crate::runtime::queue::work_queue::Name;
 use crate::runtime::tasks::{Ended as TaskEnded, Tasks};
 use crate::settings::Settings;
 use crate::watch::client::listening;
@@ -196,7 +196,8 @@ async fn work(
     stop: impl Future<Output = ()>,
 ) {
     let wakes = ReceiverStream::new(wakes);
-    let known = |(namespace, name): &Name| jobs.get(&ObjectRef::new(name).within(namespace));
+    let known =
+        |JobName { namespace, name }: &JobName| jobs.get(&ObjectRef::new(name).within(namespace));
     // Until the caches are filled nothing is known of any job, and until this operator leads nothing is done about it.
     let wakes = async {
         context.synced_at.wait().await;
@@ -205,23 +206,22 @@ async fn work(
         let _ = context.led_since.set(Timestamp::now());
         // What passed by while another one led was never due here.
         let wakes = stream::iter(all).chain(wakes).inspect(|wake: &Wake| {
-            let (namespace, name) = name_of(&wake.job);
-            context.metrics.queue.due(&namespace, &name, Duration::ZERO);
+            context.metrics.queue.due(&wake.job, Duration::ZERO);
         });
-        coalesce(wakes.map(|wake| (name_of(&wake.job), wake.cause)))
+        coalesce(wakes.map(|wake| (wake.job, wake.cause)))
     };
     let wakes = wakes.flatten_stream().map(|(job, cause)| {
         let lane = lane(cause, known(&job).as_deref());
         (job, lane)
     });
     let ready = jobs.wait_until_ready().map(|_| ());
-    let of_due = |job: &Name| lane(Cause::Other, known(job).as_deref());
-    let look = |job: Name| {
+    let of_due = |job: &JobName| lane(Cause::Other, known(job).as_deref());
+    let look = |job: JobName| {
         let (known, context) = (known(&job), Arc::clone(context));
-        let (namespace, name) = job.clone();
+        let JobName { namespace, name } = job.clone();
         let looked_at = async move {
             let Some(known) = known else {
-                context.metrics.queue.forget(&job.0, &job.1);
+                context.metrics.queue.forget(&job);
                 return None;
             };
             reconcile(known, context).await
@@ -230,10 +230,6 @@ async fn work(
     };
     let num_slots = usize::from(context.settings.concurrency);
     dispatch(num_slots, wakes, ready, stop, of_due, look).await;
-}
-
-fn name_of(job: &ObjectRef<TrainingJob>) -> Name {
-    (job.namespace.clone().unwrap_or_default(), job.name.clone())
 }
 
 /// Watches everything but the jobs.

@@ -95,7 +95,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     capacity::check(&job)?;
     let home = Home::make(options.dir.as_deref())?;
     let setting = setting::of(options, &manifest, &job, &home)?;
-    let name = job.key.name.clone();
+    let name = job.identity.name.clone();
     let begins = format!(
         "{name}: {} on this machine, without a cluster; logs: {}",
         counted(job.replicas, "worker"),

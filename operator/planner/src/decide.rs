@@ -129,7 +129,7 @@ fn describe(draft: &mut Draft<'_>) {
         summary: format!("{ready}/{wanted}"),
     });
     draft.status.replicas = count(draft.members.num_without_spares(draft.job.spares));
-    draft.status.selector = Some(format!("{}={}", labels::JOB_UID, draft.job.key.uid));
+    draft.status.selector = Some(format!("{}={}", labels::JOB_UID, draft.job.identity.uid));
     progress::show(draft);
 }
 

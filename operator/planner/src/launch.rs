@@ -8,7 +8,7 @@ use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_contract::{WorkerEnvironment, WorkerProgram, WorkerSite};
 
 use crate::program::{Program, Script};
-use crate::validate::{JobKey, ValidatedJob};
+use crate::validate::{JobIdentity, ValidatedJob};
 
 /// The environment of the worker with this index at this site.
 ///
@@ -16,7 +16,7 @@ use crate::validate::{JobKey, ValidatedJob};
 #[must_use]
 pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> WorkerEnvironment {
     let ValidatedJob {
-        key: JobKey {
+        identity: JobIdentity {
             namespace,
             name,
             uid,

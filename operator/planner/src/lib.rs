@@ -41,4 +41,4 @@ pub use program::{Program, Script};
 pub use rejection::{Rejection, RejectionReason};
 pub use status::progress::is_in_new_trouble;
 pub use status::write_blocked::{WriteBlocked, plan_refused};
-pub use validate::{Examined, InvalidSpec, JobKey, ValidatedJob, examine, validate};
+pub use validate::{Examined, InvalidSpec, JobIdentity, ValidatedJob, examine, validate};

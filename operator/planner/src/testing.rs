@@ -233,7 +233,7 @@ impl World {
                 uid,
                 resource_version,
             } => {
-                let is_it = *uid == self.job.key.uid;
+                let is_it = *uid == self.job.identity.uid;
                 if !is_it || *resource_version != self.observed.resource_version {
                     return false;
                 }
@@ -297,7 +297,7 @@ impl World {
     }
 
     fn create(&mut self, index: u32, attempt: u32, built_like: Option<&BuiltFrom>) -> bool {
-        let name = names::worker_pod(&self.job.key.name, index, attempt);
+        let name = names::worker_pod(&self.job.identity.name, index, attempt);
         if self.observed.pods.iter().any(|pod| pod.name == name) {
             return false;
         }

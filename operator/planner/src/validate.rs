@@ -11,7 +11,7 @@ use roundhouse_api::{
 use roundhouse_contract::environment;
 use roundhouse_contract::membership::fingerprint_of;
 
-pub use self::job::{JobKey, ValidatedJob};
+pub use self::job::{JobIdentity, ValidatedJob};
 use self::template::{
     expected_device, gpus, refuse_claims_without_processes, refuse_our_annotations,
     refuse_our_fields, refuse_unused_devices,
@@ -128,7 +128,7 @@ pub fn examine(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> Examine
         num_gpus,
     } = runs;
     let job = ValidatedJob {
-        key: JobKey {
+        identity: JobIdentity {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name,
             uid: metadata.uid.clone().unwrap_or_default(),

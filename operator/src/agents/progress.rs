@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::Progress as Told;
 use roundhouse_planner::{Pod, ProgressSample};
 
-use crate::watch::cache::{Job, OfJob};
+use crate::job::{JobKey, JobName};
+use crate::watch::cache::OfJob;
 
 mod pace;
 pub(crate) mod pull;
@@ -32,13 +32,13 @@ const MARGIN: Duration = Duration::from_millis(10);
 /// Jobs that train, and what each last told.
 #[derive(Debug, Default)]
 pub struct Progress {
-    jobs: Mutex<HashMap<Job, Followed>>,
+    jobs: Mutex<HashMap<JobKey, Followed>>,
 }
 
 #[derive(Clone, Debug)]
 struct Followed {
     address: String,
-    wake: ObjectRef<TrainingJob>,
+    wake: JobName,
     last: Option<ProgressSample>,
     /// The newest generation that has formed, as far as was told.
     formed: Option<u64>,
@@ -58,7 +58,7 @@ struct Followed {
 impl Progress {
     /// What a job last told.
     #[must_use]
-    pub fn of(&self, job: &Job) -> Option<ProgressSample> {
+    pub fn of(&self, job: &JobKey) -> Option<ProgressSample> {
         self.lock()
             .get(job)
             .and_then(|followed| followed.last.clone())
@@ -66,7 +66,7 @@ impl Progress {
 
     /// The newest generation that has formed, as far as the job has told.
     #[must_use]
-    pub fn formed(&self, job: &Job) -> Option<u64> {
+    pub fn formed(&self, job: &JobKey) -> Option<u64> {
         self.lock().get(job).and_then(|followed| followed.formed)
     }
 
@@ -77,9 +77,9 @@ impl Progress {
     }
 
     /// Asks the job from now on.
-    pub fn follow(&self, key: &Job, job: &TrainingJob, pods: &OfJob<Pod>) {
+    pub fn follow(&self, key: &JobKey, job: &TrainingJob, pods: &OfJob<Pod>) {
         if let Some(first) = first_rank(pods) {
-            let (wake, now) = (ObjectRef::from_obj(job), Instant::now());
+            let (wake, now) = (JobName::of(&job.metadata), Instant::now());
             let shown = job.status.as_ref().and_then(|it| it.progress.as_ref());
             let age = shown.map(|shown| jiff::Timestamp::now().duration_since(shown.updated_at.0));
             let shown = age.and_then(|age| now.checked_sub(age.try_into().ok()?));
@@ -89,8 +89,8 @@ impl Progress {
 
     fn follow_at(
         &self,
-        key: &Job,
-        wake: ObjectRef<TrainingJob>,
+        key: &JobKey,
+        wake: JobName,
         (address, newest): (String, u64),
         shown: Option<Instant>,
         now: Instant,
@@ -124,18 +124,18 @@ impl Progress {
     }
 
     /// Asks the job no more.
-    pub fn forget(&self, job: &Job) {
+    pub fn forget(&self, job: &JobKey) {
         self.lock().remove(job);
     }
 
     /// Whom to ask now. Jobs that do not exist any more are forgotten.
     fn questions(
         &self,
-        exists: impl Fn(&Job, ObjectRef<TrainingJob>) -> bool,
+        exists: impl Fn(&JobKey, &JobName) -> bool,
         now: Instant,
-    ) -> Vec<(Job, String)> {
+    ) -> Vec<(JobKey, String)> {
         let mut jobs = self.lock();
-        jobs.retain(|key, followed| exists(key, followed.wake.clone()));
+        jobs.retain(|key, followed| exists(key, &followed.wake));
         let pace = Pace::of(jobs.len());
         let mut asked = Vec::new();
         for (job, followed) in jobs.iter_mut().filter(|(_, it)| it.ask_at <= now) {
@@ -157,7 +157,7 @@ impl Progress {
     }
 
     /// Takes in an answer; returns the job to wake, if it is to be looked at now.
-    fn hear(&self, job: &Job, progress: Told, now: Instant) -> Option<ObjectRef<TrainingJob>> {
+    fn hear(&self, job: &JobKey, progress: Told, now: Instant) -> Option<JobName> {
         let at = jiff::Timestamp::now();
         let mut jobs = self.lock();
         let pace = Pace::of(jobs.len());
@@ -180,7 +180,7 @@ impl Progress {
     }
 
     /// Takes in that a job has no progress to tell, and which generation has formed; returns the job to wake, if that is news.
-    fn hear_formed(&self, job: &Job, formed: u64, now: Instant) -> Option<ObjectRef<TrainingJob>> {
+    fn hear_formed(&self, job: &JobKey, formed: u64, now: Instant) -> Option<JobName> {
         let mut jobs = self.lock();
         let pace = Pace::of(jobs.len());
         let followed = jobs.get_mut(job)?;
@@ -190,7 +190,7 @@ impl Progress {
         is_news.then(|| followed.wake.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Job, Followed>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobKey, Followed>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,13 +8,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::{Incarnation, ProcessRestarts};
 use roundhouse_planner::generation::worker::is_member_of_any;
 use roundhouse_planner::{Observed, Pod, PodPhase, Processes, ValidatedJob};
 
-use crate::watch::cache::Job;
+use crate::job::{JobKey, JobName};
 
 pub(crate) mod pull;
 mod silence;
@@ -32,12 +31,12 @@ const ONE_PROCESS: Duration = Duration::from_secs(5);
 /// Workers that are asked, and what each last told.
 #[derive(Debug, Default)]
 pub struct Restarts {
-    jobs: Mutex<HashMap<Job, Followed>>,
+    jobs: Mutex<HashMap<JobKey, Followed>>,
 }
 
 #[derive(Clone, Debug)]
 struct Followed {
-    wake: ObjectRef<TrainingJob>,
+    wake: JobName,
     workers: BTreeMap<Incarnation, Worker>,
     /// Since the last reconcile.
     num_questions: u32,
@@ -61,7 +60,7 @@ struct Worker {
 
 /// A question to one agent.
 struct Question {
-    job: Job,
+    job: JobKey,
     incarnation: Incarnation,
     address: String,
     nonce: String,
@@ -70,7 +69,7 @@ struct Question {
 impl Restarts {
     /// What a worker told since it is not Ready.
     #[must_use]
-    pub fn of(&self, job: &Job, pod: &Pod) -> Option<Processes> {
+    pub fn of(&self, job: &JobKey, pod: &Pod) -> Option<Processes> {
         let jobs = self.lock();
         let worker = jobs.get(job)?.workers.get(&pod.incarnation())?;
         let told = worker.told.clone().filter(|_| !pod.ready)?;
@@ -79,7 +78,7 @@ impl Restarts {
 
     /// Since when the agent of a worker that is not Ready counts as silent, if it does.
     #[must_use]
-    pub fn silent_since(&self, job: &Job, pod: &Pod) -> Option<Timestamp> {
+    pub fn silent_since(&self, job: &JobKey, pod: &Pod) -> Option<Timestamp> {
         let jobs = self.lock();
         let worker = jobs.get(job)?.workers.get(&pod.incarnation())?;
         worker.silence.declared_at().filter(|_| is_polled(pod))
@@ -87,7 +86,13 @@ impl Restarts {
 
     /// Polls the members of the job that are not Ready from now on, and beside them a few that are Ready, which show whether the
     /// operator reaches agents at all.
-    pub fn follow(&self, key: &Job, job: &TrainingJob, valid: &ValidatedJob, observed: &Observed) {
+    pub fn follow(
+        &self,
+        key: &JobKey,
+        job: &TrainingJob,
+        valid: &ValidatedJob,
+        observed: &Observed,
+    ) {
         let pods = observed.pods.iter();
         let pods = pods.filter(|pod| !pod.unreachable || pod.agent_silent);
         let mut polled: Vec<&Pod> = pods.clone().filter(|pod| is_polled(pod)).collect();
@@ -120,7 +125,7 @@ impl Restarts {
             .collect();
         if !workers.is_empty() {
             let followed = Followed {
-                wake: ObjectRef::from_obj(job),
+                wake: JobName::of(&job.metadata),
                 workers,
                 num_questions: 0,
             };
@@ -152,10 +157,10 @@ impl Restarts {
     /// An agent has answered, if possible with its restarts. Returns the job to wake if that changes anything.
     fn answered(
         &self,
-        job: &Job,
+        job: &JobKey,
         incarnation: &Incarnation,
         told: Option<ProcessRestarts>,
-    ) -> Option<ObjectRef<TrainingJob>> {
+    ) -> Option<JobName> {
         let mut jobs = self.lock();
         let followed = jobs.get_mut(job)?;
         let worker = followed.workers.get_mut(incarnation)?;
@@ -168,7 +173,7 @@ impl Restarts {
     }
 
     /// An agent has not answered. Returns the job to wake if the agent counts as silent from now on.
-    fn unanswered(&self, job: &Job, incarnation: &Incarnation) -> Option<ObjectRef<TrainingJob>> {
+    fn unanswered(&self, job: &JobKey, incarnation: &Incarnation) -> Option<JobName> {
         let mut jobs = self.lock();
         let followed = jobs.get_mut(job)?;
         let worker = followed.workers.get_mut(incarnation)?;
@@ -184,7 +189,7 @@ impl Restarts {
         Some(followed.wake.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Job, Followed>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobKey, Followed>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,8 +209,8 @@ mod tests {
 
     use super::*;
 
-    fn key() -> Job {
-        ("ml".to_owned(), "job-uid".to_owned())
+    fn key() -> JobKey {
+        JobKey::new("ml", "job-uid")
     }
 
     fn training(procs_per_worker: u32) -> World {

@@ -10,7 +10,7 @@ use self::outcome::Outcome;
 use self::step::{Step, is_making, name};
 use crate::controller::context::Context;
 use crate::controller::error::Error;
-use crate::watch::cache::Job;
+use crate::job::JobKey;
 
 mod groups;
 mod outcome;
@@ -32,7 +32,7 @@ const AT_ONCE: usize = 16;
 /// time. Those that do not depend on it are done all the same.
 pub async fn apply(
     context: &Arc<Context>,
-    key: &Job,
+    key: &JobKey,
     job: &ValidatedJob,
     actions: &[Action],
 ) -> Result<bool, Error> {
@@ -65,7 +65,7 @@ pub async fn apply(
 /// refused in the end, so the others wait for it, unless one has been made so. Other writes that take long go on together.
 async fn in_turn(
     context: &Arc<Context>,
-    key: &Job,
+    key: &JobKey,
     job: &ValidatedJob,
     group: &[Action],
 ) -> Outcome {
@@ -85,7 +85,7 @@ async fn in_turn(
 /// time, no more begin: each that ends wakes the job.
 async fn together(
     context: &Arc<Context>,
-    key: &Job,
+    key: &JobKey,
     job: &ValidatedJob,
     actions: &[Action],
 ) -> Outcome {

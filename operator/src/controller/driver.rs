@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kube::ResourceExt;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::{
@@ -18,12 +17,12 @@ use crate::controller::context::Context;
 use crate::controller::error::Error;
 use crate::controller::observe::{lag, observe};
 use crate::controller::report::{Reported, report};
+use crate::job::{JobKey, JobName};
 use crate::memory::expectations::Lag;
 use crate::memory::recent_pods::job_is_gone;
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::runtime::panics::caught;
 use crate::runtime::random::nonce;
-use crate::watch::cache::Job;
 use crate::watch::staleness::confirm::{Confirmed, confirm};
 use crate::watch::staleness::missing_pod::is_late;
 use crate::watch::topology::learn::learn;
@@ -49,9 +48,9 @@ const LABELS: Duration = Duration::from_millis(100);
 
 /// Brings one job one step further. Returns after how long to look again, even if nothing changes.
 pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Option<Duration> {
-    let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
+    let name = JobName::of(&job.job.metadata);
     let (queue, started) = (&context.metrics.queue, Instant::now());
-    queue.begun(&namespace, &name);
+    queue.begun(&name);
     let next = match Box::pin(caught(further(&job, &context))).await {
         Ok(next) => next,
         Err(error) => {
@@ -59,14 +58,14 @@ pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Option<Durat
             work.reconciled(error.label(), started.elapsed());
             let after = context
                 .backoff
-                .after_error(&key(&job.job), error.retry_after());
+                .after_error(&JobKey::of(&job.job.metadata), error.retry_after());
             let seconds = after.as_secs_f32();
             tracing::warn!(%error, seconds, "a step failed; it is tried again after this time");
             Some(after)
         }
     };
     if let Some(after) = next {
-        queue.due(&namespace, &name, after);
+        queue.due(&name, after);
     }
     next
 }
@@ -82,7 +81,7 @@ enum Missing {
 /// What the caches lack that was written for the job, if anything.
 async fn missing(
     context: &Context,
-    key: &Job,
+    key: &JobKey,
     job: &TrainingJob,
 ) -> Result<Option<Missing>, Error> {
     while let Some(lag) = lag(context, key, job) {
@@ -106,7 +105,7 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     }
     let (job, unreadable) = (&guarded.whole()?, &guarded.unreadable);
     let started = Instant::now();
-    let key = key(job);
+    let key = JobKey::of(&job.metadata);
     // It is told in the metrics: such a job shows nothing.
     let puts_off = |why: &str, after| {
         tracing::debug!(job = ?key, why, "the job is not looked at yet");
@@ -183,7 +182,7 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
 
 async fn carry_out(
     context: &Arc<Context>,
-    key: &Job,
+    key: &JobKey,
     job: &TrainingJob,
     examined: &ValidatedJob,
     plan: &Plan,
@@ -230,14 +229,9 @@ async fn carry_out(
 }
 
 /// Asks a job that trains for its progress from now on, and any other job no more.
-fn follow(context: &Context, key: &Job, job: &TrainingJob, reason: PlanReason) {
+fn follow(context: &Context, key: &JobKey, job: &TrainingJob, reason: PlanReason) {
     match reason {
         PlanReason::Training => context.progress.follow(key, job, &context.pods.of(key)),
         _ => context.progress.forget(key),
     }
-}
-
-fn key(job: &TrainingJob) -> Job {
-    let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    (text(&job.metadata.namespace), text(&job.metadata.uid))
 }

@@ -12,13 +12,14 @@ use futures::StreamExt;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::runtime::watcher::Event;
-use roundhouse_planner::{JobKey, Pod, PodPhase};
+use roundhouse_planner::{JobIdentity, Pod, PodPhase};
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::controller::context::Context;
 use crate::controller::resources::network_policy;
+use crate::job::JobKey;
 use crate::runtime::api::calls::{call, post_params};
 use crate::runtime::leader_election::Leadership;
 use crate::watch::projection::OwnedObject;
@@ -38,12 +39,12 @@ const WITHOUT: &str = "workers leave without a NetworkPolicy";
 const MAX_OWNERS: usize = 64;
 
 /// Tells of a job whose NetworkPolicy was deleted.
-pub(crate) fn note(event: &Event<Named<OwnedObject>>, deleted: &Sender<JobKey>) {
+pub(crate) fn note(event: &Event<Named<OwnedObject>>, deleted: &Sender<JobIdentity>) {
     let Event::Delete((namespace, _, entry)) = event else {
         return;
     };
     if entry.value.controller.as_ref() == Some(&entry.job_uid) {
-        let job = JobKey {
+        let job = JobIdentity {
             namespace: namespace.clone(),
             name: entry.job_name.clone(),
             uid: entry.job_uid.clone(),
@@ -59,7 +60,7 @@ pub(crate) fn note(event: &Event<Named<OwnedObject>>, deleted: &Sender<JobKey>) 
 pub(crate) async fn protect(
     context: Arc<Context>,
     leadership: Arc<Leadership>,
-    deleted: Receiver<JobKey>,
+    deleted: Receiver<JobIdentity>,
 ) {
     let places = Places::default();
     let jobs = ReceiverStream::new(deleted).filter(|_| std::future::ready(leadership.may_write()));
@@ -115,8 +116,8 @@ impl Drop for Place<'_> {
     }
 }
 
-async fn protect_one(context: &Context, job: JobKey) {
-    let key = (job.namespace.clone(), job.uid.clone());
+async fn protect_one(context: &Context, job: JobIdentity) {
+    let key = JobKey::new(&job.namespace, &job.uid);
     let mut before = 0;
     for _ in 0..LOOKS {
         let policies = context.network_policies.of(&key);
@@ -136,7 +137,7 @@ async fn protect_one(context: &Context, job: JobKey) {
     tracing::warn!(job = %job.name, namespace = %job.namespace, "{WITHOUT}: not all are known to leave");
 }
 
-async fn make(context: &Context, job: &JobKey, owners: &[(String, String)]) {
+async fn make(context: &Context, job: &JobIdentity, owners: &[(String, String)]) {
     let policy = network_policy::build_leaving(job, &context.settings.worker_metrics_from, owners);
     let policies: Api<NetworkPolicy> = Api::namespaced(context.client.clone(), &job.namespace);
     let parameters = post_params();

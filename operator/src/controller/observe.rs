@@ -8,14 +8,15 @@ use roundhouse_contract::names;
 use roundhouse_planner::{GroupWrites, Observed, Pod, Presence, Repair};
 
 use crate::controller::context::Context;
+use crate::job::JobKey;
 use crate::memory::expectations::{Lag, Seen, Written};
 use crate::memory::repairs::Drift;
-use crate::watch::cache::{Entry, Job, OfJob};
+use crate::watch::cache::{Entry, OfJob};
 use crate::watch::projection::OwnedObject;
 
 /// Why to wait until the caches have seen what was written; `None` if they have.
 #[must_use]
-pub fn lag(context: &Context, key: &Job, job: &TrainingJob) -> Option<Lag> {
+pub fn lag(context: &Context, key: &JobKey, job: &TrainingJob) -> Option<Lag> {
     let pods = context.pods.of(key);
     let services = context.services.of(key);
     let policies = context.network_policies.of(key);
@@ -23,7 +24,7 @@ pub fn lag(context: &Context, key: &Job, job: &TrainingJob) -> Option<Lag> {
     let name = names::service(job_name);
     let gang = job.spec.scheduling.gang;
     let group = || context.groups.kept(gang, key, &names::pod_group(job_name));
-    let namespace = &key.0;
+    let namespace = &key.namespace;
     context.expectations.wait(key, |written| match written {
         Written::Status => Seen::Version(version(job.metadata.resource_version.as_deref())),
         Written::Pod(pod) => seen(pods.get(pod), || context.pods.deleted_at(namespace, pod)),
@@ -39,7 +40,7 @@ pub fn lag(context: &Context, key: &Job, job: &TrainingJob) -> Option<Lag> {
 
 /// Everything of one job. `None`: it is not known yet whether its gang scheduler is installed.
 #[must_use]
-pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observed> {
+pub fn observe(context: &Context, key: &JobKey, job: &TrainingJob) -> Option<Observed> {
     let job_name = job.metadata.name.as_deref().unwrap_or_default();
     let name = names::service(job_name);
     let gang = job.spec.scheduling.gang;
@@ -81,7 +82,7 @@ pub fn observe(context: &Context, key: &Job, job: &TrainingJob) -> Option<Observ
 }
 
 /// A pod with what only its agent reports. A worker whose agent is silent is left out as one is whose node does not answer.
-fn with_its_agent(pod: Pod, context: &Context, key: &Job) -> Pod {
+fn with_its_agent(pod: Pod, context: &Context, key: &JobKey) -> Pod {
     let silent_since = context.restarts.silent_since(key, &pod);
     let silent_since = silent_since.filter(|_| !pod.unreachable);
     let agent_silent = silent_since.is_some();
@@ -116,7 +117,7 @@ fn on_its_node(pod: Pod, context: &Context, job: &TrainingJob) -> Pod {
 fn presence(
     objects: &OfJob<OwnedObject>,
     name: &str,
-    (_, uid): &Job,
+    job: &JobKey,
     repair: impl FnOnce(Drift) -> Repair,
 ) -> Presence {
     let Some(entry) = objects.get(name) else {
@@ -126,7 +127,7 @@ fn presence(
         };
     };
     let Entry { value, version, .. } = entry.as_ref();
-    let is_ours = value.controller.as_ref() == Some(uid);
+    let is_ours = value.controller.as_ref() == Some(&job.uid);
     match (is_ours, value.is_as_built) {
         (false, _) => Presence::Foreign,
         (true, true) => Presence::Ours,

@@ -1,8 +1,8 @@
 //! What wakes a job, and in which lane it waits then.
 
-use kube::runtime::reflector::ObjectRef;
-use roundhouse_api::{ConditionReason, ConditionType, TrainingJob};
+use roundhouse_api::{ConditionReason, ConditionType};
 
+use crate::job::JobName;
 use crate::runtime::queue::work_queue::Lane;
 use roundhouse_api::unreadable::Guarded;
 
@@ -19,7 +19,7 @@ pub enum Cause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wake {
     /// Which one.
-    pub job: ObjectRef<TrainingJob>,
+    pub job: JobName,
     /// Why.
     pub cause: Cause,
 }
@@ -27,14 +27,14 @@ pub struct Wake {
 impl Wake {
     /// Something of its workers has changed.
     #[must_use]
-    pub const fn by_workers(job: ObjectRef<TrainingJob>) -> Self {
+    pub const fn by_workers(job: JobName) -> Self {
         let cause = Cause::Workers;
         Self { job, cause }
     }
 
     /// Something else has changed.
     #[must_use]
-    pub const fn by_other(job: ObjectRef<TrainingJob>) -> Self {
+    pub const fn by_other(job: JobName) -> Self {
         let cause = Cause::Other;
         Self { job, cause }
     }

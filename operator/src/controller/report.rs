@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures::FutureExt;
 use kube::Api;
 use kube::api::Patch;
-use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::{TrainingJob, TrainingJobStatus};
 use roundhouse_planner::Plan;
 use serde_json::{Map, Value, json};
@@ -15,9 +14,9 @@ use crate::controller::context::Context;
 use crate::controller::error::Error;
 use crate::controller::observe::version;
 use crate::controller::slow_writes::Write;
+use crate::job::{JobKey, JobName};
 use crate::memory::expectations::Written;
 use crate::runtime::api::calls::{call_within, patch_params};
-use crate::watch::cache::Job;
 use roundhouse_api::unreadable::Guarded;
 
 /// What came of a report.
@@ -38,7 +37,7 @@ pub enum Reported {
 /// The write was refused, got no answer, or continues.
 pub async fn report(
     context: &Arc<Context>,
-    key: &Job,
+    key: &JobKey,
     job: &TrainingJob,
     plan: &Plan,
 ) -> Result<Reported, Error> {
@@ -72,7 +71,7 @@ pub async fn report(
 
 async fn write(
     context: &Arc<Context>,
-    key: &Job,
+    key: &JobKey,
     job: &TrainingJob,
     before: &TrainingJobStatus,
     after: &TrainingJobStatus,
@@ -83,13 +82,13 @@ async fn write(
         "status": status,
     });
     let name = job.metadata.name.clone().unwrap_or_default();
-    let wake = ObjectRef::new(&name).within(&key.0);
+    let wake = JobName::new(&key.namespace, &name);
     let (beside, key_beside) = (Arc::clone(context), key.clone());
     let (before, after) = (before.clone(), after.clone());
     let write = |deadline| {
         async move {
             // The answer may have parts that cannot be read.
-            let api: Api<Guarded> = Api::namespaced(beside.client.clone(), &key_beside.0);
+            let api: Api<Guarded> = Api::namespaced(beside.client.clone(), &key_beside.namespace);
             let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
             let request = || api.patch_status(&name, &parameters, &patch);
             let written = call_within(deadline, request).await?;

@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::Resource;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
-use roundhouse_planner::JobKey;
+use roundhouse_planner::JobIdentity;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -37,7 +37,7 @@ impl Child for Service {}
 impl Child for NetworkPolicy {}
 
 /// Metadata that all children share: name, labels, owner.
-pub(crate) fn metadata(job: &JobKey, name: String) -> ObjectMeta {
+pub(crate) fn metadata(job: &JobIdentity, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         namespace: Some(job.namespace.clone()),
@@ -48,7 +48,7 @@ pub(crate) fn metadata(job: &JobKey, name: String) -> ObjectMeta {
 }
 
 /// Labels that all children bear.
-pub(crate) fn labels_of(job: &JobKey) -> BTreeMap<String, String> {
+pub(crate) fn labels_of(job: &JobIdentity) -> BTreeMap<String, String> {
     [
         (labels::APP_NAME, labels::ROUNDHOUSE),
         (labels::APP_INSTANCE, &job.name),
@@ -63,15 +63,15 @@ pub(crate) fn labels_of(job: &JobKey) -> BTreeMap<String, String> {
 }
 
 /// Labels that choose the pods of one job, and of no later one of the same name.
-pub(crate) fn selector(job: &JobKey) -> BTreeMap<String, String> {
+pub(crate) fn selector(job: &JobIdentity) -> BTreeMap<String, String> {
     BTreeMap::from([(labels::JOB_UID.to_owned(), job.uid.clone())])
 }
 
 /// The job that controls an object, if one does.
-pub(crate) fn job_of(meta: &ObjectMeta) -> Option<JobKey> {
+pub(crate) fn job_of(meta: &ObjectMeta) -> Option<JobIdentity> {
     let mut owners = meta.owner_references.iter().flatten();
     let owner = owners.find(|owner| owner.controller == Some(true))?;
-    Some(JobKey {
+    Some(JobIdentity {
         namespace: meta.namespace.clone()?,
         name: owner.name.clone(),
         uid: owner.uid.clone(),
@@ -84,7 +84,7 @@ pub(crate) fn has_labels(live: &ObjectMeta, built: &ObjectMeta) -> bool {
     wanted.all(|(key, value)| live.labels.as_ref().and_then(|all| all.get(key)) == Some(value))
 }
 
-fn owner(job: &JobKey) -> OwnerReference {
+fn owner(job: &JobIdentity) -> OwnerReference {
     OwnerReference {
         api_version: TrainingJob::api_version(&()).into_owned(),
         kind: TrainingJob::kind(&()).into_owned(),

@@ -8,8 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
-use kube::runtime::reflector::ObjectRef;
-use roundhouse_api::TrainingJob;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -17,9 +15,9 @@ use tokio::time::{Instant, timeout};
 use self::known::Known;
 use crate::controller::error::CallError;
 use crate::controller::priority::Wake;
+use crate::job::{JobKey, JobName};
 use crate::memory::expectations::Written;
 use crate::runtime::api::calls::{CREATE_DEADLINE, DEADLINE};
-use crate::watch::cache::Job;
 
 mod known;
 #[cfg(test)]
@@ -35,7 +33,7 @@ pub type Answer = Result<(), CallError>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Write {
     /// The job that it is for.
-    pub job: Job,
+    pub job: JobKey,
     /// Its name: writes of one job and action meet the same webhooks.
     pub action: &'static str,
     /// Whether the object is new.
@@ -72,7 +70,7 @@ impl SlowWrites {
     pub async fn run<F>(
         &self,
         write: Write,
-        wake: ObjectRef<TrainingJob>,
+        wake: JobName,
         call: impl FnOnce(Duration) -> F,
     ) -> Answer
     where
@@ -104,7 +102,7 @@ impl SlowWrites {
         &self,
         known: &mut Known,
         write: Write,
-        wake: ObjectRef<TrainingJob>,
+        wake: JobName,
         to: oneshot::Sender<Answer>,
         call: F,
     ) where
@@ -127,7 +125,7 @@ impl SlowWrites {
 
     /// Whether a write of this job and action took long and was not refused.
     #[must_use]
-    pub fn is_slow_and_sure(&self, job: &Job, action: &'static str) -> bool {
+    pub fn is_slow_and_sure(&self, job: &JobKey, action: &'static str) -> bool {
         lock(&self.known).is_slow_and_sure(job, action, Instant::now())
     }
 

@@ -126,7 +126,7 @@ impl Policies {
     /// Why a job that can be run is not accepted, if it is not. One that runs is not refused because of how many there are.
     #[must_use]
     pub fn refuse(&self, job: &TrainingJob, valid: &ValidatedJob) -> Option<Rejection> {
-        let namespace = &valid.key.namespace;
+        let namespace = &valid.identity.namespace;
         let limits = self.policy.limits(&self.namespaces.labels(namespace));
         let refused = limits.refuse(valid);
         if refused.is_some() || limits.max_jobs_per_namespace == 0 || job.spec.suspend || runs(job)

@@ -10,7 +10,7 @@ use kube::runtime::utils::ResetTimerBackoff;
 use kube::runtime::watcher::ExponentialBackoff;
 use tokio::time::Instant;
 
-use crate::watch::cache::Job;
+use crate::job::JobKey;
 
 /// After an error: 1 to 2 s, 2 to 4 s, and so on, until it is 30 to 60 s.
 const AFTER_ERROR: ExponentialBuilder = ExponentialBuilder::new()
@@ -51,7 +51,7 @@ pub struct Backoff {
 }
 
 #[derive(Debug, Default)]
-struct Waiting(Mutex<HashMap<Job, Delays>>);
+struct Waiting(Mutex<HashMap<JobKey, Delays>>);
 
 #[derive(Debug)]
 struct Delays {
@@ -61,17 +61,17 @@ struct Delays {
 
 impl Backoff {
     /// How long to wait after an error. `asked`: what the API server wants.
-    pub fn after_error(&self, job: &Job, asked: Option<Duration>) -> Duration {
+    pub fn after_error(&self, job: &JobKey, asked: Option<Duration>) -> Duration {
         self.errors.delay(job, AFTER_ERROR, asked)
     }
 
     /// How long to wait until the world is looked at again, since it was not as observed.
-    pub fn look_again(&self, job: &Job) -> Duration {
+    pub fn look_again(&self, job: &JobKey) -> Duration {
         self.looks.delay(job, LOOK_AGAIN, None)
     }
 
     /// All that was decided for the job is done.
-    pub fn done(&self, job: &Job) {
+    pub fn done(&self, job: &JobKey) {
         self.errors.lock().remove(job);
         self.looks.lock().remove(job);
     }
@@ -79,7 +79,7 @@ impl Backoff {
 
 impl Waiting {
     /// Events may wake a job before it is due. What goes wrong then makes the delay no longer.
-    fn delay(&self, job: &Job, kind: ExponentialBuilder, asked: Option<Duration>) -> Duration {
+    fn delay(&self, job: &JobKey, kind: ExponentialBuilder, asked: Option<Duration>) -> Duration {
         let now = Instant::now();
         let mut jobs = self.lock();
         jobs.retain(|_, delays| now < delays.until + FORGOTTEN);
@@ -95,7 +95,7 @@ impl Waiting {
         delays.until - now
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Job, Delays>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobKey, Delays>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -108,8 +108,8 @@ mod tests {
 
     use super::*;
 
-    fn job(uid: usize) -> Job {
-        ("ml".to_owned(), uid.to_string())
+    fn job(uid: usize) -> JobKey {
+        JobKey::new("ml", uid.to_string())
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::watch::cache::Job;
+use crate::job::JobKey;
 
 /// How long a write is waited for. Later either the watch is late, or it has skipped the write (made and gone between two
 /// events). Of a pod that was made the API server is asked which.
@@ -52,7 +52,7 @@ pub enum Lag {
 /// old to be waited for is dropped when another writes.
 #[derive(Debug, Default)]
 pub struct Expectations {
-    by_job: Mutex<HashMap<Job, Pending>>,
+    by_job: Mutex<HashMap<JobKey, Pending>>,
 }
 
 #[derive(Debug)]
@@ -69,7 +69,7 @@ struct Write {
 
 impl Expectations {
     /// An object was created or changed to this version.
-    pub fn wrote(&self, job: &Job, what: Written, version: u64) {
+    pub fn wrote(&self, job: &JobKey, what: Written, version: u64) {
         self.add(
             job,
             what,
@@ -81,7 +81,7 @@ impl Expectations {
     }
 
     /// An object was deleted, or marked for it, at this version.
-    pub fn deleted(&self, job: &Job, what: Written, version: u64) {
+    pub fn deleted(&self, job: &JobKey, what: Written, version: u64) {
         self.add(
             job,
             what,
@@ -92,7 +92,7 @@ impl Expectations {
         );
     }
 
-    fn add(&self, job: &Job, what: Written, write: Write) {
+    fn add(&self, job: &JobKey, what: Written, write: Write) {
         let mut by_job = self.lock();
         by_job.retain(|_, pending| pending.since.elapsed() < FORGOTTEN);
         let fresh = || Pending {
@@ -105,7 +105,7 @@ impl Expectations {
     }
 
     /// Why to wait; `None` when the caches have seen everything.
-    pub fn wait(&self, job: &Job, seen: impl Fn(&Written) -> Seen) -> Option<Lag> {
+    pub fn wait(&self, job: &JobKey, seen: impl Fn(&Written) -> Seen) -> Option<Lag> {
         let mut by_job = self.lock();
         let pending = by_job.get_mut(job)?;
         pending.writes.retain(|what, write| match seen(what) {
@@ -125,13 +125,13 @@ impl Expectations {
     }
 
     /// The caches are right without a write.
-    pub fn forget(&self, job: &Job, what: &Written) {
+    pub fn forget(&self, job: &JobKey, what: &Written) {
         if let Some(pending) = self.lock().get_mut(job) {
             pending.writes.remove(what);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Job, Pending>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobKey, Pending>> {
         self.by_job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_job_waits_until_each_write_is_seen() {
-        let job = ("ns".to_owned(), "uid".to_owned());
+        let job = JobKey::new("ns", "uid");
         let expectations = Expectations::default();
         assert_eq!(expectations.wait(&job, |_| Seen::Absent), None);
         expectations.wrote(&job, Written::Pod("a".to_owned()), 7);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_was_told_and_deleted_at_once_is_not_waited_for() {
-        let job = ("ns".to_owned(), "uid".to_owned());
+        let job = JobKey::new("ns", "uid");
         let expectations = Expectations::default();
         expectations.wrote(&job, Written::Pod("a".to_owned()), 7);
         assert!(expectations.wait(&job, |_| Seen::Absent).is_some());
@@ -169,14 +169,14 @@ mod tests {
 
     #[test]
     fn a_write_that_is_not_seen_for_long_is_asked_about_until_the_caches_are_right() {
-        let job = ("ns".to_owned(), "uid".to_owned());
+        let job = JobKey::new("ns", "uid");
         let expectations = Expectations::default();
         let pod = Written::Pod("a".to_owned());
         expectations.wrote(&job, pod.clone(), 7);
         let long_ago = Instant::now().checked_sub(PATIENCE).unwrap();
         expectations.lock().get_mut(&job).unwrap().since = long_ago;
         // Another job's write does not make it forget.
-        expectations.wrote(&("ns".to_owned(), "other".to_owned()), Written::Status, 8);
+        expectations.wrote(&JobKey::new("ns", "other"), Written::Status, 8);
         for _ in 0..2 {
             let overdue = expectations.wait(&job, |_| Seen::Absent);
             assert_eq!(overdue, Some(Lag::Overdue(pod.clone(), Seen::Absent)));
@@ -187,14 +187,14 @@ mod tests {
 
     #[test]
     fn a_job_that_is_gone_leaves_nothing_behind() {
-        let job = |uid: &str| ("ns".to_owned(), uid.to_owned());
+        let job = |uid: &str| JobKey::new("ns", uid);
         let expectations = Expectations::default();
         expectations.wrote(&job("gone"), Written::Status, 7);
         expectations.wrote(&job("young"), Written::Status, 7);
         let long_ago = Instant::now().checked_sub(FORGOTTEN).unwrap();
         expectations.lock().get_mut(&job("gone")).unwrap().since = long_ago;
         expectations.wrote(&job("here"), Written::Status, 7);
-        let mut left: Vec<Job> = expectations.lock().keys().cloned().collect();
+        let mut left: Vec<JobKey> = expectations.lock().keys().cloned().collect();
         left.sort();
         assert_eq!(left, [job("here"), job("young")]);
     }

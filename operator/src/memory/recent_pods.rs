@@ -12,16 +12,16 @@ use roundhouse_planner::Action;
 
 use crate::controller::context::Context;
 use crate::controller::error::Error;
+use crate::job::JobKey;
 use crate::runtime::api::calls::call;
 use crate::runtime::api::metadata::OfKind;
-use crate::watch::cache::Job;
 
 /// So long after the last one was made the pods of a job are forgotten.
 const FORGOTTEN: Duration = Duration::from_mins(1);
 
 /// Names of pods, by job.
 #[derive(Debug, Default)]
-pub struct RecentPods(Mutex<HashMap<Job, Made>>);
+pub struct RecentPods(Mutex<HashMap<JobKey, Made>>);
 
 #[derive(Debug)]
 struct Made {
@@ -31,7 +31,7 @@ struct Made {
 
 impl RecentPods {
     /// A pod was made.
-    pub fn insert(&self, job: &Job, name: String) {
+    pub fn insert(&self, job: &JobKey, name: String) {
         let mut all = self.lock();
         all.retain(|_, made| made.last.elapsed() < FORGOTTEN);
         let now = Instant::now();
@@ -44,7 +44,7 @@ impl RecentPods {
     }
 
     /// Whether one of these was made lately.
-    fn has_any(&self, job: &Job, mut pods: impl Iterator<Item = String>) -> bool {
+    fn has_any(&self, job: &JobKey, mut pods: impl Iterator<Item = String>) -> bool {
         let all = self.lock();
         let made = all.get(job);
         made.is_some_and(|made| {
@@ -52,7 +52,7 @@ impl RecentPods {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Job, Made>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobKey, Made>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -63,7 +63,7 @@ impl RecentPods {
 /// The API server refused, or did not answer.
 pub(crate) async fn job_is_gone(
     context: &Context,
-    key: &Job,
+    key: &JobKey,
     job: &TrainingJob,
     actions: &[Action],
 ) -> Result<bool, Error> {
@@ -77,7 +77,7 @@ pub(crate) async fn job_is_gone(
     if !context.recent_pods.has_any(key, pods) {
         return Ok(false);
     }
-    let jobs = OfKind::namespaced::<TrainingJob>(&context.client, &key.0);
+    let jobs = OfKind::namespaced::<TrainingJob>(&context.client, &key.namespace);
     match call(|| jobs.get(&name)).await {
         Ok(live) => Ok(live.uid != job.uid() || live.deletion_timestamp.is_some()),
         Err(error) if error.code() == Some(404) => Ok(true),
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn a_pod_is_remembered_for_a_while_after_the_last_one_of_its_job_was_made() {
-        let (made, job) = (RecentPods::default(), ("ml".to_owned(), "uid".to_owned()));
-        let other = ("ml".to_owned(), "other".to_owned());
+        let (made, job) = (RecentPods::default(), JobKey::new("ml", "uid"));
+        let other = JobKey::new("ml", "other");
         let has = |job, name: &str| made.has_any(job, [name.to_owned()].into_iter());
         made.insert(&job, "digits-worker-0-0".to_owned());
         assert!(has(&job, "digits-worker-0-0"));

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use roundhouse_planner::{GroupWrites, PodGroup, Repair};
 
+use crate::job::JobKey;
 use crate::memory::expectations::Written;
-use crate::watch::cache::Job;
 
 /// Pauses between two repairs of one object.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ pub enum Drift {
     Deleted,
 }
 
-type Object = (Job, Written, Drift);
+type Object = (JobKey, Written, Drift);
 
 /// The last repair of each object.
 #[derive(Debug)]
@@ -70,16 +70,16 @@ impl RepairBackoff {
     }
 
     /// An object was repaired, or made.
-    pub fn note(&self, job: &Job, what: Written, drift: Drift) {
+    pub fn note(&self, job: &JobKey, what: Written, drift: Drift) {
         self.note_content(job, what, drift, None);
     }
 
     /// A PodGroup was created, or changed to say this.
-    pub fn note_group(&self, job: &Job, drift: Drift, group: &PodGroup) {
+    pub fn note_group(&self, job: &JobKey, drift: Drift, group: &PodGroup) {
         self.note_content(job, Written::PodGroup, drift, Some(group.clone()));
     }
 
-    fn note_content(&self, job: &Job, what: Written, drift: Drift, group: Option<PodGroup>) {
+    fn note_content(&self, job: &JobKey, what: Written, drift: Drift, group: Option<PodGroup>) {
         let Pauses { first, longest } = self.pauses;
         let mut all = self.lock();
         all.retain(|_, last| last.at.elapsed() < self.pauses.memory());
@@ -98,7 +98,7 @@ impl RepairBackoff {
 
     /// When an object is to be repaired that is not as it was made, or is to be made that is not there.
     #[must_use]
-    pub fn next(&self, job: &Job, what: Written, drift: Drift) -> Repair {
+    pub fn next(&self, job: &JobKey, what: Written, drift: Drift) -> Repair {
         let key = (job.clone(), what, drift);
         let last = self
             .lock()
@@ -114,7 +114,7 @@ impl RepairBackoff {
 
     /// What is remembered of the writes of the job's PodGroup.
     #[must_use]
-    pub fn of_group(&self, job: &Job) -> GroupWrites {
+    pub fn of_group(&self, job: &JobKey) -> GroupWrites {
         let next = |drift| self.next(job, Written::PodGroup, drift);
         let key = (job.clone(), Written::PodGroup, Drift::Modified);
         let repaired_to = self.lock().get(&key).and_then(|last| last.group.clone());
@@ -126,7 +126,7 @@ impl RepairBackoff {
     }
 
     /// The operator itself has deleted the job's PodGroup: creating it once more repairs nothing.
-    pub fn group_removed(&self, job: &Job) {
+    pub fn group_removed(&self, job: &JobKey) {
         let mut all = self.lock();
         for drift in [Drift::Modified, Drift::Deleted] {
             all.remove(&(job.clone(), Written::PodGroup, drift));
@@ -153,7 +153,7 @@ mod tests {
     fn the_pause_between_two_repairs_doubles_up_to_one_hour() {
         let (repaired, job) = (
             RepairBackoff::new(Pauses::default()),
-            ("ml".to_owned(), "uid".to_owned()),
+            JobKey::new("ml", "uid"),
         );
         let next = || repaired.next(&job, Written::Service, Drift::Modified);
         assert_eq!(next(), Repair::Now);
@@ -164,7 +164,7 @@ mod tests {
             pass(&repaired, Duration::from_mins(1));
             assert_eq!(next(), Repair::Again, "{minutes}");
         }
-        let other = ("ml".to_owned(), "another".to_owned());
+        let other = JobKey::new("ml", "another");
         let changed = |job, what| repaired.next(job, what, Drift::Modified);
         assert_eq!(changed(&other, Written::Service), Repair::Now);
         assert_eq!(changed(&job, Written::NetworkPolicy), Repair::Now);
@@ -178,7 +178,7 @@ mod tests {
     fn an_object_that_is_deleted_each_time_is_made_at_once_only_twice() {
         let (repaired, job) = (
             RepairBackoff::new(Pauses::default()),
-            ("ml".to_owned(), "uid".to_owned()),
+            JobKey::new("ml", "uid"),
         );
         let next = || repaired.next(&job, Written::Service, Drift::Deleted);
         assert_eq!(next(), Repair::Now, "it was never made");
@@ -198,7 +198,7 @@ mod tests {
     fn a_pod_group_that_follows_its_job_is_not_repaired_and_one_that_is_reverted_is_postponed() {
         let (repaired, job) = (
             RepairBackoff::new(Pauses::default()),
-            ("ml".to_owned(), "uid".to_owned()),
+            JobKey::new("ml", "uid"),
         );
         let says = |min_member| PodGroup {
             min_member,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use roundhouse_api::{ConditionType, TrainingJobStatus, WorkersStatus};
 
-use crate::watch::cache::Job;
+use crate::job::JobKey;
 
 /// How long counts and words may lag the first time, and twice as long each time after.
 const LAG: Duration = Duration::from_secs(2);
@@ -18,7 +18,7 @@ const FORGOTTEN: Duration = Duration::from_mins(1);
 
 /// Jobs whose counts and words have changed lately.
 #[derive(Debug, Default)]
-pub struct StatusDelay(Mutex<HashMap<Job, Changing>>);
+pub struct StatusDelay(Mutex<HashMap<JobKey, Changing>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Changing {
@@ -32,7 +32,7 @@ impl StatusDelay {
     /// How long to wait before `after` is written; `None`: now.
     pub fn wait(
         &self,
-        job: &Job,
+        job: &JobKey,
         before: &TrainingJobStatus,
         after: &TrainingJobStatus,
     ) -> Option<Duration> {
@@ -42,7 +42,7 @@ impl StatusDelay {
     fn wait_at(
         &self,
         now: Instant,
-        job: &Job,
+        job: &JobKey,
         before: &TrainingJobStatus,
         after: &TrainingJobStatus,
     ) -> Option<Duration> {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn counts_wait_and_decisions_do_not() {
-        let (settling, job) = (StatusDelay::default(), ("ns".to_owned(), "uid".to_owned()));
+        let (settling, job) = (StatusDelay::default(), JobKey::new("ns", "uid"));
         let before = TrainingJobStatus::default();
         let mut counted = before.clone();
         counted.workers = Some(WorkersStatus {
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn that_the_last_pod_of_a_suspended_job_is_gone_is_written_at_once() {
-        let (delay, job) = (StatusDelay::default(), ("ns".to_owned(), "uid".to_owned()));
+        let (delay, job) = (StatusDelay::default(), JobKey::new("ns", "uid"));
         let status = |pods, is_suspended| {
             let workers = WorkersStatus {
                 pods,
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_change_of_the_number_by_which_replacements_count_is_written_at_once() {
         // Another operator would count by the old number.
-        let (delay, job) = (StatusDelay::default(), ("ns".to_owned(), "uid".to_owned()));
+        let (delay, job) = (StatusDelay::default(), JobKey::new("ns", "uid"));
         let before = TrainingJobStatus::default();
         let mut after = before.clone();
         after.replacements.pods = 3;
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn counts_that_change_for_long_are_written_less_and_less_often() {
-        let (delay, job) = (StatusDelay::default(), ("ns".to_owned(), "uid".to_owned()));
+        let (delay, job) = (StatusDelay::default(), JobKey::new("ns", "uid"));
         let status = TrainingJobStatus::default();
         let begun = Instant::now();
         let mut written = Vec::new();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::watch::cache::Job;
+use crate::job::JobKey;
 
 /// How long a name counts as taken without another look.
 const TTL: Duration = Duration::from_secs(4);
@@ -15,11 +15,11 @@ type Names = BTreeMap<String, Instant>;
 
 /// Taken names by job.
 #[derive(Debug, Default)]
-pub struct TakenNames(Mutex<HashMap<Job, Names>>);
+pub struct TakenNames(Mutex<HashMap<JobKey, Names>>);
 
 impl TakenNames {
     /// A name turned out to be taken.
-    pub fn insert(&self, job: &Job, what: String) {
+    pub fn insert(&self, job: &JobKey, what: String) {
         let mut all = self.lock();
         all.retain(|_, names| names.values().any(|seen| seen.elapsed() < TTL));
         let names = all.entry(job.clone()).or_default();
@@ -28,14 +28,14 @@ impl TakenNames {
     }
 
     /// What the job cannot have now.
-    pub fn of(&self, job: &Job) -> Vec<String> {
+    pub fn of(&self, job: &JobKey) -> Vec<String> {
         let all = self.lock();
         let names = all.get(job).into_iter().flatten();
         let now = names.filter(|(_, seen)| seen.elapsed() < TTL);
         now.map(|(what, _)| what.clone()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Job, Names>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobKey, Names>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn each_taken_name_is_tried_again_after_a_while() {
-        let (taken, job) = (TakenNames::default(), ("ns".to_owned(), "uid".to_owned()));
+        let (taken, job) = (TakenNames::default(), JobKey::new("ns", "uid"));
         taken.insert(&job, "Service digits".to_owned());
         taken.insert(&job, "Pod digits-worker-0-0".to_owned());
         assert_eq!(taken.of(&job), ["Pod digits-worker-0-0", "Service digits"]);

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use roundhouse_api::TrainingJobStatus;
 use roundhouse_planner::Event;
 
-use crate::watch::cache::Job;
+use crate::job::JobKey;
 
 /// A job that has not come back by then is gone.
 const FORGOTTEN: Duration = Duration::from_mins(5);
 
 /// The events, by job.
 #[derive(Debug, Default)]
-pub struct UnsentEvents(Mutex<HashMap<Job, Write>>);
+pub struct UnsentEvents(Mutex<HashMap<JobKey, Write>>);
 
 #[derive(Debug)]
 struct Write {
@@ -25,7 +25,7 @@ struct Write {
 
 impl UnsentEvents {
     /// This status may have been stored; these events tell of it.
-    pub fn keep(&self, job: &Job, status: &TrainingJobStatus, events: &[Event]) {
+    pub fn keep(&self, job: &JobKey, status: &TrainingJobStatus, events: &[Event]) {
         let mut all = self.lock();
         all.retain(|_, write| write.at.elapsed() < FORGOTTEN);
         // A write without events leaves those of an earlier one, which may still turn out to be stored.
@@ -40,7 +40,7 @@ impl UnsentEvents {
     }
 
     /// The job has this status: events of its write that were not told yet.
-    pub fn stored(&self, job: &Job, status: &TrainingJobStatus) -> Vec<Event> {
+    pub fn stored(&self, job: &JobKey, status: &TrainingJobStatus) -> Vec<Event> {
         let mut all = self.lock();
         if all.get(job).is_none_or(|write| write.status != *status) {
             return Vec::new();
@@ -51,11 +51,11 @@ impl UnsentEvents {
     }
 
     /// The events of the job's newest write are told.
-    pub fn told(&self, job: &Job) {
+    pub fn told(&self, job: &JobKey) {
         self.lock().remove(job);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Job, Write>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobKey, Write>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn events_are_told_once_and_only_when_their_status_is_stored() {
-        let (untold, job) = (UnsentEvents::default(), ("ml".to_owned(), "uid".to_owned()));
+        let (untold, job) = (UnsentEvents::default(), JobKey::new("ml", "uid"));
         let events = [Event {
             kind: EventType::Warning,
             reason: "Incident".to_owned(),

@@ -13,7 +13,7 @@ use prometheus::proto::MetricFamily;
 use roundhouse_api::TrainingJobStatus;
 
 use super::Clock;
-use crate::watch::cache::Job;
+use crate::job::JobKey;
 
 pub mod gpus;
 mod milestones;
@@ -36,9 +36,9 @@ pub struct Jobs {
 
 #[derive(Debug, Default)]
 struct State {
-    records: HashMap<Job, Record>,
+    records: HashMap<JobKey, Record>,
     /// Those of a list in progress. Jobs that are not in it are gone when it is complete.
-    listed: HashSet<Job>,
+    listed: HashSet<JobKey>,
 }
 
 impl Jobs {
@@ -54,7 +54,7 @@ impl Jobs {
     }
 
     /// Takes in an event of the watch of the jobs, reduced to the job and its name.
-    pub fn take(&self, event: Event<(Job, String)>) {
+    pub fn take(&self, event: Event<(JobKey, String)>) {
         let mut state = self.lock();
         match event {
             Event::Init => state.listed.clear(),
@@ -75,14 +75,14 @@ impl Jobs {
     }
 
     /// The job has this status: its state is what the status says.
-    pub fn show(&self, job: &Job, status: &TrainingJobStatus) {
+    pub fn show(&self, job: &JobKey, status: &TrainingJobStatus) {
         if let Some(record) = self.lock().records.get_mut(job) {
             record.show(status);
         }
     }
 
     /// A plan was made: the job has workers as this status says, and its pods hold these GPUs.
-    pub fn see(&self, job: &Job, status: &TrainingJobStatus, gpus: Gpus) {
+    pub fn see(&self, job: &JobKey, status: &TrainingJobStatus, gpus: Gpus) {
         let now = (self.clock)();
         if let Some(record) = self.lock().records.get_mut(job) {
             record.see(status, gpus, now);
@@ -92,7 +92,7 @@ impl Jobs {
     /// A status was stored in place of another, at this time by the clock of the API.
     pub fn stored(
         &self,
-        job: &Job,
+        job: &JobKey,
         before: &TrainingJobStatus,
         after: &TrainingJobStatus,
         time: Timestamp,
@@ -113,8 +113,8 @@ impl Jobs {
 }
 
 impl State {
-    fn add(&mut self, job: Job, name: String) {
-        let namespace = job.0.clone();
+    fn add(&mut self, job: JobKey, name: String) {
+        let namespace = job.namespace.clone();
         self.records
             .entry(job)
             .or_insert_with(|| Record::new(namespace, name));

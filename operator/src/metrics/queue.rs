@@ -11,19 +11,17 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, IntGauge, Registry};
 
 use super::{Clock, histogram};
+use crate::job::JobName;
 
 /// Upper bounds in seconds. Changes of one job are worked on together when they pause for 20 ms, so that is the least.
 const SECONDS: [f64; 12] = [
     0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
 
-/// A job: its namespace and name.
-type Name = (String, String);
-
 /// The jobs that wait.
 #[derive(Clone)]
 pub struct Queue {
-    due: Arc<Mutex<HashMap<Name, Instant>>>,
+    due: Arc<Mutex<HashMap<JobName, Instant>>>,
     clock: Clock,
     depth: IntGauge,
     wait: Histogram,
@@ -50,18 +48,16 @@ impl Queue {
     }
 
     /// A job is to be looked at after this time. It stays due at an earlier moment, if there is one.
-    pub fn due(&self, namespace: &str, name: &str, after: Duration) {
+    pub fn due(&self, job: &JobName, after: Duration) {
         let at = (self.clock)() + after;
         let mut all = self.lock();
-        let due = all
-            .entry((namespace.to_owned(), name.to_owned()))
-            .or_insert(at);
+        let due = all.entry(job.clone()).or_insert(at);
         *due = at.min(*due);
     }
 
     /// The reconcile of a job begins.
-    pub fn begun(&self, namespace: &str, name: &str) {
-        let due = self.lock().remove(&(namespace.to_owned(), name.to_owned()));
+    pub fn begun(&self, job: &JobName) {
+        let due = self.lock().remove(job);
         if let Some(due) = due {
             let waited = (self.clock)().saturating_duration_since(due);
             self.wait.observe(waited.as_secs_f64());
@@ -69,11 +65,11 @@ impl Queue {
     }
 
     /// A job is gone: it is not looked at any more.
-    pub fn forget(&self, namespace: &str, name: &str) {
-        self.lock().remove(&(namespace.to_owned(), name.to_owned()));
+    pub fn forget(&self, job: &JobName) {
+        self.lock().remove(job);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Instant>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobName, Instant>> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,28 +113,28 @@ mod tests {
     #[test]
     fn a_job_waits_from_its_earliest_due_moment_until_its_reconcile_begins() {
         let (registry, clock, queue) = queue();
-        queue.due("ml", "a", Duration::from_secs(60));
+        queue.due(&JobName::new("ml", "a"), Duration::from_secs(60));
         assert_eq!(value(&registry, DEPTH), Some(0.0), "it is due later");
-        queue.due("ml", "a", Duration::from_secs(2));
-        queue.due("ml", "a", Duration::from_secs(30));
+        queue.due(&JobName::new("ml", "a"), Duration::from_secs(2));
+        queue.due(&JobName::new("ml", "a"), Duration::from_secs(30));
         clock.advance(5);
         assert_eq!(value(&registry, DEPTH), Some(1.0));
-        queue.begun("ml", "a");
+        queue.begun(&JobName::new("ml", "a"));
         assert_eq!(value(&registry, WAITED), Some(3.0));
         assert_eq!(value(&registry, DEPTH), Some(0.0));
-        queue.begun("ml", "a");
+        queue.begun(&JobName::new("ml", "a"));
         assert_eq!(value(&registry, BEGUN), Some(1.0), "it was not due again");
     }
 
     #[test]
     fn a_job_that_is_gone_does_not_wait() {
         let (registry, clock, queue) = queue();
-        queue.due("ml", "a", Duration::ZERO);
-        queue.due("other", "a", Duration::ZERO);
+        queue.due(&JobName::new("ml", "a"), Duration::ZERO);
+        queue.due(&JobName::new("other", "a"), Duration::ZERO);
         clock.advance(1);
-        queue.forget("ml", "a");
+        queue.forget(&JobName::new("ml", "a"));
         assert_eq!(value(&registry, DEPTH), Some(1.0));
-        queue.begun("ml", "a");
+        queue.begun(&JobName::new("ml", "a"));
         assert_eq!(value(&registry, BEGUN), Some(0.0));
     }
 }

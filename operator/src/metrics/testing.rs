@@ -16,6 +16,7 @@ use super::api::Outcome;
 use super::jobs::gpus::Gpus;
 use super::labels::{Resource, Verb, Watched};
 use super::{Clock, Metrics};
+use crate::job::{JobKey, JobName};
 
 /// A clock that stands still until it is moved.
 #[derive(Clone, Debug)]
@@ -73,11 +74,12 @@ pub fn touch(metrics: &Metrics) {
     work.watch_broke(Watched::Pods);
     watch_ages.hear(Watched::Pods);
     work.lead(true);
-    queue.due("ml", "digits", Duration::ZERO);
-    queue.begun("ml", "digits");
+    let name = JobName::new("ml", "digits");
+    queue.due(&name, Duration::ZERO);
+    queue.begun(&name);
     let took = Duration::from_millis(3);
     api.called(Verb::Get, Resource::of("pods"), Outcome::Status(200), took);
-    let job = ("ml".to_owned(), "uid".to_owned());
+    let job = JobKey::new("ml", "uid");
     jobs.take(Event::Apply((job.clone(), "digits".to_owned())));
     let statuses = [
         TrainingJobStatus::default(),

@@ -2,9 +2,10 @@
 
 use futures::stream::Stream;
 use futures::{FutureExt, StreamExt};
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::Store;
 
 use crate::controller::priority::Wake;
+use crate::job::JobName;
 use crate::runtime::leader_election::Leadership;
 use roundhouse_api::unreadable::Guarded;
 
@@ -31,6 +32,6 @@ where
     let jobs = jobs.state();
     let all = jobs
         .iter()
-        .map(|job| Wake::by_other(ObjectRef::from_obj(job.as_ref()).into_kind_unchecked(())));
+        .map(|job| Wake::by_other(JobName::of(&job.job.metadata)));
     (wakes, all.collect())
 }

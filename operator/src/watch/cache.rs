@@ -3,16 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
-use roundhouse_api::TrainingJob;
 
 use self::gone::Gone;
+use crate::job::{JobKey, JobName};
 
 mod gone;
-
-/// Which job an object belongs to: namespace and UID.
-pub type Job = (String, String);
 
 /// An object as it is kept.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +43,7 @@ struct State<T> {
 
 #[derive(Debug)]
 struct Objects<T> {
-    by_job: HashMap<Job, OfJob<T>>,
+    by_job: HashMap<JobKey, OfJob<T>>,
     /// UID of the job that an object is of, by namespace and name: somebody may edit the label that says so.
     jobs: HashMap<(String, String), String>,
 }
@@ -68,7 +64,7 @@ impl<T> Default for Cache<T> {
 
 impl<T: PartialEq> Cache<T> {
     /// Takes in an event of a watch; returns the jobs to wake.
-    pub fn take(&self, event: Event<(String, String, Entry<T>)>) -> Vec<ObjectRef<TrainingJob>> {
+    pub fn take(&self, event: Event<(String, String, Entry<T>)>) -> Vec<JobName> {
         let mut state = self.lock();
         match event {
             Event::Init => {
@@ -97,12 +93,12 @@ impl<T: PartialEq> Cache<T> {
             }
             Event::Apply((namespace, name, entry)) => {
                 // Somebody may have edited the label that names its job.
-                let job = job_ref(&namespace, &entry.job_name);
+                let job = JobName::new(&namespace, &entry.job_name);
                 let former = state.objects.insert(namespace, name, Arc::new(entry));
                 former.into_iter().chain([job]).collect()
             }
             Event::Delete((namespace, name, entry)) => {
-                let job = job_ref(&namespace, &entry.job_name);
+                let job = JobName::new(&namespace, &entry.job_name);
                 state.objects.remove(&namespace, &name);
                 state.gone.add(&namespace, &name, entry.version);
                 vec![job]
@@ -112,7 +108,7 @@ impl<T: PartialEq> Cache<T> {
 
     /// The objects of a job, by name.
     #[must_use]
-    pub fn of(&self, job: &Job) -> OfJob<T> {
+    pub fn of(&self, job: &JobKey) -> OfJob<T> {
         let state = self.lock();
         state.objects.by_job.get(job).cloned().unwrap_or_default()
     }
@@ -125,7 +121,7 @@ impl<T: PartialEq> Cache<T> {
 
     /// The objects of all jobs.
     #[must_use]
-    pub fn all(&self) -> Vec<(Job, OfJob<T>)> {
+    pub fn all(&self) -> Vec<(JobKey, OfJob<T>)> {
         let state = self.lock();
         let jobs = state.objects.by_job.iter();
         jobs.map(|(job, all)| (job.clone(), Arc::clone(all)))
@@ -155,7 +151,7 @@ impl<T> Default for Objects<T> {
 impl<T: PartialEq> Objects<T> {
     /// The object as it is kept, if it is the same: a list in progress would take as much memory as all that is kept.
     fn shared(&self, namespace: &str, name: &str, entry: Entry<T>) -> Arc<Entry<T>> {
-        let job = (namespace.to_owned(), entry.job_uid.clone());
+        let job = JobKey::new(namespace, &entry.job_uid);
         let kept = self.by_job.get(&job).and_then(|all| all.get(name));
         match kept {
             Some(kept) if **kept == entry => Arc::clone(kept),
@@ -167,19 +163,14 @@ impl<T: PartialEq> Objects<T> {
     fn is_newer(&self, namespace: &str, name: &str, version: u64) -> bool {
         let of = (namespace.to_owned(), name.to_owned());
         let kept = self.jobs.get(&of).and_then(|uid| {
-            let job = (of.0.clone(), uid.clone());
+            let job = JobKey::new(&of.0, uid);
             self.by_job.get(&job)?.get(name)
         });
         kept.is_some_and(|kept| kept.version > version)
     }
 
     /// Keeps an object. Returns the job that it was of before, if that is another one, to wake it.
-    fn insert(
-        &mut self,
-        namespace: String,
-        name: String,
-        entry: Arc<Entry<T>>,
-    ) -> Option<ObjectRef<TrainingJob>> {
+    fn insert(&mut self, namespace: String, name: String, entry: Arc<Entry<T>>) -> Option<JobName> {
         let known = self.jobs.get(&(namespace.clone(), name.clone()));
         let former = match known {
             Some(uid) if *uid == entry.job_uid => None,
@@ -187,7 +178,7 @@ impl<T: PartialEq> Objects<T> {
         };
         let of = (namespace.clone(), name.clone());
         self.jobs.insert(of, entry.job_uid.clone());
-        let job = (namespace, entry.job_uid.clone());
+        let job = JobKey::new(namespace, &entry.job_uid);
         // Copied, without the objects, if somebody is looking at it.
         let of_job = Arc::make_mut(self.by_job.entry(job).or_default());
         of_job.insert(name, entry);
@@ -195,27 +186,23 @@ impl<T: PartialEq> Objects<T> {
     }
 
     /// Forgets an object. Returns the job that it was of.
-    fn remove(&mut self, namespace: &str, name: &str) -> Option<ObjectRef<TrainingJob>> {
+    fn remove(&mut self, namespace: &str, name: &str) -> Option<JobName> {
         let uid = self.jobs.remove(&(namespace.to_owned(), name.to_owned()))?;
-        let job = (namespace.to_owned(), uid);
+        let job = JobKey::new(namespace, uid);
         let of_job = Arc::make_mut(self.by_job.get_mut(&job)?);
         let entry = of_job.remove(name)?;
         if of_job.is_empty() {
             self.by_job.remove(&job);
         }
-        Some(job_ref(namespace, &entry.job_name))
+        Some(JobName::new(namespace, &entry.job_name))
     }
 }
 
-fn wake<T>((job, objects): (&Job, &OfJob<T>)) -> Option<ObjectRef<TrainingJob>> {
+fn wake<T>((job, objects): (&JobKey, &OfJob<T>)) -> Option<JobName> {
     objects
         .values()
         .next()
-        .map(|entry| job_ref(&job.0, &entry.job_name))
-}
-
-fn job_ref(namespace: &str, name: &str) -> ObjectRef<TrainingJob> {
-    ObjectRef::new(name).within(namespace)
+        .map(|entry| JobName::new(&job.namespace, &entry.job_name))
 }
 
 #[cfg(test)]
@@ -235,7 +222,7 @@ mod tests {
     #[test]
     fn a_look_at_a_job_stays_as_it_was_while_events_come() {
         let cache = Cache::default();
-        let job = ("ml".to_owned(), "a".to_owned());
+        let job = JobKey::new("ml", "a");
         cache.take(Event::Apply(of_job("ml", "a")));
         let look = cache.of(&job);
         cache.take(Event::Delete(of_job("ml", "a")));
@@ -259,7 +246,7 @@ mod tests {
             let (namespace, name, entry) = of_job("ml", "a");
             (namespace, name, Entry { version, ..entry })
         };
-        let job = ("ml".to_owned(), "a".to_owned());
+        let job = JobKey::new("ml", "a");
         assert_eq!(cache.take(Event::Apply(event(7))).len(), 1);
         assert!(cache.take(Event::Apply(event(6))).is_empty());
         assert!(cache.take(Event::Delete(event(6))).is_empty());
@@ -276,7 +263,7 @@ mod tests {
         let cache = Cache::default();
         cache.take(Event::Apply(of_job("ml", "a")));
         cache.take(Event::Apply(of_job("other", "a")));
-        let job = |namespace: &str| (namespace.to_owned(), "a".to_owned());
+        let job = |namespace: &str| JobKey::new(namespace, "a");
         let before = [job("ml"), job("other")].map(|job| cache.of(&job));
         let (namespace, name, mut changed) = of_job("other", "a");
         changed.version += 1;
@@ -293,12 +280,12 @@ mod tests {
     #[test]
     fn an_object_whose_label_was_edited_leaves_its_former_job() {
         let cache = Cache::default();
-        let job = |namespace: &str, uid: &str| (namespace.to_owned(), uid.to_owned());
+        let job = |namespace: &str, uid: &str| JobKey::new(namespace, uid);
         cache.take(Event::Apply(of_job("other", "a")));
         cache.take(Event::Apply(of_job("ml", "a")));
         assert_eq!(cache.take(Event::Apply(of_job("ml", "a"))).len(), 1);
         let woken = cache.take(Event::Apply(of_job("ml", "b")));
-        let expected = ["job-a", "job-b"].map(|name| job_ref("ml", name));
+        let expected = ["job-a", "job-b"].map(|name| JobName::new("ml", name));
         assert_eq!(woken, expected, "both look again");
         assert!(cache.of(&job("ml", "a")).is_empty());
         assert_eq!(cache.of(&job("ml", "b")).len(), 1);

@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
-use kube::runtime::reflector::ObjectRef;
-use roundhouse_api::TrainingJob;
 use roundhouse_planner::{Pod, PodPhase};
 
-use crate::watch::cache::{Job, OfJob};
+use crate::job::{JobKey, JobName};
+use crate::watch::cache::OfJob;
 
 pub(crate) mod pull;
 
@@ -38,7 +37,7 @@ impl Default for Terms {
 }
 
 /// The jobs with a doubtful pod, by node.
-type Doubts = BTreeMap<String, Vec<ObjectRef<TrainingJob>>>;
+type Doubts = BTreeMap<String, Vec<JobName>>;
 
 /// What an answer about a node tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +128,7 @@ fn by_turns<'a>(nodes: impl Iterator<Item = &'a String>, doubts: &Doubts) -> Vec
     let mut turns = HashMap::<&str, usize>::new();
     let mut in_turn = |node: &'a String| {
         let jobs = doubts.get(node).into_iter().flatten();
-        let namespaces: BTreeSet<&str> = jobs.filter_map(|job| job.namespace.as_deref()).collect();
+        let namespaces: BTreeSet<&str> = jobs.map(|job| &*job.namespace).collect();
         let turn_of = |namespace: &&str| turns.get(namespace).copied().unwrap_or_default();
         let turn = namespaces.iter().map(turn_of).min().unwrap_or_default();
         for namespace in namespaces {
@@ -156,9 +155,9 @@ fn is_doubtful(pod: &Pod, terms: Terms, now: Timestamp) -> bool {
     waits && since.is_some_and(|since| now.duration_since(since) >= doubt)
 }
 
-fn doubts(pods: &[(Job, OfJob<Pod>)], terms: Terms, now: Timestamp) -> Doubts {
+fn doubts(pods: &[(JobKey, OfJob<Pod>)], terms: Terms, now: Timestamp) -> Doubts {
     let mut doubts = Doubts::new();
-    for ((namespace, _), pods) in pods {
+    for (JobKey { namespace, .. }, pods) in pods {
         let doubtful = pods
             .values()
             .filter(|entry| is_doubtful(&entry.value, terms, now));
@@ -167,7 +166,7 @@ fn doubts(pods: &[(Job, OfJob<Pod>)], terms: Terms, now: Timestamp) -> Doubts {
                 continue;
             };
             let jobs = doubts.entry(node.clone()).or_default();
-            let job = ObjectRef::new(&entry.job_name).within(namespace);
+            let job = JobName::new(namespace, &entry.job_name);
             if !jobs.contains(&job) {
                 jobs.push(job);
             }

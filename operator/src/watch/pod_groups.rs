@@ -5,13 +5,13 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
-use roundhouse_api::{Gang, TrainingJob};
+use roundhouse_api::Gang;
 use roundhouse_planner::{ObservedGroup, PodGroup};
 use tokio::sync::SetOnce;
 
-use crate::watch::cache::{Cache, Entry, Job};
+use crate::job::{JobKey, JobName};
+use crate::watch::cache::{Cache, Entry};
 use crate::watch::projection::Identity;
 
 pub(crate) mod watch;
@@ -45,7 +45,7 @@ pub(crate) struct Kept {
 struct State {
     served: Served,
     /// Jobs to wake when that changes.
-    waiting: HashSet<ObjectRef<TrainingJob>>,
+    waiting: HashSet<JobName>,
 }
 
 /// Whether the API server serves a kind.
@@ -73,7 +73,7 @@ impl Groups {
 
     /// What there is of the job's PodGroup. `None`: nothing is known yet, and the job is woken when it is.
     #[must_use]
-    pub fn observe(&self, gang: Gang, key: &Job, name: &str) -> Option<ObservedGroup> {
+    pub fn observe(&self, gang: Gang, key: &JobKey, name: &str) -> Option<ObservedGroup> {
         let Some(all) = self.of(gang) else {
             return Some(ObservedGroup::Missing);
         };
@@ -85,7 +85,7 @@ impl Groups {
     }
 
     /// The job's PodGroup as it is kept.
-    pub(crate) fn kept(&self, gang: Gang, key: &Job, name: &str) -> Option<Arc<Entry<Kept>>> {
+    pub(crate) fn kept(&self, gang: Gang, key: &JobKey, name: &str) -> Option<Arc<Entry<Kept>>> {
         self.of(gang)?.cache.of(key).get(name).cloned()
     }
 }
@@ -97,10 +97,7 @@ impl OfGang {
     }
 
     /// Takes in an event of the watch. Returns the jobs to wake.
-    pub(crate) fn take(
-        &self,
-        event: Event<(String, String, Entry<Kept>)>,
-    ) -> Vec<ObjectRef<TrainingJob>> {
+    pub(crate) fn take(&self, event: Event<(String, String, Entry<Kept>)>) -> Vec<JobName> {
         let is_filled = matches!(event, Event::InitDone);
         let mut jobs = self.cache.take(event);
         if is_filled {
@@ -110,14 +107,14 @@ impl OfGang {
     }
 
     /// The kind is not served, or may not be read. Returns the jobs to wake.
-    pub(crate) fn is_not_served(&self, words: String) -> Vec<ObjectRef<TrainingJob>> {
+    pub(crate) fn is_not_served(&self, words: String) -> Vec<JobName> {
         let mut jobs = self.change(Served::No(words));
         self.cache.take(Event::Init);
         jobs.extend(self.cache.take(Event::InitDone));
         jobs
     }
 
-    fn change(&self, served: Served) -> Vec<ObjectRef<TrainingJob>> {
+    fn change(&self, served: Served) -> Vec<JobName> {
         let mut state = self.lock();
         if state.served == served {
             return Vec::new();
@@ -126,18 +123,18 @@ impl OfGang {
         state.waiting.drain().collect()
     }
 
-    fn served(&self, key: &Job, name: &str) -> Served {
+    fn served(&self, key: &JobKey, name: &str) -> Served {
         // Only the first job that wants it begins the watch.
         let _ = self.wanted.set(());
         let mut state = self.lock();
         if state.served != Served::Yes {
-            let job = ObjectRef::new(name).within(&key.0);
+            let job = JobName::new(&key.namespace, name);
             state.waiting.insert(job);
         }
         state.served.clone()
     }
 
-    fn observed(&self, key: &Job, name: &str) -> ObservedGroup {
+    fn observed(&self, key: &JobKey, name: &str) -> ObservedGroup {
         let kept = self.cache.of(key);
         let Some(entry) = kept.get(name) else {
             return ObservedGroup::Missing;
@@ -148,7 +145,7 @@ impl OfGang {
             group,
             deleting,
         } = entry.value.clone();
-        if identity.controller.as_ref() != Some(&key.1) {
+        if identity.controller.as_ref() != Some(&key.uid) {
             return if deleting {
                 ObservedGroup::ForeignLeaving
             } else {
@@ -173,8 +170,8 @@ mod tests {
 
     const GANG: Gang = Gang::Volcano;
 
-    fn key() -> Job {
-        ("ml".to_owned(), "job-uid".to_owned())
+    fn key() -> JobKey {
+        JobKey::new("ml", "job-uid")
     }
 
     fn look(groups: &Groups) -> Option<ObservedGroup> {
@@ -214,7 +211,7 @@ mod tests {
         assert!(all.wanted.get().is_none());
         assert_eq!(look(&groups), None, "not asked yet");
         all.wanted().await;
-        let jobs = [ObjectRef::new("digits").within("ml")];
+        let jobs = [JobName::new("ml", "digits")];
         assert_eq!(all.is_not_served("no".to_owned()), jobs);
         let impossible = ObservedGroup::Impossible("no".to_owned());
         assert_eq!(look(&groups), Some(impossible));
@@ -242,7 +239,7 @@ mod tests {
         let found = look(&groups).unwrap();
         assert!(matches!(found, ObservedGroup::Ours { .. }), "{found:?}");
         let woken = all.is_not_served("gone".to_owned());
-        assert_eq!(woken, [ObjectRef::new("digits").within("ml")]);
+        assert_eq!(woken, [JobName::new("ml", "digits")]);
         assert!(groups.kept(GANG, &key(), "digits").is_none());
     }
 

@@ -14,7 +14,7 @@ use kube::runtime::watcher::{Config as WatchConfig, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use roundhouse_contract::labels;
-use roundhouse_planner::JobKey;
+use roundhouse_planner::JobIdentity;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::Sender;
 
@@ -23,6 +23,7 @@ use crate::controller::leaving;
 use crate::controller::observe::version;
 use crate::controller::priority::{Cause, Wake};
 use crate::controller::resources::{network_policy, service};
+use crate::job::{JobKey, JobName};
 use crate::memory::backoff;
 use crate::metrics::labels::Watched;
 use crate::watch::cache::{Cache, Entry};
@@ -94,7 +95,7 @@ pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wak
     while let Some(event) = events.next().await {
         match event {
             Ok(job) => {
-                let job = ObjectRef::from_obj(&job).into_kind_unchecked(());
+                let job = JobName::of(&job.job.metadata);
                 // Closed only when the operator stops.
                 let _ = wake.send(Wake::by_other(job)).await;
             }
@@ -114,16 +115,12 @@ fn is_old(known: &Store<Guarded>, event: &Event<Guarded>) -> bool {
 }
 
 fn note_job(context: &Context, event: &Event<Guarded>) {
-    let named = |job: &Guarded| {
-        let key = (
-            job.namespace().unwrap_or_default(),
-            job.uid().unwrap_or_default(),
-        );
-        (key, job.name_any())
-    };
+    let named = |job: &Guarded| (JobKey::of(&job.job.metadata), job.name_any());
     if let Event::Delete(job) = event {
-        let namespace = job.namespace().unwrap_or_default();
-        context.metrics.queue.forget(&namespace, &job.name_any());
+        context
+            .metrics
+            .queue
+            .forget(&JobName::of(&job.job.metadata));
     }
     context.metrics.jobs.take(match event {
         Event::Apply(job) => Event::Apply(named(job)),
@@ -165,7 +162,7 @@ pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<Wake>) {
 /// Feeds the cache until the operator stops. `deleted` hears of jobs whose policy was deleted.
 pub(crate) async fn watch_network_policies(
     context: Arc<Context>,
-    deleted: Sender<JobKey>,
+    deleted: Sender<JobIdentity>,
     wake: Sender<Wake>,
 ) {
     let api: Api<Bounded<NetworkPolicy>> = scoped(

@@ -25,7 +25,7 @@ pub(crate) fn expire(draft: &mut Draft<'_>) {
         return;
     }
     draft.actions.push(Action::DeleteJob {
-        uid: draft.job.key.uid.clone(),
+        uid: draft.job.identity.uid.clone(),
         resource_version: draft.observed.resource_version.clone(),
     });
 }

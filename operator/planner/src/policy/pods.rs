@@ -41,7 +41,7 @@ pub(super) fn findings(job: &ValidatedJob, allow: &Allow) -> Vec<Finding> {
     if let Some(security) = &pod.security_context {
         all.extend(of_security(security, allow));
     }
-    all.extend(volumes::of_pod(pod, &job.key.namespace, allow));
+    all.extend(volumes::of_pod(pod, &job.identity.namespace, allow));
     let lists = [
         ("initContainers", pod.init_containers.as_deref()),
         ("containers", Some(pod.containers.as_slice())),

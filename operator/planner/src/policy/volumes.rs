@@ -16,7 +16,7 @@ const NAMESPACE: &str = "{namespace}";
 pub(super) fn of_checkpoint(job: &ValidatedJob, allow: &Allow) -> Option<Finding> {
     let path = &job.checkpoint.as_ref()?.volume.host_path.as_ref()?.path;
     let field = "spec.checkpoint.volume.hostPath.path".to_owned();
-    directory(field, path, &job.key.namespace, allow)
+    directory(field, path, &job.identity.namespace, allow)
 }
 
 /// What the volumes of a pod reach and may not.

@@ -10,22 +10,22 @@ use roundhouse_contract::ExpectedDevice;
 
 use crate::program::Program;
 
-/// Which job.
+/// The parts of a job's metadata that its objects refer to: labels, owner references, names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct JobKey {
-    /// Its namespace.
+pub struct JobIdentity {
+    /// `metadata.namespace` of the job.
     pub namespace: String,
-    /// Its name.
+    /// `metadata.name` of the job.
     pub name: String,
-    /// Its UID; a job of the same name later has another.
+    /// `metadata.uid` of the job. A later job of the same name has another UID.
     pub uid: String,
 }
 
 /// A job that can be run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValidatedJob {
-    /// Which.
-    pub key: JobKey,
+    /// Namespace, name and UID of the job.
+    pub identity: JobIdentity,
     /// `metadata.generation`.
     pub generation: i64,
     /// Whether it has a deletion timestamp.

@@ -86,7 +86,7 @@ pub(crate) fn postponed(draft: &Draft<'_>) -> Option<(Duration, String)> {
     let Repair::Later(left) = draft.observed.group_writes.deleted else {
         return None;
     };
-    let name = names::pod_group(&draft.job.key.name);
+    let name = names::pod_group(&draft.job.identity.name);
     Some((left, format!("PodGroup {name} {DELETED_AGAIN}")))
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn keep(draft: &mut Draft<'_>) {
         | ObservedGroup::Foreign
         | ObservedGroup::ForeignLeaving => return,
     };
-    let name = names::pod_group(&draft.job.key.name);
+    let name = names::pod_group(&draft.job.identity.name);
     let gang = draft.job.scheduling.gang;
     let action = Action::ApplyPodGroup { gang, group, uid };
     repair(

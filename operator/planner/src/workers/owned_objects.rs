@@ -74,7 +74,7 @@ pub(crate) fn barrier(draft: &Draft<'_>) -> Option<Barrier> {
 /// An object of somebody else has the name of the job's Service, NetworkPolicy or PodGroup. (A pod of somebody else is no
 /// obstacle: the worker takes its next attempt.)
 fn name_taken_by(draft: &Draft<'_>) -> Option<String> {
-    let name = names::service(&draft.job.key.name);
+    let name = names::service(&draft.job.identity.name);
     let observed = draft.observed;
     let is_foreign = |presence| presence == Presence::Foreign;
     let service = is_foreign(observed.service).then(|| format!("Service {name}"));
@@ -161,7 +161,7 @@ fn keep(
     make: Action,
     rebuild: impl FnOnce(u64) -> Action,
 ) {
-    let object = || format!("{kind} {}", names::service(&draft.job.key.name));
+    let object = || format!("{kind} {}", names::service(&draft.job.identity.name));
     match presence {
         Presence::Ours | Presence::Foreign => {}
         Presence::Missing => draft.actions.push(make),
@@ -270,7 +270,7 @@ fn names_in_use<'a>(draft: &Draft<'a>) -> HashSet<&'a str> {
 fn next_attempt(draft: &Draft<'_>, index: u32, in_use: &HashSet<&str>) -> u32 {
     let highest = draft.members.attempts.get(&index);
     let first = highest.map_or(0, |highest| highest.wrapping_add(1));
-    let job = &draft.job.key.name;
+    let job = &draft.job.identity.name;
     let is_free = |attempt: &u32| !in_use.contains(&*names::worker_pod(job, index, *attempt));
     (first..=u32::MAX).find(is_free).unwrap_or(first)
 }

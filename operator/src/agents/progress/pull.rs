@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
-use roundhouse_api::TrainingJob;
 use roundhouse_contract::{Formed, Progress as Steps, Told, ports};
 use tokio::sync::mpsc::Sender;
 use tokio::time::MissedTickBehavior;
@@ -14,7 +13,7 @@ use crate::agents::client::polls::Polls;
 use crate::agents::progress::Progress;
 use crate::controller::context::Context;
 use crate::controller::priority::Wake;
-use crate::watch::cache::Job;
+use crate::job::{JobKey, JobName};
 use roundhouse_api::unreadable::Guarded;
 
 /// Between two looks at who is to be asked.
@@ -25,9 +24,9 @@ pub(crate) async fn pull(context: Arc<Context>, wake: Sender<Wake>, jobs: Store<
     let mut questions = Polls::new();
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let exists = |(_, uid): &Job, job: ObjectRef<TrainingJob>| {
-        let found = jobs.get(&job.into_kind_unchecked(()));
-        found.is_some_and(|found| found.uid().as_ref() == Some(uid))
+    let exists = |key: &JobKey, JobName { namespace, name }: &JobName| {
+        let found = jobs.get(&ObjectRef::new(name).within(namespace));
+        found.is_some_and(|found| found.uid().as_ref() == Some(&key.uid))
     };
     loop {
         tokio::select! {
@@ -47,11 +46,11 @@ pub(crate) async fn pull(context: Arc<Context>, wake: Sender<Wake>, jobs: Store<
 }
 
 /// Takes in an answer; returns the job to wake, if it is to be looked at now.
-fn hear(progress: &Progress, job: &Job, answer: &[u8]) -> Option<ObjectRef<TrainingJob>> {
+fn hear(progress: &Progress, job: &JobKey, answer: &[u8]) -> Option<JobName> {
     let now = Instant::now();
     if let Ok(told) = serde_json::from_slice::<Told<Steps>>(answer) {
-        return progress.hear(job, told.of(&job.1)?, now);
+        return progress.hear(job, told.of(&job.uid)?, now);
     }
     let told: Told<Formed> = serde_json::from_slice(answer).ok()?;
-    progress.hear_formed(job, told.of(&job.1)?.formed, now)
+    progress.hear_formed(job, told.of(&job.uid)?.formed, now)
 }

@@ -1,11 +1,11 @@
 use super::*;
 
-fn key() -> Job {
-    ("ml".to_owned(), "uid".to_owned())
+fn key() -> JobKey {
+    JobKey::new("ml", "uid")
 }
 
 fn follow(progress: &Progress, address: &str, now: Instant) {
-    let job = ObjectRef::new("digits").within("ml");
+    let job = JobName::new("ml", "digits");
     progress.follow_at(&key(), job, (address.to_owned(), 1), None, now);
 }
 
@@ -21,7 +21,7 @@ fn seconds(seconds: u64) -> Duration {
 
 /// How often the job is asked in so many seconds, and when they are over.
 fn asked(progress: &Progress, from: Instant, num_seconds: u64) -> (usize, Instant) {
-    let exists = |_: &Job, _: ObjectRef<TrainingJob>| true;
+    let exists = |_: &JobKey, _: &JobName| true;
     let times = (0..num_seconds).map(|second| from + seconds(second));
     let num_asked = times.map(|now| progress.questions(exists, now).len()).sum();
     (num_asked, from + seconds(num_seconds))
@@ -129,7 +129,7 @@ fn a_job_is_woken_by_the_age_of_what_its_status_shows() {
         woken.is_some()
     };
     let shown = |second: u64| {
-        let job = ObjectRef::new("digits").within("ml");
+        let job = JobName::new("ml", "digits");
         let (first, at) = (("10.0.0.1".to_owned(), 1), now + seconds(second));
         progress.follow_at(&key(), job, first, Some(at), at);
     };
@@ -148,7 +148,7 @@ fn a_job_is_woken_by_the_age_of_what_its_status_shows() {
 #[test]
 fn a_job_is_asked_when_its_status_is_due() {
     let (progress, now) = followed("10.0.0.1");
-    let exists = |_: &Job, _: ObjectRef<TrainingJob>| true;
+    let exists = |_: &JobKey, _: &JobName| true;
     let asks = |millis: u64| {
         let asked = progress.questions(exists, now + Duration::from_millis(millis));
         !asked.is_empty()
@@ -161,18 +161,15 @@ fn a_job_is_asked_when_its_status_is_due() {
 #[test]
 fn whether_a_generation_has_formed_is_asked_soon_although_many_jobs_train() {
     let (progress, now) = followed("10.0.0.1");
-    let job = ObjectRef::new("digits").within("ml");
+    let job = JobName::new("ml", "digits");
     let follow = |uid: &str, generation, now| {
-        let (key, first) = (
-            ("ml".to_owned(), uid.to_owned()),
-            ("10.0.0.1".to_owned(), generation),
-        );
+        let (key, first) = (JobKey::new("ml", uid), ("10.0.0.1".to_owned(), generation));
         progress.follow_at(&key, job.clone(), first, None, now);
     };
     for other in 0..5_000 {
         follow(&format!("other-{other}"), 1, now);
     }
-    let exists = |_: &Job, _: ObjectRef<TrainingJob>| true;
+    let exists = |_: &JobKey, _: &JobName| true;
     let times = |from: Instant| {
         let is_asked = |second: &u64| {
             let asked = progress.questions(exists, from + seconds(*second));

@@ -14,11 +14,11 @@ use crate::controller::context::Context;
 use crate::controller::observe::version;
 use crate::controller::resources::{Child, metadata};
 use crate::controller::slow_writes::Answer;
+use crate::job::JobKey;
 use crate::memory::expectations::Written;
 use crate::memory::repairs::Drift;
 use crate::runtime::api::calls::{call_within, patch_params};
 use crate::runtime::api::metadata::OfKind;
-use crate::watch::cache::Job;
 use crate::watch::pod_group_kinds::{GroupKind, coscheduling, kubernetes, volcano};
 
 impl Child for coscheduling::PodGroup {}
@@ -42,7 +42,7 @@ pub(super) async fn keep(
 
 /// Deletes the PodGroup with this UID.
 pub(super) async fn remove(step: Step<'_>, gang: Gang, uid: &str) -> Answer {
-    let (name, what) = (names::pod_group(&step.job.key.name), Written::PodGroup);
+    let (name, what) = (names::pod_group(&step.job.identity.name), Written::PodGroup);
     let observed = preconditions(uid, None);
     step.context.repairs.group_removed(step.key);
     match gang {
@@ -63,16 +63,16 @@ pub(super) async fn remove(step: Step<'_>, gang: Gang, uid: &str) -> Answer {
 }
 
 async fn put<K: GroupKind + Child>(step: Step<'_>, group: &PodGroup, uid: Option<&str>) -> Answer {
-    let name = names::pod_group(&step.job.key.name);
-    let object = K::build(metadata(&step.job.key, name.clone()), group);
+    let name = names::pod_group(&step.job.identity.name);
+    let object = K::build(metadata(&step.job.identity, name.clone()), group);
     let Some(uid) = uid else {
         return step.create(object, Written::PodGroup).await;
     };
     let wanted = group.clone();
     let said = serde_json::to_value(&object).map_err(kube::Error::SerdeError)?;
     let patch = json!({"metadata": {"uid": uid}, "spec": said["spec"]});
-    let change = |context: Arc<Context>, key: Job, deadline| async move {
-        let groups = OfKind::namespaced::<K>(&context.client, &key.0);
+    let change = |context: Arc<Context>, key: JobKey, deadline| async move {
+        let groups = OfKind::namespaced::<K>(&context.client, &key.namespace);
         let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
         let request = || groups.patch(&name, &parameters, &patch);
         let written = call_within(deadline, request).await?;

@@ -13,7 +13,6 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::api::Preconditions;
-use kube::runtime::reflector::ObjectRef;
 use roundhouse_api::Gang;
 use roundhouse_contract::{BuiltFrom, Membership, earlier, gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
@@ -28,8 +27,8 @@ use crate::controller::error::{CallError, Error};
 use crate::controller::resources::worker::grouped::GroupedPod;
 use crate::controller::resources::{Child, network_policy, service, worker};
 use crate::controller::slow_writes::{Answer, Write};
+use crate::job::{JobKey, JobName};
 use crate::memory::expectations::Written;
-use crate::watch::cache::Job;
 use crate::watch::topology::learn::references;
 
 pub(super) const fn name(action: &Action) -> &'static str {
@@ -70,14 +69,14 @@ pub(super) const fn is_making(action: &Action) -> bool {
 #[derive(Clone, Copy)]
 pub(super) struct Step<'a> {
     pub(super) context: &'a Arc<Context>,
-    pub(super) key: &'a Job,
+    pub(super) key: &'a JobKey,
     pub(super) job: &'a ValidatedJob,
     pub(super) action: &'a Action,
 }
 
 impl Step<'_> {
     pub(super) async fn run(self) -> Result<(), Error> {
-        let job = &self.job.key;
+        let job = &self.job.identity;
         let scrapers = &self.context.settings.worker_metrics_from;
         let answer = match self.action {
             Action::CreateService => {
@@ -158,7 +157,7 @@ impl Step<'_> {
                 let name = &job.name;
                 tracing::info!(job = %name, "deleting the job: its ttlSecondsAfterFinished are over");
                 let which = (name.clone(), uid.clone(), resource_version.clone());
-                let deletion = |context: Arc<Context>, key: Job, deadline| async move {
+                let deletion = |context: Arc<Context>, key: JobKey, deadline| async move {
                     delete_job(&context, &key, which, deadline).await
                 };
                 self.change(Written::Status, 0, deletion).await
@@ -204,7 +203,7 @@ impl Step<'_> {
         let written = Written::Pod(pod.name_any());
         match self.job.scheduling.gang {
             Gang::Kubernetes => {
-                let pod = GroupedPod::of(&self.job.key, pod);
+                let pod = GroupedPod::of(&self.job.identity, pod);
                 self.create(pod, written).await
             }
             Gang::None | Gang::Coscheduling | Gang::Volcano => self.create(pod, written).await,
@@ -214,7 +213,7 @@ impl Step<'_> {
     /// Creates an object.
     pub(super) async fn create<K: Child>(self, object: K, written: Written) -> Answer {
         let write = self.write(true, written.clone(), 0);
-        let creation = |context: Arc<Context>, key: Job, deadline| async move {
+        let creation = |context: Arc<Context>, key: JobKey, deadline| async move {
             create(&context, &key, &object, written, deadline).await
         };
         self.call(write, creation).await
@@ -225,7 +224,7 @@ impl Step<'_> {
         self,
         object: Written,
         content_version: u64,
-        call: impl FnOnce(Arc<Context>, Job, Duration) -> F,
+        call: impl FnOnce(Arc<Context>, JobKey, Duration) -> F,
     ) -> Answer
     where
         F: Future<Output = Answer> + Send + 'static,
@@ -242,7 +241,7 @@ impl Step<'_> {
         written: Written,
     ) -> Answer {
         let (name, object) = (name.to_owned(), written.clone());
-        let deletion = |context: Arc<Context>, key: Job, deadline| async move {
+        let deletion = |context: Arc<Context>, key: JobKey, deadline| async move {
             delete::<K>(&context, &key, (&name, observed), written, deadline).await
         };
         self.change(object, 0, deletion).await
@@ -251,7 +250,7 @@ impl Step<'_> {
     /// Makes an object of ours what it was.
     async fn repair<K: Child>(self, object: K, written: Written, version: u64) -> Answer {
         let (action, what) = (name(self.action), written.clone());
-        let call = move |context: Arc<Context>, key: Job, deadline| async move {
+        let call = move |context: Arc<Context>, key: JobKey, deadline| async move {
             let which = (written, version);
             repair(&context, &key, action, object, which, deadline).await
         };
@@ -262,7 +261,7 @@ impl Step<'_> {
     async fn patch_metadata(self, pod: &str, content_version: u64, patch: Value) -> Answer {
         let pod = pod.to_owned();
         let what = Written::Pod(pod.clone());
-        let call = |context: Arc<Context>, key: Job, deadline| async move {
+        let call = |context: Arc<Context>, key: JobKey, deadline| async move {
             patch_metadata(&context, &key, &pod, &patch, deadline).await
         };
         self.change(what, content_version, call).await
@@ -281,12 +280,12 @@ impl Step<'_> {
     async fn call<F>(
         self,
         write: Write,
-        call: impl FnOnce(Arc<Context>, Job, Duration) -> F,
+        call: impl FnOnce(Arc<Context>, JobKey, Duration) -> F,
     ) -> Result<(), CallError>
     where
         F: Future<Output = Answer> + Send + 'static,
     {
-        let wake = ObjectRef::new(&self.job.key.name).within(&self.key.0);
+        let wake = JobName::new(&self.key.namespace, &self.job.identity.name);
         let counted = |deadline| {
             let (action, context) = (write.action, Arc::clone(self.context));
             let call = call(Arc::clone(self.context), self.key.clone(), deadline);

@@ -14,22 +14,22 @@ use crate::controller::context::Context;
 use crate::controller::error::CallError;
 use crate::controller::observe::version;
 use crate::controller::resources::Child;
+use crate::job::JobKey;
 use crate::memory::expectations::Written;
 use crate::memory::repairs::Drift;
 use crate::runtime::api::calls::{call, call_within, patch_params, post_params};
 use crate::runtime::api::metadata::OfKind;
-use crate::watch::cache::Job;
 use crate::watch::projection;
 use roundhouse_api::unreadable::Guarded;
 
 pub(super) async fn create<K: Child>(
     context: &Context,
-    key: &Job,
+    key: &JobKey,
     object: &K,
     written: Written,
     deadline: Duration,
 ) -> Result<(), CallError> {
-    let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
+    let api: Api<K> = Api::namespaced(context.client.clone(), &key.namespace);
     let parameters = post_params();
     let result = call_within(deadline, || api.create(&parameters, object)).await;
     match result {
@@ -46,10 +46,10 @@ pub(super) async fn create<K: Child>(
         }
         Err(error) if error.code() == Some(409) && error.is_look_again() => {
             let name = object.name_any();
-            let all = OfKind::namespaced::<K>(&context.client, &key.0);
+            let all = OfKind::namespaced::<K>(&context.client, &key.namespace);
             let other = call(|| all.get(&name)).await?;
             // One that lost our labels is not watched: it counts as a stranger's, or this would never end.
-            if !projection::is_child(&other, &key.1) {
+            if !projection::is_child(&other, &key.uid) {
                 context
                     .taken_names
                     .insert(key, format!("{} {name}", K::kind(&())));
@@ -63,7 +63,7 @@ pub(super) async fn create<K: Child>(
 /// Makes an object of ours what it was, unless it has changed since it was observed. What others added to it stays.
 pub(super) async fn repair<K: Child>(
     context: &Context,
-    key: &Job,
+    key: &JobKey,
     action: &'static str,
     mut object: K,
     (written, observed): (Written, u64),
@@ -72,7 +72,7 @@ pub(super) async fn repair<K: Child>(
     let name = object.name_any();
     tracing::info!(job = %name, action, "it is not what was made");
     object.meta_mut().resource_version = Some(observed.to_string());
-    let api: Api<K> = Api::namespaced(context.client.clone(), &key.0);
+    let api: Api<K> = Api::namespaced(context.client.clone(), &key.namespace);
     let parameters = PatchParams::apply(labels::FIELD_MANAGER).force();
     let patch = Patch::Apply(&object);
     let answer = call_within(deadline, || api.patch(&name, &parameters, &patch)).await;
@@ -88,12 +88,12 @@ pub(super) async fn repair<K: Child>(
 /// Gives a pod annotations or labels.
 pub(super) async fn patch_metadata(
     context: &Context,
-    key: &Job,
+    key: &JobKey,
     pod: &str,
     patch: &Value,
     deadline: Duration,
 ) -> Result<(), CallError> {
-    let pods = OfKind::namespaced::<Pod>(&context.client, &key.0);
+    let pods = OfKind::namespaced::<Pod>(&context.client, &key.namespace);
     let (parameters, wanted) = (patch_params(), Patch::Merge(patch));
     let request = || pods.patch(pod, &parameters, &wanted);
     let written = call_within(deadline, request).await?;
@@ -145,12 +145,12 @@ pub(super) fn preconditions(uid: &str, resource_version: Option<&str>) -> Precon
 /// Deletes the object of this name, if it is still the one that was observed.
 pub(super) async fn delete<K: Child>(
     context: &Context,
-    key: &Job,
+    key: &JobKey,
     (name, observed): (&str, Preconditions),
     written: Written,
     deadline: Duration,
 ) -> Result<(), CallError> {
-    let all = OfKind::namespaced::<K>(&context.client, &key.0);
+    let all = OfKind::namespaced::<K>(&context.client, &key.namespace);
     let parameters = DeleteParams {
         preconditions: Some(observed),
         ..DeleteParams::default()
@@ -170,11 +170,11 @@ pub(super) async fn delete<K: Child>(
 /// what it owns is gone.
 pub(super) async fn delete_job(
     context: &Context,
-    key: &Job,
+    key: &JobKey,
     (name, uid, resource_version): (String, String, String),
     deadline: Duration,
 ) -> Result<(), CallError> {
-    let jobs: Api<Guarded> = Api::namespaced(context.client.clone(), &key.0);
+    let jobs: Api<Guarded> = Api::namespaced(context.client.clone(), &key.namespace);
     let parameters = DeleteParams {
         preconditions: Some(preconditions(&uid, Some(&resource_version))),
         propagation_policy: Some(PropagationPolicy::Foreground),

@@ -83,7 +83,7 @@ fn the_pods_that_own_a_policy_are_few_and_rank_0_is_one_of_them() {
 
 #[test]
 fn the_policy_of_workers_that_leave_has_the_rules_of_their_job_and_only_pods_own_it() {
-    let job = JobKey {
+    let job = JobIdentity {
         namespace: "ml".to_owned(),
         name: "digits".to_owned(),
         uid: "0a1b2c3d-4e5f".to_owned(),

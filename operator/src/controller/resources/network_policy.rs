@@ -14,7 +14,7 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use roundhouse_contract::{names, ports};
-use roundhouse_planner::JobKey;
+use roundhouse_planner::JobIdentity;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ fn as_kept(peer: &mut NetworkPolicyPeer) {
 
 /// Builds it.
 #[must_use]
-pub fn build(job: &JobKey, scrapers: &Peers) -> NetworkPolicy {
+pub fn build(job: &JobIdentity, scrapers: &Peers) -> NetworkPolicy {
     let members = LabelSelector {
         match_labels: Some(selector(job)),
         ..LabelSelector::default()
@@ -110,7 +110,11 @@ pub fn build(job: &JobKey, scrapers: &Peers) -> NetworkPolicy {
 /// Builds that of workers that leave: the same rules, for as long as one of these pods is there. Kubernetes deletes it with the last
 /// one, whether an operator runs or not.
 #[must_use]
-pub fn build_leaving(job: &JobKey, scrapers: &Peers, pods: &[(String, String)]) -> NetworkPolicy {
+pub fn build_leaving(
+    job: &JobIdentity,
+    scrapers: &Peers,
+    pods: &[(String, String)],
+) -> NetworkPolicy {
     let mut policy = build(job, scrapers);
     policy.metadata.name = Some(names::leaving_policy(&job.name, &job.uid));
     let owners = pods.iter().map(|(name, uid)| OwnerReference {
@@ -165,7 +169,7 @@ mod tests {
         let everywhere = r#"[{"namespaceSelector": {}}]"#;
         let empty = r#"[{"namespaceSelector": {"matchLabels": {}, "matchExpressions": []}, "podSelector": null}]"#;
         assert_eq!(Peers::from_str(empty), Peers::from_str(everywhere));
-        let job = JobKey {
+        let job = JobIdentity {
             namespace: "ml".to_owned(),
             name: "digits".to_owned(),
             uid: "u".to_owned(),

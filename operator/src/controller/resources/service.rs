@@ -3,13 +3,13 @@
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use roundhouse_contract::{names, ports};
-use roundhouse_planner::JobKey;
+use roundhouse_planner::JobIdentity;
 
 use super::{has_labels, job_of, metadata, selector};
 
 /// Builds it.
 #[must_use]
-pub fn build(job: &JobKey) -> Service {
+pub fn build(job: &JobIdentity) -> Service {
     let port = |name: &str, port: u16| ServicePort {
         name: Some(name.to_owned()),
         port: port.into(),

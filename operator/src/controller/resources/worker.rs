@@ -89,8 +89,8 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
 /// Name, labels and annotations. The template's own stay, unless they have the names of ours.
 fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_json::Error> {
     let Place { index, attempt, .. } = place;
-    let name = &job.key.name;
-    let mut meta = metadata(&job.key, names::worker_pod(name, index, attempt));
+    let name = &job.identity.name;
+    let mut meta = metadata(&job.identity, names::worker_pod(name, index, attempt));
     let theirs = job.template.metadata.clone().unwrap_or_default();
     let mut all_labels = theirs.labels.unwrap_or_default();
     all_labels.append(meta.labels.get_or_insert_default());
@@ -138,8 +138,8 @@ fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_j
 
 /// What belongs to the pod. The template's word counts where it may have one.
 fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
-    spec.hostname = Some(names::worker_host(&job.key.name, place.index));
-    spec.subdomain = Some(names::service(&job.key.name));
+    spec.hostname = Some(names::worker_host(&job.identity.name, place.index));
+    spec.subdomain = Some(names::service(&job.identity.name));
     spec.restart_policy = Some("OnFailure".to_owned());
     spec.automount_service_account_token.get_or_insert(false);
     spec.enable_service_links.get_or_insert(false);

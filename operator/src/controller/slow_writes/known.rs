@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use super::{Answer, Write};
 use crate::controller::error::CallError;
+use crate::job::JobKey;
 use crate::runtime::api::calls::CREATE_DEADLINE;
-use crate::watch::cache::Job;
 
 /// From then on an error that nobody has asked for is not wanted any more, and nothing is known of how long writes take.
 const FORGOTTEN: Duration = CREATE_DEADLINE.saturating_mul(2);
 
 /// Writes of one job and action: they meet the same webhooks.
-type Kind = (Job, &'static str);
+type Kind = (JobKey, &'static str);
 
 #[derive(Debug, Default)]
 pub(super) struct Known {
@@ -54,7 +54,7 @@ impl Known {
 
     pub(super) fn is_slow_and_sure(
         &mut self,
-        job: &Job,
+        job: &JobKey,
         action: &'static str,
         now: Instant,
     ) -> bool {

@@ -9,12 +9,12 @@ fn slow_writes() -> (SlowWrites, Receiver<Wake>) {
     (SlowWrites::new(wake), wakes)
 }
 
-fn job() -> Job {
-    ("ml".to_owned(), "uid".to_owned())
+fn job() -> JobKey {
+    JobKey::new("ml", "uid")
 }
 
-fn wake() -> ObjectRef<TrainingJob> {
-    ObjectRef::new("digits").within("ml")
+fn wake() -> JobName {
+    JobName::new("ml", "digits")
 }
 
 fn write(action: &'static str, pod: &str) -> Write {

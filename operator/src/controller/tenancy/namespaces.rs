@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
@@ -13,6 +12,7 @@ use tokio::sync::mpsc::Sender;
 
 use crate::controller::context::Context;
 use crate::controller::priority::Wake;
+use crate::job::JobName;
 use crate::memory::backoff;
 use crate::metrics::labels::Watched;
 use crate::watch::projection::bounded::Bounded;
@@ -105,7 +105,7 @@ pub(crate) async fn watch_namespaces(context: Arc<Context>, wake: Sender<Wake>) 
         for namespace in changed {
             for job in context.policies.jobs_of(&namespace) {
                 // Closed only when the operator stops.
-                let _ = wake.send(Wake::by_other(ObjectRef::from_obj(&job))).await;
+                let _ = wake.send(Wake::by_other(JobName::of(&job.metadata))).await;
             }
         }
     }

@@ -8,7 +8,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, IntCounterVec, IntGaugeVec, Opts};
 
 use super::record::Record;
-use crate::watch::cache::Job;
+use crate::job::JobKey;
 
 /// One field per metric.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Series {
     }
 
     /// The series of these jobs at this moment, and of no others.
-    pub(super) fn of(&self, records: &HashMap<Job, Record>, now: Instant) -> Vec<MetricFamily> {
+    pub(super) fn of(&self, records: &HashMap<JobKey, Record>, now: Instant) -> Vec<MetricFamily> {
         self.jobs.reset();
         self.incidents.reset();
         self.avoided.reset();

@@ -14,12 +14,12 @@ struct Told {
     clock: ManualClock,
 }
 
-fn key() -> Job {
-    ("ml".to_owned(), "job-uid".to_owned())
+fn key() -> JobKey {
+    JobKey::new("ml", "job-uid")
 }
 
 /// The job of a world, as the watch tells of it.
-fn watched() -> (Job, String) {
+fn watched() -> (JobKey, String) {
     (key(), "digits".to_owned())
 }
 

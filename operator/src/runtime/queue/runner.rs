@@ -11,37 +11,38 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
-use crate::runtime::queue::work_queue::{Lane, Name, WorkQueue};
+use crate::job::JobName;
+use crate::runtime::queue::work_queue::{Lane, WorkQueue};
 
 /// What is known of the jobs that are to be worked on.
 struct Dispatch {
     fair: WorkQueue,
     timers: Timers,
-    steps: JoinSet<(Name, Option<Duration>)>,
+    steps: JoinSet<(JobName, Option<Duration>)>,
 }
 
 /// Jobs that are to be looked at later, even if nothing changes: each once.
 #[derive(Default)]
 struct Timers {
-    queue: DelayQueue<Name>,
-    keys: HashMap<Name, Key>,
+    queue: DelayQueue<JobName>,
+    keys: HashMap<JobName, Key>,
 }
 
 impl Timers {
-    fn set(&mut self, job: &Name, after: Duration) {
+    fn set(&mut self, job: &JobName, after: Duration) {
         self.clear(job);
         let key = self.queue.insert(job.clone(), after.min(LONGEST));
         self.keys.insert(job.clone(), key);
     }
 
-    fn clear(&mut self, job: &Name) {
+    fn clear(&mut self, job: &JobName) {
         if let Some(key) = self.keys.remove(job) {
             self.queue.remove(&key);
         }
     }
 
     /// The next job whose time has come; none while there is no timer.
-    async fn next(&mut self) -> Option<Name> {
+    async fn next(&mut self) -> Option<JobName> {
         let due = poll_fn(|context| self.queue.poll_expired(context)).await?;
         let job = due.into_inner();
         self.keys.remove(&job);
@@ -59,11 +60,11 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// A step did. It is for the caller to turn panics of a job into its errors.
 pub async fn dispatch<F>(
     num_slots: usize,
-    wakes: impl Stream<Item = (Name, Lane)>,
+    wakes: impl Stream<Item = (JobName, Lane)>,
     ready: impl Future<Output = ()>,
     stop: impl Future<Output = ()>,
-    lane: impl Fn(&Name) -> Lane,
-    work: impl Fn(Name) -> F,
+    lane: impl Fn(&JobName) -> Lane,
+    work: impl Fn(JobName) -> F,
 ) where
     F: Future<Output = Option<Duration>> + Send + 'static,
 {
@@ -96,7 +97,7 @@ pub async fn dispatch<F>(
 
 impl Dispatch {
     /// Begins a step of each job for which there is a slot.
-    fn begin<F>(&mut self, work: impl Fn(Name) -> F)
+    fn begin<F>(&mut self, work: impl Fn(JobName) -> F)
     where
         F: Future<Output = Option<Duration>> + Send + 'static,
     {
@@ -107,7 +108,7 @@ impl Dispatch {
         }
     }
 
-    fn end(&mut self, ended: Result<(Name, Option<Duration>), JoinError>) {
+    fn end(&mut self, ended: Result<(JobName, Option<Duration>), JoinError>) {
         match ended {
             Ok((job, after)) => {
                 self.fair.done(&job);

@@ -8,8 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// A job: its namespace and name.
-pub type Name = (String, String);
+use crate::job::JobName;
 
 /// What is worked on first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,8 +34,8 @@ pub struct WorkQueue {
     num_slots: usize,
     lines: [Line; 3],
     /// The lane of each job that waits.
-    waiting: HashMap<Name, Lane>,
-    running: HashMap<Name, Running>,
+    waiting: HashMap<JobName, Lane>,
+    running: HashMap<JobName, Running>,
     /// How many slots were given.
     num_given: u64,
 }
@@ -53,7 +52,7 @@ struct Running {
 struct Line {
     /// Namespaces in the order of their turns.
     turns: VecDeque<String>,
-    jobs: HashMap<String, VecDeque<Name>>,
+    jobs: HashMap<String, VecDeque<JobName>>,
 }
 
 impl WorkQueue {
@@ -70,7 +69,7 @@ impl WorkQueue {
     }
 
     /// A job is to be worked on. It keeps its place if it waits in this lane, or in a better one.
-    pub fn add(&mut self, job: Name, lane: Lane) {
+    pub fn add(&mut self, job: JobName, lane: Lane) {
         if let Some(running) = self.running.get_mut(&job) {
             running.again = Some(running.again.map_or(lane, |other| other.min(lane)));
             return;
@@ -85,7 +84,7 @@ impl WorkQueue {
     }
 
     /// The job to work on now, if there is a slot for one. It holds the slot until it is [done](Self::done).
-    pub fn begin(&mut self) -> Option<Name> {
+    pub fn begin(&mut self) -> Option<JobName> {
         if self.running.len() >= self.num_slots {
             return None;
         }
@@ -105,14 +104,14 @@ impl WorkQueue {
     }
 
     /// A job is not worked on any more.
-    pub fn done(&mut self, job: &Name) {
+    pub fn done(&mut self, job: &JobName) {
         let running = self.running.remove(job);
         if let Some(lane) = running.and_then(|running| running.again) {
             self.add(job.clone(), lane);
         }
     }
 
-    fn take(&mut self, lane: Lane) -> Option<Name> {
+    fn take(&mut self, lane: Lane) -> Option<JobName> {
         let most = self.num_slots - self.num_slots / KEPT;
         let is_incident = |running: &&Running| running.lane == Lane::Incident;
         let num_others = self.running.len() - self.running.values().filter(is_incident).count();
@@ -120,8 +119,8 @@ impl WorkQueue {
             return None;
         }
         let mut held = HashMap::<&str, usize>::new();
-        for (namespace, _) in self.running.keys() {
-            *held.entry(namespace).or_default() += 1;
+        for job in self.running.keys() {
+            *held.entry(&job.namespace).or_default() += 1;
         }
         let held = |namespace: &String| held.get(namespace.as_str()).copied().unwrap_or(0);
         let waiting = &mut self.lines[lane as usize];
@@ -133,16 +132,16 @@ impl WorkQueue {
 }
 
 impl Line {
-    fn push(&mut self, job: Name) {
-        let jobs = self.jobs.entry(job.0.clone()).or_insert_with(|| {
-            self.turns.push_back(job.0.clone());
+    fn push(&mut self, job: JobName) {
+        let jobs = self.jobs.entry(job.namespace.clone()).or_insert_with(|| {
+            self.turns.push_back(job.namespace.clone());
             VecDeque::new()
         });
         jobs.push_back(job);
     }
 
     /// The first job of the namespace whose turn this is. The namespace goes to the end.
-    fn pop(&mut self, turn: usize) -> Option<Name> {
+    fn pop(&mut self, turn: usize) -> Option<JobName> {
         let namespace = self.turns.remove(turn)?;
         let jobs = self.jobs.get_mut(&namespace)?;
         let job = jobs.pop_front();
@@ -154,14 +153,14 @@ impl Line {
         job
     }
 
-    fn remove(&mut self, job: &Name) {
-        let Some(jobs) = self.jobs.get_mut(&job.0) else {
+    fn remove(&mut self, job: &JobName) {
+        let Some(jobs) = self.jobs.get_mut(&job.namespace) else {
             return;
         };
         jobs.retain(|other| other != job);
         if jobs.is_empty() {
-            self.jobs.remove(&job.0);
-            self.turns.retain(|namespace| *namespace != job.0);
+            self.jobs.remove(&job.namespace);
+            self.turns.retain(|namespace| *namespace != job.namespace);
         }
     }
 }

@@ -88,7 +88,7 @@ fn only_nodes_of_doubtful_pods_are_asked_for_and_each_once_for_all_jobs() {
         node: None,
         ..preparing("n3")
     };
-    let of = |namespace: &str| (namespace.to_owned(), "uid".to_owned());
+    let of = |namespace: &str| JobKey::new(namespace, "uid");
     let all = [
         (
             of("a"),
@@ -104,7 +104,7 @@ fn only_nodes_of_doubtful_pods_are_asked_for_and_each_once_for_all_jobs() {
         ),
     ];
     let doubts = doubts(&all, TERMS, at(100));
-    let jobs = ["a", "b"].map(|namespace| ObjectRef::new("digits").within(namespace));
+    let jobs = ["a", "b"].map(|namespace| JobName::new(namespace, "digits"));
     assert_eq!(doubts, Doubts::from([("n1".to_owned(), jobs.to_vec())]));
 }
 
@@ -134,7 +134,7 @@ fn a_node_is_asked_for_again_after_a_while_and_the_one_that_waits_longest_goes_f
 #[test]
 fn a_namespace_with_many_doubtful_pods_does_not_delay_the_others() {
     let (lost, begun) = (LostNodes::default(), Instant::now());
-    let of = |namespace: &str| vec![ObjectRef::new("digits").within(namespace)];
+    let of = |namespace: &str| vec![JobName::new(namespace, "digits")];
     let mut doubts = Doubts::from([("n".to_owned(), of("small"))]);
     assert_eq!(lost.due(&doubts, TERMS, begun), ["n"]);
     // Nodes that nobody has asked for yet, more than a tick has questions.

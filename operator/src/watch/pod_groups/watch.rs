@@ -4,17 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
-use roundhouse_api::TrainingJob;
 use tokio::sync::mpsc::Sender;
 use tokio::time::sleep;
 
 use super::{Kept, OfGang};
 use crate::controller::context::Context;
 use crate::controller::priority::Wake;
+use crate::job::JobName;
 use crate::memory::backoff;
 use crate::watch::pod_group_kinds::GroupKind;
 use crate::watch::projection::bounded::Bounded;
@@ -105,7 +104,7 @@ fn reduce<K: GroupKind>(watched: &Bounded<K>) -> (Kept, Identity) {
     (kept, identity)
 }
 
-async fn wake_all(wake: &Sender<Wake>, jobs: Vec<ObjectRef<TrainingJob>>) {
+async fn wake_all(wake: &Sender<Wake>, jobs: Vec<JobName>) {
     for job in jobs {
         // Closed only when the operator stops.
         let _ = wake.send(Wake::by_other(job)).await;

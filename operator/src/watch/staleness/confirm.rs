@@ -17,9 +17,9 @@ use roundhouse_planner::Pod;
 
 use crate::controller::context::Context;
 use crate::controller::error::Error;
+use crate::job::JobKey;
 use crate::runtime::api::calls::call;
 use crate::runtime::api::metadata::OfKind;
-use crate::watch::cache::Job;
 
 /// Clocks that differ by more than this many seconds are not those of one cluster.
 const MAX_CLOCK_SECONDS: u64 = 30;
@@ -60,12 +60,12 @@ pub struct Confirmed {
 /// It refused, or did not answer.
 pub async fn confirm(
     context: &Context,
-    key: &Job,
+    key: &JobKey,
     job: &TrainingJob,
     observed: &[Pod],
     only_time: bool,
 ) -> Result<Confirmed, Error> {
-    let (namespace, uid) = key;
+    let JobKey { namespace, uid } = key;
     let jobs = OfKind::namespaced::<TrainingJob>(&context.client, namespace);
     let name = job.name_any();
     let is_same = match call(|| jobs.get(&name)).await {

@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::controller::context::Context;
 use crate::controller::error::Error;
+use crate::job::JobKey;
 use crate::memory::expectations::{Seen, Written};
 use crate::runtime::api::calls::call;
 use crate::runtime::api::metadata::OfKind;
-use crate::watch::cache::Job;
 use crate::watch::projection;
 
 /// Asks the API server for a pod that was made and is not seen: a plan without it would make another one. All other writes name
@@ -17,7 +17,7 @@ use crate::watch::projection;
 /// It refused, or did not answer.
 pub(crate) async fn is_late(
     context: &Context,
-    (namespace, uid): &Job,
+    JobKey { namespace, uid }: &JobKey,
     write: &Written,
     seen: Seen,
 ) -> Result<bool, Error> {

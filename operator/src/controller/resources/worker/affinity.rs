@@ -84,7 +84,7 @@ pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob) {
     let with_others = PodAffinityTerm {
         topology_key: key.clone(),
         label_selector: Some(LabelSelector {
-            match_labels: Some(selector(&job.key)),
+            match_labels: Some(selector(&job.identity)),
             match_expressions: Some(vec![LabelSelectorRequirement {
                 key: labels::LEFT_DOMAIN.to_owned(),
                 operator: "DoesNotExist".to_owned(),

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
 use roundhouse_contract::{WorkerSite, environment, paths, ports};
-use roundhouse_planner::{JobKey, ValidatedJob, launch};
+use roundhouse_planner::{JobIdentity, ValidatedJob, launch};
 
 pub(super) fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
     let pairs = launch::environment(job, index, site(job)).to_pairs();
@@ -18,11 +18,11 @@ pub(super) fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
 /// under its name continues from its state. It is a directory below the mount and no `subPath`, which the
 /// kubelet would make as root: the trainer makes it as the user that writes to it.
 fn site(job: &ValidatedJob) -> WorkerSite {
-    let JobKey {
+    let JobIdentity {
         namespace,
         name,
         uid: _,
-    } = &job.key;
+    } = &job.identity;
     let file = |name: &str| format!("{}/{name}", paths::PODINFO_DIR).into();
     WorkerSite {
         // See `pod_ip`.

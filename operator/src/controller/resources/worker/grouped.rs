@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use roundhouse_api::resource_by;
 use roundhouse_contract::names;
-use roundhouse_planner::JobKey;
+use roundhouse_planner::JobIdentity;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
@@ -22,7 +22,7 @@ impl Child for GroupedPod {}
 
 impl GroupedPod {
     /// A pod of this job.
-    pub(crate) fn of(job: &JobKey, pod: Pod) -> Self {
+    pub(crate) fn of(job: &JobIdentity, pod: Pod) -> Self {
         Self {
             pod,
             group: Some(names::pod_group(&job.name)),
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_pod_is_a_pod_and_its_spec_names_the_group() {
-        let key = JobKey {
+        let key = JobIdentity {
             namespace: "ml".to_owned(),
             name: "digits".to_owned(),
             uid: "uid".to_owned(),

@@ -8,8 +8,8 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::*;
 
-fn job(name: &str) -> Name {
-    ("ml".to_owned(), name.to_owned())
+fn job(name: &str) -> JobName {
+    JobName::new("ml", name)
 }
 
 /// Names of jobs, and when a step of each began, in milliseconds.
@@ -27,11 +27,11 @@ async fn happens(
         .iter()
         .map(|(name, lane)| (job(name), *lane))
         .collect();
-    let work = move |job: Name| {
+    let work = move |job: JobName| {
         steps
             .lock()
             .unwrap()
-            .push((job.1, begun.elapsed().as_millis()));
+            .push((job.name, begun.elapsed().as_millis()));
         async move {
             sleep(Duration::from_millis(100)).await;
             again
@@ -80,11 +80,11 @@ async fn an_event_takes_the_place_of_the_timer() {
     let (wake, wakes) = channel(8);
     let log = Log::default();
     let (steps, begun) = (Arc::clone(&log), Instant::now());
-    let work = move |job: Name| {
+    let work = move |job: JobName| {
         steps
             .lock()
             .unwrap()
-            .push((job.1, begun.elapsed().as_millis()));
+            .push((job.name, begun.elapsed().as_millis()));
         async { Some(Duration::from_secs(4)) }
     };
     tokio::spawn(async move {
@@ -131,7 +131,7 @@ async fn a_step_that_computes_for_long_holds_up_no_other() {
     let computing = Arc::new(Mutex::new(computing));
     let (done, is_done) = oneshot::channel();
     let done = Arc::new(Mutex::new(Some(done)));
-    let work = move |(_, name): Name| {
+    let work = move |JobName { name, .. }: JobName| {
         let (computes, computing) = (computes.clone(), Arc::clone(&computing));
         let done = Arc::clone(&done);
         async move {

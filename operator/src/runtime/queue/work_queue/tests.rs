@@ -1,7 +1,7 @@
 use super::*;
 
-fn job(namespace: &str, name: &str) -> Name {
-    (namespace.to_owned(), name.to_string())
+fn job(namespace: &str, name: &str) -> JobName {
+    JobName::new(namespace, name)
 }
 
 fn fair(num_slots: usize, waiting: &[(&str, &str, Lane)]) -> WorkQueue {
@@ -15,7 +15,7 @@ fn fair(num_slots: usize, waiting: &[(&str, &str, Lane)]) -> WorkQueue {
 /// Names of the jobs that get a slot until there is none, or nobody waits.
 fn given(fair: &mut WorkQueue) -> Vec<String> {
     std::iter::from_fn(|| fair.begin())
-        .map(|(_, name)| name)
+        .map(|job| job.name)
         .collect()
 }
 
@@ -24,7 +24,7 @@ fn order(fair: &mut WorkQueue) -> Vec<String> {
     let done = |fair: &mut WorkQueue| {
         let job = fair.begin()?;
         fair.done(&job);
-        Some(job.1)
+        Some(job.name)
     };
     std::iter::from_fn(|| done(fair)).collect()
 }
