@@ -20,7 +20,7 @@ export LIBTORCH
 target=x86_64-unknown-linux-gnu
 if [ "${PROGRAMS:-}" != built ]; then
   RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile "$PROFILE" -p roundhouse-agent --target "$target"
-  cargo build --profile "$PROFILE" -p roundhouse-train "${features[@]}"
+  cargo build --profile "$PROFILE" -p roundhouse-trainer-image "${features[@]}"
 fi
 new_root "$name"
 add_programs "$CARGO_TARGET_DIR/$target" roundhouse-agent

@@ -90,7 +90,7 @@ async fn a_real_job_moves_the_metrics_and_takes_its_series_along_when_it_goes() 
             "roundhouse_job_workers{job=\"digits\",namespace=\"ml\",state=\"active\"}",
             2.0,
         ),
-        ("roundhouse_job_lobby_seconds_count", 1.0),
+        ("roundhouse_job_time_to_ready_seconds_count", 1.0),
         ("roundhouse_job_start_seconds_count", 1.0),
     ] {
         assert!(

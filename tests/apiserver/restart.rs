@@ -102,7 +102,7 @@ async fn a_script_runs_in_a_restricted_namespace_and_what_cannot_run_is_refused(
     let job = serde_json::from_value(script()).unwrap();
     let created = texts(&stage).create(&PostParams::default(), &job).await;
     let elastic = created.unwrap().data["spec"]["elastic"].clone();
-    assert_eq!(elastic["collateralWindowSeconds"], 5, "{elastic}");
+    assert_eq!(elastic["peerFailureWindowSeconds"], 5, "{elastic}");
     stage.reaches(NAMESPACE, "WaitingForWorkers").await;
     until("the pods are admitted", SOON, || async {
         let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await?;

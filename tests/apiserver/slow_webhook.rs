@@ -186,7 +186,7 @@ async fn events_that_take_long_to_be_stored_hold_up_no_step_and_are_told_in_thei
     .await
     .unwrap();
     assert_eq!(reasons, ["Accepted", "GenerationIssued"]);
-    let lost = operator.metric("roundhouse_operator_events_lost_total");
+    let lost = operator.metric("roundhouse_operator_events_dropped_total");
     assert_eq!(lost, Some(0.0));
     let reconciled = operator.total_seconds("roundhouse_operator_reconcile_seconds");
     assert!(reconciled < f64::from(EVENT_SECONDS), "{reconciled} s");

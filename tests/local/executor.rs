@@ -187,11 +187,11 @@ fn a_second_run_with_its_directory_goes_on_where_the_first_was() {
 
 #[test]
 fn a_job_whose_volume_hangs_says_so_and_succeeds_only_once_its_result_is_saved() {
-    const VOLUME_PATIENCE: (&str, &str) = ("ROUNDHOUSE_VOLUME_PATIENCE_SECONDS", "5");
+    const CHECKPOINT_IO_TIMEOUT: (&str, &str) = ("ROUNDHOUSE_CHECKPOINT_IO_TIMEOUT_SECONDS", "5");
     let mut wanted = job(2, 1_500);
     wanted["spec"]["checkpoint"] =
         serde_json::json!({"volume": {"hostPath": {"path": "/srv"}}, "everySteps": 50});
-    let mut run = LocalRun::start(&wanted, &[VOLUME_PATIENCE]).unwrap();
+    let mut run = LocalRun::start(&wanted, &[CHECKPOINT_IO_TIMEOUT]).unwrap();
     run.slow_down(PAUSE).unwrap();
     run.wait_for("steps", |run| run.step() > 120).unwrap();
     run.pace_volume("hold").unwrap();

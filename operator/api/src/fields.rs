@@ -73,7 +73,7 @@ pub const FIELDS: &[SpecField] = fields! {
     workers.template: WhileSuspended, Listed;
     checkpoint: WhileSuspended, Listed;
     stall_timeout_seconds: WhileSuspended, Listed;
-    elastic.collateral_window_seconds: WhileSuspended, Listed;
+    elastic.peer_failure_window_seconds: WhileSuspended, Listed;
     elastic.leave_grace_seconds: WhileSuspended, Listed;
     elastic.mode: Never, No;
     elastic.on_scale: Never, No;

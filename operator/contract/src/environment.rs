@@ -73,11 +73,11 @@ pub const EXPECTED_DEVICE: &str = "ROUNDHOUSE_EXPECTED_DEVICE";
 /// Newest generation in which a process of this local rank was before the agent started this one in its place. The
 /// process takes no part in that generation or an older one; it may join a newer one, even if it finds its document
 /// at its start. Not set for the first process of a container, which joins no generation that it finds.
-pub const FORMER_GENERATION: &str = "ROUNDHOUSE_FORMER_GENERATION";
+pub const LAST_SEEN_GENERATION: &str = "ROUNDHOUSE_LAST_SEEN_GENERATION";
 /// Seconds between SIGTERM and SIGKILL of a process; not set: the pod's grace without the agent's part.
 pub const GRACE_SECONDS: &str = "ROUNDHOUSE_GRACE_SECONDS";
 /// Seconds for which the failure of a script may turn out to be that of a peer.
-pub const COLLATERAL_WINDOW_SECONDS: &str = "ROUNDHOUSE_COLLATERAL_WINDOW_SECONDS";
+pub const PEER_FAILURE_WINDOW_SECONDS: &str = "ROUNDHOUSE_PEER_FAILURE_WINDOW_SECONDS";
 /// Process id of the one that started it: the process ends when that one does. In a pod the kernel sees to
 /// that.
 pub const END_WITH_PARENT: &str = "ROUNDHOUSE_END_WITH_PARENT";
@@ -95,12 +95,12 @@ pub const CHECKPOINT_KEEP: &str = "ROUNDHOUSE_CHECKPOINT_KEEP";
 /// By which number of evaluations the best checkpoint is kept, as [`crate::BestMetric`]; not set: it is not kept.
 pub const CHECKPOINT_BEST: &str = "ROUNDHOUSE_CHECKPOINT_BEST";
 /// How long the checkpoint volume may take or give nothing before a load or the last save is given up, in
-/// seconds; it is told of after a tenth of it. Not set: [`DEFAULT_VOLUME_PATIENCE_SECONDS`].
-pub const VOLUME_PATIENCE_SECONDS: &str = "ROUNDHOUSE_VOLUME_PATIENCE_SECONDS";
+/// seconds; it is told of after a tenth of it. Not set: [`DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS`].
+pub const CHECKPOINT_IO_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_CHECKPOINT_IO_TIMEOUT_SECONDS";
 /// `false`: the ranks do not compare their states before they save one. Not set: they do.
 pub const COMPARE_REPLICAS: &str = "ROUNDHOUSE_COMPARE_REPLICAS";
 /// How long the checkpoint volume is waited for if nobody says otherwise.
-pub const DEFAULT_VOLUME_PATIENCE_SECONDS: u64 = 600;
+pub const DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS: u64 = 600;
 /// Place of the process on its worker, from 0 (as torchrun).
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
 /// Processes of the worker (as torchrun).

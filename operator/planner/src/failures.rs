@@ -4,8 +4,8 @@ use roundhouse_api::{ConditionReason, EventReason, FailureAction, LastFailure};
 use roundhouse_contract::ExitCode;
 
 use self::cause::{
-    first_before_issue, first_failure, is_collateral, is_ignored_in_place, is_incident,
-    is_late_cause, is_of_counted_generation, late_cause_in_place,
+    first_before_issue, first_failure, is_ignored_in_place, is_incident, is_late_cause,
+    is_of_counted_generation, is_peer_failure, late_cause_in_place,
 };
 use self::policy::Failure;
 use self::words::{describe, sentence};
@@ -73,7 +73,7 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     {
         return tell(draft, &cause);
     }
-    if counted && !is_collateral(last) {
+    if counted && !is_peer_failure(last) {
         return;
     }
     let failure =
@@ -88,7 +88,7 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         if !counted {
             budget::count(draft, Some(failure));
         }
-        if !counted || !failure.is_collateral() {
+        if !counted || !failure.is_peer_failure() {
             tell(draft, failure);
         }
     } else if !counted
@@ -118,7 +118,7 @@ fn note(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     let generation = draft.members.generation;
     let newest = failures
         .iter()
-        .filter(|failure| !failure.is_collateral() && !is_incident(generation, failure))
+        .filter(|failure| !failure.is_peer_failure() && !is_incident(generation, failure))
         .filter(|failure| !is_of_counted_generation(draft, failure))
         .max_by_key(|failure| (failure.at(), &failure.pod.name));
     let Some(newest) = newest else { return };

@@ -71,10 +71,10 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
         Program::Joining { command: _ } => WorkerProgram::Joining,
         Program::Script(Script {
             command: _,
-            collateral_window,
+            peer_failure_window,
             leave_grace,
         }) => WorkerProgram::Restarting {
-            collateral_window: *collateral_window,
+            peer_failure_window: *peer_failure_window,
             leave_grace: *leave_grace,
         },
     };

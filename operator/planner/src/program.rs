@@ -30,7 +30,7 @@ pub struct Script {
     /// The program and its arguments.
     pub command: Vec<String>,
     /// How long its error may turn out to be that of a lost peer.
-    pub collateral_window: Duration,
+    pub peer_failure_window: Duration,
     /// Between SIGTERM and SIGKILL.
     pub leave_grace: Duration,
 }
@@ -206,7 +206,7 @@ fn own_command(mode: Mode, spec: &PodSpec) -> Result<Vec<String>, InvalidSpec> {
 fn of_command(command: Vec<String>, elastic: &Elastic) -> Script {
     Script {
         command,
-        collateral_window: seconds(elastic.collateral_window_seconds),
+        peer_failure_window: seconds(elastic.peer_failure_window_seconds),
         leave_grace: seconds(elastic.leave_grace_seconds),
     }
 }

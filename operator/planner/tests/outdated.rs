@@ -127,7 +127,7 @@ fn the_same_spec_has_the_same_fingerprint_in_each_version_of_the_operator() {
     });
     raw["spec"]["scheduling"] = json!({"gang": "Volcano", "queueName": "q", "topologyKey": "rack"});
     raw["spec"]["stallTimeoutSeconds"] = json!(600);
-    raw["spec"]["elastic"] = json!({"collateralWindowSeconds": 3});
+    raw["spec"]["elastic"] = json!({"peerFailureWindowSeconds": 3});
     let full = validate(&serde_json::from_value(raw).unwrap()).unwrap();
     assert_eq!(BuiltFrom::SPEC_VERSION, 1);
     let expected = ("755651389d941d6c", "4775012638996d37");

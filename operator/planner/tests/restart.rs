@@ -20,7 +20,7 @@ fn the_command_of_the_template_is_what_runs() {
     assert_eq!(job.program.mode(), Mode::Restart);
     let script = job.program.script().unwrap();
     assert_eq!(script.command, ["python", "train.py"]);
-    assert_eq!(script.collateral_window, Duration::from_secs(5));
+    assert_eq!(script.peer_failure_window, Duration::from_secs(5));
     assert_eq!(script.leave_grace, Duration::from_secs(30));
 }
 

@@ -19,7 +19,7 @@ pub struct Work {
     reconcile_seconds: HistogramVec,
     actions: IntCounterVec,
     watch_restarts: IntCounterVec,
-    events_lost: IntCounter,
+    events_dropped: IntCounter,
     leader: IntGauge,
 }
 
@@ -34,8 +34,8 @@ impl Work {
             "roundhouse_operator_leader",
             "1 while this process works on jobs, 0 otherwise.",
         )?;
-        let events_lost = IntCounter::new(
-            "roundhouse_operator_events_lost_total",
+        let events_dropped = IntCounter::new(
+            "roundhouse_operator_events_dropped_total",
             "Events that were not published because too many waited.",
         )?;
         let work = Self {
@@ -58,7 +58,7 @@ impl Work {
                 "Times that a watch broke and the operator began it again, by resource.",
                 &["resource"],
             )?,
-            events_lost: register(registry, events_lost)?,
+            events_dropped: register(registry, events_dropped)?,
             leader: register(registry, leader)?,
         };
         for resource in Watched::ALL {
@@ -88,8 +88,8 @@ impl Work {
     }
 
     /// So many events were lost.
-    pub fn events_lost(&self, count: u64) {
-        self.events_lost.inc_by(count);
+    pub fn events_dropped(&self, count: u64) {
+        self.events_dropped.inc_by(count);
     }
 
     /// Whether this process works on jobs.

@@ -110,7 +110,7 @@ fn every_path_that_the_design_and_its_decisions_name_exists() {
 #[test]
 fn names_of_tests_and_paths_are_told_from_other_code() {
     assert!(is_test("a_job_waits_until_each_write_is_seen"));
-    assert!(!is_test("roundhouse_train_threads_left_behind") && !is_test("spec.suspend"));
+    assert!(!is_test("roundhouse_train_abandoned_threads") && !is_test("spec.suspend"));
     assert!(is_path("operator/planner") && is_path("tests/no-such-directory"));
     assert!(!is_path("ledger/gen-1.jsonl") && !is_path("checkpoints/gen-<generation>"));
     assert!(

@@ -105,8 +105,8 @@ pub struct Options {
     pub grace_seconds: Option<u64>,
     /// In mode Restart, seconds in which the error of a process may turn out to be that of a peer: with
     /// a newer generation the worker continues in it.
-    #[arg(long, env = environment::COLLATERAL_WINDOW_SECONDS, default_value_t = 5)]
-    pub collateral_window_seconds: u64,
+    #[arg(long, env = environment::PEER_FAILURE_WINDOW_SECONDS, default_value_t = 5)]
+    pub peer_failure_window_seconds: u64,
     /// Seconds without progress after which a process counts as hung; 0: never. Default: learned from
     /// its steps.
     #[arg(long, env = environment::STALL_TIMEOUT_SECONDS)]

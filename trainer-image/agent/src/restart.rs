@@ -184,7 +184,7 @@ impl Machine {
         }
         match self.state.clone() {
             State::Running if !self.ended.iter().all(Ended::is_fine) => {
-                let until = now + CAUSE_WINDOW.min(self.patience.collateral_window);
+                let until = now + CAUSE_WINDOW.min(self.patience.peer_failure_window);
                 self.state = State::Failing { until };
                 self.doubt_if_alone(now)
             }
@@ -212,7 +212,7 @@ impl Machine {
         let Some(failure) = cause(&self.ended).cloned() else {
             return Vec::new();
         };
-        let until = now + self.patience.collateral_window;
+        let until = now + self.patience.peer_failure_window;
         // Without their sibling they cannot train; nothing is lost that a checkpoint does not hold.
         let grace = CAUSE_WINDOW.min(self.patience.grace);
         self.end_all(now, grace, Next::Doubt(until, failure))

@@ -28,7 +28,7 @@ impl End {
 
     /// Whether it may be the consequence of another's end.
     #[must_use]
-    pub fn is_collateral(self) -> bool {
+    pub fn is_peer_failure(self) -> bool {
         self == Self::Exited(ExitCode::PeerLost.code())
     }
 }
@@ -57,7 +57,7 @@ impl Ended {
 #[must_use]
 pub fn cause(ended: &[Ended]) -> Option<&Ended> {
     let failed = |ended: &&Ended| ended.end != End::Exited(0) && !ended.on_request;
-    let own = |ended: &&Ended| failed(ended) && !ended.end.is_collateral();
+    let own = |ended: &&Ended| failed(ended) && !ended.end.is_peer_failure();
     ended.iter().find(own).or_else(|| ended.iter().find(failed))
 }
 

@@ -172,7 +172,7 @@ unsafe extern "C" {
     pub(crate) fn rh_group_barrier(group: *const RhGroup) -> c_int;
     pub(crate) fn rh_group_failed(group: *const RhGroup, out: *mut bool) -> c_int;
     pub(crate) fn rh_group_oldest_wait(group: *const RhGroup, out: *mut u64) -> c_int;
-    pub(crate) fn rh_num_left_behind() -> u64;
+    pub(crate) fn rh_num_abandoned() -> u64;
     pub(crate) fn rh_group_set_timeout(group: *const RhGroup, timeout_ms: i64) -> c_int;
     pub(crate) fn rh_group_shutdown(group: *const RhGroup) -> c_int;
     #[cfg(feature = "fake-nccl")]

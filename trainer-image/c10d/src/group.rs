@@ -279,7 +279,7 @@ impl ProcessGroup {
     /// Makes pending collectives end, here and on all ranks, and all later ones fail. From any thread: NCCL
     /// allows only one abort per group, so a second caller waits until the first is done. The abort of a group
     /// that has been shut down does nothing. Gloo has no abort: its connections are cut, and a thread of Gloo that
-    /// does not notice is left behind, see [`num_left_behind`].
+    /// does not notice is left behind, see [`num_abandoned`].
     ///
     /// # Errors
     /// The library refused.
@@ -312,9 +312,9 @@ impl ProcessGroup {
 /// Collectives over Gloo of groups that this process has aborted, which nothing waits for any more and which have not
 /// ended. Each may hold a thread, until the timeout that it began with.
 #[must_use]
-pub fn num_left_behind() -> u64 {
+pub fn num_abandoned() -> u64 {
     // SAFETY: reads a counter.
-    unsafe { ffi::rh_num_left_behind() }
+    unsafe { ffi::rh_num_abandoned() }
 }
 
 /// How many groups this process has aborted over the stand-in for NCCL, those included that were dropped without a

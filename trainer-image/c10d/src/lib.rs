@@ -39,7 +39,7 @@ pub use fused::{AdamWUpdate, Gate, Moments, SgdUpdate};
 #[cfg(feature = "fake-nccl")]
 pub use group::fake_nccl_aborts;
 pub use group::{
-    Backend, Exchange, GroupOptions, ProcessGroup, ReduceOp, num_left_behind, take_sum_wait,
+    Backend, Exchange, GroupOptions, ProcessGroup, ReduceOp, num_abandoned, take_sum_wait,
 };
 pub use host_copy::HostCopy;
 pub use observe::{DeviceMemory, device_memory, reset_peak_memory};

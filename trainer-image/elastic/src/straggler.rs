@@ -17,7 +17,7 @@ pub struct Straggler {
     /// Its place in the generation.
     pub node_rank: u32,
     /// Median of its own time of a step.
-    pub own_seconds: f64,
+    pub compute_seconds: f64,
     /// What the others take, in the middle.
     pub others_seconds: f64,
 }
@@ -26,7 +26,7 @@ impl Straggler {
     /// How many times as long as the others it takes.
     #[must_use]
     pub fn factor(&self) -> f64 {
-        self.own_seconds / self.others_seconds
+        self.compute_seconds / self.others_seconds
     }
 }
 
@@ -61,13 +61,13 @@ impl StepTimes {
 
     /// Adds a step: the ranks' own seconds in it, and how unevenly it was split ([`unevenness`]; `None`:
     /// some had nothing to do, and it does not count). Nor does one in which a rank has no time to tell.
-    pub fn add(&mut self, own_seconds: &[f64], unevenness: Option<f64>) {
+    pub fn add(&mut self, compute_seconds: &[f64], unevenness: Option<f64>) {
         let Some(unevenness) = unevenness else { return };
-        if own_seconds.iter().any(|seconds| *seconds <= 0.0) {
+        if compute_seconds.iter().any(|seconds| *seconds <= 0.0) {
             return;
         }
         self.unevenness = self.unevenness.max(unevenness);
-        self.steps.push(own_seconds.to_vec());
+        self.steps.push(compute_seconds.to_vec());
         if self.steps.len() >= WINDOW {
             self.found = self.judge();
             self.steps.clear();
@@ -88,17 +88,18 @@ impl StepTimes {
         // A worker is as slow as the slowest of its processes.
         let slowest = |ranks: &[f64]| ranks.iter().copied().fold(0.0, f64::max);
         let workers: Vec<f64> = ranks.chunks(self.procs_per_worker).map(slowest).collect();
-        let (node_rank, own_seconds) = (0..)
+        let (node_rank, compute_seconds) = (0..)
             .zip(workers.iter().copied())
             .max_by(|(_, left), (_, right)| left.total_cmp(right))?;
         let others = (0..).zip(&workers).filter(|(other, _)| *other != node_rank);
         let others_seconds = median(others.map(|(_, seconds)| *seconds).collect())?;
         // Larger parts may take so much longer.
         let excused = others_seconds * self.unevenness;
-        let is_slow = own_seconds >= excused * FACTOR && own_seconds >= excused + MARGIN_SECONDS;
+        let is_slow =
+            compute_seconds >= excused * FACTOR && compute_seconds >= excused + MARGIN_SECONDS;
         is_slow.then_some(Straggler {
             node_rank,
-            own_seconds,
+            compute_seconds,
             others_seconds,
         })
     }

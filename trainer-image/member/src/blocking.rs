@@ -11,14 +11,14 @@ use crate::failure::Failure;
 /// Between two looks at whether the call is still worth waiting for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-static NUM_LEFT_BEHIND: AtomicU64 = AtomicU64::new(0);
+static NUM_ABANDONED: AtomicU64 = AtomicU64::new(0);
 static OF_LIBRARY: OnceLock<fn() -> u64> = OnceLock::new();
 
 /// Threads of this process that nothing waits for any more, and that have not ended. Each holds a connection.
 #[must_use]
-pub fn num_left_behind() -> u64 {
+pub fn num_abandoned() -> u64 {
     let of_library = OF_LIBRARY.get().map_or(0, |count| count());
-    NUM_LEFT_BEHIND.load(Ordering::Relaxed) + of_library
+    NUM_ABANDONED.load(Ordering::Relaxed) + of_library
 }
 
 /// Counts the threads of the library that connects processes, too, which it has left behind in collectives of aborted
@@ -106,7 +106,7 @@ pub(crate) struct Ended(Arc<AtomicBool>);
 impl Drop for Ended {
     fn drop(&mut self) {
         if self.0.swap(true, Ordering::SeqCst) {
-            NUM_LEFT_BEHIND.fetch_sub(1, Ordering::Relaxed);
+            NUM_ABANDONED.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -118,9 +118,9 @@ pub(crate) struct Left(Arc<AtomicBool>);
 impl Left {
     pub(crate) fn behind(self) {
         // Counted first, so that the number never falls below 0.
-        NUM_LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
+        NUM_ABANDONED.fetch_add(1, Ordering::Relaxed);
         if self.0.swap(true, Ordering::SeqCst) {
-            NUM_LEFT_BEHIND.fetch_sub(1, Ordering::Relaxed);
+            NUM_ABANDONED.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -188,14 +188,14 @@ mod tests {
     fn a_thread_that_was_left_behind_is_counted_until_it_ends() {
         let (go_on, blocked) = channel::<()>();
         let work = move |_: &Caller| blocked.recv();
-        let before = num_left_behind();
+        let before = num_abandoned();
         let waited = call("test", at(Instant::now()), || false, work).unwrap();
         assert_eq!(waited, Waited::TooLate);
         // Other tests leave some behind, too, which end by themselves.
-        assert!(num_left_behind() > 0, "{before}");
+        assert!(num_abandoned() > 0, "{before}");
         drop(go_on);
         let deadline = far();
-        while num_left_behind() > 0 {
+        while num_abandoned() > 0 {
             assert!(Instant::now() < deadline, "it is still counted");
             std::thread::yield_now();
         }

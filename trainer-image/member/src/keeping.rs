@@ -102,7 +102,7 @@ impl Keeping {
             ledger: None,
             source: Source::Initial,
             has_committed: false,
-            patience: launch.volume_patience,
+            patience: launch.checkpoint_io_timeout,
             found: None,
             look: None,
             saved: None,

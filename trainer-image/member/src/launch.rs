@@ -7,14 +7,15 @@ use std::time::Duration;
 use roundhouse_contract::LaunchEnvironment;
 use roundhouse_contract::environment::grace::{self, LeaveBudget, leave_budget};
 use roundhouse_contract::environment::{
-    COMPARE_REPLICAS, CheckpointEnvironment, CollectiveTimeouts, DEFAULT_VOLUME_PATIENCE_SECONDS,
-    EnvironmentInvalid, ExpectedDevice, FORMER_GENERATION, POD_IP, VOLUME_PATIENCE_SECONDS,
+    CHECKPOINT_IO_TIMEOUT_SECONDS, COMPARE_REPLICAS, CheckpointEnvironment, CollectiveTimeouts,
+    DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS, EnvironmentInvalid, ExpectedDevice,
+    LAST_SEEN_GENERATION, POD_IP,
 };
 use roundhouse_elastic::Patience;
 
 /// How long the checkpoint volume is waited for unless told otherwise.
-pub const VOLUME_PATIENCE: Patience =
-    Patience::new(Duration::from_secs(DEFAULT_VOLUME_PATIENCE_SECONDS));
+pub const CHECKPOINT_IO_TIMEOUT: Patience =
+    Patience::new(Duration::from_secs(DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS));
 
 /// Everything that does not come from the configuration file.
 #[derive(Clone, Debug)]
@@ -43,9 +44,9 @@ pub struct Launch {
     pub expected_device: Option<ExpectedDevice>,
     /// The newest generation of the process that this one was started in place of; `None`: it is the first of its
     /// container.
-    pub former_generation: Option<u64>,
+    pub last_seen_generation: Option<u64>,
     /// How long the checkpoint volume may take or give nothing.
-    pub volume_patience: Patience,
+    pub checkpoint_io_timeout: Patience,
     /// Whether the ranks compare their states before they save one.
     pub compares_replicas: bool,
 }
@@ -105,8 +106,8 @@ impl Launch {
             timeouts: CollectiveTimeouts::default(),
             leave_budget: leave_budget(Duration::from_secs(grace::DEFAULT_SECONDS)),
             expected_device: None,
-            former_generation: None,
-            volume_patience: VOLUME_PATIENCE,
+            last_seen_generation: None,
+            checkpoint_io_timeout: CHECKPOINT_IO_TIMEOUT,
             compares_replicas: true,
         })
     }
@@ -120,13 +121,13 @@ impl Launch {
         self,
         get: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, EnvironmentInvalid> {
-        let patience = read(&get, VOLUME_PATIENCE_SECONDS)?.map(Duration::from_secs);
+        let patience = read(&get, CHECKPOINT_IO_TIMEOUT_SECONDS)?.map(Duration::from_secs);
         Ok(Self {
             timeouts: CollectiveTimeouts::read(&get)?,
             leave_budget: leave_budget(grace::read(&get)?),
             expected_device: ExpectedDevice::read(&get)?,
-            former_generation: read(&get, FORMER_GENERATION)?,
-            volume_patience: patience.map_or(VOLUME_PATIENCE, Patience::new),
+            last_seen_generation: read(&get, LAST_SEEN_GENERATION)?,
+            checkpoint_io_timeout: patience.map_or(CHECKPOINT_IO_TIMEOUT, Patience::new),
             compares_replicas: get(COMPARE_REPLICAS).is_none_or(|told| told.trim() != "false"),
             ..self
         })
@@ -147,8 +148,8 @@ impl Launch {
             timeouts: CollectiveTimeouts::default(),
             leave_budget: leave_budget(Duration::from_secs(grace::DEFAULT_SECONDS)),
             expected_device: None,
-            former_generation: None,
-            volume_patience: VOLUME_PATIENCE,
+            last_seen_generation: None,
+            checkpoint_io_timeout: CHECKPOINT_IO_TIMEOUT,
             compares_replicas: true,
         }
     }
@@ -190,13 +191,17 @@ mod tests {
         let set = |name: &'static str, value: &'static str| {
             move |asked: &str| (asked == name).then(|| value.to_owned())
         };
-        let launch = alone().with_settings(set(FORMER_GENERATION, "7")).unwrap();
-        assert_eq!(launch.former_generation, Some(7));
-        let none = alone().with_settings(set(FORMER_GENERATION, "")).unwrap();
-        assert_eq!(none.former_generation, None);
-        let error = alone().with_settings(set(VOLUME_PATIENCE_SECONDS, "soon"));
+        let launch = alone()
+            .with_settings(set(LAST_SEEN_GENERATION, "7"))
+            .unwrap();
+        assert_eq!(launch.last_seen_generation, Some(7));
+        let none = alone()
+            .with_settings(set(LAST_SEEN_GENERATION, ""))
+            .unwrap();
+        assert_eq!(none.last_seen_generation, None);
+        let error = alone().with_settings(set(CHECKPOINT_IO_TIMEOUT_SECONDS, "soon"));
         let error = error.unwrap_err();
-        assert_eq!(error.variable, VOLUME_PATIENCE_SECONDS);
+        assert_eq!(error.variable, CHECKPOINT_IO_TIMEOUT_SECONDS);
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub fn enter(launch: &Launch) -> Result<(Machine, Option<MembershipWatch>), Fail
         Source::Membership { file, .. } => {
             // A process that was started in place of another one may join whatever is newer than that one's last
             // generation, even if the document is there already.
-            let (watch, seen_at_start) = match launch.former_generation {
+            let (watch, seen_at_start) = match launch.last_seen_generation {
                 None => MembershipWatch::start(file),
                 Some(former) => (MembershipWatch::start_anew(file), former),
             };

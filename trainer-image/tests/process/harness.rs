@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::environment::{CheckpointEnvironment, VOLUME_PATIENCE_SECONDS};
+use roundhouse_contract::environment::{CHECKPOINT_IO_TIMEOUT_SECONDS, CheckpointEnvironment};
 use roundhouse_contract::{LaunchEnvironment, Phase};
 use serde_json::{Value, json};
 use tch::Tensor;
@@ -182,7 +182,7 @@ impl Job {
             command.env("ROUNDHOUSE_FAULT_COMMIT", "device");
         }
         if let Some(seconds) = self.patience {
-            command.env(VOLUME_PATIENCE_SECONDS, seconds.to_string());
+            command.env(CHECKPOINT_IO_TIMEOUT_SECONDS, seconds.to_string());
         }
         for (of, name, value) in &self.variables {
             if *of == node {

@@ -31,7 +31,7 @@ pub(crate) fn a_slow_worker_is_told_by_its_place_and_its_peers_wait_is_not_their
     let said = job.logs().matches("node rank 1 takes").count();
     assert_eq!(said, 1, "{}", job.logs());
     let pauses = 60.0 * PAUSE as f64 / 1_000.0;
-    let own = "roundhouse_train_step_own_seconds_sum";
+    let own = "roundhouse_train_step_compute_seconds_sum";
     let communication = "roundhouse_train_step_section_seconds_total{section=\"communication\"}";
     for local_rank in [0, 1] {
         let (fast, slow) = ((0, local_rank), (1, local_rank));

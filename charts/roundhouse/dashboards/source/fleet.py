@@ -146,7 +146,7 @@ def waiting():
         for share, name in ((0.5, "median"), (0.9, "90 %"))
     ]
     lobby = [
-        query(quantile(share, "roundhouse_job_lobby_seconds", CLUSTER, "1h"), name)
+        query(quantile(share, "roundhouse_job_time_to_ready_seconds", CLUSTER, "1h"), name)
         for share, name in ((0.5, "median"), (0.9, "90 %"))
     ]
     recover = [
@@ -169,7 +169,7 @@ def waiting():
             width=6,
         ),
         timeseries(
-            "Time to the lobby",
+            "Time until the workers are ready",
             "From a job's acceptance to all its workers being ready, over the last hour, all namespaces.",
             lobby,
             "s",

@@ -4,7 +4,7 @@ from grafana import BLUE, GREEN, YELLOW, query, repeated, row, stat, steps, time
 from promql import JOB, most, of, quantile, step_seconds
 
 RATE = "$__rate_interval"
-OWN = step_seconds("roundhouse_train_step_own_seconds", "rank, pod, node", JOB, RATE)
+OWN = step_seconds("roundhouse_train_step_compute_seconds", "rank, pod, node", JOB, RATE)
 
 
 def sections(by, selector):

@@ -187,9 +187,9 @@ def jobs():
     return [
         row("What jobs feel"),
         timeseries(
-            "Time to the lobby",
+            "Time until the workers are ready",
             "From a job's acceptance to all its workers being ready, over the last hour.",
-            quantiles("roundhouse_job_lobby_seconds", "1h"),
+            quantiles("roundhouse_job_time_to_ready_seconds", "1h"),
             "s",
             width=8,
         ),

@@ -23,7 +23,7 @@ pub struct Elastic {
     /// which may be the consequence of a lost peer. If a generation comes, the script starts again in it.
     /// Otherwise the worker fails. Immutable while the job is not suspended.
     #[schemars(range(min = 0, max = 3_600))]
-    pub collateral_window_seconds: u32,
+    pub peer_failure_window_seconds: u32,
     /// Mode Restart: seconds between SIGTERM and SIGKILL of a script, to save what it has. Immutable while the job is not
     /// suspended.
     #[schemars(range(min = 0, max = 86_400))]
@@ -37,7 +37,7 @@ impl Default for Elastic {
             on_scale: OnScale::default(),
             scale_batch: None,
             join_window_seconds: 10,
-            collateral_window_seconds: 5,
+            peer_failure_window_seconds: 5,
             leave_grace_seconds: 30,
         }
     }

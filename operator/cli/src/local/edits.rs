@@ -162,7 +162,7 @@ mod tests {
         for (path, value) in [
             ("failurePolicy.rules", rule),
             ("stallTimeoutSeconds", json!(600)),
-            ("elastic.collateralWindowSeconds", json!(9)),
+            ("elastic.peerFailureWindowSeconds", json!(9)),
             ("elastic.leaveGraceSeconds", json!(9)),
             (
                 "checkpoint",

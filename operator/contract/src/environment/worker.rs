@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    COLLATERAL_WINDOW_SECONDS, CheckpointEnvironment, DATA_DIR, EXPECTED_DEVICE, ExpectedDevice,
-    GRACE_SECONDS, JOB_NAME, JOB_NAMESPACE, JOB_UID, MEMBERSHIP_FILE, MODE, POD_IP,
+    CheckpointEnvironment, DATA_DIR, EXPECTED_DEVICE, ExpectedDevice, GRACE_SECONDS, JOB_NAME,
+    JOB_NAMESPACE, JOB_UID, MEMBERSHIP_FILE, MODE, PEER_FAILURE_WINDOW_SECONDS, POD_IP,
     PROCS_PER_WORKER, RENDEZVOUS_PORT, RUN_DIR, STALL_TIMEOUT_SECONDS, TERMINATION_GRACE_SECONDS,
     TRAINER_CONFIG_FILE, WORKER_INDEX,
 };
@@ -60,7 +60,7 @@ pub enum WorkerProgram {
     /// A script that is started again in each generation.
     Restarting {
         /// For how long its failure may turn out to be that of a peer.
-        collateral_window: Duration,
+        peer_failure_window: Duration,
         /// Between SIGTERM and SIGKILL of a process.
         leave_grace: Duration,
     },
@@ -132,11 +132,11 @@ impl WorkerEnvironment {
             // Without a configuration of the trainer the agent knows that it runs a script.
             WorkerProgram::Joining => {}
             WorkerProgram::Restarting {
-                collateral_window,
+                peer_failure_window,
                 leave_grace,
             } => pairs.extend([
                 (MODE, Mode::Restart.to_string()),
-                (COLLATERAL_WINDOW_SECONDS, seconds(collateral_window)),
+                (PEER_FAILURE_WINDOW_SECONDS, seconds(peer_failure_window)),
                 (GRACE_SECONDS, seconds(leave_grace)),
             ]),
         }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn every_variable_has_one_value() {
         let restarting = WorkerProgram::Restarting {
-            collateral_window: Duration::from_secs(5),
+            peer_failure_window: Duration::from_secs(5),
             leave_grace: Duration::from_secs(30),
         };
         for program in [restarting, WorkerProgram::Joining] {

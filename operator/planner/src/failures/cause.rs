@@ -21,7 +21,7 @@ pub(super) fn late_cause_in_place<'a>(draft: &Draft<'a>) -> Option<Failure<'a>> 
         let end = pod.processes.as_ref()?.end.as_ref()?;
         let words = end.message.as_ref()?;
         let failure = Failure::with(draft.job, pod, Some(end));
-        (words.generation == counted && !failure.is_collateral()).then_some(failure)
+        (words.generation == counted && !failure.is_peer_failure()).then_some(failure)
     })
 }
 
@@ -54,7 +54,7 @@ pub(super) fn is_late_cause(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
     let words = failure.end.and_then(|end| end.message.as_ref());
     let counted = draft.status.incidents.last_generation;
     let last = draft.status.last_failure.as_ref();
-    !failure.is_collateral()
+    !failure.is_peer_failure()
         && words.is_some_and(|words| {
             // A process that forms its first generation speaks of none.
             words.generation > 0 && counted.is_some_and(|counted| words.generation <= counted)
@@ -62,7 +62,7 @@ pub(super) fn is_late_cause(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
         && last.is_some_and(stranded::is_told)
 }
 
-pub(super) fn is_collateral(failure: Option<&LastFailure>) -> bool {
+pub(super) fn is_peer_failure(failure: Option<&LastFailure>) -> bool {
     failure.is_some_and(|failure| failure.exit_code == Some(ExitCode::PeerLost.code()))
 }
 
@@ -113,7 +113,7 @@ pub(super) fn first_before_issue<'a>(
 /// Smaller for what rather explains the others.
 fn rank_as_cause<'a>(failure: &Failure<'a>) -> (bool, Option<Timestamp>, &'a str) {
     let at = failure.end.and_then(|end| end.finished_at);
-    (failure.is_collateral(), at, &failure.pod.name)
+    (failure.is_peer_failure(), at, &failure.pod.name)
 }
 
 /// Whether a member of this generation failed, and not for nothing.

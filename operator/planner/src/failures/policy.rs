@@ -104,8 +104,8 @@ impl<'a> Failure<'a> {
     }
 
     /// Whether somebody else's failure explains it.
-    pub(crate) fn is_collateral(&self) -> bool {
-        self.end.is_some_and(is_collateral)
+    pub(crate) fn is_peer_failure(&self) -> bool {
+        self.end.is_some_and(is_peer_failure)
     }
 }
 
@@ -178,11 +178,11 @@ fn includes(codes: &OnExitCodes, end: &Termination) -> bool {
     let listed = codes.values.contains(&end.exit_code);
     match codes.operator {
         ExitCodeOperator::In => listed,
-        ExitCodeOperator::NotIn => !listed && !is_collateral(end),
+        ExitCodeOperator::NotIn => !listed && !is_peer_failure(end),
     }
 }
 
-fn is_collateral(end: &Termination) -> bool {
+fn is_peer_failure(end: &Termination) -> bool {
     end.exit_code == ExitCode::PeerLost.code()
 }
 

@@ -110,7 +110,7 @@ async fn tell(context: &Context, mut lane: broadcast::Receiver<Waiting>) {
                 1
             }
             Err(RecvError::Lagged(lost)) => {
-                context.metrics.work.events_lost(lost);
+                context.metrics.work.events_dropped(lost);
                 tracing::warn!(
                     lost,
                     "events were lost: the API server takes them too slowly"

@@ -35,7 +35,7 @@ impl Milestones {
         let histogram = |name, help| histogram(registry, name, help, &SECONDS);
         Ok(Self {
             lobby: histogram(
-                "roundhouse_job_lobby_seconds",
+                "roundhouse_job_time_to_ready_seconds",
                 "From the acceptance or resumption of a job until enough prepared workers for its first generation \
                  wait in the lobby.",
             )?,

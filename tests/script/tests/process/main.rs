@@ -46,7 +46,7 @@ fn survivors_of_a_killed_process_go_on_from_the_checkpoint_and_it_joins_them_aga
 
 #[test]
 fn an_error_that_no_newer_generation_explains_ends_the_worker_with_its_code() {
-    let window = ["--collateral-window-seconds", "1"];
+    let window = ["--peer-failure-window-seconds", "1"];
     let mut job = Job::start(2, &["--fault", "1:5:3"], &window);
     job.issue(1, &[0, 1]);
     let (code, words) = job.end(1);

@@ -12,7 +12,7 @@ pub struct Patience {
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// For which a failure may turn out to be that of a peer.
-    pub collateral_window: Duration,
+    pub peer_failure_window: Duration,
     /// Between SIGTERM and SIGKILL of processes that hang.
     pub stalled: Duration,
 }

@@ -4,7 +4,7 @@ use super::*;
 
 const PATIENCE: Patience = Patience {
     grace: Duration::from_secs(30),
-    collateral_window: Duration::from_secs(5),
+    peer_failure_window: Duration::from_secs(5),
     stalled: Duration::from_secs(3),
 };
 

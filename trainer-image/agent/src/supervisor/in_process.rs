@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roundhouse_contract::environment::{FORMER_GENERATION, TERMINATION_GRACE_SECONDS, nccl};
+use roundhouse_contract::environment::{LAST_SEEN_GENERATION, TERMINATION_GRACE_SECONDS, nccl};
 use roundhouse_contract::{ExitCode, Phase, RankStatus, TerminationMessage, termination::Reason};
 use tokio::time::Instant;
 
@@ -116,7 +116,7 @@ impl Worker<'_> {
                 && kill_at.is_none()
                 && ask_at.is_none()
             {
-                let window = if first.end.is_collateral() {
+                let window = if first.end.is_peer_failure() {
                     CAUSE_WINDOW
                 } else {
                     Duration::ZERO
@@ -213,13 +213,13 @@ impl Worker<'_> {
         self.restarts.keep(self.options);
         for (_, ended) in told {
             let local_rank = ended.local_rank;
-            let former = self.restarts.former_generation(local_rank);
+            let former = self.restarts.last_seen_generation(local_rank);
             self.metrics.count_restart();
             ranks::forget(&self.options.run_dir, local_rank);
             self.processes.last_lines.forget_one(local_rank);
             self.watch.forget_one(local_rank);
             let mut environment = environment(self.options, local_rank);
-            environment.insert(FORMER_GENERATION, former.to_string());
+            environment.insert(LAST_SEEN_GENERATION, former.to_string());
             let started =
                 self.processes
                     .start_one(self.options, self.metrics, environment, local_rank);

@@ -41,7 +41,7 @@ impl<'a> Worker<'a> {
         let (membership, found) = MembershipWatch::start(&options.membership_file);
         let patience = Patience {
             grace: options.grace(),
-            collateral_window: Duration::from_secs(options.collateral_window_seconds),
+            peer_failure_window: Duration::from_secs(options.peer_failure_window_seconds),
             stalled: options.grace().min(stall::GRACE),
         };
         Self {

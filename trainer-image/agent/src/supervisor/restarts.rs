@@ -87,7 +87,7 @@ impl Restarts {
 
     /// Newest generation in which a process of this local rank was, or which it had begun to form. The one that is
     /// started in its place joins a newer one.
-    pub(super) fn former_generation(&self, local_rank: u32) -> u64 {
+    pub(super) fn last_seen_generation(&self, local_rank: u32) -> u64 {
         self.former.get(&local_rank).copied().unwrap_or(0)
     }
 

@@ -14,7 +14,7 @@ const TRAINER: &str = r#"
     status() { echo "$1" > new.$LOCAL_RANK; mv new.$LOCAL_RANK rank-$LOCAL_RANK.json; }
     training='{"phase":"Training","rank":'$(( 6 + LOCAL_RANK ))',"generation":4,"step":17}'
     if [ $LOCAL_RANK = 0 ] || [ $life = 1 ]; then status "$training"; fi
-    echo "pid $$ of $LOCAL_RANK in life $life after ${ROUNDHOUSE_FORMER_GENERATION:-none}" >&2
+    echo "pid $$ of $LOCAL_RANK in life $life after ${ROUNDHOUSE_LAST_SEEN_GENERATION:-none}" >&2
     while [ $life -gt 1 ] && [ ! -e prepared ]; do sleep 0.02; done
     if [ $life -gt 1 ]; then status '{"phase":"Lobby","generation":0,"step":0}'; fi
     while [ ! -e finish ]; do sleep 0.02; done

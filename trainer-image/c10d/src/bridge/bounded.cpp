@@ -24,7 +24,7 @@ using Tensors = std::vector<at::Tensor>;
 using Result = c10::intrusive_ptr<c10::ivalue::Future>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-std::atomic<uint64_t> num_left_behind{0}; // works of this process whose group was aborted, and that have not ended
+std::atomic<uint64_t> num_abandoned{0}; // works of this process whose group was aborted, and that have not ended
 
 [[noreturn]] void throw_aborted() {
   C10_THROW_ERROR(DistNetworkError, "Connection closed: the process group was aborted");
@@ -64,7 +64,7 @@ class Works {
   bool end(uint64_t number) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (open_.erase(number) > 0) return true;
-    if (left_.erase(number) > 0) num_left_behind--;
+    if (left_.erase(number) > 0) num_abandoned--;
     return false;
   }
 
@@ -92,7 +92,7 @@ class Works {
  private:
   void leave_behind(uint64_t number) {
     left_.insert(number);
-    num_left_behind++;
+    num_abandoned++;
   }
 
   std::mutex mutex_;
@@ -241,7 +241,7 @@ int rh_group_oldest_wait(const RhGroup* group, uint64_t* out) {
 }
 
 // Collectives of aborted groups over Gloo that have not ended. Each may hold a thread.
-uint64_t rh_num_left_behind() {
-  return bounded::num_left_behind;
+uint64_t rh_num_abandoned() {
+  return bounded::num_abandoned;
 }
 }

@@ -25,11 +25,11 @@ impl Comparison {
 impl Reporter {
     /// What each rank's own part of the step before took, in seconds, and how unevenly that was split. One
     /// rank compares them: the one that is asked for progress.
-    pub fn compare(&mut self, own_seconds: &[f64], unevenness: Option<f64>) {
+    pub fn compare(&mut self, compute_seconds: &[f64], unevenness: Option<f64>) {
         if self.status.rank != Some(0) {
             return;
         }
-        self.comparison.times.add(own_seconds, unevenness);
+        self.comparison.times.add(compute_seconds, unevenness);
         let straggler = self.comparison.times.straggler();
         self.progress.straggler = straggler.map(|found| Told {
             node_rank: found.node_rank,
@@ -53,14 +53,14 @@ impl Reporter {
 fn sentence(straggler: &Straggler) -> String {
     let Straggler {
         node_rank,
-        own_seconds,
+        compute_seconds,
         others_seconds,
     } = straggler;
     format!(
         "the worker of node rank {node_rank} takes {} times as long as the others: {:.0} ms of its own in a \
          step, they {:.0} ms",
         rounded(straggler.factor()),
-        own_seconds * 1_000.0,
+        compute_seconds * 1_000.0,
         others_seconds * 1_000.0,
     )
 }
@@ -78,7 +78,7 @@ mod tests {
     fn a_straggler_is_told_with_its_factor_and_times() {
         let straggler = Straggler {
             node_rank: 2,
-            own_seconds: 0.046,
+            compute_seconds: 0.046,
             others_seconds: 0.0201,
         };
         assert_eq!(

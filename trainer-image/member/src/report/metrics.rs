@@ -38,7 +38,7 @@ pub struct Metrics {
     learning_rate: Late<Gauge>,
     samples: Counter,
     step_seconds: Histogram,
-    step_own_seconds: Histogram,
+    step_compute_seconds: Histogram,
     section_seconds: CounterVec,
     gradient_norm: Late<Gauge>,
     skipped_steps: IntGauge,
@@ -47,8 +47,8 @@ pub struct Metrics {
     world_size: IntGauge,
     generation: IntGauge,
     state_bytes: IntCounter,
-    generations_lost: IntCounter,
-    threads_left_behind: IntGauge,
+    process_group_failures: IntCounter,
+    abandoned_threads: IntGauge,
     eval_accuracy: Late<Gauge>,
     eval_top5_accuracy: Late<Gauge>,
     eval_perplexity: Late<Gauge>,
@@ -78,9 +78,9 @@ impl Metrics {
                 "Samples of committed steps, all ranks together",
             )?,
             step_seconds: histogram(&registry, "step_seconds", "Wall time of a step")?,
-            step_own_seconds: histogram(
+            step_compute_seconds: histogram(
                 &registry,
-                "step_own_seconds",
+                "step_compute_seconds",
                 "What this rank spent on its own part of a step, without waiting for others",
             )?,
             section_seconds: register(
@@ -117,14 +117,14 @@ impl Metrics {
                 "state_moved_bytes_total",
                 "Bytes of the state that have moved between this rank and others",
             )?,
-            generations_lost: int_counter(
+            process_group_failures: int_counter(
                 &registry,
-                "generations_lost_total",
+                "process_group_failures_total",
                 "Generations that broke while this process trained in them: a peer was lost",
             )?,
-            threads_left_behind: int_gauge(
+            abandoned_threads: int_gauge(
                 &registry,
-                "threads_left_behind",
+                "abandoned_threads",
                 "Threads in calls that never returned, such as to a frozen host; each holds a connection",
             )?,
             eval_accuracy: late(
@@ -172,7 +172,7 @@ impl Metrics {
 
     /// The generation of this process broke.
     pub(super) fn generation_lost(&self) {
-        self.generations_lost.inc();
+        self.process_group_failures.inc();
     }
 
     /// A step was committed; the meter has counted it.
@@ -198,7 +198,7 @@ impl Metrics {
             .observe(work, meter, *num_samples, world_size);
         self.samples.inc_by(*num_samples as f64);
         self.step_seconds.observe(duration.as_secs_f64());
-        self.step_own_seconds
+        self.step_compute_seconds
             .observe(sections.own_time().as_secs_f64());
         self.gradient_norm.known().set(*gradient_norm);
         self.skipped_steps.set(skips.total.cast_signed());
@@ -238,8 +238,8 @@ impl Metrics {
     /// # Errors
     /// A metric cannot be encoded: a defect.
     pub fn to_text(&self) -> prometheus::Result<String> {
-        self.threads_left_behind
-            .set(crate::blocking::num_left_behind().cast_signed());
+        self.abandoned_threads
+            .set(crate::blocking::num_abandoned().cast_signed());
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
@@ -360,7 +360,7 @@ mod tests {
             "roundhouse_train_communication_ratio 0",
             "roundhouse_train_corrupt_samples_total 0",
             "roundhouse_train_step_seconds_count 2",
-            "roundhouse_train_step_own_seconds_count 2",
+            "roundhouse_train_step_compute_seconds_count 2",
             "roundhouse_train_step_seconds_bucket{le=\"0.004\"} 2",
             "roundhouse_train_step_section_seconds_total{section=\"communication\"} 0",
         ] {

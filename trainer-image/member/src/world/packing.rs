@@ -107,7 +107,7 @@ impl Packing {
             },
             agreement: Agreement::of(&newest, whole(sums[NOT_FINITE]), whole(sums[LEAVING])),
             saving: SavingSum::of(&sums[SAVING..SLOTS]),
-            own_seconds: slots(2).collect(),
+            compute_seconds: slots(2).collect(),
         })
     }
 

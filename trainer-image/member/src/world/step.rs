@@ -32,7 +32,7 @@ pub struct StepEnd {
     /// See [`SavingSum`].
     pub saving: SavingSum,
     /// [`Standing::own_time`] of each rank.
-    pub own_seconds: Vec<f64>,
+    pub compute_seconds: Vec<f64>,
 }
 
 impl Standing {

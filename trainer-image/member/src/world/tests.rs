@@ -28,7 +28,7 @@ fn a_world_of_one_agrees_with_itself() {
     assert_eq!(end.agreement.newest_generation, 7);
     assert!(end.agreement.all_finite);
     assert!(!end.agreement.all_leave);
-    assert_eq!(end.own_seconds, [0.25]);
+    assert_eq!(end.compute_seconds, [0.25]);
     assert_eq!(end.saving.stages.num_durable, 1);
     assert!(end.saving.is_time && end.saving.durable_line == 4);
     assert!(end.saving.num_stuck == 1 && !end.saving.gives_up);

@@ -43,7 +43,7 @@ fn sums_say_what_the_numbers_of_the_ranks_say() {
     assert_eq!(packing.unpack(&sums).unwrap(), expected);
     assert!(!packing.has_dropped(&sums));
     assert_eq!(expected.agreement.newest_generation, 4);
-    assert_eq!(expected.own_seconds, [0.0, 0.25, 0.5]);
+    assert_eq!(expected.compute_seconds, [0.0, 0.25, 0.5]);
     assert_eq!(expected.saving.durable_line, 7);
     let (sums, expected) = summed(losses, |rank| Standing {
         finite: rank != 2,

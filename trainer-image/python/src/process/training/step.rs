@@ -186,7 +186,7 @@ impl Training {
         // What the ranks have told is their time of the step before.
         self.member
             .reporter
-            .compare(&end.own_seconds, self.unevenness);
+            .compare(&end.compute_seconds, self.unevenness);
         let now = Instant::now();
         let mark = self.member.held.mark;
         self.member.reporter.commit(&StepReport {

@@ -113,7 +113,7 @@ fn the_agent_is_brought_to_any_image_and_runs_its_command() {
     for (name, expected) in [
         ("ROUNDHOUSE_MODE", Some("Restart")),
         ("ROUNDHOUSE_GRACE_SECONDS", Some("60")),
-        ("ROUNDHOUSE_COLLATERAL_WINDOW_SECONDS", Some("5")),
+        ("ROUNDHOUSE_PEER_FAILURE_WINDOW_SECONDS", Some("5")),
         ("ROUNDHOUSE_STALL_TIMEOUT_SECONDS", Some("300")),
         ("ROUNDHOUSE_TRAINER_CONFIG_FILE", None),
     ] {
@@ -179,7 +179,7 @@ fn the_agent_supervises_a_script_that_joins_as_the_built_in_trainer() {
     for (name, expected) in [
         ("ROUNDHOUSE_MODE", None),
         ("ROUNDHOUSE_GRACE_SECONDS", None),
-        ("ROUNDHOUSE_COLLATERAL_WINDOW_SECONDS", None),
+        ("ROUNDHOUSE_PEER_FAILURE_WINDOW_SECONDS", None),
         ("ROUNDHOUSE_TRAINER_CONFIG_FILE", None),
         ("ROUNDHOUSE_DATA_DIR", None),
         ("ROUNDHOUSE_STALL_TIMEOUT_SECONDS", Some("300")),

@@ -22,7 +22,7 @@ pub fn main(build: impl Build) -> ! {
     process::end_with_agent(variable);
     // Each peer of a world takes descriptors. The agent raises the limit, too; a process alone has only itself.
     let _ = roundhouse_c10d::raise_descriptor_limit();
-    blocking::count_those_of_library(roundhouse_c10d::num_left_behind);
+    blocking::count_those_of_library(roundhouse_c10d::num_abandoned);
     let code = match Cli::try_parse() {
         Ok(cli) => match cli.other_command() {
             Some(Command::Audit { dir, compare, json }) => match (dir, compare.as_deref()) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use roundhouse_contract::environment::{
-    COLLECTIVE_TIMEOUT_SECONDS, CheckpointEnvironment, CollectiveTimeouts,
-    DEFAULT_VOLUME_PATIENCE_SECONDS, SAVE_WEIGHTS, VOLUME_PATIENCE_SECONDS, checkpoint,
+    CHECKPOINT_IO_TIMEOUT_SECONDS, COLLECTIVE_TIMEOUT_SECONDS, CheckpointEnvironment,
+    CollectiveTimeouts, DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS, SAVE_WEIGHTS, checkpoint,
 };
 use roundhouse_contract::{BestMetric, LaunchEnvironment};
 use roundhouse_elastic::Patience;
@@ -147,11 +147,11 @@ struct Train {
     #[arg(
         long,
         value_name = "SECONDS",
-        env = VOLUME_PATIENCE_SECONDS,
-        default_value_t = DEFAULT_VOLUME_PATIENCE_SECONDS,
+        env = CHECKPOINT_IO_TIMEOUT_SECONDS,
+        default_value_t = DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS,
         value_parser = clap::value_parser!(u64).range(1..=86_400)
     )]
-    volume_patience_seconds: u64,
+    checkpoint_io_timeout_seconds: u64,
     #[command(flatten)]
     keeping: Keeping,
 }
@@ -214,7 +214,7 @@ impl Cli {
             run_dir,
             save_weights,
             collective_timeout_seconds,
-            volume_patience_seconds,
+            checkpoint_io_timeout_seconds,
             keeping,
         } = self.train;
         let launch = match (config, data_dir) {
@@ -234,7 +234,9 @@ impl Cli {
                 later: collective,
                 ..launch.timeouts
             },
-            volume_patience: Patience::new(Duration::from_secs(volume_patience_seconds)),
+            checkpoint_io_timeout: Patience::new(Duration::from_secs(
+                checkpoint_io_timeout_seconds,
+            )),
             ..launch
         })
     }

@@ -95,7 +95,7 @@ impl Trainer<'_> {
         }
         self.member
             .reporter
-            .compare(&end.own_seconds, told_unevenness);
+            .compare(&end.compute_seconds, told_unevenness);
         // Steps overlap, so a step is timed from the end of the one before it.
         let since = self
             .last_step
