@@ -1,5 +1,5 @@
 //! The operator against a real API server; the test plays the kubelet.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod chart;
 mod check;

@@ -1,5 +1,4 @@
 //! Situations that users met, one folder each: what they applied, and what is right. `README.md` lists them.
-#![allow(missing_docs)]
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

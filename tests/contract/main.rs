@@ -1,5 +1,5 @@
 //! What files of the repository promise each other.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod docs;
 mod local_cluster;

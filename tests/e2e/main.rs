@@ -1,6 +1,6 @@
 //! Real pods on a real kubelet, with Roundhouse installed from its chart: `make test` brings the
 //! cluster up.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod digits;
 mod faults;

@@ -1,5 +1,5 @@
 //! Jobs in the local executor: real agents and trainers, without a cluster.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod chaos;
 mod deaths;

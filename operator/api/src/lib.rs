@@ -7,6 +7,8 @@
 //! every framework's configuration; and names of models, formats, optimizers and schedules are written as their field
 //! writes them (`resnet50`, `adamw`).
 
+#![warn(missing_docs)]
+
 pub mod crd;
 pub mod event;
 pub mod failures;

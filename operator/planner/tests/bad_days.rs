@@ -1,5 +1,5 @@
 //! What goes wrong around a job, and must cost no more than it has to. docs/cases.md has the whole list.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

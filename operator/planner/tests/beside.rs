@@ -1,5 +1,5 @@
 //! Two process groups never train at once: a process leaves its generation only for a newer one that reaches it.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
 //! What counts against `backoffLimit` when workers tell of their steps, and when nobody tells anything.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_contract::Progress;
 use roundhouse_planner::ProgressSample;

@@ -1,5 +1,5 @@
 //! What is known and told of checkpoints, in a suspension above all.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Completions outlive the pods that they were seen by: whoever removes a node removes its completed pods.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_api::SuccessPolicy;
 use roundhouse_planner::testing::{World, script_world, world};

@@ -1,5 +1,5 @@
 //! When time that is over ends a job, and when it does not.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Who trains together after a worker was lost, asked to go, or has come.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! What counts as an incident, and how a job ends.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
 

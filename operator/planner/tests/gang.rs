@@ -1,5 +1,5 @@
 //! Jobs with a gang scheduler: when there is a PodGroup, and what it says.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
 

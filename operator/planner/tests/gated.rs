@@ -1,5 +1,5 @@
 //! Jobs whose pods wait in somebody's queue, by scheduling gates.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! A process of a worker dies and is started anew although the worker's container lives on.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_api::{ExitCodeOperator, FailureAction, FailureRule, OnExitCodes};
 use roundhouse_planner::PlanReason;

@@ -1,5 +1,5 @@
 //! What keeps a trainer from starting: init containers, sidecars and hooks that fail.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_api::{FailureAction, FailureRule};
 use roundhouse_contract::{Reason, TerminationMessage};

@@ -1,5 +1,5 @@
 //! Scripts that join: a command of the user's own in mode `InProcess`, without the built-in trainer.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

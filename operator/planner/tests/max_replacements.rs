@@ -1,5 +1,5 @@
 //! Pods that are replaced without end, and those that are replaced as the job trains.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use proptest::prelude::{Strategy, prop_oneof};
 use proptest::strategy::Just;

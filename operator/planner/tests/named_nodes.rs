@@ -1,5 +1,5 @@
 //! Pods that name nodes which are gone, or are back: Karpenter makes no node for a pod that names one.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, DeleteReason, Plan, Pod};

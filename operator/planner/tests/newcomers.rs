@@ -1,5 +1,5 @@
 //! Workers that never get to train, while enough others do: they end nothing.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_api::{FailureAction, FailureRule};
 use roundhouse_contract::Progress;

@@ -1,6 +1,6 @@
 //! After a rollback of the operator: a newer one has told the workers their places, in a protocol that this version does not
 //! know.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_api::{ConditionType, TrainingJobStatus};
 use roundhouse_planner::testing::{World, script_world, world};

@@ -1,5 +1,5 @@
 //! The random text of a generation, which its members have in common.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_planner::testing::{World, world};
 

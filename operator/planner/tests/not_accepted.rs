@@ -1,5 +1,5 @@
 //! Jobs that are not accepted: managed like any other, without new pods.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

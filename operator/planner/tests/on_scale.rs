@@ -1,5 +1,5 @@
 //! What `elastic.onScale` and `elastic.scaleBatch` may say, and what the processes are told of it.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::{OnScale, RateRule, ScaleBatch};

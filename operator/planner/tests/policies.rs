@@ -1,5 +1,5 @@
 //! What the operator decides, case by case.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
 

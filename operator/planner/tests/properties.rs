@@ -1,5 +1,5 @@
 //! Whatever happens to pods, and wherever the operator is stopped: what must always hold.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
 use std::time::Duration;

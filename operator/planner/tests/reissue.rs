@@ -1,5 +1,5 @@
 //! Documents that a kubelet may have missed are written again.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use jiff::SignedDuration;
 use roundhouse_planner::Action;

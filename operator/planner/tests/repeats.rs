@@ -1,5 +1,5 @@
 //! Committed steps that were lost and repeated: what the status shows, and the event.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_contract::{Progress, Repeat, RepeatSource};
 use roundhouse_planner::testing::{World, world};

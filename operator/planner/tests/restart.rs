@@ -1,5 +1,5 @@
 //! Jobs in restart mode: scripts that know nothing of generations.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

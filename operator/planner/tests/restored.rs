@@ -1,6 +1,6 @@
 //! The API server was restored from an older state, and the workers follow a generation that it does not know. Their agents
 //! ignore documents that are not newer than what they have.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_contract::Progress;
 use roundhouse_planner::testing::{World, world};

@@ -1,5 +1,5 @@
 //! An administrator changes what counts as a GPU while jobs run: each keeps the processes that it was started with.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::ExpectedDevice;

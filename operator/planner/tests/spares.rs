@@ -1,5 +1,5 @@
 //! Workers that wait in the lobby to take the place of a member that is lost.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_contract::Action as Instruction;
 use roundhouse_planner::testing::{World, world};

@@ -1,5 +1,5 @@
 //! `status.state`: the job in one word, whatever the order of its conditions.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{WriteBlocked, plan_refused};

@@ -1,5 +1,5 @@
 //! A generation that breaks although nobody dies.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use jiff::SignedDuration;
 use roundhouse_contract::{Progress, Reason};

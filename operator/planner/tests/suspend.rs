@@ -1,5 +1,5 @@
 //! Jobs that are suspended and resumed.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

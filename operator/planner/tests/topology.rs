@@ -1,5 +1,5 @@
 //! Node ranks of workers in several topology domains.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
 

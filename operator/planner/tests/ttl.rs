@@ -1,5 +1,5 @@
 //! For how long a job is kept after its end.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Two operators work on one job, each with an old view of it, as when one of them was stopped for a while.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! `make bench-operator`: what the operator costs with many jobs and with large ones. A real API server over etcd, the real
 //! scheduler, and KWOK in the place of kubelets; the operator as it is shipped.
-#![allow(missing_docs, clippy::print_stdout)]
+#![allow(clippy::print_stdout)]
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 //! Real processes that leave the group, the session and the parent they were started in.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::process::Command;
 use std::time::{Duration, Instant};

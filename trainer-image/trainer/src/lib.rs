@@ -12,6 +12,8 @@
 //! group, rendezvous, state    what roundhouse-member needs of c10d and of tensors
 //! ```
 
+#![warn(missing_docs)]
+
 pub mod audit;
 pub mod batch;
 pub mod cli;

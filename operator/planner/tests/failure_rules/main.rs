@@ -1,5 +1,5 @@
 //! What a failure costs: rules, defaults, and bad nodes.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod bad_nodes;
 mod costs;

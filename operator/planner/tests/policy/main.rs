@@ -1,5 +1,5 @@
 //! What jobs may have beyond themselves: refused by default, allowed by the administrator's policy.
-#![allow(missing_docs, clippy::unwrap_used, clippy::needless_pass_by_value)]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 mod fields;
 mod limits;

@@ -1,5 +1,5 @@
 //! When a worker's pod is replaced by its next attempt, and which pods go when fewer are wanted.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod attempts;
 mod fewer;

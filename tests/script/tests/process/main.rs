@@ -1,5 +1,5 @@
 //! Restart mode with real agents and processes: who restarts, who continues, and how each ends.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use roundhouse_contract::termination::Reason;
 

@@ -1,5 +1,5 @@
 //! The real program over small shell programs: ends, signals, zombies, readiness, metrics.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
 //! Real processes over Gloo on the loopback: values of collectives, parity of DDP with one process,
 //! and what survivors see when a peer is killed.
-#![allow(missing_docs, unreachable_pub)]
+#![allow(unreachable_pub)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
