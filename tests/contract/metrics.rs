@@ -26,7 +26,10 @@ fn every_metric_parses_and_follows_the_conventions_of_prometheus() {
 fn the_page_of_the_metrics_is_what_the_code_generates() {
     let committed = std::fs::read_to_string(manifests::repository().join(metrics_page::PATH));
     let generated = metrics_page::page().unwrap();
-    assert!(committed.unwrap() == generated, "run make generate PARTS=metrics");
+    assert!(
+        committed.unwrap() == generated,
+        "run make generate PARTS=metrics"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Jobs that Kueue resumes and suspends, by way of the program in examples/kueue.
+//! Jobs that Kueue resumes and suspends, through the controller in integrations/kueue.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ async fn queue() -> Stage {
         .create(&PostParams::default(), &own)
         .await
         .unwrap();
-    for document in documents(&repository().join("examples/kueue/deploy.yaml")).unwrap() {
+    for document in documents(&repository().join("integrations/kueue/deploy.yaml")).unwrap() {
         let kind = document["kind"].as_str().unwrap();
         let kind = GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", kind);
         if document["apiVersion"] != json!(kind.api_version()) {

@@ -1,4 +1,4 @@
-module roundhouse.dev/examples/roundhouse-kueue
+module roundhouse.dev/integrations/roundhouse-kueue
 
 go 1.26.8
 
