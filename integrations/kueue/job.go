@@ -23,13 +23,13 @@ import (
 var kind = schema.GroupVersionKind{Group: "roundhouse.dev", Version: "v1alpha1", Kind: "TrainingJob"}
 
 const (
-	// The job is suspended, and its template is not yet what its owner wrote. The same as of a batch Job.
+	// The job is suspended, and the template of its owner is not restored yet. A batch Job has the same annotation.
 	stopping = "kueue.x-k8s.io/stopping"
-	// How many pods the job was admitted with. Its template is Kueue's as long as it has this.
+	// The number of pods that Kueue admitted. While a job has this annotation, its template has Kueue's changes.
 	admitted = "roundhouse.dev/admitted-pods"
 )
 
-// trainingJob is what Kueue has to know of a TrainingJob. Fields that this program does not know stay as they are.
+// trainingJob is a TrainingJob as Kueue's library needs it. Fields that this program does not know are preserved.
 type trainingJob struct {
 	unstructured.Unstructured
 }
@@ -55,8 +55,8 @@ func (j *trainingJob) IsSuspended() bool {
 
 func (j *trainingJob) Suspend() { j.set(true, "spec", "suspend") }
 
-// IsActive tells whether there may be pods: Kueue gives their quota away when there are none. Those of a job that the operator
-// has not looked at since it was changed are not known.
+// IsActive reports whether the job may have pods: Kueue gives their quota to another job when it has none. If the operator has
+// not observed the newest change of the job, the number of pods is unknown and the job counts as active.
 func (j *trainingJob) IsActive() bool {
 	return j.number("status", "observedGeneration") != j.GetGeneration() || j.number("status", "workers", "pods") > 0
 }
@@ -81,7 +81,7 @@ func (j *trainingJob) PodSets(context.Context) ([]kueue.PodSet, error) {
 		return nil, err
 	}
 	if len(template.Spec.Containers) == 0 {
-		// As the operator names it. A pod set needs one.
+		// A pod set needs a container. The operator gives it this name.
 		template.Spec.Containers = []corev1.Container{{Name: "trainer"}}
 	}
 	setDefaults(template.Spec.InitContainers)
@@ -93,8 +93,8 @@ func (j *trainingJob) PodSets(context.Context) ([]kueue.PodSet, error) {
 	return []kueue.PodSet{set}, nil
 }
 
-// RunWithPodSetsInfo resumes the job with what Kueue has chosen: how many workers, and the nodes of a flavor. TrainingJobs take
-// it in one update.
+// RunWithPodSetsInfo resumes the job with the number of workers and the nodes of the flavor that Kueue has chosen, all in one
+// update.
 func (j *trainingJob) RunWithPodSetsInfo(_ context.Context, infos []podset.PodSetInfo) error {
 	if len(infos) != 1 {
 		return podset.BadPodSetsInfoLenError(1, len(infos))
@@ -112,7 +112,7 @@ func (j *trainingJob) RunWithPodSetsInfo(_ context.Context, infos []podset.PodSe
 	return j.setTemplate(template)
 }
 
-// RestorePodSetsInfo gives the job back what its owner wrote, and tells whether that is a change.
+// RestorePodSetsInfo restores the template and the replicas of the job's owner, and reports whether that changes the job.
 func (j *trainingJob) RestorePodSetsInfo(infos []podset.PodSetInfo) bool {
 	template, err := j.template()
 	if err != nil || len(infos) != 1 {
@@ -132,7 +132,7 @@ func (j *trainingJob) Stop(
 	ctx context.Context, c client.Client, infos []podset.PodSetInfo, _ jobframework.StopReason, _ string,
 ) (bool, error) {
 	if count, found := j.GetAnnotations()[admitted]; found && len(infos) == 1 && count != strconv.Itoa(int(j.count())) {
-		// Its owner has scaled it since: that is what it waits for now.
+		// The owner has scaled the job since, so it queues again with the new number.
 		infos[0].Count = j.count()
 	}
 	stops := !j.isPaused()
@@ -160,13 +160,13 @@ func (j *trainingJob) Stop(
 	return stops, nil
 }
 
-// isPaused tells whether the operator has to suspend the job.
+// isPaused reports whether the job's spec asks the operator to suspend it.
 func (j *trainingJob) isPaused() bool {
 	paused, _, _ := unstructured.NestedBool(j.Unstructured.Object, "spec", "suspend")
 	return paused
 }
 
-// annotate sets an annotation, or removes it if it is to be empty.
+// annotate sets an annotation, or removes it if the value is empty.
 func (j *trainingJob) annotate(name, value string) {
 	annotations := j.GetAnnotations()
 	if annotations == nil {
@@ -196,7 +196,8 @@ func (j *trainingJob) conditions() []metav1.Condition {
 	return status.Conditions
 }
 
-// setDefaults sets what the API server sets in a Workload and not in a TrainingJob. Kueue compares the two.
+// setDefaults sets the fields for which the API server has a default in a Workload but not in a TrainingJob. Kueue compares the
+// two.
 func setDefaults(containers []corev1.Container) {
 	for i := range containers {
 		container := &containers[i]
@@ -220,7 +221,8 @@ func (j *trainingJob) template() (*corev1.PodTemplateSpec, error) {
 	return template, err
 }
 
-// setTemplate writes the fields that Kueue changes, and no other. What is empty then goes: the owner may not have written it.
+// setTemplate writes only the fields that Kueue changes. It removes mappings that are empty afterwards, because the owner may
+// not have written them.
 func (j *trainingJob) setTemplate(template *corev1.PodTemplateSpec) error {
 	whole, err := runtime.DefaultUnstructuredConverter.ToUnstructured(template)
 	if err != nil {
@@ -252,6 +254,6 @@ func (j *trainingJob) number(path ...string) int64 {
 }
 
 func (j *trainingJob) set(value any, path ...string) {
-	// It fails only where a field on the path is no object, which the API server refuses.
+	// It fails only if a field on the path is no object, and the API server refuses such a job.
 	_ = unstructured.SetNestedField(j.Unstructured.Object, value, path...)
 }

@@ -1,8 +1,8 @@
 // Command kueue admits TrainingJobs through Kueue, by their field spec.suspend.
 //
-// For each TrainingJob with the label kueue.x-k8s.io/queue-name it makes a Workload. When Kueue admits that, the job is resumed
-// with the number of workers and on the nodes that Kueue has chosen. When Kueue takes the quota back, the job is suspended: it
-// saves a checkpoint, leaves its nodes, and waits in the queue again.
+// It creates a Workload for each TrainingJob with the label kueue.x-k8s.io/queue-name. When Kueue admits the Workload, this
+// controller resumes the job with the number of workers and on the nodes that Kueue has chosen. When Kueue takes the quota
+// back, it suspends the job: the job saves a checkpoint, leaves its nodes, and waits in the queue again.
 package main
 
 import (
@@ -25,9 +25,9 @@ import (
 func main() {
 	probes := flag.String("health-probe-bind-address", ":8081", "`address` of /healthz; 0 for none")
 	metrics := flag.String("metrics-bind-address", "0", "`address` of /metrics; 0 for none")
-	elect := flag.Bool("leader-elect", false, "for more than one replica: only one of them acts")
+	elect := flag.Bool("leader-elect", false, "elect a leader, for more than one replica")
 	leases := flag.String("leader-elect-namespace", "", "`namespace` of the Lease; default: that of the pod")
-	wait := flag.Bool("wait-for-pods-ready", false, "tell Kueue when a job trains; give it if Kueue's configuration has waitForPodsReady")
+	wait := flag.Bool("wait-for-pods-ready", false, "report to Kueue when a job trains; required if Kueue's configuration has waitForPodsReady")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
 	options := ctrl.Options{
@@ -38,7 +38,7 @@ func main() {
 		LeaderElectionNamespace: *leases,
 	}
 	if err := run(ctrl.SetupSignalHandler(), options, *wait); err != nil {
-		ctrl.Log.Error(err, "cannot go on")
+		ctrl.Log.Error(err, "the controller stops")
 		os.Exit(1)
 	}
 }
