@@ -136,7 +136,13 @@ cluster_up() {
 }
 
 cluster_down() {
-  local node mount group names=$RH_NAME
+  local node mount group names=$RH_NAME nodes result="this checkout has no local cluster: nothing to remove"
+  if box_alive; then
+    nodes=$(all_nodes | wc -l)
+    result="removed the local cluster with $nodes node$([ "$nodes" = 1 ] || echo s); its images are kept in $RH_BUILT"
+  elif [ -e "$RH_STATE" ]; then
+    result="removed the state of a local cluster that was not running: $RH_STATE"
+  fi
   for node in $(all_nodes | tail -n +2); do thaw "$node"; done
   if box_alive; then kill_box "$RH_NODE"; fi
   if [ "$(cat "/run/roundhouse-$RH_NAME.owner" 2>/dev/null)" = "$repo" ]; then
@@ -150,6 +156,7 @@ cluster_down() {
   fi
   cd /
   rm -rf "$RH_STATE" "$RH_TARGET/kubeconfig" "$RH_TARGET/bin"
+  echo "$result"
 }
 
 cluster_status() {
