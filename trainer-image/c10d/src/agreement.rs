@@ -26,7 +26,7 @@ pub struct Agreement {
 
 /// What a process brings to an [`Agreement`]. All tensors are on the device of the group.
 #[derive(Clone, Copy, Debug)]
-pub struct Ballot<'a> {
+pub struct Vote<'a> {
     /// What is summed: f64, one dimension.
     pub values: &'a Tensor,
     /// If an element of it is not finite on one rank, the agreement is not good on any.
@@ -42,17 +42,17 @@ pub struct Ballot<'a> {
 pub struct Agreed {
     /// The sums, in the order of the values.
     pub sums: Vec<f64>,
-    /// [`Ballot::aside`] of this process.
+    /// [`Vote::aside`] of this process.
     pub aside: Vec<f64>,
     /// All sums are what all ranks gave, and no rank was aborting the group when it gave them. Else they are garbage.
     pub is_right: bool,
-    /// [`Ballot::equal`] is the same on all ranks.
+    /// [`Vote::equal`] is the same on all ranks.
     pub is_same: bool,
     /// Both, and all that must be finite is. Else an update under [`Agreement::found_inf`] was not made.
     pub is_good: bool,
 }
 
-/// Sums [`Ballot::values`] over the group, after what is in the stream already, say the gradient buckets. No group:
+/// Sums [`Vote::values`] over the group, after what is in the stream already, say the gradient buckets. No group:
 /// this process is alone.
 ///
 /// A sum is right if it is finite and its witness is right: with each value `v` travel `|v|` and, for both,
@@ -62,16 +62,16 @@ pub struct Agreed {
 ///
 /// # Errors
 /// A peer is gone (Gloo), the group was aborted, or a list is not one of f64.
-pub fn agree(ballot: Ballot<'_>, turn: u64, group: Option<&ProcessGroup>) -> Result<Agreement> {
+pub fn agree(vote: Vote<'_>, turn: u64, group: Option<&ProcessGroup>) -> Result<Agreement> {
     let size = f64::from(group.map_or(1, ProcessGroup::world_size));
     // A power of two, so that nothing is rounded.
     let factor = f64::from(2_u32 << (turn % NUM_FACTORS));
-    let Ballot {
+    let Vote {
         values,
         finite,
         equal,
         aside,
-    } = ballot;
+    } = vote;
     let num_aside = aside.map_or(0, Tensor::numel);
     let [mut sums, mut found_inf, mut host] = [null_mut(); 3];
     let mut event = null_mut();

@@ -30,7 +30,7 @@ mod stream;
 mod tensors;
 mod trace;
 
-pub use agreement::{Agreed, Agreement, Ballot, agree};
+pub use agreement::{Agreed, Agreement, Vote, agree};
 pub use autocast::{Autocast, Numerics};
 pub use digest::digest;
 pub use error::{Error, ErrorKind, Result};

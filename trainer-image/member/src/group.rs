@@ -41,7 +41,7 @@ pub trait Group: Abort + 'static {
     /// Sums `values` over all ranks, element by element, in place. All ranks give the same number of values.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone or the group was aborted. If [`Self::tells_lost_peers`] is false,
+    /// [`Failure::PeerLost`] when a rank is gone or the group was aborted. If [`Self::reports_lost_peers`] is false,
     /// a sum may instead return garbage when a peer aborts; [`crate::World`] detects that.
     fn sum(&self, values: &mut [f64]) -> Result<(), Failure>;
 
@@ -74,7 +74,7 @@ pub trait Group: Abort + 'static {
 
     /// Whether a collective that fails returns an error on every rank. NCCL's do not: they hang until the group is
     /// aborted, and then end as if all were well, with garbage.
-    fn tells_lost_peers(&self) -> bool;
+    fn reports_lost_peers(&self) -> bool;
 }
 
 /// Builds the group of each generation.

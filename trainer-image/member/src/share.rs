@@ -251,7 +251,7 @@ mod tests {
         fn check(&self) -> Result<(), Failure> {
             Ok(())
         }
-        fn tells_lost_peers(&self) -> bool {
+        fn reports_lost_peers(&self) -> bool {
             false
         }
     }

@@ -23,7 +23,7 @@ pub use packing::Packing;
 pub use saving::{Saving, SavingSum};
 pub use since_commit::SinceCommit;
 pub use state::{Agreed, Concluded, Own, Search};
-pub use step::{Standing, StepEnd};
+pub use step::{RankVote, StepOutcome};
 
 /// How long a process waits at its end for peers that are in their last collective. Without one they need a second.
 const PATIENCE_AT_THE_END: Duration = Duration::from_secs(10);
@@ -139,7 +139,7 @@ impl<G: Group> World<G> {
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
-    pub fn end_step(&self, local_loss_sum: f64, own: &Standing) -> Result<StepEnd, Failure> {
+    pub fn end_step(&self, local_loss_sum: f64, own: &RankVote) -> Result<StepOutcome, Failure> {
         let packing = self.packing();
         let sums = self.sum(&packing.pack(own, local_loss_sum))?;
         packing.unpack(&sums).ok_or_else(|| {
@@ -257,7 +257,7 @@ impl<G: Group> World<G> {
     #[must_use]
     pub fn may_have_lost_a_peer(&self) -> bool {
         let group = self.group.as_ref();
-        group.is_some_and(|group| group.check().is_err() || !group.tells_lost_peers())
+        group.is_some_and(|group| group.check().is_err() || !group.reports_lost_peers())
     }
 }
 

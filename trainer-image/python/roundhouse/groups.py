@@ -125,7 +125,7 @@ class Group:
         self.process_group: Any = None
 
     @property
-    def tells_lost_peers(self) -> bool:
+    def reports_lost_peers(self) -> bool:
         """Whether a collective that fails returns an error on every rank. NCCL's hang until the group is aborted."""
         return self.device.type == "cpu"
 

@@ -16,7 +16,7 @@ pub(crate) struct PyGroup {
     group: Py<PyAny>,
     rank: u32,
     size: u32,
-    tells_lost_peers: bool,
+    reports_lost_peers: bool,
     /// From the begin of its abort on: what collectives have left by then may be garbage.
     is_aborted: AtomicBool,
     abort: Once,
@@ -37,7 +37,7 @@ impl PyGroup {
         Ok(Self {
             rank: bound.getattr("rank")?.extract()?,
             size: bound.getattr("size")?.extract()?,
-            tells_lost_peers: bound.getattr("tells_lost_peers")?.extract()?,
+            reports_lost_peers: bound.getattr("reports_lost_peers")?.extract()?,
             is_aborted: AtomicBool::new(false),
             abort: Once::new(),
             timeout: Mutex::new(None),
@@ -120,7 +120,7 @@ impl Abort for PyGroup {
                 failed.and_then(|failed| failed.extract(py))
             })
         };
-        !self.tells_lost_peers && has_failed().unwrap_or(false)
+        !self.reports_lost_peers && has_failed().unwrap_or(false)
     }
 }
 
@@ -174,7 +174,7 @@ impl Group for PyGroup {
         Ok(())
     }
 
-    fn tells_lost_peers(&self) -> bool {
-        self.tells_lost_peers
+    fn reports_lost_peers(&self) -> bool {
+        self.reports_lost_peers
     }
 }

@@ -13,11 +13,11 @@ use crate::failure::Failure;
 /// # Errors
 /// [`Failure::Environment`] when it was told of none; else as [`read`].
 pub fn of(launch: &Launch) -> Result<TrainerConfig, Failure> {
-    let not_told = EnvironmentInvalid {
+    let missing = EnvironmentInvalid {
         variable: TRAINER_CONFIG_FILE,
         found: None,
     };
-    read(launch.config_file.as_deref().ok_or(not_told)?)
+    read(launch.config_file.as_deref().ok_or(missing)?)
 }
 
 /// Reads and validates a configuration file.

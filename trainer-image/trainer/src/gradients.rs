@@ -129,7 +129,7 @@ pub fn gradients(
                 let mode = mode(*seed, batch, &pass);
                 loss(&**task, &samples, *precision, mode)
             });
-            sum.map_err(|failure| told_in_pass(world, failure))
+            sum.map_err(|failure| cause_in_pass(world, failure))
         })?;
         sections.waited(Section::Forward, take_sum_wait());
         let sum = spoilt(sum, batch, &pass)?;
@@ -222,7 +222,7 @@ pub fn layout(
 }
 
 /// What an error of a forward pass means: if a sum over the ranks has failed in it, that is the cause.
-fn told_in_pass(world: &World<C10dGroup>, failure: Failure) -> Failure {
+fn cause_in_pass(world: &World<C10dGroup>, failure: Failure) -> Failure {
     match world.group().and_then(C10dGroup::failed_sum) {
         Some(error) => explain(world, error.clone().into()),
         None => failure,

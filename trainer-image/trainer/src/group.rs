@@ -146,8 +146,8 @@ impl Group for C10dGroup {
         self.group.check().map_err(lost)
     }
 
-    fn tells_lost_peers(&self) -> bool {
-        self.group.backend().tells_failures()
+    fn reports_lost_peers(&self) -> bool {
+        self.group.backend().reports_failures()
     }
 }
 

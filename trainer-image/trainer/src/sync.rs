@@ -18,7 +18,7 @@ use roundhouse_c10d::{CommHook, PowerSgd, ReducerOptions};
 use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::{Compression, Ddp as DdpConfig};
 use roundhouse_member::World;
-use roundhouse_member::world::Standing;
+use roundhouse_member::world::RankVote;
 use tch::{TchError, Tensor};
 
 use crate::failure::Failure;
@@ -26,8 +26,8 @@ use crate::group::C10dGroup;
 use crate::parameters::Parameters;
 
 mod alone;
+mod bucket_integers;
 mod ddp;
-mod limbs;
 mod slices;
 
 pub use alone::Alone;
@@ -152,7 +152,7 @@ pub fn build(
         micro_batch_size,
         group_size,
         num_numbers: match commit {
-            Commit::Host => Standing::NUM_NUMBERS,
+            Commit::Host => RankVote::NUM_NUMBERS,
             // The host does not know them all.
             Commit::Device => 0,
         },

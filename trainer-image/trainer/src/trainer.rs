@@ -19,7 +19,6 @@ use crate::tracing::Tracer;
 use crate::update::Update;
 
 mod ahead;
-mod ballot;
 mod boundary;
 mod end;
 mod form;
@@ -28,6 +27,7 @@ mod identity;
 mod numerics;
 mod prepare;
 mod step;
+mod step_vote;
 
 /// What is trained.
 #[derive(Debug)]

@@ -8,13 +8,13 @@ fn values(values: &[f64]) -> Tensor {
 
 /// Of a process that is alone.
 fn alone(values: &Tensor, finite: Option<&Tensor>, aside: Option<&Tensor>) -> Result<Agreement> {
-    let ballot = Ballot {
+    let vote = Vote {
         values,
         finite,
         equal: None,
         aside,
     };
-    agree(ballot, 3, None)
+    agree(vote, 3, None)
 }
 
 #[test]

@@ -23,7 +23,7 @@ impl Backend {
     /// Whether a collective that fails says so. NCCL's do not: a dead peer makes them hang until the group is
     /// aborted. Then they end as if all were well, with garbage; on a neighbour that has not aborted, too.
     #[must_use]
-    pub const fn tells_failures(self) -> bool {
+    pub const fn reports_failures(self) -> bool {
         matches!(self, Self::Gloo)
     }
 }

@@ -220,7 +220,7 @@ impl Group for Threads {
         Ok(())
     }
 
-    fn tells_lost_peers(&self) -> bool {
+    fn reports_lost_peers(&self) -> bool {
         true
     }
 }

@@ -3,21 +3,21 @@
 use super::Member;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
-use crate::world::{Saving, Standing, StepEnd, not_of_all_ranks};
+use crate::world::{RankVote, Saving, StepOutcome, not_of_all_ranks};
 
 impl<R: Rendezvous> Member<'_, R> {
     /// A step begins: what this rank will bring to its end, as far as it is known now.
     ///
     /// # Errors
     /// [`Failure::Fenced`].
-    pub fn begin_step(&mut self) -> Result<Standing, Failure> {
+    pub fn begin_step(&mut self) -> Result<RankVote, Failure> {
         if let Some(peers) = &self.peers {
             peers.interrupter.step_begins();
             let longest = peers.interrupter.longest_step();
             peers.rendezvous.tell_longest_step(longest);
         }
         let saving = self.saving()?;
-        Ok(Standing {
+        Ok(RankVote {
             finite: true,
             leaving: self.machine.is_leaving(),
             newest_seen: self.newest_for_all(),
@@ -30,7 +30,11 @@ impl<R: Rendezvous> Member<'_, R> {
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
-    pub fn end_step(&mut self, local_loss_sum: f64, own: &Standing) -> Result<StepEnd, Failure> {
+    pub fn end_step(
+        &mut self,
+        local_loss_sum: f64,
+        own: &RankVote,
+    ) -> Result<StepOutcome, Failure> {
         let end = self.world()?.end_step(local_loss_sum, own)?;
         Ok(self.tell(end))
     }
@@ -39,20 +43,24 @@ impl<R: Rendezvous> Member<'_, R> {
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when they are not those of all ranks.
-    pub fn end_step_heard(&mut self, turn: u64, sums: &[f64]) -> Result<StepEnd, Failure> {
+    pub fn end_step_heard(&mut self, turn: u64, sums: &[f64]) -> Result<StepOutcome, Failure> {
         let world = self.world()?;
         let sums = world.hear(turn, sums)?;
         let end = world.packing().unpack(&sums).ok_or_else(not_of_all_ranks)?;
         Ok(self.tell(end))
     }
 
-    /// The end of a step whose numbers have come with the gradients; see [`StepEnd::of_ranks`]. `finite`: whether the
+    /// The end of a step whose numbers have come with the gradients; see [`StepOutcome::of_ranks`]. `finite`: whether the
     /// gradients are, which are the same on all ranks.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when they are not the numbers of all ranks.
-    pub fn end_step_with(&mut self, ranks: &[Vec<f64>], finite: bool) -> Result<StepEnd, Failure> {
-        let mut end = StepEnd::of_ranks(ranks).ok_or_else(|| {
+    pub fn end_step_with(
+        &mut self,
+        ranks: &[Vec<f64>],
+        finite: bool,
+    ) -> Result<StepOutcome, Failure> {
+        let mut end = StepOutcome::of_ranks(ranks).ok_or_else(|| {
             Failure::PeerLost("what came with the gradients is not of all ranks".to_owned())
         })?;
         end.agreement.all_finite &= finite;
@@ -63,7 +71,7 @@ impl<R: Rendezvous> Member<'_, R> {
     ///
     /// # Errors
     /// As [`Self::end_of`].
-    pub fn end_step_of(&mut self, sums: &[f64]) -> Result<StepEnd, Failure> {
+    pub fn end_step_of(&mut self, sums: &[f64]) -> Result<StepOutcome, Failure> {
         let end = self.end_of(sums)?;
         Ok(self.tell(end))
     }
@@ -73,7 +81,7 @@ impl<R: Rendezvous> Member<'_, R> {
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank has dropped the step before, or the sums are not those of this world.
-    pub fn end_of(&self, sums: &[f64]) -> Result<StepEnd, Failure> {
+    pub fn end_of(&self, sums: &[f64]) -> Result<StepOutcome, Failure> {
         let packing = self.world()?.packing();
         if packing.has_dropped(sums) {
             return Err(Failure::PeerLost(
@@ -86,7 +94,7 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 
     /// The thread that watches the peers hears that a step has ended.
-    fn tell(&self, end: StepEnd) -> StepEnd {
+    fn tell(&self, end: StepOutcome) -> StepOutcome {
         if let Some(peers) = &self.peers {
             peers.interrupter.step_ends();
         }

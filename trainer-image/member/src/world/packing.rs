@@ -16,7 +16,7 @@
 use roundhouse_elastic::Agreement;
 
 use super::saving::{Saving, SavingSum};
-use super::step::{Standing, StepEnd};
+use super::step::{RankVote, StepOutcome};
 use super::whole;
 
 const NO_LOSS: usize = 0;
@@ -63,14 +63,14 @@ impl Packing {
 
     /// What this rank adds to the sum. A list that a device keeps filling in has a loss of 0.
     #[must_use]
-    pub fn pack(&self, own: &Standing, local_loss_sum: f64) -> Vec<f64> {
+    pub fn pack(&self, own: &RankVote, local_loss_sum: f64) -> Vec<f64> {
         // Rank 0 alone has more to say than the others.
         let rank = u32::from(self.rank > 0);
         self.spread(&own.to_numbers(rank, local_loss_sum))
     }
 
-    /// The list of a rank from its numbers ([`Standing::to_numbers`]).
-    pub(super) fn spread(&self, numbers: &[f64; Standing::NUM_NUMBERS]) -> Vec<f64> {
+    /// The list of a rank from its numbers ([`RankVote::to_numbers`]).
+    pub(super) fn spread(&self, numbers: &[f64; RankVote::NUM_NUMBERS]) -> Vec<f64> {
         let [loss, finite, leaving, newest_seen, own_time, saving @ ..] = numbers;
         let count = |counts: bool| f64::from(u8::from(counts));
         let has_loss = loss.is_finite();
@@ -88,7 +88,7 @@ impl Packing {
 
     /// What the sums say; `None` if they are of another world.
     #[must_use]
-    pub fn unpack(&self, sums: &[f64]) -> Option<StepEnd> {
+    pub fn unpack(&self, sums: &[f64]) -> Option<StepOutcome> {
         if sums.len() != self.num_numbers() {
             return None;
         }
@@ -98,7 +98,7 @@ impl Packing {
                 .copied()
         };
         let newest: Vec<u64> = slots(1).map(whole).collect();
-        Some(StepEnd {
+        Some(StepOutcome {
             loss_sum: if whole(sums[NO_LOSS]) == 0 {
                 // In the order of the ranks, as where the numbers of the ranks are kept apart.
                 slots(0).fold(0.0, |sum, loss| sum + loss)

@@ -9,7 +9,7 @@ use super::saving::{Saving, SavingSum};
 
 /// What one rank brings to a step's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct RankVote {
     /// Whether the gradients are finite; of the loss it is seen.
     pub finite: bool,
     /// Whether it was asked to leave.
@@ -24,23 +24,23 @@ pub struct Standing {
 
 /// What a step's end tells all ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepEnd {
+pub struct StepOutcome {
     /// Sum over all samples of the step; NaN if that of a rank is not finite.
     pub loss_sum: f64,
     /// See [`Agreement`].
     pub agreement: Agreement,
     /// See [`SavingSum`].
     pub saving: SavingSum,
-    /// [`Standing::own_time`] of each rank.
+    /// [`RankVote::own_time`] of each rank.
     pub compute_seconds: Vec<f64>,
 }
 
-impl Standing {
+impl RankVote {
     /// How many numbers each rank tells the others at the end of a step.
     pub const NUM_NUMBERS: usize = 5 + Saving::NUM_NUMBERS;
 
     /// What this rank tells the others, for a way that keeps the numbers of the ranks apart; see
-    /// [`StepEnd::of_ranks`].
+    /// [`StepOutcome::of_ranks`].
     #[must_use]
     pub fn to_numbers(&self, rank: u32, local_loss_sum: f64) -> [f64; Self::NUM_NUMBERS] {
         let Self {
@@ -65,9 +65,9 @@ impl Standing {
     }
 }
 
-impl StepEnd {
+impl StepOutcome {
     /// The end of a step from the numbers of all ranks, in their order. `None` if they are not numbers of
-    /// [`Standing::to_numbers`].
+    /// [`RankVote::to_numbers`].
     #[must_use]
     pub fn of_ranks(ranks: &[Vec<f64>]) -> Option<Self> {
         let size = u32::try_from(ranks.len()).ok()?;

@@ -10,7 +10,7 @@ use crate::group::threads::Threads;
 #[test]
 fn a_world_of_one_agrees_with_itself() {
     let world = World::<Threads>::alone();
-    let fine = Standing {
+    let fine = RankVote {
         finite: true,
         leaving: false,
         newest_seen: 7,
@@ -33,7 +33,7 @@ fn a_world_of_one_agrees_with_itself() {
     assert!(end.saving.is_time && end.saving.durable_line == 4);
     assert!(end.saving.num_stuck == 1 && !end.saving.gives_up);
     assert_eq!(world.sum_saving(&fine.saving).unwrap(), end.saving);
-    let diverged = Standing {
+    let diverged = RankVote {
         finite: false,
         leaving: true,
         ..fine
@@ -140,7 +140,7 @@ fn each<T: Send>(size: u32, work: impl Fn(&World<Threads>) -> T + Sync) -> Vec<T
     })
 }
 
-const FINE: Standing = Standing {
+const FINE: RankVote = RankVote {
     finite: true,
     leaving: false,
     newest_seen: 1,
@@ -182,7 +182,7 @@ fn a_loss_that_is_not_finite_is_not_hidden_by_those_of_other_ranks() {
 #[test]
 fn the_loss_of_a_step_with_a_bad_gradient_is_that_of_all_ranks() {
     for (loss, all_finite) in each(2, |world| {
-        let own = Standing {
+        let own = RankVote {
             finite: world.rank() == 0,
             ..FINE
         };

@@ -14,7 +14,7 @@ use roundhouse_member::lobby::Peers;
 use roundhouse_member::member::{Control, Todo};
 use roundhouse_member::rendezvous::StoreRendezvous;
 use roundhouse_member::report::Reporter;
-use roundhouse_member::world::{Standing, StepEnd};
+use roundhouse_member::world::{RankVote, StepOutcome};
 use roundhouse_member::{Failure, Held, Keeping, Launch, Member, State as _};
 
 use self::step::Sent;
@@ -48,13 +48,13 @@ pub(super) struct Training {
     scaling: Scaling,
     timeouts: CollectiveTimeouts,
     /// The step that has begun, and what this rank brings to its end.
-    begun: Option<(Batch, Standing)>,
+    begun: Option<(Batch, RankVote)>,
     /// What this rank has told its peers at its end, or why it cannot.
     told: Option<Result<Sent, Failure>>,
     /// What all have said at its end, and what their losses weigh together.
-    agreed: Option<(StepEnd, f64)>,
+    agreed: Option<(StepOutcome, f64)>,
     /// The end of a step that is committed, and the rest of whose body may still run.
-    ended_step: Option<StepEnd>,
+    ended_step: Option<StepOutcome>,
     /// What the last step of this generation took without its peers.
     own_time: Duration,
     /// How unevenly that step was split.
@@ -207,9 +207,9 @@ impl Training {
             return Ok(false);
         };
         if self.begun.is_none() {
-            let mut standing = self.member.begin_step()?;
-            standing.own_time = self.own_time;
-            self.begun = Some((batch, standing));
+            let mut vote = self.member.begin_step()?;
+            vote.own_time = self.own_time;
+            self.begun = Some((batch, vote));
         }
         Ok(true)
     }

@@ -14,7 +14,7 @@ use roundhouse_elastic::shard::shard_of_groups;
 use tch::{Device, Kind, Tensor};
 
 use super::alone::in_pieces;
-use super::limbs;
+use super::bucket_integers;
 use super::{Commit, Finished, Pass, Sync, SyncError};
 use crate::parameters::{Parameters, Role};
 
@@ -45,7 +45,7 @@ pub struct Ddp {
     options: DdpOptions,
     /// The parameter whose gradient the numbers are, if they travel with the gradients.
     carrier: Option<Tensor>,
-    has_told_wait: bool,
+    has_reported_wait: bool,
 }
 
 impl Ddp {
@@ -67,8 +67,9 @@ impl Ddp {
             CommHook::Bf16 | CommHook::Fp16 => false,
         };
         let travels =
-            group.backend().tells_failures() && world_size <= MOST_RANKS_IN_A_BUCKET && is_exact;
-        let num_slots = options.num_numbers * limbs::LIMBS * world_size as usize;
+            group.backend().reports_failures() && world_size <= MOST_RANKS_IN_A_BUCKET && is_exact;
+        let num_slots =
+            options.num_numbers * bucket_integers::SLOTS_PER_NUMBER * world_size as usize;
         let carrier = (travels && num_slots > 0)
             .then(|| {
                 let length = i64::try_from(num_slots).unwrap_or(i64::MAX);
@@ -98,7 +99,7 @@ impl Ddp {
             world_size,
             options,
             carrier,
-            has_told_wait: false,
+            has_reported_wait: false,
         })
     }
 }
@@ -175,7 +176,7 @@ impl Sync for Ddp {
         }
         let mut root = scaled_loss;
         if let Some(carrier) = &self.carrier {
-            let slots = limbs::write(numbers, self.rank, self.world_size);
+            let slots = bucket_integers::write(numbers, self.rank, self.world_size);
             // The carrier is 0, and so is what it adds to the loss; its gradient is the slots.
             let words = carrier.f_dot(&Tensor::f_from_slice(&slots)?)?;
             root = root.f_add(&words)?;
@@ -208,11 +209,12 @@ impl Sync for Ddp {
             None => None,
             Some(carrier) => {
                 let means = Vec::<f32>::try_from(&carrier.f_grad()?)?;
-                let numbers =
-                    limbs::read(&means, self.world_size).ok_or_else(|| roundhouse_c10d::Error {
+                let numbers = bucket_integers::read(&means, self.world_size).ok_or_else(|| {
+                    roundhouse_c10d::Error {
                         kind: roundhouse_c10d::ErrorKind::ConnectionLost,
                         message: "a sum to which a rank has not added its part".to_owned(),
-                    })?;
+                    }
+                })?;
                 roundhouse_c10d::zero_grad(std::slice::from_mut(carrier))?;
                 Some(numbers)
             }
@@ -231,9 +233,9 @@ impl Sync for Ddp {
 
     fn waited(&mut self) -> Result<Duration, SyncError> {
         let mut waited = self.reducer.waited_before()?;
-        if !self.has_told_wait {
+        if !self.has_reported_wait {
             // Those before the first step's were for nothing.
-            self.has_told_wait = true;
+            self.has_reported_wait = true;
             while let Some(later) = self.reducer.waited_before()? {
                 waited = Some(later);
             }

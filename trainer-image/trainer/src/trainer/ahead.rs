@@ -14,10 +14,10 @@ use roundhouse_elastic::lag::{Asked, Expected};
 use roundhouse_elastic::{Batch, Event, Mark};
 use roundhouse_member::faults::{self, Point};
 use roundhouse_member::sections::Section;
-use roundhouse_member::world::StepEnd;
+use roundhouse_member::world::StepOutcome;
 
-use super::ballot::{Agreement, Read, Told};
 use super::step::Begun;
+use super::step_vote::{Agreement, Read, StepVote};
 use super::{Trainer, host_syncs};
 use crate::clip::{self, Norms};
 use crate::failure::Failure;
@@ -91,7 +91,7 @@ impl Trainer<'_> {
         let device = self.work.task.parameters().device();
         let stopwatch = Stopwatch::on_device(device)?;
         let (expected, after) = self.expected(&batch, mark);
-        let (mut begun, mut standing) = self.begin(batch, mark, stopwatch)?;
+        let (mut begun, mut rank_vote) = self.begin(batch, mark, stopwatch)?;
         let Gradients {
             local_loss: OwnLoss::Device(Some(loss)),
             finished,
@@ -106,9 +106,9 @@ impl Trainer<'_> {
             clip::norms(self.work.task.parameters(), loss_factor, most)
         })?;
         faults::point(Point::Agree, rank, step);
-        standing.leaving = self.member.world_and_leave_watch()?.1.is_leaving();
-        let told = Told {
-            standing: &standing,
+        rank_vote.leaving = self.member.world_and_leave_watch()?.1.is_leaving();
+        let vote = StepVote {
+            rank_vote: &rank_vote,
             loss: &loss,
             norms: &norms,
             loss_sum: finished.loss_sum.as_ref(),
@@ -121,7 +121,7 @@ impl Trainer<'_> {
         let world = self.member.world()?;
         let agreement = begun
             .stopwatch
-            .time(Section::Communication, || Agreement::launch(&told, world))?;
+            .time(Section::Communication, || Agreement::launch(&vote, world))?;
         faults::point(Point::Update, rank, step);
         let signals = Signals {
             skip: Some(agreement.found_inf()),
@@ -153,7 +153,7 @@ impl Trainer<'_> {
     }
 
     /// Waits for a step, and counts it if the device has updated the weights.
-    fn settle(&mut self, step: Pending) -> Result<StepEnd, Failure> {
+    fn settle(&mut self, step: Pending) -> Result<StepOutcome, Failure> {
         let read = self.read(&step)?;
         let end = self.member.end_step_of(&read.sums)?;
         self.close(step, &read, end)
@@ -180,7 +180,12 @@ impl Trainer<'_> {
     }
 
     /// The end of a step is known.
-    fn close(&mut self, step: Pending, read: &Read, mut end: StepEnd) -> Result<StepEnd, Failure> {
+    fn close(
+        &mut self,
+        step: Pending,
+        read: &Read,
+        mut end: StepOutcome,
+    ) -> Result<StepOutcome, Failure> {
         let Pending { begun, .. } = step;
         end.loss_sum = read.loss_sum.unwrap_or(end.loss_sum);
         let judged = self.judge(&begun.batch, &end, read.local_loss, read.gradient_norm)?;
@@ -193,7 +198,7 @@ impl Trainer<'_> {
         Ok(end)
     }
 
-    fn asked(&self, end: &StepEnd) -> Result<Asked, Failure> {
+    fn asked(&self, end: &StepOutcome) -> Result<Asked, Failure> {
         Ok(Asked {
             saves: self.member.has_to_save(&end.saving)?,
             switches: end.agreement.newest_generation > self.member.current_generation(),
@@ -204,7 +209,7 @@ impl Trainer<'_> {
 
 /// The end of two steps, of which the later one had begun before the end of the earlier one was known: what the
 /// earlier one asks for is done now.
-fn both(before: &StepEnd, last: StepEnd) -> StepEnd {
+fn both(before: &StepOutcome, last: StepOutcome) -> StepOutcome {
     let mut end = last;
     let (early, late) = (&before.agreement, &mut end.agreement);
     late.newest_generation = late.newest_generation.max(early.newest_generation);

@@ -8,7 +8,7 @@ use roundhouse_elastic::{Batch, Event, straggler};
 use roundhouse_member::faults;
 use roundhouse_member::report::StepReport;
 use roundhouse_member::sections::{Section, Sections};
-use roundhouse_member::world::StepEnd;
+use roundhouse_member::world::StepOutcome;
 
 use super::step::Begun;
 use super::{LastStep, Trainer};
@@ -37,7 +37,7 @@ impl Trainer<'_> {
     pub(super) fn judge(
         &mut self,
         batch: &Batch,
-        end: &StepEnd,
+        end: &StepOutcome,
         local_loss: f64,
         gradient_norm: f64,
     ) -> Result<Judged, Failure> {
@@ -62,7 +62,7 @@ impl Trainer<'_> {
     pub(super) fn conclude(
         &mut self,
         begun: Begun,
-        end: &StepEnd,
+        end: &StepOutcome,
         judged: &Judged,
     ) -> Result<(), Failure> {
         let Begun {
@@ -70,7 +70,7 @@ impl Trainer<'_> {
             rate,
             started,
             stopwatch,
-            told_unevenness,
+            reported_unevenness,
         } = begun;
         let Judged {
             loss,
@@ -95,7 +95,7 @@ impl Trainer<'_> {
         }
         self.member
             .reporter
-            .compare(&end.compute_seconds, told_unevenness);
+            .compare(&end.compute_seconds, reported_unevenness);
         // Steps overlap, so a step is timed from the end of the one before it.
         let since = self
             .last_step
@@ -119,7 +119,7 @@ impl Trainer<'_> {
     }
 
     /// Does what the end of the last step asks for.
-    pub(super) fn act(&mut self, end: &StepEnd) -> Result<Event, Failure> {
+    pub(super) fn act(&mut self, end: &StepOutcome) -> Result<Event, Failure> {
         let tensors = &self.work.tensors;
         self.member.save_on(&end.saving, tensors)?;
         if end.agreement.all_leave {

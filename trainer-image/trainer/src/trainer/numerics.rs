@@ -66,13 +66,13 @@ impl Trainer<'_> {
         let Some(sync) = &mut self.sync else {
             return Ok(());
         };
-        let told = match (verdict, factor, next) {
+        let result = match (verdict, factor, next) {
             (Verdict::Skip, ..) => sync.skipped(),
             (_, Some(factor), Some(next)) => sync.rescaled(next / factor),
             _ => Ok(()),
         };
         let world = self.member.world()?;
-        told.map_err(|error| explain(world, error))
+        result.map_err(|error| explain(world, error))
     }
 
     /// Why a step cannot be committed. The gradient that the ranks have summed does not say whose was not finite,

@@ -7,7 +7,7 @@ use roundhouse_c10d::Event as DeviceEvent;
 use roundhouse_elastic::{Batch, Event, Mark, Permutation};
 use roundhouse_member::faults::{self, Point};
 use roundhouse_member::sections::Section;
-use roundhouse_member::world::{Standing, StepEnd};
+use roundhouse_member::world::{RankVote, StepOutcome};
 
 use super::Trainer;
 use crate::clip::{self, Measured};
@@ -24,8 +24,8 @@ pub(super) struct Begun {
     pub(super) rate: Rate,
     pub(super) started: Instant,
     pub(super) stopwatch: Stopwatch,
-    /// Unevenness of the step that [`Standing::own_time`](roundhouse_member::world::Standing) reports.
-    pub(super) told_unevenness: Option<f64>,
+    /// Unevenness of the step that [`RankVote::own_time`](roundhouse_member::world::RankVote) reports.
+    pub(super) reported_unevenness: Option<f64>,
 }
 
 impl Begun {
@@ -72,11 +72,11 @@ impl Trainer<'_> {
     }
 
     fn step_on_host(&mut self, batch: Batch, mark: &Mark) -> Result<Event, Failure> {
-        let (mut begun, mut standing) = self.begin(batch, mark, Stopwatch::on_host())?;
+        let (mut begun, mut rank_vote) = self.begin(batch, mark, Stopwatch::on_host())?;
         let Gradients {
             local_loss: OwnLoss::Host(local_loss),
             finished,
-        } = self.gradients(&mut begun, mark, Some(&mut standing))?
+        } = self.gradients(&mut begun, mark, Some(&mut rank_vote))?
         else {
             return Err(Failure::internal("a loss that the host has not read"));
         };
@@ -90,10 +90,10 @@ impl Trainer<'_> {
             let most = self.work.config.optimizer.max_grad_norm;
             clip::measure(self.work.task.parameters(), loss_factor, most)
         })?;
-        standing.finite = is_finite;
+        rank_vote.finite = is_finite;
         faults::point(Point::Agree, rank, begun.batch.step);
         let end = begun.stopwatch.time(Section::Communication, || {
-            self.agree(local_loss, finished, standing)
+            self.agree(local_loss, finished, rank_vote)
         })?;
         let judged = self.judge(&begun.batch, &end, local_loss, norm)?;
         faults::point(Point::Update, rank, begun.batch.step);
@@ -132,10 +132,10 @@ impl Trainer<'_> {
         batch: Batch,
         mark: &Mark,
         mut stopwatch: Stopwatch,
-    ) -> Result<(Begun, Standing), Failure> {
+    ) -> Result<(Begun, RankVote), Failure> {
         self.tracer.step_begins();
-        let mut standing = self.member.begin_step()?;
-        standing.own_time = self.last_step.own_time;
+        let mut rank_vote = self.member.begin_step()?;
+        rank_vote.own_time = self.last_step.own_time;
         let started = Instant::now();
         stopwatch.time(Section::Data, faults::slow_down);
         let rate = Rate {
@@ -148,9 +148,9 @@ impl Trainer<'_> {
             rate,
             started,
             stopwatch,
-            told_unevenness: self.last_step.unevenness,
+            reported_unevenness: self.last_step.unevenness,
         };
-        Ok((begun, standing))
+        Ok((begun, rank_vote))
     }
 
     /// Leaves the mean gradients of the batch in the task. What this rank has to tell the others with them, if it does,
@@ -159,7 +159,7 @@ impl Trainer<'_> {
         &mut self,
         begun: &mut Begun,
         mark: &Mark,
-        standing: Option<&mut Standing>,
+        rank_vote: Option<&mut RankVote>,
     ) -> Result<Gradients, Failure> {
         let Begun {
             batch, stopwatch, ..
@@ -182,10 +182,10 @@ impl Trainer<'_> {
         inputs.loss_factor = loss_factor;
         inputs.next = next.as_ref().map(|(order, next)| (next, order));
         let (world, mut leave_watch) = member.world_and_leave_watch()?;
-        let mut numbers = standing.map(|standing| {
+        let mut numbers = rank_vote.map(|rank_vote| {
             move |local_loss| {
-                standing.leaving = leave_watch.is_leaving();
-                standing.to_numbers(world.rank(), local_loss).to_vec()
+                rank_vote.leaving = leave_watch.is_leaving();
+                rank_vote.to_numbers(world.rank(), local_loss).to_vec()
             }
         });
         let numbers = numbers.as_mut().map(|numbers| -> Numbers<'_> { numbers });
@@ -204,18 +204,18 @@ impl Trainer<'_> {
         &mut self,
         local_loss: f64,
         finished: Finished,
-        mut standing: Standing,
-    ) -> Result<StepEnd, Failure> {
+        mut rank_vote: RankVote,
+    ) -> Result<StepOutcome, Failure> {
         let Finished {
             numbers,
             loss_sum,
             digest: _,
         } = finished;
         let mut end = if let Some(numbers) = numbers {
-            self.member.end_step_with(&numbers, standing.finite)?
+            self.member.end_step_with(&numbers, rank_vote.finite)?
         } else {
-            standing.leaving = self.member.world_and_leave_watch()?.1.is_leaving();
-            self.member.end_step(local_loss, &standing)?
+            rank_vote.leaving = self.member.world_and_leave_watch()?.1.is_leaving();
+            self.member.end_step(local_loss, &rank_vote)?
         };
         if let Some(loss_sum) = loss_sum {
             end.loss_sum = loss_sum.f_double_value(&[0])?;

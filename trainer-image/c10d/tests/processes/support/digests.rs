@@ -1,7 +1,7 @@
 //! Ranks that compare the bits of what their sums have left.
 
 use roundhouse_c10d::{
-    Ballot, CommHook, PowerSgd, ProcessGroup, Reducer, ReducerOptions, agree, backward, zero_grad,
+    CommHook, PowerSgd, ProcessGroup, Reducer, ReducerOptions, Vote, agree, backward, zero_grad,
 };
 use tch::nn::Module;
 use tch::{Device, Kind, Tensor, nn};
@@ -40,13 +40,13 @@ pub fn digests(group: &ProcessGroup) {
 
 fn assert_agreed(group: &ProcessGroup, equal: &[i64], turn: u64, is_same: bool, hook: CommHook) {
     let (values, equal) = (Tensor::from_slice(&[0.5]), Tensor::from_slice(equal));
-    let ballot = Ballot {
+    let vote = Vote {
         values: &values,
         finite: None,
         equal: Some(&equal),
         aside: Some(&values),
     };
-    let agreement = agree(ballot, turn, Some(group)).unwrap();
+    let agreement = agree(vote, turn, Some(group)).unwrap();
     let agreed = agreement.wait().unwrap();
     let found = (agreed.is_right, agreed.is_same, agreed.is_good);
     assert_eq!(found, (true, is_same, is_same), "{hook:?}");

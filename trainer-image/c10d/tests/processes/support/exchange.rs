@@ -1,7 +1,7 @@
 //! Ranks that move parts of tensors, agree, and reduce gradients in other ways than the usual one.
 
 use roundhouse_c10d::{
-    Ballot, CommHook, ProcessGroup, Reducer, ReducerOptions, agree, backward, host_syncs, layout,
+    CommHook, ProcessGroup, Reducer, ReducerOptions, Vote, agree, backward, host_syncs, layout,
     zero_grad,
 };
 use tch::nn::Module;
@@ -96,13 +96,13 @@ pub fn exchange(group: &ProcessGroup) {
 
 pub fn agreement(group: &ProcessGroup) {
     let agree = |values: &Tensor, finite: Option<&Tensor>, turn| {
-        let ballot = Ballot {
+        let vote = Vote {
             values,
             finite,
             equal: None,
             aside: None,
         };
-        agree(ballot, turn, Some(group))
+        agree(vote, turn, Some(group))
     };
     let (rank, size) = (f64::from(group.rank()), f64::from(group.world_size()));
     let values = Tensor::from_slice(&[rank, 1e15, -0.1]);

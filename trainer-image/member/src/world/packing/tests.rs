@@ -4,8 +4,8 @@ use roundhouse_elastic::saving::Stage;
 
 use super::*;
 
-fn standing(rank: u64) -> Standing {
-    Standing {
+fn standing(rank: u64) -> RankVote {
+    RankVote {
         finite: true,
         leaving: rank == 1,
         newest_seen: 4 + rank,
@@ -21,7 +21,7 @@ fn standing(rank: u64) -> Standing {
 }
 
 /// The sums over three ranks with these losses, and what came of them when the numbers of the ranks were kept apart.
-fn summed(losses: [f64; 3], standing: impl Fn(u64) -> Standing) -> (Vec<f64>, StepEnd) {
+fn summed(losses: [f64; 3], standing: impl Fn(u64) -> RankVote) -> (Vec<f64>, StepOutcome) {
     let ranks = losses.iter().zip(0..).map(|(loss, rank)| {
         let own = standing(u64::from(rank));
         let packed = Packing::new(rank, 3).pack(&own, *loss);
@@ -31,7 +31,7 @@ fn summed(losses: [f64; 3], standing: impl Fn(u64) -> Standing) -> (Vec<f64>, St
     let sums = (0..packed[0].len())
         .map(|place| packed.iter().map(|numbers| numbers[place]).sum())
         .collect();
-    (sums, StepEnd::of_ranks(&apart).unwrap())
+    (sums, StepOutcome::of_ranks(&apart).unwrap())
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn sums_say_what_the_numbers_of_the_ranks_say() {
     assert_eq!(expected.agreement.newest_generation, 4);
     assert_eq!(expected.compute_seconds, [0.0, 0.25, 0.5]);
     assert_eq!(expected.saving.durable_line, 7);
-    let (sums, expected) = summed(losses, |rank| Standing {
+    let (sums, expected) = summed(losses, |rank| RankVote {
         finite: rank != 2,
         ..standing(rank)
     });

@@ -7,7 +7,7 @@
 
 use roundhouse_member::Failure;
 use roundhouse_member::rank_mismatch::{RankMismatch, Subject};
-use roundhouse_member::world::{Packing, Standing, not_of_all_ranks};
+use roundhouse_member::world::{Packing, RankVote, not_of_all_ranks};
 
 /// Where they lie.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +38,8 @@ impl Layout {
     }
 
     /// What the host knows; 0 at the places of what the device knows.
-    pub(super) fn list(&self, standing: &Standing) -> Vec<f64> {
-        let mut numbers = self.packing.pack(standing, 0.0);
+    pub(super) fn list(&self, vote: &RankVote) -> Vec<f64> {
+        let mut numbers = self.packing.pack(vote, 0.0);
         numbers.resize(self.num_numbers(), 0.0);
         numbers
     }

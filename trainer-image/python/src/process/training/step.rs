@@ -9,7 +9,7 @@ use roundhouse_member::Failure;
 use roundhouse_member::faults::{self, Point};
 use roundhouse_member::report::StepReport;
 use roundhouse_member::sections::{Section, Sections};
-use roundhouse_member::world::StepEnd;
+use roundhouse_member::world::StepOutcome;
 
 use super::Training;
 use super::numbers::{Layout, Read};
@@ -43,7 +43,7 @@ pub(super) enum Sent {
 #[derive(Debug)]
 enum Ended {
     /// What all ranks have sent, and what their losses weigh together.
-    Agreed(StepEnd, f64),
+    Agreed(StepOutcome, f64),
     /// Their gradients differ, in words.
     Differ(String),
     /// A rank has an invalid weight: its script gets an error.
@@ -63,17 +63,17 @@ impl Training {
     /// This rank tells its peers what it brings to the end of the step that has begun. It does not wait for them.
     pub(in crate::process) fn tell(&mut self, numbers: Py<PyAny>) -> Result<(), Failure> {
         let leaving = self.member.world_and_leave_watch()?.1.is_leaving();
-        let Some((batch, standing)) = &mut self.begun else {
+        let Some((batch, vote)) = &mut self.begun else {
             return Err(internal("no step has begun"));
         };
         if self.told.is_some() {
             return Err(internal("the end of this step was told before"));
         }
-        standing.leaving = leaving;
+        vote.leaving = leaving;
         let world = self.member.world()?;
         faults::point(Point::Agree, world.rank(), batch.step);
         let layout = Layout::new(world.rank(), world.size());
-        let list = layout.list(standing);
+        let list = layout.list(vote);
         let Some(group) = world.group() else {
             self.told = Some(Ok(Sent::Alone { numbers, list }));
             return Ok(());
@@ -224,7 +224,7 @@ impl Training {
         self.lost_or(result).map(|_| ())
     }
 
-    fn act(&mut self, end: &StepEnd) -> Result<(), Failure> {
+    fn act(&mut self, end: &StepOutcome) -> Result<(), Failure> {
         self.member.save_on(&end.saving, &self.state)?;
         if end.agreement.all_leave {
             self.member.save_before_leaving(&self.state)?;
@@ -238,7 +238,7 @@ impl Training {
 }
 
 /// The mean of the losses of all ranks. `weight`: what they weigh together; 0 if each sample weighs the same.
-fn mean_loss(end: &StepEnd, batch: &Batch, weight: f64) -> f64 {
+fn mean_loss(end: &StepOutcome, batch: &Batch, weight: f64) -> f64 {
     let of_samples = batch.num_samples() as f64;
     end.loss_sum / if weight > 0.0 { weight } else { of_samples }
 }

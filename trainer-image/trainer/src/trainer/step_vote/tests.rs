@@ -5,7 +5,7 @@ use tch::Device;
 
 use super::*;
 
-const STANDING: Standing = Standing {
+const RANK_VOTE: RankVote = RankVote {
     finite: true,
     leaving: true,
     newest_seen: 3,
@@ -29,8 +29,8 @@ fn read(
     let [loss, norms] = [&[loss], norms].map(Tensor::from_slice);
     let loss_sum = loss_sum.map(|sum| Tensor::from_slice(&[sum]));
     let dropped = dropped.map(|flag| Tensor::from_slice(&[flag]));
-    let told = Told {
-        standing: &STANDING,
+    let vote = StepVote {
+        rank_vote: &RANK_VOTE,
         loss: &loss,
         norms: &norms,
         loss_sum: loss_sum.as_ref(),
@@ -38,7 +38,7 @@ fn read(
         dropped: dropped.as_ref(),
     };
     let world = World::alone();
-    let agreement = Agreement::launch(&told, &world)?;
+    let agreement = Agreement::launch(&vote, &world)?;
     let flag = agreement.found_inf().double_value(&[0]);
     let end = Event::record(Device::Cpu)?;
     let read = agreement.read(&end, &world)?;
@@ -51,7 +51,7 @@ fn what_is_filled_in_on_the_device_is_what_the_host_would_have_packed() {
     let packing = Packing::new(0, 1);
     for loss in [-2.5, f64::NAN, f64::INFINITY] {
         let read = read(loss, &[0.5], None, None).unwrap();
-        assert_eq!(read.sums, packing.pack(&STANDING, loss));
+        assert_eq!(read.sums, packing.pack(&RANK_VOTE, loss));
         assert_eq!(read.is_good, loss.is_finite());
         assert_eq!(read.local_loss.to_bits(), loss.to_bits());
         assert_eq!((read.gradient_norm, read.loss_sum), (0.5, None));

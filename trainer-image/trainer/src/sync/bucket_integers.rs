@@ -5,22 +5,24 @@
 //! multiplication by the number of ranks change such a number by less than a half, so rounding restores it.
 
 /// Slots that one number takes.
-pub(super) const LIMBS: usize = 4;
+pub(super) const SLOTS_PER_NUMBER: usize = 4;
 const BITS: u32 = 16;
 
 /// The slots of all ranks with the numbers of one of them.
 pub(super) fn write(numbers: &[f64], rank: u32, world_size: u32) -> Vec<f32> {
-    let mut slots = vec![0.0; numbers.len() * LIMBS * world_size as usize];
-    let own = slots.iter_mut().skip(numbers.len() * LIMBS * rank as usize);
-    let limbs = numbers.iter().flat_map(|number| {
+    let mut slots = vec![0.0; numbers.len() * SLOTS_PER_NUMBER * world_size as usize];
+    let own = slots
+        .iter_mut()
+        .skip(numbers.len() * SLOTS_PER_NUMBER * rank as usize);
+    let parts = numbers.iter().flat_map(|number| {
         let bits = number.to_bits();
-        (0..LIMBS).map(move |limb| {
-            let limb = bits >> (BITS * u32::try_from(limb).unwrap_or(0)) & u64::from(u16::MAX);
-            u16::try_from(limb).unwrap_or(0)
+        (0..SLOTS_PER_NUMBER).map(move |part| {
+            let part = bits >> (BITS * u32::try_from(part).unwrap_or(0)) & u64::from(u16::MAX);
+            u16::try_from(part).unwrap_or(0)
         })
     });
-    for (slot, limb) in own.zip(limbs) {
-        *slot = f32::from(limb);
+    for (slot, part) in own.zip(parts) {
+        *slot = f32::from(part);
     }
     slots
 }
@@ -29,14 +31,15 @@ pub(super) fn write(numbers: &[f64], rank: u32, world_size: u32) -> Vec<f32> {
 pub(super) fn read(means: &[f32], world_size: u32) -> Option<Vec<Vec<f64>>> {
     let size = world_size as usize;
     let per_rank = means.len() / size.max(1);
-    if per_rank == 0 || !per_rank.is_multiple_of(LIMBS) || per_rank * size != means.len() {
+    if per_rank == 0 || !per_rank.is_multiple_of(SLOTS_PER_NUMBER) || per_rank * size != means.len()
+    {
         return None;
     }
-    let number = |limbs: &[f32]| {
+    let number = |parts: &[f32]| {
         let mut bits = 0_u64;
-        for (index, mean) in (0_u32..).zip(limbs) {
-            let limb = (f64::from(*mean) * f64::from(world_size)).round();
-            if !(0.0..=f64::from(u16::MAX)).contains(&limb) {
+        for (index, mean) in (0_u32..).zip(parts) {
+            let part = (f64::from(*mean) * f64::from(world_size)).round();
+            if !(0.0..=f64::from(u16::MAX)).contains(&part) {
                 return None;
             }
             #[expect(
@@ -44,12 +47,12 @@ pub(super) fn read(means: &[f32], world_size: u32) -> Option<Vec<Vec<f64>>> {
                 clippy::cast_sign_loss,
                 reason = "checked above"
             )]
-            let limb = limb as u64;
-            bits |= limb << (BITS * index);
+            let part = part as u64;
+            bits |= part << (BITS * index);
         }
         Some(f64::from_bits(bits))
     };
-    let numbers = |slots: &[f32]| slots.chunks_exact(LIMBS).map(number).collect();
+    let numbers = |slots: &[f32]| slots.chunks_exact(SLOTS_PER_NUMBER).map(number).collect();
     means.chunks_exact(per_rank).map(numbers).collect()
 }
 

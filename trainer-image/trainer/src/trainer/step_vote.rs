@@ -1,9 +1,9 @@
 //! What the ranks tell each other at the end of a step whose commit the device decides. What the host knows is packed
 //! there ([`roundhouse_member::world::Packing`]), the rest is filled in on the device.
 
-use roundhouse_c10d::{Agreed, Ballot, Event, agree};
+use roundhouse_c10d::{Agreed, Event, Vote, agree};
 use roundhouse_member::World;
-use roundhouse_member::world::{Packing, Standing, not_of_all_ranks};
+use roundhouse_member::world::{Packing, RankVote, not_of_all_ranks};
 use tch::{Kind, TchError, Tensor};
 
 use crate::failure::Failure;
@@ -12,9 +12,9 @@ use crate::sync::explain;
 
 /// What a rank sends. Tensors are on the device; all but flag and digest are f64, one dimension.
 #[derive(Debug)]
-pub(super) struct Told<'a> {
+pub(super) struct StepVote<'a> {
     /// What the host knows.
-    pub(super) standing: &'a Standing,
+    pub(super) rank_vote: &'a RankVote,
     /// Sum of the losses of this rank's samples: one element.
     pub(super) loss: &'a Tensor,
     /// Norms of the gradients, that of the weights first.
@@ -50,21 +50,21 @@ pub(super) struct Read {
 
 impl Agreement {
     /// Launches it, after the gradients.
-    pub(super) fn launch(told: &Told<'_>, world: &World<C10dGroup>) -> Result<Self, Failure> {
-        let lists = tch::no_grad(|| lists(told, world.packing()))?;
+    pub(super) fn launch(own: &StepVote<'_>, world: &World<C10dGroup>) -> Result<Self, Failure> {
+        let lists = tch::no_grad(|| lists(own, world.packing()))?;
         let [values, finite, aside] = &lists;
-        let equal = told.digest.map(|it| it.f_view([1])).transpose()?;
-        let ballot = Ballot {
+        let equal = own.digest.map(|it| it.f_view([1])).transpose()?;
+        let vote = Vote {
             values,
             finite: Some(finite),
             equal: equal.as_ref(),
             aside: Some(aside),
         };
         let group = world.group().map(C10dGroup::process_group);
-        let agreement = agree(ballot, world.next_turn(), group);
+        let agreement = agree(vote, world.next_turn(), group);
         Ok(Self {
             agreement: agreement.map_err(|error| explain(world, error.into()))?,
-            has_loss_sum: told.loss_sum.is_some(),
+            has_loss_sum: own.loss_sum.is_some(),
         })
     }
 
@@ -114,16 +114,16 @@ fn trusted(agreed: Agreed) -> Result<Agreed, Failure> {
 }
 
 /// What is summed, what must be finite, and what only this rank's host reads.
-fn lists(told: &Told<'_>, packing: Packing) -> Result<[Tensor; 3], TchError> {
-    let Told {
-        standing,
+fn lists(own: &StepVote<'_>, packing: Packing) -> Result<[Tensor; 3], TchError> {
+    let StepVote {
+        rank_vote,
         loss,
         norms,
         loss_sum,
         digest: _,
         dropped,
-    } = told;
-    let host = Tensor::f_from_slice(&packing.pack(standing, 0.0))?;
+    } = own;
+    let host = Tensor::f_from_slice(&packing.pack(rank_vote, 0.0))?;
     // On a CPU this is the host's own memory, which nothing else reads.
     let values = roundhouse_c10d::upload(&host, loss.device())?;
     let dropped = match dropped {
