@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use roundhouse_elastic::audit::{self, File};
-use roundhouse_elastic::ledger::{Chain, Header, Terms};
-use roundhouse_elastic::{CheckpointId, Course, Head, Scaling, Skips};
+use roundhouse_elastic::ledger::{Chain, Header, RunIdentity};
+use roundhouse_elastic::{CheckpointId, DataSchedule, Head, Scaling, Skips};
 use roundhouse_member::checkpoint::load::{self, Message};
 use roundhouse_member::checkpoint::manifest::{FILE, SCHEMA_VERSION};
 use roundhouse_member::checkpoint::{Directory, Identity, Manifest, complete, shard};
@@ -70,23 +70,23 @@ pub const LEDGER: Target = Target {
         }
     },
     seeds: || {
-        let course = Course::of_steps(20, 8, 5);
-        let terms = Terms::of(&course, 7);
-        let mut chain = Chain::from(Head::start(&terms));
-        let mut mark = Scaling::new(None, &course).start();
+        let data_schedule = DataSchedule::of_steps(20, 8, 5);
+        let run = RunIdentity::of(&data_schedule, 7);
+        let mut chain = Chain::from(Head::start(&run));
+        let mut position = Scaling::new(None, &data_schedule).start();
         let mut texts = Vec::new();
         for (generation, steps) in [(1, 0..3), (2, 3..5)] {
             let header = Header {
                 generation,
                 previous: (generation > 1).then(|| chain.head()),
-                course: terms,
+                run,
                 start: None,
             };
             let mut text = header.to_text();
             for step in steps {
-                assert_eq!(mark.step, step);
-                let batch = course.batch_at(&mark).unwrap();
-                mark = mark.after(batch.num_samples());
+                assert_eq!(position.step, step);
+                let batch = data_schedule.batch_at(&position).unwrap();
+                position = position.after(batch.num_samples());
                 let line = chain.head().next(&batch, generation, 0.5);
                 text += &line.to_text();
                 chain.push(line);
@@ -115,7 +115,7 @@ fn sealed(mut file: File) -> File {
 
 /// Writes a checkpoint of two tensors and one rank.
 fn checkpoint(directory: &Directory) -> Manifest {
-    let course = Terms::of(&Course::of_steps(100, 10, 50), 7);
+    let run = RunIdentity::of(&DataSchedule::of_steps(100, 10, 50), 7);
     let tensor = |name: &str| Record {
         name: name.to_owned(),
         dtype: safetensors::Dtype::F32,
@@ -126,10 +126,10 @@ fn checkpoint(directory: &Directory) -> Manifest {
     let training = Identity {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
-        course,
+        run,
         settings: BTreeMap::new(),
     };
-    let mut ledger = Head::start(&course);
+    let mut ledger = Head::start(&run);
     (ledger.generation, ledger.step) = (1, 2);
     let manifest = Manifest {
         schema_version: SCHEMA_VERSION,

@@ -5,7 +5,7 @@
 //! the one that it began with. Then the lines are recomputed forwards: hashes, steps, cursors, and for each epoch that the
 //! order of its samples names none of them twice.
 
-use crate::ledger::{Head, Line, Terms};
+use crate::ledger::{Head, Line, RunIdentity};
 
 mod batches;
 pub mod compare;
@@ -26,7 +26,7 @@ pub use rows::Row;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// What is trained.
-    pub terms: Terms,
+    pub run: RunIdentity,
     /// One row per generation, in order.
     pub rows: Vec<Row>,
     /// Committed steps.
@@ -49,26 +49,26 @@ pub struct Proof {
 pub fn audit(mut files: Vec<File>, anchors: &[Head]) -> Result<Proof, Finding> {
     files.sort_by_key(|file| file.header.generation);
     let lengths = counted_lines(&files)?;
-    let Some(terms) = files.last().map(|file| file.header.course) else {
+    let Some(run) = files.last().map(|file| file.header.run) else {
         return Err(Finding::Empty);
     };
     let counted = files.iter().zip(&lengths);
     let lines: Vec<&Line> = counted
         .flat_map(|(file, length)| &file.lines[..*length])
         .collect();
-    check_course(&lines, &terms)?;
-    check_orders(&lines, &terms)?;
-    check_anchors(&files, &terms, anchors)?;
+    check_data_schedule(&lines, &run)?;
+    check_orders(&lines, &run)?;
+    check_anchors(&files, &run, anchors)?;
     let rows = rows::of(&files, &lengths);
     let (num_epochs, cursor) = lines.last().map_or((0, 0), |line| {
-        let is_complete = line.end == terms.num_samples;
+        let is_complete = line.end == run.num_samples;
         (
             line.epoch + u64::from(is_complete),
             if is_complete { 0 } else { line.end },
         )
     });
     Ok(Proof {
-        terms,
+        run,
         num_steps: lines.len() as u64,
         num_samples: rows.iter().map(|row| row.num_samples).sum(),
         num_skipped: lines.iter().filter(|line| line.skipped).count() as u64,
@@ -93,12 +93,8 @@ fn counted_lines(files: &[File]) -> Result<Vec<usize>, Finding> {
             return Ok(lengths);
         };
         let newer = file.header.generation;
-        if !file
-            .header
-            .course
-            .fit(&files[files.len() - 1].header.course)
-        {
-            return Err(Finding::OtherCourse { generation: newer });
+        if !file.header.run.fit(&files[files.len() - 1].header.run) {
+            return Err(Finding::OtherRun { generation: newer });
         }
         let older = files[..at].iter().enumerate().rev();
         let found = older.filter_map(|(index, file)| Some((index, file.position_of(&previous)?)));
@@ -138,9 +134,9 @@ fn check_hashes(file: &File) -> Result<(), Finding> {
 }
 
 /// Each line continues where the one before has ended: no step, no sample is left out or used again.
-fn check_course(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
+fn check_data_schedule(lines: &[&Line], run: &RunIdentity) -> Result<(), Finding> {
     let (mut step, mut generation, mut epoch, mut cursor) = (0, 0, 0, 0);
-    let mut batches = Batches::new(terms);
+    let mut batches = Batches::new(run);
     for (index, line) in lines.iter().enumerate() {
         let at = line.generation;
         if line.step != step + 1 {
@@ -156,7 +152,7 @@ fn check_course(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
                 step: line.step,
             });
         }
-        if cursor == terms.num_samples {
+        if cursor == run.num_samples {
             (epoch, cursor) = (epoch + 1, 0);
         }
         let end = batches.end(line, cursor, lines.get(index + 1).copied());
@@ -172,16 +168,16 @@ fn check_course(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
 }
 
 /// In each epoch, the places that were used are different samples.
-fn check_orders(lines: &[&Line], terms: &Terms) -> Result<(), Finding> {
+fn check_orders(lines: &[&Line], run: &RunIdentity) -> Result<(), Finding> {
     for epoch in lines.chunk_by(|left, right| left.epoch == right.epoch) {
         let Some(last) = epoch.last() else { continue };
-        orders::check(terms, last.epoch, last.end, orders::MAX_BYTES)?;
+        orders::check(run, last.epoch, last.end, orders::MAX_BYTES)?;
     }
     Ok(())
 }
 
-fn check_anchors(files: &[File], terms: &Terms, anchors: &[Head]) -> Result<(), Finding> {
-    let start = Head::start(terms);
+fn check_anchors(files: &[File], run: &RunIdentity, anchors: &[Head]) -> Result<(), Finding> {
+    let start = Head::start(run);
     for anchor in anchors.iter().filter(|anchor| **anchor != start) {
         if !files.iter().any(|file| file.position_of(anchor).is_some()) {
             return Err(Finding::UnknownCheckpoint {

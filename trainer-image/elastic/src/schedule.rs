@@ -3,7 +3,7 @@
 
 use roundhouse_contract::trainer::Schedule;
 
-use crate::course::Course;
+use crate::data_schedule::DataSchedule;
 
 mod shape;
 #[cfg(test)]
@@ -23,17 +23,17 @@ pub struct RateSchedule {
 }
 
 impl RateSchedule {
-    /// The schedule of a configuration over a course, around the full rate `base_rate`.
+    /// The schedule of a configuration over a data schedule, around the full rate `base_rate`.
     #[must_use]
-    pub fn new(schedule: &Schedule, base_rate: f64, course: &Course) -> Self {
-        let samples_after = |steps| course.committed_samples(steps) as f64;
+    pub fn new(schedule: &Schedule, base_rate: f64, data_schedule: &DataSchedule) -> Self {
+        let samples_after = |steps| data_schedule.committed_samples(steps) as f64;
         Self {
             shape: Shape::of(schedule),
             base_rate,
             samples_per_step: samples_after(1),
             warmup_samples: samples_after(u64::from(schedule.warmup_steps)),
-            total_samples: samples_after(course.total_steps()),
-            samples_per_epoch: course.num_samples() as f64,
+            total_samples: samples_after(data_schedule.total_steps()),
+            samples_per_epoch: data_schedule.num_samples() as f64,
         }
     }
 

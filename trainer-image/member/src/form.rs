@@ -96,7 +96,7 @@ impl<R: Rendezvous> Member<'_, R> {
     ) -> Result<(), Failure> {
         self.open_ledger(place, origin)?;
         self.resume_best(state)?;
-        self.reporter.join(place, self.held.mark.step);
+        self.reporter.join(place, self.held.position.step);
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl<R: Rendezvous> Member<'_, R> {
         former: &mut Former<R::Group>,
         state: &mut S,
     ) -> Result<Origin, Failure> {
-        faults::point(Point::Share, world.rank(), self.held.mark.step);
+        faults::point(Point::Share, world.rank(), self.held.position.step);
         let mut looking = self.begin_look(world);
         let agreed = loop {
             let concluded = self.agree(world, place, &mut looking)?;
@@ -178,7 +178,7 @@ impl<R: Rendezvous> Member<'_, R> {
             keeping.saver.take_over(agreed.debt);
         }
         if let Some(peers) = &self.peers {
-            peers.interrupter.expect(agreed.learned);
+            peers.interrupter.expect(agreed.estimate);
         }
         if agreed.source.must_send {
             self.share(world, &agreed, state)?;
@@ -188,9 +188,9 @@ impl<R: Rendezvous> Member<'_, R> {
             .go_live(agreed.first_generation + place.generation);
         // The ranks that it came from may be gone before the generation has formed.
         self.machine.apply(Event::HasState);
-        self.reporter.set_step(self.held.mark.step);
+        self.reporter.set_step(self.held.position.step);
         if agreed.source.must_send {
-            faults::point(Point::Received, world.rank(), self.held.mark.step);
+            faults::point(Point::Received, world.rank(), self.held.position.step);
             // The others wait here for the ranks that receive. A rank that gets here has the whole state.
             world.barrier()?;
         }
@@ -217,10 +217,10 @@ impl<R: Rendezvous> Member<'_, R> {
                 evaluation_counts: self.held.evaluation_counts,
                 is_cut_short: self.held.is_cut_short,
             },
-            learned: self
+            estimate: self
                 .peers
                 .as_ref()
-                .map(|peers| peers.interrupter.learned())
+                .map(|peers| peers.interrupter.estimate())
                 .unwrap_or_default(),
             volume,
             is_superseded: looking.is_waiting() && self.is_pointless(place),

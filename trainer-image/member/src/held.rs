@@ -1,7 +1,7 @@
 //! What this process holds of the training's state, besides the bytes that are trained.
 
 use roundhouse_elastic::best::Scores;
-use roundhouse_elastic::{Chain, Claim, Mark, Origin};
+use roundhouse_elastic::{Chain, Claim, Origin, TrainingPosition};
 
 use crate::checkpoint::Manifest;
 
@@ -9,7 +9,7 @@ use crate::checkpoint::Manifest;
 #[derive(Clone, Debug)]
 pub struct Held {
     /// Committed steps and samples.
-    pub mark: Mark,
+    pub position: TrainingPosition,
     /// Committed samples at the last evaluation; 0 before the first.
     pub evaluated: u64,
     /// Whether an evaluation changes the state, so that of two equal ones that which was evaluated is the better.
@@ -31,9 +31,9 @@ pub struct Held {
 impl Held {
     /// Initial weights.
     #[must_use]
-    pub const fn fresh(mark: Mark, chain: Chain) -> Self {
+    pub const fn fresh(position: TrainingPosition, chain: Chain) -> Self {
         Self {
-            mark,
+            position,
             evaluated: 0,
             evaluation_counts: false,
             is_cut_short: false,
@@ -50,7 +50,7 @@ impl Held {
         self.origin = Origin::Loaded;
         self.generation = manifest.generation;
         self.torn = None;
-        self.mark = manifest.mark(self.mark.pace);
+        self.position = manifest.position(self.position.pace);
         self.scores = manifest.scores.map(|scores| (manifest.step, scores));
         self.chain = manifest.chain();
     }
@@ -99,7 +99,7 @@ impl Held {
     pub(crate) fn words(&self) -> Vec<u8> {
         let (step, scores) = self.scores.unwrap_or_default();
         [
-            self.mark.to_bytes(),
+            self.position.to_bytes(),
             step.to_le_bytes().to_vec(),
             scores.to_bytes(),
             self.chain.to_bytes(),
@@ -115,12 +115,12 @@ impl Held {
 
     /// Takes over [`Self::words`] of another rank; `None` if they cannot be read.
     pub(crate) fn take(&mut self, words: &[u8]) -> Option<()> {
-        let (mark, rest) = Mark::from_bytes(words)?;
+        let (position, rest) = TrainingPosition::from_bytes(words)?;
         let (step, rest) = rest.split_first_chunk()?;
         let (scores, chain) = rest.split_at_checked(Scores::NUM_BYTES)?;
         let (scores, chain) = (Scores::from_bytes(scores)?, Chain::from_bytes(chain)?);
         let step = u64::from_le_bytes(*step);
-        (self.mark, self.chain) = (mark, chain);
+        (self.position, self.chain) = (position, chain);
         self.scores = (step > 0).then_some((step, scores));
         Some(())
     }
@@ -128,15 +128,15 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
-    use roundhouse_elastic::{Digest, Head, Pace, Skips};
+    use roundhouse_elastic::{BatchPace, Digest, Head, Skips};
 
     use super::*;
 
     fn held(step: u64) -> Held {
-        let mark = Mark {
+        let position = TrainingPosition {
             step,
             samples: 10 * step,
-            pace: Pace {
+            pace: BatchPace {
                 batch: 10,
                 from_factor: 1.0,
                 since_step: 0,
@@ -149,7 +149,7 @@ mod tests {
             step,
             hash: Digest::of(&[b"ledger"]),
         };
-        Held::fresh(mark, Chain::from(head))
+        Held::fresh(position, Chain::from(head))
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
             receiver.scores = Some((3, Scores::default()));
             receiver.take(&sender.words()).unwrap();
             assert_eq!(receiver.scores, told);
-            assert_eq!(receiver.mark, sender.mark);
+            assert_eq!(receiver.position, sender.position);
         }
     }
 

@@ -4,7 +4,7 @@
 //! meanwhile says that the operator has decided: after a short patience, in which a healthy world
 //! would have reached its step boundary, the group is aborted and the collective fails. The same happens, after a
 //! longer patience, when steps continue but some rank never hears of the newer generation: its kubelet is silent, and
-//! the ranks that are to join would wait for ever. [`Motion`] decides how long each patience is. A collective of
+//! the ranks that are to join would wait for ever. [`GroupProgress`] decides how long each patience is. A collective of
 //! NCCL does not return when its timeout is over; what NCCL's own watchdog has noted is read here, and ends the
 //! wait, too. Gloo does not wake a thread that waits for the rest of a message whose sender is gone; what
 //! [`Abort::has_failed`] finds there ends that wait.
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::{Activity, Learned, Motion};
+use roundhouse_elastic::{Activity, GroupProgress, StepEstimate};
 
 use crate::failure::Failure;
 use crate::group::Abort;
@@ -29,7 +29,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 pub struct Interrupter {
     watched: Arc<Mutex<Option<Watched>>>,
     /// What this training's steps have taught so far.
-    learned: Arc<Mutex<Learned>>,
+    estimate: Arc<Mutex<StepEstimate>>,
 }
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ struct Watched {
     generation: u64,
     /// A world of one has none.
     group: Option<Arc<dyn Abort>>,
-    motion: Motion,
+    progress: GroupProgress,
 }
 
 impl Watched {
@@ -54,10 +54,10 @@ impl Watched {
         let Self {
             generation,
             group,
-            motion,
+            progress,
         } = self;
         if newest > *generation {
-            motion.know(known_since);
+            progress.know(known_since);
         }
         // A process that is alone asks by itself, with [`Interrupter::is_over`].
         group.as_ref()?;
@@ -65,7 +65,7 @@ impl Watched {
             let words = "a collective that waits for its peers has failed";
             has_failed.then(|| words.to_owned())
         };
-        let cut = motion.is_over(Instant::now());
+        let cut = progress.is_over(Instant::now());
         cut.map(|cut| cut.to_string()).or_else(failed)
     }
 }
@@ -89,23 +89,23 @@ impl Interrupter {
     /// The group of a generation, if it has one, whose collectives are waited for from now on. It has `size` ranks.
     pub fn guard(&self, generation: u64, size: u32, group: Option<Arc<dyn Abort>>) {
         // Another world has other steps, but those of the last one tell what to expect.
-        let learned = self.learned();
+        let estimate = self.estimate();
         self.replace(Some(Watched {
             generation,
             group,
-            motion: Motion::begin(Instant::now(), learned, size),
+            progress: GroupProgress::begin(Instant::now(), estimate, size),
         }));
     }
 
     /// What this process has learned of steps.
     #[must_use]
-    pub fn learned(&self) -> Learned {
-        *lock(&self.learned)
+    pub fn estimate(&self) -> StepEstimate {
+        *lock(&self.estimate)
     }
 
     /// What the ranks of this generation have learned together.
-    pub fn expect(&self, learned: Learned) {
-        self.tell(|motion, _| motion.expect(learned));
+    pub fn expect(&self, estimate: StepEstimate) {
+        self.tell(|progress, _| progress.expect(estimate));
     }
 
     /// Whether a newer generation has waited long enough. In a world of one nobody else would end what it waits
@@ -115,38 +115,38 @@ impl Interrupter {
         let watched = lock(&self.watched);
         let cut = watched
             .as_ref()
-            .and_then(|watched| watched.motion.is_over(Instant::now()));
+            .and_then(|watched| watched.progress.is_over(Instant::now()));
         cut.is_some()
     }
 
     /// A step begins.
     pub fn step_begins(&self) {
-        self.tell(Motion::step_begins);
+        self.tell(GroupProgress::step_begins);
     }
 
     /// All ranks have come to the end of a step.
     pub fn step_ends(&self) {
-        self.tell(Motion::step_ends);
+        self.tell(GroupProgress::step_ends);
     }
 
     /// The ranks do something else than steps from now on.
     pub fn enter(&self, activity: Activity) {
-        self.tell(|motion, now| motion.enter(activity, now));
+        self.tell(|progress, now| progress.enter(activity, now));
     }
 
     /// The state is shared: the ranks prepare their first step.
     pub fn prepares_steps(&self) {
-        self.tell(Motion::prepare_steps);
+        self.tell(GroupProgress::prepare_steps);
     }
 
     /// Bytes of a checkpoint that one rank reads for all have come.
     pub fn reads(&self) {
-        self.tell(Motion::reads);
+        self.tell(GroupProgress::reads);
     }
 
     /// A collective has ended on all ranks.
     pub fn moves(&self) {
-        self.tell(Motion::moves);
+        self.tell(GroupProgress::moves);
     }
 
     /// The longest step of this generation, from start to start.
@@ -155,7 +155,7 @@ impl Interrupter {
         let watched = lock(&self.watched);
         watched
             .as_ref()
-            .map_or(Duration::ZERO, |watched| watched.motion.longest_step())
+            .map_or(Duration::ZERO, |watched| watched.progress.longest_step())
     }
 
     /// The group is left.
@@ -171,10 +171,10 @@ impl Interrupter {
         }
     }
 
-    fn tell(&self, what: impl FnOnce(&mut Motion, Instant)) {
+    fn tell(&self, what: impl FnOnce(&mut GroupProgress, Instant)) {
         if let Some(watched) = lock(&self.watched).as_mut() {
-            what(&mut watched.motion, Instant::now());
-            *lock(&self.learned) = watched.motion.learned();
+            what(&mut watched.progress, Instant::now());
+            *lock(&self.estimate) = watched.progress.estimate();
         }
     }
 }

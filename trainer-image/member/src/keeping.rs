@@ -8,7 +8,7 @@ use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::ledger::Source;
 use roundhouse_elastic::patience::Flight;
-use roundhouse_elastic::{Claim, Head, Mark, Patience};
+use roundhouse_elastic::{Claim, Head, Patience, TrainingPosition};
 
 use crate::checkpoint::{self, Damage, Directory, Identity, Manifest, News, Saver};
 use crate::failure::Failure;
@@ -60,7 +60,7 @@ pub struct Keeping {
 #[derive(Clone, Copy, Debug)]
 struct Saved {
     ledger: Head,
-    mark: Mark,
+    position: TrainingPosition,
     scores: Option<Scores>,
     /// Whether this rank knows that the state is the best one so far.
     is_best: bool,

@@ -10,7 +10,7 @@
 //! 3. [`rendezvous`] and [`form`]: meet the other ranks, agree who has the state, read it from a checkpoint if no rank has it, send it
 //!    to those that lack it. [`held`] is what this process has of it, [`share`] how it is sent.
 //! 4. [`world`]: what the ranks tell each other at the end of each step. [`interrupt`] and [`blocking`]: waits for
-//!    peers that can be ended. [`door`]: when a world that grows lets the newcomers in.
+//!    peers that can be ended. [`join_wait`]: when a world that grows lets the newcomers in.
 //! 5. [`keeping`], with [`checkpoint`] and [`ledger`]: what is written to the volume. [`replicas`]: whether the ranks have one state
 //!    to write, and [`rank_mismatch`]: which ranks differ if they have not.
 //! 6. [`report`], with [`sections`]: what the agent and people are told.
@@ -19,13 +19,13 @@
 
 pub mod blocking;
 pub mod checkpoint;
-pub mod door;
 pub mod failure;
 pub mod faults;
 pub mod form;
 pub mod group;
 pub mod held;
 pub mod interrupt;
+pub mod join_wait;
 pub mod keeping;
 pub mod launch;
 pub mod ledger;

@@ -1,7 +1,7 @@
 //! A process as a member of generations: what it has to do next, and what became of it.
 
 use roundhouse_contract::Phase;
-use roundhouse_elastic::{Action, Activity, Door, Event, Machine, Outcome, Place};
+use roundhouse_elastic::{Action, Activity, Event, JoinWait, Machine, Outcome, Place};
 
 use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
@@ -40,7 +40,7 @@ pub struct Member<'reporter, R: Rendezvous> {
     pub(crate) machine: Machine,
     pub(crate) peers: Option<Peers<R>>,
     pub(crate) leave: LeaveRequest,
-    pub(crate) door: Door,
+    pub(crate) join_wait: JoinWait,
     pub(crate) world: Option<World<R::Group>>,
     pub(crate) keeping: Option<Keeping>,
     /// Where its state is once it leaves, if that is known.
@@ -80,7 +80,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
             machine,
             peers,
             leave,
-            door: Door::default(),
+            join_wait: JoinWait::default(),
             world: None,
             keeping,
             kept: None,
@@ -127,7 +127,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
             Kept::Untrained
         };
         Failure::Left {
-            step: self.held.mark.step,
+            step: self.held.position.step,
             kept: self.kept.take().unwrap_or(otherwise),
         }
     }

@@ -1,8 +1,8 @@
 //! Which samples belong to which step: the same numbers as those of the trainer in Rust.
 
 use pyo3::prelude::*;
-use roundhouse_elastic::ledger::Terms;
-use roundhouse_elastic::{Length, Scaling, course, shard};
+use roundhouse_elastic::ledger::RunIdentity;
+use roundhouse_elastic::{DataSchedule, Length, Scaling, shard};
 
 /// The course of a training over the samples of a data set.
 ///
@@ -10,13 +10,9 @@ use roundhouse_elastic::{Length, Scaling, course, shard};
 /// of the order of the samples.
 #[pyclass(frozen, module = "roundhouse._native")]
 #[derive(Debug)]
-#[expect(
-    clippy::struct_field_names,
-    reason = "a course of Python has one of Rust"
-)]
 pub(crate) struct Course {
-    pub(crate) course: course::Course,
-    pub(crate) terms: Terms,
+    pub(crate) data_schedule: DataSchedule,
+    pub(crate) run: RunIdentity,
     pub(crate) scaling: Scaling,
 }
 
@@ -32,29 +28,29 @@ impl Course {
         seed: u64,
     ) -> Self {
         let length = steps.map_or_else(|| Length::Epochs(epochs.unwrap_or(1)), Length::Steps);
-        let course = course::Course::new(num_samples, global_batch_size, length, None);
+        let data_schedule = DataSchedule::new(num_samples, global_batch_size, length, None);
         Self {
-            terms: Terms::of(&course, seed),
-            scaling: Scaling::new(None, &course),
-            course,
+            run: RunIdentity::of(&data_schedule, seed),
+            scaling: Scaling::new(None, &data_schedule),
+            data_schedule,
         }
     }
 
     /// Steps of the whole training.
     #[getter]
     fn total_steps(&self) -> u64 {
-        self.course.total_steps()
+        self.data_schedule.total_steps()
     }
 
     /// The step after `steps` committed steps that have used `samples`: (epoch, first place, place after the last one,
     /// whether the epoch ends with it), or None when training is complete. Places are in the order of the epoch.
     fn batch(&self, steps: u64, samples: u64) -> Option<(u64, u64, u64, bool)> {
-        let mark = roundhouse_elastic::Mark {
+        let position = roundhouse_elastic::TrainingPosition {
             step: steps,
             samples,
             ..self.scaling.start()
         };
-        let batch = self.course.batch_at(&mark)?;
+        let batch = self.data_schedule.batch_at(&position)?;
         Some((
             batch.epoch,
             batch.places.start,
@@ -72,7 +68,7 @@ impl Course {
 
     /// The samples at the places `start..end` of the order of an epoch.
     fn samples(&self, epoch: u64, start: u64, end: u64) -> Vec<u64> {
-        let order = self.terms.order(epoch);
+        let order = self.run.order(epoch);
         (start..end).map_while(|place| order.at(place)).collect()
     }
 }

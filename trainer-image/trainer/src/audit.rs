@@ -179,15 +179,15 @@ fn counted(num_steps: u64) -> String {
 
 /// Steps of the whole training. If the batch follows the workers, their number is not known before the end.
 const fn total_steps(proof: &Proof) -> u64 {
-    match proof.terms.reference_replicas {
-        None => proof.terms.total_steps,
+    match proof.run.reference_replicas {
+        None => proof.run.total_steps,
         Some(_) => proof.num_steps,
     }
 }
 
 fn verdict(proof: &Proof) -> String {
     let Proof {
-        terms,
+        run,
         rows,
         num_steps,
         num_samples,
@@ -213,7 +213,7 @@ fn verdict(proof: &Proof) -> String {
     format!(
         "proven: {steps} used {num_samples} samples, each exactly once per epoch and in \
          order: {num_epochs} whole epochs of {} and {cursor} samples of the next{skipped}{repeated}",
-        terms.num_samples
+        run.num_samples
     )
 }
 

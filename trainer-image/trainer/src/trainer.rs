@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::{Phase, TrainerConfig};
-use roundhouse_elastic::ledger::Terms;
-use roundhouse_elastic::{Batch, Course, Event, Outcome, Permutation, RateSchedule, Scaling};
+use roundhouse_elastic::ledger::RunIdentity;
+use roundhouse_elastic::{Batch, DataSchedule, Event, Outcome, Permutation, RateSchedule, Scaling};
 use roundhouse_member::member::Todo;
 use roundhouse_member::{Launch, Member};
 
@@ -60,10 +60,10 @@ impl Trained {
 /// Which samples belong to which step, and at which rate they are trained on.
 #[derive(Debug)]
 struct Plan {
-    course: Course,
+    data_schedule: DataSchedule,
     rates: RateSchedule,
     scaling: Scaling,
-    terms: Terms,
+    run: RunIdentity,
 }
 
 /// What the last step whose end is known took without its peers, and how unevenly that was split.

@@ -1,11 +1,11 @@
 //! Where the batch of a line has to end.
 
-use crate::ledger::{Line, Terms};
+use crate::ledger::{Line, RunIdentity};
 
 /// The batches of a ledger, followed line by line.
 #[derive(Debug)]
-pub(super) struct Batches<'terms> {
-    terms: &'terms Terms,
+pub(super) struct Batches<'run> {
+    run: &'run RunIdentity,
     generation: u64,
     /// The batch of the reference number of workers, which grows at some epochs.
     stage: u64,
@@ -13,10 +13,10 @@ pub(super) struct Batches<'terms> {
     whole: Option<u64>,
 }
 
-impl<'terms> Batches<'terms> {
-    pub(super) const fn new(terms: &'terms Terms) -> Self {
+impl<'run> Batches<'run> {
+    pub(super) const fn new(run: &'run RunIdentity) -> Self {
         Self {
-            terms,
+            run,
             generation: 0,
             stage: 0,
             whole: None,
@@ -29,9 +29,9 @@ impl<'terms> Batches<'terms> {
     /// some number of them has. Smaller are the last of an epoch and that of a training which may have been
     /// made longer later, after which another generation comes.
     pub(super) fn end(&mut self, line: &Line, cursor: u64, next: Option<&Line>) -> u64 {
-        let whole_end = |whole: u64| self.terms.num_samples.min(cursor.saturating_add(whole));
-        let stage = self.terms.batch(line.epoch);
-        if self.terms.reference_replicas.is_none() {
+        let whole_end = |whole: u64| self.run.num_samples.min(cursor.saturating_add(whole));
+        let stage = self.run.batch(line.epoch);
+        if self.run.reference_replicas.is_none() {
             return whole_end(stage);
         }
         if (self.generation, self.stage) != (line.generation, stage) {
@@ -39,13 +39,13 @@ impl<'terms> Batches<'terms> {
             self.whole = None;
         }
         let found = line.end.saturating_sub(cursor);
-        let may_be_smaller = line.end == self.terms.num_samples
+        let may_be_smaller = line.end == self.run.num_samples
             || next.is_none_or(|next| next.generation != line.generation);
         match self.whole {
             Some(whole) if may_be_smaller && (1..=whole).contains(&found) => line.end,
             Some(whole) => whole_end(whole),
-            None if may_be_smaller => line.end.max(cursor + 1).min(self.terms.num_samples),
-            None if self.terms.has_batch(found, line.epoch) => {
+            None if may_be_smaller => line.end.max(cursor + 1).min(self.run.num_samples),
+            None if self.run.has_batch(found, line.epoch) => {
                 self.whole = Some(found);
                 line.end
             }

@@ -5,7 +5,7 @@
 
 use super::{File, Finding, counted_lines};
 use crate::digest::Digest;
-use crate::ledger::{Line, Terms};
+use crate::ledger::{Line, RunIdentity};
 
 /// What came of a comparison.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub enum Comparison {
         digest: Digest,
     },
     /// They are trainings of other data, batch or seed.
-    OtherCourse,
+    OtherRun,
     /// A step is the first that differs.
     Differs {
         /// Its number.
@@ -33,12 +33,12 @@ pub enum Comparison {
 /// # Errors
 /// One of them does not hold together.
 pub fn compare(left: Vec<File>, right: Vec<File>) -> Result<Comparison, Finding> {
-    let (left_terms, left) = history(left)?;
-    let (right_terms, right) = history(right)?;
-    if !left_terms.fit(&right_terms) {
-        return Ok(Comparison::OtherCourse);
+    let (left_run, left) = history(left)?;
+    let (right_run, right) = history(right)?;
+    if !left_run.fit(&right_run) {
+        return Ok(Comparison::OtherRun);
     }
-    let mut digest = left_terms.genesis();
+    let mut digest = left_run.genesis();
     for (own, other) in left.iter().zip(&right) {
         if content(own) != content(other) {
             return Ok(Comparison::Differs {
@@ -81,12 +81,12 @@ fn content(line: &Line) -> [u64; 6] {
 }
 
 /// The lines that count, in order.
-fn history(mut files: Vec<File>) -> Result<(Terms, Vec<Line>), Finding> {
+fn history(mut files: Vec<File>) -> Result<(RunIdentity, Vec<Line>), Finding> {
     files.sort_by_key(|file| file.header.generation);
     let lengths = counted_lines(&files)?;
-    let terms = files.last().map(|file| file.header.course);
-    let terms = terms.ok_or(Finding::Empty)?;
+    let run = files.last().map(|file| file.header.run);
+    let run = run.ok_or(Finding::Empty)?;
     let counted = files.into_iter().zip(lengths);
     let lines = counted.flat_map(|(file, length)| file.lines.into_iter().take(length));
-    Ok((terms, lines.collect()))
+    Ok((run, lines.collect()))
 }

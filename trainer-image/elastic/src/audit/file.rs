@@ -47,7 +47,7 @@ impl File {
     #[must_use]
     pub fn head(&self) -> Head {
         let before = || {
-            let start = Head::start(&self.header.course);
+            let start = Head::start(&self.header.run);
             self.header.previous.unwrap_or(start)
         };
         self.lines.last().map_or_else(before, Line::head)

@@ -35,7 +35,7 @@ pub enum Finding {
         step: u64,
     },
     /// A generation trained on something else.
-    OtherCourse {
+    OtherRun {
         /// The generation.
         generation: u64,
     },
@@ -144,7 +144,7 @@ impl fmt::Display for Finding {
                 "generation {generation} continues from step {step}, but no older file has that line: \
                  a gap"
             ),
-            Self::OtherCourse { generation } => write!(
+            Self::OtherRun { generation } => write!(
                 f,
                 "generation {generation} trained on other data, another batch size or another seed \
                  than the newest one"

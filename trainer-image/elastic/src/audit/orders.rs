@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::Finding;
-use crate::ledger::Terms;
+use crate::ledger::RunIdentity;
 
 /// Most memory that is taken at a time: as much as a bit for each of eight billion samples.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
@@ -13,20 +13,20 @@ const BYTES_PER_SAMPLE: u64 = 16;
 /// Checks the first places of an epoch. The memory follows what was used, not the length of the data, which may be without
 /// end. More than `max_bytes` is spared by looking at the same places several times, each time at other samples.
 pub(super) fn check(
-    terms: &Terms,
+    run: &RunIdentity,
     epoch: u64,
     num_places: u64,
     max_bytes: u64,
 ) -> Result<(), Finding> {
     let of_set = num_places.saturating_mul(BYTES_PER_SAMPLE);
-    let of_bits = terms.num_samples.div_ceil(8);
+    let of_bits = run.num_samples.div_ceil(8);
     let num_parts = of_set.min(of_bits).div_ceil(max_bytes).max(1);
-    let order = terms.order(epoch);
+    let order = run.order(epoch);
     for part in 0..num_parts {
         let mut used = if of_set < of_bits {
             Used::Set(HashSet::new())
         } else {
-            Used::bits(terms.num_samples.div_ceil(num_parts))
+            Used::bits(run.num_samples.div_ceil(num_parts))
         };
         for place in 0..num_places {
             let sample = order.at(place);
@@ -70,20 +70,20 @@ impl Used {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::course::Course;
+    use crate::data_schedule::DataSchedule;
 
     #[test]
     fn an_epoch_is_checked_in_as_many_parts_as_the_memory_needs() {
         for (num_samples, num_places) in [(1_000, 1_000), (1_000_000, 1_000)] {
-            let terms = Terms::of(&Course::of_steps(num_samples, 10, 100), 7);
+            let run = RunIdentity::of(&DataSchedule::of_steps(num_samples, 10, 100), 7);
             for max_bytes in [40, 100, MAX_BYTES] {
-                assert_eq!(check(&terms, 0, num_places, max_bytes), Ok(()));
+                assert_eq!(check(&run, 0, num_places, max_bytes), Ok(()));
                 let past_the_end = Finding::NoPermutation {
                     epoch: 0,
                     place: num_samples,
                 };
                 if num_samples == num_places {
-                    let found = check(&terms, 0, num_places + 1, max_bytes);
+                    let found = check(&run, 0, num_places + 1, max_bytes);
                     assert_eq!(found, Err(past_the_end));
                 }
             }

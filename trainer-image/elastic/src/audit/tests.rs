@@ -1,29 +1,29 @@
 use super::*;
-use crate::course::Course;
+use crate::data_schedule::DataSchedule;
 use crate::ledger::{Chain, Header};
 
 /// 25 samples in batches of 10: three steps an epoch.
-fn course() -> Course {
-    Course::of_steps(25, 10, 100)
+fn data_schedule() -> DataSchedule {
+    DataSchedule::of_steps(25, 10, 100)
 }
 
-fn terms() -> Terms {
-    Terms::of(&course(), 7)
+fn run() -> RunIdentity {
+    RunIdentity::of(&data_schedule(), 7)
 }
 
 /// A file of a generation that continues after a head, to a step.
 fn file(generation: u64, previous: Option<Head>, to: u64) -> File {
-    let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&terms())));
+    let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&run())));
     while chain.head().step < to {
         let head = chain.head();
-        let batch = course().next_batch(head.step).unwrap();
+        let batch = data_schedule().next_batch(head.step).unwrap();
         chain.push(head.next(&batch, generation, 0.1 * generation as f64));
     }
     File {
         header: Header {
             generation,
             previous,
-            course: terms(),
+            run: run(),
             start: None,
         },
         lines: chain.lines().iter().copied().collect(),
@@ -174,18 +174,18 @@ fn a_superseded_line_that_was_changed_breaks_its_hash() {
 
 #[test]
 fn data_without_end_is_audited() {
-    let course = Course::of_steps(i64::MAX.unsigned_abs(), 10, 100);
-    let terms = Terms::of(&course, 7);
-    let mut chain = Chain::from(Head::start(&terms));
+    let data_schedule = DataSchedule::of_steps(i64::MAX.unsigned_abs(), 10, 100);
+    let run = RunIdentity::of(&data_schedule, 7);
+    let mut chain = Chain::from(Head::start(&run));
     for step in 0..20 {
-        let batch = course.next_batch(step).unwrap();
+        let batch = data_schedule.next_batch(step).unwrap();
         chain.push(chain.head().next(&batch, 1, 0.5));
     }
     let file = File {
         header: Header {
             generation: 1,
             previous: None,
-            course: terms,
+            run,
             start: None,
         },
         lines: chain.lines().iter().copied().collect(),
@@ -266,7 +266,7 @@ fn samples_that_are_used_again_or_left_out_are_named() {
 fn a_checkpoint_of_an_unknown_line_is_named() {
     let files = ledger();
     // Superseded lines are known, too.
-    let known = [files[2].lines[4].head(), Head::start(&terms())];
+    let known = [files[2].lines[4].head(), Head::start(&run())];
     assert!(audit(files.clone(), &known).is_ok());
     let unknown = Head {
         generation: 5,
@@ -304,24 +304,24 @@ fn nothing_is_no_proof() {
     assert_eq!(audit(Vec::new(), &[]), Err(Finding::Empty));
 }
 
-/// The terms of [`course`] if ten samples are for two workers.
-fn scaled_terms() -> Terms {
-    Terms {
+/// The run of [`data_schedule`] if ten samples are for two workers.
+fn scaled_run() -> RunIdentity {
+    RunIdentity {
         reference_replicas: Some(2),
-        ..terms()
+        ..run()
     }
 }
 
 /// Files whose generations have steps of so many samples: 25 an epoch.
 fn scaled_ledger(generations: &[(u64, &[u64])]) -> Vec<File> {
-    let mut head = Head::start(&scaled_terms());
+    let mut head = Head::start(&scaled_run());
     let (mut epoch, mut start) = (0, 0);
     let mut files = Vec::new();
     for (generation, sizes) in generations {
         let previous = (head.step > 0).then_some(head);
         let mut lines = Vec::new();
         for size in *sizes {
-            let batch = crate::course::Batch {
+            let batch = crate::data_schedule::Batch {
                 step: head.step + 1,
                 epoch,
                 places: start..start + size,
@@ -335,12 +335,12 @@ fn scaled_ledger(generations: &[(u64, &[u64])]) -> Vec<File> {
                 (epoch, start + size)
             };
         }
-        let course = scaled_terms();
+        let run = scaled_run();
         files.push(File {
             header: Header {
                 generation: *generation,
                 previous,
-                course,
+                run,
                 start: None,
             },
             lines,
@@ -382,7 +382,7 @@ fn a_batch_that_changes_within_a_generation_or_that_no_workers_have_is_named() {
     }
     // Without a reference number of workers no batch is another one.
     let mut files = scaled_ledger(&[(1, &[5, 5])]);
-    files[0].header.course = terms();
+    files[0].header.run = run();
     rehash(&mut files[0]);
     assert!(audit(files, &[]).is_err());
 }

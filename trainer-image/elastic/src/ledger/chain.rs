@@ -151,15 +151,15 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<([u64; N], Digest)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::course::Course;
-    use crate::ledger::Terms;
+    use crate::data_schedule::DataSchedule;
+    use crate::ledger::RunIdentity;
 
     /// The chain of a training's first steps.
     fn chain(steps: u64) -> Chain {
-        let course = Course::of_steps(100, 30, u64::MAX);
-        let mut chain = Chain::from(Head::start(&Terms::of(&course, 7)));
+        let data_schedule = DataSchedule::of_steps(100, 30, u64::MAX);
+        let mut chain = Chain::from(Head::start(&RunIdentity::of(&data_schedule, 7)));
         for step in 0..steps {
-            let batch = course.next_batch(step).unwrap();
+            let batch = data_schedule.next_batch(step).unwrap();
             let line = if step % 3 == 2 {
                 chain.head().next_skipped(&batch, 2, step as f64)
             } else {
@@ -196,9 +196,9 @@ mod tests {
 
     #[test]
     fn a_chain_that_never_becomes_durable_is_bounded() {
-        let course = Course::of_steps(100, 30, u64::MAX);
+        let data_schedule = DataSchedule::of_steps(100, 30, u64::MAX);
         let mut chain = chain(1);
-        let batch = course.next_batch(1).unwrap();
+        let batch = data_schedule.next_batch(1).unwrap();
         let line = chain.head().next(&batch, 2, 0.5);
         for _ in 0..MAX_LINES + 5 {
             chain.push(line);

@@ -1,6 +1,7 @@
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
+use crate::data_schedule::DataSchedule;
 
 #[test]
 fn a_name_reads_back_and_another_is_none() {
@@ -16,9 +17,9 @@ proptest! {
     fn a_line_reads_back_with_every_bit_of_its_loss(
         loss in any::<f64>(), step in 1_u64..1 << 50, is_skipped in any::<bool>(),
     ) {
-        let course = Course::of_steps(1_000, 64, u64::MAX);
-        let batch = course.next_batch(step - 1).unwrap();
-        let head = Head::start(&Terms::of(&course, 7));
+        let data_schedule = DataSchedule::of_steps(1_000, 64, u64::MAX);
+        let batch = data_schedule.next_batch(step - 1).unwrap();
+        let head = Head::start(&RunIdentity::of(&data_schedule, 7));
         let line = if is_skipped {
             head.next_skipped(&batch, 3, loss)
         } else {
@@ -28,15 +29,15 @@ proptest! {
         prop_assert_eq!(read.loss.to_bits(), line.loss.to_bits());
         prop_assert_eq!(read.skipped, is_skipped);
         prop_assert!(!loss.is_finite() || line.loss.to_bits() == loss.to_bits());
-        prop_assert_eq!(read.hash_after(&Terms::of(&course, 7).genesis()), line.hash);
+        prop_assert_eq!(read.hash_after(&RunIdentity::of(&data_schedule, 7).genesis()), line.hash);
     }
 }
 
 #[test]
 fn a_hash_covers_everything_that_stands_in_the_line() {
-    let course = Course::of_steps(100, 10, 10);
-    let head = Head::start(&Terms::of(&course, 7));
-    let line = head.next(&course.next_batch(0).unwrap(), 3, 0.5);
+    let data_schedule = DataSchedule::of_steps(100, 10, 10);
+    let head = Head::start(&RunIdentity::of(&data_schedule, 7));
+    let line = head.next(&data_schedule.next_batch(0).unwrap(), 3, 0.5);
     let edits: [fn(&mut Line); 7] = [
         |line| line.step += 1,
         |line| line.generation += 1,
@@ -56,9 +57,9 @@ fn a_hash_covers_everything_that_stands_in_the_line() {
 
 #[test]
 fn losses_that_are_not_finite_have_one_text_and_one_hash() {
-    let course = Course::of_steps(100, 10, 10);
-    let head = Head::start(&Terms::of(&course, 7));
-    let batch = course.next_batch(0).unwrap();
+    let data_schedule = DataSchedule::of_steps(100, 10, 10);
+    let head = Head::start(&RunIdentity::of(&data_schedule, 7));
+    let batch = data_schedule.next_batch(0).unwrap();
     let losses = [
         f64::NAN,
         -f64::NAN,
@@ -81,9 +82,11 @@ fn losses_that_are_not_finite_have_one_text_and_one_hash() {
 
 #[test]
 fn a_line_without_the_mark_of_a_skipped_step_was_updated() {
-    let course = Course::of_steps(100, 10, 10);
-    let head = Head::start(&Terms::of(&course, 7));
-    let text = head.next(&course.next_batch(0).unwrap(), 3, 0.5).to_text();
+    let data_schedule = DataSchedule::of_steps(100, 10, 10);
+    let head = Head::start(&RunIdentity::of(&data_schedule, 7));
+    let text = head
+        .next(&data_schedule.next_batch(0).unwrap(), 3, 0.5)
+        .to_text();
     assert!(!text.contains("skipped"), "{text}");
     assert!(!serde_json::from_str::<Line>(&text).unwrap().skipped);
 }

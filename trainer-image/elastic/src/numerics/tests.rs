@@ -75,7 +75,7 @@ fn after_the_most_skips_in_a_row_the_next_one_fails() {
 /// Scale and growth tracker of `torch.amp.GradScaler` after each of some steps.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Course {
+struct Case {
     initial: f64,
     growth_interval: u32,
     overflows: Vec<bool>,
@@ -86,17 +86,16 @@ struct Course {
 #[test]
 fn the_scale_is_that_of_torch_amp_grad_scaler_after_every_step() {
     let text = include_str!("fixtures.json");
-    let courses: Vec<Course> = serde_json::from_str(text).unwrap();
-    assert!(courses.len() >= 3);
-    for course in courses {
+    let cases: Vec<Case> = serde_json::from_str(text).unwrap();
+    assert!(cases.len() >= 3);
+    for case in cases {
         let settings = LossScaling {
-            initial: course.initial,
-            growth_interval: course.growth_interval,
+            initial: case.initial,
+            growth_interval: case.growth_interval,
         };
         let mut own = LossScale::start(&settings);
-        let expected = course.scales.iter().zip(&course.trackers);
-        for (step, (has_overflowed, expected)) in course.overflows.iter().zip(expected).enumerate()
-        {
+        let expected = case.scales.iter().zip(&case.trackers);
+        for (step, (has_overflowed, expected)) in case.overflows.iter().zip(expected).enumerate() {
             own = own.after(*has_overflowed, &settings);
             let bits = (own.scale.to_bits(), own.clean_steps);
             assert_eq!(bits, (expected.0.to_bits(), *expected.1), "step {step}");

@@ -1,4 +1,4 @@
-use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn scaling(rule: RateRule, warmup_steps: u32) -> Scaling {
         rule,
         warmup_steps,
     };
-    Scaling::new(Some(settings), &Course::of_epochs(1_000, 64, 3))
+    Scaling::new(Some(settings), &DataSchedule::of_epochs(1_000, 64, 3))
 }
 
 fn close(found: f64, expected: f64) -> bool {
@@ -27,10 +27,10 @@ fn the_batch_follows_the_workers_and_the_rate_the_batch() {
     ] {
         for (rule, expected) in [(RateRule::Linear, linear), (RateRule::SquareRoot, root)] {
             let scaling = scaling(rule, 0);
-            let mark = scaling.go_on(scaling.start(), workers);
-            assert_eq!(mark.pace.batch, batch);
+            let position = scaling.rescale(scaling.start(), workers);
+            assert_eq!(position.pace.batch, batch);
             assert!(
-                close(scaling.factor(&mark), expected),
+                close(scaling.factor(&position), expected),
                 "{workers} {expected}"
             );
         }
@@ -52,18 +52,18 @@ fn a_batch_is_rounded_and_never_empty() {
 
 #[test]
 fn without_the_setting_nothing_ever_changes() {
-    let course = Course::of_epochs(1_000, 64, 3);
-    let scaling = Scaling::new(None, &course);
-    let mark = scaling.go_on(scaling.start(), 7);
-    assert_eq!(mark, scaling.start());
-    assert!(close(scaling.factor(&mark), 1.0) && mark.pace.batch == 64);
+    let data_schedule = DataSchedule::of_epochs(1_000, 64, 3);
+    let scaling = Scaling::new(None, &data_schedule);
+    let position = scaling.rescale(scaling.start(), 7);
+    assert_eq!(position, scaling.start());
+    assert!(close(scaling.factor(&position), 1.0) && position.pace.batch == 64);
 }
 
 /// Factors of the next so many steps.
-fn factors(scaling: &Scaling, mark: &mut Mark, steps: usize) -> Vec<f64> {
+fn factors(scaling: &Scaling, position: &mut TrainingPosition, steps: usize) -> Vec<f64> {
     let mut step = || {
-        let factor = scaling.factor(mark);
-        *mark = mark.after(1);
+        let factor = scaling.factor(position);
+        *position = position.after(1);
         factor
     };
     (0..steps).map(|_| step()).collect()
@@ -72,16 +72,16 @@ fn factors(scaling: &Scaling, mark: &mut Mark, steps: usize) -> Vec<f64> {
 #[test]
 fn the_rate_goes_from_where_it_is_to_the_new_one_in_equal_parts() {
     let scaling = scaling(RateRule::Linear, 4);
-    let mut mark = scaling.go_on(scaling.start(), 4);
-    let rising = factors(&scaling, &mut mark, 6);
+    let mut position = scaling.rescale(scaling.start(), 4);
+    let rising = factors(&scaling, &mut position, 6);
     assert_eq!(rising, [1.25, 1.5, 1.75, 2.0, 2.0, 2.0]);
     // Nobody comes or goes: a generation of as many workers changes nothing.
-    assert_eq!(scaling.go_on(mark, 4), mark);
-    mark = scaling.go_on(mark, 2);
-    assert_eq!(factors(&scaling, &mut mark, 2), [1.75, 1.5]);
+    assert_eq!(scaling.rescale(position, 4), position);
+    position = scaling.rescale(position, 2);
+    assert_eq!(factors(&scaling, &mut position, 2), [1.75, 1.5]);
     // Another change on the way: from where the rate is.
-    mark = scaling.go_on(mark, 1);
-    let falling = factors(&scaling, &mut mark, 5);
+    position = scaling.rescale(position, 1);
+    let falling = factors(&scaling, &mut position, 5);
     assert_eq!(falling, [1.25, 1.0, 0.75, 0.5, 0.5]);
 }
 
@@ -89,8 +89,8 @@ fn the_rate_goes_from_where_it_is_to_the_new_one_in_equal_parts() {
 fn a_generation_that_commits_nothing_does_not_move_the_rate() {
     for warmup_steps in [0, 1, 4] {
         let scaling = scaling(RateRule::Linear, warmup_steps);
-        let mark = scaling.go_on(scaling.go_on(scaling.start(), 8), 2);
-        assert!(close(scaling.factor(&mark), 1.0), "{warmup_steps}");
+        let position = scaling.rescale(scaling.rescale(scaling.start(), 8), 2);
+        assert!(close(scaling.factor(&position), 1.0), "{warmup_steps}");
     }
 }
 
@@ -100,48 +100,48 @@ proptest! {
         num_samples in 1_u64..300, batch in 1_u64..400, epochs in 1_u64..4,
         reference in 1_u32..6, workers in proptest::collection::vec(1_u32..9, 1..40),
     ) {
-        let course = Course::of_epochs(num_samples, batch, epochs);
+        let data_schedule = DataSchedule::of_epochs(num_samples, batch, epochs);
         let settings = ScaleBatch {
             reference_replicas: reference,
             rule: RateRule::Linear,
             warmup_steps: 3,
         };
-        let scaling = Scaling::new(Some(settings), &course);
-        let mut mark = scaling.start();
+        let scaling = Scaling::new(Some(settings), &data_schedule);
+        let mut position = scaling.start();
         let mut used = Vec::new();
         let mut workers = workers.iter().cycle();
         loop {
-            mark = scaling.go_on(mark, *workers.next().unwrap());
-            let Some(batch) = course.batch_at(&mark) else { break };
-            prop_assert!(batch.num_samples() > 0 && batch.num_samples() <= mark.pace.batch);
-            prop_assert_eq!(batch.step, mark.step + 1);
+            position = scaling.rescale(position, *workers.next().unwrap());
+            let Some(batch) = data_schedule.batch_at(&position) else { break };
+            prop_assert!(batch.num_samples() > 0 && batch.num_samples() <= position.pace.batch);
+            prop_assert_eq!(batch.step, position.step + 1);
             prop_assert_eq!(batch.ends_epoch, batch.places.end == num_samples);
             used.extend(batch.places.clone().map(|place| (batch.epoch, place)));
-            mark = mark.after(batch.num_samples());
-            prop_assert_eq!(used.len() as u64, mark.samples);
+            position = position.after(batch.num_samples());
+            prop_assert_eq!(used.len() as u64, position.samples);
         }
         let all: Vec<_> = (0..epochs)
             .flat_map(|epoch| (0..num_samples).map(move |place| (epoch, place)))
             .collect();
         prop_assert_eq!(used, all);
-        prop_assert_eq!(course.steps_to_come(&mark), 0);
+        prop_assert_eq!(data_schedule.steps_to_come(&position), 0);
     }
 
     #[test]
     fn without_changes_all_is_as_the_steps_say(
         num_samples in 1_u64..300, batch in 1_u64..400, steps in 1_u64..100,
     ) {
-        let course = Course::of_steps(num_samples, batch, steps);
-        let scaling = Scaling::new(None, &course);
-        let mut mark = scaling.start();
+        let data_schedule = DataSchedule::of_steps(num_samples, batch, steps);
+        let scaling = Scaling::new(None, &data_schedule);
+        let mut position = scaling.start();
         for step in 0..=steps {
-            let position = course.position_at(mark.samples);
-            prop_assert_eq!(position, course.position(step));
-            prop_assert_eq!(mark.samples, course.committed_samples(step));
-            prop_assert_eq!(course.steps_to_come(&mark), steps - step);
-            let batch = course.batch_at(&mark);
-            prop_assert_eq!(&batch, &course.next_batch(step));
-            mark = mark.after(batch.map_or(0, |batch| batch.num_samples()));
+            let data_position = data_schedule.position_at(position.samples);
+            prop_assert_eq!(data_position, data_schedule.position(step));
+            prop_assert_eq!(position.samples, data_schedule.committed_samples(step));
+            prop_assert_eq!(data_schedule.steps_to_come(&position), steps - step);
+            let batch = data_schedule.batch_at(&position);
+            prop_assert_eq!(&batch, &data_schedule.next_batch(step));
+            position = position.after(batch.map_or(0, |batch| batch.num_samples()));
         }
     }
 
@@ -149,37 +149,16 @@ proptest! {
     fn the_steps_to_come_are_those_that_come(
         num_samples in 1_u64..200, batch in 1_u64..200, samples in 0_u64..500, length in 1_u64..500,
     ) {
-        let course = Course::of_steps(num_samples, 1, length);
-        let scaling = Scaling::new(None, &course);
-        let mut mark = Mark { samples, ..scaling.start() };
-        mark.pace.batch = batch;
-        let expected = course.steps_to_come(&mark);
+        let data_schedule = DataSchedule::of_steps(num_samples, 1, length);
+        let scaling = Scaling::new(None, &data_schedule);
+        let mut position = TrainingPosition { samples, ..scaling.start() };
+        position.pace.batch = batch;
+        let expected = data_schedule.steps_to_come(&position);
         let mut found = 0;
-        while let Some(batch) = course.batch_at(&mark) {
-            mark = mark.after(batch.num_samples());
+        while let Some(batch) = data_schedule.batch_at(&position) {
+            position = position.after(batch.num_samples());
             found += 1;
         }
         prop_assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn a_mark_reads_back(
-        (step, samples) in (any::<u64>(), any::<u64>()),
-        (batch, from_factor, since_step) in (any::<u64>(), 0.0..1e9, any::<u64>()),
-        (total, in_a_row) in (any::<u64>(), any::<u64>()),
-        loss_scale in proptest::option::of((1e-9..1e9, any::<u64>())),
-        rest in proptest::collection::vec(any::<u8>(), 0..9),
-    ) {
-        let mark = Mark {
-            step,
-            samples,
-            pace: Pace { batch, from_factor, since_step },
-            skips: Skips { total, in_a_row },
-            loss_scale: loss_scale.map(|(scale, clean_steps)| LossScale { scale, clean_steps }),
-        };
-        let mut bytes = mark.to_bytes();
-        bytes.extend(&rest);
-        prop_assert_eq!(Mark::from_bytes(&bytes), Some((mark, rest.as_slice())));
-        prop_assert_eq!(Mark::from_bytes(&bytes[..Mark::NUM_BYTES - 1]), None);
     }
 }

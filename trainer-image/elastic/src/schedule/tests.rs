@@ -3,16 +3,16 @@ use roundhouse_contract::trainer::{Schedule, ScheduleName};
 use serde::Deserialize;
 
 use super::*;
-use crate::course::Length;
+use crate::data_schedule::Length;
 
 /// Rates of a training of ten epochs of ten steps of ten samples.
 fn rates(change: impl FnOnce(&mut Schedule)) -> Vec<f64> {
     let mut schedule = Schedule::default();
     change(&mut schedule);
-    let course = Course::of_epochs(100, 10, 10);
-    let rates = RateSchedule::new(&schedule, 2.0, &course);
-    (0..course.total_steps())
-        .map(|step| rates.rate(course.committed_samples(step)))
+    let data_schedule = DataSchedule::of_epochs(100, 10, 10);
+    let rates = RateSchedule::new(&schedule, 2.0, &data_schedule);
+    (0..data_schedule.total_steps())
+        .map(|step| rates.rate(data_schedule.committed_samples(step)))
         .collect()
 }
 
@@ -86,16 +86,17 @@ fn every_rate_of_every_schedule_is_that_of_pytorch() {
     let fixtures: Vec<Fixture> = serde_json::from_str(include_str!("fixtures.json")).unwrap();
     assert!(fixtures.len() >= 10, "{}", fixtures.len());
     for fixture in fixtures {
-        let course = Course::of_epochs(fixture.num_samples, fixture.global_batch, fixture.epochs);
-        let rates = RateSchedule::new(&fixture.schedule, fixture.learning_rate, &course);
+        let data_schedule =
+            DataSchedule::of_epochs(fixture.num_samples, fixture.global_batch, fixture.epochs);
+        let rates = RateSchedule::new(&fixture.schedule, fixture.learning_rate, &data_schedule);
         assert_eq!(
-            course.total_steps(),
+            data_schedule.total_steps(),
             fixture.rates.len() as u64,
             "{}",
             fixture.name
         );
         for (step, expected) in (0..).zip(&fixture.rates) {
-            let found = rates.rate(course.committed_samples(step));
+            let found = rates.rate(data_schedule.committed_samples(step));
             assert!(
                 (found - expected).abs() <= 1e-9 * fixture.learning_rate,
                 "{}, step {step}: {found} is not {expected}",
@@ -127,10 +128,11 @@ fn the_rate_at_a_sample_does_not_change_when_the_batch_grows() {
         }),
         ..Schedule::default()
     };
-    let constant = Course::of_epochs(100, 10, 10);
-    let grown = Course::new(100, 10, Length::Epochs(10), schedule.batch_growth.as_ref());
+    let constant = DataSchedule::of_epochs(100, 10, 10);
+    let grown = DataSchedule::new(100, 10, Length::Epochs(10), schedule.batch_growth.as_ref());
     assert_eq!(grown.total_steps(), 4 * 10 + 6 * 2);
-    let rates = [constant, grown].map(|course| RateSchedule::new(&schedule, 2.0, &course));
+    let rates =
+        [constant, grown].map(|data_schedule| RateSchedule::new(&schedule, 2.0, &data_schedule));
     for step in 0..grown.total_steps() {
         let samples = grown.committed_samples(step);
         assert_close(rates[1].rate(samples), rates[0].rate(samples));

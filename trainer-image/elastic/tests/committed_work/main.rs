@@ -3,12 +3,12 @@
 //!
 //! `COMMITTED_WORK_COURSES` sets how many courses are run; 200,000 without it.
 
-mod course;
 mod process;
+mod scenario;
 
 use std::collections::BTreeMap;
 
-use course::{Course, Violation};
+use scenario::{Scenario, Violation};
 
 /// A rule that a course can go without, to show that the courses need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,16 +42,16 @@ const RULES: [Rule; 8] = [
     Rule::History,
 ];
 
-fn courses() -> u64 {
+fn num_scenarios() -> u64 {
     let number = std::env::var("COMMITTED_WORK_COURSES").ok();
     number.and_then(|it| it.parse().ok()).unwrap_or(200_000)
 }
 
 /// Violations of so many courses, with the seed of the first one of each kind.
-fn violations(num_courses: u64) -> BTreeMap<Violation, (u64, u64)> {
+fn violations(num_scenarios: u64) -> BTreeMap<Violation, (u64, u64)> {
     let mut found = BTreeMap::new();
-    for seed in 0..num_courses {
-        if let Err(violation) = Course::new(seed, None).run() {
+    for seed in 0..num_scenarios {
+        if let Err(violation) = Scenario::new(seed, None).run() {
             found.entry(violation).or_insert((seed, 0)).1 += 1;
         }
     }
@@ -60,7 +60,7 @@ fn violations(num_courses: u64) -> BTreeMap<Violation, (u64, u64)> {
 
 #[test]
 fn no_committed_step_is_lost_while_one_that_takes_part_holds_it() {
-    let found = violations(courses());
+    let found = violations(num_scenarios());
     assert!(
         found.is_empty(),
         "violation: (first seed, number): {found:?}"
@@ -70,9 +70,9 @@ fn no_committed_step_is_lost_while_one_that_takes_part_holds_it() {
 #[test]
 fn each_rule_is_needed() {
     for rule in RULES {
-        let violation = |seed: u64| Course::new(seed, Some(rule)).run().err();
+        let violation = |seed: u64| Scenario::new(seed, Some(rule)).run().err();
         let found = (0..200_000).find_map(|seed| Some((seed, violation(seed)?)));
-        assert!(found.is_some(), "no course needs {rule:?}");
+        assert!(found.is_some(), "no scenario needs {rule:?}");
         println!("without {rule:?}: {found:?}");
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use roundhouse_elastic::best::Scores;
-use roundhouse_elastic::ledger::{Head, Terms};
+use roundhouse_elastic::ledger::{Head, RunIdentity};
 use roundhouse_elastic::{
-    Chain, CheckpointId, Claim, Digest, Line, LossScale, Mark, Origin, Pace, Skips,
+    BatchPace, Chain, CheckpointId, Claim, Digest, Line, LossScale, Origin, Skips, TrainingPosition,
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ pub struct Manifest {
     pub cursor: u64,
     /// How large steps were and where the rate came from, if the batch follows the workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pace: Option<Pace>,
+    pub pace: Option<BatchPace>,
     /// Steps that were committed without an update.
     #[serde(default, skip_serializing_if = "Skips::is_none")]
     pub skips: Skips,
@@ -92,7 +92,8 @@ pub struct Identity {
     pub optimizer: String,
     /// Samples of the data, samples per step, seed, and how many steps are meant to be done. The
     /// last of these may change.
-    pub course: Terms,
+    #[serde(rename = "course")]
+    pub run: RunIdentity,
     /// What else of the configuration changes what is computed and no tensor's shape, such as the heads of a
     /// transformer: fields with their values in words. One that is not in a checkpoint was written by an older program,
     /// and is not compared.
@@ -128,10 +129,10 @@ impl Identity {
     /// Hash over everything that has to be equal.
     #[must_use]
     pub fn hash(&self, tensors: &Table) -> Digest {
-        let course = self.course.genesis();
+        let run = self.run.genesis();
         let names = serde_json::to_vec(&(&self.model, &self.optimizer)).unwrap_or_default();
         let tensors = serde_json::to_vec(tensors).unwrap_or_default();
-        let mut parts = vec![course.bytes().as_slice(), &names, &tensors];
+        let mut parts = vec![run.bytes().as_slice(), &names, &tensors];
         let settings = serde_json::to_vec(&self.settings).unwrap_or_default();
         if !self.settings.is_empty() {
             parts.push(&settings);
@@ -146,7 +147,7 @@ impl Identity {
                 .then(|| format!("it was saved by a training with {what} {saved}, this has {ours}"))
         };
         let number = |what, saved: u64, ours: u64| named(what, saved.to_string(), ours.to_string());
-        let (before, now) = (&saved.course, &self.course);
+        let (before, now) = (&saved.run, &self.run);
         named("model.name", saved.model.clone(), self.model.clone())
             .or_else(|| {
                 named(
@@ -168,8 +169,8 @@ impl Identity {
                 named("elastic.onScale", saved, words(now.reference_replicas))
             })
             .or_else(|| {
-                let words = |terms: &Terms| {
-                    let stages = terms.growth.stages().iter().map(|stage| {
+                let words = |run: &RunIdentity| {
+                    let stages = run.growth.stages().iter().map(|stage| {
                         format!("{} from epoch {}", stage.global_batch, stage.from_epoch)
                     });
                     let stages: Vec<String> = stages.collect();
@@ -182,8 +183,8 @@ impl Identity {
                 named("schedule.batchGrowth", words(before), words(now))
             })
             .or_else(|| {
-                let words = |terms: &Terms| {
-                    terms.blocks.map_or("none".to_owned(), |blocks| {
+                let words = |run: &RunIdentity| {
+                    run.blocks.map_or("none".to_owned(), |blocks| {
                         format!(
                             "blocks of {}, {} mixed",
                             blocks.num_samples, blocks.num_mixed
@@ -280,10 +281,10 @@ impl Manifest {
 
     /// How far it had come. `pace` is that of a batch that stays.
     #[must_use]
-    pub fn mark(&self, pace: Pace) -> Mark {
-        Mark {
+    pub fn position(&self, pace: BatchPace) -> TrainingPosition {
+        TrainingPosition {
             step: self.step,
-            samples: self.epoch * self.training.course.num_samples + self.cursor,
+            samples: self.epoch * self.training.run.num_samples + self.cursor,
             pace: self.pace.unwrap_or(pace),
             skips: self.skips,
             loss_scale: self.loss_scale,
@@ -304,8 +305,8 @@ mod tests {
 
     use super::*;
 
-    fn identity(change: impl FnOnce(&mut Terms)) -> Identity {
-        let mut course = Terms {
+    fn identity(change: impl FnOnce(&mut RunIdentity)) -> Identity {
+        let mut run = RunIdentity {
             num_samples: 100,
             global_batch: 10,
             seed: 7,
@@ -314,11 +315,11 @@ mod tests {
             growth: Growth::default(),
             blocks: None,
         };
-        change(&mut course);
+        change(&mut run);
         Identity {
             model: "mlp".to_owned(),
             optimizer: "sgd".to_owned(),
-            course,
+            run,
             settings: BTreeMap::from([("model.heads".to_owned(), "12".to_owned())]),
         }
     }
@@ -358,17 +359,15 @@ mod tests {
     fn what_differs_is_named_and_the_length_may_differ() {
         let saved = identity(|_| {});
         assert_eq!(
-            identity(|course| course.total_steps = 90).difference(&saved),
+            identity(|run| run.total_steps = 90).difference(&saved),
             None
         );
-        let difference = identity(|course| course.seed = 8)
-            .difference(&saved)
-            .unwrap();
+        let difference = identity(|run| run.seed = 8).difference(&saved).unwrap();
         assert!(
             difference.contains("seed 7") && difference.contains('8'),
             "{difference}"
         );
-        let difference = identity(|course| course.reference_replicas = Some(4))
+        let difference = identity(|run| run.reference_replicas = Some(4))
             .difference(&saved)
             .unwrap();
         assert!(
@@ -381,9 +380,6 @@ mod tests {
         assert!(difference.contains("optimizer.name"), "{difference}");
         let hash = |identity: &Identity| identity.hash(&Table::default());
         assert_ne!(hash(&other), hash(&saved));
-        assert_eq!(
-            hash(&identity(|course| course.total_steps = 90)),
-            hash(&saved)
-        );
+        assert_eq!(hash(&identity(|run| run.total_steps = 90)), hash(&saved));
     }
 }

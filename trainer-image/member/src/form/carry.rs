@@ -69,7 +69,7 @@ impl<R: Rendezvous> Member<'_, R> {
                 moved?;
                 self.reporter.state_moves(num_bytes);
                 if round == 0 && index == 1 {
-                    faults::point(Point::State, world.rank(), self.held.mark.step);
+                    faults::point(Point::State, world.rank(), self.held.position.step);
                 }
             }
         }

@@ -2,9 +2,10 @@ use std::collections::BTreeMap;
 
 use roundhouse_contract::Master;
 use roundhouse_contract::environment::CheckpointEnvironment;
-use roundhouse_elastic::ledger::{Head, Terms};
+use roundhouse_elastic::ledger::{Head, RunIdentity};
 use roundhouse_elastic::{
-    Chain, CheckpointId, Claim, Course, Digest, LossScale, Machine, Mark, Scaling, Skips,
+    Chain, CheckpointId, Claim, DataSchedule, Digest, LossScale, Machine, Scaling, Skips,
+    TrainingPosition,
 };
 
 use super::*;
@@ -24,13 +25,13 @@ fn identity() -> Identity {
     Identity {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
-        course: Terms::of(&course(), 7),
+        run: RunIdentity::of(&data_schedule(), 7),
         settings: BTreeMap::new(),
     }
 }
 
-fn course() -> Course {
-    Course::of_steps(100, 10, 50)
+fn data_schedule() -> DataSchedule {
+    DataSchedule::of_steps(100, 10, 50)
 }
 
 /// What is held besides steps and samples has to come along, too.
@@ -43,13 +44,13 @@ const LOSS_SCALE: LossScale = LossScale {
     clean_steps: 7,
 };
 
-fn mark(step: u64) -> Mark {
-    Mark {
+fn position(step: u64) -> TrainingPosition {
+    TrainingPosition {
         step,
         samples: 10 * step,
         skips: SKIPS,
         loss_scale: Some(LOSS_SCALE),
-        ..Scaling::new(None, &course()).start()
+        ..Scaling::new(None, &data_schedule()).start()
     }
 }
 
@@ -63,13 +64,13 @@ fn head(generation: u64, step: u64) -> Head {
 }
 
 fn fresh() -> Held {
-    let start = Head::start(&identity().course);
-    Held::fresh(mark(0), Chain::from(start))
+    let start = Head::start(&identity().run);
+    Held::fresh(position(0), Chain::from(start))
 }
 
 fn live(generation: u64, step: u64) -> Held {
     let mut held = fresh();
-    held.mark = mark(step);
+    held.position = position(step);
     held.chain = Chain::from(head(generation, step));
     held.go_live(generation);
     held
@@ -215,7 +216,7 @@ fn a_rank_without_the_state_gets_it_and_those_that_have_it_keep_their_own() {
     for rank in &formed {
         assert_eq!(rank.origin(), Origin::Live);
         assert_eq!(rank.bytes, Bytes::filled(1));
-        assert_eq!(rank.held.mark, mark(20));
+        assert_eq!(rank.held.position, position(20));
         assert_eq!(rank.claim(), live(8, 20).claim());
         assert_eq!(rank.held.generation(), 9);
     }
@@ -283,7 +284,10 @@ fn a_sender_that_is_lost_while_the_state_moves_costs_no_holder_its_state() {
             forgets: false,
         });
         for rank in form(next.collect(), &[]) {
-            assert_eq!((rank.origin(), rank.held.mark), (Origin::Live, mark(20)));
+            assert_eq!(
+                (rank.origin(), rank.held.position),
+                (Origin::Live, position(20))
+            );
             assert_eq!(rank.bytes, Bytes::filled(1));
         }
     }
@@ -322,7 +326,7 @@ fn a_generation_that_committed_no_step_supersedes_none() {
     let mut later = live(8, 20);
     later.go_live(9);
     for rank in form(vec![process(live(8, 21), 2), process(later, 1)], &[]) {
-        assert_eq!(rank.held.mark, mark(21));
+        assert_eq!(rank.held.position, position(21));
         assert_eq!(rank.bytes, Bytes::filled(2));
     }
 }
@@ -400,7 +404,10 @@ fn ranks_that_lack_the_state_pass_it_on() {
     // 2 to 0 to 1 to 3: no rank sends it twice.
     assert_eq!(moved, [2 * one, 2 * one, one, one]);
     for rank in &formed {
-        assert_eq!((rank.origin(), rank.held.mark), (Origin::Live, mark(20)));
+        assert_eq!(
+            (rank.origin(), rank.held.position),
+            (Origin::Live, position(20))
+        );
         assert_eq!(rank.bytes, Bytes::filled(1));
     }
 }

@@ -40,7 +40,7 @@ impl<R: Rendezvous> Member<'_, R> {
         }
         let kept = self.keep_alone(state);
         if let Kept::Nowhere(reason) = &kept {
-            let step = self.held.mark.step;
+            let step = self.held.position.step;
             say_error(&format!("step {step} is not saved: {reason}"));
         }
         self.kept = Some(kept);
@@ -157,7 +157,7 @@ impl Keeping {
         }
         let saved = Saved {
             ledger: held.chain.head(),
-            mark: held.mark,
+            position: held.position,
             scores: held.scores_of(id.step),
             is_best: false,
         };

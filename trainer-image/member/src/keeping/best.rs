@@ -31,7 +31,7 @@ impl<R: Rendezvous> Member<'_, R> {
     /// [`Failure::PeerLost`] when a rank is gone, [`Failure::State`] when the state cannot be copied,
     /// [`Failure::Fenced`].
     pub fn keep_best<S: State>(&mut self, scores: Scores, state: &S) -> Result<(), Failure> {
-        let step = self.held.mark.step;
+        let step = self.held.position.step;
         self.held.scores = Some((step, scores));
         let is_first = self.world()?.rank() == 0;
         let keeping = self.keeping.as_mut().filter(|_| is_first);
@@ -46,7 +46,7 @@ impl<R: Rendezvous> Member<'_, R> {
     /// A generation has formed. If its state was evaluated and is not saved, [`Self::keep_best`] is done again, without
     /// a wait for an earlier save. If steps were committed since the best state, one rank says that it was not saved.
     pub(crate) fn resume_best<S: State>(&mut self, state: &S) -> Result<(), Failure> {
-        let step = self.held.mark.step;
+        let step = self.held.position.step;
         let scores = self.held.scores_of(step);
         let Some(keeping) = &self.keeping else {
             return Ok(());
@@ -66,7 +66,7 @@ impl<R: Rendezvous> Member<'_, R> {
     /// The step of a best state that is neither saved nor there any more. The lowest rank that knows of it is told, no
     /// other; rank 0 if it was in the generation before.
     fn lost_best(&mut self) -> Result<Option<u64>, Failure> {
-        let step = self.held.mark.step;
+        let step = self.held.position.step;
         let unsaved = self.keeping.as_ref().and_then(|it| it.unsaved_best);
         let lost = unsaved.filter(|unsaved| *unsaved < step);
         let world = self.world()?;
@@ -84,7 +84,7 @@ impl<R: Rendezvous> Member<'_, R> {
         state: &S,
         longest_wait: Duration,
     ) -> Result<(), Failure> {
-        let step = self.held.mark.step;
+        let step = self.held.position.step;
         let generation = self.held.generation();
         let begun = Instant::now();
         loop {
@@ -142,7 +142,7 @@ impl Keeping {
         let is_best = self.saver.is_best(step, &scores);
         let in_flight = self.saver.in_flight().map(|(step, ..)| step);
         match &mut self.saved {
-            Some(saved) if in_flight == Some(step) && saved.mark.step == step => {
+            Some(saved) if in_flight == Some(step) && saved.position.step == step => {
                 saved.scores = Some(scores);
                 saved.is_best |= is_best;
                 true

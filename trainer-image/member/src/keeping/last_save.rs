@@ -75,7 +75,7 @@ impl<R: Rendezvous> Member<'_, R> {
         let Some(keeping) = &self.keeping else {
             return true;
         };
-        let lacks = f64::from(u8::from(!keeping.saver.has(self.held.mark.step)));
+        let lacks = f64::from(u8::from(!keeping.saver.has(self.held.position.step)));
         let sum = self.world().and_then(|world| world.sum(&[lacks]));
         sum.is_ok_and(|lacking| lacking == [0.0])
     }
@@ -107,7 +107,7 @@ impl<R: Rendezvous> Member<'_, R> {
             keeping.hear(generation, self.reporter)?;
             self.reporter
                 .volume_moves(keeping.directory.pulse().moves());
-            let is_saved = keeping.saver.has(self.held.mark.step);
+            let is_saved = keeping.saver.has(self.held.position.step);
             let still = keeping.saver.stands_still();
             let mut own = keeping.standing(!is_saved && tries.may_begin());
             let failing = tries.failing(is_saved);
@@ -165,7 +165,7 @@ impl<R: Rendezvous> Member<'_, R> {
             .map(|keeping| keeping.directory.root());
         Failure::Unsaved {
             dir: root.map(ToOwned::to_owned).unwrap_or_default(),
-            step: self.held.mark.step,
+            step: self.held.position.step,
             reason: self.reporter.checkpoint_trouble(),
         }
     }

@@ -24,16 +24,16 @@ impl<R: Rendezvous> Member<'_, R> {
         let Some(keeping) = &mut self.keeping else {
             return Ok(());
         };
-        let saved_step = (origin == Origin::Loaded).then_some(self.held.mark.step);
+        let saved_step = (origin == Origin::Loaded).then_some(self.held.position.step);
         keeping.saver.enter(generation, place.rank, saved_step);
-        let (directory, terms) = (&keeping.directory, keeping.identity.course);
+        let (directory, run) = (&keeping.directory, keeping.identity.run);
         let opening = Opening {
             generation,
             first_generation: keeping.first_generation,
             source: keeping.source,
         };
         keeping.ledger = (place.rank == 0)
-            .then(|| Ledger::open(directory, opening, &terms, &self.held.chain))
+            .then(|| Ledger::open(directory, opening, &run, &self.held.chain))
             .transpose()?;
         Ok(())
     }
@@ -41,15 +41,15 @@ impl<R: Rendezvous> Member<'_, R> {
     /// All ranks have agreed to commit the step of `batch`, and this one has updated its weights, unless the step
     /// `is_skipped`: the step counts.
     pub fn count(&mut self, batch: &Batch, is_skipped: bool) {
-        let mark = &mut self.held.mark;
-        *mark = mark.after(batch.num_samples());
-        mark.skips = mark.skips.after(is_skipped);
+        let position = &mut self.held.position;
+        *position = position.after(batch.num_samples());
+        position.skips = position.skips.after(is_skipped);
     }
 
     /// After [`Self::count`]: the step's line joins the ledger. `loss` is the mean over the batch.
     pub fn note(&mut self, batch: &Batch, loss: f64, sum: &SavingSum) {
         let generation = self.held.generation();
-        let is_skipped = self.held.mark.skips.in_a_row > 0;
+        let is_skipped = self.held.position.skips.in_a_row > 0;
         let chain = &mut self.held.chain;
         let line = if is_skipped {
             chain.head().next_skipped(batch, generation, loss)
@@ -81,7 +81,7 @@ impl<R: Rendezvous> Member<'_, R> {
     /// # Errors
     /// There are none: a defect of the caller.
     pub fn has_to_save(&self, sum: &SavingSum) -> Result<bool, Failure> {
-        let is_due = sum.is_time || self.saves_at(self.held.mark.step);
+        let is_due = sum.is_time || self.saves_at(self.held.position.step);
         let world_size = u64::from(self.world()?.size());
         let decision = saving::decide(&sum.stages, world_size, is_due);
         Ok(self.keeping.is_some() && decision != Decision::None)
@@ -92,7 +92,7 @@ impl<R: Rendezvous> Member<'_, R> {
     /// # Errors
     /// [`Failure::State`] when the state cannot be copied.
     pub fn save_on<S: State>(&mut self, sum: &SavingSum, state: &S) -> Result<(), Failure> {
-        let is_due = sum.is_time || self.saves_at(self.held.mark.step);
+        let is_due = sum.is_time || self.saves_at(self.held.position.step);
         self.proceed(sum, is_due, state)?;
         self.tell_delay(sum)
     }
@@ -121,7 +121,7 @@ impl<R: Rendezvous> Member<'_, R> {
                 let id = CheckpointId::of(&ledger);
                 keeping.saved = Some(Saved {
                     ledger,
-                    mark: self.held.mark,
+                    position: self.held.position,
                     scores: self.held.scores_of(id.step),
                     is_best: false,
                 });
@@ -156,7 +156,7 @@ impl<R: Rendezvous> Member<'_, R> {
             return Ok(());
         }
         let world = self.world()?;
-        match replicas::compare(world, state, self.held.mark.step)? {
+        match replicas::compare(world, state, self.held.position.step)? {
             None => Ok(()),
             Some(difference) => Err(state.differs(difference, world.rank())),
         }
@@ -211,22 +211,22 @@ pub(super) fn manifest(
 ) -> Manifest {
     let Saved {
         ledger,
-        mark,
+        position,
         scores,
         is_best: _,
     } = *saved;
-    let num_samples = identity.course.num_samples.max(1);
-    let follows_workers = identity.course.reference_replicas.is_some();
+    let num_samples = identity.run.num_samples.max(1);
+    let follows_workers = identity.run.reference_replicas.is_some();
     Manifest {
         schema_version: SCHEMA_VERSION,
         saved_at: now(),
         generation: id.generation,
         step: id.step,
-        epoch: mark.samples / num_samples,
-        cursor: mark.samples % num_samples,
-        pace: follows_workers.then_some(mark.pace),
-        skips: mark.skips,
-        loss_scale: mark.loss_scale,
+        epoch: position.samples / num_samples,
+        cursor: position.samples % num_samples,
+        pace: follows_workers.then_some(position.pace),
+        skips: position.skips,
+        loss_scale: position.loss_scale,
         scores,
         world_size,
         training: identity.clone(),

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::ledger::{self, Beginning, Header, Start, Terms, repeats};
+use roundhouse_elastic::ledger::{self, Beginning, Header, RunIdentity, Start, repeats};
 use roundhouse_elastic::{Chain, Line};
 
 use super::{Opening, Shared, lock, older};
@@ -60,14 +60,19 @@ enum Name {
 }
 
 impl Appender {
-    pub(super) fn new(directory: Directory, opening: Opening, terms: &Terms, chain: Chain) -> Self {
+    pub(super) fn new(
+        directory: Directory,
+        opening: Opening,
+        run: &RunIdentity,
+        chain: Chain,
+    ) -> Self {
         let beginning = opening.with(&chain);
         Self {
             directory,
             header: Header {
                 generation: beginning.generation,
                 previous: beginning.previous,
-                course: *terms,
+                run: *run,
                 start: None,
             },
             beginning,

@@ -78,26 +78,26 @@ fn read_from_end(
 
 #[cfg(test)]
 mod tests {
-    use roundhouse_elastic::ledger::{Chain, Header, Terms};
-    use roundhouse_elastic::{Course, Head, Mark, Scaling};
+    use roundhouse_elastic::ledger::{Chain, Header, RunIdentity};
+    use roundhouse_elastic::{DataSchedule, Head, Scaling, TrainingPosition};
 
     use super::*;
 
     #[test]
     fn the_last_lines_of_a_file_are_read_however_little_is_read_at_a_time() {
-        let course = Course::of_steps(1_000, 10, 100);
-        let terms = Terms::of(&course, 7);
-        let mut chain = Chain::from(Head::start(&terms));
-        let mut mark: Mark = Scaling::new(None, &course).start();
+        let data_schedule = DataSchedule::of_steps(1_000, 10, 100);
+        let run = RunIdentity::of(&data_schedule, 7);
+        let mut chain = Chain::from(Head::start(&run));
+        let mut position: TrainingPosition = Scaling::new(None, &data_schedule).start();
         for _ in 0..40 {
-            let batch = course.batch_at(&mark).unwrap();
-            mark = mark.after(batch.num_samples());
+            let batch = data_schedule.batch_at(&position).unwrap();
+            position = position.after(batch.num_samples());
             chain.push(chain.head().next(&batch, 3, 0.5));
         }
         let header = Header {
             generation: 3,
             previous: None,
-            course: terms,
+            run,
             start: None,
         };
         let mut text = header.to_text();

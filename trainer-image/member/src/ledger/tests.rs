@@ -1,16 +1,16 @@
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::audit::{self, File};
-use roundhouse_elastic::{Course, Head, Mark, Scaling, ledger};
+use roundhouse_elastic::{DataSchedule, Head, Scaling, TrainingPosition, ledger};
 
 use super::*;
 
-fn course() -> Course {
-    Course::of_steps(100, 30, 1_000)
+fn data_schedule() -> DataSchedule {
+    DataSchedule::of_steps(100, 30, 1_000)
 }
 
-fn terms() -> Terms {
-    Terms::of(&course(), 7)
+fn run() -> RunIdentity {
+    RunIdentity::of(&data_schedule(), 7)
 }
 
 const fn opening(generation: u64) -> Opening {
@@ -24,12 +24,16 @@ const fn opening(generation: u64) -> Opening {
 fn grow(chain: &mut Chain, generation: u64, steps: u64, mut each: impl FnMut(Line)) {
     for _ in 0..steps {
         let head = chain.head();
-        let mark = Mark {
+        let position = TrainingPosition {
             step: head.step,
-            samples: course().committed_samples(head.step),
-            ..Scaling::new(None, &course()).start()
+            samples: data_schedule().committed_samples(head.step),
+            ..Scaling::new(None, &data_schedule()).start()
         };
-        let line = head.next(&course().batch_at(&mark).unwrap(), generation, 0.5);
+        let line = head.next(
+            &data_schedule().batch_at(&position).unwrap(),
+            generation,
+            0.5,
+        );
         chain.push(line);
         each(line);
     }
@@ -61,14 +65,14 @@ fn files(directory: &Directory) -> Vec<File> {
 fn a_generation_writes_what_the_one_before_it_did_not() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
-    let mut chain = Chain::from(Head::start(&terms()));
-    let first = Ledger::open(&directory, opening(1), &terms(), &chain).unwrap();
+    let mut chain = Chain::from(Head::start(&run()));
+    let first = Ledger::open(&directory, opening(1), &run(), &chain).unwrap();
     grow(&mut chain, 1, 5, |line| first.append(line));
     first.progress().wait_for(5).unwrap();
     chain.forget_through(first.durable());
     // Steps that rank 0 was lost with.
     grow(&mut chain, 1, 2, |_| {});
-    let third = Ledger::open(&directory, opening(3), &terms(), &chain).unwrap();
+    let third = Ledger::open(&directory, opening(3), &run(), &chain).unwrap();
     grow(&mut chain, 3, 4, |line| third.append(line));
     third.progress().wait_for(11).unwrap();
     let mut written = files(&directory);
@@ -90,8 +94,8 @@ fn a_volume_that_fails_is_told_of_and_used_again_when_it_is_back() {
     let path = root.path().join("volume");
     std::fs::write(&path, "not a directory").unwrap();
     let directory = Directory::new(path.clone());
-    let mut chain = Chain::from(Head::start(&terms()));
-    let ledger = Ledger::open(&directory, opening(1), &terms(), &chain).unwrap();
+    let mut chain = Chain::from(Head::start(&run()));
+    let ledger = Ledger::open(&directory, opening(1), &run(), &chain).unwrap();
     grow(&mut chain, 1, 5, |line| ledger.append(line));
     assert!(ledger.progress().wait_for(5).is_err());
     assert!(ledger.error().is_some() && ledger.durable() == 0);
@@ -106,8 +110,8 @@ fn a_volume_that_fails_is_told_of_and_used_again_when_it_is_back() {
 fn a_generation_that_continues_from_a_checkpoint_knows_the_steps_that_it_repeats() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
-    let mut chain = Chain::from(Head::start(&terms()));
-    let first = Ledger::open(&directory, opening(1), &terms(), &chain).unwrap();
+    let mut chain = Chain::from(Head::start(&run()));
+    let first = Ledger::open(&directory, opening(1), &run(), &chain).unwrap();
     grow(&mut chain, 1, 7, |line| first.append(line));
     first.progress().wait_for(7).unwrap();
     assert_eq!(first.repeats(), Some(Repeats::default()));
@@ -115,7 +119,7 @@ fn a_generation_that_continues_from_a_checkpoint_knows_the_steps_that_it_repeats
     let mut chain = Chain::from(saved);
     let mut second = opening(2);
     second.source = Source::Checkpoint;
-    let second = Ledger::open(&directory, second, &terms(), &chain).unwrap();
+    let second = Ledger::open(&directory, second, &run(), &chain).unwrap();
     grow(&mut chain, 2, 1, |line| second.append(line));
     second.progress().wait_for(5).unwrap();
     let repeats = second.repeats().unwrap();
@@ -123,7 +127,7 @@ fn a_generation_that_continues_from_a_checkpoint_knows_the_steps_that_it_repeats
     let found = (newest.first, newest.last, newest.after, newest.source);
     assert_eq!((repeats.total, found), (3, (5, 7, 4, Source::Checkpoint)));
     chain.forget_through(5);
-    let third = Ledger::open(&directory, opening(3), &terms(), &chain).unwrap();
+    let third = Ledger::open(&directory, opening(3), &run(), &chain).unwrap();
     grow(&mut chain, 3, 1, |line| third.append(line));
     third.progress().wait_for(6).unwrap();
     assert_eq!(third.repeats(), Some(repeats));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::Learned;
+use roundhouse_elastic::StepEstimate;
 
 use super::Store;
 use crate::failure::Failure;
@@ -86,7 +86,7 @@ impl Patience {
     }
 
     fn span(&self) -> Duration {
-        Learned::patience_at_the_store(Duration::from_millis(self.millis.load(Ordering::Relaxed)))
+        StepEstimate::store_timeout(Duration::from_millis(self.millis.load(Ordering::Relaxed)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use roundhouse_elastic::saving::{Carried, continued};
 use roundhouse_elastic::state::plan::finder;
 use roundhouse_elastic::state::{Lost, Plan, Routes, StateSource, Volume};
-use roundhouse_elastic::{Claim, Learned, Origin};
+use roundhouse_elastic::{Claim, Origin, StepEstimate};
 
 use super::since_commit::{SinceCommit, SinceCommits};
 use super::{World, whole};
@@ -35,7 +35,7 @@ pub struct Own {
     /// What it has done with its state since its last commit.
     pub since_commit: SinceCommit,
     /// What it knows of steps.
-    pub learned: Learned,
+    pub estimate: StepEstimate,
     /// What it knows of the volume. Only rank 0 looks, so from the others it says whether they have one.
     pub volume: Volume,
     /// Whether it has heard of a newer generation, or leaves.
@@ -88,7 +88,7 @@ pub struct Agreed {
     /// Committed samples at the last evaluation of the rank that has the state.
     pub evaluated: u64,
     /// What the ranks know of steps: the longest that any of them has seen.
-    pub learned: Learned,
+    pub estimate: StepEstimate,
     /// How long no checkpoint has been completed, by the rank that knows the longest time, and whether a save of any rank
     /// was abandoned.
     pub debt: (Duration, bool),
@@ -158,7 +158,7 @@ impl<G: Group> World<G> {
             chain_bytes: usize::try_from(reports.get(head, Slot::ChainBytes)).unwrap_or_default(),
             first_generation,
             evaluated: since.evaluated[source.rank],
-            learned: Learned::of_millis(step_millis, self.size),
+            estimate: StepEstimate::of_millis(step_millis, self.size),
             debt: (
                 Duration::from_millis(reports.highest(Slot::UnsavedMillis)),
                 reports.highest(Slot::IsOwed) > 0 || is_abandoned,

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use roundhouse_elastic::saving::Stage;
 use roundhouse_elastic::state::{Names, Volume};
-use roundhouse_elastic::{CheckpointId, Claim, Learned, Origin};
+use roundhouse_elastic::{CheckpointId, Claim, Origin, StepEstimate};
 
 use super::*;
 use crate::group::threads::Threads;
@@ -55,7 +55,7 @@ fn a_world_of_one_agrees_with_itself() {
             evaluation_counts: false,
             is_cut_short: false,
         },
-        learned: Learned::of_millis([5_000, 0], 1),
+        estimate: StepEstimate::of_millis([5_000, 0], 1),
         is_live: true,
         debt: (Duration::from_secs(9), true),
         carried: None,
@@ -102,7 +102,7 @@ fn a_world_of_one_agrees_with_itself() {
         agreed.evaluated,
     );
     assert_eq!((agreed.source.claim, numbers), (claim, (48, 9, 64)));
-    assert_eq!((agreed.learned, agreed.debt), (own.learned, own.debt));
+    assert_eq!((agreed.estimate, agreed.debt), (own.estimate, own.debt));
     let agreement = world.agree(5, true).unwrap();
     assert!(agreement.newest_generation == 5 && agreement.all_leave);
 }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use roundhouse_contract::Phase;
 use roundhouse_contract::environment::CollectiveTimeouts;
 use roundhouse_elastic::ledger::Head;
-use roundhouse_elastic::{Batch, Chain, Event, Outcome, Place, Scaling, course};
+use roundhouse_elastic::{Batch, Chain, DataSchedule, Event, Outcome, Place, Scaling};
 use roundhouse_member::checkpoint::Identity;
 use roundhouse_member::launch::Source;
 use roundhouse_member::lobby::Peers;
@@ -44,7 +44,7 @@ pub(super) struct Training {
     state: PyState,
     /// Gives up all that uses the group of the present generation.
     leave_group: Py<PyAny>,
-    course: course::Course,
+    data_schedule: DataSchedule,
     scaling: Scaling,
     timeouts: CollectiveTimeouts,
     /// The step that has begun, and what this rank brings to its end.
@@ -86,17 +86,17 @@ impl Training {
             settings,
         } = named;
         let Course {
-            course,
-            terms,
+            data_schedule,
+            run,
             scaling,
         } = course;
         let identity = Identity {
             model,
             optimizer,
-            course: *terms,
+            run: *run,
             settings,
         };
-        let mut held = Held::fresh(scaling.start(), Chain::from(Head::start(terms)));
+        let mut held = Held::fresh(scaling.start(), Chain::from(Head::start(run)));
         let keeping = Keeping::prepare(launch, identity, state.table()?, reporter)?;
         if let Some(manifest) = keeping.as_ref().and_then(Keeping::found) {
             held.stand_for(manifest);
@@ -120,7 +120,7 @@ impl Training {
             Peers::meet(file, watch, rendezvous, &leave)
         };
         let peers = watch.map(meet).transpose()?;
-        let total_steps = held.mark.step + course.steps_to_come(&held.mark);
+        let total_steps = held.position.step + data_schedule.steps_to_come(&held.position);
         reporter.set_total_steps(total_steps);
         let control = Control {
             machine,
@@ -131,7 +131,7 @@ impl Training {
             member: Member::prepared(control, held, keeping, reporter),
             state,
             leave_group,
-            course: *course,
+            data_schedule: *data_schedule,
             scaling: *scaling,
             timeouts: launch.timeouts,
             begun: None,
@@ -185,10 +185,10 @@ impl Training {
             let expected = self.member.longest_step();
             group.set_timeout(self.timeouts.of_first_step(expected));
         }
-        // All have the same mark now.
-        let mark = self.scaling.go_on(self.member.held.mark, 1);
-        self.member.held.mark = mark;
-        let total_steps = mark.step + self.course.steps_to_come(&mark);
+        // All have the same position now.
+        let position = self.scaling.rescale(self.member.held.position, 1);
+        self.member.held.position = position;
+        let total_steps = position.step + self.data_schedule.steps_to_come(&position);
         self.member.reporter.set_total_steps(total_steps);
         self.member.begin_training(place, origin, &self.state)?;
         self.member.reporter.enter(Phase::Training);
@@ -202,8 +202,8 @@ impl Training {
     }
 
     fn begin(&mut self) -> Result<bool, Failure> {
-        let mark = self.member.held.mark;
-        let Some(batch) = self.course.batch_at(&mark) else {
+        let position = self.member.held.position;
+        let Some(batch) = self.data_schedule.batch_at(&position) else {
             return Ok(false);
         };
         if self.begun.is_none() {
@@ -221,14 +221,14 @@ impl Training {
 
     pub(super) fn place(&self) -> Result<(u64, u32, u32, u64, u64), Failure> {
         let world = self.member.world()?;
-        let mark = &self.member.held.mark;
+        let position = &self.member.held.position;
         let generation = self.member.current_generation();
         Ok((
             generation,
             world.rank(),
             world.size(),
-            mark.step,
-            mark.samples,
+            position.step,
+            position.samples,
         ))
     }
 

@@ -88,7 +88,7 @@ struct By {
 /// A proof.
 pub(super) fn proven(proof: &Proof, damaged: &[Damaged]) -> String {
     let Proof {
-        terms: _,
+        run: _,
         rows,
         num_steps,
         num_samples,

@@ -99,7 +99,7 @@ fn tail(manifest: &Manifest) -> Option<File> {
     let header = Header {
         generation: lines.last()?.generation,
         previous: Some(*after).filter(|head| head.step > 0),
-        course: manifest.training.course,
+        run: manifest.training.run,
         start: None,
     };
     Some(File {

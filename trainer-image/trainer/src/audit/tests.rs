@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
-use roundhouse_elastic::ledger::{Chain, Header, Line, Start, Terms, file_name};
-use roundhouse_elastic::{Batch, Course, Digest, Head, Skips};
+use roundhouse_elastic::ledger::{Chain, Header, Line, RunIdentity, Start, file_name};
+use roundhouse_elastic::{Batch, DataSchedule, Digest, Head, Skips};
 use roundhouse_member::checkpoint::manifest::{FILE, SCHEMA_VERSION, Tail};
 use roundhouse_member::checkpoint::{Identity, Manifest};
 use roundhouse_member::state::Table;
@@ -59,8 +59,8 @@ fn columns_are_aligned() {
     assert!(text.contains("1-100") && text.contains("0-12"), "{text}");
 }
 
-fn terms() -> Terms {
-    Terms::of(&Course::of_steps(100, 10, 10), 7)
+fn run() -> RunIdentity {
+    RunIdentity::of(&DataSchedule::of_steps(100, 10, 10), 7)
 }
 
 /// A chain grows to a step.
@@ -82,7 +82,7 @@ fn grow(chain: &mut Chain, generation: u64, to: u64) {
 fn committed(num_steps: u64) -> (tempfile::TempDir, Directory, Chain) {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
-    let mut chain = Chain::from(Head::start(&terms()));
+    let mut chain = Chain::from(Head::start(&run()));
     grow(&mut chain, 1, num_steps);
     (root, directory, chain)
 }
@@ -96,7 +96,7 @@ fn write(directory: &Directory, generation: u64, previous: Option<Head>, lines: 
     let header = Header {
         generation,
         previous,
-        course: terms(),
+        run: run(),
         start: None,
     };
     let lines = lines.iter().map(Line::to_text);
@@ -124,7 +124,7 @@ fn save_with(directory: &Directory, chain: &Chain, tail: Option<Tail>) {
     let training = Identity {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
-        course: terms(),
+        run: run(),
         settings: BTreeMap::new(),
     };
     let manifest = Manifest {
@@ -222,7 +222,7 @@ fn a_job_that_was_saved_alone_before_any_file_of_its_ledger_was_begun_is_proven(
 
 /// A generation of five steps, and one that begins with a state from before the last two of them.
 fn repeated(directory: &Directory, source: Source) {
-    let mut chain = Chain::from(Head::start(&terms()));
+    let mut chain = Chain::from(Head::start(&run()));
     grow(&mut chain, 1, 5);
     let lines = lines_of(&chain);
     write(directory, 1, None, &lines);
@@ -232,7 +232,7 @@ fn repeated(directory: &Directory, source: Source) {
     let header = Header {
         generation: 2,
         previous: Some(head),
-        course: terms(),
+        run: run(),
         start: Some(Start {
             head,
             source,
@@ -253,7 +253,7 @@ fn a_training_that_was_made_shorter_than_it_is_says_so() {
         words.starts_with("proven: 5 of 10 steps used 50 "),
         "{words}"
     );
-    proof.terms.total_steps = 3;
+    proof.run.total_steps = 3;
     let words = verdict(&proof);
     let expected = "proven: 5 steps, more than the 3 that are asked for now, used 50 samples";
     assert!(words.starts_with(expected), "{words}");

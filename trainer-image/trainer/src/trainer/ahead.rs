@@ -11,7 +11,7 @@
 //! step has one. When the end of a step is read before the next one is launched: [`roundhouse_elastic::lag`].
 
 use roundhouse_elastic::lag::{Asked, Expected};
-use roundhouse_elastic::{Batch, Event, Mark};
+use roundhouse_elastic::{Batch, Event, TrainingPosition};
 use roundhouse_member::faults::{self, Point};
 use roundhouse_member::sections::Section;
 use roundhouse_member::world::StepOutcome;
@@ -30,32 +30,32 @@ use crate::update::Signals;
 pub(super) struct Pending {
     begun: Begun,
     agreement: Agreement,
-    /// The mark after it, if it is committed.
-    after: Mark,
+    /// The position after it, if it is committed.
+    after: TrainingPosition,
     may_overlap_with_next: bool,
 }
 
 impl Trainer<'_> {
     /// Where the next step begins.
-    pub(super) fn mark_ahead(&self) -> Mark {
+    pub(super) fn position_ahead(&self) -> TrainingPosition {
         let pending = self.pending.as_ref();
-        pending.map_or(self.member.held.mark, |pending| pending.after)
+        pending.map_or(self.member.held.position, |pending| pending.after)
     }
 
     /// Launches a step, and then reads the end of the one before, if there is one. `None`: steps continue.
     pub(super) fn step_ahead(
         &mut self,
         batch: Batch,
-        mark: &Mark,
+        position: &TrainingPosition,
     ) -> Result<Option<Event>, Failure> {
         if let Some(before) = &self.pending {
             before.agreement.check(self.member.world()?)?;
         }
         // The first step of a generation tunes kernels and connects.
         let launched = if self.last_step.ended.is_some() {
-            host_syncs::watched(self.host_syncs, || self.launch(batch, mark))?
+            host_syncs::watched(self.host_syncs, || self.launch(batch, position))?
         } else {
-            self.launch(batch, mark)?
+            self.launch(batch, position)?
         };
         let may_go_on = launched.may_overlap_with_next;
         let before = self.pending.replace(launched);
@@ -87,20 +87,20 @@ impl Trainer<'_> {
     }
 
     /// Launches all of a step. The host waits for nothing but its data.
-    fn launch(&mut self, batch: Batch, mark: &Mark) -> Result<Pending, Failure> {
+    fn launch(&mut self, batch: Batch, position: &TrainingPosition) -> Result<Pending, Failure> {
         let device = self.work.task.parameters().device();
         let stopwatch = Stopwatch::on_device(device)?;
-        let (expected, after) = self.expected(&batch, mark);
-        let (mut begun, mut rank_vote) = self.begin(batch, mark, stopwatch)?;
+        let (expected, after) = self.expected(&batch, position);
+        let (mut begun, mut rank_vote) = self.begin(batch, position, stopwatch)?;
         let Gradients {
             local_loss: OwnLoss::Device(Some(loss)),
             finished,
-        } = self.gradients(&mut begun, mark, None)?
+        } = self.gradients(&mut begun, position, None)?
         else {
             return Err(Failure::internal("a loss that is not on the device"));
         };
         let (rank, step) = (self.member.world()?.rank(), begun.batch.step);
-        let loss_factor = self.loss_factor(mark);
+        let loss_factor = self.loss_factor(position);
         let Norms { norms, divisor } = begun.stopwatch.time(Section::Optimizer, || {
             let most = self.work.config.optimizer.max_grad_norm;
             clip::norms(self.work.task.parameters(), loss_factor, most)
@@ -138,16 +138,16 @@ impl Trainer<'_> {
         })
     }
 
-    /// What is known of a step before it begins, and the mark after it.
-    fn expected(&self, batch: &Batch, mark: &Mark) -> (Expected, Mark) {
-        let mut after = mark.after(batch.num_samples());
-        after.skips = mark.skips.after(false);
+    /// What is known of a step before it begins, and the position after it.
+    fn expected(&self, batch: &Batch, position: &TrainingPosition) -> (Expected, TrainingPosition) {
+        let mut after = position.after(batch.num_samples());
+        after.skips = position.skips.after(false);
         let expected = Expected {
             is_first: self.last_step.ended.is_none(),
             may_be_skipped: self.policy().may_skip(),
             is_saved: self.member.saves_at(batch.step),
             is_evaluated: self.is_evaluated_at(&after),
-            is_last: self.plan.course.batch_at(&after).is_none(),
+            is_last: self.plan.data_schedule.batch_at(&after).is_none(),
         };
         (expected, after)
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::Phase;
-use roundhouse_elastic::{Event, Mark};
+use roundhouse_elastic::{Event, TrainingPosition};
 use roundhouse_member::failure::Failure as MemberFailure;
 use roundhouse_member::membership::POLL_INTERVAL;
 
@@ -22,16 +22,17 @@ impl Trainer<'_> {
     /// At the end of every so many epochs or steps and of training, unless it has been done: a world that breaks while it
     /// evaluates does it again in the next generation.
     pub(super) fn is_evaluation_due(&self) -> bool {
-        let mark = self.member.held.mark;
+        let position = self.member.held.position;
         self.pending.is_none()
-            && self.member.held.evaluated != mark.samples
-            && self.is_evaluated_at(&mark)
+            && self.member.held.evaluated != position.samples
+            && self.is_evaluated_at(&position)
     }
 
     /// Whether the state that has come so far is to be evaluated.
-    pub(super) fn is_evaluated_at(&self, mark: &Mark) -> bool {
-        let (course, eval) = (&self.plan.course, &self.work.config.eval);
-        self.work.test.is_some() && course.is_evaluated_at(mark.step, mark.samples, eval)
+    pub(super) fn is_evaluated_at(&self, position: &TrainingPosition) -> bool {
+        let (data_schedule, eval) = (&self.plan.data_schedule, &self.work.config.eval);
+        self.work.test.is_some()
+            && data_schedule.is_evaluated_at(position.step, position.samples, eval)
     }
 
     /// What comes now takes ranks differently long, and has nothing to do with how long a step takes. `longest`: how
@@ -52,7 +53,10 @@ impl Trainer<'_> {
         }
         let world_size = u64::from(self.member.world()?.size());
         // What fits into a training pass fits into one of an evaluation.
-        let batch_size = self.plan.course.batch_size(&self.member.held.mark);
+        let batch_size = self
+            .plan
+            .data_schedule
+            .batch_size(&self.member.held.position);
         let pass = batch_size.div_ceil(world_size);
         // Samples that cost little are small, and many of them fit, too.
         let flops = self.work.task.flops_per_sample();
@@ -87,7 +91,7 @@ impl Trainer<'_> {
                 is_over,
             )
         })??;
-        let mark = self.member.held.mark;
+        let position = self.member.held.position;
         if let Some(evaluation) = &evaluation {
             self.longest_evaluation = self.longest_evaluation.max(Some(started.elapsed()));
             self.member.reporter.evaluated(evaluation);
@@ -95,9 +99,9 @@ impl Trainer<'_> {
                 .keep_best(evaluation.scores(), &self.work.tensors)?;
             // A world that breaks before it knows whether this state is the best one evaluates it again. If it breaks
             // later, the next world begins the save again.
-            self.member.held.evaluated = mark.samples;
+            self.member.held.evaluated = position.samples;
         }
-        if evaluation.is_some() && self.plan.course.batch_at(&mark).is_none() {
+        if evaluation.is_some() && self.plan.data_schedule.batch_at(&position).is_none() {
             // Only the last save is left to do. It needs no newcomer, and is all that a rank that leaves could do.
             return Ok(Event::Boundary {
                 agreed_generation: self.member.current_generation(),
@@ -134,7 +138,7 @@ impl Trainer<'_> {
         let world = self.member.world()?;
         if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
             let (parameters, averages) = (self.work.task.parameters(), self.work.update.averages());
-            let step = self.member.held.mark.step;
+            let step = self.member.held.position.step;
             ema::in_place_of_weights(parameters, averages, || {
                 weights::save(path, parameters, step)
             })??;

@@ -46,7 +46,9 @@ impl Trainer<'_> {
             loss: loss.is_finite(),
             gradient: end.agreement.all_finite,
         };
-        let verdict = self.policy().verdict(finite, self.member.held.mark.skips);
+        let verdict = self
+            .policy()
+            .verdict(finite, self.member.held.position.skips);
         if verdict == Verdict::Fail {
             return Err(self.diverged(batch, local_loss, loss, gradient_norm)?);
         }
@@ -79,7 +81,7 @@ impl Trainer<'_> {
             verdict,
         } = *judged;
         // First, and together: an error below ends neither the step nor its line.
-        let factor = self.loss_factor(&self.member.held.mark);
+        let factor = self.loss_factor(&self.member.held.position);
         self.count(&batch, verdict, finite);
         self.member.note(&batch, loss, &end.saving);
         self.prepare_sync(verdict, factor)?;
@@ -102,16 +104,16 @@ impl Trainer<'_> {
             .ended
             .map_or(started, |ended| ended.max(started));
         self.learn(&batch, &sections)?;
-        let mark = &self.member.held.mark;
+        let position = &self.member.held.position;
         self.member.reporter.commit(&StepReport {
             step: batch.step,
-            epoch: self.plan.course.position_at(mark.samples).epoch,
+            epoch: self.plan.data_schedule.position_at(position.samples).epoch,
             num_samples: batch.num_samples(),
             loss,
             gradient_norm,
             learning_rate: rate.learning_rate,
-            skips: mark.skips,
-            loss_scale: mark.loss_scale,
+            skips: position.skips,
+            loss_scale: position.loss_scale,
             duration: since.elapsed(),
             sections,
         });

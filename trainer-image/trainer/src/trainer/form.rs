@@ -24,11 +24,14 @@ impl Trainer<'_> {
         let Some(origin) = self.member.form(place, &mut self.work.tensors)? else {
             return Ok(None);
         };
-        // All have the same mark and the same number of workers now, so all continue alike.
+        // All have the same position and the same number of workers now, so all continue alike.
         let workers = workers(&self.launch, place.world_size);
-        let mark = self.plan.scaling.go_on(self.member.held.mark, workers);
-        let mark = self.with_loss_scale(mark);
-        self.member.held.mark = mark;
+        let position = self
+            .plan
+            .scaling
+            .rescale(self.member.held.position, workers);
+        let position = self.with_loss_scale(position);
+        self.member.held.position = position;
 
         let world = self.member.world()?;
         if let Some(group) = world.group() {
@@ -46,18 +49,18 @@ impl Trainer<'_> {
             layout,
             group_size,
             self.commit,
-            mark.step,
+            position.step,
         )?);
         self.work.task.train_among(ranks);
 
         let reporter = &mut *self.member.reporter;
-        reporter.set_total_steps(mark.step + self.plan.course.steps_to_come(&mark));
+        reporter.set_total_steps(position.step + self.plan.data_schedule.steps_to_come(&position));
         self.member
             .begin_training(place, origin, &self.work.tensors)?;
         if self.plan.scaling.is_on() {
             self.member
                 .reporter
-                .batch(self.plan.course.batch_size(&mark));
+                .batch(self.plan.data_schedule.batch_size(&position));
         }
         if place.rank == 0
             && let Some(words) = self.data.take()

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::{ModelName, data::Part};
-use roundhouse_elastic::ledger::Terms;
-use roundhouse_elastic::{Blocks, Course};
+use roundhouse_elastic::ledger::RunIdentity;
+use roundhouse_elastic::{Blocks, DataSchedule};
 use roundhouse_member::checkpoint::Identity;
 
 /// What has to be equal for a state to be gone on with.
 pub(super) fn identity_of(
     config: &TrainerConfig,
-    course: &Course,
+    data_schedule: &DataSchedule,
     blocks: Option<Blocks>,
 ) -> Identity {
     let TrainerConfig {
@@ -20,10 +20,10 @@ pub(super) fn identity_of(
     Identity {
         model: name(&model.name),
         optimizer: name(&optimizer.name),
-        course: Terms {
+        run: RunIdentity {
             reference_replicas: config.scale_batch.map(|scale| scale.reference_replicas),
             blocks,
-            ..Terms::of(course, config.seed)
+            ..RunIdentity::of(data_schedule, config.seed)
         },
         settings: settings(config),
     }
@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn a_field_that_changes_what_is_computed_changes_the_identity_and_a_tuned_one_does_not() {
-        let of = |config: &TrainerConfig| identity_of(config, &Course::of_steps(100, 8, 50), None);
+        let of =
+            |config: &TrainerConfig| identity_of(config, &DataSchedule::of_steps(100, 8, 50), None);
         let before = of(&config(|_| {}));
         for (field, value) in [
             ("/model/heads", serde_json::json!(2)),

@@ -1,9 +1,9 @@
 //! What becomes of a step whose loss or gradient is not finite, and the scale of the loss. All of it follows from what
-//! the ranks have agreed on and from the mark, so all ranks conclude the same.
+//! the ranks have agreed on and from the position, so all ranks conclude the same.
 
 use roundhouse_contract::trainer::{Compression, Precision};
 use roundhouse_elastic::numerics::{Finite, Policy, Verdict};
-use roundhouse_elastic::{Batch, LossScale, Mark};
+use roundhouse_elastic::{Batch, LossScale, TrainingPosition};
 
 use super::Trainer;
 use crate::clip;
@@ -12,13 +12,15 @@ use crate::gradients::own_gradients;
 use crate::sync::explain;
 
 impl Trainer<'_> {
-    /// The mark with which a generation continues: with a loss scale where the configuration has one, whatever the
+    /// The position with which a generation continues: with a loss scale where the configuration has one, whatever the
     /// configuration of the state before was.
-    pub(super) fn with_loss_scale(&self, mark: Mark) -> Mark {
+    pub(super) fn with_loss_scale(&self, position: TrainingPosition) -> TrainingPosition {
         let start = LossScale::start(&self.work.config.loss_scaling);
-        Mark {
-            loss_scale: self.scales_loss().then(|| mark.loss_scale.unwrap_or(start)),
-            ..mark
+        TrainingPosition {
+            loss_scale: self
+                .scales_loss()
+                .then(|| position.loss_scale.unwrap_or(start)),
+            ..position
         }
     }
 
@@ -27,11 +29,11 @@ impl Trainer<'_> {
     }
 
     /// What the gradients of the next step are multiplied by; `None`: they are not scaled.
-    pub(super) fn loss_factor(&self, mark: &Mark) -> Option<f64> {
+    pub(super) fn loss_factor(&self, position: &TrainingPosition) -> Option<f64> {
         let num_averaged = self.sync.as_ref().map_or(1, |sync| sync.num_averaged());
         // What a rank sends in 16 bits must not grow with the number of ranks.
         let is_narrow = self.work.config.ddp.compression == Compression::Fp16;
-        let scale = mark.loss_scale.map(|it| it.scale);
+        let scale = position.loss_scale.map(|it| it.scale);
         let scale = scale.or_else(|| is_narrow.then_some(1.0))?;
         Some(scale / f64::from(num_averaged))
     }
@@ -51,8 +53,8 @@ impl Trainer<'_> {
         self.member.count(batch, is_skipped);
         if finite.loss {
             let settings = &self.work.config.loss_scaling;
-            let mark = &mut self.member.held.mark;
-            mark.loss_scale = mark.loss_scale.map(|it| it.after(is_skipped, settings));
+            let position = &mut self.member.held.position;
+            position.loss_scale = position.loss_scale.map(|it| it.after(is_skipped, settings));
         }
     }
 
@@ -62,7 +64,7 @@ impl Trainer<'_> {
         verdict: Verdict,
         factor: Option<f64>,
     ) -> Result<(), Failure> {
-        let next = self.loss_factor(&self.member.held.mark);
+        let next = self.loss_factor(&self.member.held.position);
         let Some(sync) = &mut self.sync else {
             return Ok(());
         };
@@ -86,7 +88,7 @@ impl Trainer<'_> {
     ) -> Result<Failure, Failure> {
         let order = self.order(batch.epoch);
         let mut is_own = !local_loss.is_finite();
-        let loss_factor = self.loss_factor(&self.member.held.mark);
+        let loss_factor = self.loss_factor(&self.member.held.position);
         // A sum over the ranks would spread one rank's trouble to all, and not all are in this pass.
         self.work.task.train_among(None);
         if let (Some(sync), false) = (&self.sync, is_own) {
@@ -100,7 +102,7 @@ impl Trainer<'_> {
             step: batch.step,
             loss,
             gradient_norm,
-            skipped_before: self.member.held.mark.skips.in_a_row,
+            skipped_before: self.member.held.position.skips.in_a_row,
             ranks: self.member.world()?.ranks_that(is_own)?,
         })
     }

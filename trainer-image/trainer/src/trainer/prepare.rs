@@ -3,9 +3,9 @@
 use roundhouse_c10d::Numerics;
 use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::{ConfigInvalid, Precision};
-use roundhouse_elastic::course::Length;
+use roundhouse_elastic::data_schedule::Length;
 use roundhouse_elastic::ledger::Head;
-use roundhouse_elastic::{Chain, Course, RateSchedule, Scaling};
+use roundhouse_elastic::{Chain, DataSchedule, RateSchedule, Scaling};
 use roundhouse_member::launch;
 use roundhouse_member::lobby::{self, Peers};
 use roundhouse_member::member::Control;
@@ -64,13 +64,17 @@ impl<'reporter> Trainer<'reporter> {
         let update = update(task.parameters())?;
         let tensors = Tensors::of(task.parameters(), update.as_ref())?;
 
-        let course = course_of(&config, train.num_samples());
-        let scaling = Scaling::new(config.scale_batch, &course);
-        let rates = RateSchedule::new(&config.schedule, config.optimizer.learning_rate, &course);
+        let data_schedule = data_schedule_of(&config, train.num_samples());
+        let scaling = Scaling::new(config.scale_batch, &data_schedule);
+        let rates = RateSchedule::new(
+            &config.schedule,
+            config.optimizer.learning_rate,
+            &data_schedule,
+        );
 
-        let identity = identity_of(&config, &course, blocks);
-        let terms = identity.course;
-        let mut held = Held::fresh(scaling.start(), Chain::from(Head::start(&terms)));
+        let identity = identity_of(&config, &data_schedule, blocks);
+        let run = identity.run;
+        let mut held = Held::fresh(scaling.start(), Chain::from(Head::start(&run)));
         let keeping = Keeping::prepare(&launch, identity, tensors.table()?, reporter)?;
         if let Some(manifest) = keeping.as_ref().and_then(Keeping::found) {
             held.stand_for(manifest);
@@ -89,7 +93,7 @@ impl<'reporter> Trainer<'reporter> {
             },
             Some(Box::new(device::Memory(device))),
         );
-        let total_steps = held.mark.step + course.steps_to_come(&held.mark);
+        let total_steps = held.position.step + data_schedule.steps_to_come(&held.position);
         reporter.set_total_steps(total_steps);
         if let Some(words) = config.ddp.ends_before_compression(total_steps) {
             say_error(&words);
@@ -104,10 +108,10 @@ impl<'reporter> Trainer<'reporter> {
             tensors,
         };
         let plan = Plan {
-            course,
+            data_schedule,
             rates,
             scaling,
-            terms,
+            run,
         };
         // A world of slices has no buckets.
         let has_buckets = peers.is_some() && work.config.slices.is_none();
@@ -191,8 +195,8 @@ fn write_events(launch: &Launch, reporter: &mut Reporter) {
 
 /// How gradients are packed: the same in all processes of a training, whatever state they hold.
 fn layout(work: &mut Trained, plan: &Plan) -> Result<Vec<Vec<usize>>, Failure> {
-    let (options, order) = (sync::reducer_options(&work.config, 0), plan.terms.order(0));
-    let first = plan.course.batch_at(&plan.scaling.start());
+    let (options, order) = (sync::reducer_options(&work.config, 0), plan.run.order(0));
+    let first = plan.data_schedule.batch_at(&plan.scaling.start());
     let first = first.ok_or_else(|| Failure::internal("a training without a step"))?;
     gradients::layout(&mut work.inputs(&first, &order), &options)
 }
@@ -239,12 +243,12 @@ fn fix_num_threads() {
     }
 }
 
-fn course_of(config: &TrainerConfig, num_samples: u64) -> Course {
+fn data_schedule_of(config: &TrainerConfig, num_samples: u64) -> DataSchedule {
     let global_batch = u64::from(config.global_batch_size);
     let length = match (config.steps, config.epochs) {
         (Some(steps), _) => Length::Steps(steps),
         (None, epochs) => Length::Epochs(u64::from(epochs.unwrap_or(1))),
     };
     let growth = config.schedule.batch_growth.as_ref();
-    Course::new(num_samples, global_batch, length, growth)
+    DataSchedule::new(num_samples, global_batch, length, growth)
 }

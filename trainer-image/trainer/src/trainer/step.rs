@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use roundhouse_c10d::Event as DeviceEvent;
-use roundhouse_elastic::{Batch, Event, Mark, Permutation};
+use roundhouse_elastic::{Batch, Event, Permutation, TrainingPosition};
 use roundhouse_member::faults::{self, Point};
 use roundhouse_member::sections::Section;
 use roundhouse_member::world::{RankVote, StepOutcome};
@@ -59,29 +59,33 @@ impl Trainer<'_> {
             self.tracer.steps_end();
             return self.evaluate().map(Some);
         }
-        let mark = self.mark_ahead();
-        let Some(batch) = self.plan.course.batch_at(&mark) else {
+        let position = self.position_ahead();
+        let Some(batch) = self.plan.data_schedule.batch_at(&position) else {
             self.tracer.steps_end();
             self.finish()?;
             return Ok(Some(Event::Finished));
         };
         match self.commit {
-            Commit::Host => self.step_on_host(batch, &mark).map(Some),
-            Commit::Device => self.step_ahead(batch, &mark),
+            Commit::Host => self.step_on_host(batch, &position).map(Some),
+            Commit::Device => self.step_ahead(batch, &position),
         }
     }
 
-    fn step_on_host(&mut self, batch: Batch, mark: &Mark) -> Result<Event, Failure> {
-        let (mut begun, mut rank_vote) = self.begin(batch, mark, Stopwatch::on_host())?;
+    fn step_on_host(
+        &mut self,
+        batch: Batch,
+        position: &TrainingPosition,
+    ) -> Result<Event, Failure> {
+        let (mut begun, mut rank_vote) = self.begin(batch, position, Stopwatch::on_host())?;
         let Gradients {
             local_loss: OwnLoss::Host(local_loss),
             finished,
-        } = self.gradients(&mut begun, mark, Some(&mut rank_vote))?
+        } = self.gradients(&mut begun, position, Some(&mut rank_vote))?
         else {
             return Err(Failure::internal("a loss that the host has not read"));
         };
         let rank = self.member.world()?.rank();
-        let loss_factor = self.loss_factor(mark);
+        let loss_factor = self.loss_factor(position);
         let Measured {
             norm,
             is_finite,
@@ -126,11 +130,11 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// A step begins, at this mark: what this rank will bring to its end, as far as it is known now.
+    /// A step begins, at this position: what this rank will bring to its end, as far as it is known now.
     pub(super) fn begin(
         &mut self,
         batch: Batch,
-        mark: &Mark,
+        position: &TrainingPosition,
         mut stopwatch: Stopwatch,
     ) -> Result<(Begun, RankVote), Failure> {
         self.tracer.step_begins();
@@ -139,9 +143,10 @@ impl Trainer<'_> {
         let started = Instant::now();
         stopwatch.time(Section::Data, faults::slow_down);
         let rate = Rate {
-            learning_rate: self.plan.rates.rate(mark.samples) * self.plan.scaling.factor(mark),
+            learning_rate: self.plan.rates.rate(position.samples)
+                * self.plan.scaling.factor(position),
             // Bias corrections count the updates that there were.
-            step: batch.step - mark.skips.total,
+            step: batch.step - position.skips.total,
         };
         let begun = Begun {
             batch,
@@ -158,15 +163,18 @@ impl Trainer<'_> {
     pub(super) fn gradients(
         &mut self,
         begun: &mut Begun,
-        mark: &Mark,
+        position: &TrainingPosition,
         rank_vote: Option<&mut RankVote>,
     ) -> Result<Gradients, Failure> {
         let Begun {
             batch, stopwatch, ..
         } = begun;
         let order = self.order(batch.epoch);
-        let loss_factor = self.loss_factor(mark);
-        let next = self.plan.course.batch_at(&mark.after(batch.num_samples()));
+        let loss_factor = self.loss_factor(position);
+        let next = self
+            .plan
+            .data_schedule
+            .batch_at(&position.after(batch.num_samples()));
         let next = next.map(|next| (self.order(next.epoch), next));
         let Self {
             member,
@@ -224,6 +232,6 @@ impl Trainer<'_> {
     }
 
     pub(super) fn order(&self, epoch: u64) -> Permutation {
-        self.plan.terms.order(epoch)
+        self.plan.run.order(epoch)
     }
 }

@@ -5,11 +5,11 @@ use proptest::prelude::{any, prop_assert_eq, proptest};
 
 use super::*;
 use crate::audit::audit;
-use crate::course::Course;
-use crate::ledger::{Header, Terms};
+use crate::data_schedule::DataSchedule;
+use crate::ledger::{Header, RunIdentity};
 
-fn terms() -> Terms {
-    Terms::of(&Course::of_steps(1_000, 10, 1_000), 7)
+fn run() -> RunIdentity {
+    RunIdentity::of(&DataSchedule::of_steps(1_000, 10, 1_000), 7)
 }
 
 /// A ledger in memory, and all states that there ever were, as the lines that lead to them.
@@ -59,9 +59,7 @@ impl Ledger {
             .map_or(0, |at| at + 1);
         let durable = durable.saturating_sub(num_unknown);
         let previous = durable.checked_sub(1).map(|at| state[at].head());
-        let head = state
-            .last()
-            .map_or_else(|| Head::start(&terms()), Line::head);
+        let head = state.last().map_or_else(|| Head::start(&run()), Line::head);
         let source = Source::Rank(0);
         let beginning = Beginning {
             generation,
@@ -80,10 +78,10 @@ impl Ledger {
         });
         let mut now = state.to_vec();
         for step in head.step + 1..=head.step + num_steps {
-            let batch = Course::of_steps(1_000, 10, 1_000)
+            let batch = DataSchedule::of_steps(1_000, 10, 1_000)
                 .next_batch(step - 1)
                 .unwrap();
-            let head = now.last().map_or_else(|| Head::start(&terms()), Line::head);
+            let head = now.last().map_or_else(|| Head::start(&run()), Line::head);
             now.push(head.next(&batch, generation, 0.5));
         }
         let start = Some(Start {
@@ -94,7 +92,7 @@ impl Ledger {
         let header = Header {
             generation,
             previous,
-            course: terms(),
+            run: run(),
             start,
         };
         let lines = now[durable..].iter().take(num_written).copied().collect();

@@ -69,7 +69,10 @@ fn ranks_that_resume_read_one_checkpoint_in_all() {
     let processes = (0..3).map(|_| with_volume(&root, process(fresh(), 0)));
     let formed = form(processes.collect(), &[]);
     for rank in &formed {
-        assert_eq!((rank.origin(), rank.held.mark), (Origin::Loaded, mark(30)));
+        assert_eq!(
+            (rank.origin(), rank.held.position),
+            (Origin::Loaded, position(30))
+        );
         assert_eq!(rank.bytes, Bytes::filled(HEAD + 1));
     }
     let num_read: u64 = formed.iter().map(|rank| rank.num_read).sum();
@@ -92,7 +95,7 @@ fn a_rank_that_joins_a_live_world_reads_no_checkpoint() {
             (rank.origin(), rank.bytes),
             (Origin::Live, Bytes::filled(1))
         );
-        assert_eq!((rank.held.mark, rank.num_read), (mark(37), 0));
+        assert_eq!((rank.held.position, rank.num_read), (position(37), 0));
     }
 }
 
@@ -104,8 +107,8 @@ fn a_spare_that_found_no_checkpoint_when_it_started_continues_from_the_newest_on
     spare.forgets = true;
     let formed = form(vec![spare], &[]);
     assert_eq!(
-        (formed[0].origin(), formed[0].held.mark),
-        (Origin::Loaded, mark(30))
+        (formed[0].origin(), formed[0].held.position),
+        (Origin::Loaded, position(30))
     );
     assert_eq!(formed[0].bytes, Bytes::filled(HEAD + 1));
     drop(directory);
@@ -123,7 +126,10 @@ fn an_old_state_in_memory_gives_way_to_a_newer_checkpoint() {
         processes.extend((0..newcomers).map(|_| with_volume(&root, process(fresh(), 0))));
         let formed = form(processes, &[]);
         for rank in &formed {
-            assert_eq!((rank.origin(), rank.held.mark), (Origin::Loaded, mark(40)));
+            assert_eq!(
+                (rank.origin(), rank.held.position),
+                (Origin::Loaded, position(40))
+            );
             assert_eq!(rank.bytes, Bytes::filled(HEAD + 2));
         }
         // A rank that has a state in memory checks all bytes before it overwrites that.
@@ -140,7 +146,10 @@ fn a_state_in_memory_outlives_a_newer_checkpoint_that_is_damaged() {
     save(&directory, 8, 40, HEAD);
     damage(&directory, 8, 40);
     for rank in form(vec![with_volume(&root, process(live(7, 535), 1))], &[]) {
-        assert_eq!((rank.origin(), rank.held.mark), (Origin::Live, mark(535)));
+        assert_eq!(
+            (rank.origin(), rank.held.position),
+            (Origin::Live, position(535))
+        );
         assert_eq!(rank.bytes, Bytes::filled(1));
     }
 }
@@ -178,7 +187,10 @@ fn a_damaged_checkpoint_is_passed_over_by_all_ranks_for_the_one_before() {
     let processes = (0..3).map(|_| with_volume(&root, process(fresh(), 0)));
     let formed = form(processes.collect(), &[]);
     for rank in &formed {
-        assert_eq!((rank.origin(), rank.held.mark), (Origin::Loaded, mark(20)));
+        assert_eq!(
+            (rank.origin(), rank.held.position),
+            (Origin::Loaded, position(20))
+        );
         assert_eq!(rank.bytes, Bytes::filled(HEAD));
     }
     // Only one rank has read the damaged one, too.
@@ -230,7 +242,7 @@ fn a_volume_that_gives_no_checkpoint_is_no_damage() {
         let live_one = with_volume(&root, process(live(1, 10), 1));
         let formed = form(vec![live_one, with_volume(&root, process(fresh(), 0))], &[]);
         for rank in &formed {
-            assert_eq!(rank.held.mark, mark(10), "{step}");
+            assert_eq!(rank.held.position, position(10), "{step}");
         }
     }
 }
@@ -246,7 +258,10 @@ fn a_rank_with_a_checkpoint_goes_on_when_the_newer_state_is_lost() {
         &[],
     );
     for rank in formed {
-        assert_eq!((rank.origin(), rank.held.mark), (Origin::Loaded, mark(30)));
+        assert_eq!(
+            (rank.origin(), rank.held.position),
+            (Origin::Loaded, position(30))
+        );
         assert_eq!(rank.bytes, Bytes::filled(HEAD + 1));
     }
 }

@@ -1,17 +1,17 @@
 use roundhouse_elastic::ledger::Source;
-use roundhouse_elastic::{Batch, Course, Head};
+use roundhouse_elastic::{Batch, DataSchedule, Head};
 
 use super::*;
 
 fn appender(directory: &Directory) -> Appender {
-    let terms = Terms::of(&Course::of_steps(100, 30, 1_000), 7);
-    let chain = Chain::from(Head::start(&terms));
+    let run = RunIdentity::of(&DataSchedule::of_steps(100, 30, 1_000), 7);
+    let chain = Chain::from(Head::start(&run));
     let opening = Opening {
         generation: 3,
         first_generation: 0,
         source: Source::Initial,
     };
-    Appender::new(directory.clone(), opening, &terms, chain)
+    Appender::new(directory.clone(), opening, &run, chain)
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn the_file_of_another_world_under_a_ledgers_name_is_noticed_by_the_next_sync() 
 #[test]
 fn no_line_is_lost_by_faults_of_the_volume_that_spare_durable_lines() {
     let mut random = 1_u64;
-    for course in 0..120 {
+    for seed in 0..120 {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::new(root.path().to_owned());
         let mut own = appender(&directory);
@@ -209,7 +209,7 @@ fn no_line_is_lost_by_faults_of_the_volume_that_spare_durable_lines() {
         let _ = own.write();
         own.write().and_then(|()| own.sync()).unwrap();
         let expected: Vec<u64> = (1..=own.chain.head().step).collect();
-        assert_eq!(steps_in_file(&directory), expected, "{course}: {done:?}");
+        assert_eq!(steps_in_file(&directory), expected, "{seed}: {done:?}");
         assert_eq!(own.chain.durable(), own.chain.head());
     }
 }

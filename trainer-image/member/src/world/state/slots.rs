@@ -59,7 +59,7 @@ impl Own {
                     evaluation_counts,
                     is_cut_short,
                 },
-            learned,
+            estimate,
             is_live,
             debt: (unsaved, is_owed),
             carried,
@@ -68,7 +68,7 @@ impl Own {
         } = self;
         let unsaved = u64::try_from(unsaved.as_millis()).unwrap_or(u64::MAX);
         let [answer, checkpoint_generation, checkpoint_step, written] = to_numbers(&volume);
-        let [first_step, longest_step] = learned.in_world_of(world_size).to_millis();
+        let [first_step, longest_step] = estimate.scaled_to(world_size).to_millis();
         let values: [(Slot, u64); NUM_SLOTS] = [
             (Slot::Origin, origin.code()),
             (Slot::Generation, generation),

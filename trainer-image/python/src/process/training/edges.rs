@@ -32,8 +32,12 @@ impl Training {
     ) -> Result<bool, Failure> {
         (self.begun, self.told) = (None, None);
         self.member.reporter.evaluated(evaluation);
-        self.member.held.evaluated = self.member.held.mark.samples;
-        if self.course.batch_at(&self.member.held.mark).is_none() {
+        self.member.held.evaluated = self.member.held.position.samples;
+        if self
+            .data_schedule
+            .batch_at(&self.member.held.position)
+            .is_none()
+        {
             // Only the last save is left to do, which needs no newcomer.
             return Ok(true);
         }

@@ -110,7 +110,7 @@ impl Training {
                 let rank = self.member.world()?.rank();
                 self.agreed = Some((end, weight));
                 self.begun = Some(begun);
-                faults::point(Point::Update, rank, self.member.held.mark.step + 1);
+                faults::point(Point::Update, rank, self.member.held.position.step + 1);
                 Ok(Some(Agreed::Committed((loss, finite, weight))))
             }
             Ok(Ended::Differ(words)) => {
@@ -188,15 +188,15 @@ impl Training {
             .reporter
             .compare(&end.compute_seconds, self.unevenness);
         let now = Instant::now();
-        let mark = self.member.held.mark;
+        let position = self.member.held.position;
         self.member.reporter.commit(&StepReport {
             step: batch.step,
-            epoch: self.course.position_at(mark.samples).epoch,
+            epoch: self.data_schedule.position_at(position.samples).epoch,
             num_samples: batch.num_samples(),
             loss,
             gradient_norm,
             learning_rate,
-            skips: mark.skips,
+            skips: position.skips,
             loss_scale: None,
             duration: now.duration_since(self.ended),
             sections,

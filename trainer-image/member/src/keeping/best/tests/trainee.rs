@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use roundhouse_contract::BestMetric;
 use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_elastic::best::Scores;
-use roundhouse_elastic::ledger::{Head, Terms};
+use roundhouse_elastic::ledger::{Head, RunIdentity};
 use roundhouse_elastic::saving::Stage;
-use roundhouse_elastic::{Chain, Course, Event, Machine, Origin, Place, Scaling};
+use roundhouse_elastic::{Chain, DataSchedule, Event, Machine, Origin, Place, Scaling};
 
 use crate::checkpoint::Identity;
 use crate::group::threads::{Made, Threads};
@@ -22,8 +22,8 @@ use crate::state::tests::{Bytes, table};
 use crate::world::Saving;
 use crate::{Held, Keeping, Launch};
 
-fn course() -> Course {
-    Course::of_steps(100, 10, 50)
+fn data_schedule() -> DataSchedule {
+    DataSchedule::of_steps(100, 10, 50)
 }
 
 fn by_loss(volume: &Path) -> Launch {
@@ -97,7 +97,9 @@ impl Trainee<'_> {
     }
 
     fn commit(&mut self, own: &Saving) {
-        let batch = course().batch_at(&self.member.held.mark).unwrap();
+        let batch = data_schedule()
+            .batch_at(&self.member.held.position)
+            .unwrap();
         let sum = self.member.world().unwrap().sum_saving(own).unwrap();
         self.member.count(&batch, false);
         self.member.note(&batch, 0.5, &sum);
@@ -166,10 +168,10 @@ fn with_member<T>(
     let identity = Identity {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
-        course: Terms::of(&course(), 7),
+        run: RunIdentity::of(&data_schedule(), 7),
         settings: BTreeMap::new(),
     };
-    let start = Chain::from(Head::start(&identity.course));
+    let start = Chain::from(Head::start(&identity.run));
     let launch = by_loss(volume);
     let mut reporter = Reporter::new(&launch).unwrap();
     let keeping = Keeping::prepare(&launch, identity, table(), &mut reporter).unwrap();
@@ -180,7 +182,7 @@ fn with_member<T>(
         peers: Some(Peers::meet(file, watch, Made::default(), &LeaveRequest::default()).unwrap()),
         leave: LeaveRequest::default(),
     };
-    let held = Held::fresh(Scaling::new(None, &course()).start(), start);
+    let held = Held::fresh(Scaling::new(None, &data_schedule()).start(), start);
     let mut trainee = Trainee {
         member: Member::prepared(control, held, keeping, &mut reporter),
         bytes: Bytes::filled(1),

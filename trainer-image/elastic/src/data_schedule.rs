@@ -1,4 +1,4 @@
-//! The course of a whole training: which samples belong to which step.
+//! The data schedule of a whole training: which samples belong to which step.
 //!
 //! An epoch of N samples is cut into batches of G; its last batch is smaller when G does not
 //! divide N. So each sample is used exactly once per epoch. G can grow where given epochs begin
@@ -12,7 +12,7 @@ use std::ops::Range;
 use roundhouse_contract::trainer::Eval;
 use roundhouse_contract::trainer::optimizer::BatchGrowth;
 
-use crate::scaling::Mark;
+use crate::training_position::TrainingPosition;
 
 #[cfg(test)]
 mod by_steps;
@@ -53,7 +53,7 @@ impl Batch {
 
 /// Data set size, batch size and length of a training. All at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Course {
+pub struct DataSchedule {
     num_samples: u64,
     global_batch: u64,
     growth: Growth,
@@ -69,7 +69,7 @@ pub enum Length {
     Epochs(u64),
 }
 
-impl Course {
+impl DataSchedule {
     /// A training. A number of 0 counts as 1, and a batch larger than the data set is the whole data set.
     ///
     /// With `growth` a length in steps is still the number of steps; they have more samples.
@@ -83,7 +83,7 @@ impl Course {
         let num_samples = num_samples.max(1);
         let global_batch = global_batch.clamp(1, num_samples);
         let growth = growth.map(|settings| Growth::new(settings, global_batch, num_samples));
-        let course = Self {
+        let data_schedule = Self {
             num_samples,
             global_batch,
             growth: growth.unwrap_or_default(),
@@ -91,11 +91,11 @@ impl Course {
         };
         let total_steps = match length {
             Length::Steps(steps) => steps.max(1),
-            Length::Epochs(epochs) => course.steps_before_epoch(epochs.max(1)),
+            Length::Epochs(epochs) => data_schedule.steps_before_epoch(epochs.max(1)),
         };
         Self {
             total_steps,
-            ..course
+            ..data_schedule
         }
     }
 
@@ -129,12 +129,12 @@ impl Course {
         &self.growth
     }
 
-    /// Samples of the next step, unless the epoch or training ends before: the batch of the mark's workers, as
+    /// Samples of the next step, unless the epoch or training ends before: the batch of the position's workers, as
     /// much larger as the job's batch has grown.
     #[must_use]
-    pub fn batch_size(&self, mark: &Mark) -> u64 {
-        let Position { epoch, .. } = self.position_at(mark.samples);
-        self.grown(mark.pace.batch, epoch)
+    pub fn batch_size(&self, position: &TrainingPosition) -> u64 {
+        let Position { epoch, .. } = self.position_at(position.samples);
+        self.grown(position.pace.batch, epoch)
     }
 
     fn grown(&self, own: u64, epoch: u64) -> u64 {
@@ -174,15 +174,15 @@ impl Course {
 
     /// The next step; `None` when training is complete. It ends where the epoch or training ends.
     #[must_use]
-    pub fn batch_at(&self, mark: &Mark) -> Option<Batch> {
-        let left = self.total_samples().checked_sub(mark.samples);
+    pub fn batch_at(&self, position: &TrainingPosition) -> Option<Batch> {
+        let left = self.total_samples().checked_sub(position.samples);
         let left = left.filter(|left| *left > 0)?;
-        let Position { epoch, cursor } = self.position_at(mark.samples);
+        let Position { epoch, cursor } = self.position_at(position.samples);
         let end = self
             .num_samples
-            .min(cursor + self.batch_size(mark).clamp(1, left));
+            .min(cursor + self.batch_size(position).clamp(1, left));
         Some(Batch {
-            step: mark.step + 1,
+            step: position.step + 1,
             epoch,
             places: cursor..end,
             ends_epoch: end == self.num_samples,

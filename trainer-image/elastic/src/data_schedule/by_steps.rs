@@ -1,11 +1,11 @@
-//! What tests hold the course against: the same by the number of steps alone, which is right as long as the
+//! What tests hold the data schedule against: the same by the number of steps alone, which is right as long as the
 //! batch stays.
 
-use super::{Batch, Course, Position};
+use super::{Batch, DataSchedule, Position};
 
-impl Course {
+impl DataSchedule {
     /// Committed steps at a position; the inverse of [`Self::position`]. `None` for a cursor that
-    /// no step boundary of this course has.
+    /// no step boundary of this data schedule has.
     #[must_use]
     pub(crate) fn steps_at(&self, position: Position) -> Option<u64> {
         let Position { epoch, cursor } = position;

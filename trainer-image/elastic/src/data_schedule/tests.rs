@@ -8,14 +8,14 @@ proptest! {
     fn each_place_is_used_once_per_epoch_and_positions_read_back(
         num_samples in 1_u64..200, global_batch in 1_u64..250, epochs in 1_u64..4,
     ) {
-        let course = Course::of_epochs(num_samples, global_batch, epochs);
+        let data_schedule = DataSchedule::of_epochs(num_samples, global_batch, epochs);
         let mut used = Vec::new();
         let mut step = 0;
-        while let Some(batch) = course.next_batch(step) {
+        while let Some(batch) = data_schedule.next_batch(step) {
             prop_assert!(batch.num_samples() > 0);
-            prop_assert_eq!(used.len() as u64, course.committed_samples(step));
-            prop_assert_eq!(course.steps_at(course.position(step)), Some(step));
-            prop_assert_eq!(batch.ends_epoch, (step + 1) % num_samples.div_ceil(course.global_batch()) == 0);
+            prop_assert_eq!(used.len() as u64, data_schedule.committed_samples(step));
+            prop_assert_eq!(data_schedule.steps_at(data_schedule.position(step)), Some(step));
+            prop_assert_eq!(batch.ends_epoch, (step + 1) % num_samples.div_ceil(data_schedule.global_batch()) == 0);
             used.extend(batch.places.clone().map(|place| (batch.epoch, place)));
             step += 1;
         }
@@ -23,32 +23,33 @@ proptest! {
             .flat_map(|epoch| (0..num_samples).map(move |place| (epoch, place)))
             .collect();
         prop_assert_eq!(used, all);
-        prop_assert_eq!(step, course.total_steps());
+        prop_assert_eq!(step, data_schedule.total_steps());
     }
 }
 
 #[test]
 fn the_last_batch_of_an_epoch_is_smaller() {
-    let course = Course::of_steps(10, 4, 5);
+    let data_schedule = DataSchedule::of_steps(10, 4, 5);
     let sizes: Vec<_> = (0..5)
-        .filter_map(|step| course.next_batch(step))
+        .filter_map(|step| data_schedule.next_batch(step))
         .map(|batch| batch.num_samples())
         .collect();
     assert_eq!(sizes, [4, 4, 2, 4, 4]);
-    assert_eq!(course.next_batch(5), None);
+    assert_eq!(data_schedule.next_batch(5), None);
 }
 
 #[test]
 fn a_training_is_evaluated_every_so_many_epochs_or_steps_and_at_its_end() {
-    let course = Course::of_steps(10, 4, 14);
+    let data_schedule = DataSchedule::of_steps(10, 4, 14);
     // Steps after which it is evaluated; an epoch has three.
     let evaluated_after = |every_epochs, every_steps| {
         let eval = Eval {
             every_epochs,
             every_steps,
         };
-        let is_evaluated =
-            |step: &u64| course.is_evaluated_at(*step, course.committed_samples(*step), &eval);
+        let is_evaluated = |step: &u64| {
+            data_schedule.is_evaluated_at(*step, data_schedule.committed_samples(*step), &eval)
+        };
         (0..=14).filter(is_evaluated).collect::<Vec<_>>()
     };
     assert_eq!(evaluated_after(1, None), [3, 6, 9, 12, 14]);
@@ -60,15 +61,15 @@ fn a_training_is_evaluated_every_so_many_epochs_or_steps_and_at_its_end() {
 
 #[test]
 fn a_cursor_between_two_steps_is_no_position() {
-    let course = Course::of_steps(10, 4, 5);
+    let data_schedule = DataSchedule::of_steps(10, 4, 5);
     let between = Position {
         epoch: 0,
         cursor: 3,
     };
-    assert_eq!(course.steps_at(between), None);
+    assert_eq!(data_schedule.steps_at(between), None);
     let past = Position {
         epoch: 0,
         cursor: 12,
     };
-    assert_eq!(course.steps_at(past), None);
+    assert_eq!(data_schedule.steps_at(past), None);
 }

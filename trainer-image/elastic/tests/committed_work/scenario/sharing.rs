@@ -4,11 +4,11 @@ use roundhouse_elastic::saving::continued;
 use roundhouse_elastic::state::StateSource;
 use roundhouse_elastic::{Claim, Digest, Head, Origin};
 
-use super::{Course, Violation};
+use super::{Scenario, Violation};
 use crate::Rule;
 use crate::process::Process;
 
-impl Course {
+impl Scenario {
     pub(super) fn share(
         &mut self,
         members: &[usize],

@@ -1,7 +1,7 @@
 //! Epochs with the same batch, one run after another: what sums over steps are made of.
 
-use super::{Course, Position};
-use crate::scaling::Mark;
+use super::{DataSchedule, Position};
+use crate::training_position::TrainingPosition;
 
 /// Epochs `first..end` with the same batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ struct Segment {
     batch: u64,
 }
 
-impl Course {
+impl DataSchedule {
     fn segments(&self) -> impl Iterator<Item = Segment> {
         let stages = self.growth.stages();
         let borders = std::iter::once((0, self.global_batch));
@@ -59,12 +59,12 @@ impl Course {
 
     /// Steps until training is complete, if the workers do not change the batch.
     #[must_use]
-    pub fn steps_to_come(&self, mark: &Mark) -> u64 {
+    pub fn steps_to_come(&self, position: &TrainingPosition) -> u64 {
         let total = self.total_samples();
         self.segments()
             .map(|Segment { first, end, .. }| {
-                let batch = self.grown(mark.pace.batch, first);
-                let from = first.saturating_mul(self.num_samples).max(mark.samples);
+                let batch = self.grown(position.pace.batch, first);
+                let from = first.saturating_mul(self.num_samples).max(position.samples);
                 let to = end.saturating_mul(self.num_samples).min(total);
                 self.steps_between(from, to, batch)
             })

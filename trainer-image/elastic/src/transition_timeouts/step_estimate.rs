@@ -8,7 +8,7 @@ const PATIENCE_AT_THE_STORE: Duration = Duration::from_mins(2);
 
 /// What a process has learned of the steps of a training, and takes along from generation to generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Learned {
+pub struct StepEstimate {
     /// The first step of a generation, which does more than the others.
     pub(super) first_step: Option<Duration>,
     /// The longest of the others.
@@ -17,11 +17,11 @@ pub struct Learned {
     pub(super) world_size: u32,
 }
 
-impl Learned {
+impl StepEstimate {
     /// What is expected of a world of another size. With fewer ranks each computes more, so steps take longer. In a
     /// larger world they are not expected to be shorter, because communication grows.
     #[must_use]
-    pub fn in_world_of(self, world_size: u32) -> Self {
+    pub fn scaled_to(self, world_size: u32) -> Self {
         let scale = |span: Duration| {
             if self.world_size <= world_size {
                 return span;
@@ -61,7 +61,7 @@ impl Learned {
     /// they still train in: they leave it at a step boundary, two steps after the newcomer has arrived, or four where
     /// hosts run ahead of their devices.
     #[must_use]
-    pub fn patience_at_the_store(longest_step: Duration) -> Duration {
+    pub fn store_timeout(longest_step: Duration) -> Duration {
         PATIENCE_AT_THE_STORE + longest_step * super::STEPS_UNTIL_ALL_KNOW
     }
 }

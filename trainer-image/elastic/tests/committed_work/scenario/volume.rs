@@ -4,11 +4,11 @@ use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::checkpoint::superfluous;
 use roundhouse_elastic::saving::Carried;
 
-use super::{Course, KEEP, Late, Violation};
+use super::{KEEP, Late, Scenario, Violation};
 use crate::Rule;
 use crate::process::Process;
 
-impl Course {
+impl Scenario {
     pub(super) fn save(&mut self) -> Result<(), Violation> {
         self.begin_late_save();
         self.complete_late_save()

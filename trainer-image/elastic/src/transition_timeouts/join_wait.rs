@@ -8,11 +8,11 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The generation that newcomers are waited for, and since when.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Door {
+pub struct JoinWait {
     waiting: Option<(u64, Instant)>,
 }
 
-impl Door {
+impl JoinWait {
     /// Whether the wait for the newcomers of a generation is long enough, as asked when a step begins: what is
     /// answered counts at that step's end, so the step is part of the wait.
     pub fn is_patience_over(&mut self, generation: u64, step: Duration, now: Instant) -> bool {

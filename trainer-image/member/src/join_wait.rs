@@ -26,7 +26,10 @@ impl<R: Rendezvous> Member<'_, R> {
         }
         let current = self.machine.current_generation().unwrap_or(newest);
         let (generation, step) = (next.generation, peers.interrupter.longest_step());
-        if self.door.is_patience_over(generation, step, Instant::now()) {
+        if self
+            .join_wait
+            .is_patience_over(generation, step, Instant::now())
+        {
             newest
         } else {
             current

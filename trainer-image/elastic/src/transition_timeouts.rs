@@ -2,16 +2,16 @@
 //! arrived, until every rank has heard of it, until a rank that does not answer is left behind. Pure.
 //!
 //! No fixed number of seconds decides about a step. Patience is learned from the longest step, and what one
-//! generation has learned is the floor of the next one ([`Learned`]): a model whose steps take 8 s is not cut
+//! generation has learned is the floor of the next one ([`StepEstimate`]): a model whose steps take 8 s is not cut
 //! off before its first step because another worker has arrived.
 
 use std::time::{Duration, Instant};
 
-mod door;
-mod learned;
+mod join_wait;
+mod step_estimate;
 
-pub use door::Door;
-pub use learned::Learned;
+pub use join_wait::JoinWait;
+pub use step_estimate::StepEstimate;
 
 /// Least time without a step boundary after which the wait for the other ranks is over.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,8 +23,8 @@ const PATIENCE_WITH_AN_UNKNOWN_STEP: Duration = Duration::from_secs(300);
 /// Patience with the first bytes of a state: the sender may have to compute a digest and connect first.
 const PATIENCE_WITH_FIRST_BYTES: Duration = Duration::from_secs(30);
 /// After this time, or [`STEPS_UNTIL_ALL_KNOW`] of the longest step, a rank that has not heard of a newer
-/// generation is left behind. A kubelet tells it within a second. The time is longer than a [`Door`] stays open (a
-/// step and [`door::PATIENCE`]) plus the step in which the generation was heard of, and the two steps more that a world
+/// generation is left behind. A kubelet tells it within a second. The time is longer than a [`JoinWait`] stays open (a
+/// step and [`join_wait::PATIENCE`]) plus the step in which the generation was heard of, and the two steps more that a world
 /// needs whose hosts run a step ahead of their devices.
 const PATIENCE_UNTIL_ALL_KNOW: Duration = Duration::from_secs(15);
 /// See [`PATIENCE_UNTIL_ALL_KNOW`].
@@ -51,23 +51,23 @@ pub enum Activity {
 
 /// Why the wait for peers is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum Timeout {
     /// No boundary came although a newer generation was known for so long.
-    Stuck(Duration),
+    NoProgress(Duration),
     /// Boundaries come, but a rank has not heard of the newer generation for so long.
-    Unheard(Duration),
+    GenerationUnseen(Duration),
 }
 
-impl std::fmt::Display for Cut {
+impl std::fmt::Display for Timeout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Stuck(span) => {
+            Self::NoProgress(span) => {
                 write!(
                     f,
                     "a newer generation is known, and nothing has moved for {span:.1?}"
                 )
             }
-            Self::Unheard(span) => write!(
+            Self::GenerationUnseen(span) => write!(
                 f,
                 "a newer generation is known for {span:.1?}, and not all ranks have heard of it"
             ),
@@ -77,7 +77,7 @@ impl std::fmt::Display for Cut {
 
 /// What is known of how a world moves.
 #[derive(Clone, Copy, Debug)]
-pub struct Motion {
+pub struct GroupProgress {
     activity: Activity,
     /// When the activity began.
     since: Instant,
@@ -93,15 +93,15 @@ pub struct Motion {
     num_begun: u32,
     num_ended: u32,
     /// What this generation has taught, and those before it.
-    own: Learned,
-    before: Learned,
+    own: StepEstimate,
+    before: StepEstimate,
 }
 
-impl Motion {
+impl GroupProgress {
     /// A world of so many ranks that is there since now and will share its state, after others of which this was
     /// learned.
     #[must_use]
-    pub fn begin(now: Instant, learned: Learned, world_size: u32) -> Self {
+    pub fn begin(now: Instant, estimate: StepEstimate, world_size: u32) -> Self {
         Self {
             activity: Activity::Sharing,
             since: now,
@@ -111,24 +111,24 @@ impl Motion {
             step_began: None,
             num_begun: 0,
             num_ended: 0,
-            own: Learned {
+            own: StepEstimate {
                 world_size,
-                ..Learned::default()
+                ..StepEstimate::default()
             },
-            before: learned.in_world_of(world_size),
+            before: estimate.scaled_to(world_size),
         }
     }
 
     /// What the ranks together have learned of earlier generations. A newcomer, which knows nothing, has their patience
     /// then, and does not hold up the others when one of them hangs before its first step.
-    pub fn expect(&mut self, learned: Learned) {
-        self.before = learned.in_world_of(self.own.world_size);
+    pub fn expect(&mut self, estimate: StepEstimate) {
+        self.before = estimate.scaled_to(self.own.world_size);
     }
 
     /// What the next generation can expect.
     #[must_use]
-    pub fn learned(&self) -> Learned {
-        Learned {
+    pub fn estimate(&self) -> StepEstimate {
+        StepEstimate {
             first_step: self.own.first_step.or(self.before.first_step),
             longest_step: self.later_step(),
             world_size: self.own.world_size,
@@ -201,17 +201,17 @@ impl Motion {
 
     /// Whether the wait for peers is over.
     #[must_use]
-    pub fn is_over(&self, now: Instant) -> Option<Cut> {
+    pub fn is_over(&self, now: Instant) -> Option<Timeout> {
         let since = self.known_since?;
         let known = now.saturating_duration_since(since);
         let still = now.saturating_duration_since(since.max(self.moved_at));
         let until_all_know =
             PATIENCE_UNTIL_ALL_KNOW.max(self.longest_step() * STEPS_UNTIL_ALL_KNOW);
         if still >= self.patience() {
-            Some(Cut::Stuck(still))
+            Some(Timeout::NoProgress(still))
         } else if self.activity == Activity::Steps && self.num_ended > 0 && known >= until_all_know
         {
-            Some(Cut::Unheard(known))
+            Some(Timeout::GenerationUnseen(known))
         } else {
             None
         }

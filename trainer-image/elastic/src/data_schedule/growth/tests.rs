@@ -2,9 +2,10 @@ use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
 use crate::audit::{File, audit};
-use crate::course::{Course, Length};
-use crate::ledger::{Chain, Head, Header, Terms};
-use crate::scaling::{Mark, Scaling};
+use crate::data_schedule::{DataSchedule, Length};
+use crate::ledger::{Chain, Head, Header, RunIdentity};
+use crate::scaling::Scaling;
+use crate::training_position::TrainingPosition;
 use roundhouse_contract::{RateRule, ScaleBatch};
 
 fn growth(at_epochs: &[u32], factor: f64) -> BatchGrowth {
@@ -22,22 +23,25 @@ fn any_growth() -> impl Strategy<Value = BatchGrowth> {
     })
 }
 
-/// The steps that come after a mark, and the mark at the end.
-fn steps_from(course: &Course, mut mark: Mark) -> (Vec<crate::Batch>, Mark) {
+/// The steps that come after a position, and the position at the end.
+fn steps_from(
+    data_schedule: &DataSchedule,
+    mut position: TrainingPosition,
+) -> (Vec<crate::Batch>, TrainingPosition) {
     let mut steps = Vec::new();
-    while let Some(batch) = course.batch_at(&mark) {
-        mark = mark.after(batch.num_samples());
+    while let Some(batch) = data_schedule.batch_at(&position) {
+        position = position.after(batch.num_samples());
         steps.push(batch);
     }
-    (steps, mark)
+    (steps, position)
 }
 
 #[test]
 fn the_batch_grows_where_its_epochs_begin() {
     let settings = growth(&[1, 3], 2.0);
-    let course = Course::new(20, 4, Length::Epochs(4), Some(&settings));
-    let start = Scaling::new(None, &course).start();
-    let (steps, end) = steps_from(&course, start);
+    let data_schedule = DataSchedule::new(20, 4, Length::Epochs(4), Some(&settings));
+    let start = Scaling::new(None, &data_schedule).start();
+    let (steps, end) = steps_from(&data_schedule, start);
     let sizes: Vec<_> = steps
         .iter()
         .map(|step| (step.epoch, step.num_samples()))
@@ -58,8 +62,8 @@ fn the_batch_grows_where_its_epochs_begin() {
         (3, 4),
     ];
     assert_eq!(sizes, expected);
-    assert_eq!((course.total_steps(), end.step), (13, 13));
-    assert_eq!(course.total_samples(), 80);
+    assert_eq!((data_schedule.total_steps(), end.step), (13, 13));
+    assert_eq!(data_schedule.total_samples(), 80);
 }
 
 #[test]
@@ -98,18 +102,18 @@ fn stages_read_back_and_a_list_that_is_none_is_refused() {
 
 #[test]
 fn a_ledger_of_another_growth_does_not_fit() {
-    let terms = |settings: Option<&BatchGrowth>| {
-        Terms::of(&Course::new(100, 10, Length::Epochs(9), settings), 7)
+    let run = |settings: Option<&BatchGrowth>| {
+        RunIdentity::of(&DataSchedule::new(100, 10, Length::Epochs(9), settings), 7)
     };
     let (none, by_2, by_3) = (
-        terms(None),
-        terms(Some(&growth(&[2], 2.0))),
-        terms(Some(&growth(&[2], 3.0))),
+        run(None),
+        run(Some(&growth(&[2], 2.0))),
+        run(Some(&growth(&[2], 3.0))),
     );
     assert!(by_2.fit(&by_2) && !by_2.fit(&none) && !by_2.fit(&by_3));
     let text = serde_json::to_string(&none).unwrap();
     assert!(!text.contains("growth"), "{text}");
-    let read: Terms = serde_json::from_str(&serde_json::to_string(&by_2).unwrap()).unwrap();
+    let read: RunIdentity = serde_json::from_str(&serde_json::to_string(&by_2).unwrap()).unwrap();
     assert_eq!(read, by_2);
 }
 
@@ -118,8 +122,8 @@ proptest! {
     fn each_sample_is_used_once_per_epoch_and_the_steps_are_as_many_as_announced(
         num_samples in 1_u64..200, batch in 1_u64..60, epochs in 1_u64..7, settings in any_growth(),
     ) {
-        let course = Course::new(num_samples, batch, Length::Epochs(epochs), Some(&settings));
-        let (steps, end) = steps_from(&course, Scaling::new(None, &course).start());
+        let data_schedule = DataSchedule::new(num_samples, batch, Length::Epochs(epochs), Some(&settings));
+        let (steps, end) = steps_from(&data_schedule, Scaling::new(None, &data_schedule).start());
         let used: Vec<_> = steps
             .iter()
             .flat_map(|step| step.places.clone().map(|place| (step.epoch, place)))
@@ -128,41 +132,41 @@ proptest! {
             .flat_map(|epoch| (0..num_samples).map(move |place| (epoch, place)))
             .collect();
         prop_assert_eq!(used, all);
-        prop_assert_eq!(end.step, course.total_steps());
-        prop_assert_eq!(end.samples, course.total_samples());
+        prop_assert_eq!(end.step, data_schedule.total_steps());
+        prop_assert_eq!(end.samples, data_schedule.total_samples());
     }
 
     #[test]
     fn a_training_of_steps_has_that_many(
         num_samples in 1_u64..200, batch in 1_u64..60, num_steps in 1_u64..300, settings in any_growth(),
     ) {
-        let course = Course::new(num_samples, batch, Length::Steps(num_steps), Some(&settings));
-        let (_, end) = steps_from(&course, Scaling::new(None, &course).start());
-        prop_assert_eq!((end.step, end.samples), (num_steps, course.total_samples()));
+        let data_schedule = DataSchedule::new(num_samples, batch, Length::Steps(num_steps), Some(&settings));
+        let (_, end) = steps_from(&data_schedule, Scaling::new(None, &data_schedule).start());
+        prop_assert_eq!((end.step, end.samples), (num_steps, data_schedule.total_samples()));
     }
 
     #[test]
     fn training_continues_identically_from_every_step(
         num_samples in 1_u64..120, batch in 1_u64..60, epochs in 1_u64..7, settings in any_growth(),
     ) {
-        let course = Course::new(num_samples, batch, Length::Epochs(epochs), Some(&settings));
-        let start = Scaling::new(None, &course).start();
-        let (steps, _) = steps_from(&course, start);
-        let mut mark = start;
+        let data_schedule = DataSchedule::new(num_samples, batch, Length::Epochs(epochs), Some(&settings));
+        let start = Scaling::new(None, &data_schedule).start();
+        let (steps, _) = steps_from(&data_schedule, start);
+        let mut position = start;
         for (index, step) in steps.iter().enumerate() {
             // What a checkpoint keeps: the number of steps, the epoch and the cursor.
-            let position = course.position_at(mark.samples);
-            prop_assert_eq!(position, course.position(mark.step));
-            prop_assert_eq!(mark.samples, course.committed_samples(mark.step));
-            prop_assert_eq!(course.steps_at(position), Some(mark.step));
-            let samples = position.epoch * num_samples + position.cursor;
-            let resumed = Mark { step: mark.step, samples, ..start };
-            prop_assert_eq!(course.steps_to_come(&resumed), course.total_steps() - mark.step);
-            let (rest, _) = steps_from(&course, resumed);
+            let data_position = data_schedule.position_at(position.samples);
+            prop_assert_eq!(data_position, data_schedule.position(position.step));
+            prop_assert_eq!(position.samples, data_schedule.committed_samples(position.step));
+            prop_assert_eq!(data_schedule.steps_at(data_position), Some(position.step));
+            let samples = data_position.epoch * num_samples + data_position.cursor;
+            let resumed = TrainingPosition { step: position.step, samples, ..start };
+            prop_assert_eq!(data_schedule.steps_to_come(&resumed), data_schedule.total_steps() - position.step);
+            let (rest, _) = steps_from(&data_schedule, resumed);
             prop_assert_eq!(&rest[..], &steps[index..]);
-            let by_steps = course.next_batch(mark.step);
+            let by_steps = data_schedule.next_batch(position.step);
             prop_assert_eq!(by_steps.as_ref(), Some(step));
-            mark = mark.after(step.num_samples());
+            position = position.after(step.num_samples());
         }
     }
 
@@ -171,30 +175,30 @@ proptest! {
         num_samples in 1_u64..150, batch in 1_u64..40, epochs in 1_u64..6, settings in any_growth(),
         reference in 0_u32..4, workers in proptest::collection::vec(1_u32..6, 1..5),
     ) {
-        let course = Course::new(num_samples, batch, Length::Epochs(epochs), Some(&settings));
+        let data_schedule = DataSchedule::new(num_samples, batch, Length::Epochs(epochs), Some(&settings));
         let reference_replicas = (reference > 0).then_some(reference);
-        let terms = Terms { reference_replicas, ..Terms::of(&course, 7) };
+        let run = RunIdentity { reference_replicas, ..RunIdentity::of(&data_schedule, 7) };
         let scale = reference_replicas.map(|reference_replicas| ScaleBatch {
             reference_replicas,
             rule: RateRule::Linear,
             warmup_steps: 0,
         });
-        let scaling = Scaling::new(scale, &course);
-        let mut mark = scaling.start();
+        let scaling = Scaling::new(scale, &data_schedule);
+        let mut position = scaling.start();
         let mut previous: Option<Head> = None;
         let mut files = Vec::new();
         for (generation, workers) in (1_u64..).zip(workers.iter().cycle()) {
-            mark = scaling.go_on(mark, *workers);
-            let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&terms)));
-            let to_come = course.steps_to_come(&mark);
+            position = scaling.rescale(position, *workers);
+            let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&run)));
+            let to_come = data_schedule.steps_to_come(&position);
             let mut found = 0;
-            while let Some(batch) = course.batch_at(&mark).filter(|_| found < 7) {
+            while let Some(batch) = data_schedule.batch_at(&position).filter(|_| found < 7) {
                 chain.push(chain.head().next(&batch, generation, 0.5));
-                mark = mark.after(batch.num_samples());
+                position = position.after(batch.num_samples());
                 found += 1;
             }
             prop_assert!(found == 7 || found == to_come);
-            let header = Header { generation, previous, course: terms, start: None };
+            let header = Header { generation, previous, run, start: None };
             files.push(File { header, lines: chain.lines().iter().copied().collect() });
             previous = Some(chain.head());
             if found < 7 {
@@ -204,25 +208,25 @@ proptest! {
         let proof = audit(files, &[]);
         prop_assert!(proof.is_ok(), "{:?}", proof);
         let proof = proof.unwrap();
-        prop_assert_eq!((proof.num_epochs, proof.num_samples), (epochs, course.total_samples()));
+        prop_assert_eq!((proof.num_epochs, proof.num_samples), (epochs, data_schedule.total_samples()));
     }
 }
 
 #[test]
 fn the_audit_finds_a_step_that_did_not_grow() {
     let settings = growth(&[1], 2.0);
-    let grown = Course::new(40, 10, Length::Epochs(2), Some(&settings));
-    let constant = Course::of_epochs(40, 10, 2);
-    let terms = Terms::of(&grown, 7);
+    let grown = DataSchedule::new(40, 10, Length::Epochs(2), Some(&settings));
+    let constant = DataSchedule::of_epochs(40, 10, 2);
+    let run = RunIdentity::of(&grown, 7);
     let (steps, _) = steps_from(&constant, Scaling::new(None, &constant).start());
-    let mut chain = Chain::from(Head::start(&terms));
+    let mut chain = Chain::from(Head::start(&run));
     for batch in &steps {
         chain.push(chain.head().next(batch, 1, 0.5));
     }
     let header = Header {
         generation: 1,
         previous: None,
-        course: terms,
+        run,
         start: None,
     };
     let lines = chain.lines().iter().copied().collect();

@@ -4,10 +4,10 @@ use roundhouse_elastic::state::plan::finder;
 use roundhouse_elastic::state::{Names, Plan, StateSource, Volume};
 use roundhouse_elastic::{CheckpointId, Claim, Head, Origin};
 
-use super::{Course, Violation, start};
+use super::{Scenario, Violation, start};
 use crate::Rule;
 
-impl Course {
+impl Scenario {
     /// The operator raises a generation of these processes.
     pub(super) fn form(&mut self, members: &[usize]) -> Result<(), Violation> {
         self.world.clear();

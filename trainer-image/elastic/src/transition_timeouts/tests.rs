@@ -5,16 +5,18 @@ const fn seconds(seconds: u64) -> Duration {
 }
 
 /// A world that has done one step of so many milliseconds since `start`, and what it does then.
-fn motion(start: Instant, step: u64, activity: Activity) -> (Motion, Instant) {
-    let mut motion = Motion::begin(start, Learned::default(), 2);
-    motion.step_begins(start);
+fn progress(start: Instant, step: u64, activity: Activity) -> (GroupProgress, Instant) {
+    let mut progress = GroupProgress::begin(start, StepEstimate::default(), 2);
+    progress.step_begins(start);
     let now = start + Duration::from_millis(step);
-    motion.step_ends(now);
+    progress.step_ends(now);
     match activity {
-        Activity::Steps => motion.step_begins(now),
-        Activity::Sharing | Activity::Evaluation | Activity::Saving => motion.enter(activity, now),
+        Activity::Steps => progress.step_begins(now),
+        Activity::Sharing | Activity::Evaluation | Activity::Saving => {
+            progress.enter(activity, now)
+        }
     }
-    (motion, now)
+    (progress, now)
 }
 
 #[test]
@@ -27,7 +29,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             10,
             2_000,
             None,
-            Some(Cut::Stuck(seconds(2))),
+            Some(Timeout::NoProgress(seconds(2))),
         ),
         ("steps of 4 s", Activity::Steps, 4_000, 11_999, None, None),
         (
@@ -36,7 +38,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             4_000,
             12_000,
             None,
-            Some(Cut::Stuck(seconds(12))),
+            Some(Timeout::NoProgress(seconds(12))),
         ),
         (
             "steps continue",
@@ -52,7 +54,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             10,
             15_000,
             Some(14_990),
-            Some(Cut::Unheard(seconds(15))),
+            Some(Timeout::GenerationUnseen(seconds(15))),
         ),
         (
             "an evaluation has its time",
@@ -68,7 +70,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             10,
             90_000,
             None,
-            Some(Cut::Stuck(seconds(90))),
+            Some(Timeout::NoProgress(seconds(90))),
         ),
         (
             "a save that moves is waited for",
@@ -84,89 +86,95 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             10,
             600_000,
             Some(510_000),
-            Some(Cut::Stuck(seconds(90))),
+            Some(Timeout::NoProgress(seconds(90))),
         ),
     ] {
-        let (mut motion, begun) = motion(Instant::now(), step, activity);
-        motion.know(begun);
+        let (mut progress, begun) = progress(Instant::now(), step, activity);
+        progress.know(begun);
         if let Some(moves) = moves {
-            motion.moves(begun + Duration::from_millis(moves));
+            progress.moves(begun + Duration::from_millis(moves));
         }
         let now = begun + Duration::from_millis(waits);
-        assert_eq!(motion.is_over(now), expected, "{what}: {waits} ms");
+        assert_eq!(progress.is_over(now), expected, "{what}: {waits} ms");
     }
 }
 
 #[test]
 fn what_was_known_long_before_an_evaluation_ends_gives_the_next_steps_their_time() {
-    let (mut motion, begun) = motion(Instant::now(), 10, Activity::Evaluation);
-    motion.know(begun);
+    let (mut progress, begun) = progress(Instant::now(), 10, Activity::Evaluation);
+    progress.know(begun);
     let ended = begun + seconds(80);
-    motion.step_begins(ended);
-    assert_eq!(motion.is_over(ended + seconds(1)), None);
-    let stuck = motion.is_over(ended + seconds(2));
-    assert_eq!(stuck, Some(Cut::Stuck(seconds(2))));
-    assert_eq!(motion.longest_step(), Duration::from_millis(10));
+    progress.step_begins(ended);
+    assert_eq!(progress.is_over(ended + seconds(1)), None);
+    let stuck = progress.is_over(ended + seconds(2));
+    assert_eq!(stuck, Some(Timeout::NoProgress(seconds(2))));
+    assert_eq!(progress.longest_step(), Duration::from_millis(10));
 }
 
 #[test]
 fn short_evaluations_between_steps_do_not_put_off_a_newer_generation_for_ever() {
-    let (mut motion, begun) = motion(Instant::now(), 10, Activity::Steps);
-    motion.know(begun);
+    let (mut progress, begun) = progress(Instant::now(), 10, Activity::Steps);
+    progress.know(begun);
     // Half of the time each.
     let mut now = begun;
     let cut = loop {
-        motion.step_begins(now);
+        progress.step_begins(now);
         now += Duration::from_millis(10);
-        motion.step_ends(now);
-        if let Some(cut) = motion.is_over(now) {
+        progress.step_ends(now);
+        if let Some(cut) = progress.is_over(now) {
             break cut;
         }
-        motion.enter(Activity::Evaluation, now);
+        progress.enter(Activity::Evaluation, now);
         now += Duration::from_millis(10);
     };
-    assert_eq!(cut, Cut::Unheard(seconds(15)));
+    assert_eq!(cut, Timeout::GenerationUnseen(seconds(15)));
     assert_eq!(now - begun, Duration::from_millis(29_990));
 }
 
 #[test]
 fn a_step_is_measured_from_start_to_start() {
     let start = Instant::now();
-    let mut motion = Motion::begin(start, Learned::default(), 2);
-    motion.step_begins(start);
-    motion.step_ends(start + seconds(3));
-    assert_eq!(motion.longest_step(), seconds(3));
-    motion.step_begins(start + seconds(4));
-    assert_eq!(motion.longest_step(), seconds(4));
+    let mut progress = GroupProgress::begin(start, StepEstimate::default(), 2);
+    progress.step_begins(start);
+    progress.step_ends(start + seconds(3));
+    assert_eq!(progress.longest_step(), seconds(3));
+    progress.step_begins(start + seconds(4));
+    assert_eq!(progress.longest_step(), seconds(4));
 }
 
 /// What a generation of `world_size` ranks teaches whose first step takes `first` seconds and the others `later`.
-fn taught(before: Learned, world_size: u32, first: u64, later: u64, num_later: u32) -> Learned {
+fn taught(
+    before: StepEstimate,
+    world_size: u32,
+    first: u64,
+    later: u64,
+    num_later: u32,
+) -> StepEstimate {
     let mut now = Instant::now();
-    let mut motion = Motion::begin(now, before, world_size);
+    let mut progress = GroupProgress::begin(now, before, world_size);
     for took in std::iter::once(first).chain((0..num_later).map(|_| later)) {
-        motion.step_begins(now);
+        progress.step_begins(now);
         now += seconds(took);
-        motion.step_ends(now);
+        progress.step_ends(now);
     }
-    motion.learned()
+    progress.estimate()
 }
 
 /// When a generation is cut that does nothing after it has begun its first step and a newer one is known.
-fn cut_of_a_first_step(learned: Learned, world_size: u32) -> Duration {
+fn cut_of_a_first_step(estimate: StepEstimate, world_size: u32) -> Duration {
     let start = Instant::now();
-    let mut motion = Motion::begin(start, learned, world_size);
-    motion.know(start);
-    motion.step_begins(start);
+    let mut progress = GroupProgress::begin(start, estimate, world_size);
+    progress.know(start);
+    progress.step_begins(start);
     (0..1_000)
         .map(seconds)
-        .find(|after| motion.is_over(start + *after).is_some())
+        .find(|after| progress.is_over(start + *after).is_some())
         .unwrap()
 }
 
 #[test]
 fn patience_with_a_first_step_is_learned_from_earlier_generations() {
-    let nothing = Learned::default();
+    let nothing = StepEstimate::default();
     assert_eq!(cut_of_a_first_step(nothing, 4), seconds(300));
     let steps_of_8_s = taught(nothing, 4, 10, 8, 5);
     assert_eq!(cut_of_a_first_step(steps_of_8_s, 4), seconds(30));
@@ -174,20 +182,20 @@ fn patience_with_a_first_step_is_learned_from_earlier_generations() {
     assert_eq!(cut_of_a_first_step(steps_of_8_s, 2), seconds(60));
     assert_eq!(cut_of_a_first_step(steps_of_8_s, 8), seconds(30));
     // A generation that was cut before its first step forgets nothing.
-    let cut = Motion::begin(Instant::now(), steps_of_8_s, 4).learned();
+    let cut = GroupProgress::begin(Instant::now(), steps_of_8_s, 4).estimate();
     assert_eq!(cut, steps_of_8_s);
 }
 
 #[test]
 fn one_long_first_step_does_not_lengthen_the_patience_with_the_later_ones() {
-    let learned = taught(Learned::default(), 2, 60, 1, 3);
-    assert_eq!(learned.longest_step, Some(seconds(1)));
-    assert_eq!(learned.first_step, Some(seconds(60)));
+    let estimate = taught(StepEstimate::default(), 2, 60, 1, 3);
+    assert_eq!(estimate.longest_step, Some(seconds(1)));
+    assert_eq!(estimate.first_step, Some(seconds(60)));
 }
 
 #[test]
 fn steps_that_became_shorter_are_known_after_some_of_them() {
-    let long = taught(Learned::default(), 1, 9, 9, 3);
+    let long = taught(StepEstimate::default(), 1, 9, 9, 3);
     let early = taught(long, 4, 1, 1, STEPS_UNTIL_KNOWN - 2);
     assert_eq!(early.longest_step, Some(seconds(9)));
     let late = taught(long, 4, 1, 1, STEPS_UNTIL_KNOWN);
@@ -199,16 +207,16 @@ fn steps_that_became_shorter_are_known_after_some_of_them() {
 #[test]
 fn workers_that_trickle_in_do_not_cut_a_generation_before_its_first_step() {
     for step in [seconds(8), seconds(90)] {
-        let mut learned = Learned::default();
+        let mut estimate = StepEstimate::default();
         for world_size in 2..10 {
             let start = Instant::now();
-            let mut motion = Motion::begin(start, learned, world_size);
-            motion.know(start + seconds(1));
-            motion.step_begins(start);
+            let mut progress = GroupProgress::begin(start, estimate, world_size);
+            progress.know(start + seconds(1));
+            progress.step_begins(start);
             let before_the_end = start + step.saturating_sub(Duration::from_millis(1));
-            assert_eq!(motion.is_over(before_the_end), None, "{world_size} ranks");
-            motion.step_ends(start + step);
-            learned = motion.learned();
+            assert_eq!(progress.is_over(before_the_end), None, "{world_size} ranks");
+            progress.step_ends(start + step);
+            estimate = progress.estimate();
         }
     }
 }
@@ -216,69 +224,70 @@ fn workers_that_trickle_in_do_not_cut_a_generation_before_its_first_step() {
 #[test]
 fn what_is_prepared_for_the_first_step_is_learned_as_part_of_it() {
     let start = Instant::now();
-    let mut motion = Motion::begin(start, Learned::default(), 2);
-    motion.prepare_steps(start);
-    motion.step_begins(start + seconds(10));
-    motion.step_ends(start + seconds(11));
-    assert_eq!(motion.learned().first_step, Some(seconds(11)));
-    motion.step_begins(start + seconds(11));
-    motion.step_ends(start + seconds(12));
-    assert_eq!(motion.learned().longest_step, Some(seconds(1)));
+    let mut progress = GroupProgress::begin(start, StepEstimate::default(), 2);
+    progress.prepare_steps(start);
+    progress.step_begins(start + seconds(10));
+    progress.step_ends(start + seconds(11));
+    assert_eq!(progress.estimate().first_step, Some(seconds(11)));
+    progress.step_begins(start + seconds(11));
+    progress.step_ends(start + seconds(12));
+    assert_eq!(progress.estimate().longest_step, Some(seconds(1)));
 }
 
 #[test]
 fn bytes_of_a_checkpoint_that_is_read_do_not_shorten_the_patience_with_the_first_chunk() {
     let start = Instant::now();
-    let mut motion = Motion::begin(start, Learned::default(), 2);
-    motion.know(start);
-    motion.reads(start + seconds(20));
-    assert_eq!(motion.is_over(start + seconds(49)), None);
-    let stuck = motion.is_over(start + seconds(50));
-    assert_eq!(stuck, Some(Cut::Stuck(seconds(30))));
+    let mut progress = GroupProgress::begin(start, StepEstimate::default(), 2);
+    progress.know(start);
+    progress.reads(start + seconds(20));
+    assert_eq!(progress.is_over(start + seconds(49)), None);
+    let stuck = progress.is_over(start + seconds(50));
+    assert_eq!(stuck, Some(Timeout::NoProgress(seconds(30))));
 }
 
 #[test]
 fn sending_a_state_takes_as_long_as_its_bytes_move() {
     let start = Instant::now();
-    let mut motion = Motion::begin(start, Learned::default(), 3);
-    motion.know(start);
+    let mut progress = GroupProgress::begin(start, StepEstimate::default(), 3);
+    progress.know(start);
     // 20 s in chunks of half a second, the first one after 10 s.
     let first = start + seconds(10);
-    assert_eq!(motion.is_over(first), None);
-    motion.moves(first);
+    assert_eq!(progress.is_over(first), None);
+    progress.moves(first);
     let mut now = first;
     while now < start + seconds(30) {
         now += Duration::from_millis(500);
-        assert_eq!(motion.is_over(now), None, "{:?}", now - start);
-        motion.moves(now);
+        assert_eq!(progress.is_over(now), None, "{:?}", now - start);
+        progress.moves(now);
     }
     // The longest chunk was the first.
-    assert_eq!(motion.is_over(now + seconds(29)), None);
-    let stuck = motion.is_over(now + seconds(30));
-    assert_eq!(stuck, Some(Cut::Stuck(seconds(30))));
+    assert_eq!(progress.is_over(now + seconds(29)), None);
+    let stuck = progress.is_over(now + seconds(30));
+    assert_eq!(stuck, Some(Timeout::NoProgress(seconds(30))));
     // What was not spent at steps is not held against the ranks that have not heard.
-    motion.step_begins(now);
-    motion.step_ends(now + seconds(1));
-    assert_eq!(motion.is_over(now + seconds(2)), None);
+    progress.step_begins(now);
+    progress.step_ends(now + seconds(1));
+    assert_eq!(progress.is_over(now + seconds(2)), None);
 }
 
 #[test]
 fn newcomers_wait_at_the_store_for_as_long_as_the_others_may_need_to_leave() {
-    assert_eq!(Learned::patience_at_the_store(Duration::ZERO), seconds(120));
-    assert_eq!(Learned::patience_at_the_store(seconds(60)), seconds(480));
+    assert_eq!(StepEstimate::store_timeout(Duration::ZERO), seconds(120));
+    assert_eq!(StepEstimate::store_timeout(seconds(60)), seconds(480));
 }
 
 #[test]
 fn each_generation_has_a_patience_of_its_own_at_the_door() {
-    let (mut door, start) = (Door::default(), Instant::now());
-    let mut is_over =
-        |generation, after| door.is_patience_over(generation, seconds(1), start + seconds(after));
+    let (mut join_wait, start) = (JoinWait::default(), Instant::now());
+    let mut is_over = |generation, after| {
+        join_wait.is_patience_over(generation, seconds(1), start + seconds(after))
+    };
     assert!(!is_over(3, 0) && !is_over(3, 3) && is_over(3, 4));
     assert!(!is_over(4, 4) && !is_over(4, 7) && is_over(4, 8));
-    assert!(Door::default().is_patience_over(3, seconds(5), start));
+    assert!(JoinWait::default().is_patience_over(3, seconds(5), start));
 }
 
-/// Whoever it is for waits in vain here: the door is open as long as ever, in a step of any length, and the
+/// Whoever it is for waits in vain here: the join_wait is open as long as ever, in a step of any length, and the
 /// newer generation is heard of at any place in one.
 #[test]
 fn the_door_closes_before_the_others_give_its_rank_up() {
@@ -290,23 +299,24 @@ fn the_door_closes_before_the_others_give_its_rank_up() {
         let step = Duration::from_millis(milliseconds);
         for part in 0..PARTS {
             let start = Instant::now();
-            let (mut motion, mut now) = motion(start, milliseconds, Activity::Steps);
+            let (mut progress, mut now) = progress(start, milliseconds, Activity::Steps);
             let known_since = now + step * part / PARTS;
-            motion.know(known_since);
-            let mut door = Door::default();
+            progress.know(known_since);
+            let mut join_wait = JoinWait::default();
             let mut agreed = false;
             while !agreed {
-                agreed = now >= known_since && door.is_patience_over(2, motion.longest_step(), now);
+                agreed = now >= known_since
+                    && join_wait.is_patience_over(2, progress.longest_step(), now);
                 let end = now + step;
                 // Before it, for it moves there.
-                let cut = motion.is_over(now + step.saturating_sub(Duration::from_nanos(1)));
+                let cut = progress.is_over(now + step.saturating_sub(Duration::from_nanos(1)));
                 assert_eq!(cut, None, "{step:?}, part {part}");
-                motion.step_ends(end);
-                motion.step_begins(end);
+                progress.step_ends(end);
+                progress.step_begins(end);
                 now = end;
             }
             let after = now - known_since;
-            let most = (2 * step).max(door::PATIENCE + 2 * step);
+            let most = (2 * step).max(join_wait::PATIENCE + 2 * step);
             assert!(after <= most, "{step:?}, part {part}: {after:?}");
         }
     }
@@ -315,7 +325,7 @@ fn the_door_closes_before_the_others_give_its_rank_up() {
 /// A host that runs a step ahead of its device: it hears of the end of step k when step k + 1 has begun, and then
 /// begins step k + 2, while the device does step k + 1.
 struct Ahead {
-    motion: Motion,
+    progress: GroupProgress,
     step: Duration,
     now: Instant,
 }
@@ -324,13 +334,13 @@ impl Ahead {
     /// After some steps of such a length, the first of which took `first`.
     fn begin(first: Duration, step: Duration) -> Self {
         let now = Instant::now();
-        let mut motion = Motion::begin(now, Learned::default(), 2);
+        let mut progress = GroupProgress::begin(now, StepEstimate::default(), 2);
         // The host waits for the first step of a generation.
-        motion.step_begins(now);
-        motion.step_ends(now + first);
-        motion.step_begins(now + first);
+        progress.step_begins(now);
+        progress.step_ends(now + first);
+        progress.step_begins(now + first);
         Self {
-            motion,
+            progress,
             step,
             now: now + first,
         }
@@ -338,11 +348,11 @@ impl Ahead {
 
     /// Begins the next step, and hears of the end of the one before. Nothing is cut off meanwhile.
     fn go_on(&mut self) {
-        self.motion.step_begins(self.now);
+        self.progress.step_begins(self.now);
         self.now += self.step;
         let before = self.now.checked_sub(Duration::from_nanos(1)).unwrap();
-        assert_eq!(self.motion.is_over(before), None, "{:?}", self.step);
-        self.motion.step_ends(self.now);
+        assert_eq!(self.progress.is_over(before), None, "{:?}", self.step);
+        self.progress.step_ends(self.now);
     }
 }
 
@@ -352,19 +362,19 @@ fn steps_that_overlap_are_as_long_as_the_device_takes_for_one() {
     for _ in 0..5 {
         world.go_on();
     }
-    assert_eq!(world.motion.longest_step(), seconds(4));
-    assert_eq!(world.motion.learned().first_step, Some(seconds(30)));
+    assert_eq!(world.progress.longest_step(), seconds(4));
+    assert_eq!(world.progress.estimate().first_step, Some(seconds(30)));
     // Ends that are told late count once.
-    assert_eq!(world.motion.num_ended, 6);
-    assert_eq!(world.motion.num_begun, 7);
+    assert_eq!(world.progress.num_ended, 6);
+    assert_eq!(world.progress.num_begun, 7);
 }
 
 #[test]
 fn a_launch_is_not_taken_for_a_step_before_the_second_step_has_ended() {
     let mut world = Ahead::begin(seconds(40), seconds(8));
-    world.motion.know(world.now);
+    world.progress.know(world.now);
     world.go_on();
-    assert_eq!(world.motion.longest_step(), seconds(8));
+    assert_eq!(world.progress.longest_step(), seconds(8));
 }
 
 #[test]
@@ -378,14 +388,14 @@ fn a_world_whose_hosts_run_ahead_hears_of_a_generation_before_its_ranks_are_give
         world.go_on();
         world.go_on();
         // Right after a step has begun.
-        world.motion.know(world.now);
-        world.motion.step_begins(world.now);
+        world.progress.know(world.now);
+        world.progress.step_begins(world.now);
         world.now += step;
-        world.motion.step_ends(world.now);
-        let mut door = Door::default();
+        world.progress.step_ends(world.now);
+        let mut join_wait = JoinWait::default();
         loop {
-            let longest = world.motion.longest_step();
-            let tells = door.is_patience_over(2, longest, world.now);
+            let longest = world.progress.longest_step();
+            let tells = join_wait.is_patience_over(2, longest, world.now);
             world.go_on();
             if tells {
                 break;
@@ -400,15 +410,15 @@ fn a_world_whose_hosts_run_ahead_hears_of_a_generation_before_its_ranks_are_give
 #[test]
 fn a_newcomer_has_the_patience_of_those_that_know_the_steps() {
     let now = Instant::now();
-    let knows = taught(Learned::default(), 2, 5, 1, 3).in_world_of(3);
-    let told = Learned::of_millis(knows.to_millis(), 3);
+    let knows = taught(StepEstimate::default(), 2, 5, 1, 3).scaled_to(3);
+    let told = StepEstimate::of_millis(knows.to_millis(), 3);
     assert_eq!(told, knows);
-    let nothing = Learned::default().to_millis();
+    let nothing = StepEstimate::default().to_millis();
     assert_eq!(
-        Learned::of_millis(nothing, 3),
-        Learned::default().in_world_of(3)
+        StepEstimate::of_millis(nothing, 3),
+        StepEstimate::default().scaled_to(3)
     );
-    let mut newcomer = Motion::begin(now, Learned::default(), 3);
+    let mut newcomer = GroupProgress::begin(now, StepEstimate::default(), 3);
     newcomer.expect(told);
     newcomer.prepare_steps(now);
     newcomer.know(now);

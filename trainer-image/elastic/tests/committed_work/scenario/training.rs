@@ -2,9 +2,9 @@
 
 use roundhouse_elastic::Head;
 
-use super::{Course, Violation, digest};
+use super::{Scenario, Violation, digest};
 
-impl Course {
+impl Scenario {
     pub(super) fn commit(&mut self) -> Result<(), Violation> {
         for _ in 0..=self.below(2) {
             let members = self.world.clone();

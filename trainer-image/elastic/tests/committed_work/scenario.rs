@@ -47,7 +47,7 @@ struct Late {
     head: Head,
 }
 
-pub(crate) struct Course {
+pub(crate) struct Scenario {
     random: u64,
     without: Option<Rule>,
     processes: Vec<Process>,
@@ -73,9 +73,9 @@ pub(crate) struct Course {
     former: HashMap<Digest, Digest>,
 }
 
-impl Course {
+impl Scenario {
     pub(crate) fn new(seed: u64, without: Option<Rule>) -> Self {
-        let mut course = Self {
+        let mut scenario = Self {
             random: splitmix::finalize(seed),
             without,
             processes: Vec::new(),
@@ -92,8 +92,8 @@ impl Course {
             num_commits: 0,
             former: HashMap::new(),
         };
-        course.processes = (0..NUM_PROCESSES).map(|_| course.started()).collect();
-        course
+        scenario.processes = (0..NUM_PROCESSES).map(|_| scenario.started()).collect();
+        scenario
     }
 
     pub(crate) fn run(mut self) -> Result<(), Violation> {
