@@ -1,28 +1,29 @@
-# Sourced by the scripts beside it: where things are, and steps with a progress line and a time.
+# Sourced by every script of scripts/ and tests/run: paths, settings, and steps with a progress line
+# and a time.
 # shellcheck shell=bash
 set -euo pipefail
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$repo"
 : "${ROUNDHOUSE_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/roundhouse}"
 : "${CARGO_TARGET_DIR:=$(scripts/lib/target-dir)}"
-# While a script runs, its programs are not deleted to make room for those of another checkout: see target-dir.
+# A shared lock: while this script runs, target-dir of another checkout does not delete its builds.
 if [ -e "$CARGO_TARGET_DIR/.used" ]; then
   exec {in_use}< "$CARGO_TARGET_DIR/.used"
   flock -s "$in_use"
 fi
 : "${LIBTORCH:=$ROUNDHOUSE_CACHE/libtorch-2.11.0-cpu}"
 : "${CLUSTER:=local}" "${NODES:=1}" "${NAMESPACE:=default}"
-# Of what images hold. With dev, which the tests have built already, an image takes seconds; see make images.
+# The cargo profile of programs in images. The tests build dev anyway, so images of dev take seconds.
 : "${PROFILE:=release}"
-# What is built here is built in many clones, seldom twice in one: incremental data only take room.
+# Most builds happen once in a fresh clone, where data for incremental builds only take space.
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
-# The native part of the Python package is one library for all versions of Python; it is linked to none.
+# The native part of the Python package is one library for all versions of Python. It links to none.
 export PYO3_BUILD_EXTENSION_MODULE=1 PYO3_NO_PYTHON=1
 export ROUNDHOUSE_CACHE CARGO_TARGET_DIR LIBTORCH CLUSTER NODES NAMESPACE PROFILE
 case $CLUSTER in
   local) ;;
-  current) [ -n "${IMAGE_REPO:-}" ] || { echo "error: CLUSTER=current needs IMAGE_REPO=registry/path, where the images are pushed" >&2; exit 1; } ;;
-  *) echo "error: CLUSTER=$CLUSTER: give local or current" >&2; exit 1 ;;
+  current) [ -n "${IMAGE_REPO:-}" ] || { echo "error: CLUSTER=current needs IMAGE_REPO=registry/path, a registry for the images" >&2; exit 1; } ;;
+  *) echo "error: CLUSTER=$CLUSTER: set local or current" >&2; exit 1 ;;
 esac
 logs=$repo/target/logs
 mkdir -p "$logs"
@@ -32,35 +33,36 @@ since() { awk -v a="$1" -v b="$(now)" 'BEGIN {printf "%.1f s", b - a}'; }
 say() { printf '%s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 need() { command -v "$1" >/dev/null || die "$1 is not installed: $2"; }
-# use_cuda: from here on builds are against the libtorch with CUDA. They lie beside those of the other variant: the two
-# would rebuild each other for ever.
+# use_cuda: makes the following builds use the libtorch with CUDA. They have a target directory of
+# their own: in one directory each variant would rebuild the crates of the other one every time.
 use_cuda() {
   LIBTORCH=$(trainer-image/libtorch.sh cuda)
   LIBTORCH_CUDA_INCLUDE=$(trainer-image/libtorch.sh cuda-headers)
   CARGO_TARGET_DIR=$CARGO_TARGET_DIR/cuda
   export LIBTORCH LIBTORCH_CUDA_INCLUDE CARGO_TARGET_DIR
 }
-# room GIB: that much of the disk is free, for which builds of other checkouts may have to go.
+# room GIB: fails unless so much of the disk is free. It deletes builds of other checkouts to get it.
 room() {
   local place free
   scripts/lib/target-dir --make-room "$1" > /dev/null
   for place in "$repo" "$ROUNDHOUSE_CACHE"; do
     free=$(df --output=avail -B1G "$place" | tail -n 1 | tr -d ' ')
-    [ "$free" -ge "$1" ] || die "$free GiB are free where $place is, and $1 are needed; what Roundhouse keeps and builds anew when needed is in $ROUNDHOUSE_CACHE ($(du -sh "$ROUNDHOUSE_CACHE" | cut -f1))"
+    [ "$free" -ge "$1" ] ||
+      die "the disk of $place has $free GiB free, and $1 GiB are needed; you may delete $ROUNDHOUSE_CACHE ($(du -sh "$ROUNDHOUSE_CACHE" | cut -f1)): it is built again when it is needed"
   done
 }
 
-# log_of NAME: where the output of a step goes.
+# log_of NAME: prints the path of the log of a step.
 log_of() { say "$logs/$(tr -cs 'a-zA-Z0-9' '-' <<< "$1" | sed 's/-$//').log"; }
-# step NAME COMMAND...: one line while it runs and its time after; its output goes to a log, whose end
-# is shown if it fails. A line a minute says that a long one is alive.
+# step NAME COMMAND...: runs the command, prints its name first and its time afterwards. Its output
+# goes to a log; if it fails, step prints the end of the log. A long step prints a line each minute.
 step() {
   local name=$1 log started ticker status=0
   shift
   log=$(log_of "$name")
   started=$(now)
   say "==> $name"
-  # Its sleep goes with it: it would keep a pipe open that somebody reads from.
+  # The trap also ends the sleep, which would otherwise keep the pipe of the script's output open.
   ( trap 'kill "$nap" 2>/dev/null; exit' TERM
     while sleep 60 & nap=$!; wait "$nap"; do say "    ... $(since "$started")$(tail -n 1 "$log" 2>/dev/null | sed 's/^/: /' | cut -c1-90)"; done ) &
   ticker=$!
@@ -79,7 +81,7 @@ cluster() { tests/cluster/cluster "$@"; }
 use_cluster() {
   case $CLUSTER in
     local) export KUBECONFIG=$repo/target/cluster/kubeconfig PATH=$repo/target/cluster/bin:$PATH
-      # Debian's own defaults for caches would leave files in the home directory.
+      # Without this kubectl caches in the home directory.
       export KUBECACHEDIR=$repo/target/cluster/cache ;;
     current) need kubectl "see kubernetes.io/docs/tasks/tools"; need helm "see helm.sh/docs/intro/install" ;;
   esac

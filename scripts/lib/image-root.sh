@@ -1,7 +1,7 @@
-# Lays out the root of a `FROM scratch` image. Sourced.
+# Functions that lay out the root of an image `FROM scratch`. Sourced after common.sh.
 # shellcheck shell=bash
 
-# new_root NAME: an empty root with what every image has; sets `root`.
+# new_root NAME: creates a root with the files of every image, and sets `root`.
 new_root() {
   root=$repo/target/images/$1/root
   rm -rf "$root"
@@ -12,7 +12,7 @@ new_root() {
   if [ -e /etc/ssl/certs/ca-certificates.crt ]; then cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"; fi
 }
 
-# add_programs DIRECTORY NAME...: programs of PROFILE, built in that target directory, without symbols.
+# add_programs DIRECTORY NAME...: adds programs of PROFILE from this target directory, without symbols.
 add_programs() {
   local from=$1/$PROFILE
   shift
@@ -20,7 +20,7 @@ add_programs() {
   for name in "$@"; do strip -o "$root/usr/local/bin/$name" "$from/$name"; done
 }
 
-# add_libraries PROGRAM: the shared libraries it needs, each where the loader finds it.
+# add_libraries PROGRAM: adds the shared libraries of the program where its loader looks for them.
 add_libraries() {
   local library
   LD_LIBRARY_PATH=$LIBTORCH/lib ldd "$1" | grep -oE '/[^ ]+' | sort -u | while read -r library; do
