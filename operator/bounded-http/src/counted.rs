@@ -10,23 +10,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes that were written to a stream so far.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Written(Arc<AtomicU64>);
+pub(crate) struct Written(Arc<AtomicU64>);
 
 impl Written {
-    pub(super) fn num_bytes(&self) -> u64 {
+    pub(crate) fn num_bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// A stream that counts what is written to it.
 #[derive(Debug)]
-pub(super) struct Counted<S> {
+pub(crate) struct Counted<S> {
     stream: S,
     written: Written,
 }
 
 impl<S> Counted<S> {
-    pub(super) const fn new(stream: S, written: Written) -> Self {
+    pub(crate) const fn new(stream: S, written: Written) -> Self {
         Self { stream, written }
     }
 }
