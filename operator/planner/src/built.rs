@@ -1,12 +1,13 @@
-//! What the pods of a run were built from. A run lasts until the job is suspended: only then may the template and what else is
-//! in the pods be edited.
+//! What the pods of a run were built from. A run lasts until the job is suspended: only then may
+//! the user edit the template and the other fields from which pods are built.
 
 use roundhouse_contract::BuiltFrom;
 
 use crate::observed::Pod;
 
-/// Whether a pod was built from this spec. The generation and the version of the fingerprint tell an edit from an operator that
-/// reads the same spec in another way.
+/// Whether a pod was built from this spec. The job's generation and the version of the
+/// fingerprint distinguish an edit from an operator of another version that computes another
+/// fingerprint of the same spec.
 pub(crate) fn is_of_spec(pod: &Pod, spec: &str, generation: i64) -> bool {
     let differs = |it: &BuiltFrom| {
         it.spec_version == BuiltFrom::SPEC_VERSION
@@ -16,8 +17,8 @@ pub(crate) fn is_of_spec(pod: &Pod, spec: &str, generation: i64) -> bool {
     !pod.built_from.as_ref().is_some_and(differs)
 }
 
-/// The record of the oldest pod of a run: the settings of the operator may be others by now. `None`: there is no pod, or none has a
-/// record.
+/// The record of the oldest pod of a run, because the operator's settings may have changed since.
+/// `None` if there is no pod or none has a record.
 pub(crate) fn record_of_run(pods: &[Pod], spec: &str, generation: i64) -> Option<BuiltFrom> {
     oldest(of_run(pods, spec, generation)).cloned()
 }
@@ -38,16 +39,18 @@ fn oldest<'a>(pods: impl Iterator<Item = &'a Pod>) -> Option<&'a BuiltFrom> {
     oldest.map(|(_, record)| record)
 }
 
-/// Processes of each worker of a run, and what they compute on, as its pods were built. All workers of a generation have the same
-/// number, so a job keeps it until it is suspended, whatever the operator takes for a GPU by now.
+/// Number of processes per worker and their device, as the pods of the run were built. All workers
+/// of a generation have the same number, so a job keeps it until it is suspended, even if the
+/// operator now takes other resources for GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Devices {
     pub(crate) procs_per_worker: Option<u32>,
-    /// As a pod's record has it. `None`: no record does.
+    /// As in the record of a pod; `None` if no record has it.
     pub(crate) expected_device: Option<String>,
 }
 
-/// Those of the run that these pods belong to. Records of older operators have no number; the memberships of their pods do.
+/// The devices of the run that these pods belong to. Records of older operators lack the number of
+/// processes, so it is then read from the pods' memberships.
 pub(crate) fn devices(pods: &[Pod], spec: &str, generation: i64) -> Devices {
     let pods = of_run(pods, spec, generation);
     let record = oldest(pods.clone());

@@ -1,4 +1,4 @@
-//! The order of the policies: the whole of a plan on one screen.
+//! Calls the policies in order: the whole of a plan on one screen.
 
 use jiff::Timestamp;
 use roundhouse_api::{ConditionReason, ConditionType, EventReason, WorkersStatus};
@@ -27,14 +27,14 @@ use crate::status::{counted, refresh_condition, set_condition, time};
 use crate::validate::ValidatedJob;
 use crate::workers::{leave_domain, owned_objects};
 
-/// What the job needs next.
 #[must_use]
 pub fn plan(job: &ValidatedJob, observed: &Observed, now: Timestamp) -> Plan {
     decide(job, None, observed, now)
 }
 
-/// What a job needs next that is not accepted: as [`plan`], without new pods. What it runs continues: it is suspended,
-/// ended, cleaned up and formed anew as its metadata, its status and the readable part of its spec say.
+/// What a job that is not accepted needs next: the same as [`plan`], without new pods. Its running
+/// pods continue. The job is still suspended, ended, cleaned up and formed into new generations as
+/// its metadata, its status and the readable part of its spec require.
 #[must_use]
 pub fn plan_rejected(
     job: &ValidatedJob,
@@ -94,8 +94,9 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
         owned_objects::make(draft);
     }
     let reason = form::form(draft);
-    // Last: those who stay are told first, if one plan does both. A plan that raises a generation asks others to leave at
-    // once, because who is too many is known by the generation before: its straggler, for one.
+    // Removal comes last, so that in one plan the remaining workers get their membership first. A
+    // plan that raises a generation removes surplus workers at once: they were chosen from the
+    // previous generation (for example its straggler).
     if !draft.recorded {
         owned_objects::remove_surplus(draft);
         if reason == PlanReason::Training {
@@ -103,12 +104,12 @@ fn make_and_form(draft: &mut Draft<'_>) -> PlanReason {
         }
     }
     match barrier {
-        Some(barrier) => owned_objects::tell_barrier(draft, barrier, reason),
+        Some(barrier) => owned_objects::report_barrier(draft, barrier, reason),
         None => reason,
     }
 }
 
-/// The parts of the status that only describe.
+/// Sets the parts of the status that only describe and decide nothing.
 fn describe(draft: &mut Draft<'_>) {
     let spares = draft.members.num_spares();
     let ready = draft.members.num_ready().saturating_sub(spares);
@@ -144,7 +145,7 @@ fn accept(draft: &mut Draft<'_>) {
     let kind = ConditionType::Accepted;
     let message = acceptance(draft);
     if draft.status.is_true(kind) {
-        // The spec may be another one by now.
+        // The spec may have changed since the condition was set.
         return refresh_condition(&mut draft.status, kind, message);
     }
     let reason = ConditionReason::Valid;

@@ -1,4 +1,4 @@
-//! A plan in the making: what every policy reads, and what it adds to.
+//! A draft of a plan: what every policy reads, and what it adds to.
 
 use std::time::Duration;
 
@@ -12,14 +12,13 @@ use crate::observed::Observed;
 use crate::plan::{Action, Event, EventType, MAX_ACTIONS, Plan, PlanReason};
 use crate::rejection::Rejection;
 use crate::status::progress;
-use crate::status::{set_condition, tell_state, time};
+use crate::status::{set_condition, set_state, time};
 use crate::validate::ValidatedJob;
 
-/// A plan in the making.
 pub(crate) struct Draft<'a> {
     pub(crate) job: &'a ValidatedJob,
     pub(crate) observed: &'a Observed,
-    /// Why nothing new is made, if the job is not accepted.
+    /// Why no new pods are created, if the job is not accepted.
     pub(crate) rejection: Option<&'a Rejection>,
     pub(crate) members: Members<'a>,
     pub(crate) now: Timestamp,
@@ -27,11 +26,12 @@ pub(crate) struct Draft<'a> {
     pub(crate) status: TrainingJobStatus,
     pub(crate) events: Vec<Event>,
     pub(crate) requeue_after: Option<Duration>,
-    /// Whether something was noted that must be stored before what it was seen by is replaced.
+    /// Whether this plan records a fact in the status that must be stored before the plan replaces
+    /// the object that shows it.
     pub(crate) recorded: bool,
-    /// The count of replacements without those of this plan, if it makes some.
+    /// The count of replacements before this plan, if this plan replaces pods.
     pub(crate) seen_replacements: Option<Replacements>,
-    /// Whether the job would end now if what was observed were known to be fresh.
+    /// Whether the job would end now if the observed objects were known to be current.
     pub(crate) needs_fresh: bool,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Draft<'a> {
             ..
         } = self;
         actions.truncate(MAX_ACTIONS);
-        tell_state(&mut status);
+        set_state(&mut status);
         Plan {
             actions,
             status,
@@ -81,14 +81,14 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether it has not trained yet, or not since it was resumed.
+    /// Whether the job has not trained yet, or not since it was resumed.
     pub(crate) fn is_starting(&self) -> bool {
         let before = self.status.resumed_after_generation.unwrap_or(0);
         self.members.generation == before
     }
 
-    /// Whether it has not trained yet, or not since it was resumed, and a worker waits for a scheduling gate to be removed: it
-    /// is in somebody's queue. Its clocks stand still meanwhile.
+    /// Whether the job is starting and one of its workers has a scheduling gate: the job waits in a
+    /// queue, such as Kueue's. Its deadlines do not run meanwhile.
     pub(crate) fn is_queued(&self) -> bool {
         let mut workers = self.members.workers.values();
         self.is_starting() && workers.any(|pod| !pod.gates.is_empty())
@@ -105,13 +105,13 @@ impl<'a> Draft<'a> {
         set_condition(&mut self.status, kind, is_true, reason, message, self.now);
     }
 
-    /// Looks again after a time, or sooner if somebody else wants that.
+    /// Requeues the job after this time, or sooner if another policy asked for that.
     pub(crate) fn requeue(&mut self, after: Duration) {
         self.requeue_after = Some(self.requeue_after.map_or(after, |other| other.min(after)));
     }
 
-    /// Gives the job up. Pods are deleted by later plans, once this one's status is stored: the reason
-    /// must not be lost with them.
+    /// Fails the job. Later plans delete its pods, once the status of this plan is stored:
+    /// otherwise the reason would be lost with them.
     pub(crate) fn fail(&mut self, reason: ConditionReason, message: String) -> PlanReason {
         // The status of a job that has ended does not change any more.
         progress::show_last(self);
@@ -133,7 +133,6 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// An event.
 pub(crate) fn event(reason: EventReason, message: impl Into<String>) -> Event {
     let kind = if reason.is_warning() {
         EventType::Warning

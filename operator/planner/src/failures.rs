@@ -1,4 +1,4 @@
-//! Incidents, each counted once, and when the job is given up.
+//! Counts each incident once, and fails the job when a limit is exceeded.
 
 use roundhouse_api::{ConditionReason, EventReason, FailureAction, LastFailure};
 use roundhouse_contract::ExitCode;
@@ -21,7 +21,7 @@ pub(crate) mod policy;
 pub(crate) mod replacements;
 pub(crate) mod words;
 
-/// Counts what is to be counted, and gives the job up if it cannot be saved.
+/// Counts new incidents, and fails the job if it cannot recover.
 pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let pods = draft.observed.pods.iter();
     let failures: Vec<Failure<'_>> = pods.filter_map(|pod| Failure::of(draft.job, pod)).collect();
@@ -35,15 +35,15 @@ pub(crate) fn give_up(draft: &mut Draft<'_>) -> Option<PlanReason> {
     Some(draft.fail(reason, message))
 }
 
-/// A failure after which running it again ends the same way, or that the user will not have.
+/// A failure that would recur after a restart, or that a rule of the user forbids.
 fn permanent(draft: &mut Draft<'_>, failures: &[Failure<'_>]) -> Option<(ConditionReason, String)> {
     let mut failing = failures
         .iter()
         .filter(|failure| failure.action == FailureAction::FailJob);
     let failure = failing.find(|it| !newcomers::ends_itself_alone(draft, failures, it))?;
-    let told = describe(failure, draft.now);
-    let words = sentence(&told);
-    draft.status.last_failure = Some(told);
+    let described = describe(failure, draft.now);
+    let words = sentence(&described);
+    draft.status.last_failure = Some(described);
     if let Some(rule) = failure.rule {
         let message = format!("failurePolicy.rules[{rule}]: {words}");
         return Some((ConditionReason::FailurePolicyRule, message));
@@ -58,9 +58,10 @@ fn permanent(draft: &mut Draft<'_>, failures: &[Failure<'_>]) -> Option<(Conditi
     ))
 }
 
-/// One incident per generation: a member failed. Its number in the status says that it is counted.
-/// A worker that lost a peer may be seen before the peer: the failure that explains the others takes its place. A
-/// process that hangs is ended long after its peers, and when they have the next generation already.
+/// Counts at most one incident per generation, when a member has failed. The status stores the
+/// generation's number, so it is not counted twice. The operator may see a worker that lost a peer
+/// before it sees the peer: then the failure that explains the others replaces it. A hung process
+/// is ended long after its peers, when they are in the next generation already.
 fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     let generation = draft.members.generation;
     let counted = draft.status.incidents.last_generation == Some(generation);
@@ -68,10 +69,10 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     if generation == 0 {
         return;
     }
-    if last.is_some_and(stranded::is_told)
+    if last.is_some_and(stranded::is_peers_lost)
         && let Some(cause) = late_cause_in_place(draft)
     {
-        return tell(draft, &cause);
+        return report(draft, &cause);
     }
     if counted && !is_peer_failure(last) {
         return;
@@ -80,16 +81,16 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         first_failure(generation, failures).or_else(|| first_before_issue(draft, failures));
     if let Some(failure) = failure {
         if !counted && is_late_cause(draft, failure) {
-            // Of this generation nothing more is counted, either: it was never there.
+            // Mark this generation as counted; the pod never joined it.
             draft.status.incidents.last_generation = Some(generation);
             draft.recorded = true;
-            return tell(draft, failure);
+            return report(draft, failure);
         }
         if !counted {
             budget::count(draft, Some(failure));
         }
         if !counted || !failure.is_peer_failure() {
-            tell(draft, failure);
+            report(draft, failure);
         }
     } else if !counted
         && !failures
@@ -98,22 +99,22 @@ fn count_incident(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         && let Some(pod) = stranded::first(draft)
     {
         budget::count(draft, None);
-        announce(draft, stranded::describe(draft, pod));
+        set_last_failure(draft, stranded::describe(draft, pod));
     }
 }
 
-fn tell(draft: &mut Draft<'_>, failure: &Failure<'_>) {
-    announce(draft, describe(failure, draft.now));
+fn report(draft: &mut Draft<'_>, failure: &Failure<'_>) {
+    set_last_failure(draft, describe(failure, draft.now));
 }
 
-fn announce(draft: &mut Draft<'_>, failure: LastFailure) {
+fn set_last_failure(draft: &mut Draft<'_>, failure: LastFailure) {
     let message = sentence(&failure);
     draft.events.push(event(EventReason::WorkerFailed, message));
     draft.status.last_failure = Some(failure);
 }
 
-/// A failure that is no incident becomes `lastFailure` if it is the newest one. A consequence of a counted incident does not:
-/// it would hide the cause.
+/// A failure that is not an incident becomes `lastFailure` if it is the newest one. A consequence
+/// of a counted incident does not: it would hide the cause.
 fn note(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     let generation = draft.members.generation;
     let newest = failures
@@ -122,13 +123,13 @@ fn note(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         .filter(|failure| !is_of_counted_generation(draft, failure))
         .max_by_key(|failure| (failure.at(), &failure.pod.name));
     let Some(newest) = newest else { return };
-    let told = describe(newest, draft.now);
+    let described = describe(newest, draft.now);
     let is_newer = draft.status.last_failure.as_ref().is_none_or(|last| {
-        let same = (&last.worker, &last.reason) == (&told.worker, &told.reason);
-        told.time.0 > last.time.0 && (newest.at().is_some() || !same)
+        let same = (&last.worker, &last.reason) == (&described.worker, &described.reason);
+        described.time.0 > last.time.0 && (newest.at().is_some() || !same)
     });
     if is_newer {
-        tell(draft, newest);
+        report(draft, newest);
     }
 }
 

@@ -1,5 +1,5 @@
-//! A generation: which workers could form the next one and in which order, how it is raised and issued, and how it is
-//! noticed that it is broken, or that workers follow a newer one.
+//! A generation: which workers could form the next one and in which order, how it is raised and
+//! issued, and how the operator notices that it is broken or that workers follow a newer one.
 
 pub(crate) mod beside;
 pub(crate) mod completed;

@@ -3,13 +3,13 @@
 use std::convert::Infallible;
 use std::str::FromStr;
 
-/// Whole GPUs, unless the administrator lists others.
+/// Resources that are whole GPUs by default.
 pub const RESOURCES: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
 
-/// The same as a setting gives them.
+/// The same list in the format of the operator's setting.
 pub const USUAL: &str = "nvidia.com/gpu,amd.com/gpu";
 
-/// The resources that are whole GPUs, by their names in this cluster: a worker has one process for each GPU.
+/// The resources that are whole GPUs in this cluster: a worker has one process for each GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed(Vec<String>);
 
@@ -19,7 +19,7 @@ impl Default for Listed {
     }
 }
 
-/// Names with commas between them.
+/// Parses names that are separated by commas.
 impl FromStr for Listed {
     type Err = Infallible;
 
@@ -31,7 +31,6 @@ impl FromStr for Listed {
 }
 
 impl Listed {
-    /// The names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
@@ -43,11 +42,11 @@ impl Listed {
     }
 }
 
-/// Beginnings of other names of GPUs and of their shares. They tell neither how many processes a worker has nor what these
-/// compute on; their number says how many devices a job holds.
+/// Prefixes of other names of GPUs and of their shares. They do not determine the number of
+/// processes of a worker or their device; their quantity is the number of devices that a job holds.
 const OTHERS: [&str; 3] = ["nvidia.com/gpu.", "gpu.intel.com/", "habana.ai/"];
 
-/// Whether a resource is GPUs, or parts of them, as far as their names are known.
+/// Whether a resource is a known name of GPUs or of parts of them.
 #[must_use]
 pub fn is_gpu(resource: &str) -> bool {
     let mut others = OTHERS.iter();
@@ -56,7 +55,7 @@ pub fn is_gpu(resource: &str) -> bool {
         || others.any(|beginning| resource.starts_with(beginning))
 }
 
-/// Beginnings of names of devices that libtorch of the built-in trainer has no backend for.
+/// Prefixes of devices for which libtorch of the built-in trainer has no backend.
 const WITHOUT_BACKEND: [&str; 2] = ["gpu.intel.com/", "habana.ai/"];
 
 /// Whether the built-in trainer would train on the CPU beside such a device.
@@ -66,14 +65,15 @@ pub fn is_unusable(resource: &str) -> bool {
     beginnings.any(|beginning| resource.starts_with(beginning))
 }
 
-/// Whether the number of these devices does not say how many processes a worker has.
+/// Whether the quantity of this resource does not determine how many processes a worker has.
 #[must_use]
 pub fn has_unknown_processes(resource: &str) -> bool {
     let mut others = OTHERS.iter();
     others.any(|beginning| resource.starts_with(beginning))
 }
 
-/// Whether a resource is devices of any kind: those of Kubernetes itself have no domain, or its own.
+/// Whether a resource is an extended resource (a device): resources of Kubernetes itself have no
+/// domain or its domain.
 #[must_use]
 pub fn is_extended(resource: &str) -> bool {
     resource
@@ -81,7 +81,8 @@ pub fn is_extended(resource: &str) -> bool {
         .is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
-/// Whether a resource is slices of a GPU (MIG). A process can use one of them, however many the pod has.
+/// Whether a resource is slices of a GPU (MIG). A process can use only one of them, however
+/// many the pod has.
 #[must_use]
 pub fn is_slice(resource: &str) -> bool {
     resource.starts_with("nvidia.com/mig-")
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_names_are_those_of_the_default_setting() {
+    fn default_setting_parses_to_default_names() {
         assert_eq!(USUAL.parse(), Ok(Listed::default()));
     }
 }

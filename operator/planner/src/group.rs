@@ -1,24 +1,25 @@
-//! The PodGroup of a gang scheduler: what it says, and what there is of it.
+//! The PodGroup of a gang scheduler: the wanted one and the observed one.
 
 use roundhouse_api::Gang;
 
 use crate::observed::Repair;
 
-/// What a gang scheduler is told of the workers.
+/// The content of a PodGroup: what the gang scheduler needs to know about the workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodGroup {
-    /// Workers that are given nodes at once, or not at all.
+    /// Number of workers that get nodes together or not at all.
     pub min_member: u32,
-    /// Queue; `None`: the gang scheduler's own choice.
+    /// Name of the queue; `None` for the gang scheduler's default.
     pub queue: Option<String>,
-    /// PriorityClass; `None`: the gang scheduler's own choice.
+    /// Name of the PriorityClass; `None` for the gang scheduler's default.
     pub priority_class: Option<String>,
 }
 
 impl PodGroup {
-    /// Whether a group that exists says this. What is not asked for is the gang scheduler's to fill in.
+    /// Whether the existing group has this content. The gang scheduler may fill in fields that
+    /// the job leaves empty.
     #[must_use]
-    pub fn is_said_by(&self, existing: &Self) -> bool {
+    pub fn is_satisfied_by(&self, existing: &Self) -> bool {
         let Self {
             min_member,
             queue,
@@ -33,42 +34,43 @@ impl PodGroup {
     }
 }
 
-/// What there is of the PodGroup that a job needs.
+/// The observed state of the PodGroup that a job needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ObservedGroup {
-    /// There is none.
     #[default]
     Missing,
-    /// There can be none, in these words: its kind is not served, or may not be read.
+    /// A PodGroup cannot exist, with the reason: its kind is not served, or the operator
+    /// may not read it.
     Impossible(String),
-    /// It is controlled by this job.
+    /// The job is its controller.
     Ours {
-        /// Its UID.
         uid: String,
-        /// What it says.
         group: PodGroup,
         /// Whether it has a deletion timestamp.
         deleting: bool,
     },
-    /// Somebody else's: it is never touched.
+    /// Another object controls it, so the operator never changes it.
     Foreign,
-    /// The same, with a deletion timestamp: such as that of an earlier job of this name, whose pods have not ended.
+    /// Another object controls it and it has a deletion timestamp. It may belong to an earlier job
+    /// of this name whose pods have not ended.
     ForeignLeaving,
 }
 
-/// What the operator remembers of its own writes of the PodGroup. Another controller or a webhook may undo each of them.
+/// The operator's memory of its own writes of the PodGroup. Another controller or a webhook may
+/// undo each of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupWrites {
-    /// What the last repair has written. `None`: the group was not repaired lately.
+    /// Content that the last repair wrote; `None` if the group was not repaired recently.
     pub repaired_to: Option<PodGroup>,
-    /// When a group that no longer says this is repaired.
+    /// When to repair a group whose content has changed.
     pub changed: Repair,
-    /// When a group that is missing is created.
+    /// When to create a group that is missing.
     pub deleted: Repair,
 }
 
 impl GroupWrites {
-    /// When a group that says something else is to say this. What the job itself asks for, and was not written yet, is due.
+    /// When to write this content over another one. Content that the job itself asks for and that
+    /// was not written yet is due now.
     #[must_use]
     pub fn due(&self, wanted: &PodGroup) -> Repair {
         match &self.repaired_to {
@@ -78,7 +80,7 @@ impl GroupWrites {
     }
 }
 
-/// What an administrator has to install for a gang scheduler.
+/// What an administrator must install for a gang scheduler.
 #[must_use]
 pub const fn to_install(gang: Gang) -> &'static str {
     match gang {

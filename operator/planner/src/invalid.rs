@@ -1,14 +1,13 @@
-//! What is wrong with a spec.
+//! The error of a spec that cannot run.
 
-/// A spec that cannot be run: one sentence that says what to change.
+/// A spec that cannot run, with one sentence that says what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct InvalidSpec {
     /// Path of the field, such as `spec.workers.replicas`.
     pub field: String,
-    /// What to change.
     pub message: String,
-    /// Whether it is that the administrator does not list the name of a resource as a GPU.
+    /// Whether the cause is a GPU resource that the operator's setting does not list.
     pub is_unlisted_gpu: bool,
 }
 

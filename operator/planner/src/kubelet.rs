@@ -1,29 +1,29 @@
-//! What the kubelet's status of a pod says of its containers: one reading for the operator and the plugin.
+//! Reads the states of a pod's containers from the kubelet's status, for the operator and the
+//! plugin alike.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
 use roundhouse_contract::labels::TRAINER_CONTAINER;
 
-/// The kubelet's reason for the wait before the next start of a container.
+/// The kubelet's reason while it waits before it restarts a container.
 const BACK_OFF: &str = "CrashLoopBackOff";
 
-/// Whether a reason for the wait is more than that the container's turn has not come.
+/// Whether a reason to wait is more than that the container's turn has not come.
 #[must_use]
 pub fn is_obstacle(waiting_reason: &str) -> bool {
     !matches!(waiting_reason, "" | "PodInitializing" | "ContainerCreating")
 }
 
-/// The init container, or sidecar that starts before the trainer, that the trainer waits for.
+/// The init container, or the sidecar that starts before the trainer, for which the trainer waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Initializing<'a> {
-    /// Its status.
     pub container: &'a ContainerStatus,
-    /// Its last end, if that was a failure.
+    /// Its last termination, if that was a failure.
     pub failure: Option<&'a ContainerStateTerminated>,
 }
 
 impl<'a> Initializing<'a> {
-    /// The last one that has started, unless it is done. A status does not say which of them are sidecars, but those that started
-    /// before the last one have either ended or been found to run.
+    /// Finds the last init container that has started, unless it is done. A status does not say
+    /// which of them are sidecars, but each one before the last has either ended or runs.
     #[must_use]
     pub fn of(status: &'a PodStatus) -> Option<Self> {
         let mut own = status.container_statuses.iter().flatten();
@@ -61,7 +61,7 @@ fn has_started(container: &ContainerStatus) -> bool {
     states.any(|state| state.running.is_some() || state.terminated.is_some())
 }
 
-/// The reason of its wait, if it waits.
+/// The reason why a container waits, if it waits.
 fn waiting(container: &ContainerStatus) -> Option<&str> {
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     Some(waiting.reason.as_deref().unwrap_or_default())

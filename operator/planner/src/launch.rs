@@ -1,7 +1,7 @@
-//! The environment of a worker, from a validated job. Pure.
+//! Builds the environment of a worker from a validated job. Pure.
 //!
-//! Pods of a cluster and processes of `run --local` get it from here, so a field of the job cannot reach the ones and not the
-//! others.
+//! Pods of a cluster and processes of `run --local` use the same function, so a field of the job
+//! cannot reach only one of them.
 
 use roundhouse_api::Checkpoint;
 use roundhouse_contract::environment::CheckpointEnvironment;
@@ -12,7 +12,8 @@ use crate::validate::{JobIdentity, ValidatedJob};
 
 /// The environment of the worker with this index at this site.
 ///
-/// Every field of the job is listed: whoever adds one has to decide whether the workers need it.
+/// Every field of the job is listed, so a new field does not compile until its author decides
+/// whether workers need it.
 #[must_use]
 pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> WorkerEnvironment {
     let ValidatedJob {
@@ -26,12 +27,12 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
         program,
         checkpoint,
         stall_timeout_seconds,
-        // Of a cluster; see `WorkerSite::expected_device`.
+        // Only pods of a cluster need it; see `WorkerSite::expected_device`.
         expected_device: _,
         template: _,
         scheduling: _,
         network_policy: _,
-        // Of the planner, which decides with them.
+        // Only the planner's decisions need these.
         generation: _,
         deleting: _,
         finalizers: _,

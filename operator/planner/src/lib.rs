@@ -1,11 +1,12 @@
-//! What a TrainingJob needs next: pure decisions over what was observed.
+//! What a TrainingJob needs next: pure decisions over the observed objects.
 //!
-//! [`examine`] turns the raw object into a [`ValidatedJob`]; [`plan`] turns that and an
-//! [`Observed`] into a [`Plan`]: actions in order, the whole status, the next wake-up and why. A job that is not accepted
-//! is managed by [`plan_rejected`], which makes no new pods.
-//! Nothing here does I/O or reads a clock. `decide` calls the policies in order, over a `draft`. They are grouped by what
-//! a reader looks for: a `generation` and its members; the `workers`' pods; `failures`, budgets and avoided nodes; the job's
-//! `lifecycle`: suspension, deadlines, end; the `status` that the user reads.
+//! [`examine`] turns the raw object into a [`ValidatedJob`]. [`plan`] turns that and an
+//! [`Observed`] into a [`Plan`]: the actions in order, the whole status, the time of the next
+//! requeue, and the reason. [`plan_rejected`] manages a job that is not accepted and creates no new
+//! pods for it. Nothing here does I/O or reads a clock. `decide` calls the policies in order, over
+//! a `draft`. The modules group them by subject: a `generation` and its members; the pods of the
+//! `workers`; `failures`, budgets and avoided nodes; the `lifecycle` of a job with suspension,
+//! deadlines and end; the `status` that the user reads.
 
 mod built;
 mod decide;

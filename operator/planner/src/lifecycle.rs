@@ -1,4 +1,5 @@
-//! The job's life: suspension and resumption, deadlines, the end, and how long it is kept after that.
+//! The lifecycle of a job: suspension and resumption, deadlines, the end, and how long an ended job
+//! is kept.
 
 pub(crate) mod deadlines;
 pub(crate) mod deleting;

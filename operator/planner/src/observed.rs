@@ -1,4 +1,4 @@
-//! What the operator sees of one job, as plain values.
+//! The observed state of one job, as plain values.
 
 use std::time::Duration;
 
@@ -11,93 +11,92 @@ use roundhouse_contract::{
 
 use crate::group::{GroupWrites, ObservedGroup};
 
-/// Everything of one job that a plan depends on.
+/// Everything that a plan for one job depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// The status as last written.
     pub status: TrainingJobStatus,
-    /// The job's resourceVersion: precondition of its deletion.
+    /// The job's resourceVersion, the precondition of its deletion.
     pub resource_version: String,
-    /// The headless Service.
     pub service: Presence,
-    /// The NetworkPolicy.
     pub network_policy: Presence,
     /// The PodGroup, if the job has a gang scheduler.
     pub group: ObservedGroup,
-    /// What the operator remembers of its writes of the PodGroup.
+    /// The operator's memory of its writes of the PodGroup.
     pub group_writes: GroupWrites,
-    /// The pods that bear the job's UID in their label, ours or not, in any order.
+    /// The pods with the job's UID in their label, owned or not, in any order.
     pub pods: Vec<Pod>,
-    /// Names that the job needs and that turned out to be somebody else's, as `Kind name`.
+    /// Names that the job needs but that belong to other objects, as `Kind name`.
     pub taken: Vec<String>,
-    /// What rank 0 last told of its progress, if it could be asked.
+    /// The last progress that rank 0 reported, if the operator could poll it.
     pub progress: Option<ProgressSample>,
-    /// The newest generation that has formed, as far as its rank 0 has told; `None`: nothing was told.
+    /// The newest generation that has formed according to its rank 0; `None` if no
+    /// rank 0 has reported.
     pub formed: Option<u64>,
-    /// How often the status shows progress that is not urgent, with as many jobs as train. `None`: every 10 s.
+    /// How often the status shows progress that is not urgent, given the number of running jobs.
+    /// `None` means every 10 s.
     pub progress_interval: Option<Duration>,
-    /// How long the operator waits for a worker whose node has stopped answering before it replaces the worker. `None`: 60 s.
+    /// How long the operator waits for a worker whose node has stopped answering before it replaces
+    /// the worker. `None` means 60 s.
     pub lost_node_grace: Option<Duration>,
-    /// Whether the API server has confirmed that the pods are as they are shown here. Without that they may be as they
-    /// were before an outage. Needed only when a plan asks for it ([`crate::Plan::needs_fresh`]).
+    /// Whether the API server has confirmed this state of the pods. Otherwise it may date from
+    /// before an outage. Set only when a plan asks for it ([`crate::Plan::needs_fresh`]).
     pub fresh: bool,
-    /// The clock differs from that of the API server, so nothing is over because of its time. Known only when a plan asks for it
-    /// ([`crate::Plan::needs_fresh`]).
+    /// Whether the operator's clock differs from the API server's, so that no deadline may be
+    /// applied. Set only when a plan asks for it ([`crate::Plan::needs_fresh`]).
     pub clock_off: bool,
-    /// Random text, drawn for each plan. A generation that is raised keeps that of its plan, in the status: whoever issues the
-    /// rest of it, also after a crash, issues the same.
+    /// Random text for each plan. A generation keeps the nonce of the plan that raised it, in the
+    /// status, so an operator that issues the rest of it after a crash issues the same one.
     pub nonce: String,
-    /// Since when this operator sees the pods of all jobs and leads. `None`: for longer than there is this job.
+    /// Since when this operator leads and sees the pods of all jobs. `None` if for longer
+    /// than the job exists.
     pub watched_since: Option<Timestamp>,
 }
 
-/// An object of a given name.
+/// The observed state of an object with a fixed name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// There is none.
     #[default]
     Missing,
-    /// There is none, although it was made: somebody deleted it.
+    /// The object is missing although it was created: another client deleted it.
     Deleted {
-        /// When it is to be made anew.
+        /// When to create it again.
         repair: Repair,
     },
-    /// It is controlled by this job.
+    /// The job is its controller.
     Ours,
-    /// It is controlled by this job, and is not as it was made: somebody edited it, or an older operator made it.
+    /// The job is its controller, but it differs from what this operator would create: another
+    /// client edited it, or an older operator created it.
     Drifted {
-        /// Its resourceVersion: precondition of its repair.
+        /// Its resourceVersion, the precondition of its repair.
         version: u64,
-        /// When it is to be repaired.
         repair: Repair,
     },
-    /// Somebody else's: it is never touched.
+    /// Another object controls it, so the operator never changes it.
     Foreign,
 }
 
-/// When an object that is not as it was made is to be repaired. Repaired at once each time, it would be written without end if a
-/// controller or a webhook undoes that.
+/// When to repair an object that has drifted. Without pauses, a controller or a webhook that undoes
+/// the repair would cause writes without end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Repair {
-    /// At once: it was not repaired lately.
+    /// At once, because it was not repaired recently.
     #[default]
     Now,
-    /// At once: somebody has undone the last repair, and the pause after that is over.
+    /// At once, because the last repair was undone and the pause after it is over.
     Again,
-    /// After this time: somebody has undone the last repair.
+    /// After this time, because the last repair was undone.
     Later(Duration),
 }
 
-/// Progress and when it was read.
+/// A progress report and when it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProgressSample {
-    /// What was told.
     pub progress: Progress,
-    /// When.
     pub at: Timestamp,
 }
 
-/// `status.phase` of a pod.
+/// The phase of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodPhase {
     /// Not all containers have started.
@@ -107,24 +106,21 @@ pub enum PodPhase {
     Running,
     /// All containers exited 0.
     Succeeded,
-    /// Ended for good (evicted, refused by the node, lost).
+    /// The pod has ended and does not restart (evicted, refused by the node, lost).
     Failed,
 }
 
-/// A worker's pod.
 #[allow(
     clippy::struct_excessive_bools,
-    reason = "facts that Kubernetes tells one by one"
+    reason = "facts that Kubernetes reports separately"
 )]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pod {
-    /// Its name.
     pub name: String,
-    /// Its UID.
     pub uid: String,
-    /// Its resourceVersion: precondition of a patch.
+    /// Its resourceVersion, the precondition of a patch.
     pub resource_version: String,
-    /// Whether the job's object is its controller.
+    /// Whether the job is its controller.
     pub ours: bool,
     /// Index of the worker; `None` if the label is gone or unreadable.
     pub index: Option<u32>,
@@ -138,77 +134,78 @@ pub struct Pod {
     pub created_at: Option<Timestamp>,
     /// Since when it has a node.
     pub scheduled_at: Option<Timestamp>,
-    /// Its phase.
     pub phase: PodPhase,
     /// Whether its Ready condition is true.
     pub ready: bool,
-    /// Since when its Ready condition is what it is.
+    /// When its Ready condition last changed.
     pub ready_at: Option<Timestamp>,
-    /// Whether Kubernetes says that somebody else ended it: eviction, preemption, a lost node.
+    /// Whether Kubernetes reports an external cause of its end: eviction, preemption, a lost node.
     pub disrupted: bool,
-    /// Types of its conditions that are true, without those that every pod has.
+    /// Types of its true conditions, without those that every pod has.
     pub conditions: Vec<String>,
-    /// Whether Kubernetes has lost touch with its node: what it last told of its containers is old.
+    /// Whether Kubernetes has lost contact with its node, so that the states of its
+    /// containers may be outdated.
     pub unreachable: bool,
-    /// Whether its node says by itself that it is not ready, as while its runtime or network restarts: its kubelet lives.
+    /// Whether its node itself reports that it is not ready, for example while its runtime or
+    /// network restarts. Its kubelet is alive then.
     pub node_answers: bool,
-    /// Whether it is unreachable because its agent does not answer, although its node does and other agents answer.
+    /// Whether it counts as unreachable because its agent does not answer, although its node
+    /// and other agents do.
     pub agent_silent: bool,
     /// Whether its node is cordoned.
     pub cordoned: bool,
-    /// Its address.
     pub ip: Option<String>,
-    /// Its node.
     pub node: Option<String>,
-    /// Value of the job's `scheduling.topologyKey` on its node; `None`: the job has none, or it is not known.
+    /// Value of the job's `scheduling.topologyKey` on its node; `None` if the job has no key or
+    /// the value is unknown.
     pub domain: Option<String>,
-    /// Its scheduling gates: until others have removed them, the scheduler does not look at it.
+    /// Its scheduling gates; the scheduler ignores it until other controllers have removed them.
     pub gates: Vec<String>,
-    /// Whether it says that its group in a queue gets no new pods.
+    /// Whether its annotation says that its group in a queue gets no new pods.
     pub ends_group: bool,
-    /// Whether it says that it draws no others into its topology domain.
+    /// Whether its label no longer attracts other pods to its topology domain.
     pub left_domain: bool,
-    /// Why the scheduler has not placed it, in the scheduler's words.
+    /// Why the scheduler has not placed it, as the scheduler's own message.
     pub unschedulable: Option<String>,
-    /// Reason and message of a Failed pod (`Evicted`, `OutOfcpu`, ...).
+    /// Reason and message of a failed pod (`Evicted`, `OutOfcpu`, ...).
     pub failed: Option<Waiting>,
     /// Whether a container beside the trainer runs.
     pub sidecar_runs: bool,
-    /// The trainer container, once the kubelet has told of it.
+    /// The trainer container, once the kubelet has reported it.
     pub container: Container,
-    /// The init container that the trainer waits for, once one has started.
+    /// The init container for which the trainer waits, once one has started.
     pub initializing: Option<Box<InitContainer>>,
-    /// The membership document it was given.
+    /// The membership in its annotation.
     pub membership: Option<Membership>,
-    /// The generations before that one of which its container was a member and that may still train.
+    /// Earlier generations in which its container was a member and that may still train.
     pub earlier: Vec<Earlier>,
-    /// Protocol of a document that a newer operator gave it, and that this version does not understand.
+    /// Protocol of its membership, if a newer operator wrote it and this version cannot read it.
     pub newer_protocol: Option<u32>,
-    /// What it was built from; `None`: an operator made it that did not say.
+    /// The record of what it was built from; `None` if the operator that created it wrote none.
     pub built_from: Option<BuiltFrom>,
-    /// What its agent told of its processes while it was not Ready. `None`: nothing; it is Ready, has one process,
-    /// or could not be asked.
+    /// What its agent reported about its processes while it was not Ready. `None` if it is Ready,
+    /// has one process, or did not answer.
     pub processes: Option<Processes>,
 }
 
-/// Processes of a worker whose container lives.
+/// The processes of a worker whose container is alive.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Processes {
-    /// Whether one of them is not prepared: the worker cannot take part in a generation yet.
+    /// Whether a process is not prepared, so that the worker cannot take part in a generation yet.
     pub are_preparing: bool,
-    /// How the one ended that the agent last started anew.
+    /// How the process ended that the agent restarted last.
     pub end: Option<Termination>,
 }
 
 impl Processes {
-    /// As the agent of a container told it that was restarted so often.
+    /// Reads the report of the agent in a container with this number of restarts.
     #[must_use]
-    pub fn of(told: ProcessRestarts, container_restarts: u32) -> Self {
+    pub fn of(report: ProcessRestarts, container_restarts: u32) -> Self {
         let ProcessRestarts {
             total: _,
             preparing,
             last,
-        } = told;
+        } = report;
         let end = last.map(|end| {
             let ProcessEnd {
                 local_rank: _,
@@ -236,28 +233,27 @@ impl Processes {
 pub struct Container {
     /// How often it was restarted.
     pub restarts: u32,
-    /// Why it, or one that must start before it, waits (`ImagePullBackOff`, `CrashLoopBackOff`,
+    /// Why it waits, or a container that must start
+    /// before it (`ImagePullBackOff`, `CrashLoopBackOff`,
     /// `CreateContainerConfigError`, ...).
     pub waiting: Option<Waiting>,
-    /// How it ended: its current termination, else the last one.
+    /// Its current termination, or else the last one.
     pub termination: Option<Termination>,
 }
 
 /// An init container, or a sidecar that starts before the trainer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InitContainer {
-    /// Its name.
     pub name: String,
     /// How often it was restarted.
     pub restarts: u32,
-    /// How it failed last; `None`: it has not failed.
+    /// Its last failure; `None` if it has not failed.
     pub failure: Option<Termination>,
 }
 
-/// A reason and a message, as Kubernetes gives them.
+/// A reason and a message, as in the Kubernetes API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// One word.
     pub reason: String,
     /// A sentence, perhaps empty.
     pub message: String,
@@ -266,15 +262,16 @@ pub struct Waiting {
 /// How a container ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Termination {
-    /// Restarts of the container that ended: equal to the pod's own while it was not restarted.
+    /// Number of restarts before the container that ended. It equals the pod's current number if
+    /// the container was not restarted since.
     pub restarts: u32,
     /// Exit code; 128 + n for signal n.
     pub exit_code: i32,
     /// Kubernetes' reason: `Completed`, `Error`, `OOMKilled`, ...
     pub reason: String,
-    /// Our termination message, if the agent left one. Few pods have one, and it is large.
+    /// The agent's termination message, if it wrote one. Boxed because few pods have one
+    /// and it is large.
     pub message: Option<Box<TerminationMessage>>,
-    /// When.
     pub finished_at: Option<Timestamp>,
 }
 

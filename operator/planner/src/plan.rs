@@ -1,4 +1,4 @@
-//! What is to be done: the result of planning.
+//! The result of planning: what the operator must do.
 
 use std::time::Duration;
 
@@ -8,33 +8,35 @@ use roundhouse_contract::{BuiltFrom, Membership};
 
 use crate::group::PodGroup;
 
-/// Most actions of one plan: a second or less at a usual API server. Between two plans the job is looked at again, which
-/// may be wanted otherwise by then.
+/// Most actions of one plan. They take a second or less with a usual API server. After each plan
+/// the job is reconciled again, because it may have changed meanwhile.
 pub const MAX_ACTIONS: usize = 256;
 
-/// What to do for one job, in this order: actions, then the status, then events.
+/// What to do for one job, in this order: actions, status, events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Writes to other objects, in order; at most [`MAX_ACTIONS`].
     pub actions: Vec<Action>,
     /// The whole status; written if it differs.
     pub status: TrainingJobStatus,
-    /// Look again after this long, even if nothing changes.
+    /// Requeue the job after this time, even if nothing changes.
     pub requeue_after: Option<Duration>,
-    /// Why, in one word; logged when it changes.
+    /// The reason of the plan; logged when it changes.
     pub reason: PlanReason,
-    /// Told after the status is written.
+    /// Events to publish after the status is written.
     pub events: Vec<Event>,
-    /// The count of replacements without those of this plan, if it makes some.
+    /// The count of replacements before this plan, if this plan replaces pods.
     pub seen_replacements: Option<Replacements>,
-    /// Whether the job would be ended or deleted, because its time is over, if what was observed were known to be fresh. Confirm
-    /// that ([`crate::Observed::fresh`]) and plan again.
+    /// Whether the job would be ended or deleted because of its time if the observed state
+    /// were known to be current. The caller must then confirm the state
+    /// ([`crate::Observed::fresh`]) and plan again.
     pub needs_fresh: bool,
 }
 
 impl Plan {
-    /// The plan for the case that its writes are not done, or not yet: its status counts no replacement of this plan, or each try
-    /// would count the same pods once more. What was done all the same is seen later.
+    /// The plan to use if its writes are not done, or not yet: its status counts no replacement of
+    /// this plan. Otherwise each try would count the same pods again. Writes that took effect after
+    /// all are observed later.
     #[must_use]
     pub fn without_replacements(&self) -> Self {
         let mut plan = self.clone();
@@ -44,7 +46,8 @@ impl Plan {
         plan
     }
 
-    /// Whether it does what cannot be taken back: it deletes a pod or the job, counts an incident or ends the job.
+    /// Whether the plan cannot be undone: it deletes a pod or the job, counts an incident
+    /// or ends the job.
     #[must_use]
     pub fn is_irrevocable(&self, before: &TrainingJobStatus) -> bool {
         let deletes =
@@ -54,94 +57,82 @@ impl Plan {
     }
 }
 
-/// One write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Create the headless Service.
     CreateService,
-    /// Create the NetworkPolicy.
     CreateNetworkPolicy,
-    /// Make the Service what it was, if it is still the one that was observed.
+    /// Repair the Service, if it is still the one that was observed.
     RepairService {
-        /// Precondition.
         version: u64,
     },
-    /// Make the NetworkPolicy what it was, if it is still the one that was observed.
+    /// Repair the NetworkPolicy, if it is still the one that was observed.
     RepairNetworkPolicy {
-        /// Precondition.
         version: u64,
     },
     /// Create the PodGroup of a gang scheduler, or change it.
     ApplyPodGroup {
-        /// The gang scheduler.
         gang: Gang,
         /// What the PodGroup says.
         group: PodGroup,
-        /// Precondition of a change; `None`: there is no PodGroup yet.
+        /// UID as the precondition of a change; `None` if there is no PodGroup yet.
         uid: Option<String>,
     },
     /// Delete the PodGroup, if it is still the one that was observed.
     DeletePodGroup {
-        /// The gang scheduler.
         gang: Gang,
-        /// Precondition.
         uid: String,
     },
     /// Create the pod of a worker's attempt.
     CreateWorker {
         /// Index of the worker.
         index: u32,
-        /// Its attempt.
         attempt: u32,
-        /// Nodes that it must not be placed on.
+        /// Nodes on which it must not be placed.
         avoid: Vec<String>,
-        /// Nodes that do not answer: it is placed on others if they have room.
+        /// Nodes that do not answer: it is placed on other nodes if they have room.
         lost: Vec<String>,
-        /// The record whose settings of the operator the pod is built with: that of the job's other pods. `None`: the settings of
-        /// today.
+        /// The record of the job's other pods, whose operator settings the pod is built with.
+        /// `None` for the current settings.
         built_like: Option<BuiltFrom>,
     },
-    /// Give a pod its place, if it is still the pod that was observed.
+    /// Write a pod's membership, if it is still the pod that was observed.
     IssueMembership {
         /// Name of the pod.
         pod: String,
-        /// Precondition.
         resource_version: String,
-        /// Its place.
         membership: Membership,
-        /// The generations before of which it was a member and that may still train.
+        /// Earlier generations in which it was a member and that may still train.
         earlier: Vec<Earlier>,
     },
-    /// Say by a pod that its group in a queue gets no new pods, if it is still the pod that was observed.
+    /// Mark in a pod's annotation that its group in a queue gets no new pods, if it is still the
+    /// pod that was observed.
     EndGroup {
         /// Name of the pod.
         pod: String,
-        /// Precondition.
         resource_version: String,
     },
-    /// Say by a pod that it draws no others into its topology domain, if it is still the pod that was observed.
+    /// Mark in a pod's label that it attracts no other pods to its topology domain, if it is still
+    /// the pod that was observed.
     LeaveDomain {
         /// Name of the pod.
         pod: String,
-        /// Precondition.
         resource_version: String,
     },
     /// Delete a pod, if it is still the pod that was observed.
     DeletePod {
         /// Name of the pod.
         pod: String,
-        /// Precondition.
         uid: String,
-        /// Precondition, if what the pod looked like decides that it goes: it may have completed since then.
+        /// Precondition, if the deletion depends on the state of the pod: the pod
+        /// may have completed since.
         resource_version: Option<String>,
-        /// Why.
         reason: DeleteReason,
     },
-    /// Delete the job, whose time after its end is over, if it is still the job that was observed.
+    /// Delete the job, whose time to live is over, if it is still the job that was observed.
     DeleteJob {
-        /// Precondition.
         uid: String,
-        /// Precondition: nobody has edited it since.
+        /// Precondition: the job was not edited since.
         resource_version: String,
     },
 }
@@ -153,73 +144,70 @@ pub enum DeleteReason {
     JobEnded,
     /// The job is suspended.
     Suspended,
-    /// It was built from a spec that was edited since then, while the job was suspended.
+    /// The spec was edited since it was built, while the job was suspended.
     Outdated,
     /// Fewer workers are wanted.
     ScaledDown,
-    /// It has ended for good; another attempt takes its place.
+    /// It has ended and does not restart; another attempt replaces it.
     Replaced,
-    /// Its node did it drift; another attempt takes its place elsewhere.
+    /// Its node has a fault; another attempt replaces it on another node.
     BadNode,
-    /// Its node does not answer; another attempt takes its place.
+    /// Its node does not answer; another attempt replaces it.
     NodeLost,
-    /// Its agent does not answer, although others do; another attempt takes its place.
+    /// Its agent does not answer, although others do; another attempt replaces it.
     AgentSilent,
-    /// Two pods of one worker: the later attempt stays.
+    /// There are two pods of one worker; the later attempt stays.
     Surplus,
 }
 
-/// Why the plan is what it is.
+/// The reason of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlanReason {
-    /// The job is not accepted, and has no workers that could train, or none that this version understands.
+    /// The job is not accepted, and it has no workers that could train or
+    /// that this version understands.
     NotAccepted,
-    /// A child's name is taken by somebody else's object.
+    /// The name of an object that the job needs belongs to another object.
     NameTaken,
     /// The gang scheduler of the job is not installed.
     GangSchedulerMissing,
-    /// The job is suspended: it has no pods, or they are about to go.
+    /// The job is suspended: it has no pods, or they are about to leave.
     Suspended,
-    /// The job is resumed, and waits for those that still leave.
+    /// The job is resumed, and waits for terminating workers.
     Resuming,
-    /// Pods are being made.
+    /// The operator creates pods.
     CreatingWorkers,
     /// Not all workers are ready yet.
     WaitingForWorkers,
-    /// The next generation's number is persisted before any pod hears of it.
+    /// The operator stores the next generation's number before any pod receives it.
     RaisingGeneration,
-    /// Members are being told their places.
+    /// The operator writes the members' places into their pods.
     IssuingMembership,
-    /// All members train.
     Training,
     /// A member has completed, and the others are about to.
     Finishing,
-    /// A member is gone; the others come back to the lobby.
+    /// A member is gone; the others return to the lobby.
     Recovering,
-    /// All members have ended with success.
+    /// All members have completed successfully.
     Succeeded,
-    /// The job was given up.
+    /// The job has failed permanently.
     Failed,
     /// The job is being deleted; Kubernetes removes what it owns.
     Deleting,
 }
 
-/// A Kubernetes event about the job.
+/// A Kubernetes Event about the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Normal or Warning.
     pub kind: EventType,
-    /// `CamelCase`.
     pub reason: String,
-    /// A sentence.
     pub message: String,
 }
 
 /// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
-    /// As it should be.
+    /// The event needs no attention.
     Normal,
-    /// Somebody should look.
+    /// A person should look at it.
     Warning,
 }

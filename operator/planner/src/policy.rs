@@ -1,6 +1,7 @@
-//! What the administrator of a cluster lets jobs have. A pod template can ask for more than the job itself: the node, other
-//! accounts, Secrets. That is refused unless the policy allows it, and so are jobs that are too large or too many. A pure
-//! decision over the job and a [`Policy`]; who may do what is in SECURITY.md.
+//! The administrator's limits for jobs. A pod template can ask for more than the job itself needs:
+//! the node, other accounts, Secrets. The operator refuses that unless the policy allows it. It
+//! also refuses jobs that are too large or too many. A pure decision over the job and a [`Policy`];
+//! SECURITY.md lists who may do what.
 
 use std::collections::BTreeMap;
 
@@ -18,15 +19,16 @@ mod finding;
 mod pods;
 mod volumes;
 
-/// Most findings that a message names.
+/// Most findings that one message names.
 const MOST: usize = 5;
 
-/// The administrator's policy: limits for all namespaces, and others for some.
+/// The administrator's policy: limits for all namespaces, and other limits for some of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// The limits where no other ones apply.
+    /// The limits of namespaces without an entry of their own.
     pub default: Limits,
-    /// The first whose selector matches the namespace's labels applies instead.
+    /// Limits of selected namespaces. The first entry whose selector matches the
+    /// namespace's labels applies instead.
     pub namespaces: Vec<OfNamespaces>,
 }
 
@@ -35,11 +37,10 @@ pub struct Policy {
 pub struct OfNamespaces {
     /// Labels that a namespace must have, all of them.
     pub selector: BTreeMap<String, String>,
-    /// The limits.
     pub limits: Limits,
 }
 
-/// What jobs of a namespace may have.
+/// The limits for jobs of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Limits {
@@ -47,7 +48,7 @@ pub struct Limits {
     pub max_workers_per_job: u32,
     /// Most jobs of one namespace that run at the same time; 0: no limit.
     pub max_jobs_per_namespace: u32,
-    /// What pods may have beyond the job.
+    /// What pods may use beyond the job.
     pub allow: Allow,
 }
 
@@ -63,7 +64,7 @@ impl Policy {
 }
 
 impl Limits {
-    /// Why the job may not have what it asks for, if it may not.
+    /// Why the job is refused, if it asks for more than the limits allow.
     #[must_use]
     pub fn refuse(&self, job: &ValidatedJob) -> Option<Rejection> {
         let Self {
@@ -93,13 +94,15 @@ impl Limits {
         })
     }
 
-    /// Why the job must wait until others of its namespace have ended, if it must. `ahead`: how many run or come before it.
+    /// Why the job must wait until other jobs of its namespace have ended, if it must. `ahead` is
+    /// the number of jobs that run or come before it.
     #[must_use]
     pub fn refuse_one_more(&self, ahead: u32) -> Option<Rejection> {
         let most = self.max_jobs_per_namespace;
         (most > 0 && ahead >= most).then(|| Rejection {
             reason: RejectionReason::TooManyJobs,
-            // Not how many come before it: each job that ends would change the message of all others, with an event for each.
+            // The message omits the number of jobs ahead: otherwise each job that ends would change
+            // the message of all others and publish an event for each.
             message: format!(
                 "at least {most} jobs of this namespace come before it, and policy.maxJobsPerNamespace is {most}; it begins when \
                  enough of them have ended or are suspended, or when an administrator raises that value of the operator's chart"
@@ -108,7 +111,7 @@ impl Limits {
     }
 }
 
-/// What is not allowed, and who changes what.
+/// Says what is not allowed, and who can change it.
 fn sentence(findings: &[Finding]) -> String {
     let mut parts: Vec<String> = findings.iter().take(MOST).map(Finding::words).collect();
     if let Some(more) = findings.len().checked_sub(MOST).filter(|more| *more > 0) {

@@ -1,4 +1,4 @@
-//! What the workers run: the built-in trainer, or a command of the user's own.
+//! What the workers run: the built-in trainer, or the user's own command.
 
 use std::time::Duration;
 
@@ -9,7 +9,6 @@ use roundhouse_contract::{Mode, OnScale, TrainerConfig};
 
 use crate::invalid::{InvalidSpec, invalid};
 
-/// What the workers run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Program {
     /// The built-in trainer, whose processes stay for all generations.
@@ -20,23 +19,23 @@ pub enum Program {
         /// The program and its arguments.
         command: Vec<String>,
     },
-    /// The template's own command, started anew in each generation.
+    /// The template's own command, which restarts in each generation.
     Script(Script),
 }
 
-/// A command of the user's own that knows nothing of generations.
+/// The user's own command without knowledge of generations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// How long its error may turn out to be that of a lost peer.
+    /// Time in which an error may turn out to be a consequence of a lost peer.
     pub peer_failure_window: Duration,
-    /// Between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub leave_grace: Duration,
 }
 
 impl Program {
-    /// How it goes from one generation to the next.
+    /// How the program changes from one generation to the next.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         match self {
@@ -45,7 +44,7 @@ impl Program {
         }
     }
 
-    /// The configuration of the built-in trainer, if that is what runs.
+    /// The configuration of the built-in trainer, if the workers run it.
     #[must_use]
     pub fn trainer(&self) -> Option<&TrainerConfig> {
         match self {
@@ -54,7 +53,8 @@ impl Program {
         }
     }
 
-    /// The user's own command and its arguments, if that is what runs, in an image that does not bring the agent.
+    /// The user's own command and its arguments, if the workers run it. Its image does
+    /// not contain the agent.
     #[must_use]
     pub fn own_command(&self) -> Option<&[String]> {
         match self {
@@ -64,7 +64,7 @@ impl Program {
         }
     }
 
-    /// The user's own command that is started anew in each generation, if that is what runs.
+    /// The user's own command that restarts in each generation, if the workers run one.
     #[must_use]
     pub const fn script(&self) -> Option<&Script> {
         match self {
@@ -74,9 +74,10 @@ impl Program {
     }
 }
 
-/// What surely runs, of a spec that cannot be run: which of them it is decides when its workers have ended. Nothing is
-/// made from this. Without the trainer it is a script of mode Restart, since a spec that cannot be read has the default
-/// mode, and less is taken from a script that counts as one of mode Restart than the other way round.
+/// The program of a spec that cannot run, for the workers that already run: it decides when their
+/// training has ended. No pod is built from it. Without a trainer it is a script with mode Restart:
+/// an unreadable spec has the default mode, and treating another script as one with mode Restart
+/// does less harm than the reverse.
 pub(crate) fn as_it_runs(trainer: Option<&TrainerConfig>, elastic: &Elastic) -> Program {
     match trainer {
         Some(config) => Program::Trainer(Box::new(config.clone())),
@@ -84,7 +85,7 @@ pub(crate) fn as_it_runs(trainer: Option<&TrainerConfig>, elastic: &Elastic) -> 
     }
 }
 
-/// Reads it from the spec. The template then has a container named `trainer`.
+/// Reads the program from the spec. Afterwards the template has a container named `trainer`.
 pub(crate) fn of(
     trainer: Option<&TrainerConfig>,
     elastic: &Elastic,
@@ -108,7 +109,7 @@ pub(crate) fn of(
     }
 }
 
-/// What the schema says, too: the API server may be older than its schema.
+/// Repeats the schema's rules for `onScale`, because the installed schema may be older.
 fn check_on_scale(elastic: &Elastic, is_built_in: bool) -> Result<(), InvalidSpec> {
     match (elastic.on_scale, elastic.scale_batch) {
         (OnScale::ScaleBatch, None) => invalid(
@@ -169,7 +170,7 @@ fn built_in(
     })))
 }
 
-/// The command of the template, with its arguments.
+/// The template's command with its arguments.
 fn own_command(mode: Mode, spec: &PodSpec) -> Result<Vec<String>, InvalidSpec> {
     let Some(at) = place(spec) else {
         return match mode {

@@ -1,4 +1,5 @@
-//! Why the operator does not accept a job. It makes no new pods for such a job; what the job already runs continues.
+//! Why the operator does not accept a job. It creates no new pods for such a job, and the existing
+//! ones continue.
 
 use roundhouse_api::unreadable::Unreadable;
 use roundhouse_api::{ConditionReason, EventReason};
@@ -8,27 +9,28 @@ use crate::invalid::InvalidSpec;
 /// Why a job is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// In one word.
+    /// The cause, for conditions and events.
     pub reason: RejectionReason,
-    /// In a sentence: the field, and what to change.
+    /// One sentence with the field and what to change.
     pub message: String,
 }
 
-/// Why a job is not accepted, in one word.
+/// Causes for which the operator does not accept a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectionReason {
-    /// The spec cannot be run, or a part of it cannot be read.
+    /// The spec cannot run, or a part of it cannot be read.
     InvalidSpec,
     /// The administrator's policy does not allow what it asks for.
     ForbiddenByPolicy,
     /// The namespace has as many jobs as the administrator's policy allows.
     TooManyJobs,
-    /// Its workers were told their places by a newer operator, in a protocol that this version does not know.
+    /// A newer operator wrote its workers' memberships, in a protocol that this
+    /// version does not know.
     NewerProtocol,
 }
 
 impl RejectionReason {
-    /// The same as the reason of a condition.
+    /// The matching reason of a condition.
     #[must_use]
     pub const fn condition(self) -> ConditionReason {
         match self {
@@ -39,7 +41,7 @@ impl RejectionReason {
         }
     }
 
-    /// The same as the reason of an event.
+    /// The matching reason of an Event.
     #[must_use]
     pub const fn event(self) -> EventReason {
         match self {

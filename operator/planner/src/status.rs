@@ -1,5 +1,5 @@
-//! The status that the user reads: conditions and counts, what a job waits for, why a write is blocked, how far training has
-//! come. This file is the one place that makes conditions.
+//! The status that the user reads: conditions and counts, what a job waits for, why a write is
+//! blocked, and the progress of training. Only this file creates conditions.
 
 use std::time::Duration;
 
@@ -15,22 +15,23 @@ pub(crate) mod repeats;
 pub(crate) mod waiting;
 pub(crate) mod write_blocked;
 
-/// Longest message of a condition, as the API conventions want it.
+/// Longest message of a condition in bytes, from the API conventions.
 const MAX_MESSAGE_BYTES: usize = 32_768;
 
-/// Kubernetes' clock has whole seconds.
+/// Rounds a time down to whole seconds, the resolution of times in Kubernetes.
 #[must_use]
 pub fn time(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
-/// What is left of a span of time that began at a moment; `None` when it is over.
+/// The rest of a time span that began at `begun`; `None` when it is over.
 pub(crate) fn time_left(begun: Timestamp, span: Duration, now: Timestamp) -> Option<Duration> {
     let left = SignedDuration::try_from(span).ok()? - now.duration_since(begun);
     Duration::try_from(left).ok().filter(|left| !left.is_zero())
 }
 
-/// Sets a condition, at its place. Its transition time stays unless its status changes.
+/// Sets a condition and keeps its place in the list. Its transition time changes
+/// only with its status.
 pub fn set_condition(
     status: &mut TrainingJobStatus,
     kind: ConditionType,
@@ -63,12 +64,12 @@ pub fn set_condition(
     }
 }
 
-/// Says in one word what the job does or waits for: the reason of the condition that matters most.
-pub(crate) fn tell_state(status: &mut TrainingJobStatus) {
+/// Sets `state` to the reason of the condition that matters most.
+pub(crate) fn set_state(status: &mut TrainingJobStatus) {
     status.state = status.front().map(|front| front.reason.clone());
 }
 
-/// Gives a condition that stays as it is a newer message, and the newest generation.
+/// Updates the message and the generation of a condition whose status does not change.
 pub(crate) fn refresh_condition(
     status: &mut TrainingJobStatus,
     kind: ConditionType,
@@ -82,7 +83,7 @@ pub(crate) fn refresh_condition(
     }
 }
 
-/// Steps done of all, rounded down, such as `42%`.
+/// Completed steps in percent, rounded down, such as `42%`.
 #[must_use]
 pub fn percent(step: u64, total: u64) -> String {
     let percent = step
@@ -93,7 +94,7 @@ pub fn percent(step: u64, total: u64) -> String {
     format!("{percent}%")
 }
 
-/// Progress with five significant digits, for people; the agent's metrics have all of them.
+/// Rounds progress to five significant digits for the status; the agent's metrics have all digits.
 #[must_use]
 pub fn rounded(progress: &Progress) -> Progress {
     let round = |value: f64| format!("{value:.4e}").parse().unwrap_or(value);
@@ -123,23 +124,23 @@ pub fn rounded(progress: &Progress) -> Progress {
         eval_accuracy: progress.eval_accuracy.map(round),
         eval_loss: progress.eval_loss.map(round),
         eval_perplexity: progress.eval_perplexity.map(round),
-        // The status has a place of its own for them.
+        // The status shows these in another field.
         checkpoint_step: None,
         checkpoint_at: None,
         best_checkpoint: None,
         checkpoint_error: None,
-        // It is for the planner, not for the status.
+        // The planner uses it; the status does not show it.
         straggler: None,
     }
 }
 
-/// Words without their numbers: how much of a quota is used, or how many nodes have no room, changes from moment to moment
-/// and is no other trouble.
+/// Removes the digits from a message. The used part of a quota, or the number of full nodes,
+/// changes often, and such a change is not a new problem.
 pub(crate) fn gist(words: &str) -> String {
     words.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// A number of things, as people say it: one worker, two workers.
+/// Formats a number with its noun: `1 worker`, `2 workers`.
 #[must_use]
 pub fn counted(number: impl std::fmt::Display, noun: &str) -> String {
     let number = number.to_string();
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_not_many() {
+    fn nouns_are_plural_except_after_one() {
         assert_eq!(counted(1_u32, "worker"), "1 worker");
         assert_eq!(counted(0_usize, "worker"), "0 workers");
         assert_eq!(counted(2_u32, "process"), "2 processes");
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_stays_at_its_place_and_keeps_its_time_while_its_status_stays() {
+    fn condition_keeps_place_and_time_until_status_changes() {
         let mut status = TrainingJobStatus::default();
         let (running, accepted) = (ConditionType::Running, ConditionType::Accepted);
         let waiting = ConditionReason::WaitingForWorkers;

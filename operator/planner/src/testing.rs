@@ -1,5 +1,5 @@
-//! Fixtures that read like sentences: `world(2).lobby().issued()`. A fixture's job passes through the
-//! real validate, and its world answers a plan as a cluster would.
+//! Fixtures that read like sentences: `world(2).lobby().issued()`. The job of a fixture passes
+//! through the real validation, and its world answers a plan as a cluster would.
 
 use jiff::Timestamp;
 use roundhouse_api::{Gang, TrainingJob};
@@ -15,7 +15,7 @@ use crate::{plan, plan_rejected};
 
 mod pods;
 
-/// A raw job with so many workers.
+/// A raw job with this number of workers.
 #[must_use]
 pub fn raw_job(workers: u32) -> TrainingJob {
     let job = serde_json::json!({
@@ -36,7 +36,7 @@ pub fn raw_job(workers: u32) -> TrainingJob {
     }
 }
 
-/// A raw job with so many workers that run a command of their own.
+/// A raw job with this number of workers that run their own command.
 #[must_use]
 pub fn raw_script_job(workers: u32) -> TrainingJob {
     let job = serde_json::json!({
@@ -56,7 +56,7 @@ pub fn raw_script_job(workers: u32) -> TrainingJob {
     }
 }
 
-/// A raw job with so many workers that run a script which joins.
+/// A raw job with this number of workers that run a script which joins.
 #[must_use]
 pub fn raw_joining_job(workers: u32) -> TrainingJob {
     let mut job = raw_script_job(workers);
@@ -64,7 +64,7 @@ pub fn raw_joining_job(workers: u32) -> TrainingJob {
     job
 }
 
-/// A raw job with so many workers and a gang scheduler.
+/// A raw job with this number of workers and a gang scheduler.
 #[must_use]
 pub fn raw_gang_job(workers: u32, gang: Gang) -> TrainingJob {
     let mut job = raw_job(workers);
@@ -75,41 +75,39 @@ pub fn raw_gang_job(workers: u32, gang: Gang) -> TrainingJob {
 /// The operator's trainer image in a new [`World`].
 pub const TRAINER_IMAGE: &str = "trainer:1";
 
-/// A cluster with one job, as far as a plan can tell.
+/// A cluster with one job, as a plan sees it.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// The job.
     pub job: ValidatedJob,
-    /// What is observed of it.
+    /// The observed state of the job.
     pub observed: Observed,
-    /// The clock.
     pub now: Timestamp,
-    /// Why it is not accepted, if it is not.
+    /// Why the job is not accepted, if it is not.
     pub rejection: Option<Rejection>,
-    /// Whether deleted pods stay on their way out, as on a lost node.
+    /// Whether deleted pods stay in termination, as on a lost node.
     pub lingering: bool,
     /// The operator's trainer image.
     pub trainer_image: String,
-    /// UIDs and resource versions given out.
+    /// Counter for UIDs and resource versions.
     counter: u32,
 }
 
-/// A new job with so many workers, and nothing else.
+/// A new job with this number of workers, without objects.
 #[must_use]
 pub fn world(workers: u32) -> World {
     world_of(&raw_job(workers))
 }
 
-/// A new job of a script with so many workers, and nothing else.
+/// A new job of a script with this number of workers, without objects.
 #[must_use]
 pub fn script_world(workers: u32) -> World {
     world_of(&raw_script_job(workers))
 }
 
-/// A new job as it was applied, and nothing else.
+/// A new job as it was applied, without objects.
 ///
 /// # Panics
-/// It cannot be run.
+/// The function panics if the job is invalid.
 #[must_use]
 pub fn world_of(raw: &TrainingJob) -> World {
     let job = match validate(raw) {
@@ -141,7 +139,7 @@ impl World {
         }
     }
 
-    /// The spec is refused from now on.
+    /// Refuses the spec from now on.
     pub fn is_rejected(&mut self, message: &str) {
         self.rejection = Some(Rejection {
             reason: RejectionReason::InvalidSpec,
@@ -149,7 +147,8 @@ impl World {
         });
     }
 
-    /// Carries out the first `actions` actions of the plan, and writes the status if all of them were.
+    /// Carries out the first `actions` actions of the plan, and stores the status if all of
+    /// them were carried out.
     pub fn carry_out(&mut self, plan: &Plan, actions: usize) {
         for action in plan.actions.iter().take(actions) {
             self.act(action);
@@ -162,7 +161,7 @@ impl World {
     /// Plans and carries out until nothing changes; returns the last plan.
     ///
     /// # Panics
-    /// It never comes to rest: a plan of a reached state must be empty.
+    /// The method panics if 20 plans in a row change the world.
     pub fn settle(&mut self) -> Plan {
         for _ in 0..20 {
             let plan = self.plan();
@@ -171,10 +170,11 @@ impl World {
             }
             self.carry_out(&plan, usize::MAX);
         }
-        unreachable!("the plans never come to rest: {:?}", self.plan());
+        unreachable!("the plans never settle: {:?}", self.plan());
     }
 
-    /// One write, as the API server takes it. False: the world is not as whoever planned it saw it, and stays as it is.
+    /// Applies one write as the API server would. Returns false, and changes nothing, if a
+    /// precondition of the write fails.
     pub fn act(&mut self, action: &Action) -> bool {
         match action {
             Action::CreateService | Action::RepairService { .. } => {
@@ -272,7 +272,7 @@ impl World {
         true
     }
 
-    /// Whether there is the job's PodGroup with this UID, or none for `None`.
+    /// Whether the job's PodGroup has this UID, or is missing for `None`.
     fn has_group(&self, expected: Option<&str>) -> bool {
         match &self.observed.group {
             ObservedGroup::Missing => expected.is_none(),
@@ -347,13 +347,13 @@ impl World {
         }
     }
 
-    /// Time passes.
+    /// Moves the clock forward by some seconds.
     pub fn seconds_pass(&mut self, seconds: i64) {
         let later = self.now.as_second() + seconds;
         self.now = Timestamp::from_second(later).unwrap_or(self.now);
     }
 
-    /// All pods are made and prepared, but nothing is planned yet.
+    /// All pods are created and prepared, but no generation is planned yet.
     #[must_use]
     pub fn lobby(mut self) -> Self {
         self.settle();
@@ -363,7 +363,6 @@ impl World {
         self
     }
 
-    /// Generation 1 trains.
     #[must_use]
     pub fn training(self) -> Self {
         let mut world = self.lobby();
@@ -386,7 +385,7 @@ impl World {
             .collect()
     }
 
-    /// What the job does or waits for, as the status last written says it.
+    /// The `state` of the stored status.
     #[must_use]
     pub fn state(&self) -> &str {
         self.observed.status.state.as_deref().unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Parse, don't re-check: after [`examine`] only a [`ValidatedJob`] travels, also of a job that cannot be run and is managed
-//! all the same.
+//! Parses the job once: after [`examine`] only a [`ValidatedJob`] is passed on, even if the job
+//! cannot run and is only managed.
 
 use std::time::Duration;
 
@@ -28,13 +28,14 @@ mod job;
 mod placement;
 mod template;
 
-/// Time for the agent to write its last words.
+/// Time for the agent to write its termination message.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Most processes of one worker.
 const MAX_PROCS: u32 = 64;
 
-/// Time between SIGTERM and SIGKILL of a pod: the template's, else what the program needs. A script's processes
-/// have `leaveGraceSeconds`, and the agent a little more for its last words.
+/// Time between SIGTERM and SIGKILL of a pod: the template's value, or else what the
+/// program needs. Processes of a script have `leaveGraceSeconds`, and the agent a little
+/// more for its termination message.
 fn grace(template: &PodTemplateSpec, program: &Program) -> Duration {
     let theirs = template
         .spec
@@ -46,31 +47,32 @@ fn grace(template: &PodTemplateSpec, program: &Program) -> Duration {
     );
     theirs.map_or(needed, |seconds| {
         let seconds = u64::try_from(seconds).unwrap_or(0);
-        // A moment that far ahead can still be computed.
+        // A larger value would overflow later computations of time.
         Duration::from_secs(seconds.min(u32::MAX.into()))
     })
 }
 
-/// A job, and whether it can be run.
+/// A job, and whether it can run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Examined {
-    /// The job. If it cannot be run, only as much of it is right as is needed to manage what it already runs.
+    /// The job. If it cannot run, only the parts that manage its existing pods are valid.
     pub job: ValidatedJob,
-    /// Why it cannot be run: the first thing in the spec.
+    /// The first error in the spec, if the job cannot run.
     pub refusal: Option<InvalidSpec>,
 }
 
-/// Turns the raw object into a job that can be run, where GPUs have their usual names.
+/// Turns the raw object into a job that can run, with the default names of GPUs.
 ///
 /// # Errors
-/// The first thing in the spec that cannot be run.
+/// Fails with the first error in the spec.
 pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
     let Examined { job, refusal } = examine(job, &gpu::Listed::default(), &[]);
     refusal.map_or(Ok(job), Err)
 }
 
-/// Turns the raw object into a job that can be managed, and says whether it can be run. A worker has a process for each of the
-/// listed GPUs; those of a run that has pods have as many as these.
+/// Turns the raw object into a job that can be managed, and says whether it can run. A worker
+/// has a process for each of the listed GPUs. In a run that has pods, the number of processes is
+/// that of the pods.
 #[must_use]
 pub fn examine(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> Examined {
     let TrainingJob {
@@ -172,7 +174,7 @@ pub fn examine(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> Examine
     Examined { job, refusal }
 }
 
-/// What the workers run, and on what.
+/// The program of the workers and their devices.
 struct Runs {
     program: Program,
     procs_per_worker: u32,
@@ -180,7 +182,8 @@ struct Runs {
 }
 
 impl Runs {
-    /// As the spec says. The template then has a container named `trainer`. `running`: the processes of each worker that there is.
+    /// Reads the spec. Afterwards the template has a container named `trainer`. `running` is the
+    /// number of processes of each existing worker.
     fn of(
         name: &str,
         spec: &TrainingJobSpec,
@@ -216,17 +219,17 @@ impl Runs {
         })
     }
 
-    /// As the newest generation runs it, whatever the spec says now.
+    /// Takes the values of the newest generation, independent of the current spec.
     fn as_before(
         spec: &TrainingJobSpec,
         status: Option<&TrainingJobStatus>,
         running: Option<u32>,
     ) -> Self {
         let membership = status.and_then(|status| status.membership.as_ref());
-        let told = membership.and_then(MembershipStatus::procs_per_worker);
+        let stored = membership.and_then(MembershipStatus::procs_per_worker);
         Self {
             program: program::as_it_runs(spec.trainer.as_ref(), &spec.elastic),
-            procs_per_worker: running.or(told).unwrap_or(1).clamp(1, MAX_PROCS),
+            procs_per_worker: running.or(stored).unwrap_or(1).clamp(1, MAX_PROCS),
             num_gpus: 0,
         }
     }

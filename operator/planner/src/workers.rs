@@ -1,4 +1,4 @@
-//! The pods of the workers: which are made, replaced and removed.
+//! The pods of the workers: which ones the operator creates, replaces and removes.
 
 pub(crate) mod delete;
 pub(crate) mod group;

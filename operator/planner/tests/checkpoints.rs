@@ -53,7 +53,7 @@ fn both_leave(world: &mut World, teller: usize, saved: Option<u64>, error: Optio
         let tells = at == teller;
         let words = progress(70, saved.filter(|_| tells), error.filter(|_| tells));
         world.ends(at, 143, 70);
-        world.has_told(at, &words);
+        world.has_reported(at, &words);
     }
     world.settle();
 }

@@ -88,7 +88,7 @@ fn a_job_that_fails_shows_the_last_step_that_anybody_told_of() {
         world.ends(0, 64, 7);
         if let Some(step) = told {
             let words = at_step(&world, step);
-            world.has_told(0, &words);
+            world.has_reported(0, &words);
         }
         world.settle();
         assert_eq!(world.state(), "ConfigInvalid");

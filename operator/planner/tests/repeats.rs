@@ -79,7 +79,7 @@ fn repeated_steps_of_a_worker_that_ended_before_it_was_asked_are_in_its_last_wor
     // Only rank 0 knows.
     for (at, repeated) in [(0, 12), (1, 0)] {
         world.ends(at, 0, 100);
-        world.has_told(at, &progress(100, repeated));
+        world.has_reported(at, &progress(100, repeated));
     }
     let plan = world.plan();
     assert!(

@@ -60,7 +60,7 @@ fn before_training() -> Vec<Row> {
         ),
         (
             Situation::Resuming,
-            job().waits("Resuming", "waits for 1 worker that still leaves"),
+            job().waits("Resuming", "waiting for 1 terminating worker"),
             &["grace period"],
         ),
         (

@@ -1,4 +1,5 @@
-//! Which of several failures is why a generation broke: it is told, and the others are what came of it.
+//! Decides which of several failures broke a generation. That one is reported; the others are its
+//! consequences.
 
 use std::cmp::Ordering;
 
@@ -13,8 +14,8 @@ use crate::generation::stranded;
 use crate::generation::worker::end_in_place;
 use crate::observed::Pod;
 
-/// A process that died in place in the generation of the newest incident, and whose agent answered after that
-/// was counted as lost peers.
+/// A process that died in place in the generation of the newest incident. Its agent answered only
+/// after the incident was counted as lost peers.
 pub(super) fn late_cause_in_place<'a>(draft: &Draft<'a>) -> Option<Failure<'a>> {
     let counted = draft.status.incidents.last_generation?;
     draft.observed.pods.iter().find_map(|pod| {
@@ -25,8 +26,8 @@ pub(super) fn late_cause_in_place<'a>(draft: &Draft<'a>) -> Option<Failure<'a>> 
     })
 }
 
-/// Whether a process died in place in this generation, and the job's rules ignore that: then its peers were lost
-/// for a known reason that does not count.
+/// Whether a process died in place in this generation and the job's rules ignore that. Its peers
+/// were then lost for a known reason that does not count.
 pub(super) fn is_ignored_in_place(generation: u64, failure: &Failure<'_>) -> bool {
     let document = failure.pod.membership.as_ref();
     failure.action == FailureAction::Ignore
@@ -34,7 +35,8 @@ pub(super) fn is_ignored_in_place(generation: u64, failure: &Failure<'_>) -> boo
         && document.is_some_and(|document| document.generation == generation)
 }
 
-/// Whether a failure ended a member of a generation whose incident is counted, or somebody before that one.
+/// Whether a failure ended a member of a generation whose incident is counted, or
+/// of an earlier generation.
 pub(super) fn is_of_counted_generation(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
     let (Some(document), Some(end)) = (&failure.pod.membership, failure.end) else {
         return false;
@@ -43,31 +45,31 @@ pub(super) fn is_of_counted_generation(draft: &Draft<'_>, failure: &Failure<'_>)
     match end.restarts.cmp(&document.incarnation.restarts) {
         Ordering::Less => true,
         Ordering::Equal => document.generation <= counted,
-        // It has ended again since, in the lobby.
+        // The container has ended again since, in the lobby.
         Ordering::Greater => false,
     }
 }
 
-/// Whether a failure is why an earlier generation broke, which is counted already: the process has said of no
-/// generation since that it is in it, and what was told last is that its peers had lost somebody.
+/// Whether a failure broke an earlier generation whose incident is counted already: the process has
+/// reported no newer generation, and the last reported failure is lost peers.
 pub(super) fn is_late_cause(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
     let words = failure.end.and_then(|end| end.message.as_ref());
     let counted = draft.status.incidents.last_generation;
     let last = draft.status.last_failure.as_ref();
     !failure.is_peer_failure()
         && words.is_some_and(|words| {
-            // A process that forms its first generation speaks of none.
+            // A process that forms its first generation names none.
             words.generation > 0 && counted.is_some_and(|counted| words.generation <= counted)
         })
-        && last.is_some_and(stranded::is_told)
+        && last.is_some_and(stranded::is_peers_lost)
 }
 
 pub(super) fn is_peer_failure(failure: Option<&LastFailure>) -> bool {
     failure.is_some_and(|failure| failure.exit_code == Some(ExitCode::PeerLost.code()))
 }
 
-/// The failure that explains the others: of the members of the newest generation, the first that did
-/// not merely lose a peer.
+/// The failure that explains the others: the first failure of a member of the newest generation
+/// that is not a lost peer.
 pub(super) fn first_failure<'a>(
     generation: u64,
     failures: &'a [Failure<'a>],
@@ -78,8 +80,8 @@ pub(super) fn first_failure<'a>(
     of_members.min_by_key(|failure| rank_as_cause(failure))
 }
 
-/// The first failure of a worker that the newest generation was raised for and that was not told of it yet. The
-/// generation is as broken as if it had been.
+/// The first failure of a worker for which the newest generation was raised, but which had not
+/// received its membership yet. The generation is as broken as if it had.
 pub(super) fn first_before_issue<'a>(
     draft: &Draft<'_>,
     failures: &'a [Failure<'a>],
@@ -95,7 +97,8 @@ pub(super) fn first_before_issue<'a>(
             Some((failure, Incarnation { pod_uid, restarts }))
         })
         .collect();
-    // Of the others it was raised for the first ones, as many as were left to fill it.
+    // The generation was raised for these workers and for the first able ones, as many as were
+    // needed to fill it.
     let nodes = draft
         .status
         .membership
@@ -110,18 +113,18 @@ pub(super) fn first_before_issue<'a>(
     first.filter(|_| was_raised_for)
 }
 
-/// Smaller for what rather explains the others.
+/// A key that is smaller for a failure that is more likely the cause.
 fn rank_as_cause<'a>(failure: &Failure<'a>) -> (bool, Option<Timestamp>, &'a str) {
     let at = failure.end.and_then(|end| end.finished_at);
     (failure.is_peer_failure(), at, &failure.pod.name)
 }
 
-/// Whether a member of this generation failed, and not for nothing.
+/// Whether a member of this generation failed, and the failure is not ignored.
 pub(super) fn is_incident(generation: u64, failure: &Failure<'_>) -> bool {
     let Some(document) = &failure.pod.membership else {
         return false;
     };
-    // The kubelet may tell nothing of the containers of a pod that it took away.
+    // For an evicted pod the kubelet may not report how its containers ended.
     let ended = match failure.end {
         Some(end) => end.restarts >= document.incarnation.restarts,
         None => failure.is_eviction(),

@@ -1,5 +1,6 @@
-//! Workers that fail before they train. The kubelet starts their containers again, less and less often. They end a job that
-//! cannot train without them, and no other: a node on which nothing starts is no reason to stop those that train elsewhere.
+//! Workers that fail before they train. The kubelet restarts their containers with a growing
+//! back-off. They end only a job that cannot train without them: a node on which no container
+//! starts is no reason to stop the workers on other nodes.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use crate::draft::{Draft, event};
 use crate::observed::Pod;
 use crate::status::counted;
 
-/// Whether it failed in the lobby, or before: in no generation.
+/// Whether the container failed in the lobby or before it, and not in a generation.
 fn is_outside(failure: &Failure<'_>) -> bool {
     let document = failure.pod.membership.as_ref();
     document.is_none_or(|document| {
@@ -21,26 +22,27 @@ fn is_outside(failure: &Failure<'_>) -> bool {
     })
 }
 
-/// Whether a worker that has not trained says that running it again ends the same way. The others were started with the same
-/// words, so its node may be the reason.
+/// Whether a worker that has not trained reports a failure that a restart does not cure. The other
+/// workers were started with the same arguments, so its node may be the cause.
 fn is_permanent(failure: &Failure<'_>) -> bool {
     let is_default = failure.rule.is_none() && failure.action == FailureAction::FailJob;
     is_default && is_outside(failure)
 }
 
-/// A container that fails in the lobby, or before it, belongs to no generation; its restarts are the count.
+/// A container that fails in the lobby or before it belongs to no generation, so its
+/// restarts are counted instead.
 fn restarts_too_often(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
     let counts = failure.action != FailureAction::Ignore;
     counts && failure.restarts_in_lobby() > draft.job.backoff_limit
 }
 
-/// Whether nothing more is expected of a worker.
+/// Whether a worker is not expected to start any more.
 fn is_hopeless(draft: &Draft<'_>, failure: &Failure<'_>) -> bool {
     is_permanent(failure) || restarts_too_often(draft, failure)
 }
 
-/// Whether enough workers train, or may yet, without those of which nothing more is expected. Before the first generation nobody
-/// knows that a worker without a node will ever have one.
+/// Whether enough workers train, or may train, without the hopeless ones. Before the first
+/// generation, a worker without a node does not count: it may never get one.
 fn are_dispensable(draft: &Draft<'_>, failures: &[Failure<'_>]) -> bool {
     let hopeless = failures.iter().filter(|it| is_hopeless(draft, it));
     let hopeless: BTreeSet<&str> = hopeless.map(|it| it.pod.uid.as_str()).collect();
@@ -55,7 +57,8 @@ fn are_dispensable(draft: &Draft<'_>, failures: &[Failure<'_>]) -> bool {
     others as u64 >= u64::from(draft.job.min_replicas)
 }
 
-/// Whether a failure is permanent, and ends only the worker: the job has trained, and does so without it.
+/// Whether a failure is permanent but ends only its worker, because the job has trained and
+/// continues without that worker.
 pub(super) fn ends_itself_alone(
     draft: &Draft<'_>,
     failures: &[Failure<'_>],
@@ -64,7 +67,8 @@ pub(super) fn ends_itself_alone(
     is_permanent(failure) && !draft.is_starting() && are_dispensable(draft, failures)
 }
 
-/// Whether a container that restarts too often ends the job: it cannot train without its worker.
+/// Whether a container that restarts too often ends the job, because the job cannot
+/// train without its worker.
 pub(super) fn too_many(
     draft: &Draft<'_>,
     failures: &[Failure<'_>],
@@ -85,15 +89,17 @@ fn restarts(failure: &Failure<'_>) -> u32 {
 }
 
 fn words(draft: &Draft<'_>, failure: &Failure<'_>) -> String {
-    let told = describe(failure, draft.now);
-    // The kubelet reports only briefly that it stopped a container because of its hook.
+    let described = describe(failure, draft.now);
+    // The kubelet reports only for a short time that it stopped a container because of its hook.
     let before = draft.status.last_failure.as_ref().filter(|before| {
-        (&before.worker, &before.time) == (&told.worker, &told.time) && failure.init.is_none()
+        (&before.worker, &before.time) == (&described.worker, &described.time)
+            && failure.init.is_none()
     });
-    sentence(before.unwrap_or(&told))
+    sentence(before.unwrap_or(&described))
 }
 
-/// Why a job that trains has fewer workers than it wants, if one of them fails again and again. An event says so when that is new.
+/// Why a job that trains has fewer workers than wanted, if one of them fails repeatedly. Publishes
+/// an event when the worker changes.
 pub(crate) fn report_left_out(draft: &mut Draft<'_>) -> Option<String> {
     let able = draft.members.able_and_spares();
     let workers = draft.members.workers.values();

@@ -1,4 +1,4 @@
-//! Nodes that are avoided for a while, since a worker failed there for a reason that is the node's.
+//! Nodes on which a worker failed because of the node, and which the job avoids for some time.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -10,12 +10,13 @@ use crate::failures::policy::{Failure, is_recent};
 use crate::observed::{Pod, PodPhase};
 use crate::status::time;
 
-/// Most nodes that are avoided at once; the schema's bound.
+/// Most nodes that a job avoids at once; the schema's bound.
 const MAX_NODES: usize = 64;
-/// Longest reason; the schema's bound.
+/// Longest reason in bytes; the schema's bound.
 const MAX_REASON_BYTES: usize = 128;
 
-/// Notes the nodes of failures that ask for it. The status says so before any pod is replaced.
+/// Adds the nodes of failures whose action asks for it. The status stores them before
+/// any pod is replaced.
 pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     let wanted = failures
         .iter()
@@ -23,7 +24,7 @@ pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         .filter(|failure| is_recent(failure, draft.job.avoid_node, draft.now));
     let now = draft.now;
     for failure in wanted {
-        // One whose time is over may be kept for a pod that waits. It gives way to one that is avoided now.
+        // An expired entry may be kept for a pod that waits. It gives way to a new entry.
         if draft.status.avoid_nodes.len() >= MAX_NODES {
             draft.status.avoid_nodes.retain(|node| node.until.0 > now);
         }
@@ -42,7 +43,7 @@ pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
         match known {
             Some(known) if known.until >= time(until) => {}
             Some(known) => known.until = time(until),
-            // A worker for whose node there is no room is replaced all the same.
+            // The worker is replaced even if there is no room for its node.
             None if !has_room => {}
             None => {
                 draft.recorded = true;
@@ -56,7 +57,8 @@ pub(crate) fn avoid(draft: &mut Draft<'_>, failures: &[Failure<'_>]) {
     }
 }
 
-/// Forgets nodes whose time is over and that no pod is kept from any more, and wakes when the next one's time is over.
+/// Removes expired nodes that no waiting pod was built to avoid, and requeues the job when
+/// the next entry expires.
 pub(crate) fn forget(draft: &mut Draft<'_>) {
     let now = draft.now;
     let pods = &draft.observed.pods;
@@ -69,21 +71,23 @@ pub(crate) fn forget(draft: &mut Draft<'_>) {
     }
 }
 
-/// Whether a pod waits for a node since before the end of a node's time: it may be kept from that node.
+/// Whether a pod has waited for a node since before this entry expired: its affinity
+/// may exclude the node.
 fn waits(pod: &Pod, node: &AvoidedNode) -> bool {
     let waits = pod.ours && pod.node.is_none() && !pod.deleting && pod.phase == PodPhase::Pending;
     waits && pod.created_at.is_some_and(|at| at < node.until.0)
 }
 
-/// Whether a node is avoided no more that a pod which the scheduler cannot place may be kept from.
+/// Whether an avoided node has expired which this unschedulable pod may still exclude.
 pub(crate) fn is_one_free_again(draft: &Draft<'_>, pod: &Pod) -> bool {
     let mut avoided = draft.observed.status.avoid_nodes.iter();
     avoided.any(|node| node.until.0 <= draft.now && waits(pod, node))
 }
 
-/// Whether the operator named a node in a pod that it would not name in a new one: the node was lost or avoided when the pod was
-/// created, and is gone or back. Karpenter creates no node for such a pod. What the template or a webhook names does not count:
-/// a new pod would name it again.
+/// Whether the operator excluded a node in this pod that it would not exclude in a new one: the
+/// node was lost or avoided when the pod was created, and is now deleted or healthy. Karpenter
+/// creates no node for such a pod. Nodes that the template or a webhook names do not count, since a
+/// new pod would name them again.
 pub(crate) fn names_in_vain(draft: &Draft<'_>, pod: &Pod) -> bool {
     let Some(built_from) = &pod.built_from else {
         return false;
@@ -96,15 +100,15 @@ pub(crate) fn names_in_vain(draft: &Draft<'_>, pod: &Pod) -> bool {
     named.any(|node| !needed.contains(node))
 }
 
-/// The nodes that a new pod must not be placed on.
+/// The avoided nodes, which a new pod must exclude.
 pub(crate) fn avoided(draft: &Draft<'_>) -> Vec<String> {
     let avoided = draft.status.avoid_nodes.iter();
     let avoided = avoided.filter(|node| node.until.0 > draft.now);
     avoided.map(|node| node.node.clone()).collect()
 }
 
-/// The nodes of the job's pods that do not answer, in order. The scheduler may hear of it later than the operator does, and
-/// a pod that it places there meanwhile is never started.
+/// The nodes of the job's pods that do not answer, sorted. The scheduler may learn this later than
+/// the operator does, and a pod that it places there meanwhile never starts.
 pub(crate) fn lost(draft: &Draft<'_>) -> Vec<String> {
     let pods = draft.observed.pods.iter();
     let lost = pods.filter(|pod| pod.ours && pod.unreachable && !pod.agent_silent);

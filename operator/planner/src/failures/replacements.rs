@@ -1,38 +1,39 @@
-//! Pods that take the place of others. Most causes are no failure of the job and are no incidents: disruptions, lost nodes,
-//! deletions. Over weeks there may be any number of them. Without a new step between them the job gets nowhere, so they are
-//! bounded.
+//! Counts pods that replace others. Most causes are not failures of the job and not incidents:
+//! disruptions, lost nodes, deletions. Over weeks there may be any number of them. If no step is
+//! committed between them, training does not progress, so their number is bounded.
 
 use roundhouse_api::{ConditionReason, Replacements};
 
-use super::budget::{has_lived_long, is_heard_of, newest_step};
+use super::budget::{has_lived_long, has_reported_step, newest_step};
 use super::words::sentence;
 use crate::draft::Draft;
 use crate::plan::DeleteReason;
 use crate::status::counted;
 
-/// Counts workers whose pods are gone or terminating: the status has how many pods there should be.
+/// Counts workers whose pods are gone or terminating, by comparison with the number of
+/// pods in the status.
 pub(crate) fn note_lost(draft: &mut Draft<'_>) {
     let now = number(draft.members.workers.len());
     if draft.job.suspend {
-        // A job that is resumed begins with new pods.
+        // A resumed job starts with new pods.
         draft.status.replacements.pods = 0;
     } else if draft.rejection.is_none() {
-        // Members that are too many leave, also if spares are wanted in the same moment: nobody takes their places.
+        // Surplus members leave even if spares are wanted at the same time: no pod replaces them.
         let surplus = draft.members.surplus.iter();
         let dismissed = surplus.filter(|(_, reason)| *reason == DeleteReason::ScaledDown);
         let before = draft.status.replacements.pods;
         let before = before.saturating_sub(number(dismissed.count()));
         let before = before.min(draft.job.num_pods());
         draft.status.replacements.pods = now;
-        // The pod of a worker that has completed is not needed any more.
+        // The pod of a completed worker is not needed any more.
         if draft.members.all_completed().is_empty() {
             count(draft, before.saturating_sub(now));
         }
     }
 }
 
-/// Counts pods that this plan replaces, because they have ended or their nodes do not answer, and notes those that it makes.
-/// [`crate::Plan::without_replacements`] takes both back.
+/// Counts the pods that this plan replaces, because they have ended or their nodes do not answer,
+/// and the pods that it creates. [`crate::Plan::without_replacements`] undoes both.
 pub(crate) fn note_going(draft: &mut Draft<'_>, going: usize, made: usize) {
     if going == 0 && made == 0 {
         return;
@@ -45,7 +46,8 @@ pub(crate) fn note_going(draft: &mut Draft<'_>, going: usize, made: usize) {
     count(draft, number(going));
 }
 
-/// A run that begins owes nothing. If it does not continue from a checkpoint, its steps begin at 0.
+/// Resets the count at the start of a run. If the run does not continue from a checkpoint, its
+/// steps start at 0.
 pub(crate) fn begin_run(draft: &mut Draft<'_>, starts_over: bool) {
     let replacements = &mut draft.status.replacements;
     replacements.since_progress = 0;
@@ -54,7 +56,7 @@ pub(crate) fn begin_run(draft: &mut Draft<'_>, starts_over: bool) {
     }
 }
 
-/// The operator itself asks all pods to leave: none of them is lost.
+/// Resets the number of pods, because the operator itself removes all of them and none is lost.
 pub(crate) fn expect_none(draft: &mut Draft<'_>) {
     draft.status.replacements.pods = 0;
 }
@@ -84,8 +86,9 @@ fn count(draft: &mut Draft<'_>, pods: u32) {
     *last_generation = generation;
 }
 
-/// Whether a step was committed since the newest replacement. If no steps are reported, a generation that lived for long
-/// counts: once, or for as long as all of its members live. A pod that is replaced meanwhile is not a member.
+/// Whether a step was committed since the newest replacement. If no steps are reported, a
+/// long-lived generation counts as progress: once, or for as long as all its members live. A pod
+/// that is replaced meanwhile is not a member.
 fn has_progressed(draft: &Draft<'_>) -> bool {
     let Replacements {
         last_step,
@@ -93,15 +96,16 @@ fn has_progressed(draft: &Draft<'_>) -> bool {
         ..
     } = draft.status.replacements;
     let is_newer = draft.members.generation > last_generation;
-    let is_silent = !is_heard_of(draft) && (is_newer || draft.members.are_whole());
+    let is_silent = !has_reported_step(draft) && (is_newer || draft.members.are_whole());
     newest_step(draft, None) > last_step || (is_silent && has_lived_long(draft, None))
 }
 
 pub(super) fn too_many(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     let most = draft.job.most_replacements();
     let count = draft.status.replacements.since_progress;
-    // The count is reset with the next replacement, and the limit may be lower by now. Whether members that live make steps is
-    // for their watchdogs to judge: who was replaced beside them ends nothing.
+    // The next replacement resets the count, and the user may have lowered the limit. If all
+    // members live, their watchdogs judge whether they make steps; replaced spares do not end the
+    // job.
     if count <= most || has_progressed(draft) || draft.members.are_whole() {
         return None;
     }

@@ -1,4 +1,4 @@
-//! A failure in words: who, where, when and why.
+//! Describes a failure: worker, node, time and reason.
 
 use std::fmt::Write;
 
@@ -14,14 +14,14 @@ use crate::status::time;
 /// Longest reason and message, in bytes; the schema's bounds.
 const MAX_REASON_BYTES: usize = 128;
 const MAX_MESSAGE_BYTES: usize = 4_096;
-/// Longest part of a log line that is shown, in bytes.
+/// Longest part of a log line that a message shows, in bytes.
 const MAX_WORDS_BYTES: usize = 512;
 
-/// The kubelet's reason for a container that it stopped because its postStart hook failed. The container itself only receives
-/// SIGTERM.
+/// The kubelet's reason for a container that it stopped because its postStart hook failed. The
+/// container itself only receives SIGTERM.
 pub(crate) const POST_START_HOOK_ERROR: &str = "PostStartHookError";
 
-/// What is known of a failure.
+/// Builds the `lastFailure` of the status from a failure.
 pub(super) fn describe(failure: &Failure<'_>, now: Timestamp) -> LastFailure {
     let Failure {
         pod,
@@ -36,7 +36,7 @@ pub(super) fn describe(failure: &Failure<'_>, now: Timestamp) -> LastFailure {
     let words = end.and_then(|end| end.message.as_ref());
     let hook = pod.container.waiting.as_ref();
     let hook = hook.filter(|waiting| waiting.reason == POST_START_HOOK_ERROR);
-    // Kubernetes knows why it took a pod away, and what killed a container; the agent only sees a signal.
+    // Kubernetes knows why it evicted a pod or killed a container; the agent only sees a signal.
     let (reason, message) = match (&pod.failed, end, words) {
         (Some(failed), ..) if !failed.reason.is_empty() => {
             (failed.reason.clone(), first_line(&failed.message))
@@ -48,7 +48,7 @@ pub(super) fn describe(failure: &Failure<'_>, now: Timestamp) -> LastFailure {
             POST_START_HOOK_ERROR.to_owned(),
             hook.map_or_else(String::new, |hook| hook.message.clone()),
         ),
-        // Only an end that the operator did not ask for is a failure.
+        // An exit that the operator asked for is not a failure.
         (_, Some(end), Some(words)) if has_left(end) => (
             words.reason.as_str().to_owned(),
             format!(
@@ -81,7 +81,8 @@ fn has_left(end: &Termination) -> bool {
     ExitCode::from_code(end.exit_code) == Some(ExitCode::Left)
 }
 
-/// What is known of an init container that failed: which one, how it ended, and its last words.
+/// Describes an init container that failed: its name, how it ended, and the last
+/// line of its message.
 pub(crate) fn describe_init(pod: &Pod, init: &InitContainer, at: Timestamp) -> LastFailure {
     let InitContainer {
         name,
@@ -107,14 +108,14 @@ pub(crate) fn describe_init(pod: &Pod, init: &InitContainer, at: Timestamp) -> L
     }
 }
 
-/// Of a log or a traceback, the last line says what happened.
+/// The last line of a log or a traceback says what happened.
 fn last_line(text: &str) -> Option<String> {
     let mut lines = text.lines().map(str::trim).rev();
     let last = lines.find(|line| !line.is_empty());
     last.map(|line| cut(line.to_owned(), MAX_WORDS_BYTES))
 }
 
-/// The schema's bound keeps a status from growing; what is longer is cut.
+/// Cuts a text to the schema's bound in bytes.
 fn cut(mut text: String, bytes: usize) -> String {
     text.truncate(text.floor_char_boundary(bytes));
     text
@@ -128,7 +129,7 @@ fn first_line(text: &str) -> String {
         .to_owned()
 }
 
-/// The failure in a sentence.
+/// Formats a failure as one sentence for conditions and events.
 pub(crate) fn sentence(failure: &LastFailure) -> String {
     let LastFailure {
         time: _,

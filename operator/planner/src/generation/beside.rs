@@ -1,6 +1,7 @@
-//! Generations that may still train beside the next one. A process leaves its generation for a newer one only if the newer one
-//! reaches it. So a generation all of whose members live, and none of which would be a member of the next one, may train on
-//! where the operator does not see it: the next one would begin a second process group beside it.
+//! Generations that may still train beside the next one. A process leaves its generation only if it
+//! receives the membership of a newer one. So a generation whose members all live, and none of
+//! which would be a member of the next one, may still train where the operator does not see it. The
+//! next generation would then start a second process group beside it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,26 +15,27 @@ use crate::lifecycle::suspend::still_leaves;
 use crate::observed::{Observed, Pod};
 use crate::status::time_left;
 
-/// How long a pod on a node that does not answer is taken for one that trains after it was deleted. Kubernetes itself gives up the
-/// pods of a lost node after as long.
+/// How long a deleted pod on a node that does not answer counts as training. Kubernetes itself
+/// gives up the pods of a lost node after this time.
 pub(crate) const GIVEN_UP: Duration = Duration::from_secs(300);
 
-/// The newest generation that is known to have formed: each older one has ended.
+/// The newest generation that is known to have formed; each older one has ended.
 pub(crate) fn newest_formed(observed: &Observed, newest: u64) -> u64 {
     let status = &observed.status;
     let stored = status.membership.as_ref().map(|it| it.formed);
     let shown = status.progress.as_ref();
     let shown = shown.map(|shown| shown.progress.generation);
-    let heard = observed.progress.as_ref();
-    let heard = heard.map(|heard| heard.progress.generation);
-    let all = [stored, shown, heard, observed.formed]
+    let polled = observed.progress.as_ref();
+    let polled = polled.map(|polled| polled.progress.generation);
+    let all = [stored, shown, polled, observed.formed]
         .into_iter()
         .flatten();
-    // What follows a generation that was forgotten by a restore says nothing of the known ones.
+    // A generation above `newest` was lost in a restore of the API server and proves nothing about
+    // the known ones.
     all.filter(|formed| *formed <= newest).max().unwrap_or(0)
 }
 
-/// Generations of which the container that runs in a pod was a member, the newest last.
+/// Generations in which the container that runs in a pod was a member, the newest last.
 pub(crate) fn generations_of(pod: &Pod) -> impl Iterator<Item = Earlier> {
     let newest = pod.membership.as_ref().filter(|_| is_member_of_any(pod));
     let earlier: &[Earlier] = newest.map_or(&[], |_| &pod.earlier);
@@ -44,7 +46,7 @@ pub(crate) fn generations_of(pod: &Pod) -> impl Iterator<Item = Earlier> {
     earlier.iter().copied().chain(newest)
 }
 
-/// What the pod's annotation says once it has its place in the next generation.
+/// The value of the pod's annotation of earlier generations once it has its place in the next one.
 pub(crate) fn kept(pod: &Pod, formed: u64) -> Vec<Earlier> {
     let all = generations_of(pod);
     let mut kept: Vec<Earlier> = all.filter(|it| it.generation >= formed).collect();
@@ -53,14 +55,16 @@ pub(crate) fn kept(pod: &Pod, formed: u64) -> Vec<Earlier> {
     kept
 }
 
-/// The newest generation that is known to have formed with the container that runs in a pod: it holds its state.
+/// The newest formed generation that includes the container that runs in a pod: the
+/// container holds its state.
 pub(crate) fn formed_with(pod: &Pod, formed: u64) -> Option<u64> {
     let all = generations_of(pod).map(|it| it.generation);
     all.filter(|generation| *generation <= formed).max()
 }
 
-/// How long a generation that may still train with none of these, which would form the next one, is waited for; `None`: there is
-/// none. [`Duration::MAX`]: until more is known of its members.
+/// How long to wait for a generation that may still train and has no member in `next`;
+/// `None` if there is no such generation. [`Duration::MAX`] means until the operator learns
+/// more about its members.
 pub(crate) fn left(draft: &Draft<'_>, next: &[&Pod]) -> Option<Duration> {
     let formed = draft.members.formed;
     let mut all = BTreeMap::<u64, Known>::new();
@@ -86,8 +90,9 @@ pub(crate) fn left(draft: &Draft<'_>, next: &[&Pod]) -> Option<Duration> {
     beside.map(|it| it.left).max()
 }
 
-/// How long those that hold the newest state and are on their way out may still save it, if no member of the next generation
-/// holds a state: a checkpoint that is complete after the next generation has begun is not used any more. `None`: nobody saves.
+/// How long terminating holders of the newest state may still save it, if no member of the next
+/// generation holds a state. A checkpoint that completes after the next generation has started is
+/// not used any more. `None` if no pod saves.
 pub(crate) fn saving(draft: &Draft<'_>, next: &[&Pod]) -> Option<Duration> {
     if draft.job.checkpoint.is_none() || next.iter().any(|pod| is_survivor(pod)) {
         return None;
@@ -98,18 +103,18 @@ pub(crate) fn saving(draft: &Draft<'_>, next: &[&Pod]) -> Option<Duration> {
     left.max()
 }
 
-/// A generation as its members' pods tell of it.
+/// A generation as far as the pods of its members show it.
 struct Known {
     nodes: u32,
     found: u32,
-    /// Whether one of its members would be a member of the next one, too.
+    /// Whether one of its members would also be a member of the next one.
     continues: bool,
-    /// Until the first of its members is given up.
+    /// Time until the first of its members is given up.
     left: Duration,
 }
 
-/// How long the container that was given a place is taken for one that trains; `None`: it does not. One that is on its way out
-/// knows that, unless its node does not answer.
+/// How long the container with this membership counts as training; `None` if it does not. A
+/// terminating container has stopped, unless its node does not answer.
 fn may_train(pod: &Pod, now: Timestamp) -> Option<Duration> {
     match (pod.deleting, pod.unreachable) {
         _ if !is_alive(pod) => None,

@@ -1,5 +1,5 @@
-//! Members that have completed, by node rank, in the status: a pod that has completed may be removed at any time, by whoever
-//! removes its node, and with it would go what cannot be found out again. Pure.
+//! Stores the node ranks of completed members in the status. A completed pod may be removed at any
+//! time, for example with its node, and the fact could not be recovered afterwards. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -8,19 +8,20 @@ use roundhouse_api::MembershipStatus;
 
 use crate::draft::Draft;
 
-/// The node ranks that the status names. What is no list of them is none.
+/// Parses the node ranks that the status names. Parts that are not numbers or ranges are ignored.
 pub(super) fn stored(membership: &MembershipStatus) -> BTreeSet<u32> {
     let nodes = membership.nodes;
     let parts = membership.completed.split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        // Whatever somebody wrote there, it is no longer than the generation is large.
+        // Another client may have written the status, so a range is cut to the size of the
+        // generation.
         Some(first..last.saturating_add(1).min(nodes))
     });
     parts.flatten().collect()
 }
 
-/// Ranges of node ranks, as Kubernetes writes the indexes of its Jobs: `0,2-5`.
+/// Formats node ranks as ranges, as Kubernetes writes the indexes of a Job: `0,2-5`.
 fn text(ranks: &BTreeSet<u32>) -> String {
     let mut text = String::new();
     let mut ranks = ranks.iter().copied().peekable();
@@ -38,7 +39,7 @@ fn text(ranks: &BTreeSet<u32>) -> String {
     text
 }
 
-/// Stores what is seen of completions of the newest generation. Nothing is replaced or deleted in the same plan.
+/// Stores new completions of the newest generation. The same plan replaces and deletes nothing.
 pub(crate) fn note(draft: &mut Draft<'_>) {
     let all = draft.members.all_completed();
     if all == draft.members.completed {

@@ -1,9 +1,10 @@
 //! Generations: which workers train together next, and when.
 //!
-//! A generation is raised in the status, with the fingerprints of its members and of their order, and stored before any
-//! pod hears of it. It is issued only to those members and in that order. So whatever happens in between, and even if two
-//! operators work at once, one generation never has two sets of members, and no rank two holders. A generation that
-//! cannot be completed is followed by the next one: always safe.
+//! The operator first raises a generation in the status, with the fingerprints of its members and
+//! of their order, and stores it before any pod receives it. It issues the generation only to those
+//! members and in that order. So even if the operator crashes in between, or two operators work at
+//! once, one generation never has two sets of members, and no rank has two holders. A generation
+//! that cannot be completed is followed by the next one, which is always safe.
 
 use std::time::Duration;
 
@@ -23,10 +24,10 @@ use crate::status::progress;
 use crate::status::waiting;
 use crate::status::{counted, time_left};
 
-/// How long an operator that has started may take to learn which agents do not answer.
+/// Time that a restarted operator needs to learn which agents do not answer.
 const UNTIL_AGENTS_ARE_KNOWN: Duration = Duration::from_secs(30);
 
-/// Raises, issues or watches the newest generation, whatever is due.
+/// Raises, issues or watches the newest generation, as needed.
 pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
     let able = draft.members.able();
     let (members, joiners): (Vec<&Pod>, Vec<&Pod>) = able
@@ -46,24 +47,25 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
     if exists && fingerprint(&able) == *raised_for {
         return match draft.members.in_raised_order(&able) {
             Some(placed) if !is_behind(draft) => issue(draft, &placed),
-            // The next one is always safe.
+            // Raising the next generation is always safe.
             Some(_) | None => next(draft, &able),
         };
     }
     let survivors = able.iter().any(|pod| is_survivor(pod));
-    // Members that are all out of touch may well train on: newcomers must not begin beside them.
+    // Members that cannot be reached may still train: new workers must not start beside them.
     if !survivors && draft.members.are_whole() {
         return waiting::explain(draft, able.len());
     }
     let enough = able.len() as u64 >= u64::from(draft.job.min_replicas);
-    // Survivors of a broken generation wait for nobody; the first one gives the others time to come.
+    // Survivors of a broken generation do not wait. The first generation waits for late workers.
     if enough && (survivors || is_due(draft, &able, &able)) {
         return next(draft, &able);
     }
     waiting::explain(draft, able.len())
 }
 
-/// Raises the next generation, unless one that it has no member of may still train, or saves its state.
+/// Raises the next generation, unless another generation that shares no member with it may still
+/// train or save its state.
 fn next(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
     match beside::left(draft, members).max(beside::saving(draft, members)) {
         None => raise(draft, members),
@@ -76,8 +78,8 @@ fn next(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
     }
 }
 
-/// Whether a generation that trains may be interrupted for this worker. One that is not Ready may be frozen, and an operator that
-/// has just started does not know it yet.
+/// Whether a running generation may be interrupted for this worker. A worker that is not Ready may
+/// be frozen, and an operator that has just started does not know that yet.
 fn may_join(draft: &mut Draft<'_>, pod: &Pod) -> bool {
     let since = draft.observed.watched_since.filter(|_| !pod.ready);
     let left = since.and_then(|since| time_left(since, UNTIL_AGENTS_ARE_KNOWN, draft.now));
@@ -87,12 +89,13 @@ fn may_join(draft: &mut Draft<'_>, pod: &Pod) -> bool {
     left.is_none()
 }
 
-/// Whether somebody follows a generation that this API server does not know: it was restored from an older state.
+/// Whether a pod follows a generation that the API server does not know, because the API server was
+/// restored from an older state.
 const fn is_behind(draft: &Draft<'_>) -> bool {
-    draft.members.heard > draft.members.generation
+    draft.members.newest_seen > draft.members.generation
 }
 
-/// Whether newcomers have waited long enough for others that may come: growth is done in batches.
+/// Whether new workers have waited for the join window, so that the job grows in batches.
 fn is_due(draft: &mut Draft<'_>, able: &[&Pod], newcomers: &[&Pod]) -> bool {
     if able.len() as u64 >= u64::from(draft.job.replicas) {
         return true;
@@ -100,7 +103,7 @@ fn is_due(draft: &mut Draft<'_>, able: &[&Pod], newcomers: &[&Pod]) -> bool {
     let Some(first) = newcomers.iter().map(|pod| pod.ready_at).min().flatten() else {
         return true;
     };
-    // By the node's clock, which may be ahead.
+    // The time is from the node's clock, which may be ahead.
     let left = time_left(first, draft.job.join_window, draft.now)
         .filter(|left| *left <= draft.job.join_window);
     if let Some(left) = left {
@@ -111,7 +114,7 @@ fn is_due(draft: &mut Draft<'_>, able: &[&Pod], newcomers: &[&Pod]) -> bool {
 
 fn raise(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
     let nodes = count(members.len());
-    let generation = draft.members.heard + 1;
+    let generation = draft.members.newest_seen + 1;
     draft.status.membership = Some(MembershipStatus {
         generation,
         world_size: nodes * draft.job.procs_per_worker,
@@ -130,7 +133,7 @@ fn raise(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
 fn issue(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
     let generation = draft.members.generation;
     let nodes = count(members.len());
-    // Everybody who can take part has an address; node rank 0 hosts the store.
+    // Each able pod has an address. Node rank 0 hosts the store.
     let address = members.first().and_then(|pod| pod.ip.clone());
     let master = Master {
         address: address.unwrap_or_default(),
@@ -148,8 +151,8 @@ fn issue(draft: &mut Draft<'_>, members: &[&Pod]) -> PlanReason {
     PlanReason::IssuingMembership
 }
 
-/// Members of the generation before that are on their way out hear of the new one, too: so they leave
-/// at a step boundary, and the others lose no step.
+/// Terminating members of the previous generation receive the new one, too. So they leave at a step
+/// boundary, and the others lose no step.
 fn dismiss(draft: &mut Draft<'_>, nodes: u32, master: &Master) {
     let generation = draft.members.generation;
     let leavers: Vec<&Pod> = draft
@@ -216,14 +219,14 @@ fn training(draft: &mut Draft<'_>, members: usize) -> PlanReason {
     }
     message += &checkpoint::warning(&draft.status);
     if !draft.status.is_true(ConditionType::Running) {
-        let told = event(EventReason::GenerationIssued, message.clone());
-        draft.events.push(told);
+        let issued = event(EventReason::GenerationIssued, message.clone());
+        draft.events.push(issued);
     }
     draft.running(true, ConditionReason::Training, message);
     PlanReason::Training
 }
 
-/// Why a worker that is wanted is not there.
+/// Why a wanted worker is missing.
 fn trouble(draft: &mut Draft<'_>) -> Option<String> {
     let left_out = newcomers::report_left_out(draft);
     left_out.or_else(|| waiting::first_trouble(draft).map(|(_, trouble)| trouble))

@@ -1,4 +1,4 @@
-//! Which pod is which worker, and which workers belong to the newest generation.
+//! Maps pods to workers, and workers to the newest generation.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,41 +16,44 @@ use crate::validate::ValidatedJob;
 
 mod victims;
 
-/// The pods of a job, sorted out.
+/// The pods of a job by their roles.
 #[derive(Debug)]
 pub struct Members<'a> {
-    /// By index, at most as many as are wanted, with spares: the pod of the highest attempt that is not on its way out.
-    /// After a scale-down the indices may have holes; a new worker takes the lowest.
+    /// Workers by index, at most as many as wanted plus spares: of each index the pod of the
+    /// highest attempt that is not terminating. After a scale-down the indices may have holes; a
+    /// new worker takes the lowest.
     pub workers: BTreeMap<u32, &'a Pod>,
-    /// Ours, but more than are wanted, or beside a later attempt.
+    /// Pods of the job beyond the wanted number, or beside a later attempt.
     pub surplus: Vec<(&'a Pod, DeleteReason)>,
-    /// Highest attempt seen of each index.
+    /// The highest attempt number of each index.
     pub attempts: BTreeMap<u32, u32>,
     /// Number of the newest generation; 0 before the first.
     pub generation: u64,
-    /// Number of the newest generation that somebody has heard of. It is higher than `generation` when the API server was
-    /// restored from an older state: agents that follow it ignore what is not newer.
-    pub heard: u64,
-    /// Number of the newest generation that is known to have formed; 0: of none.
+    /// Number of the newest generation that any pod reports. It is higher than `generation`
+    /// if the API server was restored from an older state: agents ignore memberships that are
+    /// not newer than theirs.
+    pub newest_seen: u64,
+    /// Number of the newest generation that is known to have formed; 0 if none has.
     pub(crate) formed: u64,
-    /// Fingerprint of those it was raised for.
+    /// Fingerprint of the members for which it was raised.
     pub raised_for: String,
-    /// Fingerprint of their order; empty if an older operator raised it, which stored none.
+    /// Fingerprint of the order of those members; empty if an older operator raised the generation,
+    /// which stored no order.
     raised_order: String,
-    /// What was drawn for it.
+    /// Random nonce of the newest generation.
     pub nonce: String,
-    /// Workers that it was raised for.
+    /// Number of workers for which it was raised.
     nodes: u32,
     /// Node ranks of its members that have completed, as the status stores them.
     pub(crate) completed: BTreeSet<u32>,
     /// Most members of the next generation.
     num_places: usize,
-    /// UIDs of those that must not train any more.
+    /// UIDs of pods that must not train any more.
     condemned: BTreeSet<&'a str>,
 }
 
 impl<'a> Members<'a> {
-    /// Sorts out the pods.
+    /// Assigns each pod of the job to its role.
     #[must_use]
     pub fn of(job: &ValidatedJob, observed: &'a Observed, now: Timestamp) -> Self {
         let mut workers = BTreeMap::<u32, &Pod>::new();
@@ -77,12 +80,14 @@ impl<'a> Members<'a> {
         }
         let membership = observed.status.membership.as_ref();
         let generation = membership.map_or(0, |m| m.generation);
-        let heard = newest_seen::newest(observed, generation);
+        let newest_seen = newest_seen::newest(observed, generation);
         let formed = beside::newest_formed(observed, generation);
-        // Of a state that was restored, and that others have left behind, completions say nothing.
-        let completed = membership.filter(|m| m.generation == heard);
+        // After a restore the status may describe a generation that the pods have left: its
+        // completions are not used.
+        let completed = membership.filter(|m| m.generation == newest_seen);
         let completed = completed.map(completed::stored).unwrap_or_default();
-        // Once one has completed nobody is taken from the others: they would have to do it all again.
+        // Once one member has completed, the others are kept: otherwise they would repeat the whole
+        // training.
         let mut all = workers.values();
         let is_ending = workers.values().any(|pod| has_succeeded(pod))
             || (!completed.is_empty() && all.any(|pod| is_alive(pod) && is_of(pod, generation)));
@@ -102,7 +107,7 @@ impl<'a> Members<'a> {
         let condemned = workers.values().filter(|pod| is_condemned(job, pod, now));
         let condemned = condemned.map(|pod| pod.uid.as_str()).collect();
         Self {
-            heard,
+            newest_seen,
             workers,
             surplus,
             attempts,
@@ -118,19 +123,20 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Whether the container that runs in the pod was given a place in the newest generation.
+    /// Whether the container that runs in the pod has a place in the newest generation.
     #[must_use]
     pub fn is_member(&self, pod: &Pod) -> bool {
         is_of(pod, self.generation)
     }
 
-    /// Whether the pod's document is of the generation that the status knows, and not of one of the same number before a restore.
+    /// Whether the pod's membership belongs to the generation of the status, and not to one with
+    /// the same number before a restore.
     pub(crate) fn was_raised_with(&self, pod: &Pod) -> bool {
         let document = pod.membership.as_ref();
         document.is_some_and(|document| document.members == self.raised_for)
     }
 
-    /// The members of the newest generation whose containers live.
+    /// The members of the newest generation whose containers are alive.
     pub(crate) fn that_live(&self) -> Vec<&'a Pod> {
         let workers = self.workers.values().copied();
         workers
@@ -138,8 +144,8 @@ impl<'a> Members<'a> {
             .collect()
     }
 
-    /// Whether the newest generation can still complete: all that it was raised for train, or have. Those that are known to
-    /// have completed need no pod any more.
+    /// Whether the newest generation can still complete: all its members train or have completed.
+    /// Members that the status stores as completed need no pod any more.
     #[must_use]
     pub fn are_whole(&self) -> bool {
         let all = self.workers.values().copied();
@@ -149,14 +155,16 @@ impl<'a> Members<'a> {
         if self.completed.is_empty() {
             return self.generation > 0 && fingerprint(&sound) == self.raised_for;
         }
-        // Each place was given to one member alone, and only to those that the generation was raised for.
+        // Each place was issued to one member only, and only to the members for which the
+        // generation was raised.
         let sound = sound.into_iter().filter(|pod| self.was_raised_with(pod));
         let places = sound.filter_map(|pod| Some(pod.membership.as_ref()?.node_rank));
         let places: BTreeSet<u32> = places.chain(self.completed.iter().copied()).collect();
         places.len() == self.nodes as usize
     }
 
-    /// Node ranks of the members of the newest generation that have completed, by their pods or by the status.
+    /// Node ranks of the members of the newest generation that have completed, from their pods
+    /// or from the status.
     pub(crate) fn all_completed(&self) -> BTreeSet<u32> {
         let members = self.workers.values();
         let seen = members
@@ -165,13 +173,13 @@ impl<'a> Members<'a> {
         seen.chain(self.completed.iter().copied()).collect()
     }
 
-    /// How many workers are Ready.
+    /// Number of workers that are Ready.
     #[must_use]
     pub fn num_ready(&self) -> usize {
         self.workers.values().filter(|pod| pod.ready).count()
     }
 
-    /// Whether a pod must not train any more.
+    /// Whether a pod must not train any more because of a fault of its node.
     #[must_use]
     pub fn is_condemned(&self, pod: &Pod) -> bool {
         self.condemned.contains(pod.uid.as_str())
@@ -190,21 +198,22 @@ impl<'a> Members<'a> {
         able
     }
 
-    /// How many workers wait in the lobby beyond those that would form the next generation.
+    /// Number of workers that wait in the lobby beyond those that would form the next generation.
     #[must_use]
     pub fn num_spares(&self) -> usize {
         let able = self.able_and_spares().len();
         able.saturating_sub(self.num_places)
     }
 
-    /// How many pods there are for the wanted workers, without those beyond them, whether these are ready or not.
+    /// Number of pods of the wanted workers, without spares, whether they are Ready or not.
     #[must_use]
     pub fn num_without_spares(&self, spares: u32) -> usize {
         let beyond = self.workers.len().saturating_sub(self.num_places);
         self.workers.len() - beyond.min(spares as usize)
     }
 
-    /// All workers that could be members, in the order of seniority. Those that do not fit in are spares.
+    /// All workers that could be members, by seniority. Those beyond the number
+    /// of places are spares.
     #[must_use]
     pub(crate) fn able_and_spares(&self) -> Vec<&'a Pod> {
         let workers = self.workers.values().copied();
@@ -216,9 +225,10 @@ impl<'a> Members<'a> {
         able
     }
 
-    /// The workers of the newest generation in node-rank order, while it is being issued. A worker keeps a place that it
-    /// was given; the others fill what is left in their order. `None`: that is not the order that the
-    /// generation was raised in, because this is an old view of the pods, or because somebody edited an annotation.
+    /// The workers of the newest generation in node-rank order, while it is being issued. A worker
+    /// keeps the place that it has; the others fill the free places in their order. `None` if this
+    /// is not the order in which the generation was raised, because the pods are from a stale cache
+    /// or a client edited an annotation.
     #[must_use]
     pub fn in_raised_order(&self, able: &[&'a Pod]) -> Option<Vec<&'a Pod>> {
         let placed = self.by_place(able);
@@ -229,8 +239,8 @@ impl<'a> Members<'a> {
     fn by_place(&self, able: &[&'a Pod]) -> Vec<&'a Pod> {
         let (members, mut others): (Vec<&'a Pod>, Vec<&'a Pod>) =
             able.iter().copied().partition(|pod| self.is_member(pod));
-        // Until the first one has its place it is the most senior of those that have none: a new place may have made another
-        // one more senior than it was.
+        // Until node rank 0 is issued, it goes to the most senior pod without a place: a new place
+        // may have made another pod more senior.
         let leads = |pod: &&Pod| pod.membership.as_ref().is_some_and(|m| m.node_rank == 0);
         let most_senior = || others.iter().copied().min_by_key(|pod| seniority(pod));
         let first = members.iter().copied().find(leads).or_else(most_senior);
@@ -259,7 +269,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Whether the container that runs in the pod was given a place in this generation.
+/// Whether the container that runs in the pod has a place in this generation.
 #[must_use]
 pub fn is_of(pod: &Pod, generation: u64) -> bool {
     generation > 0
@@ -270,9 +280,10 @@ pub fn is_of(pod: &Pod, generation: u64) -> bool {
         })
 }
 
-/// The order without topology: survivors first, in their old order, and of two with the same old place the one of the newer generation; then new
-/// workers by index. So node rank 0 is a survivor, which has the state, if there is one. The key of a worker stays the
-/// same until it is given its next place.
+/// The order without topology. Survivors come first, in their old order; of two with the same old
+/// place, the one of the newer generation. New workers follow by index. So node rank 0 is a
+/// survivor, which has the state, if there is one. The key of a worker does not change until it
+/// gets its next place.
 fn seniority(pod: &Pod) -> impl Ord + use<> {
     match pod.membership.as_ref().filter(|_| is_survivor(pod)) {
         Some(old) => (0, old.node_rank, Reverse(old.generation), pod.index),
@@ -280,19 +291,19 @@ fn seniority(pod: &Pod) -> impl Ord + use<> {
     }
 }
 
-/// Fingerprint of a set of workers, in whatever order.
+/// Fingerprint of a set of workers, independent of their order.
 #[must_use]
 pub fn fingerprint(workers: &[&Pod]) -> String {
     fingerprint_of(workers.iter().map(|pod| pod.incarnation()).collect())
 }
 
-/// Fingerprint of a set of incarnations, in whatever order.
+/// Fingerprint of a set of incarnations, independent of their order.
 pub(crate) fn fingerprint_of(mut members: Vec<Incarnation>) -> String {
     members.sort_by(|left, right| left.pod_uid.cmp(&right.pod_uid));
     membership::fingerprint(&members)
 }
 
-/// Fingerprint of workers in their order.
+/// Fingerprint of workers that depends on their order.
 #[must_use]
 pub fn order(workers: &[&Pod]) -> String {
     let members: Vec<Incarnation> = workers.iter().map(|pod| pod.incarnation()).collect();

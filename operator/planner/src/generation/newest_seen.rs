@@ -1,13 +1,15 @@
-//! Generations that somebody follows. After the API server was restored from an older state they may be newer than what the
-//! job's status knows.
+//! The newest generation that any pod follows. After a restore of the API server from an older
+//! state it may be newer than the generation in the job's status.
 
 use crate::observed::Observed;
 
-/// Generations that may have been raised after the state that an API server was restored from.
+/// Most generations that may have been raised since the state from which the
+/// API server was restored.
 const MOST_LOST: u64 = 100_000;
 
-/// The newest generation that a pod's document, a progress or a termination message names. A number that no restored state
-/// explains is not believed: workers could use up all numbers with it.
+/// The newest generation that a membership, a progress report or a termination message
+/// names. Larger numbers than a restore can explain are ignored: otherwise a worker could
+/// use up all numbers.
 pub(crate) fn newest(observed: &Observed, generation: u64) -> u64 {
     let pods = observed.pods.iter().filter(|pod| pod.ours);
     let documents = pods
@@ -18,8 +20,8 @@ pub(crate) fn newest(observed: &Observed, generation: u64) -> u64 {
         Some(message.generation)
     });
     let progress = observed.progress.as_ref();
-    let told = progress.map(|sample| sample.progress.generation);
-    let all = documents.chain(ends).chain(told);
+    let reported = progress.map(|sample| sample.progress.generation);
+    let all = documents.chain(ends).chain(reported);
     let explained = all.filter(|number| *number <= generation.saturating_add(MOST_LOST));
     explained.fold(generation, u64::max)
 }

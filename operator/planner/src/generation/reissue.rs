@@ -1,5 +1,6 @@
-//! Membership documents that may not have arrived. The kubelet sometimes misses a change of an annotation: see
-//! docs/decisions/011-membership-documents.md. Any change of the pod makes it look again, so the document is written once more.
+//! Reissues memberships that may not have arrived. The kubelet sometimes misses a change of an
+//! annotation: see docs/decisions/011-membership-documents.md. Any change of the pod makes the
+//! kubelet read it again, so the operator writes the membership again.
 
 use std::time::Duration;
 
@@ -11,17 +12,17 @@ use crate::generation::stranded;
 use crate::plan::Action;
 use crate::status::time_left;
 
-/// A generation usually forms within a second, and the next question for progress, which tells so, comes 3 s later. Twice as
-/// long before each further repetition.
+/// A generation usually forms within 1 s, and the next poll of the progress, which shows that,
+/// comes 3 s later. The time doubles before each further reissue.
 const FIRST: Duration = Duration::from_secs(5);
-/// More for each member: many ranks connect one after the other.
+/// Additional time per member, since ranks connect one after the other.
 const FOR_EACH: Duration = Duration::from_millis(10);
-/// In time for members that are given up after 15 s.
+/// The first reissue comes before members are given up after 15 s.
 const LATEST_FIRST: Duration = Duration::from_secs(12);
-/// The kubelet has looked by then.
+/// By then the kubelet has synchronized the pod by itself.
 const OVER: SignedDuration = SignedDuration::from_secs(90);
 
-/// Writes the documents of members again that may not have heard of the newest generation.
+/// Reissues the memberships of members that may not have received the newest generation.
 pub(crate) fn late(draft: &mut Draft<'_>) {
     let formed = draft.observed.formed;
     if formed.is_some_and(|formed| formed >= draft.members.generation) {
@@ -38,7 +39,7 @@ pub(crate) fn late(draft: &mut Draft<'_>) {
     let first = FIRST.saturating_add(FOR_EACH.saturating_mul(num_members));
     let first = first.min(LATEST_FIRST);
     for pod in members {
-        // Where nothing is told, only a member that is not Ready is known to be late.
+        // Without a report of progress, only a member that is not Ready is known to be late.
         if pod.unreachable || (pod.ready && formed.is_none()) {
             continue;
         }

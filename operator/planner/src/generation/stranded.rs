@@ -1,6 +1,7 @@
-//! A generation that is broken although all its members live: a connection was cut, or one of them was
-//! silent for longer than the others wait. Its members say so by not being Ready, and need the next one. A process
-//! that died in place breaks it, too: then the agent of its worker tells so.
+//! A generation that is broken although all its members live: a connection was cut, or a member was
+//! silent for longer than the timeout of the others. Its members show that by not being Ready, and
+//! need the next generation. A process that died in place breaks it, too, and the agent of its
+//! worker reports that.
 
 use std::time::Duration;
 
@@ -15,32 +16,35 @@ use crate::observed::Pod;
 use crate::status::progress;
 use crate::status::{time, time_left};
 
-/// How long a member may take to hear of its generation, and to be Ready again.
+/// Time for a member to receive its generation and to be Ready again.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The same for a worker of several processes whose agent tells nothing: one of them may have been started anew and
-/// still load its data, while the others wait at the store for up to two minutes.
-const PATIENCE_UNTOLD: Duration = Duration::from_secs(120);
-/// The same for a member of a generation that has formed, as its rank 0 says: what is known of the member is older than that,
-/// as after an outage of the API server, or it has lost its peers at once.
+/// The same for a worker of several processes whose agent reports nothing: one process may
+/// have been restarted and may still load its data, while the others wait at the store for
+/// up to two minutes.
+const PATIENCE_UNREPORTED: Duration = Duration::from_secs(120);
+/// The same for a member of a generation whose rank 0 reports that it has formed. Either the
+/// operator's view of the member is older than that, as after an outage of the API server, or the
+/// member lost its peers at once.
 const PATIENCE_FORMED: Duration = Duration::from_secs(120);
-/// How long a member must not have been Ready: the kubelet may tell of the death that explains it a moment later.
+/// How long a member must have been unready: the kubelet may report the death that explains
+/// it a moment later.
 const BELIEF: Duration = Duration::from_secs(2);
-/// A member that stops being Ready so soon after may be late with the news of the generation before, or its node's clock is
-/// ahead by as much as clocks of one cluster may differ.
+/// A member that becomes unready within this time after the issue may show the end of the previous
+/// generation late, or its node's clock is ahead by as much as clocks of one cluster may differ.
 const LATE_NEWS: SignedDuration = SignedDuration::from_secs(30);
-/// Most members that are named as those that did not answer.
+/// Most members that the message names as suspects.
 const MAX_SUSPECTS: usize = 3;
 
-/// A member of the newest generation that has lost it, if there is one.
+/// The first member of the newest generation that has lost it, if there is one.
 pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     let now = draft.now;
     let members = draft.members.that_live();
-    // A member is gone: that explains why others are not Ready.
+    // A missing member explains why the others are not Ready.
     if fingerprint(&members) != draft.members.raised_for {
         return None;
     }
-    // Members that save the results let newcomers wait, which are not Ready then. That is a failure only if no member
-    // is Ready.
+    // While members save the results, new members wait and are not Ready. That is a failure only if
+    // no member is Ready.
     if progress::is_complete(draft) && members.iter().any(|pod| pod.ready) {
         return None;
     }
@@ -61,24 +65,25 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
             found = found.or(Some(pod));
             continue;
         }
-        // A world of one has no peers that it could lose.
+        // A process group of one rank has no peers to lose.
         if is_alone {
             continue;
         }
-        let is_untold = draft.job.procs_per_worker > 1 && pod.processes.is_none();
-        // By the node's clock; what lies ahead says nothing.
+        let is_unreported = draft.job.procs_per_worker > 1 && pod.processes.is_none();
+        // The time is from the node's clock; a time in the future says nothing.
         let since = pod.ready_at.filter(|at| *at <= now);
         let span = if has_formed && since.is_none_or(|at| at < issued_at) {
             PATIENCE_FORMED
-        } else if is_untold {
-            PATIENCE_UNTOLD
+        } else if is_unreported {
+            PATIENCE_UNREPORTED
         } else {
             PATIENCE
         };
         let since_then = since.is_some_and(|at| at.duration_since(issued_at) > LATE_NEWS);
-        // It may not have heard of its generation, or be forming it. Nobody has told this operator before it looked after jobs.
-        let told_at = issued_at.max(draft.observed.watched_since.unwrap_or(issued_at));
-        let patience = time_left(told_at, span, now).filter(|_| !since_then);
+        // The member may not have received its generation yet, or may be forming it. An operator
+        // has no reports from before it started to watch jobs.
+        let may_know_since = issued_at.max(draft.observed.watched_since.unwrap_or(issued_at));
+        let patience = time_left(may_know_since, span, now).filter(|_| !since_then);
         let belief = since.and_then(|at| time_left(at, BELIEF, now));
         match patience.max(belief) {
             Some(left) => draft.requeue(left),
@@ -88,20 +93,20 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
     found
 }
 
-/// When the last member was told of its generation: nobody can form it before. With thousands of workers that is long
-/// after the first.
+/// When the last member got its membership: the generation cannot form before. With thousands of
+/// workers that is long after the first.
 pub(super) fn last_issued(members: &[&Pod]) -> Option<Timestamp> {
     let documents = members.iter().filter_map(|pod| pod.membership.as_ref());
     let times = documents.filter_map(|document| document.issued_at.parse().ok());
     times.max()
 }
 
-/// Whether a failure is one of this kind.
-pub(crate) fn is_told(failure: &LastFailure) -> bool {
+/// Whether a failure is a loss of peers that this module reported.
+pub(crate) fn is_peers_lost(failure: &LastFailure) -> bool {
     failure.exit_code.is_none() && failure.reason == failures::PEERS_LOST
 }
 
-/// What is told of it.
+/// Builds the `lastFailure` for a member that lost its peers.
 pub(crate) fn describe(draft: &Draft<'_>, pod: &Pod) -> LastFailure {
     let generation = draft.members.generation;
     let suspects = suspects(draft).map_or_else(String::new, |names| format!(", probably {names}"));
@@ -120,8 +125,8 @@ pub(crate) fn describe(draft: &Draft<'_>, pod: &Pod) -> LastFailure {
     }
 }
 
-/// The members that the others have probably waited for: those that are still Ready. `None` if there are many: then the others
-/// may only have noticed the loss sooner.
+/// The members that the others have probably waited for: those that are still Ready. `None` if
+/// there are many: then the others may only have noticed the loss sooner.
 fn suspects(draft: &Draft<'_>) -> Option<String> {
     let members = draft.members.that_live();
     let (ready, lost): (Vec<&Pod>, Vec<&Pod>) = members
@@ -136,7 +141,7 @@ fn suspects(draft: &Draft<'_>) -> Option<String> {
     })
 }
 
-/// A member by its name and its ranks.
+/// Formats a member with its name and its ranks.
 fn named(pod: &Pod) -> String {
     let ranks = pod.membership.as_ref().map(|place| {
         let (first, num) = (place.rank(0), place.procs_per_worker);

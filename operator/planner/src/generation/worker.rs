@@ -1,31 +1,32 @@
-//! What one pod tells of its worker: whether it lives, trains, prepares or has ended.
+//! The state of one worker, from its pod: alive, training, preparing or ended.
 
 use roundhouse_contract::Action as MembershipAction;
 
 use crate::observed::{Pod, PodPhase, Termination};
 
-/// Whether it lives and has been in a generation: it may hold the state.
+/// Whether the worker is alive and has been in a generation, so it may hold the state.
 #[must_use]
 pub fn is_survivor(pod: &Pod) -> bool {
     is_alive(pod) && is_member_of_any(pod)
 }
 
-/// Whether the container that runs in it was given a place in a generation.
+/// Whether the running container has had a place in a generation.
 #[must_use]
 pub fn is_member_of_any(pod: &Pod) -> bool {
     let document = pod.membership.as_ref();
     document.is_some_and(|it| it.action == MembershipAction::Join) && is_same_incarnation(pod)
 }
 
-/// Whether a process that died in place is not prepared again. Its siblings hold the state and wait; a generation
-/// with this worker would have to wait, too.
+/// Whether a restarted process is not prepared yet. Its siblings hold the state and wait. A
+/// generation with this worker would have to wait, too.
 #[must_use]
 pub fn is_preparing(pod: &Pod) -> bool {
     let processes = pod.processes.as_ref().filter(|_| !pod.ready);
     processes.is_some_and(|processes| processes.are_preparing)
 }
 
-/// How a process ended in the generation of the pod's document although its container lives on.
+/// How a process ended in the generation of the pod's membership although its
+/// container is still alive.
 #[must_use]
 pub fn end_in_place(pod: &Pod) -> Option<&Termination> {
     let document = pod.membership.as_ref()?;
@@ -34,20 +35,20 @@ pub fn end_in_place(pod: &Pod) -> Option<&Termination> {
     (words.generation == document.generation && is_alive(pod)).then_some(end)
 }
 
-/// Whether its containers may still run, as far as anybody can tell.
+/// Whether the containers of a pod may still run.
 #[must_use]
 pub fn may_hold_resources(pod: &Pod) -> bool {
     let runs = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
     pod.ours && runs && !(pod.deleting && pod.unreachable)
 }
 
-/// Ready to be given a place.
+/// Whether the worker is ready to get a place in a generation.
 #[must_use]
 pub fn is_available(pod: &Pod) -> bool {
     pod.ready && pod.ip.is_some() && pod.phase == PodPhase::Running
 }
 
-/// Whether the document a pod holds was written for the container that runs in it now.
+/// Whether a pod's membership was written for the container that runs in it now.
 #[must_use]
 pub fn is_same_incarnation(pod: &Pod) -> bool {
     pod.membership
@@ -55,7 +56,7 @@ pub fn is_same_incarnation(pod: &Pod) -> bool {
         .is_some_and(|m| m.incarnation == pod.incarnation())
 }
 
-/// How the container that the pod's document was written for ended, if it has.
+/// How the container that the pod's membership was written for ended, if it has.
 #[must_use]
 pub fn end_of_member(pod: &Pod) -> Option<&Termination> {
     let restarts = pod.membership.as_ref()?.incarnation.restarts;
@@ -65,7 +66,7 @@ pub fn end_of_member(pod: &Pod) -> Option<&Termination> {
         .filter(|end| end.restarts == restarts)
 }
 
-/// Whether a member completed. A worker that was told to leave has not, whatever its exit code is.
+/// Whether a member completed. A worker that was asked to leave has not, whatever its exit code is.
 #[must_use]
 pub fn has_succeeded(pod: &Pod) -> bool {
     let document = pod.membership.as_ref();
@@ -73,7 +74,7 @@ pub fn has_succeeded(pod: &Pod) -> bool {
     joined && is_same_incarnation(pod) && end_of_member(pod).is_some_and(|end| end.exit_code == 0)
 }
 
-/// Whether a member lives and is what it was when it was given its place.
+/// Whether a member is alive and has not restarted since it got its place.
 #[must_use]
 pub fn is_alive(pod: &Pod) -> bool {
     is_same_incarnation(pod) && pod.phase == PodPhase::Running && end_of_member(pod).is_none()

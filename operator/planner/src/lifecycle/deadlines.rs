@@ -1,5 +1,6 @@
-//! The job's deadlines: to be active, and to start. Both end the job for good, so they are decided only on what the API
-//! server has confirmed: a cache may be old after an outage, and time passes meanwhile.
+//! The deadlines of a job: its active time and its time to start. Both fail the job permanently, so
+//! they are applied only to a state that the API server has confirmed: a cache may be stale after
+//! an outage while time passes.
 
 use std::time::Duration;
 
@@ -10,12 +11,13 @@ use crate::lifecycle::suspend;
 use crate::plan::PlanReason;
 use crate::status::waiting;
 
-/// When to look again if the API server did not confirm what was observed.
+/// Requeue interval while the API server has not confirmed the observed state.
 const CONFIRM_AGAIN: Duration = Duration::from_secs(5);
-/// The same while clocks differ: somebody has to set one.
+/// Requeue interval while the clocks differ: a person has to set one of them.
 const CLOCK_AGAIN: Duration = Duration::from_mins(5);
 
-/// Whether the API server has confirmed what was observed, and its clock is that by which time is over; else looks again.
+/// Whether the API server has confirmed the observed state and its clock agrees with the
+/// operator's. Otherwise requeues the job.
 pub(crate) fn is_confirmed(draft: &mut Draft<'_>) -> bool {
     if draft.observed.fresh && !draft.observed.clock_off {
         return true;
@@ -29,7 +31,7 @@ pub(crate) fn is_confirmed(draft: &mut Draft<'_>) -> bool {
     false
 }
 
-/// Gives up the job that has passed one of them; else looks again at the next.
+/// Fails a job that has passed a deadline; otherwise requeues it for the next one.
 pub(crate) fn too_late(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let (reason, message) = active_too_long(draft).or_else(|| started_too_late(draft))?;
     if !is_confirmed(draft) {
@@ -50,10 +52,11 @@ fn active_too_long(draft: &mut Draft<'_>) -> Option<(ConditionReason, String)> {
     Some((ConditionReason::DeadlineExceeded, message))
 }
 
-/// A job with enough workers for a generation is about to train, however late they came.
+/// Checks the start deadline. A job with enough workers for a generation is about to train, even
+/// if they came late.
 fn started_too_late(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     let deadline = draft.job.start_deadline?;
-    // A job that was never accepted has not begun to wait.
+    // A job that was never accepted has not started to wait.
     let has_begun = draft.status.start_time.is_some();
     let may_start = draft.is_starting() && !draft.is_queued();
     let is_over = has_begun && may_start && waiting::start_left(draft).is_none();
@@ -69,7 +72,7 @@ fn started_too_late(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     Some((ConditionReason::StartDeadlineExceeded, message))
 }
 
-/// Why the workers cannot be made, if that is what the status says.
+/// Why the operator cannot create the workers, if the status says so.
 fn refused(draft: &Draft<'_>) -> Option<String> {
     let running = draft.observed.status.condition(ConditionType::Running)?;
     let reasons = [
@@ -77,6 +80,6 @@ fn refused(draft: &Draft<'_>) -> Option<String> {
         ConditionReason::NameTaken,
         ConditionReason::GangSchedulerMissing,
     ];
-    let is_told = reasons.iter().any(|it| running.reason == it.as_str());
-    is_told.then(|| running.message.clone())
+    let is_blocked = reasons.iter().any(|it| running.reason == it.as_str());
+    is_blocked.then(|| running.message.clone())
 }

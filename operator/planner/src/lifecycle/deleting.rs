@@ -1,12 +1,12 @@
-//! A job that is deleted and still there: a finalizer holds it, or Kubernetes deletes its pods first. The operator creates and
-//! deletes nothing more, and forms no generation.
+//! A deleted job that still exists: a finalizer holds it, or Kubernetes deletes its pods first. The
+//! operator creates and deletes no more objects, and forms no generation.
 
 use roundhouse_api::{ConditionReason, ConditionType, finalizers_of_others};
 
 use crate::draft::Draft;
 use crate::plan::PlanReason;
 
-/// Reports what holds the job, and does nothing else.
+/// Reports in the status what holds the job, and does nothing else.
 pub(crate) fn explain(draft: &mut Draft<'_>) -> PlanReason {
     draft.status = draft.observed.status.clone();
     if !draft.status.is_terminal() {

@@ -1,4 +1,4 @@
-//! The end of a job, for good, and what is cleaned up after it.
+//! The end of a job, and the removal of its pods.
 
 use std::time::Duration;
 
@@ -19,15 +19,17 @@ use crate::status::{counted, time_left};
 use crate::workers::delete::delete;
 use crate::workers::{group, kueue};
 
-/// How long members may take to end after the first of them.
+/// How long members may take to end after the first one has completed.
 const ENDING: Duration = Duration::from_secs(30);
 
-/// After the end: cleaning up, again and again until it is done, and nothing else.
+/// Cleans up after an ended job in each reconcile until nothing is left. Does
+/// nothing for other jobs.
 pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if !draft.status.is_terminal() {
         return None;
     }
-    // The status of a job that has ended is history. That a later edit was seen is not: tools would wait for it for ever.
+    // The status of an ended job does not change. Only `observedGeneration` follows a later edit:
+    // otherwise tools would wait for it indefinitely.
     draft.status = TrainingJobStatus {
         observed_generation: Some(draft.job.generation),
         ..draft.observed.status.clone()
@@ -40,7 +42,7 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
         .iter()
         .filter(|pod| pod.ours && !pod.deleting)
     {
-        // A pod whose container has completed is about to be Succeeded: it stays, with its log.
+        // A pod whose container has completed will soon be Succeeded: it stays with its log.
         let completed = pod
             .container
             .termination
@@ -51,8 +53,8 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
         let goes = match draft.job.clean_pod_policy {
             CleanPodPolicy::All => true,
             CleanPodPolicy::Running => runs,
-            // A container of a failed job would be restarted for ever, and a worker that waits for a node
-            // or for peers would wait for ever: both would keep a GPU.
+            // The kubelet would restart a container of a failed job indefinitely, and a worker that
+            // waits for a node or for peers would wait indefinitely. Both would keep a GPU.
             CleanPodPolicy::None => runs && (failed || !completed),
         };
         if goes {
@@ -68,8 +70,8 @@ pub(crate) fn after_the_end(draft: &mut Draft<'_>) -> Option<PlanReason> {
     })
 }
 
-/// Success, once the members have ended, and the first of them by completing; or, if that is wanted, once rank 0 has
-/// completed.
+/// Succeeds the job once a member has completed and the others have ended; or, with the success
+/// policy `RankZero`, once rank 0 has completed.
 pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let members = newest_members(draft).into_iter();
     let ends = members.filter(|pod| has_succeeded(pod)).map(|pod| {
@@ -77,11 +79,11 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
             .termination
             .as_ref()
             .and_then(|end| end.finished_at)
-            // By the node's clock, which may be ahead.
+            // The time is from the node's clock, which may be ahead.
             .map(|at| at.min(draft.now))
     });
     let first = ends.min();
-    // Those that the status knows of count, although their pods are gone.
+    // Completions in the status count even if the pods are gone.
     if first.is_none() && draft.members.completed.is_empty() {
         return None;
     }
@@ -95,7 +97,7 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
             if !draft.members.are_whole() {
                 return None;
             }
-            // One that never ends is ended by a suspension or by the job's deadline.
+            // A suspension or the job's deadline ends a member that never ends by itself.
             match has_running_member(draft) {
                 true if draft.job.suspend => return None,
                 true => return deadlines::too_late(draft).or_else(|| Some(finishing(draft))),
@@ -110,7 +112,7 @@ pub(crate) fn success(draft: &mut Draft<'_>) -> Option<PlanReason> {
     Some(succeed(draft, &counted(workers, "worker")))
 }
 
-/// Some members have completed, and the others are about to.
+/// Reports that some members have completed and the others are about to.
 fn finishing(draft: &mut Draft<'_>) -> PlanReason {
     let done = draft.members.all_completed().len();
     let nodes = draft.status.membership.as_ref().map_or(0, |m| m.nodes);
@@ -130,8 +132,8 @@ fn rank_zero_has_completed(draft: &Draft<'_>) -> bool {
     members.any(|pod| rank(pod) == Some(0) && has_succeeded(pod))
 }
 
-/// Pods of the newest generation of this run that anybody was told of. A pod of an older one that has completed, and that a finalizer
-/// holds, says nothing of those that train now.
+/// Pods of the newest generation of this run of which any pod has a membership. A completed pod of
+/// an older generation, held by a finalizer, says nothing about the members that train now.
 fn newest_members<'a>(draft: &Draft<'a>) -> Vec<&'a Pod> {
     let of_runs_before = draft.status.resumed_after_generation.unwrap_or(0);
     let generation = |pod: &Pod| pod.membership.as_ref().map(|place| place.generation);
@@ -164,8 +166,9 @@ fn succeed(draft: &mut Draft<'_>, who: &str) -> PlanReason {
     PlanReason::Succeeded
 }
 
-/// Whether an earlier job of this name had done all steps: this job continued from that job's last checkpoint. A process that
-/// commits a step reports a loss, so there was none. In later generations a process that is gone may have committed a step.
+/// Whether an earlier job of this name had done all steps, so that this job continued from that
+/// job's last checkpoint and did none. A process that commits a step reports a loss, so there was
+/// no step. In later generations a process that is gone may have committed a step.
 fn has_made_no_step(draft: &Draft<'_>) -> bool {
     let generation = draft.status.membership.as_ref().map(|m| m.generation);
     let progress = draft.status.progress.as_ref().map(|shown| &shown.progress);
@@ -173,23 +176,24 @@ fn has_made_no_step(draft: &Draft<'_>) -> bool {
         let is_done = progress.total_steps > 0 && progress.step >= progress.total_steps;
         is_done && progress.loss.is_none() && progress.samples_per_second <= 0.0
     };
-    // A script that reports by a file need not write a loss.
+    // A script that reports its progress in a file need not write a loss.
     draft.job.program.mode() != Mode::Restart
         && generation == Some(1)
         && progress.is_some_and(is_silent)
 }
 
-/// A member of the built-in trainer completes only when all have committed the last step and the results
-/// are written, so a worker that dies after that takes nothing away. The others are given time to end by themselves.
-/// (A process of a script ends when it likes, also of one that has joined: what it does after its last step is its own.
-/// There, all members must complete.)
+/// Whether members of the built-in trainer are about to end. A member completes only when
+/// all have committed the last step and the results are written, so a worker that dies after
+/// that loses nothing. The others get time to end by themselves. (A process of a script ends
+/// when it likes, even if it has joined, and its work after the last step is its own. There,
+/// all members must complete.)
 fn trainer_is_ending(draft: &mut Draft<'_>, first: Option<Timestamp>) -> bool {
     if !has_running_member(draft) {
         return false;
     }
     let left = first.and_then(|first| time_left(first, ENDING, draft.now));
     let Some(left) = left else {
-        // The caches may be as old as that: all may have ended long ago.
+        // The caches may be stale: all members may have ended long ago.
         return !deadlines::is_confirmed(draft);
     };
     draft.requeue(left);

@@ -1,4 +1,5 @@
-//! Jobs whose workers follow a newer operator: their membership documents have a protocol that this version does not know.
+//! Jobs whose workers follow a newer operator: their memberships have a protocol that this version
+//! does not know.
 
 use roundhouse_api::{ConditionReason, ConditionType, TrainingJobStatus};
 use roundhouse_contract::membership::PROTOCOL;
@@ -9,30 +10,33 @@ use crate::plan::PlanReason;
 use crate::rejection::{Rejection, RejectionReason};
 use crate::status::not_accepted::reject;
 
-/// Leaves such a job as it is, after a rollback of the operator. This version cannot read the members' documents. It would
-/// treat members that train as new workers, and form a second world. Every version can suspend a job; after a resume the
-/// workers get documents of this version.
+/// Leaves such a job as it is, after a rollback of the operator. This version cannot read the
+/// memberships. It would treat training members as new workers and form a second process group.
+/// Every version can suspend a job; after a resume the workers get memberships of this version.
 pub(crate) fn leave_alone(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if draft.job.suspend {
         return None;
     }
     let pods = draft.observed.pods.iter();
-    let told = pods.filter(|pod| pod.ours && !pod.deleting && pod.newer_protocol.is_some());
-    let protocol = told.clone().filter_map(|pod| pod.newer_protocol).max()?;
-    let (num_told, num_running) = (told.clone().count(), told.filter(|pod| runs(pod)).count());
-    // The same words for as long as it lasts, whichever pods are lost meanwhile.
+    let issued = pods.filter(|pod| pod.ours && !pod.deleting && pod.newer_protocol.is_some());
+    let protocol = issued.clone().filter_map(|pod| pod.newer_protocol).max()?;
+    let (num_issued, num_running) = (
+        issued.clone().count(),
+        issued.filter(|pod| runs(pod)).count(),
+    );
+    // The message does not depend on the number of pods, so it does not change while pods are lost.
     let message = format!(
-        "a newer operator told the workers their places in protocol {protocol}, and this operator knows protocol {PROTOCOL}: it does \
-         nothing for the job until the newer operator runs again, or the job is suspended and resumed"
+        "a newer operator wrote the workers' memberships in protocol {protocol}, and this operator knows \
+         protocol {PROTOCOL}: it does nothing for the job until the newer operator runs again, or the job is suspended and resumed"
     );
     draft.status = TrainingJobStatus {
         observed_generation: Some(draft.job.generation),
         ..draft.observed.status.clone()
     };
-    if num_running == num_told && draft.status.is_true(ConditionType::Running) {
-        trains_on(draft, &message);
+    if num_running == num_issued && draft.status.is_true(ConditionType::Running) {
+        keep_running(draft, &message);
     } else {
-        let message = format!("{num_running} of {num_told} workers run; {message}");
+        let message = format!("{num_running} of {num_issued} workers run; {message}");
         draft.running(false, ConditionReason::NewerProtocol, message);
     }
     let reason = RejectionReason::NewerProtocol;
@@ -40,14 +44,14 @@ pub(crate) fn leave_alone(draft: &mut Draft<'_>) -> Option<PlanReason> {
     Some(PlanReason::NotAccepted)
 }
 
-/// Whether a worker's container runs, as far as Kubernetes tells without its document.
+/// Whether a worker's container runs, judged without its membership.
 fn runs(pod: &Pod) -> bool {
     let end = pod.container.termination.as_ref();
     let has_ended = end.is_some_and(|end| end.restarts == pod.container.restarts);
     pod.phase == PodPhase::Running && !pod.unreachable && !has_ended
 }
 
-fn trains_on(draft: &mut Draft<'_>, message: &str) {
+fn keep_running(draft: &mut Draft<'_>, message: &str) {
     let Some(running) = draft.status.condition(ConditionType::Running) else {
         return;
     };

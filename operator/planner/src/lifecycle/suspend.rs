@@ -1,4 +1,4 @@
-//! Suspension and resumption. While a job is suspended it has no pods and its clocks stand still; Service
+//! Suspension and resumption. A suspended job has no pods and its deadlines do not run. Its Service
 //! and NetworkPolicy stay: they cost nothing, and hold the job's name.
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::status::{counted, set_condition};
 use crate::workers::delete::delete;
 use crate::workers::group;
 
-/// `spec.suspend`: every pod is asked to leave. How these pods end is no failure.
+/// Suspends a job with `spec.suspend`: deletes all its pods. How these pods end is not a failure.
 pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if !draft.job.suspend {
         return None;
@@ -37,21 +37,21 @@ pub(crate) fn pause(draft: &mut Draft<'_>) -> Option<PlanReason> {
     draft.running(false, ConditionReason::Suspended, message.clone());
     suspended(draft, true, ConditionReason::Suspended, message.clone());
     if is_news {
-        let told = event(EventReason::Suspended, message);
-        draft.events.push(told);
+        draft.events.push(event(EventReason::Suspended, message));
     }
     Some(PlanReason::Suspended)
 }
 
-/// Told when it begins, and once more when all have left: only then is it known what was saved.
+/// Whether to publish an event: when the suspension starts, and once more when all workers have
+/// left. Only then is the last checkpoint known.
 fn is_news(draft: &Draft<'_>, leaving: usize, message: &str) -> bool {
     let suspended = draft.status.condition(ConditionType::Suspended);
     let before = suspended.filter(|condition| condition.status == "True");
     before.is_none_or(|before| leaving == 0 && before.message != message)
 }
 
-/// A suspended job that is wanted again. A worker that has not left may still write the checkpoint from which the job
-/// continues, so the job waits for it until its grace period is over.
+/// Resumes a suspended job. A worker that has not left may still write the checkpoint from which
+/// the job continues, so the job waits until the worker's grace period is over.
 pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
     if !draft.status.is_true(ConditionType::Suspended) {
         return None;
@@ -59,8 +59,8 @@ pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
     let leaving = await_leavers(draft);
     if leaving > 0 {
         let message = match leaving {
-            1 => "waits for 1 worker that still leaves".to_owned(),
-            number => format!("waits for {number} workers that still leave"),
+            1 => "waiting for 1 terminating worker".to_owned(),
+            number => format!("waiting for {number} terminating workers"),
         };
         draft.running(false, ConditionReason::Resuming, message.clone());
         suspended(draft, true, ConditionReason::Resuming, message);
@@ -69,7 +69,7 @@ pub(crate) fn resume(draft: &mut Draft<'_>) -> Option<PlanReason> {
     draft.status.resumed_after_generation = Some(draft.members.generation);
     draft.status.incidents.since_progress = 0;
     if let Some(membership) = &mut draft.status.membership {
-        // All of them are needed again.
+        // All members are needed again.
         membership.completed.clear();
     }
     let is_new = starts_over(draft);
@@ -92,18 +92,18 @@ fn resumption(draft: &Draft<'_>) -> String {
     }
 }
 
-/// Committed steps that the newest checkpoint holds, as far as was told.
+/// Committed steps that the newest checkpoint holds, if it was reported.
 fn known_step(draft: &Draft<'_>) -> Option<u64> {
     let checkpoint = draft.status.checkpoint.as_ref();
     checkpoint.and_then(|checkpoint| checkpoint.step)
 }
 
-/// Whether nothing is left of the built-in trainer's state; a script may keep checkpoints of its own.
+/// Whether nothing is left of the built-in trainer's state. A script may keep its own checkpoints.
 fn starts_over(draft: &Draft<'_>) -> bool {
     draft.job.checkpoint.is_none() && draft.job.program.mode() == Mode::InProcess
 }
 
-/// Time that the job has been active: the time before the last suspension, and since it was resumed.
+/// Time that the job has been active: before the last suspension and since the resumption.
 pub(crate) fn active(draft: &Draft<'_>) -> Duration {
     let before = Duration::from_secs(draft.status.active_seconds);
     let Some(start) = draft
@@ -118,7 +118,8 @@ pub(crate) fn active(draft: &Draft<'_>) -> Duration {
     before + since.unsigned_abs()
 }
 
-/// How many pods on their way out may still run. Nobody tells when the time of one that never goes is over.
+/// Number of terminating pods that may still run. No event reports the end of a grace period, so
+/// the job is requeued.
 fn await_leavers(draft: &mut Draft<'_>) -> usize {
     let pods = draft.observed.pods.iter();
     let left = pods.filter_map(|pod| still_leaves(pod, draft.now));
@@ -129,7 +130,7 @@ fn await_leavers(draft: &mut Draft<'_>) -> usize {
     left.len()
 }
 
-/// How long a pod that is on its way out may still run. One on a node that does not answer is not waited for.
+/// How long a terminating pod may still run. `None` if it has ended, or its node does not answer.
 pub(crate) fn still_leaves(pod: &Pod, now: Timestamp) -> Option<Duration> {
     let left = pod.gone_by?.duration_since(now);
     let leaves = pod.deleting && may_hold_resources(pod) && left.is_positive();
@@ -169,8 +170,8 @@ fn sentence(draft: &Draft<'_>, leaving: usize) -> String {
     format!("{} still {leaves}; {state}", counted(leaving, "worker"))
 }
 
-/// Steps that were committed after the newest checkpoint that is known. A pod that is removed before its last words are
-/// read may have saved them.
+/// Describes steps that were committed after the newest known checkpoint. A pod that is removed
+/// before its termination message is read may have saved them.
 fn unsaved(draft: &Draft<'_>) -> String {
     let known = known_step(draft).unwrap_or_default();
     let progress = draft.status.progress.as_ref();

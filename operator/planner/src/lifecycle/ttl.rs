@@ -1,6 +1,7 @@
-//! `ttlSecondsAfterFinished`: the TrainingJob itself is deleted some time after its end, and Kubernetes deletes what it owns.
-//! That cannot be taken back, so it is decided only on what the API server has confirmed: a clock that jumped ahead or an
-//! edit that the cache has not seen must not cost anybody a job.
+//! `ttlSecondsAfterFinished`: the operator deletes the TrainingJob some time after its end, and
+//! Kubernetes deletes what it owns. A deletion cannot be undone, so it needs a state that the API
+//! server has confirmed: a clock that jumped ahead, or an edit that the cache does not show yet,
+//! must not delete a job.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use crate::lifecycle::deadlines::is_confirmed;
 use crate::plan::Action;
 use crate::status::time_left;
 
-/// How long to sleep at most: the clock may be set meanwhile.
+/// Longest requeue interval, since the clock may be set meanwhile.
 const LONGEST_SLEEP: Duration = Duration::from_hours(24);
 
-/// Deletes a job whose time after the end is over; else looks again when it is.
+/// Deletes a job whose time to live is over; otherwise requeues it for that time.
 pub(crate) fn expire(draft: &mut Draft<'_>) {
     let ended = draft.status.completion_time.as_ref();
     let Some((ended, ttl)) = ended.zip(draft.job.ttl_after_finished) else {

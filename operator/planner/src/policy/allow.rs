@@ -1,13 +1,12 @@
-//! What the administrator allows.
+//! What an administrator allows pods to use.
 
 use serde::Deserialize;
 
-/// What pods may have beyond the job. A `*` at the end of an entry stands for anything.
+/// What pods may use beyond the job. A `*` at the end of an entry matches any text.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a file")]
 pub struct Allow {
-    /// Privileged containers.
     pub privileged: bool,
     /// Containers whose processes can gain rights that their parents lack.
     pub privilege_escalation: bool,
@@ -25,7 +24,7 @@ pub struct Allow {
     pub host_paths: Vec<String>,
     /// Ports of the node.
     pub host_ports: Vec<i32>,
-    /// Kinds of volumes beside `hostPath` and `secret`. With `csi`, volumes of all drivers.
+    /// Kinds of volumes other than `hostPath` and `secret`. With `csi`, volumes of all drivers.
     pub volume_types: Vec<String>,
     /// Drivers of `csi` volumes: some of them mount any directory of any server.
     pub csi_drivers: Vec<String>,
@@ -35,9 +34,8 @@ pub struct Allow {
     pub sysctls: Vec<String>,
     /// Hosts in probes and hooks, to which the kubelet connects from the node.
     pub probe_hosts: bool,
-    /// Priority classes. `*` is all of them but those that begin with `system-`.
+    /// Priority classes. `*` matches all that do not start with `system-`.
     pub priority_classes: Vec<String>,
-    /// Queues of Volcano.
     pub queues: Vec<String>,
     /// Container runtimes beside the cluster's default.
     pub runtime_classes: Vec<String>,
@@ -45,11 +43,10 @@ pub struct Allow {
     pub tolerations: Vec<String>,
 }
 
-/// Stands for anything.
 const ALL: &str = "*";
-/// Secrets that are meant for jobs by their name.
+/// Secrets that are meant for jobs, by their names.
 const SECRETS: &str = "roundhouse-*";
-/// Volumes that reach nothing but what the namespace has anyway.
+/// Volumes that give no access beyond the namespace.
 const VOLUME_TYPES: [&str; 7] = [
     "configMap",
     "downwardAPI",
@@ -85,7 +82,7 @@ impl Default for Allow {
     }
 }
 
-/// Whether an entry of a list allows this: the same, or what it begins with before a `*`.
+/// Whether an entry of the list matches: it is equal, or its part before `*` is a prefix.
 pub(super) fn allows(list: &[String], asked: &str) -> bool {
     list.iter().any(|entry| match entry.strip_suffix('*') {
         Some(beginning) => asked.starts_with(beginning),

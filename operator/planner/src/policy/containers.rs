@@ -1,4 +1,4 @@
-//! What a container asks for beyond the job.
+//! Finds what a container asks for beyond the job.
 
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, HTTPGetAction, LifecycleHandler, Probe, SELinuxOptions,
@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use super::allow::{Allow, allows};
 use super::finding::Finding;
 
-/// A profile that confines nothing.
+/// The seccomp and `AppArmor` profile without confinement.
 const UNCONFINED: &str = "Unconfined";
 /// Types of processes in containers that `SELinux` confines as it does all containers.
 const CONTAINER_TYPES: [&str; 5] = [
@@ -19,7 +19,7 @@ const CONTAINER_TYPES: [&str; 5] = [
     "container_engine_t",
 ];
 
-/// Everything that a container at this path asks for and may not have.
+/// Everything that the container at this path asks for and may not use.
 pub(super) fn findings(path: &str, container: &Container, allow: &Allow) -> Vec<Finding> {
     let mut all = secrets(path, container, allow);
     for (at, port) in container.ports.iter().flatten().enumerate() {
@@ -60,8 +60,9 @@ fn secrets(path: &str, container: &Container, allow: &Allow) -> Vec<Finding> {
         .collect()
 }
 
-/// Hosts to which the kubelet connects for a container. It is in the network of the node: it reaches the node's own services,
-/// those of other nodes and the metadata of the cloud, past every `NetworkPolicy`.
+/// Finds hosts to which the kubelet connects for a container. The kubelet is in the network of
+/// the node: it reaches the node's own services, those of other nodes and the metadata of the
+/// cloud, past every `NetworkPolicy`.
 fn hosts(path: &str, container: &Container, allow: &Allow) -> Vec<Finding> {
     if allow.probe_hosts {
         return Vec::new();
@@ -173,7 +174,8 @@ pub(super) fn user(
     all
 }
 
-/// Whether a pod or a container asks for the group of root: files of an image and of volumes are often open to it.
+/// Whether a pod or a container asks for the group of root: files of images and volumes are
+/// often accessible to it.
 pub(super) fn group(field: String, group: Option<i64>, allow: &Allow) -> Option<Finding> {
     let is_refused = group == Some(0) && !allow.root;
     is_refused.then(|| Finding::new(field, &0, "allow.root"))

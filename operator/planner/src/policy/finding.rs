@@ -1,9 +1,9 @@
-//! One thing that the policy does not allow.
+//! One request of a job that the policy does not allow.
 
-/// Where the pod's spec is in the job's.
+/// Path of the pod's spec in the job.
 pub(super) const POD: &str = "spec.workers.template.spec";
 
-/// Something that a job asks for and may not have.
+/// A field of a job with a value that the policy does not allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     /// Path of the field.
@@ -23,7 +23,7 @@ impl Finding {
         }
     }
 
-    /// What is asked for, and which value of the chart would allow it.
+    /// The message: the field, its value, and the chart value that would allow it.
     pub(super) fn words(&self) -> String {
         let Self { field, value, key } = self;
         format!("{field}: {value} is not allowed by policy.{key}")

@@ -1,4 +1,4 @@
-//! What a pod template asks for beyond the job.
+//! Finds what a pod template asks for beyond the job.
 
 use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, Toleration};
 
@@ -7,20 +7,20 @@ use super::finding::{Finding, POD, in_pod};
 use super::{containers, volumes};
 use crate::validate::ValidatedJob;
 
-/// The service account that every pod has.
+/// The service account of every pod by default.
 const DEFAULT_ACCOUNT: &str = "default";
 const SYSTEM: &str = "system-";
-/// Annotations by which Volcano takes the queue of a pod.
+/// Annotations from which Volcano reads the queue of a pod.
 const QUEUES: [&str; 2] = ["scheduling.volcano.sh/queue-name", "volcano.sh/queue-name"];
 /// Taints of nodes that run the control plane.
 const CONTROL_PLANE: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
 ];
-/// Annotations by which older clusters take a container out of `AppArmor`.
+/// Annotations that free a container from `AppArmor` in older clusters.
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// Everything that the pods of a job ask for and may not have.
+/// Everything that the pods of a job ask for and may not use.
 pub(super) fn findings(job: &ValidatedJob, allow: &Allow) -> Vec<Finding> {
     let template = &job.template;
     let metadata = template.metadata.iter();
@@ -96,14 +96,15 @@ fn classes(job: &ValidatedJob, pod: &PodSpec, allow: &Allow) -> Vec<Finding> {
     all
 }
 
-/// Whether an entry of the list allows a priority class. Those of the system have to be meant.
+/// Whether an entry of the list allows a priority class. `*` does not include the
+/// classes of the system.
 fn allows_class(list: &[String], class: &str) -> bool {
     let is_meant = |entry: &&String| !class.starts_with(SYSTEM) || entry.starts_with(SYSTEM);
     let meant: Vec<String> = list.iter().filter(is_meant).cloned().collect();
     allows(&meant, class)
 }
 
-/// Queues of Volcano that the job names, itself or by annotations of its pods.
+/// Finds refused Volcano queues that the job names in its spec or in annotations of its pods.
 fn queues(job: &ValidatedJob, allow: &Allow) -> Vec<Finding> {
     let of_job = job.scheduling.queue_name.as_ref();
     let of_job = of_job.map(|queue| ("spec.scheduling.queueName".to_owned(), queue));

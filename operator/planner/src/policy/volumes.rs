@@ -1,4 +1,4 @@
-//! What the volumes of a job reach beyond it.
+//! Finds what the volumes of a job reach beyond it.
 
 use k8s_openapi::api::core::v1::{CSIVolumeSource, PodSpec, Volume, VolumeProjection};
 use serde_json::Value;
@@ -7,19 +7,19 @@ use super::allow::{Allow, allows};
 use super::finding::{Finding, in_pod};
 use crate::validate::ValidatedJob;
 
-/// A kind of volumes that is allowed by its driver.
+/// The kind of volumes that can be allowed by driver.
 const CSI: &str = "csi";
-/// Stands for the namespace of the job.
+/// A placeholder for the namespace of the job.
 const NAMESPACE: &str = "{namespace}";
 
-/// The directory of the node in which the job keeps its checkpoints, if it may not have that.
+/// The directory of the node for the job's checkpoints, if it is not allowed.
 pub(super) fn of_checkpoint(job: &ValidatedJob, allow: &Allow) -> Option<Finding> {
     let path = &job.checkpoint.as_ref()?.volume.host_path.as_ref()?.path;
     let field = "spec.checkpoint.volume.hostPath.path".to_owned();
     directory(field, path, &job.identity.namespace, allow)
 }
 
-/// What the volumes of a pod reach and may not.
+/// Everything that the volumes of a pod reach and may not.
 pub(super) fn of_pod(pod: &PodSpec, namespace: &str, allow: &Allow) -> Vec<Finding> {
     let mut all = Vec::new();
     for (at, volume) in pod.volumes.iter().flatten().enumerate() {
@@ -87,14 +87,14 @@ fn of_projection(path: &str, source: &VolumeProjection, allow: &Allow) -> Vec<Fi
     all
 }
 
-/// Secrets that volumes of other kinds name: servers of files and blocks want a password.
+/// Secrets that volumes of other kinds name: file and block servers need a password.
 fn secrets_of_other_kinds(path: &str, volume: &Volume, allow: &Allow) -> Vec<Finding> {
     let Ok(Value::Object(kinds)) = serde_json::to_value(volume) else {
         return Vec::new();
     };
     let mut all = Vec::new();
     for (kind, source) in kinds {
-        // What has a field of its own above.
+        // The functions above check these fields.
         if matches!(&*kind, "name" | "secret" | "csi" | "projected") {
             continue;
         }
@@ -112,7 +112,8 @@ fn secrets_of_other_kinds(path: &str, volume: &Volume, allow: &Allow) -> Vec<Fin
     all
 }
 
-/// The kind of a volume, whatever kinds there are: those that are not listed may reach any server or node.
+/// Checks the kind of a volume, including kinds that are unknown here: kinds that are not listed
+/// may reach any server or node.
 fn other_kinds(path: &str, volume: &Volume, allow: &Allow) -> Vec<Finding> {
     let Ok(Value::Object(fields)) = serde_json::to_value(volume) else {
         return Vec::new();
@@ -137,7 +138,8 @@ fn directory(field: String, path: &str, namespace: &str, allow: &Allow) -> Optio
     (!is_allowed).then(|| Finding::new(field, path, "allow.hostPaths"))
 }
 
-/// Whether an entry allows a directory. `/data/*` allows all below `/data`, and `/data` only that one.
+/// Whether an entry allows a directory. `/data/*` allows all directories below `/data`, and
+/// `/data` only that one.
 fn is_in(path: &str, entry: &str) -> bool {
     let parts = |path: &str| -> Vec<String> {
         let parts = path
@@ -163,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_allows_a_directory_or_what_is_below_it() {
+    fn host_path_entry_allows_itself_or_its_subdirectories() {
         let cases = [
             ("/data", "/data", true),
             ("/data/", "/data", true),

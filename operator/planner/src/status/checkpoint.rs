@@ -1,4 +1,5 @@
-//! What is known of checkpoints: shown in the status, and told when one fails.
+//! Shows in the status what progress reports about checkpoints, and publishes an event when one
+//! fails.
 
 use jiff::Timestamp;
 use roundhouse_api::{CheckpointStatus, EventReason, TrainingJobStatus};
@@ -8,23 +9,23 @@ use crate::draft::{Draft, event};
 use crate::status::time;
 use crate::validate::ValidatedJob;
 
-/// Longest error that is shown, in bytes; the schema's bound.
+/// Longest error in the status, in bytes; the schema's bound.
 const MAX_ERROR_BYTES: usize = 1_024;
 
-/// Whether the status would be another one with what progress tells of checkpoints.
+/// Whether the report about checkpoints would change the status.
 pub(crate) fn differs(job: &ValidatedJob, status: &TrainingJobStatus, progress: &Progress) -> bool {
     merged(job, status.checkpoint.clone(), progress) != status.checkpoint
 }
 
-/// Whether progress tells of trouble that the status does not.
+/// Whether progress reports an error that the status does not have.
 #[must_use]
 pub(crate) fn is_in_new_trouble(status: &TrainingJobStatus, progress: &Progress) -> bool {
     let known = status.checkpoint.as_ref().and_then(|it| it.error.as_ref());
-    let told = told(progress).and_then(|it| it.error);
-    told.is_some() && told.as_ref() != known
+    let error = reported(progress).and_then(|it| it.error);
+    error.is_some() && error.as_ref() != known
 }
 
-/// Takes over what progress tells. A failure is an event, once for each new error.
+/// Copies the report into the status. Each new error is one event.
 pub(crate) fn show(draft: &mut Draft<'_>, progress: &Progress) {
     let before = draft.status.checkpoint.take();
     let known_error = before.as_ref().and_then(|before| before.error.clone());
@@ -41,8 +42,8 @@ pub(crate) fn show(draft: &mut Draft<'_>, progress: &Progress) {
     draft.status.checkpoint = now;
 }
 
-/// What the status has to say, given what it says and what progress tells. The best checkpoint is there only as long
-/// as the job keeps one by the same metric.
+/// Merges the status with the report. The best checkpoint stays only while the job keeps one
+/// by the same metric.
 fn merged(
     job: &ValidatedJob,
     before: Option<CheckpointStatus>,
@@ -50,13 +51,13 @@ fn merged(
 ) -> Option<CheckpointStatus> {
     let metric = job.checkpoint.as_ref().and_then(|it| it.best);
     let is_kept = |best: &BestCheckpoint| metric.is_some_and(|it| it.metric == best.metric);
-    let Some(mut now) = told(progress) else {
+    let Some(mut now) = reported(progress) else {
         let mut before = before?;
         before.best = before.best.filter(is_kept);
         return Some(before);
     };
     let before = before.unwrap_or_default();
-    // A process that was resumed and could not write yet knows of none; the one before is still there.
+    // A resumed process that has not saved yet reports no checkpoint; the earlier one still exists.
     if now.step.is_none() {
         (now.step, now.time) = (before.step, before.time);
     }
@@ -64,7 +65,7 @@ fn merged(
     Some(now)
 }
 
-/// The end of a sentence about training: that it is not kept, if so.
+/// A suffix for the message about training, if checkpoints fail.
 pub(crate) fn warning(status: &TrainingJobStatus) -> String {
     let error = status
         .checkpoint
@@ -75,7 +76,7 @@ pub(crate) fn warning(status: &TrainingJobStatus) -> String {
     })
 }
 
-fn told(progress: &Progress) -> Option<CheckpointStatus> {
+fn reported(progress: &Progress) -> Option<CheckpointStatus> {
     let Progress {
         checkpoint_step: step,
         checkpoint_at,

@@ -1,4 +1,5 @@
-//! Jobs that are not accepted. They are managed like any other job, but get no new pods.
+//! Jobs that are not accepted. The planner manages them like other jobs, but creates no new pods
+//! for them.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use crate::validate::ValidatedJob;
 
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
-/// The job with the numbers by which what it runs can continue: nothing new is made, so what cannot be there is not
-/// waited for, and nobody leaves because of a number that makes no sense.
+/// The job with numbers with which its running pods can continue: no new pods are created, so the
+/// job does not wait for them, and an invalid number removes no worker.
 pub(crate) fn as_it_runs(job: &ValidatedJob, observed: &Observed) -> ValidatedJob {
     let status = &observed.status;
     let workers = status.workers.as_ref();
@@ -41,14 +42,14 @@ pub(crate) fn as_it_runs(job: &ValidatedJob, observed: &Observed) -> ValidatedJo
     }
 }
 
-/// Says so in the Accepted condition, and in an event when that is new.
+/// Sets the Accepted condition, and publishes an event when it changes.
 pub(crate) fn reject(draft: &mut Draft<'_>, rejection: &Rejection) {
     let kind = ConditionType::Accepted;
-    let told = |status: &TrainingJobStatus| {
+    let accepted = |status: &TrainingJobStatus| {
         let condition = status.condition(kind)?;
         Some((condition.reason.clone(), condition.message.clone()))
     };
-    let before = told(&draft.status);
+    let before = accepted(&draft.status);
     let Rejection { reason, message } = rejection;
     let condition = reason.condition();
     set_condition(
@@ -60,15 +61,15 @@ pub(crate) fn reject(draft: &mut Draft<'_>, rejection: &Rejection) {
         draft.now,
     );
     if *reason == RejectionReason::TooManyJobs {
-        // Nobody tells a job when another one ends.
+        // No event reports that another job of the namespace has ended.
         draft.requeue(TRY_AGAIN);
     }
-    if told(&draft.status) != before {
+    if accepted(&draft.status) != before {
         draft.events.push(event(reason.event(), message));
     }
 }
 
-/// Says in the Running condition what that means for the workers.
+/// Sets the Running condition to what the rejection means for the workers.
 pub(crate) fn show(draft: &mut Draft<'_>, rejection: &Rejection, reason: PlanReason) -> PlanReason {
     let Rejection {
         reason: why,

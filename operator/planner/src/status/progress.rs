@@ -1,4 +1,4 @@
-//! How far the job has come, as the status shows it.
+//! The progress of training in the status.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::observed::ProgressSample;
 use crate::status::{checkpoint, repeats};
 use crate::status::{percent, rounded, time, time_left};
 
-/// Progress is written at most this often while few jobs train.
+/// Shortest interval between writes of progress while few jobs train.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Takes over a newer sample of progress, not too often, but trouble at once.
+/// Shows a newer sample of progress: errors at once, the rest at intervals.
 pub(crate) fn show(draft: &mut Draft<'_>) {
     let Some(ProgressSample { progress, at }) = &draft.observed.progress else {
         return;
@@ -39,8 +39,9 @@ pub fn is_in_new_trouble(status: &TrainingJobStatus, progress: &Progress) -> boo
     checkpoint::is_in_new_trouble(status, progress) || repeats::are_new(status, progress)
 }
 
-/// Whether all steps are done, as far as was told. The members only save the results. A worker that joins now could not help,
-/// and the members do not look for new workers until they have saved.
+/// Whether all steps are done, according to the newest report. The members then only save the
+/// results. A worker that joins now could not help, and the members do not accept new workers
+/// until they have saved.
 pub(crate) fn is_complete(draft: &Draft<'_>) -> bool {
     let sample = draft.observed.progress.as_ref();
     sample.is_some_and(|ProgressSample { progress, .. }| {
@@ -48,27 +49,27 @@ pub(crate) fn is_complete(draft: &Draft<'_>) -> bool {
     })
 }
 
-/// Shows the last progress. A worker that has ended may have left it in its termination message, and what rank 0 told last may have
-/// been too new to be shown.
+/// Shows the last progress. A worker that has ended may have left it in its termination message,
+/// and the last report of rank 0 may have been too recent to be shown.
 pub(crate) fn show_last(draft: &mut Draft<'_>) {
     let before = draft.status.progress.as_ref();
-    let heard = draft.observed.progress.as_ref().map(|it| &it.progress);
-    let heard = heard.filter(|it| it.generation == draft.members.generation);
-    let told = draft.observed.pods.iter().filter_map(|pod| {
+    let polled = draft.observed.progress.as_ref().map(|it| &it.progress);
+    let polled = polled.filter(|it| it.generation == draft.members.generation);
+    let left = draft.observed.pods.iter().filter_map(|pod| {
         let end = pod.container.termination.as_ref()?;
         end.message.as_ref()?.progress.clone()
     });
     // All ranks are at the same step; only rank 0 knows the checkpoints and the repeated steps.
-    let told = heard
+    let last = polled
         .cloned()
         .into_iter()
-        .chain(told)
+        .chain(left)
         .max_by_key(|it| {
             let of_rank_0 = (it.checkpoint_step, it.checkpoint_error.is_some());
             (it.step, of_rank_0, it.repeated_steps)
         })
-        .filter(|told| before.is_none_or(|before| before.progress.step <= told.step));
-    let Some(progress) = told else { return };
+        .filter(|last| before.is_none_or(|before| before.progress.step <= last.step));
+    let Some(progress) = last else { return };
     checkpoint::show(draft, &progress);
     repeats::report(draft, &progress);
     let now = shown(&draft.status, &progress, draft.now);
@@ -78,7 +79,7 @@ pub(crate) fn show_last(draft: &mut Draft<'_>) {
     }
 }
 
-/// Progress as the status has it, told at a time.
+/// Formats progress for the status, with the time of the report.
 fn shown(status: &TrainingJobStatus, progress: &Progress, at: Timestamp) -> JobProgress {
     let before = status.progress.as_ref().map(|shown| &shown.progress);
     JobProgress {

@@ -1,17 +1,18 @@
-//! Committed steps that were lost and repeated: one event each time that their number grows.
+//! Reports committed steps that were lost and repeated: one event each time their number grows.
 
 use roundhouse_api::{EventReason, TrainingJobStatus};
 use roundhouse_contract::Progress;
 
 use crate::draft::{Draft, event};
 
-/// Whether progress has repeated steps that the status does not have.
+/// Whether progress reports repeated steps that the status does not have.
 #[must_use]
 pub(crate) fn are_new(status: &TrainingJobStatus, progress: &Progress) -> bool {
     num_new(status, progress) > 0
 }
 
-/// Adds the event about the repeated steps that the status does not have. Call it before the status is updated.
+/// Publishes the repeated steps that the status does not have. The caller
+/// updates the status afterwards.
 pub(crate) fn report(draft: &mut Draft<'_>, progress: &Progress) {
     let num_new = num_new(&draft.status, progress);
     let Some(repeat) = progress.last_repeat.filter(|_| num_new > 0) else {

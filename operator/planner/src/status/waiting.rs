@@ -124,7 +124,7 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (ConditionReason, String) {
             (reason, format!("{count}; {words}{but}"))
         }
         None if !draft.is_starting() => {
-            let next = draft.members.heard + 1;
+            let next = draft.members.newest_seen + 1;
             let count = format!("{count} for generation {next}");
             let message = match kueue::full(draft) {
                 Some(full) => format!("{count}; {full}"),

@@ -5,7 +5,7 @@ use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJobSta
 
 use crate::draft::event;
 use crate::plan::Plan;
-use crate::status::{gist, set_condition, tell_state};
+use crate::status::{gist, set_condition, set_state};
 
 /// What the API server's words follow in a message.
 const REFUSED: &str = "the API server refused: ";
@@ -80,7 +80,7 @@ pub fn plan_refused(
             set_condition(status, kind, false, reason, message, now);
         }
     }
-    tell_state(status);
+    set_state(status);
     // Nothing waits for a pod of a job that has ended, and its status has no room to say that this was told.
     let is_noise = matches!(obstacle, WriteBlocked::NoAnswer(_)) && refused.status.is_terminal();
     if !told && !is_noise {

@@ -1,4 +1,4 @@
-//! What happens to pods.
+//! Events of pods in the fixture's world.
 
 use roundhouse_contract::{
     ExitCode, ProcessEnd, ProcessRestarts, Progress, TerminationMessage, termination::Reason,
@@ -43,8 +43,8 @@ impl World {
         });
     }
 
-    /// What a pod's container that has ended says of the job's progress.
-    pub fn has_told(&mut self, at: usize, progress: &Progress) {
+    /// The termination message of a pod's ended container reports this progress.
+    pub fn has_reported(&mut self, at: usize, progress: &Progress) {
         self.change(at, |pod| {
             let end = pod.container.termination.as_mut();
             if let Some(words) = end.and_then(|end| end.message.as_mut()) {
@@ -53,7 +53,7 @@ impl World {
         });
     }
 
-    /// A pod that lives is not Ready any more, or is again.
+    /// A live pod becomes Ready or unready.
     pub fn is_ready(&mut self, at: usize, ready: bool) {
         let now = self.now;
         self.change(at, |pod| {
@@ -62,13 +62,14 @@ impl World {
         });
     }
 
-    /// A process of a pod dies in a generation, and the agent starts it anew: its siblings are stranded.
+    /// A process of a pod dies in a generation and the agent restarts it:
+    /// its siblings are stranded.
     pub fn process_dies(&mut self, at: usize, exit_code: i32, generation: u64, step: u64) {
         self.is_ready(at, false);
         let ended_at_seconds = self.now.as_second();
         let reason = ExitCode::from_code(exit_code).map_or(Reason::Crashed, Reason::of);
         self.change(at, |pod| {
-            let told = ProcessRestarts {
+            let report = ProcessRestarts {
                 total: 1,
                 preparing: vec![1],
                 last: Some(ProcessEnd {
@@ -85,11 +86,11 @@ impl World {
                     ended_at_seconds,
                 }),
             };
-            pod.processes = Some(Processes::of(told, pod.container.restarts));
+            pod.processes = Some(Processes::of(report, pod.container.restarts));
         });
     }
 
-    /// The process that was started anew is in the lobby, beside its stranded siblings.
+    /// The restarted process is in the lobby, beside its stranded siblings.
     pub fn process_is_prepared(&mut self, at: usize) {
         self.change(at, |pod| {
             if let Some(processes) = &mut pod.processes {
@@ -106,7 +107,7 @@ impl World {
         });
     }
 
-    /// The kubelet waits with the next start of a container that ended.
+    /// The kubelet waits before it restarts a container.
     pub fn waits(&mut self, at: usize, reason: &str) {
         let (reason, message) = (reason.to_owned(), String::new());
         self.change(at, |pod| {
@@ -126,7 +127,7 @@ impl World {
         }
     }
 
-    /// A pod ends for good, for this reason: the node refuses it, or it is taken away.
+    /// A pod fails for this reason: the node refuses it, or it is evicted.
     pub fn fails(&mut self, at: usize, reason: &str) {
         let (now, reason) = (self.now, reason.to_owned());
         self.change(at, |pod| {
@@ -138,17 +139,17 @@ impl World {
         });
     }
 
-    /// Somebody deletes a pod.
+    /// A client deletes a pod, which then terminates.
     pub fn is_deleted(&mut self, at: usize) {
         self.change(at, |pod| pod.deleting = true);
     }
 
-    /// A pod runs on this node.
+    /// The pod has this node.
     pub fn is_on(&mut self, at: usize, node: &str) {
         self.change(at, |pod| pod.node = Some(node.to_owned()));
     }
 
-    /// Kubernetes loses touch with a pod's node, or hears of it again.
+    /// Kubernetes loses contact with a pod's node, or regains it.
     pub fn is_unreachable(&mut self, at: usize, unreachable: bool) {
         self.change(at, |pod| {
             pod.unreachable = unreachable;
@@ -156,7 +157,7 @@ impl World {
         });
     }
 
-    /// The agent of a pod counts as silent from now on, as one that is frozen, or answers again.
+    /// The agent of a pod becomes silent, as if frozen, or answers again.
     pub fn agent_is_silent(&mut self, at: usize, silent: bool) {
         let now = self.now;
         self.change(at, |pod| {

@@ -1,4 +1,4 @@
-//! What the schema says, too: the one that is installed may be older.
+//! Repeats the rules of the schema, because the installed schema may be older.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{Checkpoint, FailureRule, Gang, Scheduling};
@@ -7,7 +7,7 @@ use roundhouse_contract::{TrainerConfig, names};
 
 use crate::invalid::{InvalidSpec, invalid};
 
-/// Most workers that wait in the lobby.
+/// Most spare workers in the lobby.
 const MAX_SPARES: u32 = 1_000;
 
 pub(super) fn name(name: &str) -> Result<(), InvalidSpec> {
@@ -95,7 +95,8 @@ pub(super) fn scheduling(
     Ok(())
 }
 
-/// What the trainer is asked to keep, it must be able to find, and must have a volume for.
+/// Checks that the trainer can compute the metric of the best checkpoint, and that there is a
+/// volume for the event files of TensorBoard.
 pub(super) fn kept(
     checkpoint: Option<&Checkpoint>,
     trainer: Option<&TrainerConfig>,

@@ -26,72 +26,72 @@ pub struct JobIdentity {
 pub struct ValidatedJob {
     /// Namespace, name and UID of the job.
     pub identity: JobIdentity,
-    /// `metadata.generation`.
     pub generation: i64,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
-    /// Its finalizers: while it has some, it stays although it is deleted.
+    /// Its finalizers, which keep a deleted job in the API server.
     pub finalizers: Vec<String>,
-    /// Whether it shall have no pods for now.
+    /// Whether it must have no pods for now.
     pub suspend: bool,
     /// Number of workers wanted now.
     pub replicas: u32,
     /// Fewest workers that train; with fewer, training pauses.
     pub min_replicas: u32,
-    /// Most workers that are ever wanted.
+    /// Upper limit for the number of workers.
     pub max_replicas: u32,
-    /// Workers beyond those that wait in the lobby to take the place of a member that is lost.
+    /// Additional workers that wait in the lobby to replace a lost member.
     pub spares: u32,
-    /// How long newcomers wait for others, so that they join together.
+    /// How long new workers wait for others, so that they join together.
     pub join_window: Duration,
     /// Processes of each worker.
     pub procs_per_worker: u32,
-    /// What they compute on; `None`: the template does not tell.
+    /// Device of the processes; `None` if the template does not determine it.
     pub expected_device: Option<ExpectedDevice>,
-    /// Time between SIGTERM and SIGKILL of their pods.
+    /// Time between SIGTERM and SIGKILL of the workers' pods.
     pub grace: Duration,
-    /// What they run.
     pub program: Program,
-    /// Where their state is kept, if anywhere.
+    /// Where and when the state is saved, if at all.
     pub checkpoint: Option<Checkpoint>,
     /// How they are placed.
     pub scheduling: Scheduling,
-    /// Their pods; has a container named `trainer`.
+    /// Template of the workers' pods; it has a container named `trainer`.
     pub template: PodTemplateSpec,
-    /// Fingerprint of what of the spec is in their pods and may be edited while the job is suspended.
+    /// Fingerprint of the fields from which pods are built and that may be edited while
+    /// the job is suspended.
     pub built_from: String,
-    /// Incidents in a row until the job fails.
+    /// Most incidents in a row; one more fails the job.
     pub backoff_limit: u32,
-    /// Incidents in all until the job fails.
+    /// Most incidents in total; one more fails the job.
     pub max_incidents: Option<u32>,
-    /// Replacements in a row until the job fails; `None`: by the number of pods.
+    /// Most replacements in a row; `None` means a limit by the number of pods.
     pub max_replacements: Option<u32>,
-    /// What to do about which failure.
+    /// Rules that choose the action for a failure.
     pub rules: Vec<FailureRule>,
-    /// For how long a bad node is avoided.
+    /// How long the job avoids a bad node.
     pub avoid_node: Duration,
-    /// Time until enough workers must be ready for the first time; `None`: there is no limit.
+    /// Time in which enough workers must be ready for the first time; `None` means no limit.
     pub start_deadline: Option<Duration>,
-    /// Seconds without progress until a process counts as hung; `None`: the agent learns them.
+    /// Seconds without progress after which a process counts as hung; `None` if the
+    /// agent learns the time.
     pub stall_timeout_seconds: Option<u32>,
-    /// Time that it may be active in all.
+    /// Longest total time in which the job is active.
     pub active_deadline: Option<Duration>,
-    /// For how long the job is kept after its end; `None`: until somebody deletes it.
+    /// How long the job is kept after its end; `None` means until a client deletes it.
     pub ttl_after_finished: Option<Duration>,
-    /// Which pods go when the job has ended.
+    /// Which pods the operator deletes when the job has ended.
     pub clean_pod_policy: CleanPodPolicy,
-    /// Whose completion makes the job succeed.
+    /// Which members must complete for the job to succeed.
     pub success_policy: SuccessPolicy,
-    /// Whether a NetworkPolicy is made.
+    /// Whether the job gets a NetworkPolicy.
     pub network_policy: NetworkPolicyMode,
 }
 
-/// Default limit of replacements without a new step, for each pod, and the least limit in all.
+/// Default limit of replacements per pod without a new step, and the least total limit.
 const REPLACEMENTS_PER_POD: u32 = 10;
 const FEWEST_REPLACEMENTS: u32 = 100;
 
 impl ValidatedJob {
-    /// Most replacements without a new step between them.
+    /// Most replacements without a new step between them; one more fails the job.
     #[must_use]
     pub fn most_replacements(&self) -> u32 {
         let usual = self.num_pods().saturating_mul(REPLACEMENTS_PER_POD);
@@ -99,7 +99,7 @@ impl ValidatedJob {
             .unwrap_or_else(|| usual.max(FEWEST_REPLACEMENTS))
     }
 
-    /// Pods that are wanted now: workers and spares.
+    /// Number of wanted pods: workers and spares.
     #[must_use]
     pub const fn num_pods(&self) -> u32 {
         self.replicas.saturating_add(self.spares)

@@ -1,14 +1,14 @@
-//! What `spec.scheduling` adds to the pod template. The template's own word counts: an administrator may run a gang scheduler
-//! under another name.
+//! Adds `spec.scheduling` to the pod template. Values of the template take precedence: an
+//! administrator may run a gang scheduler under another name.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{Gang, Scheduling};
 use roundhouse_contract::gang;
 
-/// Names the scheduler and the priority class, where the template names none.
+/// Sets the scheduler and the priority class where the template has none.
 pub(super) fn complete(template: &mut PodTemplateSpec, scheduling: &Scheduling) {
     let scheduler = match scheduling.gang {
-        // Kubernetes' own is the default.
+        // The default scheduler of Kubernetes handles the gang.
         Gang::None | Gang::Kubernetes => None,
         Gang::Coscheduling => Some(gang::COSCHEDULING_SCHEDULER),
         Gang::Volcano => Some(gang::VOLCANO_SCHEDULER),

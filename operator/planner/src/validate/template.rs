@@ -1,4 +1,4 @@
-//! The pod template: what the operator decides itself is refused.
+//! Checks the pod template: fields that the operator sets itself are refused.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use roundhouse_contract::ExpectedDevice;
@@ -8,10 +8,10 @@ use crate::gpu;
 use crate::invalid::{InvalidSpec, invalid};
 use crate::program::Program;
 
-/// Volume names that start so are ours.
+/// Prefix of volume names that the operator reserves.
 const RESERVED_VOLUME_PREFIX: &str = "roundhouse-";
 
-/// Refuses what the operator decides itself.
+/// Refuses fields that the operator sets itself.
 pub(super) fn refuse_our_fields(spec: &PodSpec) -> Result<(), InvalidSpec> {
     let field = |name: &str| format!("spec.workers.template.spec.{name}");
     let refused = [
@@ -44,7 +44,8 @@ pub(super) fn refuse_our_fields(spec: &PodSpec) -> Result<(), InvalidSpec> {
     Ok(())
 }
 
-/// Refuses annotations of ours: a worker that finds a document of its place in the template ignores each real one.
+/// Refuses the operator's own annotations: a worker whose template contains a membership would
+/// ignore each real one.
 pub(super) fn refuse_our_annotations(template: &PodTemplateSpec) -> Result<(), InvalidSpec> {
     let metadata = template.metadata.as_ref();
     let annotations = metadata.and_then(|metadata| metadata.annotations.as_ref());
@@ -59,7 +60,7 @@ pub(super) fn refuse_our_annotations(template: &PodTemplateSpec) -> Result<(), I
     }
 }
 
-/// GPUs in the trainer container's limits, of which a worker has one process each.
+/// Number of GPUs in the limits of the trainer container; a worker has one process for each.
 pub(super) fn gpus(template: &PodTemplateSpec, listed: &gpu::Listed) -> Result<u32, InvalidSpec> {
     let containers = template.spec.iter().flat_map(|spec| &spec.containers);
     let trainers = containers
@@ -84,7 +85,8 @@ pub(super) fn gpus(template: &PodTemplateSpec, listed: &gpu::Listed) -> Result<u
     Ok(0)
 }
 
-/// How many devices a claim is for is not in the pod: the number of processes has to be given.
+/// Requires the number of processes for a claim, because the pod does not show the
+/// claim's number of devices.
 pub(super) fn refuse_claims_without_processes(
     template: &PodTemplateSpec,
     procs_per_worker: Option<u32>,
@@ -103,8 +105,8 @@ pub(super) fn refuse_claims_without_processes(
     }
 }
 
-/// Refuses GPUs that nothing would compute on: one process of the built-in trainer would train on a CPU beside eight Gaudis, and
-/// one process of a script would leave seven of them idle.
+/// Refuses GPUs that no process would use: one process of the built-in trainer would train on a CPU
+/// beside eight Gaudis, and one process of a script would leave seven of them idle.
 pub(super) fn refuse_unused_devices(
     template: &PodTemplateSpec,
     program: &Program,
@@ -146,8 +148,8 @@ pub(super) fn refuse_unused_devices(
     Ok(())
 }
 
-/// What the trainer container is to compute on. `None`: its limits do not tell, as with slices of a GPU (MIG), with
-/// resource claims, and with devices of any other name.
+/// The device for the trainer container. `None` if its limits do not determine it, as with slices
+/// of a GPU (MIG), with resource claims, and with devices of any other name.
 pub(super) fn expected_device(template: &PodTemplateSpec, num_gpus: u32) -> Option<ExpectedDevice> {
     let is_unknown = trainer(template)
         .filter_map(|container| container.resources.as_ref())
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_of_ours_are_refused_and_others_are_not() {
+    fn only_own_annotations_are_refused() {
         let with = |key: &str| json!({"metadata": {"annotations": {key: "x"}}, "spec": {}});
         let field = "spec.workers.template.metadata.annotations[roundhouse.dev/membership]";
         assert_eq!(
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_quantity_is_named_by_its_whole_path() {
+    fn refused_quantity_is_named_by_full_path() {
         let field = "spec.workers.template.spec.containers[1].resources.limits[nvidia.com/gpu]";
         for quantity in ["some", "", "-1", "0.5", "500m", "1e18", "4294967296"] {
             let gpus = json!({"limits": {"nvidia.com/gpu": quantity}});
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_unknown_names_are_never_taken_for_none() {
+    fn unknown_devices_do_not_count_as_cpu() {
         let device = |limits: Value| {
             let job = with_resources(&json!({ "limits": limits }), None).unwrap();
             (job.expected_device, job.procs_per_worker)
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_nothing_would_compute_on_are_refused_with_what_to_change() {
+    fn unused_devices_are_refused_with_advice() {
         let limits = |resource: &str, number: &str| json!({"limits": {resource: number}});
         // The built-in trainer has no backend for them.
         for resource in ["gpu.intel.com/i915", "habana.ai/gaudi"] {
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_has_a_process_for_each_gpu_of_the_names_that_the_administrator_lists() {
+    fn worker_has_one_process_per_listed_gpu() {
         let listed = "nvidia.com/gpu, example.com/a100,nvidia.com/gpu.shared".parse();
         let listed: gpu::Listed = listed.unwrap();
         let examined = |resource: &str| {
@@ -286,13 +288,13 @@ mod tests {
         let four = Some(ExpectedDevice::of_gpus(4));
         assert_eq!(examined("nvidia.com/gpu"), (four, 4));
         assert_eq!(examined("example.com/a100"), (four, 4));
-        // Shares of one GPU are four processes, and perhaps one device.
+        // Four shares may be of one GPU: four processes, and perhaps one device.
         assert_eq!(examined("nvidia.com/gpu.shared"), (None, 4));
         assert_eq!(examined("amd.com/gpu"), (None, 1), "not listed");
     }
 
     #[test]
-    fn a_claim_needs_the_number_of_processes() {
+    fn claim_needs_number_of_processes() {
         let claims = json!({"claims": [{"name": "eight-gpus"}]});
         let refused = with_resources(&claims, None).unwrap_err();
         assert_eq!(refused.field, "spec.workers.procsPerWorker");
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_of_the_built_in_trainer_need_not_name_a_container() {
+    fn built_in_trainer_needs_no_container_in_template() {
         assert_eq!(refusal(json!({"spec": {"priorityClassName": "low"}})), None);
     }
 }

@@ -1,15 +1,16 @@
-//! The one action that takes a pod away.
+//! The action that deletes a pod.
 
 use crate::observed::Pod;
 use crate::plan::{Action, DeleteReason};
 
-/// Deletes the pod that was observed and no other.
+/// Deletes exactly the pod that was observed.
 pub(crate) fn delete(pod: &Pod, reason: DeleteReason) -> Action {
     Action::DeletePod {
         pod: pod.name.clone(),
         uid: pod.uid.clone(),
         resource_version: match reason {
-            // Whatever it looks like: a suspended job has no pods, and an outdated pod is made again.
+            // The state of the pod does not matter: a suspended job has no pods, and an outdated
+            // pod is created again.
             DeleteReason::Suspended | DeleteReason::Outdated => None,
             DeleteReason::JobEnded
             | DeleteReason::ScaledDown

@@ -1,5 +1,6 @@
-//! The PodGroup of a job with a gang scheduler. It exists before the first pod, follows the number of workers, and goes
-//! when the job is suspended or has ended: a queue may hold room for as long as it is there.
+//! The PodGroup of a job with a gang scheduler. It exists before the first pod, follows the number
+//! of workers, and is deleted when the job is suspended or has ended, since a queue may reserve
+//! room while it exists.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::workers::owned_objects::{CHANGED_AGAIN, DELETED_AGAIN, repair};
 pub(crate) fn wanted(job: &ValidatedJob) -> Option<PodGroup> {
     let (queue, priority_class) = match job.scheduling.gang {
         Gang::None => return None,
-        // Its PodGroups have neither. It takes the priority from the pods.
+        // The PodGroup of Coscheduling has neither; the scheduler takes the priority from the pods.
         Gang::Coscheduling => (None, None),
         Gang::Volcano => (job.scheduling.queue_name.clone(), priority_class(job)),
         Gang::Kubernetes => (None, priority_class(job)),
@@ -37,7 +38,7 @@ fn priority_class(job: &ValidatedJob) -> Option<String> {
     pod.and_then(|pod| pod.priority_class_name.clone())
 }
 
-/// Why there can be no PodGroup, if the job needs one: what to install.
+/// Why a PodGroup that the job needs cannot exist, and what to install.
 pub(crate) fn impossible(draft: &Draft<'_>) -> Option<String> {
     let ObservedGroup::Impossible(words) = &draft.observed.group else {
         return None;
@@ -50,12 +51,12 @@ pub(crate) fn impossible(draft: &Draft<'_>) -> Option<String> {
     ))
 }
 
-/// Whether somebody else's PodGroup has the name that the job's must have.
+/// Whether a PodGroup with another controller has the name that the job's must have.
 pub(crate) fn is_foreign(draft: &Draft<'_>) -> bool {
     wanted(draft.job).is_some() && draft.observed.group == ObservedGroup::Foreign
 }
 
-/// Whether the PodGroup is about to go, although the job needs another one.
+/// Whether the PodGroup is terminating although the job needs one.
 pub(crate) fn is_leaving(draft: &Draft<'_>) -> bool {
     let leaves = matches!(
         draft.observed.group,
@@ -64,8 +65,9 @@ pub(crate) fn is_leaving(draft: &Draft<'_>) -> bool {
     leaves && !is_held(draft) && wanted(draft.job).is_some()
 }
 
-/// Kubernetes keeps its PodGroup, and uses it, until all of its pods have ended. One that somebody deletes while the job has workers
-/// would be waited for until the job ends.
+/// Whether running pods hold a terminating PodGroup. Kubernetes keeps and uses its PodGroup
+/// until all its pods have ended, so waiting for a deletion while workers run would last
+/// until the job ends.
 fn is_held(draft: &Draft<'_>) -> bool {
     let holds = |pod: &Pod| {
         let has_ended = matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
@@ -76,8 +78,9 @@ fn is_held(draft: &Draft<'_>) -> bool {
         && draft.observed.pods.iter().any(holds)
 }
 
-/// How long the PodGroup is not created yet, because another client deletes it each time. Coscheduling places a pod whose
-/// PodGroup does not exist without its gang, so no pod is created either.
+/// How long to wait before the PodGroup is created again, because another client deletes it
+/// each time. Coscheduling places a pod whose PodGroup does not exist without its gang, so no
+/// pod is created either.
 pub(crate) fn postponed(draft: &Draft<'_>) -> Option<(Duration, String)> {
     wanted(draft.job)?;
     let ObservedGroup::Missing = draft.observed.group else {
@@ -90,7 +93,7 @@ pub(crate) fn postponed(draft: &Draft<'_>) -> Option<(Duration, String)> {
     Some((left, format!("PodGroup {name} {DELETED_AGAIN}")))
 }
 
-/// Creates the PodGroup, or brings it up to date.
+/// Creates the PodGroup, or repairs its drift.
 pub(crate) fn keep(draft: &mut Draft<'_>) {
     let Some(group) = wanted(draft.job) else {
         return;
@@ -100,12 +103,12 @@ pub(crate) fn keep(draft: &mut Draft<'_>) {
         ObservedGroup::Missing => (None, writes.deleted, DELETED_AGAIN),
         ObservedGroup::Ours {
             uid,
-            group: said,
+            group: existing,
             deleting,
-        } if !group.is_said_by(said) && (!deleting || is_held(draft)) => {
+        } if !group.is_satisfied_by(existing) && (!deleting || is_held(draft)) => {
             (Some(uid.clone()), writes.due(&group), CHANGED_AGAIN)
         }
-        // It is right, or about to go, or cannot be.
+        // The group is correct, terminating or impossible.
         ObservedGroup::Ours { .. }
         | ObservedGroup::Impossible(_)
         | ObservedGroup::Foreign

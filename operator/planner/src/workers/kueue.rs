@@ -1,5 +1,6 @@
-//! Jobs whose pods are a group of Kueue. It admits a fixed number of pods and deletes each one above it, the newest first,
-//! so a replacement waits until the pod that it replaces does not count any more.
+//! Jobs whose pods are a group of Kueue. Kueue admits a fixed number of pods and deletes each one
+//! above it, the newest first. So a replacement waits until Kueue no longer counts the pod that it
+//! replaces.
 
 use roundhouse_contract::gang;
 
@@ -8,7 +9,7 @@ use crate::generation::worker::has_succeeded;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::Action;
 
-/// How many pods can be made now. `None`: nobody counts them.
+/// Number of pods that Kueue would still admit; `None` if the job is not in a group.
 pub(super) fn room(draft: &Draft<'_>) -> Option<usize> {
     if !is_grouped(draft) {
         return None;
@@ -18,7 +19,8 @@ pub(super) fn room(draft: &Draft<'_>) -> Option<usize> {
     Some((draft.job.num_pods() as usize).saturating_sub(counted))
 }
 
-/// Why a worker that is missing is not made: Kueue counts a pod that has completed, or that it holds, until the group ends.
+/// Why a missing worker is not created: Kueue counts a pod that has completed, or that it holds,
+/// until the group ends.
 pub(crate) fn full(draft: &Draft<'_>) -> Option<String> {
     let is_missing = draft.members.workers.len() < draft.job.replicas as usize;
     (is_missing && room(draft) == Some(0)).then(|| {
@@ -28,8 +30,9 @@ pub(crate) fn full(draft: &Draft<'_>) -> Option<String> {
     })
 }
 
-/// Says after the end of the job that its group gets no new pods. Kueue frees the quota of a group by itself only if all of its
-/// pods succeed, as spares and workers that failed never do, and it keeps pods that are deleted until then.
+/// Marks the group as ended after the end of the job. Kueue frees the quota of a group by
+/// itself only if all its pods succeed, which spares and failed workers never do, and until
+/// then it keeps deleted pods.
 pub(crate) fn end_group(draft: &mut Draft<'_>) {
     let pods = || draft.observed.pods.iter().filter(|pod| pod.ours);
     let succeeded = pods().filter(|pod| has_succeeded(pod)).count();
@@ -37,7 +40,7 @@ pub(crate) fn end_group(draft: &mut Draft<'_>) {
     if !is_grouped(draft) || is_known {
         return;
     }
-    // The one that is most likely to stay: Kueue reads it for as long as the pod is there.
+    // Mark the pod that is most likely to stay: Kueue reads the mark only while the pod exists.
     let is_over = |pod: &Pod| matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
     let lasts = |pod: &&Pod| (pod.deleting, !is_over(pod), pod.index);
     if let Some(pod) = pods().min_by_key(lasts) {
@@ -54,7 +57,7 @@ fn is_grouped(draft: &Draft<'_>) -> bool {
     labels.is_some_and(|labels| labels.contains_key(gang::KUEUE_GROUP))
 }
 
-/// As Kueue counts (`isPodRunnableOrSucceeded` in its `pod_controller.go`).
+/// Whether Kueue counts a pod (`isPodRunnableOrSucceeded` in its `pod_controller.go`).
 fn counts(pod: &Pod) -> bool {
     let will_never_run = pod.deleting && pod.node.is_none();
     pod.phase != PodPhase::Failed && !will_never_run

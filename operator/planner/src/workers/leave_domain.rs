@@ -1,11 +1,11 @@
-//! Jobs with a topology whose domain fails. Kubernetes keeps pods that are deleted on nodes that do not answer, and the scheduler
-//! would draw new pods to them, into a domain where none can run.
+//! Releases a failed topology domain. Kubernetes keeps deleted pods on nodes that do not answer,
+//! and the scheduler would place new pods beside them, in a domain where none can run.
 
 use crate::draft::Draft;
 use crate::observed::Pod;
 use crate::plan::Action;
 
-/// Says by each such pod that it draws no others.
+/// Marks each such pod, so that it attracts no other pods.
 pub(crate) fn mark(draft: &mut Draft<'_>) {
     if draft.job.scheduling.topology_key.is_none() {
         return;

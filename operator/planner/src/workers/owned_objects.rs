@@ -92,7 +92,7 @@ fn name_taken_by(draft: &Draft<'_>) -> Option<String> {
 }
 
 /// Says that nothing can be made. Workers that are there continue, and a generation that is being formed is formed.
-pub(crate) fn tell_barrier(
+pub(crate) fn report_barrier(
     draft: &mut Draft<'_>,
     barrier: Barrier,
     reason: PlanReason,

@@ -1,9 +1,9 @@
-//! Which pods are replaced by the next attempt of their worker, and when.
+//! Decides which pods the next attempt of their worker replaces, and when.
 //!
-//! A pod that is on its way out is replaced at once: it is no member any more, so its host name may be
-//! shared for a while, and a replacement that needs its GPU waits in the scheduler's queue and nowhere else.
-//! A pod that failed again and again is replaced less and less often, so that a node that refuses pods does
-//! not swallow thousands.
+//! A terminating pod is replaced at once. It is no longer a member, so two pods may share its host
+//! name for a while, and a replacement that needs its GPU waits in the scheduler's queue. A pod
+//! that fails repeatedly is replaced with a growing back-off, so a node that refuses pods does not
+//! consume thousands of them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,37 +18,39 @@ use crate::observed::{Pod, PodPhase};
 use crate::plan::DeleteReason;
 use crate::status::time_left;
 
-/// Wait before the second replacement in a row; it doubles from there.
+/// Pause before the second replacement in a row; it doubles from there.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// A pod that lived so long has shown that it can: the next wait is none.
+/// A pod that lived this long resets the back-off.
 const LONG_LIFE: SignedDuration = SignedDuration::from_mins(10);
 
-/// How long a pod waits for a node before it is created again without the nodes that it names in vain: most pods find one sooner.
+/// How long a pod waits for a node before it is created again without the exclusion of nodes that
+/// need none: most pods find a node sooner.
 const SCALE_UP: Duration = Duration::from_secs(300);
 
-/// Several nodes that are lost at once, and are more than one in so many of the job's nodes, are an outage.
+/// An outage: at least two nodes are lost at once, and more than one in `MANY` of the job's nodes.
 const MANY: usize = 3;
 /// How long the operator waits for a worker whose node has stopped answering, unless `nodes.lostSeconds` is set.
 const SILENT: Duration = Duration::from_secs(60);
 
-/// What becomes of a worker's pod.
+/// The planner's decision about a worker's pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Stays,
-    /// It is replaced, after this long.
+    /// The pod is replaced after this time.
     Later(Duration),
-    /// It is replaced now.
+    /// The pod is replaced now.
     Goes(DeleteReason),
 }
 
-/// What becomes of the pod of a worker that is wanted.
+/// Decides about the pod of a wanted worker.
 pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
     if is_spent(draft, pod) {
         return wait(pod, draft.now).map_or(Fate::Goes(DeleteReason::Replaced), Fate::Later);
     }
     if draft.members.is_condemned(pod) {
-        // Failures before a worker's first generation are no incidents, so only this bounds them.
+        // Failures before a worker's first generation are not incidents, so only this back-off
+        // bounds them.
         let wait = wait(pod, draft.now).filter(|_| pod.membership.is_none());
         return wait.map_or(Fate::Goes(DeleteReason::BadNode), Fate::Later);
     }
@@ -65,7 +67,7 @@ pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
         return Fate::Goes(DeleteReason::Replaced);
     }
     if pod.unschedulable.is_some() && nodes::names_in_vain(draft, pod) {
-        // By another clock, which may be ahead.
+        // The time is from the API server's clock, which may be ahead.
         let made = pod.created_at.map_or(draft.now, |at| at.min(draft.now));
         let wait = time_left(made, SCALE_UP, draft.now);
         return wait.map_or(Fate::Goes(DeleteReason::Replaced), Fate::Later);
@@ -73,8 +75,9 @@ pub(crate) fn fate(draft: &Draft<'_>, pod: &Pod) -> Fate {
     Fate::Stays
 }
 
-/// Whether a pod cannot take part any more: it failed for good, or ended without having trained, and a
-/// completed pod is never restarted. A script that completed is needed again if its peers have not.
+/// Whether a pod cannot take part any more: it failed, or it ended without having trained,
+/// and the kubelet never restarts a completed pod. A completed script is needed again if its
+/// peers have not completed.
 fn is_spent(draft: &Draft<'_>, pod: &Pod) -> bool {
     let is_needed_again =
         || draft.job.program.own_command().is_some() && !draft.members.are_whole();
@@ -86,16 +89,18 @@ fn is_spent(draft: &Draft<'_>, pod: &Pod) -> bool {
     }
 }
 
-/// Whether its node does not answer while others do. When none does, the fault may be on our side: they may
-/// well train on, and nothing is taken from them.
+/// Whether the node of a pod does not answer while others do. If no node answers, the fault may be
+/// on the operator's side: the workers may still train, so none is replaced.
 fn is_lost(draft: &Draft<'_>, pod: &Pod) -> bool {
     let answers = |pod: &&Pod| pod.phase == PodPhase::Running && !pod.unreachable;
     pod.unreachable && draft.members.workers.values().any(answers)
 }
 
-/// Time until a pod whose node does not answer is replaced; `None`: now. It is no member meanwhile, and is one again when its
-/// node is back: a new pod would have to load everything. Longer, as long as Kubernetes lets pods stay on such a node, in an
-/// outage, while the node's kubelet lives, and while nobody else has what the worker may train on with.
+/// Time until a pod whose node does not answer is replaced; `None` for now. Meanwhile it is not
+/// a member, and becomes one again when its node returns, since a new pod would have to load
+/// everything. The time is longer (as long as Kubernetes keeps pods on such a node) in an
+/// outage, while the node's kubelet lives, and while no other worker holds the state with which
+/// the pod may still train.
 fn grace_left(draft: &Draft<'_>, pod: &Pod) -> Option<Duration> {
     let since = pod.ready_at.filter(|at| *at <= draft.now)?;
     let is_long = pod.node_answers
@@ -106,7 +111,7 @@ fn grace_left(draft: &Draft<'_>, pod: &Pod) -> Option<Duration> {
     time_left(since, grace, draft.now)
 }
 
-/// Whether many nodes are lost at once: a zone that blinks comes back with all its workers.
+/// Whether many nodes are lost at once: a zone that fails briefly returns with all its workers.
 fn is_outage(draft: &Draft<'_>) -> bool {
     let workers = draft.members.workers.values();
     let nodes: BTreeSet<&str> = workers
@@ -118,14 +123,14 @@ fn is_outage(draft: &Draft<'_>) -> bool {
     lost.len() >= 2 && lost.len() * MANY > nodes.len()
 }
 
-/// Time until a spent pod may be replaced; `None`: now. A function of the attempt and of what the pod's own
-/// times say, so that it survives the operator.
+/// Time until a spent pod may be replaced; `None` for now. It depends only on the attempt and on
+/// times in the pod, so a restart of the operator does not change it.
 fn wait(pod: &Pod, now: Timestamp) -> Option<Duration> {
     let born = pod.created_at?;
     let end = pod.container.termination.as_ref();
     let end = end.and_then(|end| end.finished_at);
     let died = [end, pod.ready_at, pod.created_at].into_iter().flatten();
-    // The first two are by the node's clock; what lies ahead says nothing.
+    // The first two times are from the node's clock; a time in the future says nothing.
     let died = died.filter(|at| *at <= now).max()?;
     if pod.attempt == 0 || died.duration_since(born) >= LONG_LIFE {
         return None;

@@ -1,4 +1,5 @@
-//! Which workers go when fewer are wanted, and how many places the next generation has.
+//! Chooses the workers to remove when fewer are wanted, and the number of places in the next
+//! generation.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,8 +12,9 @@ use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
 
-/// Those that hold a state: of these no more are wanted than train, so that spares stay when fewer train. One that was out
-/// of touch while a spare took its place comes back as one too many.
+/// The workers that hold a state. Only as many of them are kept as train, so that spares
+/// stay when fewer train. A worker that was out of touch while a spare took its place is
+/// surplus when it returns.
 pub(super) fn survivors<'a>(
     workers: &BTreeMap<u32, &'a Pod>,
     formed: u64,
@@ -24,19 +26,20 @@ pub(super) fn survivors<'a>(
         .values()
         .any(|pod| has_state(pod) && !pod.unreachable)
     {
-        // Only those that are out of touch have the state that is known of. They are one too many when they are back, or not.
+        // Only unreachable workers hold the newest known state. They are surplus if they return.
         survivors.retain(|_, pod| !has_state(pod));
     }
     survivors
 }
 
-/// Whether it holds the newest state that is known of.
+/// Whether a pod holds the newest known state.
 fn holds_newest(pod: &Pod, formed: u64) -> bool {
     formed > 0 && is_survivor(pod) && formed_with(pod, formed) == Some(formed)
 }
 
-/// Most members of the next generation. Nobody that holds a state is left out. A process that died in place is back in a
-/// moment, and its siblings hold the state: no spare takes their worker's place.
+/// Number of places in the next generation. No holder of a state is left out. A process
+/// that died in place restarts soon, and its siblings hold the state, so no spare takes the
+/// place of their worker.
 pub(super) fn num_places(workers: &BTreeMap<u32, &Pod>, job: &ValidatedJob, formed: u64) -> usize {
     let survivors = survivors(workers, formed);
     let is_back_soon = |pod: &&&Pod| is_preparing(pod) && !pod.unreachable;
@@ -44,7 +47,7 @@ pub(super) fn num_places(workers: &BTreeMap<u32, &Pod>, job: &ValidatedJob, form
     survivors.len().max(job.replicas as usize) - back_soon
 }
 
-/// Moves those that go from the workers to the surplus.
+/// Moves the chosen workers to the surplus.
 pub(super) fn dismiss<'a>(
     workers: &mut BTreeMap<u32, &'a Pod>,
     surplus: &mut Vec<(&'a Pod, DeleteReason)>,
@@ -54,10 +57,10 @@ pub(super) fn dismiss<'a>(
     surplus.extend(pods.map(|pod| (pod, DeleteReason::ScaledDown)));
 }
 
-/// The workers that go when fewer are wanted: first those that have to go anyway, because their node is cordoned or
-/// does not answer, then those that have not trained yet, which have no state, then those of an older generation, then the
-/// straggler, then the highest index. Before a generation has formed nobody has its state: its members go before those of one
-/// that has, and the last of these stays.
+/// The workers to remove when fewer are wanted, in this order: workers on a cordoned or unreachable
+/// node, workers that have not trained and hold no state, workers of an older generation, the
+/// straggler, the highest index. Until a generation has formed none of its members has its state,
+/// so they go before members of a formed generation, and the last of these stays.
 pub(super) fn victims(
     workers: &BTreeMap<u32, &Pod>,
     wanted: u32,
@@ -73,7 +76,7 @@ pub(super) fn victims(
         let trains = is_survivor(pod).then_some((formed_with(pod, formed), generation));
         (stays, trains, keeps_up, Reverse(*index))
     });
-    // Of those that hold the newest state that is known of, the last one goes last.
+    // Of the holders of the newest known state, one goes last.
     let last = order.iter().rposition(|(_, pod)| holds_newest(pod, formed));
     if let Some(last) = last {
         let last = order.remove(last);
@@ -83,7 +86,7 @@ pub(super) fn victims(
     first.map(|(index, _)| index).collect()
 }
 
-/// The worker that the newest generation waits for. What is told of an older one is about other places.
+/// The straggler of the newest generation. A report about an older generation names other places.
 pub(super) fn straggler(workers: &BTreeMap<u32, &Pod>, observed: &Observed) -> Option<u32> {
     let progress = &observed.progress.as_ref()?.progress;
     let place = progress.straggler?.node_rank;
