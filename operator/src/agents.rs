@@ -1,5 +1,6 @@
-//! Polls of the workers' agents, beside the reconciles: progress of training, and processes that were restarted in place.
+//! Polls of the workers' agents, beside the reconciles: the progress of jobs that train, and the processes of workers that are
+//! not Ready.
 
 pub mod client;
-pub mod progress;
-pub mod restarts;
+pub(crate) mod progress;
+pub(crate) mod workers;

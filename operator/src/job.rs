@@ -3,6 +3,9 @@
 use std::fmt;
 
 use kube::core::ObjectMeta;
+use roundhouse_planner::JobIdentity;
+
+pub mod existing;
 
 /// One TrainingJob object. A job that is deleted and created again under the same name has another UID, so nothing that is
 /// kept by this key passes from one to the other.
@@ -33,6 +36,12 @@ impl JobKey {
     }
 }
 
+impl From<&JobIdentity> for JobKey {
+    fn from(job: &JobIdentity) -> Self {
+        Self::new(&job.namespace, &job.uid)
+    }
+}
+
 /// The name by which a job is queued, read and written. Another job may have it later.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobName {
@@ -58,6 +67,12 @@ impl JobName {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
         }
+    }
+}
+
+impl From<&JobIdentity> for JobName {
+    fn from(job: &JobIdentity) -> Self {
+        Self::new(&job.namespace, &job.name)
     }
 }
 

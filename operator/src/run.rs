@@ -18,7 +18,7 @@ use tracing::Instrument;
 use self::ending::{of_work, shutdown_signal, stopped_late};
 use self::following::while_following;
 pub use self::logs::init_logging;
-use crate::agents::{progress, restarts};
+use crate::agents;
 use crate::controller::context::Context;
 use crate::controller::driver::reconcile;
 use crate::controller::events::queue::publish_all;
@@ -144,14 +144,14 @@ pub async fn run_with(
     background.spawn("http", server);
     watch_all(&mut background, &context, &leadership, &wake);
     background.spawn("events", publish_all(Arc::clone(&context)));
-    let restarts = restarts::pull::pull(Arc::clone(&context), wake.clone());
-    background.spawn("restarts", restarts);
+    let polls = agents::workers::poll(Arc::clone(&context.memory), wake.clone());
+    background.spawn("restarts", polls);
     let (store, writer) = reflector::store();
     context.policies.look_at(store.clone());
     let jobs = watch_jobs(Arc::clone(&context), writer, wake.clone());
     background.spawn("watch of trainingjobs", jobs);
-    let progress = progress::pull::pull(Arc::clone(&context), wake, store.clone());
-    background.spawn("progress", progress);
+    let polls = agents::progress::poll(Arc::clone(&context.memory), wake);
+    background.spawn("progress", polls);
     if let Some(candidate) = &lease {
         background.spawn("lease", candidate.clone().keep());
     }

@@ -4,6 +4,7 @@ pub mod cache;
 pub mod client;
 pub mod cordoned;
 pub mod lost_nodes;
+pub(crate) mod pauses;
 pub(crate) mod pod_group_kinds;
 pub mod pod_groups;
 pub mod projection;

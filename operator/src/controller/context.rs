@@ -1,5 +1,6 @@
 //! What every reconcile shares.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -7,19 +8,11 @@ use kube::Client;
 use roundhouse_planner::Pod;
 use tokio::sync::SetOnce;
 
-use crate::agents::progress::Progress;
-use crate::agents::restarts::Restarts;
 use crate::controller::events::Events;
 use crate::controller::events::queue::EventQueue;
 use crate::controller::slow_writes::SlowWrites;
 use crate::controller::tenancy::Policies;
-use crate::memory::backoff::Backoff;
-use crate::memory::expectations::Expectations;
-use crate::memory::recent_pods::RecentPods;
-use crate::memory::repairs::RepairBackoff;
-use crate::memory::status_delay::StatusDelay;
-use crate::memory::taken_names::TakenNames;
-use crate::memory::unsent_events::UnsentEvents;
+use crate::memory::JobMemories;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
 use crate::settings::Settings;
@@ -55,24 +48,10 @@ pub struct Context {
     pub topology: Topology,
     /// Nodes of pods that are not Ready, as far as these do not answer.
     pub lost_nodes: LostNodes,
-    /// Names that turned out to be somebody else's, and when; only those without our labels need it.
-    pub taken_names: TakenNames,
-    /// Pods that were made lately.
-    pub recent_pods: RecentPods,
-    /// Objects that were repaired, and when: somebody may undo it each time.
-    pub repairs: RepairBackoff,
+    /// What is remembered of each job.
+    pub memory: Arc<JobMemories>,
     /// Writes that go on beside the reconciles.
     pub slow_writes: SlowWrites,
-    /// Writes that the caches have not seen yet.
-    pub expectations: Expectations,
-    /// Jobs that got nowhere, and when each is looked at again.
-    pub backoff: Backoff,
-    /// Statuses that are not written yet because they only describe.
-    pub status_delay: StatusDelay,
-    /// What rank 0 of each job last told.
-    pub progress: Progress,
-    /// What agents of workers that are not Ready last told of their processes.
-    pub restarts: Restarts,
     /// What the administrator lets jobs have.
     pub policies: Policies,
     /// Where events go.
@@ -81,8 +60,6 @@ pub struct Context {
     pub event_queue: EventQueue,
     /// When it was last said that the clock is not that of the API server.
     pub clock_told: ClockTold,
-    /// Events of writes that got no answer.
-    pub unsent_events: UnsentEvents,
     /// When all caches were filled for the first time.
     pub synced_at: SetOnce<Timestamp>,
     /// When this operator began to lead.
@@ -100,8 +77,8 @@ impl Context {
         slow_writes: SlowWrites,
         settings: Settings,
     ) -> Self {
+        let memory = Arc::new(JobMemories::new(settings.pauses));
         let instance = std::env::var("HOSTNAME").ok();
-        let repairs = RepairBackoff::new(settings.pauses);
         Self {
             events: Events::new(client.clone(), instance),
             event_queue: EventQueue::default(),
@@ -116,18 +93,10 @@ impl Context {
             cordoned: Cordoned::default(),
             topology: Topology::default(),
             lost_nodes: LostNodes::default(),
-            taken_names: TakenNames::default(),
-            recent_pods: RecentPods::default(),
-            repairs,
+            memory,
             slow_writes,
-            expectations: Expectations::default(),
-            backoff: Backoff::default(),
-            status_delay: StatusDelay::default(),
-            progress: Progress::default(),
-            restarts: Restarts::default(),
             policies,
             clock_told: ClockTold::default(),
-            unsent_events: UnsentEvents::default(),
             synced_at: SetOnce::new(),
             led_since: SetOnce::new(),
         }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use roundhouse_api::TrainingJob;
-use roundhouse_contract::labels;
+use roundhouse_contract::{labels, names};
 use roundhouse_planner::{
-    Examined, Observed, Plan, PlanReason, Rejection, ValidatedJob, WriteBlocked, examine, plan,
-    plan_refused, plan_rejected,
+    Action, Examined, Observed, Plan, PlanReason, Rejection, ValidatedJob, WriteBlocked, examine,
+    plan, plan_refused, plan_rejected,
 };
 
 use crate::controller::apply::apply;
@@ -18,12 +18,13 @@ use crate::controller::error::Error;
 use crate::controller::observe::{lag, observe};
 use crate::controller::report::{Reported, report};
 use crate::job::{JobKey, JobName};
+use crate::memory::JobMemory;
 use crate::memory::expectations::Lag;
-use crate::memory::recent_pods::job_is_gone;
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::runtime::panics::caught;
 use crate::runtime::random::nonce;
 use crate::watch::staleness::confirm::{Confirmed, confirm};
+use crate::watch::staleness::deleted_job::is_deleted;
 use crate::watch::staleness::missing_pod::is_late;
 use crate::watch::topology::learn::learn;
 use roundhouse_api::unreadable::Guarded;
@@ -56,9 +57,10 @@ pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Option<Durat
         Err(error) => {
             let work = &context.metrics.work;
             work.reconciled(error.label(), started.elapsed());
+            let (key, asked) = (JobKey::of(&job.job.metadata), error.retry_after());
             let after = context
-                .backoff
-                .after_error(&JobKey::of(&job.job.metadata), error.retry_after());
+                .memory
+                .with(&key, |memory| memory.backoff.after_error(asked));
             let seconds = after.as_secs_f32();
             tracing::warn!(%error, seconds, "a step failed; it is tried again after this time");
             Some(after)
@@ -91,7 +93,9 @@ async fn missing(
                 if is_late(context, key, &write, seen).await? {
                     return Ok(Some(Missing::LateWatch));
                 }
-                context.expectations.forget(key, &write);
+                context
+                    .memory
+                    .with(key, |memory| memory.expectations.forget(&write));
             }
         }
     }
@@ -137,8 +141,9 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     let unreadable = unreadable.as_ref().map(Rejection::from);
     let rejection = unreadable
         .or_else(|| refusal.map(Rejection::from))
-        .or_else(|| context.policies.refuse(job, &examined));
-    context.restarts.follow(&key, job, &examined, &observed);
+        .or_else(|| context.policies.refuse(job, &examined, &context.memory));
+    let follow_workers = |memory: &mut JobMemory| memory.workers.follow(&examined, &observed);
+    context.memory.with(&key, follow_workers);
     let decide = |observed: &Observed| match &rejection {
         None => plan(&examined, observed, now),
         Some(rejection) => plan_rejected(&examined, rejection, observed, now),
@@ -160,7 +165,8 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
         let kind = kind.as_str();
         return Err(Error::Stale { kind, age });
     }
-    if job_is_gone(context, &key, job, &plan.actions).await? {
+    let pods = pods_to_create(job, &plan.actions);
+    if is_deleted(&context.client, &context.memory, &key, job, &pods).await? {
         tracing::info!(job = ?key, "the job is gone; its pods are not made again");
         return puts_off("JobGone", GONE);
     }
@@ -190,7 +196,7 @@ async fn carry_out(
     tracing::debug!(job = ?key, reason = ?plan.reason, actions = plan.actions.len(), "plan");
     let done = match apply(context, key, examined, &plan.actions).await {
         Ok(true) => report(context, key, job, plan).await,
-        Ok(false) => return Ok(Some(context.backoff.look_again(key))),
+        Ok(false) => return Ok(Some(after_conflict(context, key))),
         Err(error) => {
             let before = job.status.clone().unwrap_or_default();
             let told = || error.is_pending().then(|| WriteBlocked::told_in(&before))?;
@@ -211,7 +217,7 @@ async fn carry_out(
     let later = match done {
         Ok(Reported::Stored) => None,
         Ok(Reported::Later(left)) => Some(left),
-        Ok(Reported::LookAgain) => return Ok(Some(context.backoff.look_again(key))),
+        Ok(Reported::LookAgain) => return Ok(Some(after_conflict(context, key))),
         Err(error) if error.is_pending() => {
             follow(context, key, job, plan.reason);
             // The call wakes the job when it ends.
@@ -223,15 +229,34 @@ async fn carry_out(
             return Err(error);
         }
     };
-    context.backoff.done(key);
+    context.memory.with(key, |memory| memory.backoff.done());
     follow(context, key, job, plan.reason);
     Ok([plan.requeue_after, later].into_iter().flatten().min())
 }
 
 /// Asks a job that trains for its progress from now on, and any other job no more.
 fn follow(context: &Context, key: &JobKey, job: &TrainingJob, reason: PlanReason) {
-    match reason {
-        PlanReason::Training => context.progress.follow(key, job, &context.pods.of(key)),
-        _ => context.progress.forget(key),
-    }
+    let pods = context.pods.of(key);
+    context.memory.with(key, |memory| match reason {
+        PlanReason::Training => memory.progress.follow(job, &pods),
+        _ => memory.progress.forget(),
+    });
+}
+
+fn after_conflict(context: &Context, key: &JobKey) -> Duration {
+    context
+        .memory
+        .with(key, |memory| memory.backoff.after_conflict())
+}
+
+/// Names of the pods that these actions create.
+fn pods_to_create(job: &TrainingJob, actions: &[Action]) -> Vec<String> {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let pods = actions.iter().filter_map(|action| match action {
+        Action::CreateWorker { index, attempt, .. } => {
+            Some(names::worker_pod(name, *index, *attempt))
+        }
+        _ => None,
+    });
+    pods.collect()
 }

@@ -9,8 +9,10 @@ use roundhouse_planner::{GroupWrites, Observed, Pod, Presence, Repair};
 
 use crate::controller::context::Context;
 use crate::job::JobKey;
+use crate::memory::JobMemory;
 use crate::memory::expectations::{Lag, Seen, Written};
 use crate::memory::repairs::Drift;
+use crate::memory::workers::Workers;
 use crate::watch::cache::{Entry, OfJob};
 use crate::watch::projection::OwnedObject;
 
@@ -25,7 +27,7 @@ pub fn lag(context: &Context, key: &JobKey, job: &TrainingJob) -> Option<Lag> {
     let gang = job.spec.scheduling.gang;
     let group = || context.groups.kept(gang, key, &names::pod_group(job_name));
     let namespace = &key.namespace;
-    context.expectations.wait(key, |written| match written {
+    let shows = |written: &Written| match written {
         Written::Status => Seen::Version(version(job.metadata.resource_version.as_deref())),
         Written::Pod(pod) => seen(pods.get(pod), || context.pods.deleted_at(namespace, pod)),
         Written::Service => seen(services.get(&name), || {
@@ -35,7 +37,10 @@ pub fn lag(context: &Context, key: &JobKey, job: &TrainingJob) -> Option<Lag> {
             context.network_policies.deleted_at(namespace, &name)
         }),
         Written::PodGroup => seen(group().as_ref(), || None),
-    })
+    };
+    context
+        .memory
+        .with(key, |memory| memory.expectations.wait(shows))
 }
 
 /// Everything of one job. `None`: it is not known yet whether its gang scheduler is installed.
@@ -47,47 +52,53 @@ pub fn observe(context: &Context, key: &JobKey, job: &TrainingJob) -> Option<Obs
     let group = context
         .groups
         .observe(gang, key, &names::pod_group(job_name))?;
-    Some(Observed {
-        group,
-        group_writes: match gang {
-            Gang::None => GroupWrites::default(),
-            Gang::Coscheduling | Gang::Volcano | Gang::Kubernetes => context.repairs.of_group(key),
-        },
-        status: job.status.clone().unwrap_or_default(),
-        resource_version: job.metadata.resource_version.clone().unwrap_or_default(),
-        service: presence(&context.services.of(key), &name, key, |drift| {
-            context.repairs.next(key, Written::Service, drift)
-        }),
-        network_policy: presence(&context.network_policies.of(key), &name, key, |drift| {
-            context.repairs.next(key, Written::NetworkPolicy, drift)
-        }),
-        pods: context
-            .pods
-            .of(key)
-            .values()
-            .map(|entry| on_its_node(entry.value.clone(), context, job))
-            .map(|pod| with_its_agent(pod, context, key))
-            .collect(),
-        taken: context.taken_names.of(key),
-        progress: context.progress.of(key),
-        formed: context.progress.formed(key),
-        progress_interval: Some(context.progress.interval()),
-        lost_node_grace: Some(context.settings.lost_node_grace()),
-        fresh: false,
-        clock_off: false,
-        // The caches do not know; the driver draws it.
-        nonce: String::new(),
-        watched_since: context.looks_after_jobs_since(),
-    })
+    let (services, policies) = (context.services.of(key), context.network_policies.of(key));
+    let pods = context.pods.of(key);
+    let pods = pods.values().map(|entry| entry.value.clone());
+    let pods: Vec<Pod> = pods.map(|pod| on_its_node(pod, context, job)).collect();
+    let progress_interval = context.memory.progress_interval();
+    let remembered = |memory: &mut JobMemory| {
+        let repairs = &memory.repairs;
+        Observed {
+            group,
+            group_writes: match gang {
+                Gang::None => GroupWrites::default(),
+                Gang::Coscheduling | Gang::Volcano | Gang::Kubernetes => repairs.of_group(),
+            },
+            status: job.status.clone().unwrap_or_default(),
+            resource_version: job.metadata.resource_version.clone().unwrap_or_default(),
+            service: presence(&services, &name, key, |drift| {
+                repairs.next(Written::Service, drift)
+            }),
+            network_policy: presence(&policies, &name, key, |drift| {
+                repairs.next(Written::NetworkPolicy, drift)
+            }),
+            pods: pods
+                .into_iter()
+                .map(|pod| with_its_agent(pod, &memory.workers))
+                .collect(),
+            taken: memory.taken_names.current(),
+            progress: memory.progress.last(),
+            formed: memory.progress.formed(),
+            progress_interval: Some(progress_interval),
+            lost_node_grace: Some(context.settings.lost_node_grace()),
+            fresh: false,
+            clock_off: false,
+            // The caches do not know; the driver draws it.
+            nonce: String::new(),
+            watched_since: context.looks_after_jobs_since(),
+        }
+    };
+    Some(context.memory.with(key, remembered))
 }
 
 /// A pod with what only its agent reports. A worker whose agent is silent is left out as one is whose node does not answer.
-fn with_its_agent(pod: Pod, context: &Context, key: &JobKey) -> Pod {
-    let silent_since = context.restarts.silent_since(key, &pod);
+fn with_its_agent(pod: Pod, workers: &Workers) -> Pod {
+    let silent_since = workers.silent_since(&pod);
     let silent_since = silent_since.filter(|_| !pod.unreachable);
     let agent_silent = silent_since.is_some();
     Pod {
-        processes: context.restarts.of(key, &pod),
+        processes: workers.processes(&pod),
         unreachable: pod.unreachable || agent_silent,
         node_answers: pod.node_answers || agent_silent,
         agent_silent,

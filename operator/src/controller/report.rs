@@ -15,6 +15,7 @@ use crate::controller::error::Error;
 use crate::controller::observe::version;
 use crate::controller::slow_writes::Write;
 use crate::job::{JobKey, JobName};
+use crate::memory::JobMemory;
 use crate::memory::expectations::Written;
 use crate::runtime::api::calls::{call_within, patch_params};
 use roundhouse_api::unreadable::Guarded;
@@ -43,19 +44,26 @@ pub async fn report(
 ) -> Result<Reported, Error> {
     let before = job.status.clone().unwrap_or_default();
     context.metrics.jobs.show(key, &plan.status);
-    let confirmed = context.unsent_events.stored(key, &before);
+    let confirmed = context
+        .memory
+        .with(key, |memory| memory.unsent_events.stored(&before));
     context.event_queue.push(job, &confirmed);
     if before != plan.status {
-        if let Some(left) = context.status_delay.wait(key, &before, &plan.status)
+        let wait = |memory: &mut JobMemory| memory.status_delay.wait(&before, &plan.status);
+        if let Some(left) = context.memory.with(key, wait)
             && plan.events.is_empty()
         {
             return Ok(Reported::Later(left));
         }
         match write(context, key, job, &before, &plan.status).await {
-            Ok(()) => context.unsent_events.told(key),
+            Ok(()) => context
+                .memory
+                .with(key, |memory| memory.unsent_events.published()),
             Err(error) => {
                 // It may be stored all the same: of two tries only the second may have an answer.
-                context.unsent_events.keep(key, &plan.status, &plan.events);
+                context.memory.with(key, |memory| {
+                    memory.unsent_events.keep(&plan.status, &plan.events);
+                });
                 let looks_again = matches!(&error, Error::Report(error) if error.is_look_again());
                 return if looks_again {
                     Ok(Reported::LookAgain)
@@ -93,7 +101,9 @@ async fn write(
             let request = || api.patch_status(&name, &parameters, &patch);
             let written = call_within(deadline, request).await?;
             let at = version(written.job.metadata.resource_version.as_deref());
-            beside.expectations.wrote(&key_beside, Written::Status, at);
+            beside.memory.with(&key_beside, |memory| {
+                memory.expectations.wrote(Written::Status, at);
+            });
             let now = jiff::Timestamp::now();
             beside
                 .metrics

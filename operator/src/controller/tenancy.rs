@@ -12,13 +12,13 @@ use roundhouse_planner::policy::Policy;
 use roundhouse_planner::{Examined, Rejection, ValidatedJob, examine, gpu};
 
 use self::namespaces::Namespaces;
-use self::verdicts::Verdicts;
+use crate::job::JobKey;
+use crate::memory::JobMemories;
 use crate::settings::Settings;
 use roundhouse_api::unreadable::Guarded;
 
 mod file;
 pub(crate) mod namespaces;
-mod verdicts;
 
 /// Why a policy cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,6 @@ pub struct Policies {
     gpu_resources: gpu::Listed,
     pub(crate) namespaces: Namespaces,
     jobs: OnceLock<Store<Guarded>>,
-    verdicts: Verdicts,
 }
 
 impl Policies {
@@ -125,7 +124,12 @@ impl Policies {
 
     /// Why a job that can be run is not accepted, if it is not. One that runs is not refused because of how many there are.
     #[must_use]
-    pub fn refuse(&self, job: &TrainingJob, valid: &ValidatedJob) -> Option<Rejection> {
+    pub fn refuse(
+        &self,
+        job: &TrainingJob,
+        valid: &ValidatedJob,
+        memories: &JobMemories,
+    ) -> Option<Rejection> {
         let namespace = &valid.identity.namespace;
         let limits = self.policy.limits(&self.namespaces.labels(namespace));
         let refused = limits.refuse(valid);
@@ -144,10 +148,14 @@ impl Policies {
             other.unreadable.is_some() || refusal.is_some() || limits.refuse(&job).is_some()
         };
         let cannot_begin = |other: &Guarded| {
-            let uid = other.job.metadata.uid.as_deref().unwrap_or_default();
+            let key = JobKey::of(&other.job.metadata);
             let generation = other.job.metadata.generation.unwrap_or_default();
-            let verdicts = &self.verdicts;
-            verdicts.of(uid, generation, limits, || judge(other))
+            let known = memories.with(&key, |it| it.verdict.cannot_begin(generation, limits));
+            known.unwrap_or_else(|| {
+                let verdict = judge(other);
+                memories.with(&key, |it| it.verdict.store(generation, limits, verdict));
+                verdict
+            })
         };
         let is_ahead = |other: &&Arc<Guarded>| {
             other.job.metadata.namespace == job.metadata.namespace

@@ -1,64 +1,54 @@
-//! After a write the job waits until the caches have seen it: a plan over stale caches would do the
-//! same again, or worse.
+//! Own writes that the caches do not show yet. After a write the job waits until the caches have seen it: a plan over stale
+//! caches would write the same again, or worse.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::job::JobKey;
-
-/// How long a write is waited for. Later either the watch is late, or it has skipped the write (made and gone between two
-/// events). Of a pod that was made the API server is asked which.
+/// How long the operator waits for a write. Later either the watch is late, or it has skipped the write: the object was
+/// created and deleted between two events. If the write created a pod, the operator asks the API server which of both it is.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// A job that has not come back by then is gone.
-const FORGOTTEN: Duration = Duration::from_mins(10);
 
-/// What was written.
+/// The object of a job that was written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Written {
     /// The job's status.
     Status,
-    /// A pod.
+    /// A pod of this name.
     Pod(String),
-    /// The Service.
+    /// The Service of the job.
     Service,
-    /// The NetworkPolicy.
+    /// The NetworkPolicy of the job.
     NetworkPolicy,
-    /// The PodGroup.
+    /// The PodGroup of the job.
     PodGroup,
 }
 
 /// What a cache shows of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// There is none.
+    /// It has no such object.
     Absent,
-    /// There is none: one was deleted at this version.
+    /// It has no such object, because one was deleted at this version.
     Gone(u64),
-    /// This version of it.
+    /// It has this version of the object.
     Version(u64),
 }
 
 /// Why a job waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lag {
-    /// The caches have not seen all writes: it is looked at again after this time.
+    /// The caches have not shown all writes. They are given this time.
     Left(Duration),
-    /// They should have seen this write by now, and show this of it.
+    /// The caches should have shown this write by now, and show this of its object.
     Overdue(Written, Seen),
 }
 
-/// Writes that the caches have not seen yet, by job. A job that is gone is not asked about again: what is too
-/// old to be waited for is dropped when another writes.
+/// The writes of one job that the caches have not shown yet.
 #[derive(Debug, Default)]
 pub struct Expectations {
-    by_job: Mutex<HashMap<JobKey, Pending>>,
-}
-
-#[derive(Debug)]
-struct Pending {
     writes: HashMap<Written, Write>,
-    since: Instant,
+    /// The time of the last write.
+    since: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -69,70 +59,41 @@ struct Write {
 
 impl Expectations {
     /// An object was created or changed to this version.
-    pub fn wrote(&self, job: &JobKey, what: Written, version: u64) {
-        self.add(
-            job,
-            what,
-            Write {
-                version,
-                deleted: false,
-            },
-        );
+    pub fn wrote(&mut self, what: Written, version: u64) {
+        let deleted = false;
+        self.add(what, Write { version, deleted });
     }
 
-    /// An object was deleted, or marked for it, at this version.
-    pub fn deleted(&self, job: &JobKey, what: Written, version: u64) {
-        self.add(
-            job,
-            what,
-            Write {
-                version,
-                deleted: true,
-            },
-        );
+    /// An object was deleted, or marked for deletion, at this version.
+    pub fn deleted(&mut self, what: Written, version: u64) {
+        let deleted = true;
+        self.add(what, Write { version, deleted });
     }
 
-    fn add(&self, job: &JobKey, what: Written, write: Write) {
-        let mut by_job = self.lock();
-        by_job.retain(|_, pending| pending.since.elapsed() < FORGOTTEN);
-        let fresh = || Pending {
-            writes: HashMap::new(),
-            since: Instant::now(),
-        };
-        let pending = by_job.entry(job.clone()).or_insert_with(fresh);
-        pending.since = Instant::now();
-        pending.writes.insert(what, write);
+    fn add(&mut self, what: Written, write: Write) {
+        self.since = Some(Instant::now());
+        self.writes.insert(what, write);
     }
 
-    /// Why to wait; `None` when the caches have seen everything.
-    pub fn wait(&self, job: &JobKey, seen: impl Fn(&Written) -> Seen) -> Option<Lag> {
-        let mut by_job = self.lock();
-        let pending = by_job.get_mut(job)?;
-        pending.writes.retain(|what, write| match seen(what) {
+    /// Why the job waits; `None` when the caches show everything.
+    pub fn wait(&mut self, seen: impl Fn(&Written) -> Seen) -> Option<Lag> {
+        self.writes.retain(|what, write| match seen(what) {
             Seen::Absent => !write.deleted,
             Seen::Gone(version) => !write.deleted && version < write.version,
             Seen::Version(version) => version < write.version,
         });
-        let Some(first) = pending.writes.keys().next() else {
-            by_job.remove(job);
-            return None;
-        };
-        let left = PATIENCE.saturating_sub(pending.since.elapsed());
+        let first = self.writes.keys().next()?;
+        let waited = self.since.map_or(PATIENCE, |since| since.elapsed());
+        let left = PATIENCE.saturating_sub(waited);
         if left.is_zero() {
             return Some(Lag::Overdue(first.clone(), seen(first)));
         }
         Some(Lag::Left(left))
     }
 
-    /// The caches are right without a write.
-    pub fn forget(&self, job: &JobKey, what: &Written) {
-        if let Some(pending) = self.lock().get_mut(job) {
-            pending.writes.remove(what);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<JobKey, Pending>> {
-        self.by_job.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The caches are right without this write.
+    pub fn forget(&mut self, what: &Written) {
+        self.writes.remove(what);
     }
 }
 
@@ -142,60 +103,40 @@ mod tests {
 
     #[test]
     fn a_job_waits_until_each_write_is_seen() {
-        let job = JobKey::new("ns", "uid");
-        let expectations = Expectations::default();
-        assert_eq!(expectations.wait(&job, |_| Seen::Absent), None);
-        expectations.wrote(&job, Written::Pod("a".to_owned()), 7);
-        expectations.deleted(&job, Written::Pod("b".to_owned()), 8);
-        assert!(expectations.wait(&job, |_| Seen::Version(6)).is_some());
+        let mut expectations = Expectations::default();
+        assert_eq!(expectations.wait(|_| Seen::Absent), None);
+        expectations.wrote(Written::Pod("a".to_owned()), 7);
+        expectations.deleted(Written::Pod("b".to_owned()), 8);
+        assert!(expectations.wait(|_| Seen::Version(6)).is_some());
         let half = |what: &Written| match what {
             Written::Pod(name) if name == "a" => Seen::Version(9),
             _ => Seen::Version(1),
         };
-        assert!(expectations.wait(&job, half).is_some());
-        assert_eq!(expectations.wait(&job, |_| Seen::Absent), None);
+        assert!(expectations.wait(half).is_some());
+        assert_eq!(expectations.wait(|_| Seen::Absent), None);
     }
 
     #[test]
     fn a_pod_that_was_told_and_deleted_at_once_is_not_waited_for() {
-        let job = JobKey::new("ns", "uid");
-        let expectations = Expectations::default();
-        expectations.wrote(&job, Written::Pod("a".to_owned()), 7);
-        assert!(expectations.wait(&job, |_| Seen::Absent).is_some());
+        let mut expectations = Expectations::default();
+        expectations.wrote(Written::Pod("a".to_owned()), 7);
+        assert!(expectations.wait(|_| Seen::Absent).is_some());
         // An earlier pod of this name.
-        assert!(expectations.wait(&job, |_| Seen::Gone(5)).is_some());
-        assert_eq!(expectations.wait(&job, |_| Seen::Gone(8)), None);
+        assert!(expectations.wait(|_| Seen::Gone(5)).is_some());
+        assert_eq!(expectations.wait(|_| Seen::Gone(8)), None);
     }
 
     #[test]
     fn a_write_that_is_not_seen_for_long_is_asked_about_until_the_caches_are_right() {
-        let job = JobKey::new("ns", "uid");
-        let expectations = Expectations::default();
+        let mut expectations = Expectations::default();
         let pod = Written::Pod("a".to_owned());
-        expectations.wrote(&job, pod.clone(), 7);
-        let long_ago = Instant::now().checked_sub(PATIENCE).unwrap();
-        expectations.lock().get_mut(&job).unwrap().since = long_ago;
-        // Another job's write does not make it forget.
-        expectations.wrote(&JobKey::new("ns", "other"), Written::Status, 8);
+        expectations.wrote(pod.clone(), 7);
+        expectations.since = Instant::now().checked_sub(PATIENCE);
         for _ in 0..2 {
-            let overdue = expectations.wait(&job, |_| Seen::Absent);
+            let overdue = expectations.wait(|_| Seen::Absent);
             assert_eq!(overdue, Some(Lag::Overdue(pod.clone(), Seen::Absent)));
         }
-        expectations.forget(&job, &pod);
-        assert_eq!(expectations.wait(&job, |_| Seen::Absent), None);
-    }
-
-    #[test]
-    fn a_job_that_is_gone_leaves_nothing_behind() {
-        let job = |uid: &str| JobKey::new("ns", uid);
-        let expectations = Expectations::default();
-        expectations.wrote(&job("gone"), Written::Status, 7);
-        expectations.wrote(&job("young"), Written::Status, 7);
-        let long_ago = Instant::now().checked_sub(FORGOTTEN).unwrap();
-        expectations.lock().get_mut(&job("gone")).unwrap().since = long_ago;
-        expectations.wrote(&job("here"), Written::Status, 7);
-        let mut left: Vec<JobKey> = expectations.lock().keys().cloned().collect();
-        left.sort();
-        assert_eq!(left, [job("here"), job("young")]);
+        expectations.forget(&pod);
+        assert_eq!(expectations.wait(|_| Seen::Absent), None);
     }
 }

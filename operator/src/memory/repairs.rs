@@ -1,13 +1,11 @@
-//! What was repaired of the jobs' objects, and when. Another controller or a webhook may undo it at once, each time: the
-//! pauses between two repairs of one object grow.
+//! Repairs of one job's objects. Another controller or a webhook may revert a repair at once, each time, so the pauses between
+//! two repairs of one object grow.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use roundhouse_planner::{GroupWrites, PodGroup, Repair};
 
-use crate::job::JobKey;
 use crate::memory::expectations::Written;
 
 /// Pauses between two repairs of one object.
@@ -35,22 +33,22 @@ impl Pauses {
     }
 }
 
-/// What somebody does to an object.
+/// What another client has done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Drift {
-    /// It is no longer what was made.
+    /// It is not as the operator built it.
     Modified,
     /// It is gone.
     Deleted,
 }
 
-type Object = (JobKey, Written, Drift);
+type Object = (Written, Drift);
 
-/// The last repair of each object.
+/// The last repair of each object of one job.
 #[derive(Debug)]
-pub struct RepairBackoff {
+pub struct Repairs {
     pauses: Pauses,
-    last: Mutex<HashMap<Object, Last>>,
+    last: HashMap<Object, Last>,
 }
 
 #[derive(Clone, Debug)]
@@ -61,50 +59,45 @@ struct Last {
     group: Option<PodGroup>,
 }
 
-impl RepairBackoff {
-    /// Of an operator that has just started.
+impl Repairs {
+    /// No repairs yet.
     #[must_use]
     pub fn new(pauses: Pauses) -> Self {
-        let last = Mutex::default();
+        let last = HashMap::new();
         Self { pauses, last }
     }
 
-    /// An object was repaired, or made.
-    pub fn note(&self, job: &JobKey, what: Written, drift: Drift) {
-        self.note_content(job, what, drift, None);
+    /// An object was repaired, or created.
+    pub fn note(&mut self, what: Written, drift: Drift) {
+        self.note_content(what, drift, None);
     }
 
     /// A PodGroup was created, or changed to say this.
-    pub fn note_group(&self, job: &JobKey, drift: Drift, group: &PodGroup) {
-        self.note_content(job, Written::PodGroup, drift, Some(group.clone()));
+    pub fn note_group(&mut self, drift: Drift, group: &PodGroup) {
+        self.note_content(Written::PodGroup, drift, Some(group.clone()));
     }
 
-    fn note_content(&self, job: &JobKey, what: Written, drift: Drift, group: Option<PodGroup>) {
+    fn note_content(&mut self, what: Written, drift: Drift, group: Option<PodGroup>) {
         let Pauses { first, longest } = self.pauses;
-        let mut all = self.lock();
-        all.retain(|_, last| last.at.elapsed() < self.pauses.memory());
-        let object = (job.clone(), what, drift);
-        let before = all.get(&object);
+        let object = (what, drift);
+        let before = self.last.get(&object);
+        let before = before.filter(|last| last.at.elapsed() < self.pauses.memory());
         let before = before.filter(|last| drift == Drift::Deleted || last.group == group);
         let pause = match (before, drift) {
             (Some(last), _) => longest.min(first.max(last.pause * 2)),
             (None, Drift::Modified) => first,
-            // It may be made for the first time: whoever deletes it then has undone nothing.
+            // The first creation is no repair, so a deletion after it does not start the back-off.
             (None, Drift::Deleted) => Duration::ZERO,
         };
         let at = Instant::now();
-        all.insert(object, Last { at, pause, group });
+        self.last.insert(object, Last { at, pause, group });
     }
 
-    /// When an object is to be repaired that is not as it was made, or is to be made that is not there.
+    /// When the operator repairs an object that has drifted.
     #[must_use]
-    pub fn next(&self, job: &JobKey, what: Written, drift: Drift) -> Repair {
-        let key = (job.clone(), what, drift);
-        let last = self
-            .lock()
-            .get(&key)
-            .map(|last| (last.at.elapsed(), last.pause));
-        match last {
+    pub fn next(&self, what: Written, drift: Drift) -> Repair {
+        let last = self.last.get(&(what, drift));
+        match last.map(|last| (last.at.elapsed(), last.pause)) {
             Some((_, Duration::ZERO)) => Repair::Now,
             Some((age, pause)) if age < pause => Repair::Later(pause.saturating_sub(age)),
             Some((age, _)) if age < self.pauses.memory() => Repair::Again,
@@ -112,29 +105,22 @@ impl RepairBackoff {
         }
     }
 
-    /// What is remembered of the writes of the job's PodGroup.
+    /// The writes of the job's PodGroup.
     #[must_use]
-    pub fn of_group(&self, job: &JobKey) -> GroupWrites {
-        let next = |drift| self.next(job, Written::PodGroup, drift);
-        let key = (job.clone(), Written::PodGroup, Drift::Modified);
-        let repaired_to = self.lock().get(&key).and_then(|last| last.group.clone());
+    pub fn of_group(&self) -> GroupWrites {
+        let last = self.last.get(&(Written::PodGroup, Drift::Modified));
         GroupWrites {
-            repaired_to,
-            changed: next(Drift::Modified),
-            deleted: next(Drift::Deleted),
+            repaired_to: last.and_then(|last| last.group.clone()),
+            changed: self.next(Written::PodGroup, Drift::Modified),
+            deleted: self.next(Written::PodGroup, Drift::Deleted),
         }
     }
 
-    /// The operator itself has deleted the job's PodGroup: creating it once more repairs nothing.
-    pub fn group_removed(&self, job: &JobKey) {
-        let mut all = self.lock();
+    /// The operator itself has deleted the job's PodGroup: creating it again repairs nothing.
+    pub fn group_removed(&mut self) {
         for drift in [Drift::Modified, Drift::Deleted] {
-            all.remove(&(job.clone(), Written::PodGroup, drift));
+            self.last.remove(&(Written::PodGroup, drift));
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Object, Last>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -143,82 +129,75 @@ mod tests {
     use super::*;
 
     /// All that was repaired was repaired so long before.
-    fn pass(repaired: &RepairBackoff, span: Duration) {
-        for last in repaired.lock().values_mut() {
+    fn pass(repaired: &mut Repairs, span: Duration) {
+        for last in repaired.last.values_mut() {
             last.at = last.at.checked_sub(span).unwrap();
         }
     }
 
+    fn changed(repairs: &Repairs) -> Repair {
+        repairs.next(Written::Service, Drift::Modified)
+    }
+
     #[test]
     fn the_pause_between_two_repairs_doubles_up_to_one_hour() {
-        let (repaired, job) = (
-            RepairBackoff::new(Pauses::default()),
-            JobKey::new("ml", "uid"),
-        );
-        let next = || repaired.next(&job, Written::Service, Drift::Modified);
-        assert_eq!(next(), Repair::Now);
+        let mut repairs = Repairs::new(Pauses::default());
+        assert_eq!(changed(&repairs), Repair::Now);
         for minutes in [1, 2, 4, 8, 16, 32, 60, 60] {
-            repaired.note(&job, Written::Service, Drift::Modified);
-            pass(&repaired, Duration::from_mins(minutes - 1));
-            assert!(matches!(next(), Repair::Later(_)), "{minutes}");
-            pass(&repaired, Duration::from_mins(1));
-            assert_eq!(next(), Repair::Again, "{minutes}");
+            repairs.note(Written::Service, Drift::Modified);
+            pass(&mut repairs, Duration::from_mins(minutes - 1));
+            assert!(matches!(changed(&repairs), Repair::Later(_)), "{minutes}");
+            pass(&mut repairs, Duration::from_mins(1));
+            assert_eq!(changed(&repairs), Repair::Again, "{minutes}");
         }
-        let other = JobKey::new("ml", "another");
-        let changed = |job, what| repaired.next(job, what, Drift::Modified);
-        assert_eq!(changed(&other, Written::Service), Repair::Now);
-        assert_eq!(changed(&job, Written::NetworkPolicy), Repair::Now);
-        pass(&repaired, Duration::from_hours(2));
-        assert_eq!(next(), Repair::Now, "it was well for long");
-        repaired.note(&other, Written::Service, Drift::Modified);
-        assert_eq!(repaired.lock().len(), 1, "nothing is left of the old one");
+        let policy = repairs.next(Written::NetworkPolicy, Drift::Modified);
+        assert_eq!(policy, Repair::Now);
+        pass(&mut repairs, Duration::from_hours(2));
+        assert_eq!(changed(&repairs), Repair::Now, "it was well for long");
+        repairs.note(Written::Service, Drift::Modified);
+        pass(&mut repairs, Duration::from_mins(1));
+        assert_eq!(changed(&repairs), Repair::Again, "the first pause again");
     }
 
     #[test]
     fn an_object_that_is_deleted_each_time_is_made_at_once_only_twice() {
-        let (repaired, job) = (
-            RepairBackoff::new(Pauses::default()),
-            JobKey::new("ml", "uid"),
-        );
-        let next = || repaired.next(&job, Written::Service, Drift::Deleted);
-        assert_eq!(next(), Repair::Now, "it was never made");
-        repaired.note(&job, Written::Service, Drift::Deleted);
-        assert_eq!(next(), Repair::Now, "it was deleted once");
+        let mut repairs = Repairs::new(Pauses::default());
+        let next = |repairs: &Repairs| repairs.next(Written::Service, Drift::Deleted);
+        assert_eq!(next(&repairs), Repair::Now, "it was never made");
+        repairs.note(Written::Service, Drift::Deleted);
+        assert_eq!(next(&repairs), Repair::Now, "it was deleted once");
         for minutes in [1, 2, 4] {
-            repaired.note(&job, Written::Service, Drift::Deleted);
-            assert!(matches!(next(), Repair::Later(_)), "{minutes}");
-            pass(&repaired, Duration::from_mins(minutes));
-            assert_eq!(next(), Repair::Again, "{minutes}");
+            repairs.note(Written::Service, Drift::Deleted);
+            assert!(matches!(next(&repairs), Repair::Later(_)), "{minutes}");
+            pass(&mut repairs, Duration::from_mins(minutes));
+            assert_eq!(next(&repairs), Repair::Again, "{minutes}");
         }
-        let changed = repaired.next(&job, Written::Service, Drift::Modified);
-        assert_eq!(changed, Repair::Now, "that is another matter");
+        assert_eq!(changed(&repairs), Repair::Now, "that is another matter");
     }
 
     #[test]
     fn a_pod_group_that_follows_its_job_is_not_repaired_and_one_that_is_reverted_is_postponed() {
-        let (repaired, job) = (
-            RepairBackoff::new(Pauses::default()),
-            JobKey::new("ml", "uid"),
-        );
+        let mut repairs = Repairs::new(Pauses::default());
         let says = |min_member| PodGroup {
             min_member,
             ..PodGroup::default()
         };
-        let due = |min_member| repaired.of_group(&job).due(&says(min_member));
+        let due = |repairs: &Repairs, min_member| repairs.of_group().due(&says(min_member));
         for min_member in [2, 3, 4] {
-            assert_eq!(due(min_member), Repair::Now, "the job was scaled");
-            repaired.note_group(&job, Drift::Modified, &says(min_member));
+            assert_eq!(due(&repairs, min_member), Repair::Now, "the job was scaled");
+            repairs.note_group(Drift::Modified, &says(min_member));
         }
-        assert!(matches!(due(4), Repair::Later(_)), "a webhook reverts it");
-        assert_eq!(due(5), Repair::Now, "the job was scaled again");
-        pass(&repaired, Duration::from_mins(1));
-        assert_eq!(due(4), Repair::Again);
+        let reverted = due(&repairs, 4);
+        assert!(matches!(reverted, Repair::Later(_)), "a webhook reverts it");
+        assert_eq!(due(&repairs, 5), Repair::Now, "the job was scaled again");
+        pass(&mut repairs, Duration::from_mins(1));
+        assert_eq!(due(&repairs, 4), Repair::Again);
         for _ in 0..2 {
-            assert_eq!(repaired.of_group(&job).deleted, Repair::Now);
-            repaired.note_group(&job, Drift::Deleted, &says(4));
+            assert_eq!(repairs.of_group().deleted, Repair::Now);
+            repairs.note_group(Drift::Deleted, &says(4));
         }
-        assert!(matches!(repaired.of_group(&job).deleted, Repair::Later(_)));
-        repaired.group_removed(&job);
-        assert_eq!(repaired.of_group(&job), GroupWrites::default(), "suspended");
+        assert!(matches!(repairs.of_group().deleted, Repair::Later(_)));
+        repairs.group_removed();
+        assert_eq!(repairs.of_group(), GroupWrites::default(), "suspended");
     }
 }

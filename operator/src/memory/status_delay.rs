@@ -1,71 +1,63 @@
-//! Counts and words of a status change in bursts, while workers become ready one after the other. They are gathered for some
-//! seconds and go in one write; the longer a burst lasts, the longer they are gathered. What decides something is written at
-//! once.
+//! Counts and messages of a status change in bursts, while workers become ready one after the other. The operator gathers them
+//! for some seconds and writes them together; the longer a burst lasts, the longer it gathers. It writes decisions at once.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use roundhouse_api::{ConditionType, TrainingJobStatus, WorkersStatus};
 
-use crate::job::JobKey;
-
-/// How long counts and words may lag the first time, and twice as long each time after.
+/// How long counts and messages may lag the first time, and twice as long each time after.
 const LAG: Duration = Duration::from_secs(2);
 const MAX_LAG: Duration = Duration::from_secs(10);
-/// A job that has not come back by then is gone, or has come to rest.
-const FORGOTTEN: Duration = Duration::from_mins(1);
+/// A burst is over when the counts have not changed for this time.
+const PAUSE: Duration = Duration::from_mins(1);
 
-/// Jobs whose counts and words have changed lately.
+/// The burst of one job, if its counts and messages have changed lately.
 #[derive(Debug, Default)]
-pub struct StatusDelay(Mutex<HashMap<JobKey, Changing>>);
+pub struct StatusDelay(Option<Burst>);
 
 #[derive(Clone, Copy, Debug)]
-struct Changing {
-    /// Since when they differ from what is stored.
+struct Burst {
+    /// Since when the counts and messages differ from the stored ones.
     since: Option<Instant>,
     lag: Duration,
     last: Instant,
 }
 
 impl StatusDelay {
-    /// How long to wait before `after` is written; `None`: now.
+    /// How long to wait before `after` is written; `None`: write it now.
     pub fn wait(
-        &self,
-        job: &JobKey,
+        &mut self,
         before: &TrainingJobStatus,
         after: &TrainingJobStatus,
     ) -> Option<Duration> {
-        self.wait_at(Instant::now(), job, before, after)
+        self.wait_at(Instant::now(), before, after)
     }
 
     fn wait_at(
-        &self,
+        &mut self,
         now: Instant,
-        job: &JobKey,
         before: &TrainingJobStatus,
         after: &TrainingJobStatus,
     ) -> Option<Duration> {
-        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if decisive(before) != decisive(after) {
-            jobs.remove(job);
+            self.0 = None;
             return None;
         }
-        jobs.retain(|_, it| now.duration_since(it.last) < FORGOTTEN);
-        let changing = jobs.entry(job.clone()).or_insert(Changing {
+        let known = self.0.filter(|it| now.duration_since(it.last) < PAUSE);
+        let mut burst = known.unwrap_or(Burst {
             since: None,
             lag: LAG,
             last: now,
         });
-        changing.last = now;
-        let begun = *changing.since.get_or_insert(now);
-        let left = changing.lag.saturating_sub(now.duration_since(begun));
+        burst.last = now;
+        let begun = *burst.since.get_or_insert(now);
+        let left = burst.lag.saturating_sub(now.duration_since(begun));
         if left.is_zero() {
-            changing.since = None;
-            changing.lag = (changing.lag * 2).min(MAX_LAG);
-            return None;
+            burst.since = None;
+            burst.lag = (burst.lag * 2).min(MAX_LAG);
         }
-        Some(left)
+        self.0 = Some(burst);
+        (!left.is_zero()).then_some(left)
     }
 }
 
@@ -97,25 +89,25 @@ mod tests {
 
     #[test]
     fn counts_wait_and_decisions_do_not() {
-        let (settling, job) = (StatusDelay::default(), JobKey::new("ns", "uid"));
+        let mut delay = StatusDelay::default();
         let before = TrainingJobStatus::default();
         let mut counted = before.clone();
         counted.workers = Some(WorkersStatus {
             ready: 1,
             ..WorkersStatus::default()
         });
-        assert!(settling.wait(&job, &before, &counted).is_some());
+        assert!(delay.wait(&before, &counted).is_some());
         let mut decided = counted.clone();
         decided.incidents.total = 1;
-        assert_eq!(settling.wait(&job, &before, &decided), None);
+        assert_eq!(delay.wait(&before, &decided), None);
         let mut without = counted.clone();
         without.workers.as_mut().unwrap().left_out = Some("digits-worker-1".to_owned());
-        assert_eq!(settling.wait(&job, &before, &without), None);
+        assert_eq!(delay.wait(&before, &without), None);
     }
 
     #[test]
     fn that_the_last_pod_of_a_suspended_job_is_gone_is_written_at_once() {
-        let (delay, job) = (StatusDelay::default(), JobKey::new("ns", "uid"));
+        let mut delay = StatusDelay::default();
         let status = |pods, is_suspended| {
             let workers = WorkersStatus {
                 pods,
@@ -137,12 +129,8 @@ mod tests {
             );
             status
         };
-        let wait = |before, after, is_suspended| {
-            delay.wait(
-                &job,
-                &status(before, is_suspended),
-                &status(after, is_suspended),
-            )
+        let mut wait = |before, after, is_suspended| {
+            delay.wait(&status(before, is_suspended), &status(after, is_suspended))
         };
         assert!(wait(3, 1, true).is_some());
         assert_eq!(wait(1, 0, true), None);
@@ -152,27 +140,27 @@ mod tests {
     #[test]
     fn a_change_of_the_number_by_which_replacements_count_is_written_at_once() {
         // Another operator would count by the old number.
-        let (delay, job) = (StatusDelay::default(), JobKey::new("ns", "uid"));
+        let mut delay = StatusDelay::default();
         let before = TrainingJobStatus::default();
         let mut after = before.clone();
         after.replacements.pods = 3;
-        assert_eq!(delay.wait(&job, &before, &after), None);
+        assert_eq!(delay.wait(&before, &after), None);
     }
 
     #[test]
     fn counts_that_change_for_long_are_written_less_and_less_often() {
-        let (delay, job) = (StatusDelay::default(), JobKey::new("ns", "uid"));
+        let mut delay = StatusDelay::default();
         let status = TrainingJobStatus::default();
         let begun = Instant::now();
         let mut written = Vec::new();
         for second in 0..60 {
             let now = begun + Duration::from_secs(second);
-            if delay.wait_at(now, &job, &status, &status).is_none() {
+            if delay.wait_at(now, &status, &status).is_none() {
                 written.push(second);
             }
         }
         assert_eq!(written, [2, 7, 16, 27, 38, 49]);
-        let later = begun + Duration::from_secs(60) + FORGOTTEN;
-        assert_eq!(delay.wait_at(later, &job, &status, &status), Some(LAG));
+        let later = begun + Duration::from_secs(60) + PAUSE;
+        assert_eq!(delay.wait_at(later, &status, &status), Some(LAG));
     }
 }

@@ -1,42 +1,28 @@
-//! Names that a job needs and somebody else's object bears. Whoever held one may be gone a moment later (a
-//! job of the same name that is being cleaned up, say), so it is tried again.
+//! Names that a job needs and another object has. That object may be gone a moment later, because it belongs to a job of the
+//! same name that is being cleaned up, for example. So the operator soon tries the name again.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::job::JobKey;
-
-/// How long a name counts as taken without another look.
+/// How long a name counts as taken until the operator tries it again.
 const TTL: Duration = Duration::from_secs(4);
 
-/// Names, as `Kind name`, and when each was seen.
-type Names = BTreeMap<String, Instant>;
-
-/// Taken names by job.
+/// The taken names of one job, as `Kind name`, and when the operator found each of them taken.
 #[derive(Debug, Default)]
-pub struct TakenNames(Mutex<HashMap<JobKey, Names>>);
+pub struct TakenNames(BTreeMap<String, Instant>);
 
 impl TakenNames {
     /// A name turned out to be taken.
-    pub fn insert(&self, job: &JobKey, what: String) {
-        let mut all = self.lock();
-        all.retain(|_, names| names.values().any(|seen| seen.elapsed() < TTL));
-        let names = all.entry(job.clone()).or_default();
-        names.retain(|_, seen| seen.elapsed() < TTL);
-        names.insert(what, Instant::now());
+    pub fn insert(&mut self, what: String) {
+        self.0.retain(|_, seen| seen.elapsed() < TTL);
+        self.0.insert(what, Instant::now());
     }
 
-    /// What the job cannot have now.
-    pub fn of(&self, job: &JobKey) -> Vec<String> {
-        let all = self.lock();
-        let names = all.get(job).into_iter().flatten();
-        let now = names.filter(|(_, seen)| seen.elapsed() < TTL);
-        now.map(|(what, _)| what.clone()).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<JobKey, Names>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The names that the job cannot have now.
+    #[must_use]
+    pub fn current(&self) -> Vec<String> {
+        let current = self.0.iter().filter(|(_, seen)| seen.elapsed() < TTL);
+        current.map(|(what, _)| what.clone()).collect()
     }
 }
 
@@ -46,15 +32,12 @@ mod tests {
 
     #[test]
     fn each_taken_name_is_tried_again_after_a_while() {
-        let (taken, job) = (TakenNames::default(), JobKey::new("ns", "uid"));
-        taken.insert(&job, "Service digits".to_owned());
-        taken.insert(&job, "Pod digits-worker-0-0".to_owned());
-        assert_eq!(taken.of(&job), ["Pod digits-worker-0-0", "Service digits"]);
+        let mut taken = TakenNames::default();
+        taken.insert("Service digits".to_owned());
+        taken.insert("Pod digits-worker-0-0".to_owned());
+        assert_eq!(taken.current(), ["Pod digits-worker-0-0", "Service digits"]);
         let long_ago = Instant::now().checked_sub(TTL).unwrap();
-        let mut all = taken.lock();
-        let names = all.get_mut(&job).unwrap();
-        names.insert("Service digits".to_owned(), long_ago);
-        drop(all);
-        assert_eq!(taken.of(&job), ["Pod digits-worker-0-0"]);
+        taken.0.insert("Service digits".to_owned(), long_ago);
+        assert_eq!(taken.current(), ["Pod digits-worker-0-0"]);
     }
 }

@@ -1,7 +1,6 @@
 //! How the jobs fare. The watch of the jobs tells which ones there are, a reconcile how each of them is. A job that is
 //! gone is forgotten, and a reconcile that is late with its news does not bring it back.
 
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,9 +10,11 @@ use prometheus::Registry;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use roundhouse_api::TrainingJobStatus;
+use roundhouse_planner::JobIdentity;
 
 use super::Clock;
 use crate::job::JobKey;
+use crate::job::existing::ExistingJobs;
 
 pub mod gpus;
 mod milestones;
@@ -28,23 +29,16 @@ use series::Series;
 /// What is known of all jobs.
 #[derive(Clone)]
 pub struct Jobs {
-    state: Arc<Mutex<State>>,
+    records: Arc<Mutex<ExistingJobs<Record>>>,
     series: Arc<Series>,
     milestones: Milestones,
     clock: Clock,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    records: HashMap<JobKey, Record>,
-    /// Those of a list in progress. Jobs that are not in it are gone when it is complete.
-    listed: HashSet<JobKey>,
-}
-
 impl Jobs {
     pub(super) fn new(registry: &Registry, clock: Clock) -> Result<Self, prometheus::Error> {
         let jobs = Self {
-            state: Arc::default(),
+            records: Arc::default(),
             series: Arc::new(Series::new()?),
             milestones: Milestones::new(registry)?,
             clock,
@@ -53,30 +47,15 @@ impl Jobs {
         Ok(jobs)
     }
 
-    /// Takes in an event of the watch of the jobs, reduced to the job and its name.
-    pub fn take(&self, event: Event<(JobKey, String)>) {
-        let mut state = self.lock();
-        match event {
-            Event::Init => state.listed.clear(),
-            Event::InitApply((job, name)) => {
-                state.listed.insert(job.clone());
-                state.add(job, name);
-            }
-            Event::InitDone => {
-                let State { records, listed } = &mut *state;
-                records.retain(|job, _| listed.contains(job));
-                listed.clear();
-            }
-            Event::Apply((job, name)) => state.add(job, name),
-            Event::Delete((job, _)) => {
-                state.records.remove(&job);
-            }
-        }
+    /// Applies an event of the watch of the jobs: a job that is deleted has no series any more.
+    pub fn apply(&self, event: &Event<JobIdentity>) {
+        let new = |job: &JobIdentity| Record::new(job.namespace.clone(), job.name.clone());
+        self.lock().apply(event, new);
     }
 
     /// The job has this status: its state is what the status says.
     pub fn show(&self, job: &JobKey, status: &TrainingJobStatus) {
-        if let Some(record) = self.lock().records.get_mut(job) {
+        if let Some(record) = self.lock().get_mut(job) {
             record.show(status);
         }
     }
@@ -84,7 +63,7 @@ impl Jobs {
     /// A plan was made: the job has workers as this status says, and its pods hold these GPUs.
     pub fn see(&self, job: &JobKey, status: &TrainingJobStatus, gpus: Gpus) {
         let now = (self.clock)();
-        if let Some(record) = self.lock().records.get_mut(job) {
+        if let Some(record) = self.lock().get_mut(job) {
             record.see(status, gpus, now);
         }
     }
@@ -98,8 +77,8 @@ impl Jobs {
         time: Timestamp,
     ) {
         let now = (self.clock)();
-        let mut state = self.lock();
-        let Some(record) = state.records.get_mut(job) else {
+        let mut records = self.lock();
+        let Some(record) = records.get_mut(job) else {
             return;
         };
         for (milestone, took) in record.stored(before, after, now, time) {
@@ -107,17 +86,8 @@ impl Jobs {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn add(&mut self, job: JobKey, name: String) {
-        let namespace = job.namespace.clone();
-        self.records
-            .entry(job)
-            .or_insert_with(|| Record::new(namespace, name));
+    fn lock(&self) -> MutexGuard<'_, ExistingJobs<Record>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,15 +99,15 @@ impl Collector for Jobs {
     fn collect(&self) -> Vec<MetricFamily> {
         let now = (self.clock)();
         // The lock is held until all series are read: two scrapes at once would mix theirs.
-        let state = self.lock();
-        self.series.of(&state.records, now)
+        let records = self.lock();
+        self.series.of(records.all(), now)
     }
 }
 
 impl fmt::Debug for Jobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Jobs")
-            .field("state", &self.state)
+            .field("records", &self.records)
             .finish_non_exhaustive()
     }
 }

@@ -10,6 +10,7 @@ use prometheus::{Registry, TextEncoder};
 use roundhouse_api::{
     AvoidedNode, ConditionReason, ConditionType, MembershipStatus, TrainingJobStatus, WorkersStatus,
 };
+use roundhouse_planner::JobIdentity;
 use roundhouse_planner::status::set_condition;
 
 use super::api::Outcome;
@@ -79,8 +80,13 @@ pub fn touch(metrics: &Metrics) {
     queue.begun(&name);
     let took = Duration::from_millis(3);
     api.called(Verb::Get, Resource::of("pods"), Outcome::Status(200), took);
-    let job = JobKey::new("ml", "uid");
-    jobs.take(Event::Apply((job.clone(), "digits".to_owned())));
+    let identity = JobIdentity {
+        namespace: "ml".to_owned(),
+        name: "digits".to_owned(),
+        uid: "uid".to_owned(),
+    };
+    let job = JobKey::from(&identity);
+    jobs.apply(&Event::Apply(identity));
     let statuses = [
         TrainingJobStatus::default(),
         status(1, true),

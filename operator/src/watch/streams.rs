@@ -23,11 +23,11 @@ use crate::controller::leaving;
 use crate::controller::observe::version;
 use crate::controller::priority::{Cause, Wake};
 use crate::controller::resources::{network_policy, service};
-use crate::job::{JobKey, JobName};
-use crate::memory::backoff;
+use crate::job::JobName;
 use crate::metrics::labels::Watched;
 use crate::watch::cache::{Cache, Entry};
 use crate::watch::cordoned::watched::WatchedNode;
+use crate::watch::pauses::watch_backoff;
 use crate::watch::projection::bounded::Bounded;
 use crate::watch::projection::watched::WatchedPod;
 use crate::watch::projection::{self, identity};
@@ -75,7 +75,7 @@ pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wak
     );
     let known = jobs.as_reader();
     let events = watcher(api, begin(&context, Watched::TrainingJobs))
-        .backoff(backoff::watch_backoff())
+        .backoff(watch_backoff())
         .modify(|job: &mut Guarded| {
             projection::job(&mut job.job.metadata);
             if let Some(known) = known.get(&ObjectRef::from_obj(job)) {
@@ -115,20 +115,26 @@ fn is_old(known: &Store<Guarded>, event: &Event<Guarded>) -> bool {
 }
 
 fn note_job(context: &Context, event: &Event<Guarded>) {
-    let named = |job: &Guarded| (JobKey::of(&job.job.metadata), job.name_any());
+    let identity = |job: &Guarded| JobIdentity {
+        namespace: job.namespace().unwrap_or_default(),
+        name: job.name_any(),
+        uid: job.uid().unwrap_or_default(),
+    };
     if let Event::Delete(job) = event {
         context
             .metrics
             .queue
             .forget(&JobName::of(&job.job.metadata));
     }
-    context.metrics.jobs.take(match event {
-        Event::Apply(job) => Event::Apply(named(job)),
-        Event::Delete(job) => Event::Delete(named(job)),
+    let event = match event {
+        Event::Apply(job) => Event::Apply(identity(job)),
+        Event::Delete(job) => Event::Delete(identity(job)),
         Event::Init => Event::Init,
-        Event::InitApply(job) => Event::InitApply(named(job)),
+        Event::InitApply(job) => Event::InitApply(identity(job)),
         Event::InitDone => Event::InitDone,
-    });
+    };
+    context.metrics.jobs.apply(&event);
+    context.memory.apply(&event);
 }
 
 /// Feeds the cache until the operator stops.
@@ -138,13 +144,11 @@ pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<Wake>) {
         context.settings.namespace.as_deref(),
     );
     let ours = children(&context, Watched::Pods);
-    let events = watcher(api, ours)
-        .backoff(backoff::watch_backoff())
-        .map_ok(|event| {
-            map_event(event, |watched: &WatchedPod| {
-                (watched.slim(), identity(&watched.pod.metadata))
-            })
-        });
+    let events = watcher(api, ours).backoff(watch_backoff()).map_ok(|event| {
+        map_event(event, |watched: &WatchedPod| {
+            (watched.slim(), identity(&watched.pod.metadata))
+        })
+    });
     feed(events, &context.pods, &wake, &context, Watched::Pods).await;
 }
 
@@ -182,7 +186,7 @@ pub(crate) async fn watch_network_policies(
 /// itself.
 pub(crate) async fn watch_nodes(context: Arc<Context>) {
     let nodes: Api<WatchedNode> = Api::all(context.watching.clone());
-    let events = watcher(nodes, begin(&context, Watched::Nodes)).backoff(backoff::watch_backoff());
+    let events = watcher(nodes, begin(&context, Watched::Nodes)).backoff(watch_backoff());
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         match event {
@@ -202,7 +206,7 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     watcher(api, ours)
-        .backoff(backoff::watch_backoff())
+        .backoff(watch_backoff())
         .map_ok(move |event| {
             map_event(event, |watched: &Bounded<K>| {
                 let identity = identity(watched.meta());

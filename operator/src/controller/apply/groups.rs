@@ -15,6 +15,7 @@ use crate::controller::observe::version;
 use crate::controller::resources::{Child, metadata};
 use crate::controller::slow_writes::Answer;
 use crate::job::JobKey;
+use crate::memory::JobMemory;
 use crate::memory::expectations::Written;
 use crate::memory::repairs::Drift;
 use crate::runtime::api::calls::{call_within, patch_params};
@@ -44,7 +45,8 @@ pub(super) async fn keep(
 pub(super) async fn remove(step: Step<'_>, gang: Gang, uid: &str) -> Answer {
     let (name, what) = (names::pod_group(&step.job.identity.name), Written::PodGroup);
     let observed = preconditions(uid, None);
-    step.context.repairs.group_removed(step.key);
+    let removed = |memory: &mut JobMemory| memory.repairs.group_removed();
+    step.context.memory.with(step.key, removed);
     match gang {
         Gang::None => Ok(()),
         Gang::Coscheduling => {
@@ -77,9 +79,11 @@ async fn put<K: GroupKind + Child>(step: Step<'_>, group: &PodGroup, uid: Option
         let request = || groups.patch(&name, &parameters, &patch);
         let written = call_within(deadline, request).await?;
         // What failed was not reverted: the back-off of the job paces its next attempt.
-        context.repairs.note_group(&key, Drift::Modified, &wanted);
         let at = version(written.resource_version.as_deref());
-        context.expectations.wrote(&key, Written::PodGroup, at);
+        context.memory.with(&key, |memory| {
+            memory.repairs.note_group(Drift::Modified, &wanted);
+            memory.expectations.wrote(Written::PodGroup, at);
+        });
         Ok(())
     };
     step.change(Written::PodGroup, 0, change).await

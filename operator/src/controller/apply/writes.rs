@@ -15,6 +15,7 @@ use crate::controller::error::CallError;
 use crate::controller::observe::version;
 use crate::controller::resources::Child;
 use crate::job::JobKey;
+use crate::memory::JobMemory;
 use crate::memory::expectations::Written;
 use crate::memory::repairs::Drift;
 use crate::runtime::api::calls::{call, call_within, patch_params, post_params};
@@ -35,13 +36,16 @@ pub(super) async fn create<K: Child>(
     match result {
         Ok(made) => {
             let at = version(made.meta().resource_version.as_deref());
-            if !matches!(written, Written::Pod(_) | Written::Status) {
-                context.repairs.note(key, written.clone(), Drift::Deleted);
-            }
-            if let Written::Pod(name) = &written {
-                context.recent_pods.insert(key, name.clone());
-            }
-            context.expectations.wrote(key, written, at);
+            context.memory.with(key, |memory| {
+                match &written {
+                    Written::Pod(name) => memory.recent_pods.insert(name.clone()),
+                    Written::Status => {}
+                    Written::Service | Written::NetworkPolicy | Written::PodGroup => {
+                        memory.repairs.note(written.clone(), Drift::Deleted);
+                    }
+                }
+                memory.expectations.wrote(written, at);
+            });
             Ok(())
         }
         Err(error) if error.code() == Some(409) && error.is_look_again() => {
@@ -50,9 +54,10 @@ pub(super) async fn create<K: Child>(
             let other = call(|| all.get(&name)).await?;
             // One that lost our labels is not watched: it counts as a stranger's, or this would never end.
             if !projection::is_child(&other, &key.uid) {
+                let taken = format!("{} {name}", K::kind(&()));
                 context
-                    .taken_names
-                    .insert(key, format!("{} {name}", K::kind(&())));
+                    .memory
+                    .with(key, |memory| memory.taken_names.insert(taken));
             }
             Err(error)
         }
@@ -78,10 +83,13 @@ pub(super) async fn repair<K: Child>(
     let answer = call_within(deadline, || api.patch(&name, &parameters, &patch)).await;
     // One that is refused is not tried again at once either. An answer that did not come says nothing.
     if answer.as_ref().err().is_none_or(CallError::is_refusal) {
-        context.repairs.note(key, written.clone(), Drift::Modified);
+        context.memory.with(key, |memory| {
+            memory.repairs.note(written.clone(), Drift::Modified);
+        });
     }
     let at = version(answer?.meta().resource_version.as_deref());
-    context.expectations.wrote(key, written, at);
+    let wrote = |memory: &mut JobMemory| memory.expectations.wrote(written, at);
+    context.memory.with(key, wrote);
     Ok(())
 }
 
@@ -99,7 +107,8 @@ pub(super) async fn patch_metadata(
     let written = call_within(deadline, request).await?;
     let at = version(written.resource_version.as_deref());
     let what = Written::Pod(pod.to_owned());
-    context.expectations.wrote(key, what, at);
+    let wrote = |memory: &mut JobMemory| memory.expectations.wrote(what, at);
+    context.memory.with(key, wrote);
     match undone(patch, &written) {
         None => Ok(()),
         Some(key) => Err(CallError::Undone(format!(
@@ -162,7 +171,8 @@ pub(super) async fn delete<K: Child>(
         Err(error) if error.code() == Some(404) => u64::MAX,
         Err(error) => return Err(error),
     };
-    context.expectations.deleted(key, written, at);
+    let deleted = |memory: &mut JobMemory| memory.expectations.deleted(written, at);
+    context.memory.with(key, deleted);
     Ok(())
 }
 
@@ -186,7 +196,9 @@ pub(super) async fn delete_job(
                 .left()
                 .and_then(|it| it.job.metadata.resource_version);
             let at = version(at.as_deref());
-            context.expectations.wrote(key, Written::Status, at);
+            context.memory.with(key, |memory| {
+                memory.expectations.wrote(Written::Status, at);
+            });
             Ok(())
         }
         // It is gone, and the cache has not heard of it.

@@ -13,8 +13,8 @@ use tokio::sync::mpsc::Sender;
 use crate::controller::context::Context;
 use crate::controller::priority::Wake;
 use crate::job::JobName;
-use crate::memory::backoff;
 use crate::metrics::labels::Watched;
+use crate::watch::pauses::watch_backoff;
 use crate::watch::projection::bounded::Bounded;
 use crate::watch::streams::{begin, broke};
 
@@ -87,7 +87,7 @@ impl Namespaces {
 pub(crate) async fn watch_namespaces(context: Arc<Context>, wake: Sender<Wake>) {
     let namespaces: Api<Bounded<Namespace>> = Api::all(context.watching.clone());
     let begun = begin(&context, Watched::Namespaces);
-    let events = watcher(namespaces, begun).backoff(backoff::watch_backoff());
+    let events = watcher(namespaces, begun).backoff(watch_backoff());
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         let event = match event {

@@ -8,6 +8,7 @@ use roundhouse_planner::{RejectionReason, validate};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::memory::testing::memories;
 
 /// A job of this name that was created at this minute, with this status.
 fn job(name: &str, minute: u32, status: &Value) -> TrainingJob {
@@ -67,7 +68,7 @@ fn a_namespace_has_so_many_places_for_jobs_and_those_that_run_keep_theirs() {
     };
     let waits = |job: &TrainingJob, jobs: &[&TrainingJob]| {
         let jobs: Vec<TrainingJob> = jobs.iter().copied().cloned().collect();
-        let refused = one_place(&jobs).refuse(job, &validate(job).unwrap());
+        let refused = one_place(&jobs).refuse(job, &validate(job).unwrap(), &memories(&[]));
         let reason = refused.map(|refused| refused.reason);
         assert!(reason.is_none_or(|it| it == RejectionReason::TooManyJobs));
         reason.is_some()

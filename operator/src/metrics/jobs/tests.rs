@@ -19,8 +19,14 @@ fn key() -> JobKey {
 }
 
 /// The job of a world, as the watch tells of it.
-fn watched() -> (JobKey, String) {
-    (key(), "digits".to_owned())
+fn watched() -> JobIdentity {
+    let JobKey { namespace, uid } = key();
+    let name = "digits".to_owned();
+    JobIdentity {
+        namespace,
+        name,
+        uid,
+    }
 }
 
 /// One job of two workers. `labels`: of its series.
@@ -29,7 +35,7 @@ fn told() -> Told {
         world: world(2),
         ..restarted(world(2), ManualClock::new())
     };
-    told.jobs.take(Event::Apply(watched()));
+    told.jobs.apply(&Event::Apply(watched()));
     told
 }
 
@@ -134,9 +140,9 @@ fn an_operator_that_restarts_in_a_run_counts_from_zero_and_loses_no_second_after
     told.pass(50);
     assert_eq!(told.seconds(), (100.0, 100.0));
     let mut next = restarted(told.world, told.clock);
-    next.jobs.take(Event::Init);
-    next.jobs.take(Event::InitApply(watched()));
-    next.jobs.take(Event::InitDone);
+    next.jobs.apply(&Event::Init);
+    next.jobs.apply(&Event::InitApply(watched()));
+    next.jobs.apply(&Event::InitDone);
     next.settle();
     assert_eq!(next.seconds(), (0.0, 0.0));
     next.pass(7);
@@ -190,7 +196,7 @@ fn a_recovery_that_an_earlier_operator_saw_begin_is_counted_from_the_failure() {
     told.world.ends(1, 74, 9);
     told.settle();
     let mut next = restarted(told.world, told.clock);
-    next.jobs.take(Event::Apply(watched()));
+    next.jobs.apply(&Event::Apply(watched()));
     next.pass(12);
     next.world.restarts(1);
     next.world.prepared(1);
@@ -261,7 +267,7 @@ fn series_of_a_job_that_has_ended_go_away_after_the_last_scrapes_and_its_state_s
     assert_eq!(told.in_state("Completed"), Some(1.0));
     // An operator that only ever saw it ended has nothing to tell of it but its state.
     let mut next = restarted(told.world, told.clock);
-    next.jobs.take(Event::Apply(watched()));
+    next.jobs.apply(&Event::Apply(watched()));
     next.settle();
     assert_eq!(next.in_state("Completed"), Some(1.0));
     assert_eq!(next.of_job("roundhouse_job_gpus", ""), None);
@@ -272,16 +278,16 @@ fn series_of_a_job_that_is_gone_go_away_and_a_late_reconcile_does_not_bring_them
     let mut told = told();
     told.settle();
     assert_eq!(told.of_job("roundhouse_job_gpus", ""), Some(0.0));
-    told.jobs.take(Event::Delete(watched()));
+    told.jobs.apply(&Event::Delete(watched()));
     told.settle();
     assert_eq!(told.of_job("roundhouse_job_gpus", ""), None);
     assert_eq!(told.in_state("WaitingForWorkers"), None);
-    told.jobs.take(Event::Apply(watched()));
+    told.jobs.apply(&Event::Apply(watched()));
     told.settle();
     assert_eq!(told.of_job("roundhouse_job_gpus", ""), Some(0.0));
     // A watch that broke lists the jobs again, and this one is not among them.
-    told.jobs.take(Event::Init);
-    told.jobs.take(Event::InitDone);
+    told.jobs.apply(&Event::Init);
+    told.jobs.apply(&Event::InitDone);
     assert_eq!(told.of_job("roundhouse_job_gpus", ""), None);
 }
 
@@ -317,7 +323,7 @@ fn steps_that_were_lost_and_repeated_count_once_however_often_they_are_reported(
         assert_eq!(repeated(&told), Some(expected));
     }
     let mut next = restarted(told.world, told.clock);
-    next.jobs.take(Event::Apply(watched()));
+    next.jobs.apply(&Event::Apply(watched()));
     next.settle();
     assert_eq!(
         repeated(&next),

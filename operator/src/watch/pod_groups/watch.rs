@@ -14,7 +14,7 @@ use super::{Kept, OfGang};
 use crate::controller::context::Context;
 use crate::controller::priority::Wake;
 use crate::job::JobName;
-use crate::memory::backoff;
+use crate::watch::pauses::watch_backoff;
 use crate::watch::pod_group_kinds::GroupKind;
 use crate::watch::projection::bounded::Bounded;
 use crate::watch::projection::{Identity, identity};
@@ -50,7 +50,7 @@ async fn follow<K: GroupKind>(
 ) -> String {
     let namespace = context.settings.namespace.as_deref();
     let api: Api<Bounded<K>> = scoped(context.watching.clone(), namespace);
-    let events = watcher(api, children(context, K::WATCHED)).backoff(backoff::watch_backoff());
+    let events = watcher(api, children(context, K::WATCHED)).backoff(watch_backoff());
     let mut events = std::pin::pin!(events);
     let mut is_listed = false;
     while let Some(event) = events.next().await {

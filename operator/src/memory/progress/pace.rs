@@ -6,7 +6,7 @@ use std::time::Duration;
 const WRITES_PER_SECOND: u32 = 18;
 const MIN_WAKE: Duration = Duration::from_secs(10);
 const MAX_WAKE: Duration = Duration::from_secs(60);
-pub(super) const MIN_QUESTION: Duration = Duration::from_secs(3);
+pub(crate) const MIN_QUESTION: Duration = Duration::from_secs(3);
 /// Polls between two looks: trouble is heard of by then. The last one is asked when the status is due.
 const QUESTIONS: u32 = 5;
 /// A bound of all questions, each of which costs 0.2 ms of the processor. Each job is asked once for each look at least.
@@ -14,17 +14,17 @@ const QUESTIONS_PER_SECOND: u32 = 100;
 
 /// Times of each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// Between two questions.
-    pub(super) question: Duration,
+    pub(crate) question: Duration,
     /// Between two looks at a job that tells nothing urgent.
-    pub(super) wake: Duration,
+    pub(crate) wake: Duration,
 }
 
 impl Pace {
     /// With so many jobs that train.
     #[must_use]
-    pub(super) fn of(num_jobs: usize) -> Self {
+    pub(crate) fn of(num_jobs: usize) -> Self {
         let num_jobs = u32::try_from(num_jobs).unwrap_or(u32::MAX);
         let wake = Duration::from_secs((num_jobs / WRITES_PER_SECOND).into());
         let wake = wake.clamp(MIN_WAKE, MAX_WAKE);

@@ -1,18 +1,29 @@
 use super::*;
+use kube::runtime::watcher::Event;
+
+use crate::memory::testing::{identity, memories};
 
 fn key() -> JobKey {
     JobKey::new("ml", "uid")
 }
 
-fn follow(progress: &Progress, address: &str, now: Instant) {
-    let job = JobName::new("ml", "digits");
-    progress.follow_at(&key(), job, (address.to_owned(), 1), None, now);
+fn follow(progress: &JobMemories, address: &str, now: Instant) {
+    let first = (address.to_owned(), 1);
+    progress.with(&key(), |it| it.progress.follow_at(first, None, now));
 }
 
-fn followed(address: &str) -> (Progress, Instant) {
-    let (progress, now) = (Progress::default(), Instant::now());
+fn followed(address: &str) -> (JobMemories, Instant) {
+    let (progress, now) = (memories(&["uid"]), Instant::now());
     follow(&progress, address, now);
     (progress, now)
+}
+
+fn last(progress: &JobMemories) -> Option<ProgressSample> {
+    progress.with(&key(), |it| it.progress.last())
+}
+
+fn formed(progress: &JobMemories) -> Option<u64> {
+    progress.with(&key(), |it| it.progress.formed())
 }
 
 fn seconds(seconds: u64) -> Duration {
@@ -20,19 +31,18 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 /// How often the job is asked in so many seconds, and when they are over.
-fn asked(progress: &Progress, from: Instant, num_seconds: u64) -> (usize, Instant) {
-    let exists = |_: &JobKey, _: &JobName| true;
+fn asked(progress: &JobMemories, from: Instant, num_seconds: u64) -> (usize, Instant) {
     let times = (0..num_seconds).map(|second| from + seconds(second));
-    let num_asked = times.map(|now| progress.questions(exists, now).len()).sum();
+    let num_asked = times.map(|now| progress.progress_polls(now).len()).sum();
     (num_asked, from + seconds(num_seconds))
 }
 
-fn step(step: u64) -> Told {
-    Told {
+fn step(step: u64) -> Report {
+    Report {
         generation: 1,
         step,
         total_steps: 1_000,
-        ..Told::default()
+        ..Report::default()
     }
 }
 
@@ -52,50 +62,50 @@ fn a_job_that_never_answers_is_asked_less_often_and_for_ever() {
 fn a_job_without_progress_is_heard_and_is_woken_when_a_generation_has_formed() {
     let (progress, now) = followed("10.0.0.1");
     let (_, now) = asked(&progress, now, 300);
-    assert_eq!(progress.formed(&key()), None);
-    assert!(progress.hear_formed(&key(), 0, now).is_some());
-    assert_eq!(progress.formed(&key()), Some(0));
+    assert_eq!(formed(&progress), None);
+    assert!(progress.formed_reported(&key(), 0, now).is_some());
+    assert_eq!(formed(&progress), Some(0));
     let (often, now) = asked(&progress, now, 15);
     assert_eq!(often, 4, "three seconds after the answer");
-    assert!(progress.hear_formed(&key(), 0, now).is_none());
-    assert!(progress.hear_formed(&key(), 2, now).is_some());
-    assert_eq!(progress.formed(&key()), Some(2));
-    assert_eq!(progress.of(&key()), None);
+    assert!(progress.formed_reported(&key(), 0, now).is_none());
+    assert!(progress.formed_reported(&key(), 2, now).is_some());
+    assert_eq!(formed(&progress), Some(2));
+    assert_eq!(last(&progress), None);
     // That of its progress counts, too.
-    let told = Told {
+    let told = Report {
         generation: 3,
         ..step(1)
     };
-    progress.hear(&key(), told, now);
-    assert_eq!(progress.formed(&key()), Some(3));
+    progress.progress_reported(&key(), told, now);
+    assert_eq!(formed(&progress), Some(3));
 }
 
 #[test]
 fn an_answer_and_another_address_are_asked_often_again() {
     let (progress, now) = followed("10.0.0.1");
     let (_, now) = asked(&progress, now, 300);
-    progress.hear(&key(), step(1), now);
+    progress.progress_reported(&key(), step(1), now);
     let (often, now) = asked(&progress, now, 15);
     assert_eq!(often, 5, "each three seconds, and when its status is due");
     let (_, now) = asked(&progress, now, 300);
     follow(&progress, "10.0.0.2", now);
     assert_eq!(asked(&progress, now, 15).0, 5);
-    assert!(progress.of(&key()).is_some(), "what was told is kept");
+    assert!(last(&progress).is_some(), "what was told is kept");
 }
 
 #[test]
-fn a_job_that_is_gone_is_forgotten() {
+fn a_deleted_job_is_not_polled() {
     let (progress, now) = followed("10.0.0.1");
-    assert!(progress.questions(|_, _| false, now).is_empty());
-    assert!(progress.hear(&key(), step(1), now).is_none());
-    assert!(progress.lock().is_empty());
+    progress.apply(&Event::Delete(identity("uid")));
+    assert!(progress.progress_polls(now).is_empty());
+    assert!(progress.progress_reported(&key(), step(1), now).is_none());
 }
 
 #[test]
 fn steps_wake_their_job_now_and_then_and_what_is_urgent_at_once() {
     let (progress, now) = followed("10.0.0.1");
-    let wakes = |told: Told, second: u64| {
-        let woken = progress.hear(&key(), told, now + seconds(second));
+    let wakes = |report: Report, second: u64| {
+        let woken = progress.progress_reported(&key(), report, now + seconds(second));
         woken.is_some()
     };
     assert!(wakes(step(1), 0));
@@ -103,18 +113,18 @@ fn steps_wake_their_job_now_and_then_and_what_is_urgent_at_once() {
     assert!(wakes(step(2), 60));
     assert!(!wakes(step(3), 69), "so soon");
     assert!(wakes(step(3), 71), "also if it has not come further since");
-    let trouble = Told {
+    let trouble = Report {
         checkpoint_error: Some("the volume is full".to_owned()),
         ..step(5)
     };
     assert!(wakes(trouble, 71));
     assert!(wakes(step(6), 72), "it is over");
-    let next = Told {
+    let next = Report {
         generation: 2,
         ..step(6)
     };
     assert!(wakes(next, 73));
-    let last = Told {
+    let last = Report {
         generation: 2,
         ..step(1_000)
     };
@@ -124,14 +134,13 @@ fn steps_wake_their_job_now_and_then_and_what_is_urgent_at_once() {
 #[test]
 fn a_job_is_woken_by_the_age_of_what_its_status_shows() {
     let (progress, now) = followed("10.0.0.1");
-    let wakes = |told: Told, second: u64| {
-        let woken = progress.hear(&key(), told, now + seconds(second) + MARGIN);
+    let wakes = |report: Report, second: u64| {
+        let woken = progress.progress_reported(&key(), report, now + seconds(second) + MARGIN);
         woken.is_some()
     };
     let shown = |second: u64| {
-        let job = JobName::new("ml", "digits");
         let (first, at) = (("10.0.0.1".to_owned(), 1), now + seconds(second));
-        progress.follow_at(&key(), job, first, Some(at), at);
+        progress.with(&key(), |it| it.progress.follow_at(first, Some(at), at));
     };
     assert!(wakes(step(1), 0));
     // Something else woke it, and the status was written with what was told then.
@@ -148,12 +157,11 @@ fn a_job_is_woken_by_the_age_of_what_its_status_shows() {
 #[test]
 fn a_job_is_asked_when_its_status_is_due() {
     let (progress, now) = followed("10.0.0.1");
-    let exists = |_: &JobKey, _: &JobName| true;
     let asks = |millis: u64| {
-        let asked = progress.questions(exists, now + Duration::from_millis(millis));
-        !asked.is_empty()
+        let polls = progress.progress_polls(now + Duration::from_millis(millis));
+        !polls.is_empty()
     };
-    progress.hear(&key(), step(1), now);
+    progress.progress_reported(&key(), step(1), now);
     let shown: Vec<u64> = (0..=11_000).step_by(10).filter(|at| asks(*at)).collect();
     assert_eq!(shown, [0, 3_000, 6_000, 9_000, 10_010]);
 }
@@ -161,19 +169,19 @@ fn a_job_is_asked_when_its_status_is_due() {
 #[test]
 fn whether_a_generation_has_formed_is_asked_soon_although_many_jobs_train() {
     let (progress, now) = followed("10.0.0.1");
-    let job = JobName::new("ml", "digits");
     let follow = |uid: &str, generation, now| {
         let (key, first) = (JobKey::new("ml", uid), ("10.0.0.1".to_owned(), generation));
-        progress.follow_at(&key, job.clone(), first, None, now);
+        progress.with(&key, |it| it.progress.follow_at(first, None, now));
     };
     for other in 0..5_000 {
-        follow(&format!("other-{other}"), 1, now);
+        let other = format!("other-{other}");
+        progress.apply(&Event::Apply(identity(&other)));
+        follow(&other, 1, now);
     }
-    let exists = |_: &JobKey, _: &JobName| true;
     let times = |from: Instant| {
         let is_asked = |second: &u64| {
-            let asked = progress.questions(exists, from + seconds(*second));
-            asked.iter().any(|(job, _)| *job == key())
+            let polls = progress.progress_polls(from + seconds(*second));
+            polls.iter().any(|(job, _)| *job == key())
         };
         (0..60).filter(is_asked).collect::<Vec<u64>>()
     };

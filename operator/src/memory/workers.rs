@@ -1,0 +1,334 @@
+//! Reports of the agents of one job's workers: processes that died although their container is alive. The operator polls the
+//! agents of members that are not Ready, beside the reconciles. Without an answer the planner only knows that a generation broke.
+//!
+//! An agent that does not answer for long, while those of other members do, is [silent](silence).
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use roundhouse_contract::{Incarnation, ProcessRestarts};
+use roundhouse_planner::generation::worker::is_member_of_any;
+use roundhouse_planner::{Observed, Pod, PodPhase, Processes, ValidatedJob};
+
+use crate::job::{JobKey, JobName};
+use crate::memory::JobMemories;
+
+mod silence;
+
+use silence::{Newest, Silence};
+
+/// Most members that are Ready and are polled beside those that are not.
+const MAX_READY: usize = 8;
+/// How long a worker with one process is not Ready until its agent is polled. It has nothing to report but that it answers, and
+/// a generation usually forms sooner.
+const ONE_PROCESS: Duration = Duration::from_secs(5);
+
+/// The workers of one job whose agents are polled.
+#[derive(Debug, Default)]
+pub struct Workers(BTreeMap<Incarnation, Worker>);
+
+#[derive(Clone, Debug, PartialEq)]
+struct Worker {
+    address: String,
+    /// The nonce of its membership document; agents require it for restarts.
+    nonce: String,
+    restarts: Option<ProcessRestarts>,
+    /// Whether it has more than one process, which die and are restarted by themselves.
+    has_several: bool,
+    ready: bool,
+    /// Since when it is Ready, or not, as the operator saw it.
+    since: Instant,
+    /// Whether others train, or would, if the next generation leaves it out.
+    is_dispensable: bool,
+    silence: Silence,
+}
+
+/// A poll of one agent that is due.
+pub(crate) struct Poll {
+    pub(crate) job: JobKey,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) address: String,
+    pub(crate) nonce: String,
+}
+
+impl Workers {
+    /// The report of a worker since it is not Ready.
+    #[must_use]
+    pub fn processes(&self, pod: &Pod) -> Option<Processes> {
+        let worker = self.0.get(&pod.incarnation())?;
+        let restarts = worker.restarts.clone().filter(|_| !pod.ready)?;
+        Some(Processes::of(restarts, pod.container.restarts))
+    }
+
+    /// Since when the agent of a worker that is not Ready counts as silent, if it does.
+    #[must_use]
+    pub fn silent_since(&self, pod: &Pod) -> Option<Timestamp> {
+        let worker = self.0.get(&pod.incarnation())?;
+        worker.silence.declared_at().filter(|_| is_polled(pod))
+    }
+
+    /// Polls the members of the job that are not Ready from now on, and beside them a few that are Ready, which show whether the
+    /// operator reaches agents at all.
+    pub fn follow(&mut self, valid: &ValidatedJob, observed: &Observed) {
+        let pods = observed.pods.iter();
+        let pods = pods.filter(|pod| !pod.unreachable || pod.agent_silent);
+        let mut polled: Vec<&Pod> = pods.clone().filter(|pod| is_polled(pod)).collect();
+        if !polled.is_empty() {
+            let ready = pods.filter(|pod| pod.ready && is_running_member(pod));
+            polled.extend(ready.take(MAX_READY));
+        }
+        let newest = Newest::of(observed);
+        let mut before = std::mem::take(&mut self.0);
+        let workers = polled.into_iter().filter_map(|pod| {
+            let known = before.remove(&pod.incarnation());
+            let restarts = known.as_ref().and_then(|known| known.restarts.clone());
+            let same = known.filter(|known| known.ready == pod.ready);
+            let worker = Worker {
+                address: pod.ip.clone()?,
+                nonce: pod.membership.as_ref()?.nonce.clone(),
+                restarts,
+                has_several: valid.procs_per_worker > 1,
+                ready: pod.ready,
+                since: same.as_ref().map_or_else(Instant::now, |same| same.since),
+                is_dispensable: newest.does_without(pod),
+                silence: same.map(|same| same.silence).unwrap_or_default(),
+            };
+            Some((pod.incarnation(), worker))
+        });
+        self.0 = workers.collect();
+    }
+
+    fn due(&self) -> impl Iterator<Item = (&Incarnation, &Worker)> {
+        let is_due = |worker: &Worker| worker.has_several || worker.since.elapsed() >= ONE_PROCESS;
+        self.0.iter().filter(move |(_, worker)| is_due(worker))
+    }
+
+    /// An agent has answered, if possible with its restarts. Returns whether that changes anything.
+    fn answered(&mut self, incarnation: &Incarnation, restarts: Option<ProcessRestarts>) -> bool {
+        let Some(worker) = self.0.get_mut(incarnation) else {
+            return false;
+        };
+        let mut is_news = worker.silence.answered();
+        if worker.has_several && restarts.is_some() {
+            is_news |= worker.restarts != restarts;
+            worker.restarts = restarts;
+        }
+        is_news
+    }
+
+    /// An agent has not answered. Returns whether the agent counts as silent from now on.
+    fn unanswered(&mut self, incarnation: &Incarnation) -> bool {
+        let Some(worker) = self.0.get_mut(incarnation) else {
+            return false;
+        };
+        worker.silence.missed();
+        if worker.ready || !worker.is_dispensable || !worker.silence.is_due() {
+            return false;
+        }
+        if !silence::do_most_answer(self.0.values().map(|worker| &worker.silence)) {
+            return false;
+        }
+        let worker = self.0.get_mut(incarnation);
+        worker.is_some_and(|worker| {
+            worker.silence.declare();
+            true
+        })
+    }
+}
+
+/// The polls of all jobs' workers that are not Ready.
+impl JobMemories {
+    /// The agents to poll now.
+    pub(crate) fn worker_polls(&self) -> Vec<Poll> {
+        let mut state = self.lock();
+        let polls = state.jobs.iter_mut().flat_map(|(job, memory)| {
+            let due = memory.workers.due();
+            due.map(|(incarnation, worker)| Poll {
+                job: job.clone(),
+                incarnation: incarnation.clone(),
+                address: worker.address.clone(),
+                nonce: worker.nonce.clone(),
+            })
+        });
+        polls.collect()
+    }
+
+    /// An agent has answered, if possible with its restarts. Returns the job to wake if that changes anything.
+    pub(crate) fn worker_answered(
+        &self,
+        job: &JobKey,
+        incarnation: &Incarnation,
+        restarts: Option<ProcessRestarts>,
+    ) -> Option<JobName> {
+        self.with(job, |memory| {
+            let is_news = memory.workers.answered(incarnation, restarts);
+            is_news.then(|| memory.name.clone())
+        })
+    }
+
+    /// An agent has not answered. Returns the job to wake if the agent counts as silent from now on.
+    pub(crate) fn worker_unanswered(
+        &self,
+        job: &JobKey,
+        incarnation: &Incarnation,
+    ) -> Option<JobName> {
+        self.with(job, |memory| {
+            let is_news = memory.workers.unanswered(incarnation);
+            is_news.then(|| memory.name.clone())
+        })
+    }
+}
+
+/// Whether a worker may hold state although it is not Ready.
+fn is_polled(pod: &Pod) -> bool {
+    !pod.ready && is_running_member(pod)
+}
+
+fn is_running_member(pod: &Pod) -> bool {
+    is_member_of_any(pod) && pod.ours && !pod.deleting && pod.phase == PodPhase::Running
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_planner::testing::{World, world};
+
+    use super::*;
+
+    fn training(procs_per_worker: u32) -> World {
+        let mut world = world(2);
+        world.job.procs_per_worker = procs_per_worker;
+        world.training()
+    }
+
+    fn told() -> ProcessRestarts {
+        ProcessRestarts {
+            total: 1,
+            preparing: vec![1],
+            last: None,
+        }
+    }
+
+    fn follow(workers: &mut Workers, world: &World) -> Vec<String> {
+        workers.follow(&world.job, &world.observed);
+        let polled = workers.due().map(|(_, worker)| {
+            assert_eq!(worker.nonce, "0".repeat(32), "that of its document");
+            worker.address.clone()
+        });
+        polled.collect()
+    }
+
+    #[test]
+    fn agents_are_polled_only_while_a_member_is_not_ready() {
+        let (mut workers, mut world) = (Workers::default(), training(2));
+        assert!(follow(&mut workers, &world).is_empty());
+        world.is_ready(1, false);
+        assert_eq!(follow(&mut workers, &world).len(), 2);
+        world.is_ready(1, true);
+        assert!(follow(&mut workers, &world).is_empty());
+    }
+
+    /// As if all that happened had happened so long ago.
+    fn pass(workers: &mut Workers, span: Duration) {
+        for worker in workers.0.values_mut() {
+            worker.since = worker.since.checked_sub(span).unwrap();
+            worker.silence.pass(span);
+        }
+    }
+
+    #[test]
+    fn a_worker_with_one_process_is_polled_only_after_a_while_and_reports_no_restarts() {
+        let (mut workers, mut world) = (Workers::default(), training(1));
+        world.is_ready(1, false);
+        assert!(follow(&mut workers, &world).is_empty());
+        pass(&mut workers, ONE_PROCESS);
+        assert_eq!(follow(&mut workers, &world).len(), 2);
+        let incarnation = world.observed.pods[1].incarnation();
+        assert!(!workers.answered(&incarnation, Some(told())));
+        assert_eq!(workers.processes(&world.observed.pods[1]), None);
+    }
+
+    /// Polls that are not answered, for long enough.
+    fn is_not_answered(workers: &mut Workers, incarnation: &Incarnation) -> bool {
+        let before = (0..silence::MISSES).any(|_| workers.unanswered(incarnation));
+        pass(workers, silence::SILENT);
+        workers.unanswered(incarnation) || before
+    }
+
+    /// Worker 1 is not Ready, and worker 0 waits for it in a generation that does not form.
+    fn waits() -> (Workers, World) {
+        let (mut workers, mut world) = (Workers::default(), training(1));
+        world.is_ready(1, false);
+        let membership = world.observed.status.membership.as_mut().unwrap();
+        membership.formed = 0;
+        world.observed.formed = None;
+        follow(&mut workers, &world);
+        (workers, world)
+    }
+
+    #[test]
+    fn an_agent_is_silent_only_while_those_of_other_members_answer() {
+        let (mut workers, mut world) = waits();
+        let [one, other] = [0, 1].map(|at| world.observed.pods[at].incarnation());
+        assert!(!is_not_answered(&mut workers, &other), "no agent answers");
+        workers.answered(&one, None);
+        assert!(is_not_answered(&mut workers, &other), "{workers:?}");
+        assert!(!is_not_answered(&mut workers, &other), "no news");
+        let since = |workers: &Workers, world: &World, at: usize| {
+            workers.silent_since(&world.observed.pods[at])
+        };
+        assert_eq!(since(&workers, &world, 0), None);
+        assert!(since(&workers, &world, 1).is_some());
+        world.agent_is_silent(1, true);
+        assert_eq!(follow(&mut workers, &world).len(), 2, "it is still polled");
+        for _ in 0..2 {
+            assert!(!workers.answered(&other, None), "once is luck");
+        }
+        assert!(workers.answered(&other, None));
+        assert_eq!(since(&workers, &world, 1), None);
+    }
+
+    #[test]
+    fn an_agent_that_is_not_reached_is_not_silent_while_nothing_waits_for_it() {
+        let (mut workers, mut world) = (Workers::default(), training(1));
+        world.is_ready(1, false);
+        world.observed.formed = Some(1);
+        follow(&mut workers, &world);
+        let [one, other] = [0, 1].map(|at| world.observed.pods[at].incarnation());
+        workers.answered(&one, None);
+        assert!(
+            !is_not_answered(&mut workers, &other),
+            "its generation has formed"
+        );
+    }
+
+    #[test]
+    fn misses_of_a_ready_worker_do_not_count_when_it_is_not_ready_any_more() {
+        let (mut workers, mut world) = waits();
+        let [one, other] = [0, 1].map(|at| world.observed.pods[at].incarnation());
+        assert!(!is_not_answered(&mut workers, &one));
+        world.is_ready(0, false);
+        world.is_ready(1, true);
+        follow(&mut workers, &world);
+        workers.answered(&other, None);
+        assert!(!workers.unanswered(&one));
+    }
+
+    #[test]
+    fn news_wake_the_job_once_and_count_only_for_the_container_that_told_them() {
+        let (mut workers, mut world) = (Workers::default(), training(2));
+        world.is_ready(1, false);
+        follow(&mut workers, &world);
+        let incarnation = world.observed.pods[1].incarnation();
+        assert!(workers.answered(&incarnation, Some(told())));
+        assert!(!workers.answered(&incarnation, Some(told())));
+        follow(&mut workers, &world);
+        let of = |world: &World| workers.processes(&world.observed.pods[1]);
+        assert!(of(&world).unwrap().are_preparing);
+        let mut ready = world.clone();
+        ready.is_ready(1, true);
+        assert_eq!(of(&ready), None);
+        world.restarts(1);
+        assert_eq!(of(&world), None);
+    }
+}
