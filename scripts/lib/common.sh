@@ -13,7 +13,7 @@ if [ -e "$CARGO_TARGET_DIR/.used" ]; then
 fi
 : "${LIBTORCH:=$ROUNDHOUSE_CACHE/libtorch-2.11.0-cpu}"
 : "${CLUSTER:=local}" "${NODES:=1}" "${NAMESPACE:=default}"
-# The cargo profile of programs in images. The tests build dev anyway, so images of dev take seconds.
+# The cargo profile of programs in images. The tests build dev anyway: images of dev take seconds.
 : "${PROFILE:=release}"
 # Most builds happen once in a fresh clone, where data for incremental builds only take space.
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
@@ -41,7 +41,8 @@ use_cuda() {
   CARGO_TARGET_DIR=$CARGO_TARGET_DIR/cuda
   export LIBTORCH LIBTORCH_CUDA_INCLUDE CARGO_TARGET_DIR
 }
-# room GIB: fails unless so much of the disk is free. It deletes builds of other checkouts to get it.
+# room GIB: fails unless so much of the disk is free. To free it, it deletes builds of other
+# checkouts.
 room() {
   local place free
   scripts/lib/target-dir --make-room "$1" > /dev/null

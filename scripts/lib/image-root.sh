@@ -12,7 +12,7 @@ new_root() {
   if [ -e /etc/ssl/certs/ca-certificates.crt ]; then cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"; fi
 }
 
-# add_programs DIRECTORY NAME...: adds programs of PROFILE from this target directory, without symbols.
+# add_programs DIRECTORY NAME...: adds programs of PROFILE from a target directory, stripped.
 add_programs() {
   local from=$1/$PROFILE
   shift

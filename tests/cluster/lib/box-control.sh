@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154
-# The control plane, in node 1's box (sourced by box.sh).
+# Starts the control plane in the box of node 1. Sourced by box.sh.
 supervise etcd "$RH_BIN/etcd" --data-dir "$S/etcd" --unsafe-no-fsync --log-level warn \
   --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
 for _ in $(seq 300); do curl -sf http://127.0.0.1:2379/health >/dev/null && break; sleep 0.02; done

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2154
-# What every node runs (sourced by box.sh): containerd, kubelet, kube-proxy and the policy enforcer.
+# Starts what every node runs: containerd, kubelet, kube-proxy and the enforcer of NetworkPolicies.
+# Sourced by box.sh.
 cat > "$N/containerd.toml" <<K
 version = 2
 root = "$N/containerd"
@@ -47,7 +48,7 @@ resolvConf: "$N/resolv.conf"
 podLogsDir: "$N/podlogs"
 volumePluginDir: "$N/volume-plugins"
 enforceNodeAllocatable: []
-# In bytes: a percentage of a large disk would turn pods away while there is room for them.
+# In bytes: with a percentage of a large disk the kubelet would reject pods that fit.
 evictionHard: {memory.available: 100Mi, nodefs.available: 300Mi, imagefs.available: 300Mi}
 imageGCHighThresholdPercent: 100
 nodeStatusUpdateFrequency: 5s
@@ -60,7 +61,7 @@ K
 for _ in $(seq 1200); do [ -e "$S/run/api.ready" ] && break; sleep 0.05; done
 supervise kubelet "$RH_BIN/kubelet" --config="$N/kubelet.yaml" --kubeconfig="$N/kubelet.kubeconfig" \
   --root-dir="$N/kubelet" --cert-dir="$N/kubelet/pki" --hostname-override="$node" --node-ip="$(ip_of "$i")" \
-  --maximum-dead-containers-per-container=5 # their logs say what has happened
+  --maximum-dead-containers-per-container=5 # keeps their logs for the analysis of a failed test
 supervise proxy "$RH_BIN/kube-proxy" --kubeconfig="$S/proxy.kubeconfig" --hostname-override="$node" --oom-score-adj=0 \
   --proxy-mode="$RH_PROXY_MODE" --cluster-cidr="$RH_POD_NET.0.0/16" --conntrack-max-per-core=0
 # shellcheck disable=SC2046

@@ -1,8 +1,8 @@
-# Boxes: nodes as namespaces, their cgroups, and how one starts and ends. Sourced after env.sh.
+# Boxes: nodes as namespaces, their cgroups, and how a box starts and ends. Sourced after env.sh.
 # shellcheck shell=bash
 # shellcheck disable=SC2119,SC2120,SC2154
 
-# --- nodes: number, name, directory, address, pods ---------------------------------------------------
+# --- nodes: number, name, directory, address, pods -----------------------------------------------
 name_of() { if [ "$1" = 1 ]; then echo "$RH_NODE"; else echo "node$1"; fi; }
 number_of() { if [ "$1" = "$RH_NODE" ]; then echo 1; else echo "${1#node}"; fi; }
 home_of() { if [ "$1" = "$RH_NODE" ]; then echo "$RH_STATE"; else echo "$RH_STATE/$1"; fi; }
@@ -10,14 +10,14 @@ ip_of() { if [ "$1" = 1 ]; then echo "$RH_BOX_IP"; else echo "$RH_LAN.$1"; fi; }
 pods_of() { echo "$RH_POD_NET.$(($1 - 1))"; }
 cgroup_of() { if [ "$1" = "$RH_NODE" ]; then echo "$RH_NAME"; else echo "$RH_NAME.$1"; fi; }
 all_nodes() { local i; for i in $(seq "$RH_NODES"); do name_of "$i"; done; }
-other_node() { # NODE: must be one in a box of its own
+other_node() { # NODE: fails unless the node has a box of its own
   case " $(all_nodes | tail -n +2 | tr '\n' ' ')" in
     *" ${1:-} "*) ;;
     *) echo "give one of the nodes: $(all_nodes | tail -n +2 | tr '\n' ' ')(node1 holds the control plane)" >&2; exit 2 ;;
   esac
 }
 
-# --- life: box.id holds "pid starttime" of a box's PID 1, so a recycled pid never passes for it --------
+# --- life of a box: box.id has "pid starttime" of its PID 1, so a reused pid is not taken for it ---
 proc_id() {
   local stat
   stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
@@ -36,12 +36,12 @@ kill_box() {
   local pid
   pid=$(box_pid "$1")
   kill -KILL "$pid"
-  thaw "$1" # a frozen process dies only when thawed
+  thaw "$1" # a frozen process ends only after it is thawed
   while [ -d "/proc/$pid" ] && [ "$(cut -d' ' -f3 "/proc/$pid/stat" 2>/dev/null)" != Z ]; do sleep 0.02; done
 }
 in_control_net() { nsenter -t "$(box_pid)" -n -- "$@"; }
 
-# --- cgroups ----------------------------------------------------------------------------------------
+# --- cgroups -------------------------------------------------------------------------------------
 cgroup_mounts() { awk '{for (i = 7; i <= NF; i++) if ($i == "-") {if ($(i+1) == "cgroup" || $(i+1) == "cgroup2") print $5; break}}' /proc/self/mountinfo; }
 make_cgroups() {
   local mount controller file
@@ -55,7 +55,7 @@ make_cgroups() {
     done || true
   done
 }
-remove_cgroups() { # NAME...: waits until they are empty
+remove_cgroups() { # NAME...: waits until they are empty, and removes them
   local mount name left
   for _ in $(seq 100); do
     left=
@@ -72,7 +72,7 @@ remove_cgroups() { # NAME...: waits until they are empty
   echo "cgroup $left is still in use"
   return 1
 }
-freeze() { # NODE 1|0: every process of the box at once
+freeze() { # NODE 1|0: freezes or thaws all processes of the box at once
   local mount
   for mount in $(cgroup_mounts); do
     mount=$mount/$(cgroup_of "$1")
@@ -82,10 +82,11 @@ freeze() { # NODE 1|0: every process of the box at once
 }
 thaw() { freeze "$1" 0; }
 
-# --- start: one cgroup, one process tree, one mount table, one network ---------------------------------
-# Node 1's box hangs on a veth pair of this host; the others hang on the bridge in it, and live in its pid
-# namespace: whatever ends node 1's box ends them all. Sets `outer`, the process to kill when a start fails.
-launch() { # NODE
+# --- start: one cgroup, one process tree, one mount table, one network -----------------------------
+# launch NODE: starts the node's box. The box of node 1 is connected to this host by a veth pair.
+# The other boxes are connected to a bridge in the box of node 1 and live in its pid namespace, so
+# they end together with it. Sets `outer`, the process to kill when a start fails.
+launch() {
   local node=$1 home parent='' box child
   home=$(home_of "$node")
   [ "$node" = "$RH_NODE" ] || parent=$(box_pid)
@@ -107,7 +108,8 @@ launch() { # NODE
     box=${child:-$box}
   done
   proc_id "$box" > "$home/box.id"
-  if [ -z "$parent" ]; then # the only wire out: a /30 to this host, which forwards nothing and answers the box's address alone
+  # The only connection out: a /30 to this host, which forwards nothing and answers only the box.
+  if [ -z "$parent" ]; then
     ip link add "$RH_LINK" type veth peer name uplink netns "$box"
     echo 0 > "/proc/sys/net/ipv4/conf/$RH_LINK/forwarding"
     echo 1 > "/proc/sys/net/ipv4/conf/$RH_LINK/rp_filter"
@@ -121,18 +123,19 @@ launch() { # NODE
   fi
 }
 
-# --- nodes as the API sees them -------------------------------------------------------------------------
+# --- nodes in the API ----------------------------------------------------------------------------
 set_gpus() { # NODE COUNT
   kubectl patch node "$1" --subresource=status --type=json -p '[
     {"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": "'"$2"'"},
     {"op": "add", "path": "/status/allocatable/nvidia.com~1gpu", "value": "'"$2"'"}]'
 }
-# Ready since this boot: right after a start the API may still show the state before it.
+# node_ready NODE: whether it is Ready since this boot. Right after a start, the API may still have
+# the state from before.
 node_ready() {
   [ "$(kubectl get node "$1" -o jsonpath='{.status.nodeInfo.bootID}{.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null)" \
     = "$(cat "$(home_of "$1")/sysctl/kernel/random/boot_id" 2>/dev/null)True" ]
 }
 
-# Settings of the running cluster win over those of the caller.
+# The settings of a running cluster take precedence over those of the caller.
 # shellcheck disable=SC1091
 if box_alive; then . "$RH_STATE/settings"; fi

@@ -1,15 +1,16 @@
-# cluster build: every binary, from Go modules whose versions and checksums are committed. Sourced.
+# cluster build: builds all binaries from Go modules. Their versions and checksums are in modules/.
+# Sourced.
 # shellcheck shell=bash
 # shellcheck disable=SC2154
 kubernetes=v1.35.4
-# The first one with PodGroups of its own in beta.
+# The first version in which Kubernetes' own PodGroups are in beta.
 kubernetes_with_groups=v1.37.2
 kube=(kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
-# module_home MODULE: where its binaries are kept: by what they are built from, so that a change of one module builds that one
-# anew.
+# module_home MODULE: the folder of its binaries. A hash of their sources is in its name, so after a
+# change of one module only that one is built again.
 module_home() { echo "$ROUNDHOUSE_CACHE/go/$1-$(module_sources "$1" | sha256sum | cut -c1-12)"; }
 
-# build_module MODULE WHAT PROGRAMS PACKAGE...: those of its programs (one word) that are missing.
+# build_module MODULE WHAT PROGRAMS PACKAGE...: builds its programs (one word) if one is missing.
 build_module() {
   local module=$1 what=$2 home program missing='' flags='-s -w' v=k8s.io/component-base/version of=$kubernetes minor total
   home=$(module_home "$module")
@@ -21,27 +22,29 @@ build_module() {
     flags+=" -X $v.gitVersion=$of -X $v.gitMajor=1 -X $v.gitMinor=$minor -X $v.gitTreeState=clean"
     rm -rf "$home.partial"
     mkdir -p "$home.partial"
-    echo "$what: looking what is to be compiled"
-    # Built beside its place and renamed: an interrupted build never passes for a finished one.
+    echo "$what: counting the packages to compile"
+    # Build in another folder and rename it, so that it never has half of the programs.
     (
       cd "$here/modules/$module" || exit
-      # The compiler collects garbage less often, and writes no debug information, which the linker leaves out anyway.
+      # GOGC: the compiler collects garbage less often. dwarf=false: it writes no debug information,
+      # which the linker would leave out.
       export CGO_ENABLED=0 GOGC=400
       total=$(go list -mod=readonly -gcflags=all=-dwarf=false -deps -f '{{if .Stale}}x{{end}}' "${@:4}" | grep -c x || true)
       go build -v -mod=readonly -gcflags=all=-dwarf=false -ldflags "$flags" -o "$home.partial/" "${@:4}" 2>&1 | "$repo/scripts/lib/progress" lines "$what, packages" "$total"
     )
-    # A program is named after the directory of its package, or after the module's path without the version.
+    # Go names a program after the folder of its package, or after the module's path without the
+    # version.
     [ ! -e "$home.partial/server" ] || mv "$home.partial/server" "$home.partial/etcd"
     [ ! -e "$home.partial/scheduler" ] || mv "$home.partial/scheduler" "$home.partial/volcano"
-    # Beside those of the version that all other tests use.
+    # The programs of the version that all other tests use have these names in the same folder.
     [ "$module" != workload-api ] || for program in "$home.partial"/kube-*; do mv "$program" "$program-with-groups"; done
     rm -rf "$home"
     mv "$home.partial" "$home"
   fi
   for program in $3; do ln -sf "$home/$program" "$RH_BIN/$program"; done
 }
-# definitions NAME MODULE PATH FILE...: manifests of another project, from the Go module with this path. Nothing is compiled.
-# Its webhooks, manifests.yaml, are called webhooks.yaml.
+# definitions NAME MODULE PATH FILE...: copies manifests of another project from the Go module with
+# this path. A file manifests.yaml has the project's webhooks and becomes webhooks.yaml.
 definitions() {
   local home=$RH_BIN/$1-definitions source file name
   [ ! -d "$home" ] || return 0
@@ -54,18 +57,18 @@ definitions() {
   done
   mv "$home.partial" "$home"
 }
-# [all]: with what tests need: the simulator of nodes, a gang scheduler, the chart's unit tests, definitions of other projects.
-# [peers]: these, and controllers of other projects.
+# cluster_build [all|peers]: all adds what tests need: the simulator of nodes, a gang scheduler, the
+# chart's unit tests, and definitions of other projects. peers adds controllers of other projects.
 cluster_build() {
   mkdir -p "$RH_BIN"
-  # One module, because they share most packages: apart they take half as long again.
+  # One module, because these programs share most packages: separate builds take 50 % longer.
   build_module kube Kubernetes "${kube[*]} etcd coredns helm" "${kube[@]/#/k8s.io/kubernetes/cmd/}" \
     go.etcd.io/etcd/server/v3 ./coredns helm.sh/helm/v4/cmd/helm
   case ${1:-} in all | peers)
     build_module kwok "Simulator of nodes" kwok sigs.k8s.io/kwok/cmd/kwok
-    # Without the third one, by which pods of Jobs complete at once.
+    # Not the third file of that folder, which completes pods of Jobs at once.
     definitions kwok kwok sigs.k8s.io/kwok kustomize/stage/pod/fast/pod-{ready,delete}.yaml
-    # Most of its packages are those of the kube-scheduler, in the same versions.
+    # Most of its packages are shared with the kube-scheduler, in the same versions.
     build_module coscheduling "Scheduler with the plugin Coscheduling" coscheduling .
     build_module helm-unittest "Tests of the chart" helm-unittest github.com/helm-unittest/helm-unittest/cmd/helm-unittest
     definitions prometheus-operator prometheus-operator github.com/prometheus-operator/prometheus-operator \

@@ -1,15 +1,16 @@
-# Settings of the local cluster; any variable may be set beforehand.
+# Settings of the local cluster. The caller may set any of these variables.
 # shellcheck shell=bash
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 here=$repo/tests/cluster
 : "${ROUNDHOUSE_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/roundhouse}"
-# Links to the binaries, by what all of them are built from: another version never passes for this one.
+# The folder of links to the binaries has a hash of all their sources in its name, so another
+# version is never used by mistake.
 module_sources() { (cd "$here/modules/$1" && find . -name go.mod -o -name '*.go' | LC_ALL=C sort | xargs cat); }
 modules_hash=$(for module in "$here"/modules/*/; do module_sources "$(basename "$module")"; done | sha256sum | cut -c1-12)
 : "${RH_BIN:=$ROUNDHOUSE_CACHE/bin-$modules_hash}"  # binaries                       (kept by down)
 : "${RH_IMAGES:=$ROUNDHOUSE_CACHE/images}"          # archives of base images        (kept by down)
 : "${RH_TARGET:=$repo/target/cluster}"              # kubeconfig, bin/ and the state (removed by down)
-# What another checkout builds never passes for this one's.
+# Per checkout, so that images of another checkout are never used by mistake.
 : "${RH_BUILT:=$RH_TARGET/images}"                  # archives of all other images   (kept by down)
 RH_STATE=$RH_TARGET/state
 : "${RH_NAME:=roundhouse}"             # cgroup name; one cluster per name

@@ -1,8 +1,9 @@
-# cluster images, image, load: images FROM scratch with buildah, kept as archives. Sourced.
+# cluster images, image, load: builds images FROM scratch with buildah and keeps them as archives.
+# Sourced.
 # shellcheck shell=bash
 # shellcheck disable=SC2154
 buildah_here() { buildah --root "$work/store" --runroot "$work/run" --storage-driver "${RH_STORAGE_DRIVER:-overlay}" "$@"; }
-with_workspace() { # COMMAND...: with a throw-away image store
+with_workspace() { # COMMAND...: runs it with a temporary image store
   mkdir -p "$RH_IMAGES"
   work=$(mktemp -d "$RH_IMAGES/.work.XXXXXX")
   # shellcheck disable=SC2064
@@ -10,7 +11,7 @@ with_workspace() { # COMMAND...: with a throw-away image store
   echo '{"default": [{"type": "insecureAcceptAnything"}]}' > "$work/policy.json"
   "$@"
 }
-make_image() { # NAME TAG CONTEXT DOCKERFILE [DIR]: localhost/NAME:TAG as an archive
+make_image() { # NAME TAG CONTEXT DOCKERFILE [DIR]: builds localhost/NAME:TAG as an archive
   local ref=localhost/$1:$2 archive=${5:-$RH_IMAGES}/$1.tar
   buildah_here bud -q --isolation chroot --signature-policy "$work/policy.json" -t "$ref" -f "$4" "$3" > /dev/null
   rm -f "$archive.new"
@@ -18,7 +19,7 @@ make_image() { # NAME TAG CONTEXT DOCKERFILE [DIR]: localhost/NAME:TAG as an arc
   mv "$archive.new" "$archive"
   echo "$ref: $archive ($(du -m "$archive" | cut -f1) MiB)"
 }
-with_libraries() { # PROGRAM ROOT: the program and the shared libraries it needs
+with_libraries() { # PROGRAM ROOT: copies the program and the shared libraries that it needs
   cp "$1" "$2/bin/"
   ldd "$1" | grep -oE '/[^ ]+' | while read -r library; do mkdir -p "$2$(dirname "$library")" && cp -L "$library" "$2$library"; done
 }
@@ -31,7 +32,8 @@ base_images() {
   for applet in $(/bin/busybox --list); do [ "$applet" = busybox ] || ln -s busybox "$root/bin/$applet"; done
   printf 'root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n' > "$root/etc/passwd"
   cp "$RH_BIN/kubectl" "$root/bin/"
-  with_libraries /usr/bin/curl "$root" # busybox's wget needs glibc's name service, which a static program lacks
+  # Not busybox's wget: it needs glibc's name service, which a static program lacks.
+  with_libraries /usr/bin/curl "$root"
   printf 'FROM scratch\nCOPY root /\nUSER 1000\nENTRYPOINT ["/bin/sleep", "2147483647"]\n' > "$work/toolbox/Dockerfile"
   make_image toolbox 1 "$work/toolbox" "$work/toolbox/Dockerfile"
   root=$work/coredns/root && mkdir -p "$root" && cp "$RH_BIN/coredns" "$root/"
@@ -40,16 +42,16 @@ base_images() {
   echo "$modules_hash" > "$RH_IMAGES/base.version"
 }
 cluster_images() {
-  if [ "$(cat "$RH_IMAGES/base.version" 2>/dev/null)" = "$modules_hash" ]; then echo "base images are built"; return 0; fi
+  if [ "$(cat "$RH_IMAGES/base.version" 2>/dev/null)" = "$modules_hash" ]; then echo "the base images are already built"; return 0; fi
   with_workspace base_images
 }
 cluster_image() { # NAME CONTEXT [DOCKERFILE]
   mkdir -p "$RH_BUILT"
   with_workspace make_image "$1" dev "$2" "${3:-$2/Dockerfile}" "$RH_BUILT"
 }
-cluster_load() { # ARCHIVE: into every node
+cluster_load() { # ARCHIVE: imports it into every node
   local node archive
-  archive=$(readlink -e "$1") || { echo "there is no archive $1: run make images"; return 1; }
+  archive=$(readlink -e "$1") || { echo "the archive $1 does not exist: run make images"; return 1; }
   for node in $(all_nodes); do
     cluster_exec -n "$node" ctr images import "$archive" || return 1
   done

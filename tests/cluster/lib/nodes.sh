@@ -1,21 +1,23 @@
-# cluster exec, pid, node, simulate: what tests do to a running cluster. Sourced.
+# cluster exec, pid, node, simulate: what tests do with a running cluster. Sourced.
 # shellcheck shell=bash
 # shellcheck disable=SC2119,SC2154
-cluster_exec() { # [-n NODE] COMMAND...: inside a box
+cluster_exec() { # [-n NODE] COMMAND...: runs it inside the box of a node
   local node=$RH_NODE
   if [ "${1:-}" = -n ]; then node=$2; shift 2; fi
-  box_alive "$node" || { echo "$node is not up" >&2; return 1; }
+  box_alive "$node" || { echo "$node is not running" >&2; return 1; }
   CONTAINERD_ADDRESS=/run/containerd/containerd.sock CONTAINERD_NAMESPACE=k8s.io \
     nsenter -t "$(box_pid "$node")" -n -m -p -C -u -i -- "$@"
 }
 
-pids_in_box() { # PLACE PID [PROC]: pids of this host of the processes whose pid is PID in the PLACE-th namespace, of which this host's is 1
-  # NSpid lists a process's pid from the outermost namespace to the innermost. Processes end while they are looked at:
-  # grep goes on to the next one, where awk would stop.
+# pids_in_box PLACE PID [PROC]: the pids on this host of the processes that have the pid PID in the
+# PLACE-th pid namespace, where the first is the one of this host.
+pids_in_box() {
+  # NSpid lists the pids of a process from the outermost namespace to the innermost. A process may
+  # end before its file is read: grep then continues with the next file, while awk would stop.
   { grep -shE '^NSpid:' "${3:-/proc}"/[0-9]*/status || true; } | awk -v place="$1" -v want="$2" '$(place + 1) == want {print $2}'
 }
 
-cluster_pid() { # NAMESPACE POD [CONTAINER]: a container's main process as a pid of this host
+cluster_pid() { # NAMESPACE POD [CONTAINER]: the pid on this host of a container's main process
   local node box container id inner place pid up
   node=$(kubectl -n "$1" get pod "$2" -o jsonpath='{.spec.nodeName}')
   box=$(box_pid "$node")
@@ -41,14 +43,14 @@ cluster_node() { # kill|start NODE, partition|pause|kubelet NODE on|off
   case $action in kill | start | partition | pause | kubelet) ;; *) echo "give kill, start, partition, pause or kubelet" >&2; return 2 ;; esac
   other_node "$node"
   case $action:$switch in
-    kill:) # a machine is lost: the wire first, so that not even a closing packet gets out
-      box_alive "$node" || { echo "$node is not up"; return 1; }
+    kill:) # Cut the network first, so that no closing packet gets out: a power cut sends none.
+      box_alive "$node" || { echo "$node is not running"; return 1; }
       in_control_net ip link set "to-$node" down
       kill_box "$node"
       in_control_net ip link del "to-$node" 2>/dev/null || true
       remove_cgroups "$(cgroup_of "$node")" ;;
-    start:) # it boots again with its disk as it was
-      box_alive "$node" && { echo "$node is up"; return 1; }
+    start:) # The node boots again with its disk unchanged.
+      box_alive "$node" && { echo "$node is already running"; return 1; }
       rm -f "$(home_of "$node")/sysctl/kernel/random/boot_id"
       launch "$node"
       wait_for 60 "$node to be Ready" node_ready "$node"
@@ -57,7 +59,7 @@ cluster_node() { # kill|start NODE, partition|pause|kubelet NODE on|off
     partition:off) in_control_net ip link set "to-$node" up ;;
     pause:on) freeze "$node" 1 ;;
     pause:off) thaw "$node" ;;
-    kubelet:off) # nothing else: containers run on
+    kubelet:off) # Containers keep running.
       touch "$(home_of "$node")/run/kubelet.down"
       cluster_exec -n "$node" bash -c "kill -KILL $(cat "$(home_of "$node")/run/kubelet.pid")" ;;
     kubelet:on) rm -f "$(home_of "$node")/run/kubelet.down" ;;
@@ -65,7 +67,7 @@ cluster_node() { # kill|start NODE, partition|pause|kubelet NODE on|off
   esac
 }
 
-cluster_simulate() { # COUNT: simulated nodes with 8 GPUs each; KWOK moves their pods to Running
+cluster_simulate() { # COUNT: adds simulated nodes with 8 GPUs each; KWOK moves their pods to Running
   local i node count=${1:-200}
   [ -x "$RH_BIN/kwok" ] || { echo "the simulator is not built: run tests/cluster/cluster build all, then start the cluster again"; return 1; }
   for i in $(seq 0 $((count - 1))); do
@@ -85,7 +87,7 @@ status:
   nodeInfo: {architecture: amd64, operatingSystem: linux, kubeletVersion: v1.35.4, bootID: "", containerRuntimeVersion: "", kernelVersion: "", kubeProxyVersion: "", machineID: "", osImage: "", systemUUID: ""}
 Y
   done | kubectl create -f - > /dev/null
-  # kubectl wait goes through the nodes one by one: 20 s for 200.
+  # kubectl wait asks for the nodes one by one, which takes 20 s for 200.
   for _ in $(seq 300); do
     [ "$(kubectl get nodes -l type=kwok --no-headers | grep -cw Ready)" -lt "$count" ] || return 0
     sleep 0.3

@@ -1,9 +1,9 @@
-# cluster up, down, status. Sourced.
+# cluster up, down, status, free. Sourced.
 # shellcheck shell=bash
 # shellcheck disable=SC2119,SC2154
 say() { printf '%6.1fs  %s\n' "$(echo "$(date +%s.%N) - $t0" | bc)" "$*"; }
 
-# --- keys, certificates, kubeconfigs ------------------------------------------------------------------
+# --- keys, certificates, kubeconfigs -------------------------------------------------------------
 private_key() { openssl ecparam -name prime256v1 -genkey -noout -out "$1.key"; }
 certificate() { # NAME SUBJECT EXTENSION
   private_key "$1"
@@ -47,8 +47,8 @@ make_identities() {
   user kwok kwok ""
 }
 
-# --- waiting, and what to show when it was in vain -----------------------------------------------------
-explain() { # which component died, and the end of its log
+# --- waiting, and what to print after a timeout --------------------------------------------------
+explain() { # prints the end of each log that ends with an error
   local node log
   for node in $(all_nodes); do
     for log in "$(home_of "$node")"/logs/*.log; do
@@ -72,17 +72,17 @@ wait_for() { # SECONDS WHAT COMMAND...
   explain
   return 1
 }
-cluster_free() { # whether this machine has room for the cluster
+cluster_free() { # fails if another cluster holds the network link
   box_alive && return 0
   if ip link show "$RH_LINK" > /dev/null 2>&1; then
-    echo "another cluster holds the link $RH_LINK ($(cat "/run/roundhouse-$RH_NAME.owner" 2>/dev/null || echo 'its owner is unknown')):"
-    echo "run make cluster-down there, or ip link del $RH_LINK if it is long gone"
+    echo "another cluster uses the link $RH_LINK ($(cat "/run/roundhouse-$RH_NAME.owner" 2>/dev/null || echo 'its checkout is unknown')):"
+    echo "run make cluster-down there, or ip link del $RH_LINK if that cluster no longer runs"
     return 1
   fi
 }
 check_place() {
   local binary
-  box_alive && { echo "already up: $RH_STATE"; return 1; }
+  box_alive && { echo "the cluster is already running: $RH_STATE"; return 1; }
   cluster_free || return 1
   case "$RH_STATE/" in
     /var/lib/* | /var/log/* | /run/* | /var/run/* | /sys/* | /proc/*) echo "the cluster cannot live under $RH_STATE"; return 1 ;;
@@ -95,7 +95,7 @@ check_place() {
 
 cluster_up() {
   local node
-  # Global: the trap below runs when this function has returned.
+  # Not local, because the trap below runs after this function has returned.
   t0=$(date +%s.%N) outer='' failed=1
   check_place || return 1
   modprobe -a br_netfilter overlay nf_conntrack 2>/dev/null || true # built into some kernels, modules of others
@@ -105,7 +105,7 @@ cluster_up() {
   export -p | grep ' RH_' > "$RH_STATE/settings"
   (make_identities)
   say "keys and kubeconfigs"
-  # A start that fails or is interrupted leaves nothing behind but its logs.
+  # After a failed or interrupted start only its logs are kept.
   trap 'if [ "$failed" = 1 ]; then
       [ -z "$outer" ] || kill -KILL "$outer" 2>/dev/null
       cp -r "$RH_STATE/logs" "$RH_TARGET/failed-logs" 2>/dev/null

@@ -1,4 +1,5 @@
-# The checks of several real nodes, sourced by verify.sh. Most of the time goes by until silent nodes are NotReady.
+# The checks of several real nodes. Sourced by verify.sh. They wait most of their time until silent
+# nodes are NotReady.
 [ "$RH_NODES" -gt 1 ] || { echo "needs RH_NODES=2 or more"; exit 1; }
 cut=$(name_of 2) lost=$(name_of "$RH_NODES") silent=$((RH_NODE_GRACE + 20))
 on() { kubectl -n nodes get pod -l "app=$1" --field-selector "spec.nodeName=$2" -o jsonpath='{.items[*].metadata.name}'; }
@@ -26,7 +27,7 @@ check "logs and exec on every node" eval 'for m in $(members); do kubectl -n nod
 check "API from the pods' side: DNS and TLS on every node" eval 'for m in $(members); do sh_ nodes "$m" "curl -s -m 2 -o /dev/null -w %{http_code} --cacert /var/run/secrets/kubernetes.io/serviceaccount/ca.crt https://kubernetes.default.svc/" | grep -q 401 || exit 1; done'
 check "simulated GPUs on every node" eval 'for n in $(all_nodes); do gpus "$n" || exit 1; done'
 there=$(on member "$lost"); here_=$(on spare "$RH_NODE"); friend=$(on member "$RH_NODE")
-check "without policies a spare gets through to another node" get nodes "$here_" "$(by_ip "$there")"
+check "without policies a spare can connect to another node" get nodes "$here_" "$(by_ip "$there")"
 kubectl apply -f "$here/manifests/members-only.yaml" >/dev/null; sleep 1.5
 check "policy across nodes: foreign pod is blocked" not get nodes "$here_" "$(by_ip "$there")"
 check "policy across nodes: same label passes" get nodes "$friend" "$(by_name "$there")"
@@ -38,7 +39,7 @@ check "partition: API server unreachable from the node" not "$here/cluster" exec
 check "partition: its pods unreachable from other nodes" not get nodes "$friend" "$(by_ip "$m")"
 check "partition: node NotReady" until_ "$silent" unready "$cut"
 check "partition: spare Terminating, replacement runs elsewhere" until_ 30 eval 'deleted "$s" && replaced "$cut"'
-sleep 3; check "partition: both old processes run on, the pod answers its node" eval 'same "$mp" && same "$sp" && "$here/cluster" exec -n "$cut" curl -sf -m 2 "$(by_ip "$m")"'
+sleep 3; check "partition: both old processes still run, the pod answers its node" eval 'same "$mp" && same "$sp" && "$here/cluster" exec -n "$cut" curl -sf -m 2 "$(by_ip "$m")"'
 "$here/cluster" node partition "$cut" off
 check "healed: node Ready" until_ 30 not unready "$cut"
 check "healed: evicted spare and its process end" until_ 30 eval 'gone "$s" && ! same "$sp"'

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC1090,SC1091,SC2016,SC2034,SC2154,SC2317
-# Check a running local cluster end to end; prints one line per check, exits 1 if any failed.
-# verify.sh: all of one node; "quick": without simulated nodes; "nodes": faults and traffic of several real nodes
+# verify.sh [quick|nodes]: checks a running local cluster, prints a line for each check, and exits
+# with 1 if one failed. quick leaves out simulated nodes; nodes checks faults of several real nodes.
 set -uo pipefail
 for part in env boxes; do . "$(cd "$(dirname "$0")" && pwd)/$part.sh"; done
-box_alive || { echo "not up"; exit 1; }
+box_alive || { echo "the cluster is not running"; exit 1; }
 fail=0; now() { date +%s.%N; }
 check() { local what=$1 t; shift; t=$(now); if "$@" >/tmp/rh-check.$$ 2>&1; then r=ok; else r=FAIL; fail=1; fi
   printf '%-4s %6.1fs  %s\n' "$r" "$(echo "$(now) - $t" | bc)" "$what"; [ $r = ok ] || sed 's/^/       /' /tmp/rh-check.$$ | tail -5; rm -f /tmp/rh-check.$$; }
@@ -29,16 +29,16 @@ check "NodePort from the host" curl -sf -m 3 "http://$RH_BOX_IP:30080/"
 kubectl -n check port-forward pod/peer-1 18080:8080 >/dev/null 2>&1 & pf=$!
 check "port-forward and logs" eval 'until_ 10 curl -sf -m 3 -o /dev/null http://127.0.0.1:18080/ && kubectl -n check logs peer-1'; kill $pf
 check "API from a pod with its service account" sh_ check peer-0 kubectl get pods
-check "RBAC refuses the rest" not sh_ check peer-0 kubectl get secrets
+check "RBAC refuses other requests" not sh_ check peer-0 kubectl get secrets
 check "volume shared by two pods" eval 'sh_ check peer-0 "echo shared > /data/f" && [ "$(sh_ check peer-1 cat /data/f)" = shared ] && [ -s "$RH_STATE/volumes/check/f" ]'
-check "/dev/shm is memory of the asked size" eval 'sh_ check peer-0 df -m /dev/shm | grep -qE "tmpfs +64 "'
+check "/dev/shm is memory of the requested size" eval 'sh_ check peer-0 df -m /dev/shm | grep -qE "tmpfs +64 "'
 check "no capabilities, seccomp on, root read-only" eval 'sh_ check peer-0 "grep -q CapEff:.0000000000000000 /proc/1/status && grep -q Seccomp:.2 /proc/1/status && ! touch /x"'
 kubectl -n check annotate pod peer-0 step=1 --overwrite >/dev/null
 check "annotation reaches the pod's file" until_ 5 eval 'sh_ check peer-0 "grep -qx 1 /info/step"'
-check "no way out of the box" not get check peer-0 "http://$(ip -4 route get 192.0.2.1 2>/dev/null | grep -oE 'src [0-9.]+' | cut -d' ' -f2)/"
+check "pods cannot reach the network outside the box" not get check peer-0 "http://$(ip -4 route get 192.0.2.1 2>/dev/null | grep -oE 'src [0-9.]+' | cut -d' ' -f2)/"
 
 server=$(kubectl -n policed get pod -l app=server -o jsonpath='{.items[0].status.podIP}'); peer=$(field check pod/peer-0 '{.status.podIP}')
-check "without policies a foreign pod gets through" get policed deploy/foreigner "http://$server:8080/"
+check "without policies a foreign pod can connect" get policed deploy/foreigner "http://$server:8080/"
 kubectl apply -f "$here/manifests/policies.yaml" >/dev/null; sleep 1.5
 check "policy: same label passes, by name" get policed deploy/friend http://server.policed/
 check "policy: foreign pod is blocked" not get policed deploy/foreigner "http://$server:8080/"
