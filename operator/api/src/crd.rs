@@ -1,6 +1,7 @@
-//! The `CustomResourceDefinition` as it is installed. What is derived from the types lacks what Rust's types cannot say:
-//! Kubernetes has signed integers only, wants a bound for every list and string, merges lists by their keys, and takes a
-//! field that is null for one that is left out, unless the schema says that null is a value of its own. It never is.
+//! The `CustomResourceDefinition` as it is installed. The derived schema lacks what Rust's types
+//! cannot express: Kubernetes has only signed integers, needs a bound for every list and string,
+//! and merges lists by their keys. It treats null as a missing field unless the schema allows null,
+//! and this schema never does.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -9,17 +10,18 @@ use serde_json::{Map, Value, json};
 use crate::TrainingJob;
 use crate::fields::FIELDS;
 
-/// Most items of a list that has no bound of its own.
+/// Most items of a list without its own bound.
 const MAX_ITEMS: u32 = 1_024;
-/// Most objects of a list that is in an item of another list: bounds of nested lists multiply.
+/// Most objects of a list inside an item of another list: bounds of nested lists multiply.
 const MAX_NESTED: u32 = 64;
-/// Nested lists of which people have more.
+/// Nested lists that need a larger bound.
 const LONG_NESTED: [(&str, u32); 2] = [("env", 256), ("volumeMounts", 256)];
-/// Longest string that has no bound of its own: what Linux lets one argument or one variable of a process have.
+/// Longest string without its own bound: the limit of Linux for one argument or one
+/// variable of a process.
 const MAX_LENGTH: u32 = 131_072;
 
-/// Lists whose items are told apart by these keys, so that two tools can own different items. As Kubernetes' own pod
-/// template has it, where the keys of all items are required.
+/// Lists whose items have these keys, so that two tools can own different items. They match the pod
+/// template of Kubernetes, where the keys of all items are required.
 const MAPS: [(&str, &[&str]); 11] = [
     ("avoidNodes", &["node"]),
     ("claims", &["name"]),
@@ -37,7 +39,7 @@ const MAPS: [(&str, &[&str]); 11] = [
 /// The definition of the TrainingJob.
 ///
 /// # Errors
-/// Never for the types of this crate; the signature is serde's.
+/// The function never fails for the types of this crate; serde's signature requires a result.
 pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
     let mut crd = serde_json::to_value(TrainingJob::crd())?;
     let versions = crd.pointer_mut("/spec/versions");
@@ -52,7 +54,7 @@ pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
     serde_json::from_value(crd)
 }
 
-/// The rules that follow from the table of fields, before the others.
+/// Inserts the rules that follow from the table of fields, before the others.
 fn add_rules_of_edits(spec: &mut Value) {
     let rules = FIELDS.iter();
     let rules: Vec<Value> = rules
@@ -63,7 +65,7 @@ fn add_rules_of_edits(spec: &mut Value) {
     }
 }
 
-/// Whether the API server stores the field only if the user has given it.
+/// Whether the API server stores the field only if the user sets it.
 fn is_optional(spec: &Value, path: &str) -> bool {
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
     let names = parent.split('.').filter(|name| !name.is_empty());
@@ -73,7 +75,8 @@ fn is_optional(spec: &Value, path: &str) -> bool {
     !is_required && parent["properties"][name].get("default").is_none()
 }
 
-/// Completes the schema of a field, and all below it. `is_nested`: it is in an item of a list.
+/// Completes the schema of a field and all schemas below it. `is_nested` says that it is inside an
+/// item of a list.
 fn complete(name: &str, schema: &mut Value, is_nested: bool) {
     let Some(schema) = schema.as_object_mut() else {
         return;
@@ -96,7 +99,8 @@ fn complete(name: &str, schema: &mut Value, is_nested: bool) {
     }
 }
 
-/// The format of an integer: one of the two that Kubernetes has, in which every value fits.
+/// Replaces the format of an unsigned integer by the smallest signed format of Kubernetes
+/// that holds every value.
 fn sign(schema: &mut Map<String, Value>) {
     let format = schema.get("format").and_then(Value::as_str);
     if !format.is_some_and(|format| format.starts_with("uint")) {
@@ -175,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn every_list_has_a_bound_and_a_type_and_every_string_a_bound() {
+    fn lists_and_strings_are_bounded() {
         for (path, schema) in schemas() {
             match schema.get("type").and_then(Value::as_str) {
                 Some("array") => {
@@ -193,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_objects_within_lists_are_short() {
+    fn nested_lists_of_objects_are_short() {
         let pod = ".spec.workers.template.spec";
         for (path, max) in [
             (".volumes", 1_024),
@@ -215,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_no_value_of_any_field() {
+    fn no_field_accepts_null() {
         for (path, schema) in schemas() {
             assert!(!schema.contains_key("nullable"), "{path}");
             let values = schema.get("enum").and_then(Value::as_array);
@@ -225,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_have_the_formats_of_kubernetes() {
+    fn integers_have_signed_formats() {
         for (path, schema) in schemas() {
             if schema.get("type") == Some(&json!("integer")) {
                 let format = schema["format"].as_str().unwrap();
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn two_tools_can_own_different_containers_variables_and_volumes() {
+    fn items_of_keyed_lists_have_separate_owners() {
         let spec = ".spec.workers.template.spec";
         for (path, keys) in [
             (format!("{spec}.containers"), json!(["name"])),
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_has_only_the_metadata_that_pods_get_and_need_not_have_containers() {
+    fn template_has_pod_metadata_and_optional_containers() {
         let metadata = of(".spec.workers.template.metadata");
         let fields: Vec<&String> = metadata["properties"].as_object().unwrap().keys().collect();
         assert_eq!(fields, ["annotations", "labels"]);
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_template_that_the_operator_decides_are_refused_by_the_schema_too() {
+    fn schema_refuses_template_fields_of_the_operator() {
         let spec = of(".spec");
         let rules = spec["x-kubernetes-validations"].as_array().unwrap();
         let texts = rules.iter().filter_map(|rule| rule["rule"].as_str());
@@ -285,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fits_in_the_annotation_of_client_side_apply() {
+    fn definition_fits_in_client_side_apply_annotation() {
         let text = serde_json::to_string(&crd().unwrap()).unwrap();
         assert!(text.len() < 200_000, "{} of 262,144 bytes", text.len());
     }

@@ -1,11 +1,11 @@
-//! Reasons of the Kubernetes events about a job: a closed set, each with what it means.
+//! Reasons of the Kubernetes Events about a job: a closed set, each with its meaning.
 
-/// Why the operator tells an event.
+/// Why the operator publishes an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventReason {
-    /// The spec can be run.
+    /// The operator accepted the job.
     Accepted,
-    /// The spec cannot be run.
+    /// The spec cannot run, or a part of it cannot be read.
     InvalidSpec,
     /// The administrator's policy does not allow what the job asks for.
     ForbiddenByPolicy,
@@ -13,7 +13,7 @@ pub enum EventReason {
     TooManyJobs,
     /// A newer operator gave the job's workers their ranks.
     NewerProtocol,
-    /// Somebody else's object has the name of one of the job's.
+    /// An object of another owner has the name of one of the job's objects.
     NameTaken,
     /// The gang scheduler of the job is not installed.
     GangSchedulerMissing,
@@ -23,26 +23,26 @@ pub enum EventReason {
     RepairReverted,
     /// All members of a new generation train.
     GenerationIssued,
-    /// A worker failed.
+    /// A worker failed, for any reason.
     WorkerFailed,
-    /// The job trains without a worker that fails again and again before it trains.
+    /// The job trains without a worker that fails repeatedly before it trains.
     WorkerLeftOut,
     /// A checkpoint could not be saved.
     CheckpointFailed,
     /// Committed steps were lost and repeated.
     StepsRepeated,
-    /// The workers leave, since `spec.suspend` is true.
+    /// The workers leave, because `spec.suspend` is true.
     Suspended,
     /// `spec.suspend` is false again.
     Resumed,
     /// The job ended with success.
     Succeeded,
-    /// The job was given up.
+    /// The job has failed permanently.
     Failed,
 }
 
 impl EventReason {
-    /// Every reason, in the order of a job's life.
+    /// All reasons, in the order of a job's lifecycle.
     pub const ALL: [Self; 18] = [
         Self::Accepted,
         Self::InvalidSpec,
@@ -64,7 +64,7 @@ impl EventReason {
         Self::Failed,
     ];
 
-    /// As it stands in the event.
+    /// The reason as the Event contains it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -89,7 +89,7 @@ impl EventReason {
         }
     }
 
-    /// Whether it is of type `Warning`; else it is `Normal`.
+    /// Whether its Events have the type `Warning`; otherwise they are `Normal`.
     #[must_use]
     pub const fn is_warning(self) -> bool {
         match self {
@@ -114,7 +114,7 @@ impl EventReason {
         }
     }
 
-    /// What it means, and what its message has.
+    /// What the reason means, and what the message contains.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {

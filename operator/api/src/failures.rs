@@ -1,17 +1,18 @@
-//! Reasons of `status.lastFailure`: who gives each, what it costs by default, what it means and what to do. `docgen`
-//! writes the failure handbook from this table; a test of the planner holds the costs to what it does.
+//! Reasons of `status.lastFailure`: their source, default cost, meaning and advice. `docgen` writes
+//! the failure handbook from this table. A test of the planner compares the costs with the
+//! planner's decisions.
 
 use roundhouse_contract::{ExitCode, Reason};
 
 use crate::FailureAction::{self, Count, FailJob, Ignore, ReplaceAndAvoidNode};
 
-/// Reason of a generation that broke although none of its workers died.
+/// Reason of a failure for a generation that broke although none of its workers died.
 pub const PEERS_LOST: &str = "PeersLost";
 
-/// Reason of a worker whose trainer cannot start because an init container fails.
+/// Reason of a failure for a worker whose trainer cannot start because an init container fails.
 pub const INIT_CONTAINER_FAILED: &str = "InitContainerFailed";
 
-/// Who gives a failure its reason.
+/// The source of a failure's reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The trainer or its agent, in the termination message.
@@ -24,22 +25,23 @@ pub enum Source {
     Pod,
 }
 
-/// A reason of a failure, and what to know about it.
+/// A reason of a failure with its explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureReason {
-    /// As `status.lastFailure.reason` shows it.
+    /// The reason as in `status.lastFailure.reason`.
     pub name: &'static str,
-    /// Who gives it.
+    /// The program that reports the reason.
     pub source: Source,
-    /// What it costs if no rule of `failurePolicy.rules` matches; `None`: it is no failure.
+    /// What the failure costs if no rule of `failurePolicy.rules` matches; `None` if it
+    /// is not a failure.
     pub action: Option<FailureAction>,
-    /// What it means: one or two sentences.
+    /// What the reason means, in one or two sentences.
     pub meaning: &'static str,
     /// What to do about it.
     pub advice: &'static str,
 }
 
-/// What is known about a reason of the trainer.
+/// The explanation of a reason that the trainer reports.
 #[must_use]
 pub const fn of_trainer(reason: Reason) -> FailureReason {
     let (action, meaning, advice) = match reason {
@@ -104,7 +106,7 @@ pub const fn of_trainer(reason: Reason) -> FailureReason {
     }
 }
 
-/// What is known about an exit code of agent and trainer.
+/// The explanation of an exit code of agent and trainer.
 #[must_use]
 pub const fn of_exit_code(code: ExitCode) -> FailureReason {
     of_trainer(Reason::of(code))
@@ -126,7 +128,8 @@ const fn other(
     }
 }
 
-/// Reasons that do not come from the trainer. Kubernetes has more of them; `status.lastFailure` shows each as it is.
+/// Reasons that do not come from the trainer. Kubernetes has more of them;
+/// `status.lastFailure` shows each unchanged.
 pub const OTHERS: [FailureReason; 14] = [
     other(
         PEERS_LOST,
@@ -228,7 +231,7 @@ pub const OTHERS: [FailureReason; 14] = [
     ),
 ];
 
-/// Every reason of a failure that is known here.
+/// All reasons of failures in this table.
 pub fn all() -> impl Iterator<Item = FailureReason> {
     let trainer = Reason::ALL.into_iter().map(of_trainer);
     trainer.chain(OTHERS).filter(|entry| entry.action.is_some())
@@ -241,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_is_there_once_and_has_whole_sentences() {
+    fn reasons_are_unique_and_explained_in_sentences() {
         let mut names = HashSet::new();
         for entry in all() {
             assert!(names.insert(entry.name), "{} is there twice", entry.name);

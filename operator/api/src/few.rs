@@ -1,5 +1,5 @@
-//! Lists and maps of which a bounded number of entries is kept: an object of 1.4 MiB has room for 60,000 labels or 200,000
-//! finalizers, which take several times as much as Rust strings.
+//! Lists and maps that keep a bounded number of entries: an object of 1.4 MiB has room for 60,000
+//! labels or 200,000 finalizers, which take several times as much memory as Rust strings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,12 +9,13 @@ use roundhouse_contract::{gang, labels};
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Most entries of a map that are kept besides [`READ`], in the order of the document.
+/// Most entries of a map that are kept besides those in [`READ`], in the order of the document.
 pub(crate) const MAX_ENTRIES: usize = 1_024;
 /// Most items of a list that are kept, in the order of the document.
 pub(crate) const MAX_ITEMS: usize = 64;
 
-/// Labels and annotations that the operator reads. They are kept however many others there are.
+/// Labels and annotations that the operator reads; they are kept regardless of
+/// the number of others.
 const READ: [&str; 10] = [
     labels::MANAGED_BY,
     labels::JOB_NAME,
@@ -28,12 +29,12 @@ const READ: [&str; 10] = [
     gang::KUEUE_RETRIABLE,
 ];
 
-/// Some entries of a map of strings.
+/// The kept entries of a map of strings.
 #[derive(Debug, Default)]
 pub struct FewEntries {
-    /// Those that are kept.
+    /// Entries that are kept, by key.
     pub kept: BTreeMap<String, String>,
-    /// How many there are.
+    /// Number of entries in the document.
     pub number: usize,
 }
 
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_map_without_end_the_first_entries_and_those_that_are_read_are_kept() {
+    fn long_maps_keep_first_entries_and_those_that_are_read() {
         for (number, kept) in [(0, 1), (3, 4), (60_000, MAX_ENTRIES + 1)] {
             let mut map: BTreeMap<String, String> = (0..number)
                 .map(|at| (format!("a{at}"), String::new()))
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_list_without_end_the_first_items_are_kept() {
+    fn long_lists_keep_first_items() {
         for (number, kept) in [(0, 0), (3, 3), (60_000, MAX_ITEMS)] {
             let text = json!(vec!["a"; number]).to_string();
             let few: FewItems<String> = serde_json::from_str(&text).unwrap();

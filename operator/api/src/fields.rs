@@ -1,8 +1,8 @@
-//! When each field of the spec may be edited, and whether pods are built from it: one table.
+//! One table of the spec's fields: when each may be edited, and whether pods are built from it.
 //!
-//! The CEL rules of the `CustomResourceDefinition`, the edits that `run --local` accepts and the fingerprint of a pod follow from
-//! [`FIELDS`]. A unit test compares the table with the schema: it fails for a field that has no row, and for a description that
-//! says something else.
+//! The CEL rules of the `CustomResourceDefinition`, the edits that `run --local` accepts and the
+//! fingerprint of a pod follow from [`FIELDS`]. A unit test compares the table with the schema: it
+//! fails for a field without a row, and for a description that contradicts the table.
 
 use std::sync::LazyLock;
 
@@ -13,28 +13,30 @@ use crate::TrainingJobSpec;
 /// When a field may be edited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// At any time.
+    /// At any time, also while the job trains.
     Anytime,
     /// While the job is suspended, and in the edit that resumes it.
     WhileSuspended,
-    /// Never.
+    /// Never: the job must be deleted and created again.
     Never,
 }
 
 /// Whether a field is in the fingerprint of the spec that a pod was built from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fingerprint {
-    /// No: no pod has it.
+    /// The field is not in the fingerprint, since no pod contains it.
     No,
-    /// Its value is, in the order of the table. Another row of this kind changes the fingerprints of all jobs, so
+    /// Its value is in the fingerprint, in the order of the table. Another row of this kind changes
+    /// the fingerprints of all jobs, so
     /// [`BuiltFrom::SPEC_VERSION`](roundhouse_contract::BuiltFrom::SPEC_VERSION) must be raised.
     Listed,
-    /// Its name and value are, if any field of this kind has another value than its default. The kind for a new field: jobs that
-    /// do not use it keep their fingerprints.
+    /// Its name and value are in the fingerprint if any field of this kind differs from its
+    /// default. New fields get this kind, so that jobs without them keep their fingerprints.
     Named,
 }
 
-/// A field of the spec. A field of an object, such as the checkpoint, has no row of its own if the object has one.
+/// A field of the spec. A field inside an object, such as the checkpoint, has no row if
+/// the object has one.
 #[derive(Debug)]
 pub struct SpecField {
     /// Names in Rust, from the spec to the field.
@@ -68,7 +70,7 @@ pub const FIELDS: &[SpecField] = fields! {
     workers.min_replicas: Anytime, No;
     workers.max_replicas: Anytime, No;
     workers.spares: Anytime, No;
-    // A pod's annotation has it beside the fingerprint.
+    // A pod's annotation contains it beside the fingerprint.
     workers.procs_per_worker: Never, No;
     workers.template: WhileSuspended, Listed;
     checkpoint: WhileSuspended, Listed;
@@ -87,7 +89,7 @@ pub const FIELDS: &[SpecField] = fields! {
     failure_policy.backoff_limit: Anytime, No;
     failure_policy.max_incidents: Anytime, No;
     failure_policy.max_replacements: Anytime, No;
-    // The operator applies them, and no pod has them.
+    // Only the operator applies the rules; no pod contains them.
     failure_policy.rules: WhileSuspended, No;
     failure_policy.avoid_node_seconds: Anytime, No;
     start_deadline_seconds: Anytime, No;
@@ -106,7 +108,7 @@ impl SpecField {
         names.join(".")
     }
 
-    /// Whether an edit leaves it as it was or may change it.
+    /// Whether an edit leaves the field unchanged or may change it.
     #[must_use]
     pub fn allows(&self, old: &TrainingJobSpec, new: &TrainingJobSpec) -> bool {
         let may_change = match self.edit {
@@ -117,8 +119,8 @@ impl SpecField {
         may_change || (self.is_same)(old, new)
     }
 
-    /// The CEL rule that says the same; `None`: it may be edited at any time. `is_optional`: the API server stores the field only
-    /// if the user has given it.
+    /// The CEL rule for edits of the field; `None` if it may be edited at any time. `is_optional`
+    /// says that the API server stores the field only if the user sets it.
     pub(crate) fn rule(&self, is_optional: bool) -> Option<Value> {
         let path = self.path();
         let (new, old) = (format!("self.{path}"), format!("oldSelf.{path}"));
@@ -146,8 +148,9 @@ impl SpecField {
     }
 }
 
-/// The parts of the spec that are in the pods, as the text that is hashed for their fingerprint. Fields that are not set leave no
-/// trace, so that a field which a newer operator knows changes nothing for jobs that do not use it.
+/// The parts of the spec from which pods are built, as the text that is hashed for their
+/// fingerprint. Fields that are not set leave no trace, so a field of a newer operator changes
+/// nothing for jobs that do not use it.
 #[must_use]
 pub fn built_from(spec: &TrainingJobSpec) -> String {
     let of = |fingerprint| {
@@ -177,7 +180,8 @@ static PLAIN: LazyLock<Option<TrainingJobSpec>> =
     LazyLock::new(|| serde_json::from_value(json!({"workers": {"replicas": 1}})).ok());
 
 impl SpecField {
-    /// Its name in the fingerprint. Those of `scheduling` have been there alone, without their object's name.
+    /// Its name in the fingerprint. Fields of `scheduling` have always been there without the
+    /// name of their object.
     fn key(&self) -> String {
         let path = self.path();
         let short = path.strip_prefix("scheduling.").map(str::to_owned);
@@ -185,7 +189,7 @@ impl SpecField {
     }
 }
 
-/// As serde writes the names of members.
+/// Converts a member's name to camel case as serde does.
 fn camel_case(member: &str) -> String {
     let mut words = member.split('_');
     let first = words.next().unwrap_or_default().to_owned();

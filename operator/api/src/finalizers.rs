@@ -1,9 +1,9 @@
-//! Who keeps an object that is being deleted.
+//! The finalizers that keep a deleted object.
 
-/// Kubernetes' own finalizer: it deletes what an object owns before the object.
+/// The finalizer of Kubernetes itself, which deletes an object's dependents before the object.
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// The finalizers that other controllers have to remove.
+/// The finalizers that controllers other than Kubernetes itself must remove.
 pub fn finalizers_of_others(all: &[String]) -> impl Iterator<Item = &str> {
     let all = all.iter().map(String::as_str);
     all.filter(|name| *name != FOREGROUND)

@@ -1,11 +1,12 @@
 //! The TrainingJob custom resource, `roundhouse.dev/v1alpha1`.
 //!
-//! Types, and what reads all objects of them, whatever they hold ([`shallow`], [`unreadable`]). What a field means is said in its doc comment, which
-//! `kubectl explain` shows; what the API server can refuse is in the schema and its CEL rules. Decisions live in the planner.
+//! The types, and readers that accept every stored object ([`shallow`], [`unreadable`]). A field's
+//! doc comment says what it means, and `kubectl explain` shows it. The schema and its CEL rules say
+//! what the API server refuses. Decisions are in the planner.
 //!
-//! Two conventions of Kubernetes do not hold below `spec.trainer` and in progress. Learning rates and losses are numbers, as in
-//! every framework's configuration; and names of models, formats, optimizers and schedules are written as their field
-//! writes them (`resnet50`, `adamw`).
+//! Two conventions of Kubernetes do not hold below `spec.trainer` and in progress. Learning rates
+//! and losses are numbers, as in the configuration of every framework. Names of models, formats,
+//! optimizers and schedules are in lower case, as is usual for them (`resnet50`, `adamw`).
 
 #![warn(missing_docs)]
 

@@ -1,19 +1,20 @@
-//! Checks a manifest against the schema of the `CustomResourceDefinition` as the API server does: bounds, lengths, words of enums,
-//! and keys of lists. Pure.
+//! Checks a manifest against the schema of the `CustomResourceDefinition` as the API server does:
+//! bounds, lengths, enum values, and keys of lists. Pure.
 //!
-//! It reads the schema that is installed, so a bound is written once. It knows the keywords that this schema has, and a unit test
-//! fails for another one. CEL rules are not evaluated: the planner checks what they say.
+//! It reads the installed schema, so a bound is written once. It knows the keywords that this
+//! schema has, and a unit test fails for another keyword. It does not evaluate CEL rules: the
+//! planner checks the same conditions.
 
 use std::sync::LazyLock;
 
 use serde_json::Value;
 
-/// Something in a manifest that the API server refuses.
+/// A field of a manifest that the API server refuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Path of the field, such as `spec.failurePolicy.rules[0].action`.
     pub field: String,
-    /// What it must be.
+    /// What the value must be.
     pub message: String,
 }
 
@@ -29,8 +30,8 @@ static SPEC: LazyLock<Option<Value>> = LazyLock::new(|| {
     spec.cloned()
 });
 
-/// What the schema refuses in the `spec` of a manifest, in the order of its fields. Fields that the schema does not know are not
-/// among it.
+/// Everything that the schema refuses in the `spec` of a manifest, in the order of its fields.
+/// Fields that the schema does not know are not included.
 #[must_use]
 pub fn violations(manifest: &Value) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -40,7 +41,7 @@ pub fn violations(manifest: &Value) -> Vec<Violation> {
     found
 }
 
-/// Checks a value and all below it. A value that is null counts as left out.
+/// Checks a value and all values below it. Null counts as missing.
 fn check(field: &str, schema: &Value, value: &Value, found: &mut Vec<Violation>) {
     if value.is_null() {
         return;
@@ -85,7 +86,7 @@ fn check(field: &str, schema: &Value, value: &Value, found: &mut Vec<Violation>)
     }
 }
 
-/// Whether an item of a set, or its keys in a list of keys, are in the list before it.
+/// Whether an item of a set, or the keys of an item in a keyed list, occur earlier in the list.
 fn is_repeated(schema: &Value, before: &[Value], item: &Value) -> bool {
     match schema["x-kubernetes-list-type"].as_str() {
         Some("set") => before.contains(item),

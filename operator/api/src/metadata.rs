@@ -1,6 +1,7 @@
-//! The metadata of an object that a user may have made. What users write is read as little as can be: a list that holds one object
-//! which cannot be parsed, or which takes hundreds of MiB, is of use to nobody. So `managedFields`, whose times Go reads and others
-//! do not, are left out, and the number of all entries is bounded.
+//! The metadata of an object that a user may have created. As little of it as possible is read: one
+//! object that cannot be parsed, or that takes hundreds of MiB, would make the whole list unusable.
+//! So `managedFields`, whose times Go can parse and Rust cannot always, are skipped, and the number
+//! of all entries is bounded.
 
 use std::fmt;
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::few::{FewEntries, FewItems, MAX_ENTRIES};
 
-/// The fields that are read of metadata.
+/// The fields of metadata that are read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
@@ -28,7 +29,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// How many labels there are, if not all of them are kept.
+    /// Number of labels, if not all of them are kept.
     #[must_use]
     pub fn excess_labels(&self) -> Option<usize> {
         let number = self.labels.as_ref()?.number;
@@ -55,15 +56,15 @@ impl From<Metadata> for ObjectMeta {
     }
 }
 
-/// An object of which the metadata alone is read.
+/// An object of which only the metadata is read.
 #[derive(Debug, Deserialize)]
 pub struct WithMetadata {
-    /// It.
+    /// The bounded metadata of the object.
     #[serde(default)]
     pub metadata: Metadata,
 }
 
-/// The owner that is the controller. The API server admits one at most.
+/// The owner that is the controller. The API server admits at most one.
 #[derive(Debug, Default)]
 struct Controller(Option<OwnerReference>);
 
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_owners_the_controller_is_kept() {
+    fn only_the_controller_among_owners_is_kept() {
         let owner = |uid: usize, controller: bool| json!({"apiVersion": "v1", "kind": "a", "name": "b", "uid": uid.to_string(), "controller": controller});
         let mut owners: Vec<_> = (0..20_000).map(|uid| owner(uid, false)).collect();
         owners.push(owner(7, true));
@@ -110,9 +111,10 @@ mod tests {
         }
     }
 
-    /// The API server keeps it, and prints it for a time in a zone behind it with five digits.
+    /// The API server stores such a time, and prints it with five digits for the year in a time
+    /// zone west of it.
     #[test]
-    fn a_time_of_managed_fields_that_cannot_be_parsed_does_not_matter() {
+    fn invalid_times_in_managed_fields_are_ignored() {
         for time in ["9999-12-31T23:59:59Z", "10000-01-01T22:59:59Z"] {
             let field = json!({"manager": "m", "operation": "Apply", "time": time});
             let text = json!({"metadata": {"name": "a", "managedFields": [field]}}).to_string();

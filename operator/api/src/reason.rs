@@ -1,13 +1,13 @@
-//! Reasons of a job's conditions: a closed set. Each has what it means and what to do beside it, from which
-//! `docgen` writes the failure handbook. The reason of the condition that matters most is `status.state`, the STATE column of
-//! `kubectl get`.
+//! Reasons of a job's conditions: a closed set. Each has its meaning and advice beside it, from
+//! which `docgen` writes the failure handbook. The reason of the condition that matters most is
+//! `status.state`, the STATE column of `kubectl get`.
 
 use roundhouse_contract::ExitCode;
 
 use crate::ConditionType::{self, Accepted, Failed, Running, Succeeded, Suspended};
 
-/// Defines the enum and, for each variant, its conditions, meaning and advice. A variant without one of these does
-/// not compile.
+/// Defines the enum and, for each variant, its conditions, meaning and advice. A variant that lacks
+/// one of these does not compile.
 macro_rules! reasons {
     ($( $(#[$doc:meta])* $name:ident: $conditions:expr, $meaning:literal, $advice:literal; )*) => {
         /// Why a condition of a job has its status.
@@ -17,10 +17,11 @@ macro_rules! reasons {
         }
 
         impl ConditionReason {
-            /// Every reason, in the order of a job's life.
+            /// All reasons, in the order of a job's lifecycle.
             pub const ALL: &[Self] = &[$( Self::$name, )*];
 
-            /// As it stands in the object: `CamelCase`, as the API conventions want it.
+            /// The reason as the condition contains it, in `CamelCase` as
+            /// the API conventions require.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $( Self::$name => stringify!($name), )* }
@@ -32,7 +33,7 @@ macro_rules! reasons {
                 match self { $( Self::$name => &$conditions, )* }
             }
 
-            /// What it means: one or two sentences.
+            /// What the reason means, in one or two sentences.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self { $( Self::$name => $meaning, )* }
@@ -48,11 +49,11 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The spec can be run.
+    /// The operator accepted the job.
     Valid: [(Accepted, true)],
         "The operator accepted the job.",
         "Nothing.";
-    /// The spec cannot be run.
+    /// The spec cannot run, or a part of it cannot be read.
     InvalidSpec: [(Accepted, false), (Running, false)],
         "The spec cannot be run, or a part of it cannot be read. The message names the field and says what to change. The operator makes no new pods; what the job already runs continues, and is suspended and cleaned up as usual.",
         "Change the field. If it is immutable, delete the job and apply it again.";
@@ -68,7 +69,7 @@ reasons! {
     NewerProtocol: [(Accepted, false), (Running, false)],
         "The operator was rolled back. Its newer version gave the job's workers their ranks in a protocol that this version does not know. The message names both protocols. Workers that train continue. The operator makes, forms and deletes nothing, so a worker that is lost is not replaced, and the status reports the end of the job and its deadlines only after the upgrade.",
         "Upgrade the operator to the version that ran before. Or suspend the job and resume it: it continues from its newest checkpoint with this version. A worker whose template names an image of the newer version needs the older one again.";
-    /// An object of somebody else has the name of the job's Service, NetworkPolicy or PodGroup.
+    /// An object of another owner has the name of the job's Service, NetworkPolicy or PodGroup.
     NameTaken: [(Running, false)],
         "The job needs a Service, a NetworkPolicy or a PodGroup whose name an object of another owner already has. The message names that object. No pods are made meanwhile; workers that train continue.",
         "Delete or rename that object, or give the job another name. The operator looks again by itself.";
@@ -84,7 +85,7 @@ reasons! {
     WaitingForWorkers: [(Running, false)],
         "Not all workers are prepared yet. The message counts those that are.",
         "Wait. If the count does not grow, look at the job's pods: `kubectl describe pods -l roundhouse.dev/job-name=NAME`.";
-    /// Somebody else's scheduling gates keep a worker from being placed.
+    /// Scheduling gates of another controller keep a worker from being placed.
     SchedulingGated: [(Running, false)],
         "A worker's pod has scheduling gates, so the scheduler does not look at it. The message names the gates. A queue such as Kueue (`kueue.x-k8s.io/admission`) removes its gate when the job may run. Until the job first trains, its deadlines stand still.",
         "Wait, or ask the owner of the gate. For Kueue: `kubectl get workloads.kueue.x-k8s.io` shows what a workload waits for.";
@@ -96,7 +97,7 @@ reasons! {
     ImagePullFailed: [(Running, false)],
         "A node cannot get an image of the pod. The message names the image.",
         "Correct the image's name, or give the pod an `imagePullSecrets` entry. The chart's value `trainer.image` sets the trainer's default image.";
-    /// The kubelet cannot make or start a container.
+    /// The kubelet cannot create or start a container.
     ContainerConfigError: [(Running, false)],
         "The kubelet cannot create or start the container. The message has its words.",
         "Often the image's user is root: set `securityContext.runAsUser` in the template. Or a ConfigMap or Secret that the template names is missing.";
@@ -108,11 +109,11 @@ reasons! {
     InitContainerFailed: [(Running, false)],
         "An init container of the template, or a sidecar that starts before the trainer, failed, and the trainer waits for it. The message has its name, exit code and last words. The kubelet starts it again; more restarts than `failurePolicy.backoffLimit` fail a job that cannot train without this worker.",
         "Read its log: `kubectl logs POD -c CONTAINER`. Correct the container in `workers.template`.";
-    /// A worker ends before it is ready, again and again.
+    /// A worker ends repeatedly before it is ready.
     CrashLoopBackOff: [(Running, false)],
         "A worker ends again and again, and the kubelet waits before the next start. The message has the worker's last words.",
         "Read the log of the last run: `kubectl logs POD --previous`.";
-    /// A worker's pod ended for good.
+    /// A worker's pod ended and does not restart.
     WorkerFailed: [(Running, false), (Failed, true)],
         "A worker's pod ended for good, for example because its node refused or evicted it. The message has Kubernetes' reason. The operator makes a new pod: at once for the first attempt, later after a pause that grows from 10 s to 5 min.",
         "Usually nothing. If it repeats, look at the node that the message or `status.lastFailure.node` names.";
@@ -120,7 +121,7 @@ reasons! {
     NodeUnreachable: [(Running, false)],
         "Kubernetes has lost contact with the node of a worker. If other workers' nodes answer, the operator replaces the worker; if no node answers, it changes nothing.",
         "Look at the nodes: `kubectl get nodes`. Roundhouse never deletes the pod of a lost node by force.";
-    /// A generation is raised and its members take their places.
+    /// A new generation was issued and its members form the process group.
     Forming: [(Running, false)],
         "The operator issued a new generation, and its members form the process group.",
         "Nothing. If it lasts for minutes, read the workers' logs: a network that does not let them connect is the usual cause.";
@@ -132,19 +133,19 @@ reasons! {
     Recovering: [(Running, false)],
         "A worker was lost, and the next generation waits for a worker. The workers that are left keep their state.",
         "Nothing. `INCIDENTS` counts the failures; `status.lastFailure` explains the newest one.";
-    /// Fewer than `minReplicas` are left.
+    /// Fewer than `minReplicas` workers are left.
     BelowMinReplicas: [(Running, false)],
         "Fewer than `minReplicas` workers are left. They keep their state and wait.",
         "Wait for replacements, or lower `workers.minReplicas`.";
-    /// `spec.suspend` is true.
+    /// The job is suspended because `spec.suspend` is true.
     Suspended: [(Running, false), (Suspended, true)],
         "`spec.suspend` is true. The job has no pods, or its pods are leaving. The message names the step that a resumed job continues from.",
         "To resume: `kubectl patch tj NAME --type merge -p '{\"spec\":{\"suspend\":false}}'`.";
-    /// Resumed, and pods from before still leave.
+    /// The job is resumed, and pods from before the suspension are terminating.
     Resuming: [(Running, false), (Suspended, true)],
         "The job is resumed, and pods from before the suspension are still leaving. They may be writing the checkpoint that the new pods start from.",
         "Nothing. It lasts at most the pods' grace period.";
-    /// Not suspended any more.
+    /// The job is not suspended any more.
     Resumed: [(Suspended, false)],
         "The job is not suspended any more. The message names the step that it continues from.",
         "Nothing.";
@@ -156,7 +157,7 @@ reasons! {
     Finishing: [(Running, true)],
         "Some workers have completed, and the others still run: the message has the numbers. A worker that has completed gives its GPUs back, and is not made again unless one that still runs fails.",
         "Nothing. With `successPolicy: RankZero` the job ends with the worker of rank 0.";
-    /// Training ended with success.
+    /// Training has completed successfully.
     Completed: [(Running, false), (Succeeded, true)],
         "Training is complete, and its results are written.",
         "Nothing.";
@@ -176,7 +177,7 @@ reasons! {
     BackoffLimitExceeded: [(Running, false), (Failed, true)],
         "More than `failurePolicy.backoffLimit` incidents happened in a row without a new step, or a container restarted that often before it was ready and the job could not train without that worker. The message has the last failure.",
         "Look up the last failure in the failure handbook.";
-    /// Too many incidents in all.
+    /// Too many incidents in total.
     MaxIncidentsExceeded: [(Running, false), (Failed, true)],
         "More than `failurePolicy.maxIncidents` incidents happened in all. The message has the last failure.",
         "Look up the last failure in the failure handbook. Raise or remove the limit if the job is meant to survive more.";
@@ -188,14 +189,14 @@ reasons! {
     StartDeadlineExceeded: [(Running, false), (Failed, true)],
         "Not enough workers were ready within `startDeadlineSeconds`. The message says what the job was waiting for.",
         "Correct that cause. Raise `startDeadlineSeconds` if the cluster needs longer to add nodes or pull images.";
-    /// The job ran out of its time.
+    /// The active time of the job is over.
     DeadlineExceeded: [(Running, false), (Failed, true)],
         "The job was active for `activeDeadlineSeconds`. Time in suspension does not count.",
         "Give the job more time. With `spec.checkpoint`, a job that is deleted and applied again under its name continues from the newest checkpoint.";
 }
 
 impl ConditionReason {
-    /// The reason that is written so, if it is one of ours.
+    /// Parses a reason; `None` if it is not one of these.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL
@@ -204,7 +205,7 @@ impl ConditionReason {
             .find(|reason| reason.as_str() == text)
     }
 
-    /// The reason of a job that failed by an exit code after which running it again cannot help.
+    /// The reason of a job that failed with an exit code after which a restart cannot help.
     #[must_use]
     pub const fn of_permanent(code: ExitCode) -> Option<Self> {
         match code {
@@ -226,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_reads_back_as_itself() {
+    fn reasons_survive_a_round_trip() {
         for reason in ConditionReason::ALL {
             assert_eq!(ConditionReason::parse(reason.as_str()), Some(*reason));
         }
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_has_a_condition_and_whole_sentences() {
+    fn reasons_have_conditions_and_sentences() {
         for reason in ConditionReason::ALL {
             assert!(!reason.conditions().is_empty(), "{reason:?}");
             for words in [reason.meaning(), reason.advice()] {
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_permanent_exit_code_has_its_reason() {
+    fn permanent_exit_codes_have_a_reason() {
         for code in ExitCode::ALL {
             let reason = ConditionReason::of_permanent(code);
             assert_eq!(reason.is_some(), code.is_permanent(), "{code:?}");

@@ -1,6 +1,6 @@
-//! Types that `kube` treats as another resource, because they hold it or a part of it.
+//! Types that `kube` treats as another resource, because they contain it or a part of it.
 
-/// The items of a [`kube::Resource`] that name its kind: those of another resource.
+/// The items of [`kube::Resource`] that name a kind, taken from another resource.
 #[macro_export]
 macro_rules! resource_names {
     ($known:ty) => {
@@ -25,7 +25,8 @@ macro_rules! resource_names {
     };
 }
 
-/// Implements [`kube::Resource`] for a type by a field of it: `resource_by!(Guarded, TrainingJob, job)`.
+/// Implements [`kube::Resource`] for a type through one of its
+/// fields: `resource_by!(Guarded, TrainingJob, job)`.
 #[macro_export]
 macro_rules! resource_by {
     ($type:ty, $known:ty, $field:tt) => {

@@ -1,4 +1,4 @@
-//! Schemas that differ from what their Rust types derive: the API server wants structural schemas,
+//! Schemas that differ from what their Rust types derive: the API server needs structural schemas,
 //! bounded and small enough for client-side `kubectl apply`.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -7,9 +7,9 @@ use roundhouse_contract::TrainerConfig;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-/// `spec.trainer`. Unknown keys are refused by the type, which a structural schema cannot say
-/// (`additionalProperties: false`): there the API server prunes or, with strict validation, names
-/// them.
+/// The schema of `spec.trainer`. The type refuses unknown keys, which a structural schema cannot
+/// express (`additionalProperties: false`): there the API server prunes them or, with strict
+/// validation, names them in an error.
 pub fn trainer(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = generator.subschema_for::<TrainerConfig>();
     for_each_object(schema.as_object_mut(), &mut |object| {
@@ -20,8 +20,9 @@ pub fn trainer(generator: &mut SchemaGenerator) -> Schema {
     schema
 }
 
-/// `spec.workers.template`: a whole pod template. Descriptions are left out: with them the CRD
-/// would not fit in the annotation that client-side `kubectl apply` writes (262,144 bytes).
+/// The schema of `spec.workers.template`: a whole pod template. Descriptions are left
+/// out: with them the CRD would not fit in the annotation that client-side `kubectl
+/// apply` writes (262,144 bytes).
 pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = generator.subschema_for::<PodTemplateSpec>();
     for_each_object(schema.as_object_mut(), &mut |object| {
@@ -30,7 +31,7 @@ pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
         }
     });
     if let Some(spec) = schema.pointer_mut("/properties/spec") {
-        // A template that only wants an affinity need not name a container.
+        // A template that only sets an affinity need not name a container.
         if let Some(spec) = spec.as_object_mut() {
             spec.remove("required");
         }
@@ -42,13 +43,14 @@ pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
     schema
 }
 
-/// What pods get of the template's metadata. The rest of an object's metadata would do nothing, so it is unknown.
+/// The metadata that pods take from the template. Other metadata would have no effect, so the
+/// schema does not know it.
 fn pod_metadata() -> Value {
     let texts = json!({"type": "object", "additionalProperties": {"type": "string"}});
     json!({"type": "object", "properties": {"annotations": texts, "labels": texts}})
 }
 
-/// Bounds of a condition's fields, as `metav1.Condition` has them.
+/// Bounds of a condition's fields, as in `metav1.Condition`.
 const CONDITION: [(&str, &str); 5] = [
     ("message", r#"{"maxLength": 32768}"#),
     ("observedGeneration", r#"{"minimum": 0}"#),
@@ -63,7 +65,7 @@ const CONDITION: [(&str, &str); 5] = [
     ),
 ];
 
-/// `status.conditions`: a list-map by type.
+/// The schema of `status.conditions`: a list-map by type.
 pub fn conditions(generator: &mut SchemaGenerator) -> Schema {
     let mut items = generator.subschema_for::<Condition>();
     for (field, bounds) in CONDITION {

@@ -1,7 +1,8 @@
-//! Cuts deep values out of the API server's answers. It stores `trainer.options` and `managedFields` of any depth, and
-//! `serde_json` stops at 128 levels: one such object would make the list of all objects of its kind unreadable.
+//! Cuts deep values out of the API server's answers. The API server stores `trainer.options` and
+//! `managedFields` of any depth, and `serde_json` stops at 128 levels: one such object would make
+//! the list of all objects of its kind unreadable.
 //!
-//! kube asks for JSON, without compression.
+//! The client of kube asks for JSON without compression.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -10,10 +11,11 @@ use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 
-/// Levels that are kept, from the root of an answer. In a list or a watch two of them are around an object.
+/// Levels that are kept, counted from the root of an answer. A list or a watch has two
+/// levels around an object.
 pub const MAX_LEVELS: u32 = 64;
 
-/// The same client. Values below [`MAX_LEVELS`] are `null` in its answers.
+/// Wraps a client. Values below [`MAX_LEVELS`] are `null` in its answers.
 #[must_use]
 pub fn shallow(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
@@ -35,7 +37,7 @@ pub fn shallow(client: Client) -> Client {
     Client::new(service, namespace)
 }
 
-/// Logs, for one, are not.
+/// Whether an answer is JSON; logs are not, for example.
 fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
     kind.is_some_and(|kind| kind.starts_with("application/json"))
@@ -46,12 +48,12 @@ fn is_json(headers: &HeaderMap) -> bool {
 struct Levels {
     depth: u32,
     is_in_string: bool,
-    /// The byte after a backslash.
+    /// Whether the last byte was a backslash.
     is_escaped: bool,
 }
 
 impl Levels {
-    /// The next part, without what is too deep.
+    /// Returns the next part without values that are too deep.
     fn keep(&mut self, part: Bytes) -> Bytes {
         let mut kept = (self.depth > MAX_LEVELS).then(Vec::new);
         for (at, byte) in part.iter().enumerate() {
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_deep_becomes_null_and_the_rest_stays_as_it_is() {
+    fn values_below_the_depth_limit_become_null() {
         let events = format!(
             "{{\"a\": \"\\\"[[{{\", \"b\": {}}}\n{{\"c\": [1, {{}}]}}\n",
             nested(1_000)
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_that_ends_in_backslashes_ends() {
+    fn escaped_backslash_does_not_escape_the_quote() {
         let text = format!("[\"\\\\\", {}]", nested(100));
         let kept: Value = serde_json::from_str(&kept(&text, 3)).unwrap();
         assert_eq!(levels_of(&kept), MAX_LEVELS);
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn json_with_exactly_the_most_levels_is_unchanged() {
+    fn json_at_the_depth_limit_is_unchanged() {
         let levels = usize::try_from(MAX_LEVELS).unwrap();
         let text = nested(levels);
         assert_eq!(kept(&text, text.len()), text);

@@ -1,4 +1,4 @@
-//! `spec`: what the user wants.
+//! `spec`: the wanted state of a job.
 #![allow(
     unreachable_pub,
     reason = "KubeSchema repeats the struct inside a function"
@@ -86,7 +86,7 @@ mod scheduling;
         .field_path(".spec.workers.replicas")
 )]
 #[serde(rename_all = "camelCase")]
-// The rules of edits follow from the table in `fields`.
+// The rules for edits follow from the table in `fields`.
 #[x_kube(
     validation = Rule::new("!has(self.scheduling.queueName) || self.scheduling.gang == 'Volcano'")
         .message("scheduling.queueName is a queue of Volcano: remove it, or set scheduling.gang to Volcano; a queue of Kueue is named by labels of workers.template").field_path(".scheduling"),
@@ -154,26 +154,27 @@ mod scheduling;
         .message("schedule.gamma must be above 0").field_path(".trainer.schedule"),
 )]
 pub struct TrainingJobSpec {
-    /// The controller of the job. With another value than the default, Roundhouse does not touch the
-    /// job. Immutable.
+    /// The controller that manages the job. With another value than the default, Roundhouse does
+    /// not touch the job. Immutable.
     #[serde(default = "default_manager")]
     #[schemars(length(min = 1, max = 63))]
     pub managed_by: String,
-    /// While this is true the job has no pods. The workers write a checkpoint, if there is
-    /// `spec.checkpoint`, and leave; deadlines stand still. When it is false again, training continues from
-    /// the newest checkpoint, or from the beginning if there is none.
+    /// While this is true, the job has no pods. The workers write a checkpoint, if there is
+    /// `spec.checkpoint`, and leave; deadlines do not run. When it is false again, training
+    /// continues from the newest checkpoint, or starts at step 0 if there is none.
     #[serde(default)]
     pub suspend: bool,
     /// The workers: pods that train together.
     pub workers: Workers,
-    /// The built-in trainer: model, data, optimizer and how long to train. Without it the command of the container named
-    /// `trainer` in `workers.template` is run: a Python script that calls `roundhouse.join()` or, with
-    /// `elastic.mode: Restart`, any script that runs under torchrun. Immutable.
+    /// The built-in trainer: model, data, optimizer and how long to train. Without it, the
+    /// workers run the command of the container named `trainer` in `workers.template`: a Python
+    /// script that calls `roundhouse.join()` or, with `elastic.mode: Restart`, any script that
+    /// runs under torchrun. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::trainer")]
     pub trainer: Option<TrainerConfig>,
-    /// Where the state of training is kept. Without it training begins again when all workers are gone.
-    /// Immutable while the job is not suspended.
+    /// Where the state of training is saved. Without it, training starts at step 0 after all
+    /// workers are lost. Immutable while the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
     /// How the workers are placed.
@@ -185,35 +186,38 @@ pub struct TrainingJobSpec {
     /// When failures end the job.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// Seconds until enough workers must be ready to train for the first time, or again after a suspension.
-    /// After that the job fails, and the message says what it waited for (no node, no image, a script that does not call
-    /// `roundhouse.join()`, ...). Time in which a scheduling gate holds the workers does not count. Default: no limit; a
-    /// job that waits for a node is waiting, not failed.
+    /// Seconds within which enough workers must be ready to train for the first time, or again
+    /// after a suspension. After that the job fails, and the message says what it waited for (no
+    /// node, no image, a script that does not call `roundhouse.join()`, ...). Time in which a
+    /// scheduling gate holds the workers does not count. Default: no limit; a job that waits for a
+    /// node is waiting, not failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_592_000))]
     pub start_deadline_seconds: Option<u32>,
-    /// Seconds without a new step after which a process counts as hung: its worker ends with exit code
-    /// 76, and that is an incident. 0: never. Default: five times the longest step so far, and never
-    /// less than collectives wait for their peers and 10 s more (40 s; 15 min for a script). In mode Restart only this value
-    /// counts, and only for scripts that write their progress. Immutable while the job is not suspended.
+    /// Seconds without a new step after which a process counts as hung: its worker ends with exit
+    /// code 76, and that is an incident. 0: never. Default: five times the longest step so far, and
+    /// never less than 10 s more than the timeout of collectives (40 s; 15 min for a script). In
+    /// mode Restart only this value counts, and only for scripts that write their progress.
+    /// Immutable while the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_592_000))]
     pub stall_timeout_seconds: Option<u32>,
-    /// Seconds that the job may run in all, from its acceptance, before it fails. Time in suspension does
-    /// not count, nor time in which a scheduling gate holds workers that have not trained yet. Default: no limit.
+    /// Seconds that the job may be active in total, from its acceptance, before it fails. Time in
+    /// suspension does not count, nor time in which a scheduling gate holds workers that have not
+    /// trained yet. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<u32>,
-    /// Seconds after its end, successful or not, until the TrainingJob is deleted, with all that it owns: pods and their
-    /// logs, Service, NetworkPolicy. Checkpoints stay. 0: at once. It may be changed after the end, too. Default: the job
-    /// stays until a user deletes it.
+    /// Seconds after its end, successful or not, until the operator deletes the TrainingJob with
+    /// all that it owns: pods and their logs, Service, NetworkPolicy. Checkpoints stay. 0: at once.
+    /// It may also be changed after the end. Default: the job stays until a user deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_147_483_647))]
     pub ttl_seconds_after_finished: Option<u32>,
     /// Which pods are deleted when the job has ended. Failed jobs never keep a running pod.
     #[serde(default)]
     pub clean_pod_policy: CleanPodPolicy,
-    /// Whose completion makes the job succeed. Immutable.
+    /// Which workers must complete for the job to succeed. Immutable.
     #[serde(default)]
     pub success_policy: SuccessPolicy,
     /// Who may connect to the workers. Immutable.
@@ -229,32 +233,33 @@ fn default_manager() -> String {
 #[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Workers {
-    /// Number of workers wanted now; `kubectl scale` changes it while the job trains.
+    /// Number of wanted workers; `kubectl scale` changes it while the job trains.
     #[schemars(range(min = 1, max = 10_000))]
     pub replicas: u32,
-    /// Fewest workers that train together. When fewer are left, they keep their state and wait.
-    /// Default: `replicas`, and training waits for all of them.
+    /// Fewest workers that train together. With fewer, they keep their state and wait. Default:
+    /// `replicas`, so training waits for all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub min_replicas: Option<u32>,
-    /// Most workers that `replicas` may ask for. Default: no bound of its own.
+    /// Largest value that `replicas` may have. Default: no limit of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub max_replicas: Option<u32>,
-    /// Workers beyond `replicas` that wait, prepared, in the lobby. When a member is lost, one of them takes its place at
-    /// once, without waiting for a new pod; the pod that comes back or is created again is the next spare. Spares hold their
-    /// GPUs and do not train. They count neither for `replicas` nor for `maxReplicas`.
+    /// Additional workers that wait, prepared, in the lobby. When a member is lost, a spare takes
+    /// its place at once, without waiting for a new pod; the pod that restarts or is created again
+    /// becomes the next spare. Spares hold their GPUs and do not train. They count neither for
+    /// `replicas` nor for `maxReplicas`.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000))]
     pub spares: u32,
-    /// Training processes in each worker. Default: the GPUs in the trainer container's limits,
-    /// else 1. Immutable.
+    /// Training processes in each worker. Default: the number of GPUs in the trainer container's
+    /// limits, or else 1. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub procs_per_worker: Option<u32>,
     /// Pod template of the workers: resources, node selection, volumes, image. The container named
-    /// `trainer` runs the training. With the built-in trainer it may be left out; without, it has the image and the
-    /// command of your script. Immutable while the job is not suspended.
+    /// `trainer` runs the training. With the built-in trainer it may be left out; without it, it
+    /// needs the image and the command of your script. Immutable while the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::pod_template")]
     pub template: Option<PodTemplateSpec>,
@@ -263,27 +268,27 @@ pub struct Workers {
 /// Which pods are deleted when the job has ended.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CleanPodPolicy {
-    /// Pods that still run. Finished pods stay, with their logs. The workers of a failed job are deleted with
-    /// their logs, because they would restart indefinitely; their last words are in the job's `Failed` condition and
-    /// in `status.lastFailure`.
+    /// Pods that still run. Finished pods stay, with their logs. The workers of a failed job are
+    /// deleted with their logs, because they would restart indefinitely; their termination messages
+    /// are in the job's `Failed` condition and in `status.lastFailure`.
     #[default]
     Running,
-    /// All pods.
+    /// All pods of the job.
     All,
     /// No pod that has ended by itself. A pod that waits for a node or for peers is deleted, because it would keep
     /// its GPU indefinitely. So are all pods of a failed job that still run.
     None,
 }
 
-/// Whose completion makes the job succeed.
+/// Which workers must complete for the job to succeed.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SuccessPolicy {
     /// All members of the newest generation. The built-in trainer completes on all of them together, so with it one is
     /// enough if the others have ended or do not end within 30 s.
     #[default]
     AllMembers,
-    /// The worker of rank 0. Workers that still run are then deleted as `cleanPodPolicy` says. For scripts whose other
-    /// ranks never end, or end later.
+    /// The worker of rank 0. Workers that still run are then deleted according to `cleanPodPolicy`.
+    /// For scripts whose other ranks never end, or end later.
     RankZero,
 }
 
@@ -293,6 +298,6 @@ pub enum NetworkPolicyMode {
     /// Only pods of the same job, and metrics scrapers on the metrics port.
     #[default]
     Isolated,
-    /// No NetworkPolicy is made.
+    /// The job has no NetworkPolicy.
     None,
 }

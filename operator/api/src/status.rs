@@ -1,4 +1,4 @@
-//! `status`: what is. Written by the operator alone, one patch per reconcile.
+//! `status`: the observed state. Only the operator writes it, with one patch per reconcile.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use roundhouse_contract::{BestCheckpoint, Progress};
@@ -9,15 +9,15 @@ pub use self::conditions::ConditionType;
 
 mod conditions;
 
-/// What the operator has seen and decided.
+/// The observed state of a job, and the operator's decisions.
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrainingJobStatus {
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What the job does or waits for, in one word: the reason of the condition that matters most now. For people; the
-    /// operator decides nothing by it.
+    /// What the job does or waits for, in one word: the reason of the condition that matters most
+    /// now. It is for people; the operator decides nothing by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub state: Option<String>,
@@ -25,15 +25,15 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// When the operator accepted the job, when it was last resumed, or when its last scheduling gate was removed; absent while
-    /// it is suspended.
+    /// When the operator accepted the job, when it was last resumed, or when its last scheduling
+    /// gate was removed. Absent while the job is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// Seconds that the job has been active before `startTime`: suspensions do not count.
+    /// Seconds that the job was active before `startTime`; suspensions do not count.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub active_seconds: u64,
-    /// The newest generation when the job was last resumed: one with a greater number shows that it
-    /// trained since.
+    /// The newest generation when the job was last resumed: a greater number shows that the
+    /// job has trained since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_after_generation: Option<u64>,
     /// When the job succeeded or failed.
@@ -42,7 +42,7 @@ pub struct TrainingJobStatus {
     /// The newest generation that was issued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<MembershipStatus>,
-    /// Workers by state.
+    /// Number of workers in each state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkersStatus>,
     /// Pods of the job without spares, for the scale subresource.
@@ -52,22 +52,22 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub selector: Option<String>,
-    /// Failures so far.
+    /// Counted failures of the job.
     #[serde(default)]
     pub incidents: Incidents,
-    /// Pods that took the place of others.
+    /// Pods that replaced others.
     #[serde(default, skip_serializing_if = "is_default")]
     pub replacements: Replacements,
-    /// The newest failure.
+    /// The newest failure of a worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,
-    /// How far training has come; written at most every ten seconds.
+    /// Progress of training; written at most every ten seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<JobProgress>,
-    /// The newest checkpoint.
+    /// The newest checkpoint of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
-    /// Nodes on which no new pod of this job is placed for a while.
+    /// Nodes on which no new pod of this job is placed for some time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub avoid_nodes: Vec<AvoidedNode>,
@@ -93,101 +93,105 @@ fn is_default(replacements: &Replacements) -> bool {
     *replacements == Replacements::default()
 }
 
-/// The newest checkpoint, as rank 0 tells of it.
+/// The newest checkpoint, as rank 0 reports it.
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointStatus {
-    /// Committed steps that it holds; absent while there is none.
+    /// Committed steps that it contains; absent while there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// When it was committed.
+    /// When the checkpoint was complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
-    /// The best checkpoint, with `checkpoint.best`.
+    /// The best checkpoint, if `checkpoint.best` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestCheckpoint>,
-    /// Why the last attempt failed, or waits for the volume; absent when all is well.
+    /// Why the last attempt failed, or waits for the volume; absent if there is no error.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1_024))]
     pub error: Option<String>,
 }
 
-/// A node that is avoided.
+/// A node that the job avoids.
 #[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AvoidedNode {
-    /// Its name.
+    /// Name of the node.
     #[schemars(length(max = 253))]
     pub node: String,
     /// Cause, in one word.
     #[schemars(length(max = 128))]
     pub reason: String,
-    /// Until when.
+    /// When the job uses the node again.
     pub until: Time,
 }
 
-/// A generation: workers that train together.
+/// A generation: a set of workers that train together.
 #[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MembershipStatus {
-    /// Its number; it only grows.
+    /// Number of the generation; it only grows.
     pub generation: u64,
-    /// Ranks: workers times processes per worker.
+    /// Number of ranks: workers times processes per worker.
     pub world_size: u32,
-    /// Workers.
+    /// Number of workers in the generation.
     pub nodes: u32,
-    /// Fingerprint of its members. A generation is only ever issued to those it was raised for.
+    /// Fingerprint of its members. A generation is only issued to the members for
+    /// which it was raised.
     #[schemars(length(max = 64))]
     pub members: String,
-    /// Fingerprint of its members in the order of their node ranks. A generation is only ever issued in this order, so
-    /// that no two operators give the same rank to different workers.
+    /// Fingerprint of its members in the order of their node ranks. A generation is only issued in
+    /// this order, so that no two operators give the same rank to different workers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub order: String,
-    /// Random, drawn for this generation. By it, its members refuse processes of other jobs and generations, and agents
-    /// refuse clients that may not read the job.
+    /// Random value of this generation. Its members use it to refuse processes of other jobs and
+    /// generations, and agents use it to refuse clients that may not read the job.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub nonce: String,
-    /// Node ranks of its members that have completed, such as `0,2-5`. They count when their pods are gone, too.
+    /// Node ranks of its members that have completed, such as `0,2-5`. They count even if
+    /// their pods are gone.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 65_536))]
     pub completed: String,
-    /// The newest generation that is known to have formed: its members have trained, and those of older ones do not any more.
+    /// The newest generation that is known to have formed: its members have trained, and members of
+    /// older ones train no more.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub formed: u64,
 }
 
 impl MembershipStatus {
-    /// Processes of each worker; `None` before the first generation.
+    /// Processes per worker; `None` before the first generation.
     #[must_use]
     pub const fn procs_per_worker(&self) -> Option<u32> {
         self.world_size.checked_div(self.nodes)
     }
 }
 
-/// Workers by state.
+/// Number of workers in each state.
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkersStatus {
-    /// Wanted now.
+    /// Number of wanted workers.
     pub wanted: u32,
-    /// In the lobby or training, without spares.
+    /// Workers in the lobby or training, without spares.
     pub ready: u32,
     /// Members of the newest generation that are alive.
     pub active: u32,
-    /// In the lobby beyond those wanted: they take the place of members that are lost.
+    /// Spares in the lobby, which replace lost members.
     #[serde(default)]
     pub spares: u32,
-    /// Pods that may hold resources: all that have not ended, those on their way out among them. A pod that leaves a node which
-    /// does not answer does not count.
+    /// Pods that may hold resources: all that have not ended, including terminating pods. A pod
+    /// that terminates on a node that does not answer does not count.
     #[serde(default)]
     pub pods: u32,
-    /// Name of a pod whose containers fail again and again before it trains, while the others train without it.
+    /// Name of a pod whose containers fail repeatedly before it trains, while the
+    /// others train without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub left_out: Option<String>,
-    /// `ready/wanted`, for the column.
+    /// `ready/wanted`, for the column of `kubectl get`.
     #[schemars(length(max = 32))]
     pub summary: String,
 }
@@ -196,31 +200,31 @@ pub struct WorkersStatus {
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Incidents {
-    /// All incidents.
+    /// Number of all incidents.
     pub total: u32,
     /// Incidents since a step was last committed.
     pub since_progress: u32,
-    /// Furthest committed step that an incident has seen.
+    /// Highest committed step at any incident.
     pub last_step: u64,
     /// Generation of the newest incident: an incident is counted once per generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_generation: Option<u64>,
 }
 
-/// Pods that took the place of others, whatever the cause.
+/// Pods that replaced others, for any cause.
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Replacements {
-    /// Pods of workers and spares that were there, or were made, when the status was written.
+    /// Pods of workers and spares that existed or were created when the status was written.
     #[serde(skip_serializing_if = "is_none")]
     pub pods: u32,
-    /// All replacements.
+    /// Number of all replacements.
     #[serde(skip_serializing_if = "is_none")]
     pub total: u32,
     /// Replacements since a step was last committed.
     #[serde(skip_serializing_if = "is_none")]
     pub since_progress: u32,
-    /// Furthest committed step that a replacement has seen.
+    /// Highest committed step at any replacement.
     #[serde(skip_serializing_if = "is_zero")]
     pub last_step: u64,
     /// The newest generation at the newest replacement.
@@ -228,11 +232,11 @@ pub struct Replacements {
     pub last_generation: u64,
 }
 
-/// The newest failure: who, where and why.
+/// The newest failure: its worker, node, time and cause.
 #[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastFailure {
-    /// When it happened. If that is not known: when the operator observed it.
+    /// When the failure happened, or, if that is unknown, when the operator observed it.
     pub time: Time,
     /// Pod of the worker.
     #[schemars(length(max = 253))]
@@ -250,7 +254,7 @@ pub struct LastFailure {
     /// Exit code of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Last committed step the process knew of.
+    /// Last committed step that the process reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// Cause, in a sentence.
@@ -258,16 +262,16 @@ pub struct LastFailure {
     pub message: String,
 }
 
-/// How far training has come.
+/// The progress of training.
 #[derive(JsonSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobProgress {
-    /// As rank 0 tells it.
+    /// The report of rank 0.
     #[serde(flatten)]
     pub progress: Progress,
-    /// Steps done of all, such as `42%`.
+    /// Completed part of all steps, such as `42%`.
     #[schemars(length(max = 8))]
     pub percent: String,
-    /// When it was read.
+    /// When the operator read the report.
     pub updated_at: Time,
 }

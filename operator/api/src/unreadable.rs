@@ -1,9 +1,11 @@
-//! A job as it is watched: one of which a part cannot be read, because a newer version wrote it, say, neither stops the
-//! work for all others nor is left alone. It is managed by the parts that can be read.
+//! A job as the operator watches it. A part that cannot be read, for example because a newer
+//! version wrote it, neither stops the work for all other jobs nor makes the operator ignore the
+//! job. The operator manages it by the parts that can be read.
 //!
-//! The memory of one job is bounded, because all jobs of the cluster share the operator's: a job that is too large is cut
-//! before it is parsed, and the pod template, which is most of any job, is kept as JSON. As Rust structs it can take more
-//! than a hundred times as much: `{}` is 3 bytes of JSON and 496 bytes as a source of a projected volume.
+//! The memory of one job is bounded, because all jobs of the cluster share the operator's memory. A
+//! job that is too large is cut before it is parsed, and the pod template, which is most of any
+//! job, is kept as JSON. As Rust structs it can take more than a hundred times as much: `{}` is 3
+//! bytes of JSON and 496 bytes as a source of a projected volume.
 
 use std::sync::Arc;
 
@@ -20,18 +22,18 @@ pub use self::size::{MAX_SPEC_BYTES, MAX_SPEC_VALUES};
 
 mod size;
 
-/// Most parts of one object that are left out one after the other, each of which costs one more parse. With more of them,
-/// whole fields are left out.
+/// Most parts of one object that are left out one by one, each of which costs another parse. Beyond
+/// that, whole fields are left out.
 const MAX_PARTS: usize = 8;
 const MANAGER: &str = "managedBy";
-/// The manager of a job whose `managedBy` cannot be read: not this operator.
-const NOBODY: &str = "?";
+/// The manager of a job whose `managedBy` cannot be read. It is never this operator.
+const UNKNOWN_MANAGER: &str = "?";
 /// A job, as far as it can be read.
 #[derive(Clone, Debug)]
 pub struct Guarded {
     /// The job, without its pod template and the parts that cannot be read. [`Guarded::whole`] has the template.
     pub job: TrainingJob,
-    /// `spec.workers.template`, as JSON.
+    /// The field `spec.workers.template`, as JSON.
     template: Option<Arc<str>>,
     /// The first part that cannot be read.
     pub unreadable: Option<Unreadable>,
@@ -42,15 +44,15 @@ pub struct Guarded {
 pub struct Unreadable {
     /// Path of the field, such as `spec.elastic.mode`.
     pub field: String,
-    /// Why not, and what to do.
+    /// Why it cannot be read, and what to change.
     pub message: String,
 }
 
 impl Guarded {
-    /// A job of which every part can be read.
+    /// Wraps a job of which every part can be read.
     ///
     /// # Errors
-    /// The template cannot be written as JSON.
+    /// Fails if the template cannot be written as JSON.
     pub fn of(job: TrainingJob) -> Result<Self, serde_json::Error> {
         Self::kept(job, None)
     }
@@ -71,7 +73,7 @@ impl Guarded {
     /// The job with its pod template.
     ///
     /// # Errors
-    /// The template is not what was kept.
+    /// Fails if the kept template is not valid.
     pub fn whole(&self) -> Result<TrainingJob, serde_json::Error> {
         let mut job = self.job.clone();
         let template = self.template.as_deref();
@@ -79,7 +81,8 @@ impl Guarded {
         Ok(job)
     }
 
-    /// Shares the template with what is known of the job, if it is the same: a new list of all jobs does not double them.
+    /// Shares the template with a known version of the job if it is the same, so that a new list of
+    /// all jobs does not double the memory.
     pub fn share(&mut self, known: &Self) {
         if self.template == known.template {
             self.template.clone_from(&known.template);
@@ -88,14 +91,14 @@ impl Guarded {
 }
 
 impl<'de> Deserialize<'de> for Guarded {
-    /// From JSON text, as the API server sends it.
+    /// Reads the JSON text of the API server.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         parse(text.get()).map_err(de::Error::custom)
     }
 }
 
-/// What is parsed of a job beside its metadata.
+/// The parts of a job that are parsed besides its metadata.
 #[derive(Deserialize)]
 struct Body {
     spec: TrainingJobSpec,
@@ -124,7 +127,7 @@ fn parse(text: &str) -> Result<Guarded, serde_json::Error> {
     Guarded::kept(job, unreadable.or(too_many))
 }
 
-/// Reads what can be read: leaves out one part after the other, until the rest is a job.
+/// Reads what can be read: leaves out one part after another until the rest is a job.
 fn read(
     mut body: Value,
     mut unreadable: Option<Unreadable>,
@@ -150,13 +153,14 @@ fn read(
     Ok((body, unreadable))
 }
 
-/// Leaves out the part at a path, or, if it must be there, what is below it. False: there is nothing to leave out.
+/// Leaves out the part at a path, or replaces a required part by a minimal one. Returns false if
+/// there is nothing to leave out.
 fn leave_out(object: &mut Value, path: &Path) -> bool {
     let keys: Vec<String> = path.iter().map_while(key).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     let needed = match keys.as_slice() {
-        ["spec", MANAGER] => Some(json!(NOBODY)),
-        // A number that says nothing: nobody leaves, and nobody is made.
+        ["spec", MANAGER] => Some(json!(UNKNOWN_MANAGER)),
+        // Zero replicas mean that the number is unknown: no worker is removed or created.
         ["spec", "workers"] => Some(json!({"replicas": 0})),
         ["spec", "workers", "replicas"] => Some(json!(0)),
         [] | ["spec"] => return false,
@@ -192,12 +196,12 @@ fn key(segment: &Segment) -> Option<String> {
     }
 }
 
-/// A key in a JSON pointer (RFC 6901).
+/// Escapes a key for a JSON pointer (RFC 6901).
 fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// Each field of the spec and the status that can be read alone.
+/// All fields of the spec and the status that can be read alone.
 fn fields_that_can_be_read(object: &Value) -> Value {
     let Value::Object(needed) = json!({"workers": {"replicas": 0}}) else {
         unreachable!("it is an object")
@@ -209,7 +213,7 @@ fn fields_that_can_be_read(object: &Value) -> Value {
         if serde_json::from_value::<TrainingJobSpec>(Value::Object(alone)).is_ok() {
             spec.insert(name.clone(), value.clone());
         } else if name == MANAGER {
-            spec.insert(name.clone(), json!(NOBODY));
+            spec.insert(name.clone(), json!(UNKNOWN_MANAGER));
         }
     }
     let mut status = Map::new();
@@ -219,7 +223,7 @@ fn fields_that_can_be_read(object: &Value) -> Value {
             serde_json::from_value::<TrainingJobStatus>(alone).is_ok()
         };
         let readable = match value {
-            // Each condition counts: one of them says that the job has ended.
+            // Conditions are read one by one, since one of them may say that the job has ended.
             Value::Array(items) => {
                 let items = items.iter().filter(|item| is_readable(&json!([item])));
                 Some(items.cloned().collect())

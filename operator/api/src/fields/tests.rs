@@ -15,7 +15,7 @@ fn below<'a>(schema: &'a Value, path: &str) -> &'a Value {
     names.fold(schema, |schema, name| &schema["properties"][name])
 }
 
-/// Paths of all fields that have no row and are in no object that has one.
+/// Paths of all fields that have no row and are not inside an object that has one.
 fn without_row(schema: &Value, path: &str, rows: &BTreeSet<String>, found: &mut Vec<String>) {
     for (name, field) in schema["properties"].as_object().unwrap() {
         let path = format!("{path}{name}");
@@ -29,7 +29,7 @@ fn without_row(schema: &Value, path: &str, rows: &BTreeSet<String>, found: &mut 
 }
 
 #[test]
-fn every_field_of_the_schema_has_one_row_and_every_row_is_a_field() {
+fn fields_of_schema_and_rows_match() {
     let schema = schema();
     let rows: BTreeSet<String> = FIELDS.iter().map(SpecField::path).collect();
     assert_eq!(rows.len(), FIELDS.len(), "two rows for one field");
@@ -45,7 +45,7 @@ fn every_field_of_the_schema_has_one_row_and_every_row_is_a_field() {
 }
 
 #[test]
-fn the_description_of_a_field_says_when_it_may_be_edited() {
+fn descriptions_say_when_fields_may_be_edited() {
     let schema = schema();
     for field in FIELDS {
         let path = field.path();
@@ -63,7 +63,7 @@ fn the_description_of_a_field_says_when_it_may_be_edited() {
 }
 
 #[test]
-fn what_pods_are_built_from_cannot_be_edited_while_there_are_pods() {
+fn fields_in_pods_are_not_editable_at_any_time() {
     for field in FIELDS {
         let is_in_pods = field.fingerprint != Fingerprint::No;
         assert!(
@@ -75,7 +75,7 @@ fn what_pods_are_built_from_cannot_be_edited_while_there_are_pods() {
 }
 
 #[test]
-fn the_definition_has_a_rule_for_each_field_that_cannot_be_edited_at_any_time() {
+fn fields_with_limited_edits_have_a_cel_rule() {
     let schema = schema();
     let rules = schema["x-kubernetes-validations"].as_array().unwrap();
     let of = |path: &str| {
@@ -123,9 +123,9 @@ fn the_definition_has_a_rule_for_each_field_that_cannot_be_edited_at_any_time() 
     }
 }
 
-/// Objects on the way to a field are always there, so that rules need not ask for them.
+/// The objects around a field always exist, so that rules need not check them.
 #[test]
-fn the_api_server_stores_every_object_that_has_rows_below() {
+fn objects_with_rows_below_always_exist() {
     let schema = schema();
     let required: Vec<&str> = schema["required"]
         .as_array()
@@ -142,7 +142,7 @@ fn the_api_server_stores_every_object_that_has_rows_below() {
 }
 
 #[test]
-fn names_are_those_that_serde_writes() {
+fn camel_case_matches_serde() {
     for (member, name) in [
         ("suspend", "suspend"),
         ("ttl_seconds_after_finished", "ttlSecondsAfterFinished"),

@@ -20,7 +20,7 @@ fn of(field: &str, value: &Value) -> Vec<String> {
 }
 
 #[test]
-fn what_is_out_of_bounds_is_named_with_the_bound() {
+fn violations_name_field_and_bound() {
     for (field, value, words) in [
         (
             "failurePolicy.backoffLimit",
@@ -92,7 +92,7 @@ fn what_is_out_of_bounds_is_named_with_the_bound() {
 }
 
 #[test]
-fn what_the_api_server_accepts_is_accepted() {
+fn valid_values_have_no_violation() {
     for (field, value) in [
         ("failurePolicy.backoffLimit", json!(10_000)),
         ("workers.replicas", json!(1.0)),
@@ -110,7 +110,7 @@ fn what_the_api_server_accepts_is_accepted() {
 }
 
 #[test]
-fn the_examples_are_accepted() {
+fn examples_have_no_violation() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
     let mut num_jobs = 0;
     for entry in std::fs::read_dir(directory).unwrap() {
@@ -128,7 +128,7 @@ fn the_examples_are_accepted() {
     assert!(num_jobs > 5, "{num_jobs}");
 }
 
-/// Keywords of schemas that this module reads, or that bound no value.
+/// Keywords that this module reads, or that bound no value.
 const KNOWN: [&str; 19] = [
     "additionalProperties",
     "default",
@@ -153,7 +153,7 @@ const KNOWN: [&str; 19] = [
 ];
 
 #[test]
-fn every_keyword_of_the_schema_is_known() {
+fn schema_keywords_are_known() {
     fn collect(schema: &Value, all: &mut BTreeSet<String>) {
         let Some(fields) = schema.as_object() else {
             return;

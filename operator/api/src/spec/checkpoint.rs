@@ -1,4 +1,4 @@
-//! `spec.checkpoint`: where state is kept, how often, how much of it.
+//! `spec.checkpoint`: where the state is saved, how often, and how many checkpoints are kept.
 #![allow(
     unreachable_pub,
     reason = "KubeSchema repeats the struct inside a function"
@@ -9,39 +9,43 @@ use roundhouse_contract::BestMetric;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where the state of training is kept, and when. Whatever the intervals are, a checkpoint is written when training ends
-/// and when workers that have the newest state are asked to leave (suspension, deletion, a drain).
+/// Where and when the state of training is saved. Independent of the intervals, a checkpoint is
+/// written when training ends and when workers that have the newest state are asked to leave
+/// (suspension, deletion, a drain).
 #[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
-    /// A volume that all workers can write to at once. Mounted at `/checkpoints`; the job writes below
-    /// `<namespace>/<job name>`, so jobs can share a volume, and a job that is deleted and applied again
-    /// under its name continues from its state.
+    /// A volume that all workers can write to at the same time. It is mounted at `/checkpoints`.
+    /// The job writes below `<namespace>/<job name>`, so jobs can share a volume, and a job that is
+    /// deleted and applied again under its name continues from its state.
     pub volume: CheckpointVolume,
-    /// A checkpoint after every so many committed steps.
+    /// Number of committed steps between checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub every_steps: Option<u64>,
-    /// A checkpoint when the last one is so many seconds old. 0: never for its age. Default: 600, or with `everySteps` never.
+    /// Age in seconds of the newest checkpoint at which the next one is written. 0: the age does
+    /// not count. Default: 600, or, with `everySteps`, the age does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_592_000))]
     pub every_seconds: Option<u64>,
-    /// Newest checkpoints that are kept: at least two, so that there is one if the newest is damaged.
+    /// Number of newest checkpoints that are kept: at least two, in case the newest is damaged.
     #[serde(default = "default_keep")]
     #[schemars(range(min = 2, max = 1_000))]
     pub keep: u32,
-    /// Keeps the best checkpoint beside the newest ones, by what evaluations find. After an evaluation that is better
-    /// than all before it, the state of that step is saved. `best.json` in the job's directory names it. Only with
-    /// `trainer`, which evaluates: a script of your own keeps its best state itself.
+    /// Also keeps the best checkpoint, by the results of evaluations. After an evaluation that
+    /// is better than all before it, the state of that step is saved. `best.json` in the job's
+    /// directory names it. Only with `trainer`, which evaluates: a script of your own keeps
+    /// its best state itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
 }
 
-/// Seconds between checkpoints if the job gives no interval: what is lost if all workers die at once is bounded.
+/// Seconds between checkpoints if the job sets no interval. It bounds the loss if all
+/// workers die at once.
 const DEFAULT_SECONDS: u64 = 600;
 
 impl Checkpoint {
-    /// Seconds after which a checkpoint is too old; `None` if its age does not count.
+    /// Age in seconds at which the next checkpoint is due; `None` if the age does not count.
     #[must_use]
     pub const fn seconds(&self) -> Option<u64> {
         match (self.every_steps, self.every_seconds) {
@@ -56,8 +60,9 @@ impl Checkpoint {
 #[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Best {
-    /// The number that decides: `loss` or `perplexity`, of which the smallest is the best, or `top1` or `top5`, of
-    /// which the largest is. Images have `top1` and `top5`, `gpt2` and `bert` have `perplexity`.
+    /// The metric that decides: the best checkpoint has the smallest `loss` or
+    /// `perplexity`, or the largest `top1` or `top5`. Models of images have `top1` and
+    /// `top5`; `gpt2` and `bert` have `perplexity`.
     pub metric: BestMetric,
 }
 
@@ -65,7 +70,8 @@ const fn default_keep() -> u32 {
     3
 }
 
-/// Exactly one of these. Workers run as user and group 65532 unless the template says otherwise.
+/// The volume for checkpoints: exactly one of these fields. Workers run as user and group 65532
+/// unless the template says otherwise.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -73,17 +79,19 @@ const fn default_keep() -> u32 {
         .message("give exactly one of checkpoint.volume.persistentVolumeClaim, checkpoint.volume.hostPath")
 )]
 pub struct CheckpointVolume {
-    /// A claim of the job's namespace; with workers on several nodes it must be `ReadWriteMany`.
+    /// A PersistentVolumeClaim of the job's namespace. With workers on several nodes
+    /// it must be `ReadWriteMany`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim: Option<CheckpointClaim>,
-    /// A directory that every node has and that is the same on all of them (a network file system), or that
-    /// of the one node all workers run on. Must exist and be writable for the workers' user: Kubernetes
-    /// does not change its owner. The *baseline* and *restricted* Pod Security Standards refuse it.
+    /// A directory of the nodes: either the same network file system on every node, or a
+    /// directory of the only node on which all workers run. It must exist and be writable for the
+    /// workers' user: Kubernetes does not change its owner. The *baseline* and *restricted* Pod
+    /// Security Standards refuse it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_path: Option<CheckpointHostPath>,
 }
 
-/// A claim.
+/// A reference to a PersistentVolumeClaim.
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointClaim {
@@ -100,7 +108,7 @@ pub struct CheckpointClaim {
         .message("checkpoint.volume.hostPath.path must be absolute and without '..'")
 )]
 pub struct CheckpointHostPath {
-    /// Absolute path.
+    /// Absolute path of the directory.
     #[schemars(length(min = 1, max = 1_024))]
     pub path: String,
 }
@@ -110,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_that_gives_no_interval_saves_every_ten_minutes() {
+    fn default_interval_is_ten_minutes() {
         for (steps, seconds, expected) in [
             (None, None, Some(600)),
             (Some(100), None, None),

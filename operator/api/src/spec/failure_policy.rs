@@ -12,27 +12,29 @@ use serde::{Deserialize, Serialize};
 #[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FailurePolicy {
-    /// Incidents in a row, without a newly committed step between them, until the job fails.
+    /// Most incidents in a row without a newly committed step between them. One more fails the job.
     #[schemars(range(min = 0, max = 10_000))]
     pub backoff_limit: u32,
-    /// Incidents in all, whatever was committed between them, until the job fails. Default: no limit.
+    /// Most incidents in total, independent of the steps between them. One more fails the
+    /// job. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_incidents: Option<u32>,
-    /// Pods that take the place of others, for whatever cause, without a newly committed step between them, until the job fails.
-    /// Disruptions, lost nodes and deletions are no incidents, so nothing else bounds them. Default: 10 for each worker and
-    /// spare, at least 100.
+    /// Most pods that replace others, for any cause, without a newly committed step between them.
+    /// One more fails the job. Disruptions, lost nodes and deletions are not incidents, so only
+    /// this field bounds them. Default: 10 for each worker and spare, at least 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_replacements: Option<u32>,
-    /// What to do about which failure; the first rule that matches decides. If none does: exit codes 64 and
-    /// 65 fail the job; a disruption (eviction, preemption, drain, node shutdown) is ignored; exit code 77
-    /// (hardware fault) and `UnexpectedAdmissionError` replace the worker on another node; everything else
+    /// Rules that choose the action for a failure; the first rule that matches decides. If
+    /// none matches: exit codes 64 and 65 fail the job; a disruption (eviction, preemption,
+    /// drain, node shutdown) is ignored; exit code 77 (hardware fault) and
+    /// `UnexpectedAdmissionError` replace the worker on another node; every other failure
     /// counts. Immutable while the job is not suspended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub rules: Vec<FailureRule>,
-    /// For how long a node is avoided after a failure that asks for it.
+    /// Seconds for which the job avoids a node after a failure whose action asks for it.
     #[schemars(range(min = 1, max = 2_592_000))]
     pub avoid_node_seconds: u32,
 }
@@ -49,7 +51,7 @@ impl Default for FailurePolicy {
     }
 }
 
-/// One condition and what to do when it holds.
+/// One condition, and the action when it holds.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -57,12 +59,12 @@ impl Default for FailurePolicy {
         .message("give exactly one of onExitCodes, onPodConditions, onReasons in each of failurePolicy.rules")
 )]
 pub struct FailureRule {
-    /// What to do.
+    /// The action for a failure that matches.
     pub action: FailureAction,
     /// The trainer container's exit code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exit_codes: Option<OnExitCodes>,
-    /// The pod has one of these conditions, with status True: `DisruptionTarget`, say.
+    /// The pod has one of these conditions with status True, for example `DisruptionTarget`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 20),
@@ -70,9 +72,9 @@ pub struct FailureRule {
         extend("x-kubernetes-list-type" = "set")
     )]
     pub on_pod_conditions: Option<Vec<String>>,
-    /// The failure bears one of these reasons: of the pod (`Evicted`, `OutOfcpu`,
+    /// The failure has one of these reasons: of the pod (`Evicted`, `OutOfcpu`,
     /// `UnexpectedAdmissionError`, ...), of its container (`OOMKilled`, ...) or of the trainer
-    /// (`HardwareFault`, `Stalled`, ...), as `status.lastFailure.reason` shows it.
+    /// (`HardwareFault`, `Stalled`, ...), as in `status.lastFailure.reason`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 20),
@@ -87,12 +89,12 @@ pub struct FailureRule {
 pub enum FailureAction {
     /// The job fails at once.
     FailJob,
-    /// It costs nothing; the worker comes back.
+    /// It costs nothing; the worker is restarted or replaced.
     Ignore,
-    /// It is an incident, and the worker comes back where it was.
+    /// It is an incident, and the worker is restarted or replaced, on any node.
     Count,
-    /// It is an incident, and the worker comes back on another node: no new pod of this job is placed on
-    /// that node for `avoidNodeSeconds`.
+    /// It is an incident, and the worker is replaced on another node: no new pod of this job is
+    /// placed on the old node for `avoidNodeSeconds`.
     ReplaceAndAvoidNode,
 }
 
@@ -100,8 +102,8 @@ pub enum FailureAction {
 #[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OnExitCodes {
-    /// Whether the code must be among `values`, or must not be. `NotIn` never matches 0 or 75: a worker that
-    /// exits with 75 has lost a peer, so another failure is the cause.
+    /// Whether the code must be among `values`, or must not be. `NotIn` never matches 0 or 75: a
+    /// worker that exits with 75 has lost a peer, so another failure is the cause.
     pub operator: ExitCodeOperator,
     /// The codes; 128 + n for signal n.
     #[schemars(
@@ -112,11 +114,11 @@ pub struct OnExitCodes {
     pub values: Vec<i32>,
 }
 
-/// How codes are compared.
+/// How exit codes are compared.
 #[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitCodeOperator {
-    /// One of them.
+    /// The code is one of the values.
     In,
-    /// None of them.
+    /// The code is none of the values.
     NotIn,
 }

@@ -1,4 +1,4 @@
-//! How the workers are placed.
+//! `spec.scheduling`: how the workers are placed.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,15 +7,16 @@ use serde::{Deserialize, Serialize};
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Scheduling {
-    /// Gang scheduler of the workers: it gives nodes to `workers.minReplicas` of them at once, or to none. Immutable.
+    /// Gang scheduler of the workers: it places `workers.minReplicas` of them together or
+    /// none of them. Immutable.
     pub gang: Gang,
     /// Queue of the gang scheduler. Only with `gang: Volcano`; default there: the queue `default`. Immutable while the
     /// job is not suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub queue_name: Option<String>,
-    /// PriorityClass of the workers, and of their group if the gang scheduler knows priorities of groups. Immutable while
-    /// the job is not suspended.
+    /// PriorityClass of the workers, and of their group if the gang scheduler supports priorities
+    /// of groups. Immutable while the job is not suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
@@ -24,12 +25,12 @@ pub struct Scheduling {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 316))]
     pub topology_key: Option<String>,
-    /// Whether workers are placed nowhere else than on nodes with one value of `topologyKey`. Immutable while the job is
-    /// not suspended.
+    /// Whether workers may only be placed on nodes with one value of `topologyKey`. Immutable while
+    /// the job is not suspended.
     pub topology_mode: TopologyMode,
 }
 
-/// What is done if nodes with one value of `topologyKey` have no room for all workers.
+/// What happens if the nodes with one value of `topologyKey` have no room for all workers.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TopologyMode {
     /// The other workers are placed on other nodes.
@@ -39,10 +40,10 @@ pub enum TopologyMode {
     Required,
 }
 
-/// A gang scheduler, which an administrator has installed or turned on.
+/// A gang scheduler that an administrator has installed or enabled.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Gang {
-    /// Each worker is placed by itself, when there is a node for it.
+    /// Each worker is placed separately, when there is a node for it.
     #[default]
     None,
     /// The plugin Coscheduling of kubernetes-sigs/scheduler-plugins. Workers ask for the scheduler
@@ -50,7 +51,7 @@ pub enum Gang {
     Coscheduling,
     /// Volcano. Workers ask for the scheduler `volcano`, unless the template names another one.
     Volcano,
-    /// The scheduler of Kubernetes 1.37 or newer, if its Workload API is on: the feature gate `GenericWorkload` and the API
-    /// `scheduling.k8s.io/v1beta1`.
+    /// The scheduler of Kubernetes 1.37 or newer, if its Workload API is enabled: the feature gate
+    /// `GenericWorkload` and the API `scheduling.k8s.io/v1beta1`.
     Kubernetes,
 }

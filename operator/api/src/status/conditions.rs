@@ -4,23 +4,23 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::TrainingJobStatus;
 
-/// Types of conditions.
+/// Types of a job's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConditionType {
-    /// The spec can be run.
+    /// The operator accepted the spec.
     Accepted,
     /// All members of a generation are alive.
     Running,
     /// `spec.suspend` is true, and the workers are gone or about to go.
     Suspended,
-    /// Every member ended with success. Terminal.
+    /// All members completed successfully. Terminal.
     Succeeded,
-    /// The job was given up. Terminal.
+    /// The job failed permanently. Terminal.
     Failed,
 }
 
 impl ConditionType {
-    /// As it stands in the object.
+    /// The type as the object contains it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -42,8 +42,8 @@ impl TrainingJobStatus {
             .find(|condition| condition.type_ == kind.as_str())
     }
 
-    /// The condition that matters most now, in whatever order they are listed: how the job ended, else what it does or
-    /// waits for, else whether it is accepted.
+    /// The condition that matters most now, independent of their order in the list: how the job
+    /// ended, or else what it does or waits for, or else whether it is accepted.
     #[must_use]
     pub fn front(&self) -> Option<&Condition> {
         let ends = [ConditionType::Succeeded, ConditionType::Failed];
@@ -52,8 +52,8 @@ impl TrainingJobStatus {
         first.or_else(|| self.condition(ConditionType::Accepted))
     }
 
-    /// The state in one word, also of a status without [`Self::state`], which an older operator wrote; empty before the
-    /// operator has seen the job.
+    /// The state in one word. It also works for a status without [`Self::state`], which an older
+    /// operator wrote. Empty before the operator has seen the job.
     #[must_use]
     pub fn state(&self) -> &str {
         let front = || self.front().map(|front| front.reason.as_str());
@@ -67,7 +67,7 @@ impl TrainingJobStatus {
             .is_some_and(|condition| condition.status == "True")
     }
 
-    /// Whether the job has ended, for good.
+    /// Whether the job has succeeded or failed.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         self.is_true(ConditionType::Succeeded) || self.is_true(ConditionType::Failed)
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_condition_that_matters_most_is_the_same_in_every_order() {
+    fn state_does_not_depend_on_order_of_conditions() {
         use ConditionType::{Accepted, Failed, Running, Suspended};
         let accepted = (Accepted, "True", "Valid");
         let resumed = (Suspended, "False", "Resumed");

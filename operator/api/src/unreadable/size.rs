@@ -1,4 +1,5 @@
-//! The size of a job, before it is parsed. A job whose spec is too large keeps its small fields, by which it is managed.
+//! Checks the size of a job before it is parsed. A job whose spec is too large keeps its small
+//! fields, by which the operator manages it.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +13,11 @@ use crate::metadata::Metadata;
 
 /// Most bytes of a job's `spec`, as JSON. A spec of 256 variables and 64 volumes has about 40 KiB.
 pub const MAX_SPEC_BYTES: usize = 256 * 1024;
-/// Most values in a job's `spec`: fields and items, at all depths. Memory follows them, however short they are as text.
+/// Most values in a job's `spec`: fields and items at all depths. They determine the memory, even
+/// if their text is short.
 pub const MAX_SPEC_VALUES: usize = 16_384;
 
-/// Of a spec that is too large, a field is kept that has at most so many bytes and values.
+/// Largest field in bytes and values that is kept from a spec that is too large.
 const MAX_FIELD_BYTES: usize = 16 * 1024;
 const MAX_FIELD_VALUES: usize = 1_024;
 
@@ -37,17 +39,17 @@ impl Raw<'_> {
     /// The job without its metadata.
     ///
     /// # Errors
-    /// Its JSON cannot be parsed.
+    /// Fails if the JSON of the job cannot be parsed.
     pub(super) fn body(&self) -> Result<Value, serde_json::Error> {
         let spec = self.spec.map(|spec| serde_json::from_str(spec.get()));
         self.with_spec(&spec.transpose()?.unwrap_or_default())
     }
 
-    /// Of a job whose spec is too large: what is kept of it beside its metadata, and the words that say so. `None`: it is not too
-    /// large.
+    /// Cuts a job whose spec is too large: returns what is kept besides its metadata, and the
+    /// message for the user. `None` if it is not too large.
     ///
     /// # Errors
-    /// Its JSON cannot be parsed.
+    /// Fails if the JSON of the job cannot be parsed.
     pub(super) fn cut(&self) -> Result<Option<(Value, Unreadable)>, serde_json::Error> {
         let Some(spec) = self.spec else {
             return Ok(None);
@@ -92,9 +94,9 @@ pub(super) fn excess_of_labels(number: usize) -> Unreadable {
     }
 }
 
-/// The fields of the spec that are small. Of the workers, their numbers are always needed.
+/// The small fields of the spec. The numbers of the workers are always needed.
 fn small_fields(spec: &RawValue) -> Result<Value, serde_json::Error> {
-    // Whatever else it is, it has no fields.
+    // A spec that is not an object has no fields.
     let Ok(mut fields) = serde_json::from_str::<Fields>(spec.get()) else {
         return Ok(Value::Null);
     };
@@ -125,7 +127,8 @@ fn parsed(
     Ok(Value::Object(kept?))
 }
 
-/// Upper bound of the values in a JSON text: each begins the text, an object or a list, or comes after a comma.
+/// Upper bound of the number of values in a JSON text: each value starts the text, an object or a
+/// list, or follows a comma.
 fn num_values(text: &str) -> usize {
     let (mut num_values, mut is_in_string, mut is_escaped) = (1, false, false);
     for byte in text.bytes() {

@@ -2,7 +2,7 @@ use crate::{CleanPodPolicy, ConditionType, TrainingJobStatus};
 
 use super::*;
 
-/// A job that can be read, with these values at these JSON pointers.
+/// A readable job, with these values at these JSON pointers.
 fn job(changes: &[(&str, Value)]) -> Value {
     let mut object = json!({
         "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob",
@@ -35,7 +35,7 @@ fn read(changes: &[(&str, Value)]) -> Guarded {
 }
 
 #[test]
-fn a_job_that_can_be_read_is_read_whole() {
+fn readable_job_is_read_completely() {
     let read = read(&[]);
     assert_eq!(read.unreadable, None);
     let whole = read.whole().unwrap();
@@ -44,7 +44,7 @@ fn a_job_that_can_be_read_is_read_whole() {
 }
 
 #[test]
-fn each_part_that_cannot_be_read_is_named_and_the_others_are_read() {
+fn unreadable_parts_are_named_and_left_out() {
     let cases = [
         (
             "/spec/cleanPodPolicy",
@@ -96,7 +96,7 @@ fn each_part_that_cannot_be_read_is_named_and_the_others_are_read() {
 }
 
 #[test]
-fn what_is_left_is_as_near_to_what_was_written_as_can_be() {
+fn only_the_unreadable_part_is_lost() {
     let rules = [
         ("/spec/failurePolicy/rules/0/action", json!("Retry")),
         ("/spec/cleanPodPolicy", json!("Later")),
@@ -112,7 +112,7 @@ fn what_is_left_is_as_near_to_what_was_written_as_can_be() {
 }
 
 #[test]
-fn a_job_whose_manager_cannot_be_read_is_not_ours() {
+fn job_with_unreadable_manager_is_not_managed() {
     let job = read(&[("/spec/managedBy", json!(["a"]))]).job;
     assert_ne!(
         job.spec.managed_by,
@@ -121,7 +121,7 @@ fn a_job_whose_manager_cannot_be_read_is_not_ours() {
 }
 
 #[test]
-fn with_too_many_parts_that_cannot_be_read_whole_fields_are_left_out() {
+fn many_unreadable_parts_remove_whole_fields() {
     let many: Vec<Value> = (0..100).map(|_| json!({"action": "Retry"})).collect();
     let conditions = json!([
         {"type": "Succeeded", "status": "True", "reason": "Completed", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"},
@@ -145,7 +145,7 @@ fn with_too_many_parts_that_cannot_be_read_whole_fields_are_left_out() {
 }
 
 #[test]
-fn of_a_spec_that_is_no_object_the_metadata_and_the_status_are_read() {
+fn metadata_and_status_survive_an_invalid_spec() {
     let Guarded {
         job, unreadable, ..
     } = read(&[("/spec", json!("text"))]);
@@ -155,7 +155,7 @@ fn of_a_spec_that_is_no_object_the_metadata_and_the_status_are_read() {
 }
 
 #[test]
-fn the_message_names_the_field_and_what_to_do() {
+fn unreadable_message_names_field_and_advice() {
     let part = read(&[("/spec/elastic/mode", json!("Sharded"))]).unreadable;
     let Unreadable { field, message } = part.unwrap();
     let message = format!("{field}: {message}");
@@ -164,7 +164,7 @@ fn the_message_names_the_field_and_what_to_do() {
     }
 }
 
-/// A job with a spec of this size: what it is and shall do beside its template.
+/// A large job: its template, and the fields that manage it.
 fn large(template: &Value) -> Guarded {
     read(&[("/spec/workers/template", template.clone())])
 }
@@ -181,7 +181,7 @@ fn text(num_bytes: usize) -> Value {
 }
 
 #[test]
-fn a_job_that_is_too_large_is_managed_without_what_is_large_and_says_what_to_change() {
+fn oversized_job_keeps_small_fields_and_gives_advice() {
     for (template, size) in [
         (volumes(470, 1_024), "1430 KiB"),
         (volumes(10, 1_000), "20"),
@@ -207,7 +207,7 @@ fn a_job_that_is_too_large_is_managed_without_what_is_large_and_says_what_to_cha
 }
 
 #[test]
-fn a_job_of_the_largest_size_is_read_whole() {
+fn job_at_the_size_limit_is_read_completely() {
     for template in [text(size::MAX_SPEC_BYTES - 2_000), volumes(128, 60)] {
         let read = large(&template);
         assert_eq!(read.unreadable, None);
@@ -216,7 +216,7 @@ fn a_job_of_the_largest_size_is_read_whole() {
 }
 
 #[test]
-fn of_a_job_that_is_too_large_only_its_large_fields_are_left_out() {
+fn oversized_job_loses_only_large_fields() {
     let options = json!(vec![1; 20_000]);
     let read = read(&[("/spec/trainer/options", options)]);
     assert!(read.job.spec.trainer.is_none() && read.unreadable.is_some());
@@ -224,7 +224,7 @@ fn of_a_job_that_is_too_large_only_its_large_fields_are_left_out() {
 }
 
 #[test]
-fn a_template_that_has_not_changed_is_kept_once() {
+fn unchanged_template_is_stored_once() {
     let known = read(&[]);
     let (mut same, mut other) = (read(&[]), large(&text(1)));
     same.share(&known);
@@ -235,7 +235,7 @@ fn a_template_that_has_not_changed_is_kept_once() {
 }
 
 #[test]
-fn a_job_with_thousands_of_labels_keeps_its_spec_and_what_says_which_job_it_is() {
+fn job_with_thousands_of_labels_keeps_spec_and_identity() {
     let with = |number: usize| {
         let labels: Map<String, Value> = (0..number)
             .map(|at| (format!("a{at}"), json!("")))
@@ -259,7 +259,7 @@ fn a_job_with_thousands_of_labels_keeps_its_spec_and_what_says_which_job_it_is()
 }
 
 #[test]
-fn whatever_users_may_write_into_metadata_the_job_is_read() {
+fn unusual_metadata_does_not_prevent_reading() {
     let entry = json!({"manager": "m", "operation": "Apply", "time": "9999-12-31T23:59:59Z"});
     for number in [1, 9, 1_000] {
         let Guarded {

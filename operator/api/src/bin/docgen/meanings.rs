@@ -1,5 +1,5 @@
-//! What the values of enums mean. The schema of the `CustomResourceDefinition` has only the values; the schemas of the
-//! Rust types have the doc comment of each variant.
+//! Reads the meanings of enum values. The schema of the `CustomResourceDefinition` has only the
+//! values; the schemas of the Rust types have the doc comment of each variant.
 
 use roundhouse_api::{TrainingJobSpec, TrainingJobStatus};
 use serde_json::{Value, json};
@@ -15,8 +15,9 @@ impl Meanings {
         }))
     }
 
-    /// Value and meaning of each variant of the enum at a path such as `spec.failurePolicy.rules[].action`; nothing if there is
-    /// no enum, or one of which a variant has no doc comment. Two enums with the same values are told apart by their paths.
+    /// Value and meaning of each variant of the enum at a path such as
+    /// `spec.failurePolicy.rules[].action`. Empty if there is no enum, or a variant has no doc
+    /// comment. The path distinguishes enums with the same values.
     pub(crate) fn of(&self, path: &str) -> Vec<(String, String)> {
         let mut parts = path.split('.');
         let root = &self.0[parts.next().unwrap_or_default()];
@@ -32,7 +33,7 @@ impl Meanings {
     }
 }
 
-/// The schema that a reference, or an optional field, leads to.
+/// Follows references and optional fields to the schema itself.
 fn resolved<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
     loop {
         let name = schema["$ref"].as_str();
@@ -46,7 +47,8 @@ fn resolved<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
     }
 }
 
-/// Value and meaning of each variant, if it is an enum of words and each has a meaning.
+/// Value and meaning of each variant; `None` if this is not an enum of strings or
+/// a meaning is missing.
 fn variants(definition: &Value) -> Option<Vec<(String, String)>> {
     let variants = definition["oneOf"].as_array()?.iter();
     let text = |value: &Value| value.as_str().map(str::to_owned);

@@ -1,4 +1,4 @@
-//! The page of the plugin's commands, from what the program says with `--help`.
+//! The page of the plugin's commands, from the program's `--help`.
 
 use std::fmt::Write;
 use std::io;
@@ -14,14 +14,14 @@ program says with `--help`.
 ";
 
 /// # Errors
-/// The program cannot be run, or does not know `--help`.
+/// Fails if the program cannot be run or does not know `--help`.
 pub(crate) fn page(program: &str) -> io::Result<String> {
     let mut text = format!("{MARK}{HEAD}");
     section(&mut text, program, &[])?;
     Ok(text)
 }
 
-/// What the program says of a command, and of each command below it.
+/// Writes the help of a command, and of each command below it.
 fn section(text: &mut String, program: &str, command: &[&str]) -> io::Result<()> {
     let help = help(program, command)?;
     let title = [&["kubectl", "roundhouse"], command].concat().join(" ");
@@ -46,11 +46,11 @@ fn help(program: &str, command: &[&str]) -> io::Result<String> {
     String::from_utf8(output.stdout).map_err(io::Error::other)
 }
 
-/// Names of the commands that a text of help lists, but for `help` itself.
+/// Names of the commands that a help text lists, without `help` itself.
 fn commands(help: &str) -> Vec<&str> {
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let lines = lines.take_while(|line| !line.is_empty());
-    // A description may continue in a line of its own, which is indented further.
+    // A description may continue on the next line, which is indented further.
     let names = lines.filter_map(|line| line.strip_prefix("  ").filter(|it| !it.starts_with(' ')));
     let names = names.filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").collect()

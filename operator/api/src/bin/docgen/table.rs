@@ -24,7 +24,7 @@ fn line<const N: usize>(cells: [String; N]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// As code.
+/// Formats a text as inline code.
 pub(crate) fn code(text: impl std::fmt::Display) -> String {
     format!("`{text}`")
 }

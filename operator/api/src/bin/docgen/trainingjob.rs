@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::meanings::Meanings;
 use crate::table::{MARK, code, table};
 
-/// Kubernetes' own type, whose fields Kubernetes documents.
+/// A type of Kubernetes, whose fields Kubernetes documents.
 const POD_TEMPLATE: &str = "spec.workers.template";
 
 const HEAD: &str = "# TrainingJob
@@ -52,7 +52,7 @@ pub(crate) fn page() -> Result<String, serde_json::Error> {
     Ok(text)
 }
 
-/// A section for an object, and for each object below it.
+/// Writes a section for an object, and for each object below it.
 fn object(text: &mut String, path: &str, schema: &Value, meanings: &Meanings) {
     let level = if path.contains('.') { "###" } else { "##" };
     let _ = write!(text, "{level} {}\n\n", code(path));
@@ -92,7 +92,7 @@ fn object(text: &mut String, path: &str, schema: &Value, meanings: &Meanings) {
     }
 }
 
-/// The description, and what each value of an enum means.
+/// The description of a field and the meaning of each enum value.
 fn description(field: &Value, meanings: &[(String, String)]) -> String {
     let mut text = flat(field["description"].as_str().unwrap_or_default());
     for (value, meaning) in meanings {
@@ -114,7 +114,7 @@ fn kind(field: &Value) -> String {
     }
 }
 
-/// The default; of an object its fields have it.
+/// The default of a field; an object has none, since its fields have theirs.
 fn default(field: &Value) -> String {
     match &field["default"] {
         Value::Null | Value::Object(_) => String::new(),
@@ -146,7 +146,7 @@ fn bounds(field: &Value) -> String {
     parts.join("; ")
 }
 
-/// With commas between groups of three digits.
+/// Formats a number with commas between groups of three digits.
 fn number(value: f64) -> String {
     let plain = value.to_string();
     let (whole, fraction) = plain.split_once('.').unwrap_or((&plain, ""));
@@ -165,7 +165,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// The messages of all CEL rules, each once.
+/// Collects the messages of all CEL rules, each once.
 fn find_rules(schema: &Value, rules: &mut Vec<String>) {
     let own = schema["x-kubernetes-validations"].as_array();
     for rule in own.into_iter().flatten() {
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_has_its_type_default_bounds_and_description() {
+    fn field_row_has_type_default_bounds_and_description() {
         let page = page().unwrap();
         let avoid = page
             .lines()
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn each_value_of_an_enum_has_its_meaning() {
+    fn enum_values_have_meanings() {
         let page = page().unwrap();
         let policy = page
             .lines()
@@ -220,11 +220,14 @@ mod tests {
             policy.contains("<br>`Running`: Pods that still run."),
             "{policy}"
         );
-        assert!(policy.contains("<br>`All`: All pods."), "{policy}");
+        assert!(
+            policy.contains("<br>`All`: All pods of the job."),
+            "{policy}"
+        );
     }
 
     #[test]
-    fn two_enums_with_the_same_values_have_meanings_of_their_own() {
+    fn enums_with_equal_values_have_separate_meanings() {
         let page = page().unwrap();
         for (field, meaning) in [
             ("onNonFinite", "The step is committed without an update."),
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_messages_of_rules_are_listed() {
+    fn messages_of_cel_rules_are_listed() {
         let page = page().unwrap();
         assert!(page.contains("\n- trainer is immutable: delete and re-create the job\n"));
     }
