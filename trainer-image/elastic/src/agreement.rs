@@ -9,12 +9,13 @@ pub struct Agreement {
     pub newest_generation: u64,
     /// Whether gradients and loss are finite on every rank.
     pub all_finite: bool,
-    /// Whether every rank was asked to leave: the job ends, and nobody is left to lose a peer.
+    /// Whether every rank was asked to leave. Then the job ends, and no rank is left
+    /// behind without its peers.
     pub all_leave: bool,
 }
 
 impl Agreement {
-    /// The minimum over ranks of all three.
+    /// The minimum of all three over the ranks.
     #[must_use]
     pub fn of(newest_seen: &[u64], num_not_finite: u64, num_leaving: u64) -> Self {
         Self {
@@ -30,13 +31,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_generation_is_agreed_when_the_last_rank_has_seen_it() {
+    fn generation_is_agreed_once_every_rank_has_seen_it() {
         assert_eq!(Agreement::of(&[4, 3, 4], 0, 0).newest_generation, 3);
         assert_eq!(Agreement::of(&[4, 4, 5], 0, 0).newest_generation, 4);
     }
 
     #[test]
-    fn one_rank_that_is_not_finite_is_enough() {
+    fn one_rank_with_infinite_gradients_is_enough() {
         assert!(Agreement::of(&[1, 1], 0, 0).all_finite);
         assert!(!Agreement::of(&[1, 1], 1, 0).all_finite);
     }

@@ -1,15 +1,15 @@
-//! What evaluations found, and which checkpoint is the best one by it.
+//! The results of evaluations, and the choice of the best checkpoint.
 
 use roundhouse_contract::{BestCheckpoint, BestMetric};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::CheckpointId;
 
-/// What an evaluation found of a state; only finite numbers.
+/// Results of an evaluation of one state. All numbers are finite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Scores {
-    /// Mean loss.
+    /// Mean loss over the samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Fraction of samples whose highest score is their label's.
@@ -18,16 +18,16 @@ pub struct Scores {
     /// Fraction of samples whose label has one of the five highest scores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top5: Option<f64>,
-    /// Perplexity of a language model.
+    /// Perplexity of a language model: `exp(loss)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity: Option<f64>,
 }
 
 impl Scores {
-    /// Size of [`Self::to_bytes`].
+    /// Length of [`Self::to_bytes`] in bytes.
     pub const NUM_BYTES: usize = 32;
 
-    /// Without the numbers that are not finite, which no checkpoint can be judged by.
+    /// Drops the numbers that are not finite, because they cannot be compared.
     #[must_use]
     pub fn finite(self) -> Self {
         let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
@@ -45,7 +45,7 @@ impl Scores {
         }
     }
 
-    /// The number that decides.
+    /// Returns the score that the metric compares.
     #[must_use]
     pub const fn of(&self, metric: BestMetric) -> Option<f64> {
         match metric {
@@ -56,14 +56,15 @@ impl Scores {
         }
     }
 
-    /// For a rank that lacks it: four 64-bit floats, little-endian, NaN for what is not there.
+    /// Serializes the scores for a rank that lacks the state: four 64-bit floats, little-endian,
+    /// NaN for a missing one.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let numbers = BestMetric::ALL.map(|metric| self.of(metric).unwrap_or(f64::NAN));
         numbers.iter().flat_map(|n| n.to_le_bytes()).collect()
     }
 
-    /// The inverse of [`Self::to_bytes`]; `None` for another length.
+    /// Parses [`Self::to_bytes`]; `None` for another length.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (numbers, rest) = bytes.as_chunks();
@@ -83,7 +84,8 @@ impl Scores {
     }
 }
 
-/// The best of the checkpoints that were evaluated, the first of equal ones; `None` if none was.
+/// Returns the best of the evaluated checkpoints, the first of equal ones; `None`
+/// if none was evaluated.
 #[must_use]
 pub fn best(
     checkpoints: &[(CheckpointId, Scores)],
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_read_back_and_are_finite() {
+    fn scores_round_trip_without_infinite_numbers() {
         for scores in [scores(0.25, Some(0.5)), Scores::default()] {
             let bytes = scores.to_bytes();
             assert_eq!(bytes.len(), Scores::NUM_BYTES);
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_the_first_with_the_best_value_of_the_metric() {
+    fn best_is_the_first_checkpoint_with_the_best_score() {
         let checkpoints = [
             (id(2, 40), scores(0.3, Some(0.9))),
             (id(1, 30), scores(0.2, Some(0.8))),

@@ -1,27 +1,27 @@
-//! What a checkpoint is called, how its bytes are shared out, and which ones are kept.
+//! Names of checkpoints, the division of their bytes among ranks, and retention.
 //!
-//! All tensors one after the other are one row of bytes, which the ranks cut among themselves like a
-//! batch: any number of ranks writes it, any other number reads it.
+//! All tensors one after the other form one row of bytes, which the ranks divide among themselves
+//! like a batch. So any number of ranks can write it, and any other number can read it.
 
 use std::ops::Range;
 
 use crate::ledger::Head;
 use crate::shard::shard;
 
-/// A checkpoint's place in the order of checkpoints: a later generation's counts more, whatever a
-/// superseded one still committed.
+/// A checkpoint's place in the order of checkpoints. A later generation comes first, even if a
+/// superseded generation still commits more steps.
 ///
-/// It is that of the saved state's last committed step, whatever generation saves it. So one name is one content.
+/// The name is that of the state's last committed step, whichever generation saves it. So two
+/// checkpoints of one name have the same content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckpointId {
-    /// Generation that committed its last step.
+    /// Generation that committed the last step of the state.
     pub generation: u64,
-    /// Committed steps.
     pub step: u64,
 }
 
 impl CheckpointId {
-    /// The checkpoint of the state whose ledger ends with this line.
+    /// Returns the checkpoint of the state whose ledger ends with this line.
     #[must_use]
     pub const fn of(head: &Head) -> Self {
         Self {
@@ -30,33 +30,36 @@ impl CheckpointId {
         }
     }
 
-    /// Name of its directory; sorts as the checkpoints do.
+    /// Name of the checkpoint's directory. Names sort in the order of the checkpoints.
     #[must_use]
     pub fn name(&self) -> String {
         let Self { generation, step } = self;
         format!("gen-{generation:010}-step-{step:012}")
     }
 
-    /// Name of its directory until it is complete. Each generation that saves it writes into a directory of its own.
+    /// Name of the directory until it is complete. Each generation that saves the checkpoint writes
+    /// into its own directory.
     #[must_use]
     pub fn partial_name(&self, writer: u64) -> String {
         format!("{}{PARTIAL}-{writer}", self.name())
     }
 
-    /// Name of the directory in which one process writes all of it, until it is complete. Attempts are counted from 1:
-    /// a process that ended while it wrote leaves its directory behind, and the next one takes the next number.
+    /// Name of the directory, until it is complete, in which one process writes the whole
+    /// checkpoint. Attempts are counted from 1: if a process dies while it writes, its directory
+    /// remains, and the next process uses the next number.
     #[must_use]
     pub fn alone_name(&self, attempt: u32) -> String {
         format!("{}{PARTIAL}-alone-{attempt}", self.name())
     }
 
-    /// Name of the directory of a damaged one while the same state takes its place.
+    /// Name of the directory of a damaged checkpoint while a new copy of the
+    /// same state replaces it.
     #[must_use]
     pub fn damaged_name(&self) -> String {
         format!("{}{PARTIAL}-damaged", self.name())
     }
 
-    /// The checkpoint of a directory; `None` for any other name.
+    /// Parses the name of a directory; `None` if it is not that of a checkpoint.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let (generation, step) = name.strip_prefix("gen-")?.split_once("-step-")?;
@@ -64,15 +67,15 @@ impl CheckpointId {
             generation: generation.parse().ok()?,
             step: step.parse().ok()?,
         };
-        // One name for each, so that what was parsed is found again.
+        // Accept one spelling only, so that the name leads back to this directory.
         (id.name() == name).then_some(id)
     }
 
-    /// The checkpoint of a directory that is not complete; `None` for any other name.
+    /// Parses the name of an incomplete checkpoint's directory; `None` for any other name.
     #[must_use]
     pub fn parse_partial(name: &str) -> Option<Self> {
         let (name, writer) = name.split_once(PARTIAL)?;
-        // Earlier versions named no writer.
+        // Earlier versions did not write the writer's number into the name.
         let is_ours = writer.is_empty() || writer.starts_with('-');
         Self::parse(name).filter(|_| is_ours)
     }
@@ -80,17 +83,16 @@ impl CheckpointId {
 
 const PARTIAL: &str = ".partial";
 
-/// Some bytes of one tensor.
+/// A range of bytes of one tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Index of the tensor.
+    /// Index of the tensor in the state.
     pub tensor: usize,
-    /// Its bytes.
     pub bytes: Range<u64>,
 }
 
-/// The pieces that a rank writes, of tensors with these sizes in bytes; in order, without gap or
-/// overlap between ranks, and none of them empty.
+/// Returns the pieces that a rank writes, of tensors with these sizes in bytes. They are in order
+/// and not empty, and there is no gap or overlap between ranks.
 #[must_use]
 pub fn pieces(tensor_bytes: &[u64], rank: u32, world_size: u32) -> Vec<Piece> {
     let total = tensor_bytes.iter().sum();
@@ -108,11 +110,12 @@ pub fn pieces(tensor_bytes: &[u64], rank: u32, world_size: u32) -> Vec<Piece> {
     pieces
 }
 
-/// Which of the checkpoints are to be deleted so that the newest `keep` that can be loaded stay, and `best` with them.
-/// A checkpoint that cannot be loaded is not counted, and is deleted once it is older than the newest ones.
+/// Selects the checkpoints to delete so that the newest `keep` loadable ones remain, and `best`
+/// too. A checkpoint that cannot be loaded is not counted; it is deleted once it is older than the
+/// ones that are kept.
 ///
-/// A checkpoint with more steps than the newest one stays until that has come as far: it is all that is left of these
-/// steps if training was taken back by mistake.
+/// A checkpoint with more steps than the newest one remains until the newest one has as many steps.
+/// If training was rolled back by mistake, it is the only copy of those steps.
 #[must_use]
 pub fn superfluous(
     checkpoints: &[(CheckpointId, bool)],
@@ -145,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_reads_back_and_sorts_as_the_checkpoints_do() {
+    fn checkpoint_names_round_trip_and_sort() {
         let ids = [id(1, 900), id(2, 7), id(2, 1_000), id(10, 0)];
         let names = ids.map(|id| id.name());
         assert!(names.is_sorted());
@@ -177,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_of_every_tensor_is_written_once_in_order(
+        fn pieces_cover_every_byte_once_in_order(
             sizes in proptest::collection::vec(0_u64..50, 0..12), world_size in 1_u32..9,
         ) {
             let all: Vec<(usize, u64)> = sizes
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_that_can_be_loaded_are_kept() {
+    fn retention_keeps_the_newest_loadable_checkpoints() {
         let checkpoints = [
             (id(1, 10), true),
             (id(1, 13), false),
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_more_steps_than_the_newest_checkpoint_is_not_deleted() {
+    fn retention_keeps_checkpoints_ahead_of_the_newest() {
         let mut checkpoints = vec![(id(1, 900), true), (id(2, 10), true), (id(2, 20), true)];
         assert_eq!(superfluous(&checkpoints, 1, None), [id(2, 10)]);
         checkpoints.push((id(2, 900), true));
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_checkpoint_is_kept_beside_the_newest_ones() {
+    fn retention_keeps_the_best_checkpoint() {
         let checkpoints = [
             (id(1, 10), true),
             (id(1, 20), true),
@@ -231,7 +234,7 @@ mod tests {
         let deleted = |best| superfluous(&checkpoints, 2, best);
         assert_eq!(deleted(Some(id(1, 10))), [id(1, 20)]);
         assert_eq!(deleted(Some(id(1, 20))), [id(1, 10)]);
-        // One of the newest ones is the best: no more than those stay.
+        // One of the two newest is the best, so no third one is kept.
         assert_eq!(deleted(Some(id(2, 15))), [id(1, 10), id(1, 20)]);
     }
 }

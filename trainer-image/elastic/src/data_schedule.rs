@@ -1,11 +1,11 @@
-//! The data schedule of a whole training: which samples belong to which step.
+//! The data schedule of a training: which samples belong to which step.
 //!
-//! An epoch of N samples is cut into batches of G; its last batch is smaller when G does not
-//! divide N. So each sample is used exactly once per epoch. G can grow where given epochs begin
-//! ([`Growth`]). The position (epoch, cursor), where the cursor counts samples consumed in the epoch,
-//! is a function of the committed samples, and so is G; as long as the number of workers does not
-//! change G these are a function of the number of committed steps. Nothing here depends on the world
-//! size: if G follows it, [`crate::scaling`] says how.
+//! An epoch of N samples is divided into batches of G. Its last batch is smaller if G does not
+//! divide N, so each sample is used exactly once per epoch. G can grow at the start of given epochs
+//! ([`Growth`]). The position (epoch, cursor), where the cursor counts the samples used in the
+//! epoch, depends only on the number of committed samples, and so does G. As long as the number of
+//! workers does not change G, both depend only on the number of committed steps. Nothing here
+//! depends on the world size; [`crate::scaling`] describes how G can follow it.
 
 use std::ops::Range;
 
@@ -21,37 +21,36 @@ mod segments;
 
 pub use growth::{Growth, Stage};
 
-/// Where training is in the data.
+/// Place in the data: an epoch and the samples used in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Position {
     /// Epoch of the next step, from 0.
     pub epoch: u64,
-    /// Samples of that epoch that committed steps have consumed.
+    /// Samples of that epoch that committed steps have used.
     pub cursor: u64,
 }
 
 /// The samples of one step, as places in the epoch's permutation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Number of its step, from 1.
+    /// Number of the step, from 1.
     pub step: u64,
-    /// Epoch, from 0.
     pub epoch: u64,
-    /// Places in the order of that epoch. Never empty.
+    /// Places in the order of that epoch; at least one.
     pub places: Range<u64>,
     /// Whether the epoch ends with this batch.
     pub ends_epoch: bool,
 }
 
 impl Batch {
-    /// Samples of the batch, over all ranks.
+    /// Number of samples of the batch, over all ranks.
     #[must_use]
     pub const fn num_samples(&self) -> u64 {
         self.places.end - self.places.start
     }
 }
 
-/// Data set size, batch size and length of a training. All at least 1.
+/// Data set size, batch size and length of a training; all at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSchedule {
     num_samples: u64,
@@ -60,19 +59,21 @@ pub struct DataSchedule {
     total_steps: u64,
 }
 
-/// How long a training is. A number of 0 counts as 1.
+/// Length of a training. A number of 0 counts as 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// So many steps.
+    /// Number of optimizer steps.
     Steps(u64),
-    /// So many passes over the data.
+    /// Number of passes over the data.
     Epochs(u64),
 }
 
 impl DataSchedule {
-    /// A training. A number of 0 counts as 1, and a batch larger than the data set is the whole data set.
+    /// Creates a schedule. A number of 0 counts as 1, and a batch larger than the data set becomes
+    /// the whole data set.
     ///
-    /// With `growth` a length in steps is still the number of steps; they have more samples.
+    /// With `growth`, a length in steps is still the number of steps; the steps
+    /// then use more samples.
     #[must_use]
     pub fn new(
         num_samples: u64,
@@ -99,38 +100,38 @@ impl DataSchedule {
         }
     }
 
-    /// A training of so many steps whose batch stays.
+    /// Creates a schedule of `steps` steps with a constant batch.
     #[must_use]
     pub fn of_steps(num_samples: u64, global_batch: u64, steps: u64) -> Self {
         Self::new(num_samples, global_batch, Length::Steps(steps), None)
     }
 
-    /// A training of so many passes over the data whose batch stays.
+    /// Creates a schedule of `epochs` passes over the data with a constant batch.
     #[must_use]
     pub fn of_epochs(num_samples: u64, global_batch: u64, epochs: u64) -> Self {
         Self::new(num_samples, global_batch, Length::Epochs(epochs), None)
     }
 
-    /// Samples of the data set.
+    /// Number of samples of the data set.
     #[must_use]
     pub const fn num_samples(&self) -> u64 {
         self.num_samples
     }
 
-    /// Samples per step of the first epoch, except for its last step.
+    /// Samples per step of the first epoch, except its last step.
     #[must_use]
     pub const fn global_batch(&self) -> u64 {
         self.global_batch
     }
 
-    /// How the batch grows after the first epoch.
+    /// Growth of the batch after the first epoch.
     #[must_use]
     pub const fn growth(&self) -> &Growth {
         &self.growth
     }
 
-    /// Samples of the next step, unless the epoch or training ends before: the batch of the position's workers, as
-    /// much larger as the job's batch has grown.
+    /// Samples of the next step, unless the epoch or training ends earlier: the batch of the
+    /// position's workers, multiplied by the growth of the job's batch so far.
     #[must_use]
     pub fn batch_size(&self, position: &TrainingPosition) -> u64 {
         let Position { epoch, .. } = self.position_at(position.samples);
@@ -142,13 +143,13 @@ impl DataSchedule {
         batch.clamp(1, self.num_samples)
     }
 
-    /// Steps of the whole training.
+    /// Number of steps of the whole training.
     #[must_use]
     pub const fn total_steps(&self) -> u64 {
         self.total_steps
     }
 
-    /// Samples that so many committed steps have consumed, over all epochs.
+    /// Samples that this many committed steps have used, over all epochs.
     #[must_use]
     pub fn committed_samples(&self, committed_steps: u64) -> u64 {
         let Position { epoch, cursor } = self.position(committed_steps);
@@ -157,13 +158,13 @@ impl DataSchedule {
             .saturating_add(cursor)
     }
 
-    /// Samples of the whole training, over all epochs.
+    /// Number of samples of the whole training, over all epochs.
     #[must_use]
     pub fn total_samples(&self) -> u64 {
         self.committed_samples(self.total_steps)
     }
 
-    /// Where training is after so many committed samples.
+    /// Returns the place in the data after this many committed samples.
     #[must_use]
     pub const fn position_at(&self, committed_samples: u64) -> Position {
         Position {
@@ -172,7 +173,8 @@ impl DataSchedule {
         }
     }
 
-    /// The next step; `None` when training is complete. It ends where the epoch or training ends.
+    /// Returns the next step; `None` when training is complete. The batch ends where the
+    /// epoch or training ends.
     #[must_use]
     pub fn batch_at(&self, position: &TrainingPosition) -> Option<Batch> {
         let left = self.total_samples().checked_sub(position.samples);
@@ -189,8 +191,9 @@ impl DataSchedule {
         })
     }
 
-    /// Whether the test split is to be evaluated after so many committed steps and samples: at the end of every so many
-    /// epochs (0: of none), after every so many steps, and at the end of training. It does not depend on the world size.
+    /// Whether to evaluate the test split after this many committed steps and samples: at the end
+    /// of every `every_epochs` epochs (0: never), after every `every_steps` steps, and at the end
+    /// of training. It does not depend on the world size.
     #[must_use]
     pub fn is_evaluated_at(&self, steps: u64, committed_samples: u64, eval: &Eval) -> bool {
         let Eval {

@@ -1,4 +1,4 @@
-//! SHA-256, as it stands in manifests and ledgers: 64 hexadecimal digits.
+//! SHA-256 digests, written as 64 hexadecimal digits in manifests and ledgers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,15 +6,14 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// A SHA-256.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; Self::NUM_BYTES]);
 
 impl Digest {
-    /// Length of a digest.
+    /// Length of a digest in bytes.
     pub const NUM_BYTES: usize = 32;
 
-    /// The digest of some parts, one after the other.
+    /// Hashes the concatenation of the parts.
     #[must_use]
     pub fn of(parts: &[&[u8]]) -> Self {
         let mut hasher = Sha256::new();
@@ -24,13 +23,13 @@ impl Digest {
         Self(hasher.finalize().into())
     }
 
-    /// Its bytes.
     #[must_use]
     pub const fn bytes(&self) -> &[u8; Self::NUM_BYTES] {
         &self.0
     }
 
-    /// Its first 52 bits: a 64-bit float carries them exactly, so ranks can exchange them in a sum.
+    /// The first 52 bits. A 64-bit float represents them exactly, so ranks can exchange
+    /// them in a sum.
     #[must_use]
     pub const fn number(&self) -> u64 {
         match self.0.first_chunk() {
@@ -39,24 +38,24 @@ impl Digest {
         }
     }
 
-    /// The digest of these bytes.
+    /// Wraps the bytes of a digest.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::NUM_BYTES]) -> Self {
         Self(bytes)
     }
 }
 
-/// A digest of bytes that come in pieces.
+/// Hashes bytes that arrive in pieces.
 #[derive(Clone, Debug, Default)]
 pub struct Hasher(Sha256);
 
 impl Hasher {
-    /// The bytes that come next.
+    /// Adds the next bytes to the hash.
     pub fn update(&mut self, piece: &[u8]) {
         self.0.update(piece);
     }
 
-    /// The digest of all of them.
+    /// Returns the digest of all bytes added so far.
     #[must_use]
     pub fn finish(self) -> Digest {
         Digest(self.0.finalize().into())
@@ -75,7 +74,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// A text that is no digest.
+/// The text is not a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoDigest;
 
@@ -126,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digest_is_sha_256_and_reads_back() {
+    fn digest_is_sha_256_and_round_trips() {
         // FIPS 180-2, appendix B.1.
         let digest = Digest::of(&[b"a", b"bc"]);
         let text = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

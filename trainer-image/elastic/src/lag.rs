@@ -1,30 +1,32 @@
-//! When a host that runs a step ahead of its device waits for it.
+//! When a host that runs one step ahead of its device must wait for the device.
 //!
-//! The host launches step k + 1 and only then reads what step k has come to. So what it learns from the end of step k
-//! finds step k + 1 under way, on all ranks alike. Where the end of step k has to be known first, the host reads it
-//! before it launches step k + 1. Both rules follow from what is the same on all ranks.
+//! The host launches step k + 1 before it reads the result of step k. So when the host learns the
+//! result of step k, step k + 1 already runs, on all ranks. If the host must know the result of
+//! step k first, it reads it before it launches step k + 1. Both rules depend only on values that
+//! are the same on all ranks.
 
-/// What is known of a step before it begins.
+/// Facts about a step that are known before it begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each may be true or not, whatever the others are"
 )]
 pub struct Expected {
-    /// It is the first of its generation. Its extra time says nothing about later steps.
+    /// The step is the first of its generation. Its extra time does not predict later steps.
     pub is_first: bool,
-    /// It may be skipped, or change the scale of the loss: the rate and the scale of the next step follow from its end.
+    /// The step may be skipped or may change the loss scale, so the learning rate and the scale of
+    /// the next step depend on its result.
     pub may_be_skipped: bool,
-    /// A save of its state is due.
+    /// A save of the step's state is due.
     pub is_saved: bool,
-    /// An evaluation of its state is due.
+    /// An evaluation of the step's state is due.
     pub is_evaluated: bool,
-    /// It is the last one.
+    /// The step is the last one.
     pub is_last: bool,
 }
 
 impl Expected {
-    /// Whether the next step can begin before the end of this one is known.
+    /// Whether the next step may begin before the result of this one is known.
     #[must_use]
     pub const fn may_overlap_with_next(self) -> bool {
         let Self {
@@ -38,20 +40,21 @@ impl Expected {
     }
 }
 
-/// What the end of a step asks for.
+/// Requests that the ranks agree on at the end of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// A save begins, is completed or given up.
+    /// A save begins, or ends complete or abandoned.
     pub saves: bool,
     /// All ranks know of a newer generation.
     pub switches: bool,
-    /// All ranks leave.
+    /// All ranks leave the job.
     pub leaves: bool,
 }
 
 impl Asked {
-    /// Whether all ranks must handle it before they launch another step. If one is launched already, they do so at
-    /// its end, when all have the same state again.
+    /// Whether all ranks must handle the request before they launch another step. If the
+    /// next step already runs, they handle it at the end of that step, when all ranks have
+    /// the same state again.
     #[must_use]
     pub const fn stops(self) -> bool {
         let Self {
@@ -68,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_whose_end_decides_about_the_next_one_does_not_overlap_with_it() {
+    fn step_does_not_overlap_if_the_next_depends_on_it() {
         let plain = Expected::default();
         assert!(plain.may_overlap_with_next());
         for (what, expected) in [
@@ -113,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_go_on_unless_the_end_of_one_asks_for_something_else() {
+    fn next_step_is_launched_unless_ranks_have_a_request() {
         let nothing = Asked::default();
         assert!(!nothing.stops());
         for (what, asked) in [

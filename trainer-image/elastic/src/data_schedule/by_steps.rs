@@ -1,11 +1,11 @@
-//! What tests hold the data schedule against: the same by the number of steps alone, which is right as long as the
-//! batch stays.
+//! A second implementation of the schedule, for tests to compare with: it uses only the number of
+//! steps, which is correct while the number of workers does not change the batch.
 
 use super::{Batch, DataSchedule, Position};
 
 impl DataSchedule {
-    /// Committed steps at a position; the inverse of [`Self::position`]. `None` for a cursor that
-    /// no step boundary of this data schedule has.
+    /// Committed steps at a position; the inverse of [`Self::position`]. `None` if no step
+    /// ends at this cursor.
     #[must_use]
     pub(crate) fn steps_at(&self, position: Position) -> Option<u64> {
         let Position { epoch, cursor } = position;
@@ -14,7 +14,7 @@ impl DataSchedule {
         on_boundary.then(|| self.steps_before_epoch(epoch) + cursor / batch)
     }
 
-    /// The step after so many committed ones; `None` when training is complete.
+    /// Returns the step after `committed_steps`; `None` when training is complete.
     #[must_use]
     pub(crate) fn next_batch(&self, committed_steps: u64) -> Option<Batch> {
         if committed_steps >= self.total_steps {

@@ -1,26 +1,26 @@
 //! Growth of the batch at given epochs (Smith et al., 2018).
 //!
-//! The batch grows only where an epoch begins, so every epoch is cut into equal batches with one smaller batch
-//! at its end, and each sample is still used once. The stages hold whole numbers, so that the ledger can hash
-//! them and every rank agrees on them exactly.
+//! The batch grows only at the start of an epoch, so every epoch is divided into equal batches and
+//! one smaller batch at its end, and each sample is still used once. The stages hold integers, so
+//! that the ledger can hash them and all ranks agree on them exactly.
 
 use roundhouse_contract::trainer::optimizer::BatchGrowth;
 use serde::{Deserialize, Serialize};
 
-/// Most stages; the configuration allows no more.
+/// Maximum number of stages; the configuration allows no more.
 const MAX_STAGES: usize = BatchGrowth::MAX_STAGES;
 
-/// The batch from an epoch on.
+/// A batch size that applies from one epoch on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
-    /// The first epoch of the stage, from 0.
+    /// First epoch of the stage, from 0.
     pub from_epoch: u64,
-    /// Samples per step.
+    /// Samples per step, over all ranks.
     pub global_batch: u64,
 }
 
-/// The stages after the first one, by epoch. Empty: the batch stays.
+/// The stages after the first one, in the order of their epochs. If empty, the batch is constant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Stage>", into = "Vec<Stage>")]
 pub struct Growth {
@@ -28,7 +28,7 @@ pub struct Growth {
     num_stages: usize,
 }
 
-/// A list that is not one of stages.
+/// The list does not describe stages in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotStages;
 
@@ -66,8 +66,9 @@ impl From<Growth> for Vec<Stage> {
 }
 
 impl Growth {
-    /// The stages of a configuration: stage k has `first_batch · factor^k` samples, rounded, at least as many as
-    /// `first_batch` and at most `num_samples`. Epochs that do not ascend count for nothing.
+    /// Computes the stages of a configuration. Stage k has `first_batch · factor^k` samples,
+    /// rounded, and at least `first_batch` and at most `num_samples`. An epoch that is not above
+    /// the one before it is ignored.
     #[must_use]
     pub fn new(settings: &BatchGrowth, first_batch: u64, num_samples: u64) -> Self {
         let mut growth = Self::default();
@@ -87,19 +88,19 @@ impl Growth {
         growth
     }
 
-    /// The stages after the first one.
+    /// Returns the stages after the first one.
     #[must_use]
     pub fn stages(&self) -> &[Stage] {
         &self.stages[..self.num_stages.min(MAX_STAGES)]
     }
 
-    /// Whether the batch stays.
+    /// Whether the batch is constant.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.num_stages == 0
     }
 
-    /// Samples per step in an epoch of a training that began with `first_batch`.
+    /// Samples per step in an epoch of a training whose first batch is `first_batch`.
     #[must_use]
     pub fn batch(&self, first_batch: u64, epoch: u64) -> u64 {
         let begun = self.stages().iter().rev();
@@ -109,8 +110,8 @@ impl Growth {
             .map_or(first_batch, |stage| stage.global_batch)
     }
 
-    /// What workers that have steps of `own` samples while the job has `first_batch` have in an epoch: as much
-    /// more as the job's batch has grown, rounded.
+    /// Scales the batch `own` of the present workers by the growth of the job's batch from
+    /// `first_batch` until this epoch, rounded.
     #[must_use]
     pub fn scaled(&self, own: u64, first_batch: u64, epoch: u64) -> u64 {
         let first = u128::from(first_batch.max(1));
@@ -119,7 +120,7 @@ impl Growth {
     }
 }
 
-/// A batch as a whole number. Floats of this size are exact, and what is too large is clamped by the caller.
+/// Rounds a batch to an integer. Floats of this size are exact, and the caller clamps large values.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,13 +1,13 @@
-//! Epochs with the same batch, one run after another: what sums over steps are made of.
+//! Runs of consecutive epochs with the same batch, for sums over steps.
 
 use super::{DataSchedule, Position};
 use crate::training_position::TrainingPosition;
 
-/// Epochs `first..end` with the same batch.
+/// Epochs `first..end` that have the same batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Segment {
     first: u64,
-    /// The last segment has no end: `u64::MAX`.
+    /// `u64::MAX` for the last segment, which has no end.
     end: u64,
     batch: u64,
 }
@@ -27,7 +27,7 @@ impl DataSchedule {
         })
     }
 
-    /// Steps of the epochs before this one.
+    /// Number of steps in the epochs before this one.
     #[must_use]
     pub fn steps_before_epoch(&self, epoch: u64) -> u64 {
         self.segments()
@@ -38,7 +38,8 @@ impl DataSchedule {
             .fold(0, u64::saturating_add)
     }
 
-    /// Where training is after so many committed steps, if the workers never changed the batch.
+    /// Place in the data after this many committed steps, if the number of workers
+    /// never changed the batch.
     #[must_use]
     pub fn position(&self, committed_steps: u64) -> Position {
         let mut left = committed_steps;
@@ -57,7 +58,7 @@ impl DataSchedule {
         position
     }
 
-    /// Steps until training is complete, if the workers do not change the batch.
+    /// Steps until training is complete, if the number of workers does not change the batch.
     #[must_use]
     pub fn steps_to_come(&self, position: &TrainingPosition) -> u64 {
         let total = self.total_samples();
@@ -71,8 +72,8 @@ impl DataSchedule {
             .fold(0, u64::saturating_add)
     }
 
-    /// Steps of `batch` samples that lead from one number of committed samples to another. Every epoch ends
-    /// with a step of its own.
+    /// Steps of `batch` samples between two numbers of committed samples. No step crosses the
+    /// end of an epoch.
     fn steps_between(&self, from: u64, to: u64, batch: u64) -> u64 {
         let left = to.saturating_sub(from);
         let of_epoch = self.num_samples - from % self.num_samples;

@@ -5,7 +5,7 @@ use super::*;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
-    fn each_place_is_used_once_per_epoch_and_positions_read_back(
+    fn each_place_is_used_once_per_epoch(
         num_samples in 1_u64..200, global_batch in 1_u64..250, epochs in 1_u64..4,
     ) {
         let data_schedule = DataSchedule::of_epochs(num_samples, global_batch, epochs);
@@ -28,7 +28,7 @@ proptest! {
 }
 
 #[test]
-fn the_last_batch_of_an_epoch_is_smaller() {
+fn last_batch_of_an_epoch_is_smaller() {
     let data_schedule = DataSchedule::of_steps(10, 4, 5);
     let sizes: Vec<_> = (0..5)
         .filter_map(|step| data_schedule.next_batch(step))
@@ -39,9 +39,9 @@ fn the_last_batch_of_an_epoch_is_smaller() {
 }
 
 #[test]
-fn a_training_is_evaluated_every_so_many_epochs_or_steps_and_at_its_end() {
+fn evaluation_is_due_at_intervals_and_at_the_end() {
     let data_schedule = DataSchedule::of_steps(10, 4, 14);
-    // Steps after which it is evaluated; an epoch has three.
+    // Returns the steps after which the model is evaluated; an epoch has three steps.
     let evaluated_after = |every_epochs, every_steps| {
         let eval = Eval {
             every_epochs,
@@ -60,7 +60,7 @@ fn a_training_is_evaluated_every_so_many_epochs_or_steps_and_at_its_end() {
 }
 
 #[test]
-fn a_cursor_between_two_steps_is_no_position() {
+fn cursor_between_two_steps_is_not_a_step_boundary() {
     let data_schedule = DataSchedule::of_steps(10, 4, 5);
     let between = Position {
         epoch: 0,

@@ -23,7 +23,7 @@ fn any_growth() -> impl Strategy<Value = BatchGrowth> {
     })
 }
 
-/// The steps that come after a position, and the position at the end.
+/// Returns the steps after a position, and the position at the end.
 fn steps_from(
     data_schedule: &DataSchedule,
     mut position: TrainingPosition,
@@ -37,7 +37,7 @@ fn steps_from(
 }
 
 #[test]
-fn the_batch_grows_where_its_epochs_begin() {
+fn batch_grows_at_the_start_of_the_given_epochs() {
     let settings = growth(&[1, 3], 2.0);
     let data_schedule = DataSchedule::new(20, 4, Length::Epochs(4), Some(&settings));
     let start = Scaling::new(None, &data_schedule).start();
@@ -67,7 +67,7 @@ fn the_batch_grows_where_its_epochs_begin() {
 }
 
 #[test]
-fn a_batch_grows_to_the_whole_data_at_most() {
+fn batch_never_exceeds_the_data_set() {
     let stages = Growth::new(&growth(&[1, 2, 3], 10.0), 64, 1_000);
     let batches: Vec<_> = stages.stages().iter().map(|it| it.global_batch).collect();
     assert_eq!(batches, [640, 1_000, 1_000]);
@@ -77,12 +77,12 @@ fn a_batch_grows_to_the_whole_data_at_most() {
 fn rounding_does_not_accumulate_over_stages() {
     let stages = Growth::new(&growth(&[1, 2, 3], 1.5), 3, 1_000);
     let batches: Vec<_> = stages.stages().iter().map(|it| it.global_batch).collect();
-    // 4.5, 6.75, 10.125.
+    // Before rounding: 4.5, 6.75 and 10.125.
     assert_eq!(batches, [5, 7, 10]);
 }
 
 #[test]
-fn stages_read_back_and_a_list_that_is_none_is_refused() {
+fn stages_round_trip_and_invalid_lists_are_refused() {
     let stages = Growth::new(&growth(&[30, 60], 5.0), 256, 50_000);
     let text = serde_json::to_string(&stages).unwrap();
     assert_eq!(
@@ -101,7 +101,7 @@ fn stages_read_back_and_a_list_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_ledger_of_another_growth_does_not_fit() {
+fn runs_with_different_growth_do_not_fit() {
     let run = |settings: Option<&BatchGrowth>| {
         RunIdentity::of(&DataSchedule::new(100, 10, Length::Epochs(9), settings), 7)
     };
@@ -119,7 +119,7 @@ fn a_ledger_of_another_growth_does_not_fit() {
 
 proptest! {
     #[test]
-    fn each_sample_is_used_once_per_epoch_and_the_steps_are_as_many_as_announced(
+    fn growth_uses_each_sample_once_in_the_announced_steps(
         num_samples in 1_u64..200, batch in 1_u64..60, epochs in 1_u64..7, settings in any_growth(),
     ) {
         let data_schedule = DataSchedule::new(num_samples, batch, Length::Epochs(epochs), Some(&settings));
@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn a_training_of_steps_has_that_many(
+    fn length_in_steps_is_exact_with_growth(
         num_samples in 1_u64..200, batch in 1_u64..60, num_steps in 1_u64..300, settings in any_growth(),
     ) {
         let data_schedule = DataSchedule::new(num_samples, batch, Length::Steps(num_steps), Some(&settings));
@@ -154,7 +154,7 @@ proptest! {
         let (steps, _) = steps_from(&data_schedule, start);
         let mut position = start;
         for (index, step) in steps.iter().enumerate() {
-            // What a checkpoint keeps: the number of steps, the epoch and the cursor.
+            // A checkpoint stores the number of steps, the epoch and the cursor.
             let data_position = data_schedule.position_at(position.samples);
             prop_assert_eq!(data_position, data_schedule.position(position.step));
             prop_assert_eq!(position.samples, data_schedule.committed_samples(position.step));
@@ -171,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn a_ledger_with_growth_and_changing_workers_is_proven(
+    fn ledger_with_growth_and_changing_workers_is_proven(
         num_samples in 1_u64..150, batch in 1_u64..40, epochs in 1_u64..6, settings in any_growth(),
         reference in 0_u32..4, workers in proptest::collection::vec(1_u32..6, 1..5),
     ) {
@@ -213,7 +213,7 @@ proptest! {
 }
 
 #[test]
-fn the_audit_finds_a_step_that_did_not_grow() {
+fn audit_finds_a_step_that_did_not_grow() {
     let settings = growth(&[1], 2.0);
     let grown = DataSchedule::new(40, 10, Length::Epochs(2), Some(&settings));
     let constant = DataSchedule::of_epochs(40, 10, 2);
