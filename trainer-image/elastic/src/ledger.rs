@@ -1,8 +1,8 @@
-//! The ledger: one line per committed step, each hashed together with all before it.
+//! The ledger: one line per committed step. Each line is hashed together with all lines before it.
 //!
-//! A generation writes a file of its own, so that no two worlds ever write the same one: a header that
-//! says which line it continues from, then its lines. Lines that come after that one in older files
-//! belong to a superseded branch.
+//! Each generation writes its own file, so no two process groups write the same file. The file
+//! starts with a header that names the line from which it continues; the generation's lines follow.
+//! In older files, lines after that one belong to a superseded branch.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,14 +24,14 @@ pub use run_identity::RunIdentity;
 pub struct Head {
     /// Generation that committed the last line's step; 0 before the first.
     pub generation: u64,
-    /// That step.
+    /// Number of that step, from 1; 0 before the first.
     pub step: u64,
-    /// Hash of the last line, which covers all before it.
+    /// Hash of the last line, which covers all lines before it.
     pub hash: Digest,
 }
 
 impl Head {
-    /// The head of a chain without lines.
+    /// Returns the head of a chain without lines.
     #[must_use]
     pub fn start(run: &RunIdentity) -> Self {
         Self {
@@ -41,13 +41,13 @@ impl Head {
         }
     }
 
-    /// The line of the next step.
+    /// Returns the line of the next step.
     #[must_use]
     pub fn next(&self, batch: &Batch, generation: u64, loss: f64) -> Line {
         self.line(batch, generation, loss, false)
     }
 
-    /// The line of the next step, if that is committed without an update.
+    /// Returns the line of the next step if it is committed without an update.
     #[must_use]
     pub fn next_skipped(&self, batch: &Batch, generation: u64, loss: f64) -> Line {
         self.line(batch, generation, loss, true)
@@ -73,20 +73,21 @@ impl Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Header {
-    /// The generation.
     pub generation: u64,
-    /// The line, of an older file, that this file's first one follows; `None`: it is the first of all.
+    /// The line of an older file that the first line of this file follows; `None` if the first line
+    /// is the first of the ledger.
     pub previous: Option<Head>,
-    /// What is trained.
+    /// Data, batch, seed and length of the run.
     #[serde(rename = "course")]
     pub run: RunIdentity,
-    /// With what state the generation began; absent in files of earlier versions. No hash covers it.
+    /// The state with which the generation began; absent in files of earlier versions.
+    /// No hash covers it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Start>,
 }
 
 impl Header {
-    /// The hash that the file's first line is hashed with.
+    /// Returns the hash with which the first line of the file is hashed.
     #[must_use]
     pub fn hash_before(&self) -> Digest {
         self.previous
@@ -94,7 +95,6 @@ impl Header {
     }
 }
 
-/// One committed step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
@@ -102,24 +102,24 @@ pub struct Line {
     pub step: u64,
     /// Generation that committed it.
     pub generation: u64,
-    /// Epoch, from 0.
     pub epoch: u64,
-    /// First place in the order of the epoch.
+    /// First place of the step in the order of the epoch.
     pub start: u64,
-    /// Place after the last.
+    /// Place after the last one of the step.
     pub end: u64,
-    /// Mean loss over the samples. One that is not a finite number is NaN here, and `null` in the file.
+    /// Mean loss over the samples. A loss that is not finite is NaN here and `null` in the file.
     #[serde(with = "loss")]
     pub loss: f64,
-    /// Whether it was committed without an update, because its loss or gradient was not finite.
+    /// Whether the step was committed without an update, because its loss or
+    /// gradient was not finite.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
-    /// Hash of the line before and everything above.
+    /// Hash of the line before and of all fields above.
     pub hash: Digest,
 }
 
 impl Line {
-    /// The hash that it has to have after a line with that hash.
+    /// Computes the hash that this line must have after a line with the hash `previous`.
     #[must_use]
     pub fn hash_after(&self, previous: &Digest) -> Digest {
         let Self {
@@ -145,7 +145,7 @@ impl Line {
         ])
     }
 
-    /// The chain up to it.
+    /// Returns the head of the chain that ends with this line.
     #[must_use]
     pub const fn head(&self) -> Head {
         Head {
@@ -155,7 +155,7 @@ impl Line {
         }
     }
 
-    /// As it stands in the file, with the newline.
+    /// Formats the line as in the file, with the newline.
     #[must_use]
     pub fn to_text(&self) -> String {
         to_text(self)
@@ -163,27 +163,27 @@ impl Line {
 }
 
 impl Header {
-    /// As it stands in the file, with the newline.
+    /// Formats the header as in the file, with the newline.
     #[must_use]
     pub fn to_text(&self) -> String {
         to_text(self)
     }
 }
 
-/// Structs of numbers always have a text.
+/// Serialization of these structs cannot fail: they contain only numbers and digests.
 fn to_text(value: &impl Serialize) -> String {
     let mut text = serde_json::to_string(value).unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// Name of a generation's file; sorts as the generations do.
+/// Name of a generation's file. Names sort in the order of the generations.
 #[must_use]
 pub fn file_name(generation: u64) -> String {
     format!("gen-{generation:010}.jsonl")
 }
 
-/// The generation of a file; `None` for any other name.
+/// Parses the name of a file; `None` if it is not that of a ledger file.
 #[must_use]
 pub fn parse_file_name(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("gen-")?.strip_suffix(".jsonl")?;

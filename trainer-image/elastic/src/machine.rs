@@ -1,35 +1,35 @@
-//! The life of one process: lobby, forming, training, end.
+//! The state machine of one process: lobby, forming, training, end.
 //!
-//! The driver asks [`Machine::next`] what to do, does it, and tells what came of it with
-//! [`Machine::apply`]; whenever it reads the membership file it shows it to [`Machine::see`].
-//! A newer generation interrupts forming at once and training at a step boundary on which all
-//! ranks agree. A generation that breaks costs nobody the process: it waits for the next one, with
-//! its state. The machine holds no clock, no file and no group.
+//! The driver calls [`Machine::next`] for the next action, performs it, and reports the result with
+//! [`Machine::apply`]. It passes every membership document that it reads to [`Machine::see`]. A
+//! newer generation interrupts forming at once, and training at a step boundary on which all ranks
+//! agree. If a generation breaks, the process survives and waits for the next one with its state.
+//! The machine has no clock, no file and no process group.
 //!
-//! A process that has a state and is to leave does so in one of two ways. If all ranks of its generation agree on a
-//! newer one, the ranks that stay have its state, and it ends at once. In every other case it saves its state first,
-//! alone: it may be the last process that has it.
+//! A process that has a state leaves in one of two ways. If all ranks of its generation agree on a
+//! newer one, the remaining ranks have its state, and it ends at once. In every other case it first
+//! saves its state alone, because it may be the last process that has it.
 
 use roundhouse_contract::membership::{Action as Instruction, Membership};
 
-mod words;
+mod interface;
 
-pub use words::{Action, Event, Outcome, Place, Verdict};
+pub use interface::{Action, Event, Outcome, Place, Verdict};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// Before its first generation, or between two.
+    /// Before the first generation, or between two generations.
     Lobby,
     Forming(Place),
     Training(Place),
-    /// It leaves, and may be the only process that has its state.
+    /// The process leaves, and may be the only one that has its state.
     SavingAlone,
     Ended(Outcome),
 }
 
-/// What the newest accepted document says.
+/// Instruction of the newest accepted document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Summons {
+enum Assignment {
     Join(Place),
     Leave,
 }
@@ -40,29 +40,30 @@ pub struct Machine {
     local_rank: u32,
     state: State,
     newest_generation: u64,
-    summons: Option<Summons>,
+    assignment: Option<Assignment>,
     leave_requested: bool,
-    /// Whether it has a state that others may not have. It may have come from ranks that are gone, and the generation in
-    /// which it came need not have formed.
+    /// Whether the process has a state that others may lack. The ranks that sent it may be gone,
+    /// even before the generation formed.
     has_state: bool,
 }
 
 impl Machine {
-    /// A process that enters the lobby. `seen_at_start` is the generation found in the membership
-    /// file at the start, 0 if none: it and all before it belong to somebody else's life.
+    /// Creates the machine of a process that enters the lobby. `seen_at_start` is the generation
+    /// in the membership file at the start, 0 if none. That generation and all before it belong
+    /// to an earlier process.
     #[must_use]
     pub const fn new(local_rank: u32, seen_at_start: u64) -> Self {
         Self {
             local_rank,
             state: State::Lobby,
             newest_generation: seen_at_start,
-            summons: None,
+            assignment: None,
             leave_requested: false,
             has_state: false,
         }
     }
 
-    /// What to do now.
+    /// Returns the next action of the driver.
     #[must_use]
     pub const fn next(&self) -> Action<'_> {
         match &self.state {
@@ -74,13 +75,13 @@ impl Machine {
         }
     }
 
-    /// The newest generation seen, the one found at the start included.
+    /// Newest generation seen, including the one found at the start.
     #[must_use]
     pub const fn newest_generation(&self) -> u64 {
         self.newest_generation
     }
 
-    /// The generation that it trains in, if it does.
+    /// The generation in which the process trains, if it trains.
     #[must_use]
     pub const fn current_generation(&self) -> Option<u64> {
         match &self.state {
@@ -89,11 +90,11 @@ impl Machine {
         }
     }
 
-    /// The place in a newer generation that awaits it while it trains, if one does.
+    /// The place in a newer generation that the process will take after its present one.
     #[must_use]
     pub const fn pending(&self) -> Option<&Place> {
-        match (&self.state, &self.summons) {
-            (State::Training(now), Some(Summons::Join(next)))
+        match (&self.state, &self.assignment) {
+            (State::Training(now), Some(Assignment::Join(next)))
                 if next.generation > now.generation && !self.leave_requested =>
             {
                 Some(next)
@@ -102,35 +103,35 @@ impl Machine {
         }
     }
 
-    /// Whether it was asked to leave and has not left yet.
+    /// Whether the process was asked to leave and has not left yet.
     #[must_use]
     pub const fn is_leaving(&self) -> bool {
         self.leave_requested
     }
 
-    /// Whether forming `place` is pointless by now.
+    /// Whether forming `place` has become pointless.
     #[must_use]
     pub fn supersedes(&self, place: &Place) -> bool {
         self.leave_requested || self.newest_generation > place.generation
     }
 
-    /// Shows a document that the membership file holds.
+    /// Takes in a document of the membership file.
     pub fn see(&mut self, document: &Membership) -> Verdict {
         if document.generation <= self.newest_generation {
             return Verdict::Old;
         }
-        let Some(summons) = self.summons_of(document) else {
+        let Some(assignment) = self.assignment_of(document) else {
             return Verdict::Invalid;
         };
         self.newest_generation = document.generation;
-        self.summons = Some(summons);
+        self.assignment = Some(assignment);
         if matches!(self.state, State::Lobby | State::Forming(_)) {
-            self.answer_summons();
+            self.follow_assignment();
         }
         Verdict::Accepted
     }
 
-    /// Tells what happened. Events that the state does not expect change nothing.
+    /// Takes in an event. Events that do not fit the state change nothing.
     pub fn apply(&mut self, event: Event) {
         match (event, &self.state) {
             (Event::LeaveRequested, State::Lobby | State::Forming(_)) => {
@@ -151,10 +152,10 @@ impl Machine {
                 State::Training(place),
             ) => {
                 if all_leave {
-                    // They have saved together, unless one of them was lost meanwhile.
+                    // The ranks have saved together, unless one of them was lost meanwhile.
                     self.leave_alone();
                 } else if agreed_generation > place.generation {
-                    // Its own document may come later than those of others.
+                    // The document of this process may arrive later than those of others.
                     self.change(place.generation);
                 }
             }
@@ -173,36 +174,37 @@ impl Machine {
         }
     }
 
-    /// All ranks of the generation change to a newer one. Those that stay have the state of this process.
+    /// All ranks of the generation change to a newer one. Those that stay have the
+    /// state of this process.
     fn change(&mut self, current: u64) {
         let is_known = self.newest_generation > current;
-        if self.leave_requested || is_known && self.summons == Some(Summons::Leave) {
+        if self.leave_requested || is_known && self.assignment == Some(Assignment::Leave) {
             self.end(Outcome::Left);
         } else {
             self.recover(current);
         }
     }
 
-    /// The generation is over: on to the next one, if it is known already, or wait for it.
+    /// The generation is over: the process joins the next one if it is known, or waits for it.
     fn recover(&mut self, current: u64) {
         if self.leave_requested {
             self.leave_alone();
         } else if self.newest_generation > current {
-            self.answer_summons();
+            self.follow_assignment();
         } else {
             self.state = State::Lobby;
         }
     }
 
-    fn answer_summons(&mut self) {
-        match self.summons.clone() {
-            Some(Summons::Join(place)) => self.state = State::Forming(place),
-            Some(Summons::Leave) => self.leave_alone(),
+    fn follow_assignment(&mut self) {
+        match self.assignment.clone() {
+            Some(Assignment::Join(place)) => self.state = State::Forming(place),
+            Some(Assignment::Leave) => self.leave_alone(),
             None => {}
         }
     }
 
-    /// No peer is known to have the state of this process.
+    /// Ends the process without peers: no peer is known to have its state.
     fn leave_alone(&mut self) {
         if self.has_state {
             self.state = State::SavingAlone;
@@ -215,15 +217,15 @@ impl Machine {
         self.state = State::Ended(outcome);
     }
 
-    fn summons_of(&self, document: &Membership) -> Option<Summons> {
+    fn assignment_of(&self, document: &Membership) -> Option<Assignment> {
         match document.action {
-            Instruction::Leave => Some(Summons::Leave),
+            Instruction::Leave => Some(Assignment::Leave),
             Instruction::Join => {
                 let world_size = document.nodes.checked_mul(document.procs_per_worker)?;
                 let has_place = document.node_rank < document.nodes
                     && self.local_rank < document.procs_per_worker;
                 has_place.then(|| {
-                    Summons::Join(Place {
+                    Assignment::Join(Place {
                         generation: document.generation,
                         rank: document.rank(self.local_rank),
                         world_size,

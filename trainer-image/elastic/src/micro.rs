@@ -1,11 +1,11 @@
-//! Splitting a rank's part of a batch into pieces that fit into memory.
+//! Division of a rank's part of a batch into micro-batches that fit into memory.
 
 use std::ops::Range;
 
 use crate::shard::shard_of_groups;
 
-/// [`micro_batches`] that are cut only at multiples of `group` places from the start of `part` (0 counts as 1). A
-/// piece has at least one group, even if that is larger than `max`.
+/// Returns [`micro_batches`] that are cut only at multiples of `group` places from the start of
+/// `part` (0 counts as 1). A piece has at least one group, even if that is larger than `max`.
 #[must_use]
 pub fn micro_batches_of_groups(part: &Range<u64>, max: Option<u32>, group: u64) -> Vec<Range<u64>> {
     let group = group.max(1);
@@ -20,10 +20,11 @@ pub fn micro_batches_of_groups(part: &Range<u64>, max: Option<u32>, group: u64) 
         .collect()
 }
 
-/// Pieces of `part` with at most `max` samples each (`None` or 0: one piece), as equal as can be.
+/// Returns pieces of `part` with at most `max` samples each, of nearly equal size. `None` or
+/// 0 means one piece.
 ///
-/// There is always at least one piece: a rank without samples still takes part in the
-/// synchronization, with an empty one.
+/// There is always at least one piece: a rank without samples takes part in the synchronization
+/// with an empty piece.
 #[must_use]
 pub fn micro_batches(part: &Range<u64>, max: Option<u32>) -> Vec<Range<u64>> {
     micro_batches_of_groups(part, max, 1)
@@ -37,7 +38,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_cover_the_part_and_keep_the_bound(len in 0_u64..3_000, max in 1_u32..70) {
+        fn micro_batches_cover_the_part_within_the_limit(len in 0_u64..3_000, max in 1_u32..70) {
             let pieces = micro_batches(&(5..5 + len), Some(max));
             prop_assert!(pieces.iter().all(|piece| piece.end - piece.start <= u64::from(max)));
             prop_assert_eq!(pieces.first().map(|piece| piece.start), Some(5));
@@ -48,7 +49,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_of_groups_are_cut_at_borders_of_groups(
+        fn micro_batches_are_cut_between_groups(
             len in 0_u64..3_000, max in 1_u32..70, group in 0_u64..90,
         ) {
             let pieces = micro_batches_of_groups(&(5..5 + len), Some(max), group);
@@ -63,12 +64,12 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_part_is_one_empty_piece() {
+    fn empty_part_is_one_empty_piece() {
         assert_eq!(micro_batches(&(3..3), Some(2)), vec![3..3]);
     }
 
     #[test]
-    fn without_a_bound_there_is_one_piece() {
+    fn no_limit_gives_one_micro_batch() {
         assert_eq!(micro_batches(&(0..9), None), vec![0..9]);
     }
 }

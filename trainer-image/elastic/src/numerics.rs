@@ -1,5 +1,5 @@
-//! Steps whose loss or gradient is not finite, and the loss scale of 16-bit floats: pure rules over what all ranks have
-//! agreed on, so that all ranks conclude the same.
+//! Rules for steps whose loss or gradient is not finite, and for the loss scale of 16-bit floats.
+//! They depend only on values that all ranks have agreed on, so all ranks come to the same result.
 
 use roundhouse_contract::trainer::{LossScaling, OnNonFinite};
 use serde::{Deserialize, Serialize};
@@ -8,26 +8,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Skips {
-    /// All of them since the training's first step.
+    /// Number of them since the first step of the training.
     pub total: u64,
-    /// Those right before the next step; 0 if the last step was updated.
+    /// Number of them right before the next step; 0 if the last step was updated.
     pub in_a_row: u64,
 }
 
 impl Skips {
-    /// There was none.
+    /// No step was skipped.
     pub const NONE: Self = Self {
         total: 0,
         in_a_row: 0,
     };
 
-    /// Whether there was none.
+    /// Whether no step was skipped.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::NONE
     }
 
-    /// After another step.
+    /// Returns the counts after another step.
     #[must_use]
     pub const fn after(self, is_skipped: bool) -> Self {
         if is_skipped {
@@ -44,25 +44,26 @@ impl Skips {
     }
 }
 
-/// What the loss is multiplied by before the backward pass, so that small gradients do not become 0 in fp16. The rule
-/// is that of `torch.amp.GradScaler`. Factors are powers of two, so on one process, or with slices, a power of two as
-/// the initial scale changes only the exponents of gradients, and nothing is rounded.
+/// Factor of the loss before the backward pass, which keeps small fp16 gradients from becoming 0.
+/// The rule is that of `torch.amp.GradScaler`. The factor changes by powers of two. So with one
+/// process, or with slices, an initial scale that is a power of two changes only the exponents of
+/// gradients, and nothing is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LossScale {
-    /// The factor; `GradScaler`'s `scale`.
+    /// The factor; `scale` in `GradScaler`.
     pub scale: f64,
-    /// Steps since it changed, none of which overflowed; `GradScaler`'s growth tracker.
+    /// Steps without overflow since the factor last changed; the growth tracker of `GradScaler`.
     pub clean_steps: u64,
 }
 
 impl LossScale {
-    /// What it is multiplied by after so many clean steps.
+    /// Multiplies the scale after `growth_interval` clean steps.
     pub const GROWTH: f64 = 2.0;
-    /// What it is multiplied by after a step that overflowed.
+    /// Multiplies the scale after a step that overflowed.
     pub const BACKOFF: f64 = 0.5;
 
-    /// Before the first step.
+    /// Returns the scale before the first step.
     #[must_use]
     pub const fn start(settings: &LossScaling) -> Self {
         Self {
@@ -71,7 +72,7 @@ impl LossScale {
         }
     }
 
-    /// After another step. It does not grow past the largest 32-bit float.
+    /// Returns the scale after another step. It does not grow beyond the largest 32-bit float.
     #[must_use]
     pub fn after(self, has_overflowed: bool, settings: &LossScaling) -> Self {
         if has_overflowed {
@@ -99,45 +100,46 @@ impl LossScale {
     }
 }
 
-/// What the ranks have agreed on about the numbers of a step.
+/// Agreement of the ranks on whether the numbers of a step are finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finite {
-    /// The loss of the global batch is finite.
+    /// Whether the loss of the global batch is finite.
     pub loss: bool,
-    /// The summed gradient is finite.
+    /// Whether the summed gradient is finite.
     pub gradient: bool,
 }
 
-/// What becomes of a step.
+/// Decision about a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The optimizer updates the weights.
     Update,
-    /// It is committed without an update.
+    /// The step is committed without an update.
     Skip,
-    /// Training fails.
+    /// Training fails at this step.
     Fail,
 }
 
-/// What becomes of a step that is not finite.
+/// Rules for steps that are not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Whether it may be skipped.
+    /// Whether such a step may be skipped.
     pub on_non_finite: OnNonFinite,
-    /// Most skipped steps in a row; the next step that is not finite fails.
+    /// Maximum number of consecutive skipped steps. The next step that is not
+    /// finite fails the training.
     pub max_in_a_row: u64,
-    /// Whether the loss is scaled: then a gradient that overflows is normal.
+    /// Whether the loss is scaled. Then a gradient overflow is expected from time to time.
     pub scales_loss: bool,
 }
 
 impl Policy {
-    /// Whether a step may be skipped.
+    /// Whether any step may be skipped.
     #[must_use]
     pub const fn may_skip(&self) -> bool {
         matches!(self.on_non_finite, OnNonFinite::Skip) || self.scales_loss
     }
 
-    /// What becomes of a step after these skips.
+    /// Decides about a step that follows these skips.
     #[must_use]
     pub const fn verdict(&self, finite: Finite, skips: Skips) -> Verdict {
         if finite.loss && finite.gradient {

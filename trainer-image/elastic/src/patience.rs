@@ -1,59 +1,59 @@
-//! How long a volume is waited for, and when somebody is told. Pure.
+//! How long a checkpoint save waits for a volume, and when it reports a delay.
 
 use std::time::Duration;
 
-/// Of the limit, after which people are told.
-const TOLD_AFTER: u32 = 10;
+/// Delays are reported after the limit divided by this number.
+const REPORT_FRACTION: u32 = 10;
 
-/// How long a volume may take or give nothing.
+/// Limits of the time that a volume may take without moving bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     limit: Duration,
 }
 
-/// Why the save in flight is worth telling of.
+/// A delay of the save in flight that is worth reporting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delay {
-    /// The volume takes nothing from so many ranks, for so long.
+    /// The volume has accepted no bytes from this many ranks for this time.
     Stuck(u64, Duration),
-    /// It is written for so long already that another, which was due, is left out.
+    /// The save has lasted for this time, and another save that was due was skipped.
     Slow(Duration),
 }
 
-/// What is known of the save in flight.
+/// State of the save in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flight {
-    /// Since it began; `None`: there is none.
+    /// Time since it began; `None` if there is no save.
     pub lasts: Option<Duration>,
-    /// Whether another was due meanwhile.
+    /// Whether another save was due meanwhile.
     pub has_skipped: bool,
-    /// Ranks whose part has not moved for as long as is worth telling.
+    /// Number of ranks whose part has made no progress for long enough to be reported.
     pub num_stuck: u64,
-    /// Since the first of them was heard of.
+    /// Time since the first of them reported this.
     pub stuck: Duration,
 }
 
 impl Patience {
-    /// With a limit.
+    /// Creates limits with this timeout.
     #[must_use]
     pub const fn new(limit: Duration) -> Self {
         Self { limit }
     }
 
-    /// Whether people should know that nothing has moved for so long.
+    /// Whether to report that nothing has moved for this long.
     #[must_use]
-    pub fn is_worth_telling(&self, still: Duration) -> bool {
-        still >= self.told_after()
+    pub fn is_worth_reporting(&self, still: Duration) -> bool {
+        still >= self.report_after()
     }
 
-    /// Whether it is not waited for any more when nothing has moved for so long.
+    /// Whether to stop waiting after nothing has moved for this long.
     #[must_use]
     pub fn is_over(&self, still: Duration) -> bool {
         still >= self.limit
     }
 
-    /// What people should know of the save in flight. A long one is no trouble as long as it moves and
-    /// keeps no other from being saved.
+    /// Returns the delay to report for the save in flight. A long save is no problem as long as it
+    /// makes progress and no other save is due.
     #[must_use]
     pub fn delay(&self, flight: &Flight) -> Option<Delay> {
         let Flight {
@@ -63,30 +63,30 @@ impl Patience {
             stuck,
         } = *flight;
         if num_stuck > 0 {
-            let still = self.told_after() + stuck;
+            let still = self.report_after() + stuck;
             return Some(Delay::Stuck(num_stuck, self.rounded(still)));
         }
-        let lasts = lasts.filter(|lasts| has_skipped && self.is_worth_telling(*lasts))?;
+        let lasts = lasts.filter(|lasts| has_skipped && self.is_worth_reporting(*lasts))?;
         Some(Delay::Slow(self.rounded(lasts)))
     }
 
-    /// The last of 1, 2, 5, 10, 20, ... times what is worth telling: so a trouble that lasts is told again
-    /// now and then, and not each second.
+    /// Rounds down to 1, 2, 5, 10, 20, ... times the reporting threshold. So a lasting delay is
+    /// reported again at growing intervals, not each second.
     #[must_use]
     pub fn rounded(&self, span: Duration) -> Duration {
-        let mut told = self.told_after();
+        let mut reported = self.report_after();
         for factor in [2.0, 2.5, 2.0].into_iter().cycle().take(24) {
-            let next = told.mul_f64(factor);
+            let next = reported.mul_f64(factor);
             if next > span {
                 break;
             }
-            told = next;
+            reported = next;
         }
-        told
+        reported
     }
 
-    fn told_after(&self) -> Duration {
-        self.limit / TOLD_AFTER
+    fn report_after(&self) -> Duration {
+        self.limit / REPORT_FRACTION
     }
 }
 
@@ -99,14 +99,21 @@ mod tests {
     }
 
     #[test]
-    fn a_save_is_told_of_when_it_stands_still_or_keeps_others_from_being_saved() {
+    fn delay_is_reported_for_stuck_and_blocking_saves() {
         let patience = Patience::new(seconds(600));
         for (what, lasts, has_skipped, num_stuck, stuck, expected) in [
-            ("nothing is saved", None, false, 0, 0, None),
-            ("a quick one", Some(59), true, 0, 0, None),
-            ("a long one that moves", Some(3_000), false, 0, 0, None),
+            ("no save", None, false, 0, 0, None),
+            ("quick save", Some(59), true, 0, 0, None),
             (
-                "one that holds up others",
+                "long save that makes progress",
+                Some(3_000),
+                false,
+                0,
+                0,
+                None,
+            ),
+            (
+                "save that delays others",
                 Some(75),
                 true,
                 0,
@@ -114,7 +121,7 @@ mod tests {
                 Some(Delay::Slow(seconds(60))),
             ),
             (
-                "for long",
+                "save that delays others for long",
                 Some(350),
                 true,
                 0,
@@ -122,7 +129,7 @@ mod tests {
                 Some(Delay::Slow(seconds(300))),
             ),
             (
-                "one rank stands still",
+                "one rank without progress",
                 Some(61),
                 true,
                 1,
@@ -130,7 +137,7 @@ mod tests {
                 Some(Delay::Stuck(1, seconds(60))),
             ),
             (
-                "for long",
+                "two ranks without progress for long",
                 Some(200),
                 false,
                 2,
@@ -138,7 +145,7 @@ mod tests {
                 Some(Delay::Stuck(2, seconds(120))),
             ),
             (
-                "that of an earlier generation",
+                "save of an earlier generation",
                 None,
                 false,
                 1,
@@ -157,19 +164,19 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_that_lasts_is_told_less_and_less_often() {
+    fn lasting_delay_is_reported_at_growing_intervals() {
         let patience = Patience::new(seconds(600));
-        let mut told: Vec<u64> = (60..=7_200)
+        let mut reported: Vec<u64> = (60..=7_200)
             .map(|second| patience.rounded(seconds(second)).as_secs())
             .collect();
-        told.dedup();
-        assert_eq!(told, [60, 120, 300, 600, 1_200, 3_000, 6_000]);
+        reported.dedup();
+        assert_eq!(reported, [60, 120, 300, 600, 1_200, 3_000, 6_000]);
     }
 
     #[test]
-    fn it_is_over_at_its_limit() {
+    fn wait_ends_at_its_limit() {
         let patience = Patience::new(seconds(20));
         assert!(!patience.is_over(Duration::from_millis(19_999)) && patience.is_over(seconds(20)));
-        assert!(patience.is_worth_telling(seconds(2)));
+        assert!(patience.is_worth_reporting(seconds(2)));
     }
 }

@@ -214,7 +214,7 @@ impl Keeping {
         Saving {
             stage: self.saver.stage(),
             is_time,
-            is_stuck: self.patience.is_worth_telling(still),
+            is_stuck: self.patience.is_worth_reporting(still),
             gives_up: false,
             durable_line: self.ledger.as_ref().map_or(0, Ledger::durable),
         }
@@ -256,7 +256,7 @@ impl Keeping {
     fn trouble_with_ledger(&self) -> Option<String> {
         let ledger = self.ledger.as_ref()?;
         let still = ledger.stands_still();
-        if self.patience.is_worth_telling(still) {
+        if self.patience.is_worth_reporting(still) {
             let path = self.directory.ledger();
             let seconds = self.patience.rounded(still).as_secs();
             let reason = format!("the volume has not answered for {seconds} s");

@@ -1,18 +1,20 @@
-//! The end of the ledger as every rank holds it: the lines that may not be durable yet.
+//! The end of the ledger, which every rank keeps in memory: the lines that may not be durable yet.
 //!
-//! Rank 0 writes them. If it is lost, the next rank 0 still has the lines that the disk lacks.
+//! Rank 0 writes the lines. If rank 0 is lost, its successor still has the lines that are not on
+//! the disk.
 
 use std::collections::VecDeque;
 
 use super::{Head, Line};
 use crate::digest::Digest;
 
-/// Most lines kept. If a volume fails for longer, the oldest are lost, and the audit says so.
+/// Maximum number of lines in memory. If a volume fails for longer, the oldest lines are lost, and
+/// the audit reports the gap.
 const MAX_LINES: usize = 1 << 18;
 const NUMBERS_PER_HEAD: usize = 2;
 const NUMBERS_PER_LINE: usize = 7;
 
-/// A durable head and the lines after it.
+/// A durable head and the lines that follow it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain {
     durable: Head,
@@ -20,7 +22,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A chain all of which is durable.
+    /// Creates a chain whose lines are all durable.
     #[must_use]
     pub const fn from(durable: Head) -> Self {
         Self {
@@ -29,25 +31,25 @@ impl Chain {
         }
     }
 
-    /// Its end.
+    /// Returns the head after the last line.
     #[must_use]
     pub fn head(&self) -> Head {
         self.lines.back().map_or(self.durable, Line::head)
     }
 
-    /// The last line that is durable.
+    /// Returns the head of the last durable line.
     #[must_use]
     pub const fn durable(&self) -> Head {
         self.durable
     }
 
-    /// The lines after it.
+    /// Returns the lines that may not be durable.
     #[must_use]
     pub const fn lines(&self) -> &VecDeque<Line> {
         &self.lines
     }
 
-    /// Adds the line of a step that is committed.
+    /// Adds the line of a committed step.
     pub fn push(&mut self, line: Line) {
         self.lines.push_back(line);
         if self.lines.len() > MAX_LINES {
@@ -55,7 +57,7 @@ impl Chain {
         }
     }
 
-    /// Forgets the lines up to a step, because they are durable.
+    /// Drops the lines up to a step, because they are durable.
     pub fn forget_through(&mut self, step: u64) {
         while self.lines.front().is_some_and(|line| line.step <= step) {
             self.forget_first();
@@ -68,7 +70,7 @@ impl Chain {
         }
     }
 
-    /// All of it, for a rank that lacks it.
+    /// Serializes the chain for a rank that lacks it.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -103,7 +105,7 @@ impl Chain {
         bytes
     }
 
-    /// The inverse of [`Self::to_bytes`]; `None` for other bytes.
+    /// Parses [`Self::to_bytes`]; `None` for other bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
@@ -154,7 +156,7 @@ mod tests {
     use crate::data_schedule::DataSchedule;
     use crate::ledger::RunIdentity;
 
-    /// The chain of a training's first steps.
+    /// Returns the chain of a training's first steps.
     fn chain(steps: u64) -> Chain {
         let data_schedule = DataSchedule::of_steps(100, 30, u64::MAX);
         let mut chain = Chain::from(Head::start(&RunIdentity::of(&data_schedule, 7)));
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_reads_back_and_other_bytes_are_none() {
+    fn chain_bytes_round_trip_and_others_are_refused() {
         for steps in [0, 1, 9] {
             let bytes = chain(steps).to_bytes();
             assert_eq!(Chain::from_bytes(&bytes), Some(chain(steps)));
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_durable_is_forgotten_but_for_its_head() {
+    fn durable_lines_are_dropped_except_for_their_head() {
         let all = chain(9);
         let mut chain = all.clone();
         chain.forget_through(4);
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_never_becomes_durable_is_bounded() {
+    fn chain_that_never_becomes_durable_is_bounded() {
         let data_schedule = DataSchedule::of_steps(100, 30, u64::MAX);
         let mut chain = chain(1);
         let batch = data_schedule.next_batch(1).unwrap();

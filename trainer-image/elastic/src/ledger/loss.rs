@@ -1,12 +1,13 @@
-//! A loss as it stands in a line. JSON has no number that is not finite, and NaN has many bit patterns, which depend on
-//! the machine and on the order of sums. So every loss that is not finite becomes one NaN, whose text is `null`.
+//! The loss in a ledger line. JSON has no numbers that are not finite, and NaN has many bit
+//! patterns, which depend on the machine and on the order of sums. So every loss that is not finite
+//! becomes one NaN, whose JSON text is `null`.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The one NaN.
+/// Bits of the canonical NaN.
 const NOT_FINITE: u64 = 0x7ff8_0000_0000_0000;
 
-/// The loss itself, or the one NaN.
+/// Returns the loss itself, or the canonical NaN if it is not finite.
 pub(super) const fn canonical(loss: f64) -> f64 {
     if loss.is_finite() {
         loss

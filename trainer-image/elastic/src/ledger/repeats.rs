@@ -1,8 +1,9 @@
 //! Steps that were committed, lost and done again, counted when a generation begins.
 //!
-//! The audit counts them from all files of a ledger. A process that trains cannot read so much. So the header of each file has
-//! the count up to its generation, and the next generation adds the lines that it supersedes itself: those after the line
-//! from which it continues, and those of newer files that do not lead to it.
+//! The audit counts these steps from all files of a ledger. A training process cannot read that
+//! much. So the header of each file contains the count up to its generation, and the next
+//! generation adds the lines that it supersedes itself: those after the line from which it
+//! continues, and those of newer files that do not lead to that line.
 
 use std::collections::HashSet;
 
@@ -12,25 +13,25 @@ use super::{Head, Header, Line};
 use crate::audit::File;
 use crate::digest::Digest;
 
-/// With what state a generation began.
+/// The state with which a generation began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Start {
     /// The last committed step of the state.
     pub head: Head,
-    /// Where the state was.
+    /// Where the state came from.
     pub source: Source,
-    /// What was done again until then, this generation's share included; `None` if an older file could not be read. The next
-    /// generation counts it.
+    /// Number of repeated steps so far, including those of this generation; `None` if an older file
+    /// could not be read. Then the next generation counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
 }
 
-/// Where the state was that a generation began with.
+/// Where the state of a generation came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
-    /// Initial weights.
+    /// The initial weights of the model.
     Initial,
     /// The checkpoint that has the name of the state.
     Checkpoint,
@@ -42,62 +43,63 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Repeats {
-    /// All of the ledger.
+    /// Number of repeated steps of the whole ledger.
     pub total: u64,
-    /// Those of earlier jobs in the same directory.
+    /// Number of them in earlier jobs that used the same directory.
     pub before_run: u64,
-    /// The newest of them.
+    /// The last generation that repeated steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest: Option<Repeat>,
 }
 
-/// Steps that one generation does again.
+/// The steps that one generation repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Repeat {
-    /// The generation.
+    /// Number of the generation that repeats them.
     pub generation: u64,
-    /// How many. Two branches that were both lost may have the same steps.
+    /// Number of repeated steps. Two lost branches may contain the same steps.
     pub num_steps: u64,
-    /// First step.
+    /// First repeated step.
     pub first: u64,
-    /// Last step.
+    /// Last repeated step.
     pub last: u64,
-    /// Step of the state that the generation began with.
+    /// Step of the state with which the generation began.
     pub after: u64,
-    /// Where that was.
+    /// Where that state came from.
     pub source: Source,
 }
 
 impl Repeats {
-    /// Those of the present job.
+    /// Number of repeated steps in the present job.
     #[must_use]
     pub const fn of_run(&self) -> u64 {
         self.total.saturating_sub(self.before_run)
     }
 }
 
-/// A generation that begins its file.
+/// A generation that begins its ledger file.
 #[derive(Clone, Copy, Debug)]
 pub struct Beginning {
-    /// The generation.
+    /// Number of the generation that begins.
     pub generation: u64,
-    /// The present job's generations are above this.
+    /// Generations of the present job have numbers above this one.
     pub first_generation: u64,
-    /// The line that its file continues from.
+    /// The line from which its file continues.
     pub previous: Option<Head>,
-    /// The last line of the state that it begins with.
+    /// The last line of the state with which it begins.
     pub head: Head,
-    /// Where that state was.
+    /// Where that state came from.
     pub source: Source,
 }
 
-/// What was done again, given that a generation commits a step. `carried` are the lines from [`Beginning::previous`] to
-/// [`Beginning::head`], `older` the generations that have files, in order. `read` reads of a file the header and the lines
-/// from a step on. `None`: no file has the line that the generation continues from.
+/// Counts the repeated steps up to and including this generation, assuming that it commits a step.
+/// `carried` are the lines from [`Beginning::previous`] to [`Beginning::head`]. `older` are the
+/// generations that have files, in order. `read` returns the header of a file and its lines from a
+/// step on. The result is `None` if no file has the line from which the generation continues.
 ///
 /// # Errors
-/// A file cannot be read.
+/// Returns the error of `read` if a file cannot be read.
 pub fn count<'a, E>(
     beginning: &Beginning,
     carried: impl IntoIterator<Item = &'a Line>,
@@ -108,10 +110,11 @@ pub fn count<'a, E>(
     count_with(beginning, &carried, older, &mut read, MOST_UNCOUNTED)
 }
 
-/// So many generations, one after the other, that could not count are counted by a later one. What was before them is not.
+/// Up to this many consecutive generations that could not count are counted by a later one. Steps
+/// repeated before them are not counted.
 const MOST_UNCOUNTED: u32 = 32;
 
-/// Reads of a file the header and the lines from a step on.
+/// Reads the header of a file and its lines from a step on.
 type Read<'a, E> = dyn FnMut(u64, u64) -> Result<Option<File>, E> + 'a;
 
 fn count_with<E>(
@@ -128,7 +131,8 @@ fn count_with<E>(
     let after: HashSet<Digest> = base.after.iter().map(|line| line.hash).collect();
     let earlier = earlier(&base, carried, older, read)?;
     let is_earlier = |line: &Line| earlier.contains(&line.hash) && !after.contains(&line.hash);
-    // The base's generation left these for an older state, and this one continues with them after all.
+    // The base's generation dropped these lines in favour of an older state, but this generation
+    // continues with them.
     let num_returned = carried.iter().filter(|line| is_earlier(line)).count() as u64;
     let mut counted: HashSet<Digest> = carried.iter().map(|line| line.hash).collect();
     let beside = base.beside.iter().filter(|line| !is_earlier(line));
@@ -163,20 +167,20 @@ fn count_with<E>(
     }))
 }
 
-/// What a generation continues from.
+/// The file and line from which a generation continues.
 #[derive(Debug, Default)]
 struct Base {
-    /// The generation whose file has the line; 0 if there is none before the first.
+    /// Generation whose file has the line; 0 if there is no line before the first.
     generation: u64,
-    /// The first line of that file.
+    /// Header of that file.
     header: Option<Header>,
-    /// The lines of that file after this one.
+    /// Lines of that file after this line.
     after: Vec<Line>,
-    /// The lines of newer files.
+    /// Lines of newer files, which do not lead to this line.
     beside: Vec<Line>,
 }
 
-/// Looks for the line that a file continues from, from the newest file backwards, as the audit does.
+/// Finds the line from which a file continues. Like the audit, it starts at the newest file.
 fn base<E>(
     previous: Option<Head>,
     older: &[u64],
@@ -191,8 +195,8 @@ fn base<E>(
             let Some(file) = read(*generation, head.step)? else {
                 continue;
             };
-            // A file that was cut off in the lines that it writes once more made none of them durable: an older file has
-            // the line, too.
+            // A file may begin with copies of lines that an older file has too. If it was cut off
+            // within them, none of its copies is durable, so use the older file.
             if let Some(place) = file.position_of(&head).filter(|_| is_whole(&file)) {
                 let after = file.lines[place + 1..].to_vec();
                 return Ok(Some(Base {
@@ -206,7 +210,7 @@ fn base<E>(
         let Some(file) = read(*generation, 0)? else {
             continue;
         };
-        // Another file that begins with the first line has counted those before it.
+        // Another file that begins with the first line has already counted the lines before it.
         let begins = previous.is_none() && file.header.previous.is_none() && is_whole(&file);
         if begins && repeats_of(&file).is_some() {
             return Ok(Some(Base {
@@ -216,7 +220,7 @@ fn base<E>(
                 beside,
             }));
         }
-        // All of its lines lead elsewhere.
+        // All lines of this file lead to another branch.
         beside.extend(file.lines);
     }
     Ok(previous.is_none().then(|| Base {
@@ -229,8 +233,8 @@ fn repeats_of(file: &File) -> Option<Repeats> {
     file.header.start.and_then(|start| start.repeats)
 }
 
-/// What was done again when the base's generation began. If it could not count that, it is counted now, as far as there are
-/// files. A file of an earlier version has no count.
+/// Returns the count at the start of the base's generation. If that generation could not count,
+/// this function counts now, as far as files exist. Files of earlier versions have no count.
 fn before<E>(
     base: &Base,
     first_generation: u64,
@@ -262,14 +266,14 @@ fn before<E>(
     Ok(counted.unwrap_or_default())
 }
 
-/// Whether a file has all lines of the state that its generation began with.
+/// Whether a file has all lines of the state with which its generation began.
 fn is_whole(file: &File) -> bool {
     let start = file.header.start;
     start.is_none_or(|start| start.head.step <= file.head().step)
 }
 
-/// Lines that the base's file and older ones have, as far as the same lines may be in newer files or in `carried`: a generation
-/// writes once more what may not be durable.
+/// Returns the hashes of lines in the base's file and older files that may also be in newer files
+/// or in `carried`: a generation writes lines again if they may not be durable.
 fn earlier<E>(
     base: &Base,
     carried: &[&Line],

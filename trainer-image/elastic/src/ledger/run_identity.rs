@@ -1,4 +1,4 @@
-//! What all generations of a training have in common.
+//! The identity of a run: the properties that all its generations have in common.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,31 +7,32 @@ use crate::digest::Digest;
 use crate::permutation::{Blocks, Permutation};
 use crate::scaling::scaled;
 
-/// What all generations of a training have in common.
+/// Data, batch, seed and length of a training. All generations of a run have the same ones,
+/// except for the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunIdentity {
-    /// Samples of the data set.
+    /// Number of samples of the data set.
     pub num_samples: u64,
-    /// Samples per step of the first epoch, of the reference number of workers.
+    /// Samples per step of the first epoch, for the reference number of workers.
     pub global_batch: u64,
-    /// Seed of the order of the samples.
+    /// Seed of the sample order.
     pub seed: u64,
-    /// Steps of the whole training; the one thing that may change.
+    /// Number of steps of the whole training. Only this field may change.
     pub total_steps: u64,
-    /// The reference number of workers, if the batch follows their number.
+    /// Reference number of workers, if the batch follows the number of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_replicas: Option<u32>,
-    /// How the batch grows after the first epoch.
+    /// Growth of the batch after the first epoch.
     #[serde(default, skip_serializing_if = "Growth::is_empty")]
     pub growth: Growth,
-    /// The order of the samples, if it has two levels.
+    /// Block sizes of the sample order, if it has two levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<Blocks>,
 }
 
 impl RunIdentity {
-    /// The run of a data_schedule whose batch does not follow the workers.
+    /// Returns the identity of a run whose batch does not follow the workers.
     #[must_use]
     pub const fn of(data_schedule: &DataSchedule, seed: u64) -> Self {
         Self {
@@ -45,7 +46,7 @@ impl RunIdentity {
         }
     }
 
-    /// The order of the samples in an epoch.
+    /// Returns the order of the samples in an epoch.
     #[must_use]
     pub fn order(&self, epoch: u64) -> Permutation {
         match self.blocks {
@@ -54,19 +55,20 @@ impl RunIdentity {
         }
     }
 
-    /// Samples per step of an epoch, of the reference number of workers.
+    /// Samples per step of an epoch, for the reference number of workers.
     #[must_use]
     pub fn batch(&self, epoch: u64) -> u64 {
         self.growth.batch(self.global_batch, epoch)
     }
 
-    /// Whether some number of workers has steps of so many samples in an epoch.
+    /// Whether a step of `num_samples` in an epoch is possible for some number of workers.
     #[must_use]
     pub fn has_batch(&self, num_samples: u64, epoch: u64) -> bool {
         let Some(reference) = self.reference_replicas else {
             return num_samples == self.batch(epoch);
         };
-        // Its workers had this many samples, one more or one less, before the batch grew.
+        // Before the batch grew, these workers had this many samples, plus or minus one for
+        // rounding.
         let first = u128::from(num_samples) * u128::from(self.global_batch)
             / u128::from(self.batch(epoch).max(1));
         let first = u64::try_from(first).unwrap_or(u64::MAX);
@@ -85,7 +87,7 @@ impl RunIdentity {
             .any(|workers| workers > 0 && batch(workers) == own)
     }
 
-    /// What the first line is hashed with.
+    /// Returns the hash with which the first line is hashed.
     #[must_use]
     pub fn genesis(&self) -> Digest {
         let mut parts: Vec<&[u8]> = vec![b"roundhouse ledger 1"];
@@ -111,7 +113,7 @@ impl RunIdentity {
         Digest::of(&parts)
     }
 
-    /// Whether a ledger can continue with these.
+    /// Whether a run with the identity `other` can continue this ledger.
     #[must_use]
     pub fn fit(&self, other: &Self) -> bool {
         self.genesis() == other.genesis()

@@ -4,7 +4,7 @@ use super::*;
 use crate::data_schedule::DataSchedule;
 
 #[test]
-fn a_name_reads_back_and_another_is_none() {
+fn file_names_round_trip_and_others_are_refused() {
     assert_eq!(file_name(3), "gen-0000000003.jsonl");
     assert_eq!(parse_file_name("gen-0000000003.jsonl"), Some(3));
     for name in ["gen-3.jsonl", "gen-0000000003.jsonl.partial", "x"] {
@@ -14,7 +14,7 @@ fn a_name_reads_back_and_another_is_none() {
 
 proptest! {
     #[test]
-    fn a_line_reads_back_with_every_bit_of_its_loss(
+    fn line_round_trips_every_bit_of_its_loss(
         loss in any::<f64>(), step in 1_u64..1 << 50, is_skipped in any::<bool>(),
     ) {
         let data_schedule = DataSchedule::of_steps(1_000, 64, u64::MAX);
@@ -34,7 +34,7 @@ proptest! {
 }
 
 #[test]
-fn a_hash_covers_everything_that_stands_in_the_line() {
+fn hash_covers_every_field_of_the_line() {
     let data_schedule = DataSchedule::of_steps(100, 10, 10);
     let head = Head::start(&RunIdentity::of(&data_schedule, 7));
     let line = head.next(&data_schedule.next_batch(0).unwrap(), 3, 0.5);
@@ -56,7 +56,7 @@ fn a_hash_covers_everything_that_stands_in_the_line() {
 }
 
 #[test]
-fn losses_that_are_not_finite_have_one_text_and_one_hash() {
+fn infinite_losses_have_one_text_and_one_hash() {
     let data_schedule = DataSchedule::of_steps(100, 10, 10);
     let head = Head::start(&RunIdentity::of(&data_schedule, 7));
     let batch = data_schedule.next_batch(0).unwrap();
@@ -71,7 +71,7 @@ fn losses_that_are_not_finite_have_one_text_and_one_hash() {
     let text = lines[0].to_text();
     assert!(
         text.contains(r#""loss":null,"skipped":true"#),
-        "a line of a skipped step: {text}"
+        "line of a skipped step: {text}"
     );
     for line in lines {
         assert_eq!(line.to_text(), text);
@@ -81,7 +81,7 @@ fn losses_that_are_not_finite_have_one_text_and_one_hash() {
 }
 
 #[test]
-fn a_line_without_the_mark_of_a_skipped_step_was_updated() {
+fn line_without_skipped_field_was_updated() {
     let data_schedule = DataSchedule::of_steps(100, 10, 10);
     let head = Head::start(&RunIdentity::of(&data_schedule, 7));
     let text = head

@@ -32,7 +32,7 @@ fn leave(generation: u64) -> Membership {
     }
 }
 
-/// A process with local rank 1 that trains in a generation.
+/// Returns a process with local rank 1 that trains in a generation.
 fn training(generation: u64) -> Machine {
     let mut machine = Machine::new(1, 0);
     machine.see(&document(generation));
@@ -66,7 +66,7 @@ fn training_generation(machine: &Machine) -> Option<u64> {
 }
 
 #[test]
-fn a_process_waits_in_the_lobby_and_forms_the_generation_it_sees() {
+fn lobby_process_forms_the_generation_it_sees() {
     let mut machine = Machine::new(1, 0);
     assert_eq!(machine.next(), Action::Wait);
     assert_eq!(machine.see(&document(1)), Verdict::Accepted);
@@ -77,7 +77,7 @@ fn a_process_waits_in_the_lobby_and_forms_the_generation_it_sees() {
 }
 
 #[test]
-fn what_was_there_at_the_start_is_never_joined() {
+fn generation_found_at_the_start_is_never_joined() {
     let mut machine = Machine::new(0, 4);
     assert_eq!(machine.see(&document(4)), Verdict::Old);
     assert_eq!(machine.see(&document(3)), Verdict::Old);
@@ -87,7 +87,7 @@ fn what_was_there_at_the_start_is_never_joined() {
 }
 
 #[test]
-fn a_newer_generation_interrupts_forming() {
+fn newer_generation_interrupts_forming() {
     let mut machine = Machine::new(1, 0);
     machine.see(&document(1));
     let Action::Form(place) = machine.next() else {
@@ -101,7 +101,7 @@ fn a_newer_generation_interrupts_forming() {
 }
 
 #[test]
-fn training_goes_on_until_all_ranks_have_seen_the_newer_generation() {
+fn training_continues_until_all_ranks_see_the_new_generation() {
     let mut machine = training(1);
     machine.see(&document(2));
     machine.apply(committed(1));
@@ -111,7 +111,7 @@ fn training_goes_on_until_all_ranks_have_seen_the_newer_generation() {
 }
 
 #[test]
-fn while_it_trains_a_newer_place_is_pending() {
+fn newer_place_is_pending_while_training() {
     let mut machine = training(1);
     assert_eq!(machine.pending(), None);
     machine.see(&document(2));
@@ -123,7 +123,7 @@ fn while_it_trains_a_newer_place_is_pending() {
 }
 
 #[test]
-fn a_fault_sends_a_process_to_the_next_generation_or_to_wait_for_it() {
+fn fault_leads_to_the_next_generation_or_the_lobby() {
     let mut alone = training(1);
     alone.apply(fault(1));
     assert_eq!(alone.next(), Action::Wait);
@@ -138,7 +138,7 @@ fn a_fault_sends_a_process_to_the_next_generation_or_to_wait_for_it() {
 }
 
 #[test]
-fn a_fault_while_forming_waits_for_the_next_generation() {
+fn fault_while_forming_returns_to_the_lobby() {
     let mut machine = Machine::new(1, 0);
     machine.see(&document(1));
     machine.apply(fault(1));
@@ -146,7 +146,7 @@ fn a_fault_while_forming_waits_for_the_next_generation() {
 }
 
 #[test]
-fn a_fault_of_a_generation_says_nothing_about_the_next() {
+fn fault_of_an_old_generation_is_ignored() {
     let mut machine = Machine::new(1, 0);
     machine.see(&document(1));
     machine.see(&document(2));
@@ -155,7 +155,7 @@ fn a_fault_of_a_generation_says_nothing_about_the_next() {
 }
 
 #[test]
-fn a_rank_that_is_asked_to_leave_goes_on_until_the_others_can_do_without_it() {
+fn leaving_rank_trains_until_a_newer_generation() {
     let mut machine = training(1);
     machine.apply(Event::LeaveRequested);
     assert_eq!(training_generation(&machine), Some(1));
@@ -175,7 +175,7 @@ fn a_rank_that_is_asked_to_leave_goes_on_until_the_others_can_do_without_it() {
 }
 
 #[test]
-fn a_rank_waits_for_the_document_of_a_generation_that_its_peers_have_seen() {
+fn rank_waits_for_a_document_that_its_peers_have_seen() {
     let mut machine = training(1);
     machine.apply(committed(2));
     assert_eq!(machine.next(), Action::Wait);
@@ -183,7 +183,7 @@ fn a_rank_waits_for_the_document_of_a_generation_that_its_peers_have_seen() {
     assert_eq!(forming_generation(&machine), Some(2));
 }
 
-/// What a process does that has trained, and is to leave after these inputs.
+/// Returns the machine of a process that has trained and is to leave after these inputs.
 fn leaving(inputs: &[Input]) -> Machine {
     let mut machine = training(1);
     for input in inputs {
@@ -193,7 +193,7 @@ fn leaving(inputs: &[Input]) -> Machine {
 }
 
 #[test]
-fn a_process_with_a_state_that_leaves_without_peers_saves_it_first() {
+fn process_that_leaves_alone_saves_its_state_first() {
     use Input::{Happens, See, SeeLeave};
     let asked = Happens(Event::LeaveRequested);
     let all_leave = Happens(Event::Boundary {
@@ -202,35 +202,35 @@ fn a_process_with_a_state_that_leaves_without_peers_saves_it_first() {
     });
     let cases: [(&str, &[Input]); 7] = [
         (
-            "asked, then a peer is lost",
+            "asked to leave, then a peer is lost",
             &[asked.clone(), Happens(fault(1))],
         ),
         (
-            "waits after a loss, then asked",
+            "waits after a loss, then asked to leave",
             &[Happens(fault(1)), asked.clone()],
         ),
         (
-            "asked while it forms the next generation",
+            "asked to leave while it forms the next generation",
             &[See(2), Happens(committed(2)), asked.clone()],
         ),
         (
-            "asked while it waits for its document",
+            "asked to leave while it waits for its document",
             &[Happens(committed(2)), asked.clone()],
         ),
         (
-            "a document says so after a loss",
+            "removed by a document after a loss",
             &[Happens(fault(1)), SeeLeave(2)],
         ),
         (
-            "a document says so while it forms",
+            "removed by a document while it forms",
             &[See(2), Happens(committed(2)), SeeLeave(3)],
         ),
-        ("all are asked", &[asked, all_leave]),
+        ("all are asked to leave", &[asked, all_leave]),
     ];
     for (what, inputs) in cases {
         let mut machine = leaving(inputs);
         assert_eq!(machine.next(), Action::SaveAlone, "{what}");
-        // Nothing keeps it from that.
+        // A newer document does not prevent the save.
         machine.see(&document(7));
         machine.apply(Event::LeaveRequested);
         machine.apply(fault(2));
@@ -241,7 +241,7 @@ fn a_process_with_a_state_that_leaves_without_peers_saves_it_first() {
 }
 
 #[test]
-fn a_process_that_has_received_the_state_saves_it_though_its_generation_never_formed() {
+fn received_state_is_saved_if_forming_fails() {
     let received = || {
         let mut machine = Machine::new(1, 0);
         machine.see(&document(1));
@@ -259,7 +259,7 @@ fn a_process_that_has_received_the_state_saves_it_though_its_generation_never_fo
 }
 
 #[test]
-fn a_process_that_has_no_state_leaves_at_once() {
+fn process_without_state_leaves_at_once() {
     for is_forming in [false, true] {
         let mut machine = Machine::new(1, 0);
         if is_forming {
@@ -271,7 +271,7 @@ fn a_process_that_has_no_state_leaves_at_once() {
 }
 
 #[test]
-fn a_generation_can_tell_a_process_to_leave() {
+fn generation_can_remove_a_process() {
     let mut machine = training(1);
     machine.see(&leave(2));
     machine.apply(committed(2));
@@ -279,7 +279,7 @@ fn a_generation_can_tell_a_process_to_leave() {
 }
 
 #[test]
-fn training_that_finishes_is_done_even_when_asked_to_leave() {
+fn finished_training_is_done_even_if_asked_to_leave() {
     let mut machine = training(1);
     machine.apply(Event::LeaveRequested);
     machine.apply(Event::Finished);
@@ -287,7 +287,7 @@ fn training_that_finishes_is_done_even_when_asked_to_leave() {
 }
 
 #[test]
-fn a_document_without_a_place_for_the_process_is_invalid() {
+fn document_without_a_place_is_invalid() {
     let mut machine = Machine::new(2, 0);
     assert_eq!(machine.see(&document(1)), Verdict::Invalid);
     let mut machine = Machine::new(0, 0);
@@ -343,7 +343,7 @@ fn current_generation(machine: &Machine) -> Option<u64> {
 
 proptest! {
     #[test]
-    fn generations_only_grow_and_an_end_is_for_ever(
+    fn generations_only_grow_and_the_end_is_final(
         start in 0_u64..4, inputs in proptest::collection::vec(input(), 0..40), local in any::<bool>(),
     ) {
         let mut machine = Machine::new(u32::from(local), start);
@@ -376,10 +376,10 @@ proptest! {
         }
     }
 
-    /// The state of a process remains in one of three ways: a checkpoint is tried first, the ranks
-    /// that stay have it, or training is complete.
+    /// The state of a process remains in one of three ways: the process tried to save a checkpoint,
+    /// the remaining ranks have the state, or training is complete.
     #[test]
-    fn no_process_leaves_with_a_state_that_it_did_not_try_to_save(
+    fn no_process_leaves_with_an_unsaved_state(
         inputs in proptest::collection::vec(input(), 0..40),
     ) {
         let mut machine = Machine::new(1, 0);

@@ -18,7 +18,7 @@ fn policy(on_non_finite: OnNonFinite, scales_loss: bool) -> Policy {
 }
 
 #[test]
-fn a_finite_step_updates_the_weights_under_every_policy() {
+fn finite_step_updates_under_every_policy() {
     let finite = Finite {
         loss: true,
         gradient: true,
@@ -38,14 +38,14 @@ fn a_finite_step_updates_the_weights_under_every_policy() {
 }
 
 #[test]
-fn a_step_that_is_not_finite_fails_unless_it_may_be_skipped() {
+fn infinite_step_fails_unless_it_may_be_skipped() {
     let none = Skips::default();
     for (on_non_finite, scales_loss, finite, expected) in [
         (OnNonFinite::Fail, false, OVERFLOW, Verdict::Fail),
         (OnNonFinite::Fail, false, NO_LOSS, Verdict::Fail),
         (OnNonFinite::Skip, false, OVERFLOW, Verdict::Skip),
         (OnNonFinite::Skip, false, NO_LOSS, Verdict::Skip),
-        // A gradient that overflows is what the loss scale is for; a loss that does is not.
+        // The loss scale exists for gradients that overflow, not for losses that do.
         (OnNonFinite::Fail, true, OVERFLOW, Verdict::Skip),
         (OnNonFinite::Fail, true, NO_LOSS, Verdict::Fail),
         (OnNonFinite::Skip, true, NO_LOSS, Verdict::Skip),
@@ -59,7 +59,7 @@ fn a_step_that_is_not_finite_fails_unless_it_may_be_skipped() {
 }
 
 #[test]
-fn after_the_most_skips_in_a_row_the_next_one_fails() {
+fn step_after_the_maximum_of_skips_fails() {
     let policy = policy(OnNonFinite::Skip, false);
     let mut skips = Skips::default();
     for _ in 0..3 {
@@ -72,7 +72,7 @@ fn after_the_most_skips_in_a_row_the_next_one_fails() {
     assert_eq!(policy.verdict(NO_LOSS, skips), Verdict::Skip);
 }
 
-/// Scale and growth tracker of `torch.amp.GradScaler` after each of some steps.
+/// Scale and growth tracker of `torch.amp.GradScaler` after each of several steps.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Case {
@@ -84,7 +84,7 @@ struct Case {
 }
 
 #[test]
-fn the_scale_is_that_of_torch_amp_grad_scaler_after_every_step() {
+fn loss_scale_equals_torch_grad_scaler() {
     let text = include_str!("fixtures.json");
     let cases: Vec<Case> = serde_json::from_str(text).unwrap();
     assert!(cases.len() >= 3);
@@ -104,7 +104,7 @@ fn the_scale_is_that_of_torch_amp_grad_scaler_after_every_step() {
 }
 
 #[test]
-fn the_default_settings_are_those_of_grad_scaler() {
+fn default_loss_scale_settings_equal_grad_scaler() {
     let settings = LossScaling::default();
     assert_eq!(
         (settings.initial.to_bits(), settings.growth_interval),

@@ -12,7 +12,7 @@ fn run() -> RunIdentity {
     RunIdentity::of(&DataSchedule::of_steps(1_000, 10, 1_000), 7)
 }
 
-/// A ledger in memory, and all states that there ever were, as the lines that lead to them.
+/// A ledger in memory, and all states that ever existed, as the lines that lead to them.
 #[derive(Default)]
 struct Ledger {
     files: Vec<File>,
@@ -36,14 +36,16 @@ impl Ledger {
         })
     }
 
-    /// Whether a rank may know that a line is durable: a file makes all lines that it writes once more durable together.
+    /// Whether a rank may know that a line is durable. A file makes all lines that it
+    /// writes again durable together.
     fn has(&self, line: &Line) -> bool {
         let mut files = self.files.iter();
         files.any(|file| is_whole(file) && file.lines.contains(line))
     }
 
-    /// The next generation begins with a state, commits steps, and makes so many of the lines in its file durable. The
-    /// last `num_unknown` lines of the state are not known to be durable, and those that no file has are not.
+    /// The next generation begins with a state, commits `num_steps` steps and makes `num_written`
+    /// lines of its file durable. The ranks do not know whether the last `num_unknown` lines of the
+    /// state are durable; lines that no file has are not durable.
     fn form(
         &mut self,
         state: &[Line],
@@ -101,7 +103,7 @@ impl Ledger {
         repeats
     }
 
-    /// An older file could not be read when the newest generation began.
+    /// Simulates that the newest generation could not read an older file when it began.
     fn forget_count(&mut self) {
         if let Some(start) = self
             .files
@@ -125,7 +127,7 @@ impl Ledger {
 const ALL: usize = usize::MAX;
 
 #[test]
-fn steps_after_the_state_that_a_generation_begins_with_are_counted_and_named() {
+fn steps_after_the_start_state_are_repeated() {
     let mut ledger = Ledger::default();
     assert_eq!(ledger.form(&[], 0, 42, ALL), Some(Repeats::default()));
     let newest = ledger.newest();
@@ -139,7 +141,7 @@ fn steps_after_the_state_that_a_generation_begins_with_are_counted_and_named() {
         source: Source::Rank(0),
     };
     assert_eq!((repeats.total, repeats.newest), (12, Some(newest_repeat)));
-    // A generation that repeats nothing keeps what is known.
+    // A generation that repeats nothing keeps the known count.
     let newest = ledger.newest();
     assert_eq!(ledger.form(&newest, 0, 5, ALL), Some(repeats));
     let newest = ledger.newest();
@@ -148,7 +150,7 @@ fn steps_after_the_state_that_a_generation_begins_with_are_counted_and_named() {
 }
 
 #[test]
-fn what_was_lost_before_training_began_again_is_named_once() {
+fn lost_steps_are_counted_once_after_a_restart() {
     let mut ledger = Ledger::default();
     ledger.form(&[], 0, 7, ALL);
     let repeats = ledger.form(&[], 0, 5, ALL).unwrap();
@@ -156,7 +158,7 @@ fn what_was_lost_before_training_began_again_is_named_once() {
         repeats.newest.map(|it| (it.generation, it.num_steps)),
         Some((2, 7))
     );
-    // A rank that joined continues, and knows of no durable line.
+    // A rank that joined continues. It knows of no durable line.
     let newest = ledger.newest();
     assert_eq!(ledger.form(&newest, ALL, 1, ALL), Some(repeats));
     let repeats = ledger.form(&[], 0, 5, ALL).unwrap();
@@ -168,7 +170,7 @@ fn what_was_lost_before_training_began_again_is_named_once() {
 }
 
 #[test]
-fn lines_that_the_next_generation_writes_again_are_not_repeated_steps() {
+fn rewritten_lines_are_not_repeated_steps() {
     let mut ledger = Ledger::default();
     ledger.form(&[], 0, 10, ALL);
     let newest = ledger.newest();
@@ -177,20 +179,20 @@ fn lines_that_the_next_generation_writes_again_are_not_repeated_steps() {
 }
 
 #[test]
-fn a_generation_that_committed_nothing_has_repeated_nothing() {
+fn generation_without_commits_repeats_nothing() {
     let mut ledger = Ledger::default();
     ledger.form(&[], 0, 10, ALL);
     let newest = ledger.newest();
-    // It would do four steps again, and breaks before.
+    // It would repeat four steps, but breaks before the first of them.
     assert_eq!(ledger.form(&newest[..6], 0, 0, ALL).unwrap().total, 4);
     assert_eq!(ledger.audited(), 0);
-    // The next one continues from the newest state after all.
+    // The next generation continues from the newest state.
     assert_eq!(ledger.form(&newest, 0, 2, ALL).unwrap().total, 0);
     assert_eq!(ledger.audited(), 0);
 }
 
 #[test]
-fn what_an_earlier_job_in_the_directory_did_again_is_not_this_jobs() {
+fn repeats_of_an_earlier_job_are_not_of_this_run() {
     let mut ledger = Ledger::default();
     ledger.form(&[], 0, 10, ALL);
     let newest = ledger.newest();
@@ -205,7 +207,7 @@ fn what_an_earlier_job_in_the_directory_did_again_is_not_this_jobs() {
 }
 
 #[test]
-fn of_a_line_that_no_file_has_nothing_is_known() {
+fn unknown_start_line_has_no_count() {
     let mut ledger = Ledger::default();
     ledger.form(&[], 0, 10, ALL);
     let newest = ledger.newest();
@@ -224,7 +226,7 @@ fn of_a_line_that_no_file_has_nothing_is_known() {
 }
 
 #[test]
-fn what_a_generation_could_not_count_is_counted_by_the_next_one() {
+fn next_generation_counts_for_one_that_could_not() {
     let mut ledger = Ledger::default();
     ledger.form(&[], 0, 42, ALL);
     let newest = ledger.newest();
@@ -236,7 +238,7 @@ fn what_a_generation_could_not_count_is_counted_by_the_next_one() {
 }
 
 #[test]
-fn a_row_of_generations_without_a_count_ends_with_one_that_counts() {
+fn count_resumes_after_many_uncounted_generations() {
     let mut ledger = Ledger::default();
     ledger.form(&[], 0, 5, ALL);
     for _ in 0..3 * MOST_UNCOUNTED {
@@ -247,25 +249,25 @@ fn a_row_of_generations_without_a_count_ends_with_one_that_counts() {
     let newest = ledger.newest();
     let repeats = ledger.form(&newest, 0, 1, ALL).unwrap();
     assert!(repeats.total >= u64::from(MOST_UNCOUNTED), "{repeats:?}");
-    // It needs no older file from now on.
+    // From now on the count needs no older file.
     ledger.files.drain(..ledger.files.len() - 1);
     let newest = ledger.newest();
     assert_eq!(ledger.form(&newest, 0, 1, ALL), Some(repeats));
 }
 
 proptest! {
-    /// Any generation begins with any state that there was, commits and writes what it can, and the count in its header is that of
-    /// the audit. Some cannot write a count.
+    /// Generations begin with arbitrary earlier states, commit steps and write some of their lines.
+    /// The count in each header equals that of the audit. Some generations cannot write a count.
     #[test]
-    fn the_count_in_each_header_is_that_of_the_audit(
-        courses in vec((any::<u16>(), any::<u16>(), 0_usize..6, 0_u64..6, 0_usize..12), 1..24),
+    fn count_in_each_header_equals_the_audit(
+        generations in vec((any::<u16>(), any::<u16>(), 0_usize..6, 0_u64..6, 0_usize..12), 1..24),
         uncounted in vec(0_u8..4, 24),
     ) {
         let mut ledger = Ledger::default();
         for ((of, at, num_unknown, num_steps, num_written), uncounted) in
-            courses.into_iter().zip(uncounted)
+            generations.into_iter().zip(uncounted)
         {
-            // Mostly the newest state, or a little before its end.
+            // Mostly the newest state, or one a little before it.
             let num_states = ledger.states.len().max(1);
             let back = if of % 3 == 0 { usize::from(of) / 3 % num_states } else { 0 };
             let state = ledger.states.get(num_states - 1 - back).cloned().unwrap_or_default();
