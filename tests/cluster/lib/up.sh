@@ -139,7 +139,7 @@ cluster_down() {
   local node mount group names=$RH_NAME nodes result="this checkout has no local cluster: nothing to remove"
   if box_alive; then
     nodes=$(all_nodes | wc -l)
-    result="removed the local cluster with $nodes node$([ "$nodes" = 1 ] || echo s); its images are kept in $RH_BUILT"
+    result="removed the local cluster: $nodes node$([ "$nodes" = 1 ] || echo s), network and state"
   elif [ -e "$RH_STATE" ]; then
     result="removed the state of a local cluster that was not running: $RH_STATE"
   fi
