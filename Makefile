@@ -1,4 +1,5 @@
-# The commands of this repository. `make help` lists them in groups: `##@` starts a group, `##` describes a target.
+# The commands of this repository. `make help` lists them in groups: `##@` starts a group, and `##`
+# describes a target.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -13,17 +14,17 @@ export NAMESPACE ?= default
 help: ## List the targets
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "CLUSTER=current IMAGE_REPO=registry/path: demo and install use your kubeconfig and registry."
-	@echo "A newcomer starts with make try, then make check; CONTRIBUTING.md has the conventions."
+	@echo "CLUSTER=current IMAGE_REPO=registry/path: demo, images and install use your cluster and registry."
+	@echo "Start with make try, then make check. CONTRIBUTING.md has the conventions."
 
 ##@ Use
 
 .PHONY: try
-try: ## Train a real model on this machine, without a cluster and without root (FILE=another.yaml ARGS="--dir DIR")
+try: ## Train a real model on this machine, without a cluster (FILE=another.yaml ARGS="--dir DIR")
 	@scripts/try
 
 .PHONY: demo
-demo: ## Create a cluster, install Roundhouse and train a model on it (CLUSTER=current for yours)
+demo: ## Create a cluster, install Roundhouse and train a model on it (CLUSTER=current: on yours)
 	@scripts/demo
 
 .PHONY: cluster
@@ -35,7 +36,7 @@ install: ## Build the images and helm install Roundhouse into the cluster
 	@scripts/install
 
 .PHONY: cluster-down
-cluster-down: ## Remove the local cluster and all it started
+cluster-down: ## Remove the local cluster
 	@tests/cluster/cluster down
 
 .PHONY: images
@@ -47,13 +48,13 @@ wheel: ## Build the Python package roundhouse as a wheel: target/wheels
 	@scripts/wheel
 
 .PHONY: gpu-bundle
-gpu-bundle: ## Pack the trainer and tests/gpu/run for a machine with an NVIDIA GPU (fetches 2.5 GB the first time)
+gpu-bundle: ## Pack trainer and tests for a machine with an NVIDIA GPU (fetches 2.5 GB the first time)
 	@scripts/gpu-bundle
 
 ##@ Develop
 
 .PHONY: check
-check: ## Format, clippy and the tests that need neither libtorch nor a cluster: run it before every commit
+check: ## Check format, clippy and the tests without libtorch and cluster: run it before every commit
 	@tests/run/check
 
 .PHONY: test
@@ -61,23 +62,23 @@ test: ## Run everything CI runs, least powerful layer first (an hour; Debian or 
 	@tests/run/test
 
 .PHONY: test-long
-test-long: ## Run what is too long for make test: optimized images, a thousand faults in each job (three hours)
+test-long: ## Run what is too long for make test: a thousand faults in each job, and more (three hours)
 	@tests/run/test-long
 
 .PHONY: test-python
-test-python: ## Test the Python package with PyTorch: processes are killed, stopped, added (fetches 3 GB the first time)
+test-python: ## Test the Python package with PyTorch (fetches 3 GB the first time)
 	@tests/run/python
 
 .PHONY: test-cases
-test-cases: ## Replay situations that users met, a folder each in tests/cases (after make test; ARGS=13- for one)
+test-cases: ## Replay situations that users met: tests/cases (after make test; ARGS=13- for one)
 	@tests/run/cases $(ARGS)
 
 .PHONY: test-ui
-test-ui: ## Test the page of kubectl roundhouse ui in Chromium (PICTURES=docs/pictures takes the pictures of the docs)
+test-ui: ## Test the page of kubectl roundhouse ui in Chromium (PICTURES=docs/pictures takes pictures)
 	@tests/run/test-ui
 
 .PHONY: lint
-lint: ## Check format, clippy of every crate and feature, scripts and generated files, as make test does first
+lint: ## Check format, clippy of every crate, scripts and generated files, as make test does first
 	@tests/run/lint
 
 .PHONY: deny
@@ -85,13 +86,13 @@ deny: ## Check licences, sources and known vulnerabilities of the dependencies
 	@tests/run/deny
 
 .PHONY: fuzz
-fuzz: ## Feed random bytes to every parser of foreign input (TARGETS="idx ledger" RUNS=1000000; hours without)
+fuzz: ## Feed random bytes to every parser of foreign input (TARGETS="idx ledger" RUNS=1000000)
 	@tests/run/fuzz
 
 ##@ Benchmark
 
 .PHONY: bench
-bench: ## Measure the figures of jobs and commands in docs/measured.md (a few minutes)
+bench: ## Measure the numbers of jobs and commands in docs/measured.md (a few minutes)
 	@tests/run/bench
 
 .PHONY: bench-cold
@@ -103,11 +104,11 @@ bench-elastic: ## Compare recovery and growth with torchrun and torchft (30 min;
 	@tests/run/bench-elastic
 
 .PHONY: bench-join
-bench-join: ## Time how long a worker with a large state takes to join over a slow link (2 min; root; ARGS="--mib 1024 --rate 1gbit")
+bench-join: ## Time how long a worker with a large state takes to join over a slow link (2 min; root)
 	@tests/run/bench-join
 
 .PHONY: bench-operator
-bench-operator: ## Compare the cost of many and of large jobs with JobSet and Kubeflow Trainer (30 min; ARGS="--pods 6400")
+bench-operator: ## Compare the cost of many and large jobs with JobSet and Kubeflow Trainer (30 min)
 	@tests/run/bench-operator
 
 .PHONY: bench-python
@@ -121,7 +122,7 @@ bench-trainer: ## Compare steps per second with PyTorch's (40 min; fetches 3 GB 
 ##@ Generate
 
 .PHONY: generate
-generate: ## Write the files that come from the sources: CRD, chart, pages, dashboards (PARTS="crd pages" for some)
+generate: ## Write the files that come from the sources: CRD, chart, pages ... (PARTS="crd pages" for some)
 	@scripts/generate $(PARTS)
 
 .PHONY: check-generated
@@ -133,5 +134,5 @@ docs: ## Build the documentation as a book: target/docs/book
 	@scripts/docs
 
 .PHONY: sbom
-sbom: ## List what is in the built images, as CycloneDX: target/sbom (after make images; 4 min the first time)
+sbom: ## List the content of the built images, as CycloneDX: target/sbom (after make images)
 	@scripts/sbom
