@@ -1,5 +1,5 @@
-//! Tells the linker where `roundhouse-train` finds libtorch when it runs: beside itself in an
-//! image (`bin/` and `lib/`), else where it was built.
+//! Sets the path at which `roundhouse-train` finds libtorch at run time: beside itself in an image
+//! (`bin/` and `lib/`), and where it was built otherwise.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

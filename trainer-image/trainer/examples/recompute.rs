@@ -1,5 +1,5 @@
-//! What activation checkpointing saves and costs: peak memory and CPU time of a step of a `gpt2`, with and without.
-//! CPU time, because it hardly depends on what else the machine does.
+//! Measures activation checkpointing: peak memory and CPU time of a step of a `gpt2`, with and without it.
+//! It measures CPU time because that hardly depends on the load of the machine.
 //!
 //! `OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1000000 cargo run -p roundhouse-trainer --example recompute`
 
@@ -20,7 +20,7 @@ const NUM_SAMPLES: u32 = 16;
 const NUM_STEPS: u64 = 4;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // A process each: the peak is that of a process.
+    // Measure each case in its own process, because the peak is a property of a process.
     match std::env::args().nth(1).as_deref() {
         Some("None") => measure(ActivationCheckpointing::None),
         Some("Blocks") => measure(ActivationCheckpointing::Blocks),
@@ -75,7 +75,7 @@ fn measure(switch: ActivationCheckpointing) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Most memory that this process has had resident.
+/// Peak resident memory of this process, in MiB.
 fn peak_mib() -> Result<u64, Box<dyn Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -83,10 +83,11 @@ fn peak_mib() -> Result<u64, Box<dyn Error>> {
     Ok(kib.ok_or("no VmHWM in /proc/self/status")?.parse::<u64>()? / 1024)
 }
 
-/// CPU time of all threads of this process.
+/// CPU time of all threads of this process, in seconds.
 fn cpu_seconds() -> Result<f64, Box<dyn Error>> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // Fields 14 and 15 are user and system time in hundredths of a second; field 2, in brackets, is the name.
+    // Fields 14 and 15 are user and system time in hundredths of a second. Field 2 is the name in
+    // parentheses, which may contain spaces.
     let (_, fields) = stat.rsplit_once(')').ok_or("no name in /proc/self/stat")?;
     let mut fields = fields.split_whitespace().skip(11);
     let mut next = || fields.next().ok_or("too few fields in /proc/self/stat");

@@ -1,4 +1,4 @@
-//! `roundhouse-train audit`: reads a ledger, has it proven, and prints the proof.
+//! `roundhouse-train audit`: reads a ledger, checks it, and prints the proof or the defect.
 
 use std::path::{Path, PathBuf};
 
@@ -16,30 +16,30 @@ mod read;
 
 use read::{Damaged, Record};
 
-/// Why a ledger proves nothing.
+/// Why a ledger does not prove that each sample was used once per epoch.
 #[derive(Debug, thiserror::Error)]
 enum Unproven {
-    /// It or the checkpoints cannot be read, so nothing is known.
+    /// The ledger or the checkpoints cannot be read, so the audit has no result.
     #[error("cannot be read: {0}")]
     Unread(#[from] Trouble),
     /// The weights of a checkpoint cannot be read.
     #[error("{0}")]
     NoWeights(String),
-    /// A checkpoint is damaged, and the ledger lacks its step.
+    /// A checkpoint is damaged, and the ledger does not have its step.
     #[error("the ledger does not have step {} of generation {}, whose checkpoint is damaged: {}", .0.id.step, .0.id.generation, .0.trouble)]
     Lost(Damaged),
-    /// Its lines do not hold together.
+    /// Lines of the ledger contradict each other.
     #[error(transparent)]
     Finding(#[from] Finding),
     /// Two ledgers have no step in common.
     #[error("one has {} steps and the other {}: there is no step to compare", .0[0], .0[1])]
     NothingInCommon([u64; 2]),
-    /// There is none.
+    /// The directory has no ledger. With the reason or a hint.
     #[error("{}: {}{}", .0.display(), Finding::Empty, .1)]
     Empty(PathBuf, String),
 }
 
-/// Audits the ledger below a checkpoint directory and says what came of it, in words or as JSON.
+/// Audits the ledger below a checkpoint directory and prints the result as text or as JSON.
 #[must_use]
 pub fn run(dir: &Path, as_json: bool) -> ExitCode {
     let audited = audited(&Directory::new(dir.to_owned()));
@@ -73,7 +73,7 @@ pub fn run(dir: &Path, as_json: bool) -> ExitCode {
 }
 
 impl Unproven {
-    /// What could not be read says nothing of the training.
+    /// An unreadable volume is no verdict on the training, so it has another exit code.
     const fn exit_code(&self) -> ExitCode {
         match self {
             Self::Unread(_) => ExitCode::VolumeFailed,
@@ -82,7 +82,7 @@ impl Unproven {
     }
 }
 
-/// The proof, and the damaged checkpoints whose steps it has.
+/// The proof, and the damaged checkpoints whose steps the ledger has.
 fn audited(directory: &Directory) -> Result<(Proof, Vec<Damaged>), Unproven> {
     let Record {
         files,
@@ -142,7 +142,7 @@ fn table(rows: &[Row]) -> String {
     lines.iter().map(aligned).collect::<Vec<_>>().join("\n")
 }
 
-/// What a generation committed and a newer one did not continue from, in words.
+/// Describes the steps that a generation committed and that a newer generation repeated.
 fn lost(row: &Row) -> Option<String> {
     let (first, last) = row.superseded?;
     let (run, generation) = run_of(row.generation);
@@ -177,7 +177,8 @@ fn counted(num_steps: u64) -> String {
     }
 }
 
-/// Steps of the whole training. If the batch follows the workers, their number is not known before the end.
+/// Number of steps of the whole training. If the batch size follows the number of workers, the
+/// number of steps is unknown before the end.
 const fn total_steps(proof: &Proof) -> u64 {
     match proof.run.reference_replicas {
         None => proof.run.total_steps,

@@ -1,18 +1,19 @@
-//! What one pass computes on.
+//! The samples of one forward and backward pass.
 
 use tch::Tensor;
 
-/// A part of a global batch, on the device of this process. It may be empty: a rank can have no sample of a
-/// small batch. A source and a task of your own agree on kinds and shapes; nothing else looks into the tensors.
+/// A part of a global batch, on the device of this process. It is empty if this rank has no sample
+/// of a small batch. A source and a task agree on types and shapes; the training loop does not read
+/// the tensors.
 #[derive(Debug)]
 pub struct Batch {
-    /// Inputs of the model, with B first. Built-in sources give images `[B, C, H, W]` as 32-bit floats, or tokens
-    /// `[B, T]` as 64-bit integers.
+    /// Inputs of the model; the first dimension is the batch B. Built-in sources give images
+    /// `[B, C, H, W]` as 32-bit floats, or tokens `[B, T]` as 64-bit integers.
     pub inputs: Tensor,
-    /// What the model should say, with B first. Built-in sources give 64-bit integers: classes `[B]`, or tokens `[B,
-    /// T]`, where the target of a place is the token that belongs there: of `gpt2` the next one (the data is shifted
-    /// already), of `bert` the one that a mask hides. -100 counts for nothing.
+    /// Expected outputs; the first dimension is the batch B. Built-in sources give 64-bit integers:
+    /// classes `[B]`, or tokens `[B, T]`. The target of a place is the next token for `gpt2` (the data
+    /// is shifted already), and the masked token for `bert`. Targets of -100 are ignored.
     pub targets: Tensor,
-    /// B.
+    /// Number of samples B.
     pub num_samples: u64,
 }

@@ -1,5 +1,5 @@
-//! The command line of `roundhouse-train`. In a worker it has no arguments: the agent tells
-//! everything through the environment.
+//! The command line of `roundhouse-train`. In a worker the program has no arguments: the agent sets
+//! the environment instead.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -47,39 +47,41 @@ pub struct Cli {
     train: Train,
 }
 
-/// What it does but training.
+/// A command other than training.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Prove from a training's ledger that every sample was used exactly once per epoch.
     ///
     /// The ledger has a line for each committed step: which samples, of which epoch, and a hash over
-    /// everything before it. The audit recomputes all of them, follows the line of generations back
-    /// from the newest one, and checks that no sample of an epoch was left out or used twice. A job that is applied again
-    /// over the same directory is the next run: its generations begin at 1. Lines
-    /// that a newer generation did not continue from are superseded: these steps were committed, lost and done again. They
-    /// are counted and named, with the state that the newer generation continued from.
+    /// everything before it. The audit recomputes the hashes, follows the generations back from the
+    /// newest one, and checks that no sample of an epoch was left out or used twice. A job that is
+    /// applied again over the same directory is the next run: its generations start at 1. Lines from
+    /// which no newer generation continued are superseded: their steps were committed, lost and
+    /// repeated. The audit counts and names them, with the state from which the newer generation
+    /// continued.
     #[command(after_help = AUDIT_EXAMPLE)]
     Audit {
         /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods; DIR/state of a
         /// `kubectl roundhouse run --local --dir DIR`.
         #[arg(required_unless_present = "compare")]
         dir: Option<PathBuf>,
-        /// Instead, say in one line whether two trainings are the same bit for bit: the samples and losses of all steps
-        /// that both have, and the newest checkpoint of one step. Generations may differ. With `trainer.slices` they
-        /// are the same for every number of workers and every history of kills.
+        /// Instead, print in one line whether two trainings are equal bit for bit: the samples and losses
+        /// of all steps that both have, and the newest checkpoint of one step. Generations may differ.
+        /// With `trainer.slices` trainings are equal for every number of workers and every history of
+        /// failures.
         #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with = "dir")]
         compare: Option<Vec<PathBuf>>,
-        /// Print the result as one JSON object, for programs: whether it is proven, and the generations with the steps that were
-        /// lost and done again.
+        /// Print the result as one JSON object for programs: whether the ledger is proven, and the
+        /// generations with their repeated steps.
         #[arg(long, conflicts_with = "compare")]
         json: bool,
     },
     /// Write the weights of a checkpoint as one safetensors file.
     ///
-    /// Each rank saves its part of a checkpoint, so a tensor may lie in several files. The export joins them, and checks
-    /// every byte. The file has the names that torchvision and Transformers use, so `load_state_dict` and
-    /// `from_pretrained` read it. If the job averages its weights (EMA), the averages are exported. The job may train
-    /// meanwhile.
+    /// Each rank saves its part of a checkpoint, so a tensor may be split over several files. The export
+    /// joins the parts and verifies every byte. The file uses the names of torchvision and
+    /// Transformers, so `load_state_dict` and `from_pretrained` read it. If the job averages its
+    /// weights (EMA), the export contains the averages. The job may train meanwhile.
     #[command(after_help = EXPORT_EXAMPLE)]
     Export {
         /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods; DIR/state of a
@@ -93,8 +95,8 @@ pub enum Command {
         /// The checkpoint of this name, such as gen-0000000003-step-000000001000.
         #[arg(long, value_name = "NAME")]
         checkpoint: Option<String>,
-        /// Everything that the checkpoint holds, under its full name: the weights as model.*, the optimizer's state as
-        /// optimizer.*, and what a script of yours has in its state.
+        /// Export every tensor of the checkpoint under its full name: the weights as model.*, the
+        /// optimizer's state as optimizer.*, and the tensors of a script's own state.
         #[arg(long)]
         all: bool,
     },
@@ -135,7 +137,8 @@ struct Train {
     /// Write the final weights here (safetensors; rank 0 only).
     #[arg(long, value_name = "FILE", env = SAVE_WEIGHTS)]
     save_weights: Option<PathBuf>,
-    /// How long a collective of a step waits for its peers. Default: three times the longest step, at least 30 s.
+    /// How long a collective of a step waits for its peers. Default: three times the longest step, at
+    /// least 30 s.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -143,7 +146,7 @@ struct Train {
         value_parser = clap::value_parser!(u64).range(1..=86_400)
     )]
     collective_timeout_seconds: Option<u64>,
-    /// How long the checkpoint volume may take or give nothing before a load or the last save is given up.
+    /// How long the checkpoint volume may transfer no byte before a load or the final save fails.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -156,29 +159,26 @@ struct Train {
     keeping: Keeping,
 }
 
-/// Options of checkpoints, of a training alone. A worker is told by its environment.
-#[expect(
-    clippy::struct_field_names,
-    reason = "the names of the options, which are beside others"
-)]
+/// Checkpoint options of a process that trains alone. A worker reads its environment instead.
+#[expect(clippy::struct_field_names, reason = "the command line's option names")]
 #[derive(Clone, Debug, Args)]
 struct Keeping {
     /// Keep checkpoints and the ledger here, and continue from the newest checkpoint.
     #[arg(long, value_name = "DIR", requires = "config")]
     checkpoint_dir: Option<PathBuf>,
-    /// Save a checkpoint after every so many steps.
+    /// Save a checkpoint after this number of steps.
     #[arg(long, value_name = "STEPS", requires = "checkpoint_dir",
           value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every_steps: Option<u64>,
-    /// Save a checkpoint when the last one is so many seconds old.
+    /// Save a checkpoint when the last one is this number of seconds old.
     #[arg(long, value_name = "SECONDS", requires = "checkpoint_dir",
           value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every_seconds: Option<u64>,
-    /// How many of the newest checkpoints are kept.
+    /// Number of newest checkpoints to keep.
     #[arg(long, value_name = "NUMBER", default_value_t = checkpoint::DEFAULT_KEEP,
           value_parser = clap::value_parser!(u32).range(i64::from(checkpoint::MIN_KEEP)..))]
     checkpoint_keep: u32,
-    /// Keep the best checkpoint, too, by this number of evaluations: loss, top1, top5 or perplexity.
+    /// Also keep the best checkpoint, by this evaluation metric: loss, top1, top5 or perplexity.
     #[arg(long, value_name = "METRIC", requires = "checkpoint_dir")]
     checkpoint_best: Option<BestMetric>,
 }
@@ -197,16 +197,17 @@ impl Keeping {
 }
 
 impl Cli {
-    /// What is to be done but training, if anything.
+    /// The command, unless it is to train.
     #[must_use]
     pub const fn other_command(&self) -> Option<&Command> {
         self.command.as_ref()
     }
 
-    /// What to launch; without `--config` the environment says it, read through `get`.
+    /// The training to launch. Without `--config` it comes from the environment variables that `get`
+    /// reads.
     ///
     /// # Errors
-    /// [`Failure::Environment`] names the variable that is missing or unreadable.
+    /// [`Failure::Environment`] with the variable that is missing or unreadable.
     pub fn launch(self, get: impl Fn(&str) -> Option<String>) -> Result<Launch, Failure> {
         let Train {
             config,
@@ -250,12 +251,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn command_line_is_well_formed() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn without_arguments_the_environment_speaks() {
+    fn launch_without_arguments_reads_the_environment() {
         let cli = Cli::try_parse_from(["roundhouse-train"]).unwrap();
         let failure = cli.launch(|_| None).unwrap_err();
         assert_eq!(failure.exit_code(), ExitCode::ConfigInvalid);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_needs_a_data_directory() {
+    fn configuration_needs_a_data_directory() {
         assert!(Cli::try_parse_from(["roundhouse-train", "--config", "c"]).is_err());
         assert!(Cli::try_parse_from(["roundhouse-train", "--checkpoint-dir", "c"]).is_err());
         let cli = Cli::try_parse_from(["roundhouse-train", "--config", "c", "--data-dir", "d"]);

@@ -1,15 +1,16 @@
-//! The norm of the gradient, clipping by it, and unscaling.
+//! The gradient norm, and the divisor that clips and unscales the gradients.
 //!
-//! The norm is computed once per step. The loop reports it, and the update divides by [`Measured::divisor`] while it
-//! reads the gradients, so neither clipping nor unscaling needs a pass of its own.
+//! The norm is computed once per step. The loop reports it, and the update divides by
+//! [`Measured::divisor`] while it reads the gradients. So neither clipping nor unscaling needs
+//! another pass over the gradients.
 
 use tch::{Kind, TchError, Tensor};
 
 use crate::optimizers::kernels;
 use crate::parameters::{Parameters, Role};
 
-/// Norm of the gradients of all weights taken as one vector: a scalar 32-bit float on the device. Statistics do
-/// not count. The host does not wait.
+/// L2 norm of the gradients of all weights taken as one vector: a scalar 32-bit float on the device.
+/// Running statistics are left out. The host does not wait.
 ///
 /// # Errors
 /// A weight has no gradient.
@@ -17,7 +18,7 @@ pub fn gradient_norm(parameters: &Parameters) -> Result<Tensor, TchError> {
     kernels::norm(&gradients_of(parameters, |role| *role == Role::Weight)?)
 }
 
-/// The gradients of the tensors of some role.
+/// The gradients of the tensors whose role passes the filter.
 fn gradients_of(
     parameters: &Parameters,
     is_meant: impl Fn(&Role) -> bool,
@@ -29,29 +30,31 @@ fn gradients_of(
         .collect()
 }
 
-/// What is known of the gradients of a step on the device.
+/// Norms of a step's gradients, and their divisor, on the device.
 #[derive(Debug)]
 pub struct Norms {
-    /// In 64 bits: the norm of the gradient of the loss before clipping, and that of the statistics if there are any.
+    /// 64-bit floats: the norm of the loss' gradient before clipping, and the norm of the statistics if
+    /// there are any.
     pub norms: Tensor,
-    /// What the update divides gradients by: see [`crate::update::Signals::divisor`].
+    /// Divisor of the gradients in the update: see [`crate::update::Signals::divisor`].
     pub divisor: Option<Tensor>,
 }
 
-/// What is known of the gradients of a step.
+/// Norm of a step's gradients, and their divisor, as the host reads them.
 #[derive(Debug)]
 pub struct Measured {
-    /// Norm of the gradient of the loss, before clipping.
+    /// Norm of the loss' gradient before clipping.
     pub norm: f64,
     /// Whether gradients and statistics are finite.
     pub is_finite: bool,
-    /// What the update divides gradients by: see [`crate::update::Signals::divisor`].
+    /// Divisor of the gradients in the update: see [`crate::update::Signals::divisor`].
     pub divisor: Option<Tensor>,
 }
 
-/// Measures gradients of `loss_factor` times the loss (`None`: of the loss), which are to be clipped to a norm of
-/// `max_norm`. The gradients stay as they are; statistics, which nothing divides later, are divided by `loss_factor`
-/// here. The host waits for the norm.
+/// Measures the gradients of `loss_factor` times the loss (`None`: of the loss), and computes the
+/// divisor that clips them to a norm of `max_norm`. The gradients do not change here. Statistics are
+/// divided by `loss_factor` here, because no later operation divides them. The host waits for the
+/// norm.
 ///
 /// # Errors
 /// A tensor has no gradient.
@@ -61,7 +64,7 @@ pub fn measure(
     max_norm: Option<f64>,
 ) -> Result<Measured, TchError> {
     let Norms { norms, divisor } = norms(parameters, loss_factor, max_norm)?;
-    // All in one copy: the host waits once.
+    // One copy for all norms, so the host waits once.
     let norms = Vec::<f64>::try_from(norms)?;
     Ok(Measured {
         norm: norms[0],
@@ -70,7 +73,7 @@ pub fn measure(
     })
 }
 
-/// [`measure`], but the host does not wait.
+/// Computes the same as [`measure`], but the host does not wait.
 ///
 /// # Errors
 /// A tensor has no gradient.
@@ -106,11 +109,11 @@ pub fn norms(
     })
 }
 
-/// What to divide gradients by so that their norm is at most `max_norm`: `max(1, (norm + 1e-6) / max_norm)`, as
-/// `torch.nn.utils.clip_grad_norm_`. Pass it as [`crate::update::Signals::divisor`].
+/// The divisor that limits the gradient norm to `max_norm`: `max(1, (norm + 1e-6) / max_norm)`, as
+/// in `torch.nn.utils.clip_grad_norm_`. Pass it as [`crate::update::Signals::divisor`].
 ///
 /// # Errors
-/// libtorch failed.
+/// libtorch refuses an operation.
 pub fn divisor(norm: &Tensor, max_norm: f64) -> Result<Tensor, TchError> {
     norm.f_add_scalar(1e-6)?
         .f_div_scalar_(max_norm)?

@@ -8,10 +8,10 @@ use roundhouse_member::launch::Launch;
 
 use crate::failure::Failure;
 
-/// Reads and validates the configuration file that a process was told of.
+/// Reads and validates the configuration file of a launch.
 ///
 /// # Errors
-/// [`Failure::Environment`] when it was told of none; else as [`read`].
+/// [`Failure::Environment`] if the launch names no file; else as [`read`].
 pub fn of(launch: &Launch) -> Result<TrainerConfig, Failure> {
     let missing = EnvironmentInvalid {
         variable: TRAINER_CONFIG_FILE,
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_named_with_its_path() {
+    fn unknown_key_is_named_with_its_path() {
         let failure = refused(
             r#"{"model": {"name": "mlp"}, "data": {"format": "idx"}, "globalBatchSize": 8,
                 "epochs": 1, "optimizer": {"lerningRate": 1}}"#,
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_cannot_be_run_is_named() {
+    fn invalid_value_is_named() {
         let failure = refused(
             r#"{"model": {"name": "mlp"}, "data": {"format": "idx"}, "globalBatchSize": 0,
                 "epochs": 1}"#,
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_empty_file_is_named() {
+    fn missing_or_empty_file_is_named() {
         assert!(refused(" ").to_string().contains("empty"));
         let failure = read(Path::new("/nonexistent/config")).unwrap_err();
         assert!(

@@ -22,23 +22,24 @@ use upload::Uploads;
 pub struct HostSource {
     prefetcher: Prefetcher,
     device: Device,
-    /// Mean and standard deviation `[C, 1, 1]` of pixels that come as bytes.
+    /// Mean and standard deviation `[C, 1, 1]` for pixels that are bytes.
     normalize: Option<(Tensor, Tensor)>,
     uploads: Uploads,
     is_channels_last: bool,
     num_skipped: u64,
-    /// Samples fetched from each data set of a mix.
+    /// Number of samples fetched from each data set of a mix.
     num_by_part: Vec<(String, u64)>,
 }
 
-/// Corrupt samples that are named in the log; all are counted.
+/// Number of corrupt samples that the log names; all of them are counted.
 const MOST_NAMED: u64 = 10;
 
 impl HostSource {
-    /// Reads a data set. `normalize` is the mean and standard deviation by channel of pixels from 0 to 1.
+    /// Reads a data set. `normalize` is the mean and the standard deviation per channel, for pixels
+    /// from 0 to 1.
     ///
     /// # Errors
-    /// No thread can be started, or the device cannot be used.
+    /// The system starts no thread, or the device cannot be used.
     pub fn new(
         dataset: Arc<dyn Dataset>,
         options: Options,
@@ -122,7 +123,7 @@ impl HostSource {
         })
     }
 
-    /// Bytes `[B, H, W, C]` as floats `[B, C, H, W]`. Those are channels last as they lie.
+    /// Bytes `[B, H, W, C]` as floats `[B, C, H, W]` in the memory format channels last, without a copy.
     fn normalized(&self, pixels_bhwc: &Tensor) -> Result<Tensor, TchError> {
         let mut pixels_bchw = pixels_bhwc.f_permute([0, 3, 1, 2])?;
         if !self.is_channels_last {

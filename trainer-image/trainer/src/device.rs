@@ -1,4 +1,4 @@
-//! Where this process computes: its GPU if there is one and this build can use it, else the CPU.
+//! The device of this process: its GPU if there is one and this build supports it, else the CPU.
 
 use roundhouse_c10d::{Backend, device_memory};
 use roundhouse_contract::environment::ExpectedDevice;
@@ -12,21 +12,21 @@ use crate::sync::Commit;
 #[cfg(any(feature = "nccl", test))]
 mod nccl;
 
-/// The device of the process with this local rank. A GPU that the pod asked for is used or is an error: training on
-/// the CPU instead would be a hundred times slower, without a word.
+/// The device of the process with this local rank. If the pod requests a GPU that cannot be used,
+/// this is an error: training on the CPU instead would be a hundred times slower without a message.
 ///
 /// # Errors
-/// [`Failure::Device`] when fewer GPUs can be used than are expected.
+/// [`Failure::Device`] if fewer GPUs can be used than the pod requests.
 pub fn own(local_rank: u32, expected: Option<ExpectedDevice>) -> Result<Device, Failure> {
     choose(local_rank, &Gpus::look(), expected).map_err(Failure::Device)
 }
 
-/// What CUDA says of the GPUs of this machine.
+/// The GPUs of this machine, as CUDA reports them.
 #[derive(Debug, Default)]
 struct Gpus {
-    /// How many can be used.
+    /// Number of GPUs that can be used.
     number: u32,
-    /// Why there is none, in the words of CUDA and its driver.
+    /// The error of CUDA or its driver if no GPU can be used.
     trouble: Option<String>,
 }
 
@@ -45,18 +45,19 @@ impl Gpus {
         }
     }
 
-    /// A build without CUDA can use none.
+    /// A build without CUDA finds no GPU.
     #[cfg(not(feature = "nccl"))]
     fn look() -> Self {
         Self::default()
     }
 }
 
-/// Makes a GPU the one that this thread computes on where no tensor says otherwise, such as for pinned memory and
-/// streams.
+/// Makes a GPU the current device of this thread. Operations without a tensor, such as allocating
+/// pinned memory or streams, use the current device.
 ///
 /// # Errors
-/// It cannot be used, or the NCCL that is loaded has another version than the one that this program was compiled for.
+/// The GPU cannot be used, or the loaded NCCL has another version than the one that this program
+/// was compiled for.
 pub fn enter(device: Device) -> Result<(), Failure> {
     if let Device::Cuda(index) = device {
         roundhouse_c10d::set_device(u16::try_from(index).unwrap_or(u16::MAX))?;
@@ -69,7 +70,7 @@ pub fn enter(device: Device) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which device, of the GPUs that can be used.
+/// Chooses the device of a process among the GPUs that can be used.
 fn choose(
     local_rank: u32,
     gpus: &Gpus,
@@ -89,7 +90,7 @@ fn choose(
     }
 }
 
-/// What to say when fewer GPUs can be used than the pod asks for.
+/// The message for a pod that requests more GPUs than can be used.
 fn too_few(gpus: &Gpus, wanted: u32, has_cuda: bool) -> String {
     let Gpus { number, trouble } = gpus;
     let advice = if has_cuda {
@@ -103,8 +104,9 @@ fn too_few(gpus: &Gpus, wanted: u32, has_cuda: bool) -> String {
     format!("the pod asks for {wanted} GPUs, and {number} can be used{colon}{trouble}; {advice}")
 }
 
-/// Who decides that a step is committed. A host that reads a GPU's results makes it idle; a CPU's are there when they
-/// are made, and the numbers of the ranks travel with the gradients.
+/// Whether the host or the device commits steps. Reading results of a GPU on the host makes the GPU
+/// idle, so the GPU decides. On a CPU the results are available at once, and the votes of the ranks
+/// travel with the gradients.
 #[must_use]
 pub fn commit(device: Device) -> Commit {
     if device.is_cuda() || faults::commits_on_device() {
@@ -114,13 +116,13 @@ pub fn commit(device: Device) -> Commit {
     }
 }
 
-/// The memory of a device, for the metrics.
+/// Reads the memory use of a device for the metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory(pub Device);
 
 impl MemoryProbe for Memory {
     fn device_memory(&self) -> Option<DeviceMemory> {
-        // A device that does not answer ends the next step with an error of its own.
+        // If the device does not answer, the next step fails with its own error.
         let memory = device_memory(self.0).ok()??;
         Some(DeviceMemory {
             allocated: memory.allocated,
@@ -132,7 +134,7 @@ impl MemoryProbe for Memory {
     }
 }
 
-/// The library that connects processes on such devices.
+/// The communication library for processes on such devices.
 #[must_use]
 pub fn backend(device: Device) -> Backend {
     match device {
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_was_asked_for_is_used_or_is_an_error() {
+    fn requested_gpu_is_used_or_an_error() {
         let cuda = |num_gpus| Some(ExpectedDevice::of_gpus(num_gpus));
         for (what, local_rank, num_gpus, expected, found) in [
             ("nothing is expected, no GPU", 0, 0, None, Some(Device::Cpu)),
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_the_driver_are_in_the_error() {
+    fn error_contains_the_drivers_message() {
         let old = "The NVIDIA driver on your system is too old (found version 12020).";
         for (gpus, has_cuda, said) in [
             (
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_on_cpus_meet_over_gloo() {
+    fn cpu_processes_use_gloo() {
         assert!(matches!(backend(Device::Cpu), Backend::Gloo));
     }
 }

@@ -1,4 +1,4 @@
-//! An exponential moving average of the weights, beside any optimizer. It is what evaluations and exports use.
+//! An exponential moving average of the weights for any optimizer. Evaluations and exports use it.
 
 use tch::{TchError, Tensor};
 
@@ -6,7 +6,7 @@ use crate::optimizers::kernels::{self, Select};
 use crate::parameters::Parameters;
 use crate::update::{Rate, Signals, Update};
 
-/// An update that averages what another one leaves behind:
+/// An update that averages the weights after another update:
 /// `average = decay · average + (1 - decay) · weights` after every step (Polyak and Juditsky, 1992). Running
 /// statistics are averaged as weights are, so that the averaged model has statistics that fit its weights.
 #[derive(Debug)]
@@ -20,10 +20,10 @@ impl Ema {
     /// Name of the averages in [`Update::state`].
     pub const STATE: &str = "ema";
 
-    /// An average that begins with the present parameters.
+    /// An average that starts with the current parameters.
     ///
     /// # Errors
-    /// The averages exceed the memory.
+    /// There is too little memory for the averages.
     pub fn new(
         inner: Box<dyn Update>,
         decay: f64,
@@ -76,8 +76,8 @@ impl Update for Ema {
     }
 }
 
-/// Does something with a model whose weights are `averages`, if there are any. Weights and averages change places
-/// before it, bit for bit, and back after it, whatever comes of it.
+/// Calls `work` with a model whose weights are `averages`, if there are any. Weights and averages are
+/// swapped before the call and swapped back after it, bit for bit, whatever `work` returns.
 ///
 /// # Errors
 /// A tensor cannot be copied.
@@ -114,7 +114,7 @@ mod tests {
     use crate::parameters::Role;
 
     #[test]
-    fn averages_stand_in_place_of_the_weights_for_a_while() {
+    fn averages_replace_the_weights_during_the_call() {
         let mut parameters = Parameters::default();
         let weights = Tensor::from_slice(&[0.1_f32, -2.5, f32::MIN_POSITIVE]);
         parameters.push("w", Role::Weight, &weights).unwrap();

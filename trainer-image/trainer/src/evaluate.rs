@@ -1,4 +1,4 @@
-//! An evaluation, computed by all ranks together: each takes its own part, so no sample counts twice.
+//! Evaluation by all ranks together: each rank evaluates its own part, so no sample counts twice.
 
 use roundhouse_contract::trainer::Precision;
 use roundhouse_elastic::Permutation;
@@ -12,7 +12,7 @@ use crate::gradients::loss;
 use crate::source::Source;
 use crate::task::{LossSum, Mode, Task};
 
-/// What one rank has counted over its part, or all over the whole.
+/// Counts of one rank over its part, or of all ranks over the whole data.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     top1: f64,
@@ -20,12 +20,12 @@ struct Counts {
     /// Sum of the negative log likelihoods of the tokens.
     nll: f64,
     tokens: f64,
-    /// Passes that counted correct labels.
+    /// Number of passes that counted correct labels.
     labelled: f64,
     loss: f64,
-    /// Ranks whose sums are not finite.
+    /// Number of ranks whose sums are not finite.
     not_finite: f64,
-    /// Ranks that have broken the evaluation off.
+    /// Number of ranks that have stopped the evaluation early.
     broken_off: f64,
 }
 
@@ -50,7 +50,7 @@ impl Counts {
 
     /// The sum over all ranks.
     fn summed<G: Group>(mut self, world: &World<G>) -> Result<Self, Failure> {
-        // Only finite numbers can be summed. A rank that has others says so.
+        // Only finite numbers can be summed. A rank with other numbers sets a flag.
         self.not_finite = f64::from(u8::from(!(self.loss.is_finite() && self.nll.is_finite())));
         for sum in [&mut self.nll, &mut self.loss] {
             if !sum.is_finite() {
@@ -64,7 +64,7 @@ impl Counts {
         Ok(self)
     }
 
-    /// All of them, in the order in which ranks exchange them.
+    /// All counts, in the order in which the ranks exchange them.
     fn numbers(&mut self) -> [&mut f64; 8] {
         let Self {
             top1,
@@ -101,12 +101,12 @@ impl Counts {
     }
 }
 
-/// Evaluates a task in passes of at most `piece_size` samples, in the precision in which it is trained. A collective:
-/// every rank calls it at the same step. `None` when a rank has broken it off, because its `is_over` became true
-/// between two batches.
+/// Evaluates a task in passes of at most `piece_size` samples, in the precision of training. A
+/// collective: every rank calls it at the same step. `None` if a rank has stopped the evaluation
+/// because its `is_over` returned true between two batches.
 ///
 /// # Errors
-/// [`Failure::PeerLost`] when a rank is gone, or the wait for it was given up.
+/// [`Failure::PeerLost`] if a rank is lost or does not answer in time.
 pub fn evaluate<G: Group>(
     task: &dyn Task,
     source: &mut dyn Source,

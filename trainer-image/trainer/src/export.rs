@@ -1,7 +1,8 @@
-//! `roundhouse-train export`: writes the tensors of a checkpoint, which lie in a file per rank, as one safetensors file.
+//! `roundhouse-train export`: joins the files of a checkpoint, one per rank, into one safetensors
+//! file.
 //!
-//! The bytes are streamed and hashed as they are when a training continues, so a damaged checkpoint is never exported,
-//! and memory is needed for a few pieces only.
+//! The export streams the bytes and verifies their hashes, as training does when it continues from a
+//! checkpoint. So it never exports a damaged checkpoint, and it keeps only a few pieces in memory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,18 +19,18 @@ mod selection;
 use output::Output;
 use selection::Selection;
 
-/// Which checkpoint.
+/// Selects the checkpoint to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The newest one that is whole.
+    /// The newest complete checkpoint.
     Newest,
-    /// The one that `best.json` names.
+    /// The checkpoint that `best.json` names.
     Best,
-    /// By the name of its directory.
+    /// The checkpoint with this directory name.
     Named(String),
 }
 
-/// Why nothing was exported. Each message says what to do.
+/// Why nothing was exported. Each message contains advice.
 #[derive(Debug, thiserror::Error)]
 enum NotExported {
     #[error("{}: holds no complete checkpoint{advice}", path.display())]
@@ -70,7 +71,8 @@ impl NotExported {
     }
 }
 
-/// Exports a checkpoint below the directory of a job, and says what was written. `all`: the optimizer's state, too.
+/// Exports a checkpoint below the directory of a job, and prints what it has written. `all`: with
+/// the optimizer's state.
 #[must_use]
 pub fn run(dir: &Path, out: &Path, which: &Which, all: bool) -> ExitCode {
     match export(&Directory::new(dir.to_owned()), out, which, all) {

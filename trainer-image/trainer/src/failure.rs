@@ -1,4 +1,4 @@
-//! Why a process ends before its training is complete, and the exit code that says so.
+//! Why a process ends before its training is complete, and the exit code for each reason.
 
 use std::path::{Path, PathBuf};
 
@@ -13,29 +13,30 @@ mod from;
 
 pub(crate) use from::{lost, refused};
 
-/// One sentence for people, and what it means for a retry.
+/// A reason to end the process: a message for the user, and an exit code that says whether a retry
+/// can help.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The environment lacks something.
+    /// An environment variable is missing or unreadable.
     #[error(
         "{0}; the agent of a worker sets it: to train alone, give --config FILE --data-dir DIR (--help)"
     )]
     Environment(#[from] EnvironmentInvalid),
-    /// The configuration has a value that cannot be run.
+    /// The configuration has an invalid value.
     #[error("{0}")]
     Config(#[from] ConfigInvalid),
-    /// An option of a program of the user's own cannot be used.
+    /// The user's own program has an invalid option.
     #[error("{0}")]
     Options(#[from] OptionsInvalid),
-    /// The configuration file cannot be read, or is not a configuration.
+    /// The configuration file cannot be read, or its content is invalid.
     #[error("{}: {reason}", path.display())]
     ConfigFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         reason: String,
     },
-    /// Gradients or loss are no longer finite; another run would end the same way.
+    /// Gradients or loss are no longer finite. A retry would end the same way.
     #[error(
         "step {step}: loss {loss}, gradient norm {gradient_norm}: training diverges{}{}; \
          lower trainer.optimizer.learningRate or add trainer.schedule.warmupSteps",
@@ -43,66 +44,66 @@ pub enum Failure {
         after_skips(*skipped_before)
     )]
     Diverged {
-        /// The step that was not committed, from 1.
+        /// The step that was not committed; steps count from 1.
         step: u64,
-        /// Its mean loss over the global batch.
+        /// Mean loss of the step over the global batch.
         loss: f64,
-        /// Norm of its mean gradient.
+        /// Norm of the step's mean gradient.
         gradient_norm: f64,
-        /// How many steps right before it were skipped, because they were not finite either.
+        /// Number of consecutive steps before this one that were skipped because they were not finite.
         skipped_before: u64,
-        /// The ranks whose own loss or gradient is not finite. None: only the sum over all ranks is not.
+        /// The ranks whose own loss or gradient is not finite. Empty if only the sum over all ranks is not
+        /// finite.
         ranks: Vec<u32>,
     },
-    /// A data file is missing or corrupt.
+    /// A data file of the user's own source is missing or corrupt.
     #[error("{}: {reason}", path.display())]
     Data {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         reason: String,
     },
-    /// A data file is missing or corrupt, in the words of its format.
+    /// A data file is missing or corrupt, with the error of its format.
     #[error("{0}")]
     Unreadable(DataError),
     /// The file of initial weights does not fit the model.
     #[error("{0}")]
     Weights(WeightsError),
-    /// The host or the GPU has too little memory.
+    /// The host or the GPU is out of memory.
     #[error(
         "{}out of memory: lower trainer.microBatchSize, or give the workers more memory; libtorch: {words}",
         rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default()
     )]
     OutOfMemory {
-        /// The rank, if it is known.
+        /// The rank, if the error names it.
         rank: Option<u32>,
-        /// libtorch's words.
+        /// The error message of libtorch.
         words: String,
     },
-    /// NCCL has another version than the one that this program was compiled for.
+    /// The loaded NCCL is not the version that this program was compiled for.
     #[error(
         "NCCL {loaded} is loaded, and the trainer was compiled for NCCL {compiled}: use the trainer's image for GPUs \
          unchanged, or remove the other NCCL from LD_LIBRARY_PATH and LD_PRELOAD; a program of your own must be \
          compiled with the headers of the NCCL that its image has"
     )]
     NcclVersion {
-        /// Version of the library that is loaded.
+        /// Version of the loaded library.
         loaded: String,
-        /// Version of the headers.
+        /// Version of the headers at compile time.
         compiled: String,
     },
-    /// A GPU cannot be used, or has failed.
+    /// A GPU cannot be used or has failed.
     #[error("{0}")]
     Device(String),
-    /// libtorch refused an operation.
+    /// libtorch refuses an operation.
     #[error("libtorch: {0}")]
     Torch(String),
-    /// It can no longer be a member of a generation.
+    /// The process can no longer be a member of a generation.
     #[error(transparent)]
     Member(failure::Failure),
 }
 
-/// Which ranks, in words.
 fn named(ranks: &[u32]) -> String {
     match ranks {
         [] => String::new(),
@@ -114,7 +115,7 @@ fn named(ranks: &[u32]) -> String {
     }
 }
 
-/// What went before a step that is not finite, in words.
+/// Describes the skipped steps before a step that is not finite.
 fn after_skips(num: u64) -> String {
     match num {
         0 => String::new(),
@@ -125,7 +126,7 @@ fn after_skips(num: u64) -> String {
 }
 
 impl Failure {
-    /// The code the process exits with.
+    /// The exit code of the process.
     #[must_use]
     pub const fn exit_code(&self) -> ExitCode {
         match self {
@@ -142,7 +143,7 @@ impl Failure {
         }
     }
 
-    /// How the process ends.
+    /// The ending that the process reports: its exit code and its message.
     #[must_use]
     pub fn ending(&self) -> Ending {
         match self {
@@ -155,24 +156,24 @@ impl Failure {
         }
     }
 
-    /// Whether a peer or the store was lost: then the process waits for the next generation.
+    /// Whether a peer or the store was lost. The process then waits for the next generation.
     #[must_use]
     pub const fn is_peer_lost(&self) -> bool {
         matches!(self, Self::Member(failure::Failure::PeerLost(_)))
     }
 
-    /// A peer or the store was lost.
+    /// The failure for a lost peer or a lost store.
     #[must_use]
     pub const fn peer_lost(words: String) -> Self {
         Self::Member(failure::Failure::PeerLost(words))
     }
 
-    /// A defect of ours.
+    /// The failure for a defect of this program.
     pub fn internal(words: impl Into<String>) -> Self {
         Self::Member(failure::Failure::Internal(words.into()))
     }
 
-    /// A data file with something wrong.
+    /// The failure for a missing or corrupt data file.
     pub fn data(path: &Path, reason: impl Into<String>) -> Self {
         Self::Data {
             path: path.to_owned(),
@@ -180,10 +181,10 @@ impl Failure {
         }
     }
 
-    /// A file operation that failed, for `map_err`.
+    /// The failure for a failed file operation, for `map_err`.
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
-        let told = failure::Failure::io(path);
-        move |error| told(error).into()
+        let failure_of = failure::Failure::io(path);
+        move |error| failure_of(error).into()
     }
 }
 

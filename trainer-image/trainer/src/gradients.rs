@@ -1,4 +1,5 @@
-//! The passes of one step: samples from the source, the loss from the task, gradients synchronized over the ranks.
+//! The forward and backward passes of one step: samples from the source, the loss from the task, and
+//! gradients synchronized over the ranks.
 
 use roundhouse_c10d::{Autocast, ReducerOptions, take_sum_wait};
 use roundhouse_contract::trainer::Precision;
@@ -17,23 +18,23 @@ use crate::sync::{Finished, Pass, Sync, explain};
 use crate::task::{LossSum, Mode, Task};
 use crate::tracing::Tracer;
 
-/// What the passes of a step are made of.
+/// The inputs of a step's passes.
 pub struct Inputs<'a> {
-    /// The model and its loss.
+    /// The model with its loss.
     pub task: &'a mut dyn Task,
-    /// The data.
+    /// The training data of this rank.
     pub source: &'a mut dyn Source,
-    /// The order of the samples of this epoch.
+    /// The order of the samples in this epoch.
     pub order: &'a Permutation,
-    /// The global batch.
+    /// The global batch of the step.
     pub batch: &'a Batch,
-    /// The next one, and the order of its epoch, to be read ahead.
+    /// The next global batch and the order of its epoch, to be read ahead.
     pub next: Option<(&'a Batch, &'a Permutation)>,
-    /// Seed of the training.
+    /// Seed of the training (`trainer.seed`).
     pub seed: u64,
-    /// In which numbers the forward pass computes.
+    /// Floating-point type of the forward pass.
     pub precision: Precision,
-    /// What the loss is multiplied by, besides what makes it a mean; `None`: 1.
+    /// Additional factor of the loss, for loss scaling; `None`: 1.
     pub loss_factor: Option<f64>,
 }
 
@@ -42,7 +43,7 @@ pub struct Inputs<'a> {
 pub enum OwnLoss {
     /// The host has read the loss of each pass.
     Host(f64),
-    /// It is on the device: one element. `None`: there was no pass yet.
+    /// The sum is on the device, as one element. `None`: no pass has run yet.
     Device(Option<Tensor>),
 }
 
@@ -62,26 +63,29 @@ impl OwnLoss {
     }
 }
 
-/// What came of the passes of one rank.
+/// The result of the passes of one rank.
 #[derive(Debug)]
 pub struct Gradients {
     /// Sum of the losses of this rank's samples.
     pub local_loss: OwnLoss,
-    /// What the gradients have brought along.
+    /// What the synchronization of the gradients returned.
     pub finished: Finished,
 }
 
-/// What this rank has to tell the others, given the sum of its losses.
+/// Computes this rank's numbers for the vote at the end of the step from the sum of its losses.
 pub type Numbers<'a> = &'a mut dyn FnMut(f64) -> Vec<f64>;
 
-/// Leaves in the task's parameters the mean gradients of the batch, the same on all ranks. `numbers` is asked right
-/// before the last backward pass what this rank has to tell the others. Without it the host reads nothing.
+/// Computes the mean gradients of the batch, which are the same on all ranks, and leaves them in the
+/// task's parameters. Calls `numbers` right before the last backward pass, and sends its result
+/// with the gradients. Without `numbers` the host reads nothing from the device.
 ///
-/// Over a library that does not tell of lost peers, the gradients of a world that breaks may be garbage, and only the
-/// collective at the end of the step tells: nothing is to be done with them before.
+/// If the communication library does not report lost peers (NCCL), the gradients may be garbage when
+/// a process group fails. Only the vote at the end of the step detects this, so the caller must not
+/// use the gradients before the vote.
 ///
 /// # Errors
-/// A peer is lost: the step is lost, the weights are as before. The data cannot be read, or libtorch refuses.
+/// A peer is lost: the step is lost, and the weights are unchanged. Or the data cannot be read, or
+/// libtorch refuses an operation.
 pub fn gradients(
     inputs: &mut Inputs<'_>,
     sync: &mut dyn Sync,
@@ -91,7 +95,7 @@ pub fn gradients(
     tracer: &mut Tracer,
 ) -> Result<Gradients, Failure> {
     let rank = world.rank();
-    let told = |error| explain(world, error);
+    let explained = |error| explain(world, error);
     let Inputs {
         task,
         source,
@@ -107,7 +111,7 @@ pub fn gradients(
         Some(_) => OwnLoss::Host(0.0),
         None => OwnLoss::Device(None),
     };
-    // That of passes before the step.
+    // Discard the waits of passes before this step.
     let _ = take_sum_wait();
     roundhouse_c10d::zero_grad(task.parameters_mut().tensors_mut())?;
     faults::point(Point::Forward, rank, batch.step);
@@ -124,7 +128,7 @@ pub fn gradients(
     for pass in passes {
         let samples = sections.time(Section::Data, || source.fetch(pass.places.clone(), order))?;
         let sum = sections.time(Section::Forward, || {
-            sync.before_forward().map_err(told)?;
+            sync.before_forward().map_err(explained)?;
             let sum = device_works(rank, batch).and_then(|()| {
                 let mode = mode(*seed, batch, &pass);
                 loss(&**task, &samples, *precision, mode)
@@ -143,10 +147,12 @@ pub fn gradients(
                 (Some(numbers), OwnLoss::Host(loss)) if pass.is_last => numbers(*loss),
                 _ => Vec::new(),
             };
-            let root = sync.before_backward(&pass, scaled, &own).map_err(told)?;
-            roundhouse_c10d::backward(&root).map_err(|error| told(error.into()))?;
+            let root = sync
+                .before_backward(&pass, scaled, &own)
+                .map_err(explained)?;
+            roundhouse_c10d::backward(&root).map_err(|error| explained(error.into()))?;
             let done = sync.after_backward(&pass, &sum.loss, task.parameters_mut());
-            done.map_err(told)
+            done.map_err(explained)
         })?;
         sections.waited(Section::Backward, take_sum_wait());
         tracer.pass_ends();
@@ -154,18 +160,18 @@ pub fn gradients(
     let finished = sections.time(Section::Communication, || {
         sync.finish(task.parameters_mut())
     });
-    let finished = finished.map_err(told)?;
+    let finished = finished.map_err(explained)?;
     Ok(Gradients {
         local_loss,
         finished,
     })
 }
 
-/// Leaves in the task's parameters this rank's own part of the gradients of the batch, to which no other rank has
-/// added.
+/// Computes this rank's own part of the batch's gradients, without a sum over the ranks, and leaves
+/// it in the task's parameters.
 ///
 /// # Errors
-/// The data cannot be read, or libtorch refuses.
+/// The data cannot be read, or libtorch refuses an operation.
 pub fn own_gradients(inputs: &mut Inputs<'_>, sync: &dyn Sync) -> Result<(), Failure> {
     let Inputs {
         task,
@@ -188,12 +194,13 @@ pub fn own_gradients(inputs: &mut Inputs<'_>, sync: &dyn Sync) -> Result<(), Fai
     Ok(())
 }
 
-/// How gradients are to be packed, which a pass over one sample tells: sums over three or more ranks depend on it. All
-/// generations use it from their first step, which is then bit for bit what it would have been without a new one. It
-/// needs no peer and changes nothing; the gradients are thrown away.
+/// Finds the buckets into which gradients are packed, by a pass over one sample. Sums over three or
+/// more ranks depend on the packing. All generations use the same packing from their first step, so
+/// a step is bit for bit the same whether a new generation starts before it or not. The function
+/// needs no peer, changes nothing, and discards the gradients.
 ///
 /// # Errors
-/// The data cannot be read, or libtorch refuses.
+/// The data cannot be read, or libtorch refuses an operation.
 pub fn layout(
     inputs: &mut Inputs<'_>,
     options: &ReducerOptions,
@@ -221,7 +228,7 @@ pub fn layout(
     Ok(layout)
 }
 
-/// What an error of a forward pass means: if a sum over the ranks has failed in it, that is the cause.
+/// The cause of an error in a forward pass: the failed sum over the ranks if there is one.
 fn cause_in_pass(world: &World<C10dGroup>, failure: Failure) -> Failure {
     match world.group().and_then(C10dGroup::failed_sum) {
         Some(error) => explain(world, error.clone().into()),
@@ -229,7 +236,7 @@ fn cause_in_pass(world: &World<C10dGroup>, failure: Failure) -> Failure {
     }
 }
 
-/// The loss of a pass, in some precision.
+/// Computes the loss of a pass in the given precision.
 pub(crate) fn loss(
     task: &dyn Task,
     samples: &Samples,
@@ -240,7 +247,7 @@ pub(crate) fn loss(
     Ok(task.loss(samples, mode)?)
 }
 
-/// Fails as a call to a broken GPU does, where a test asks for it.
+/// Fails as a call to a broken GPU does, if a test has injected this fault.
 fn device_works(rank: u32, batch: &Batch) -> Result<(), Failure> {
     match faults::device_failure(rank, batch.step) {
         Some(words) => Err(TchError::Torch(words.to_owned()).into()),
@@ -248,7 +255,7 @@ fn device_works(rank: u32, batch: &Batch) -> Result<(), Failure> {
     }
 }
 
-/// The loss, or NaN where a test asks for it.
+/// The loss, or NaN if a test has injected this fault.
 fn spoilt(sum: LossSum, batch: &Batch, pass: &Pass) -> Result<LossSum, Failure> {
     let is_first = pass.places.contains(&batch.places.start);
     if !(is_first && faults::spoils_loss(batch.step)) {
@@ -260,7 +267,8 @@ fn spoilt(sum: LossSum, batch: &Batch, pass: &Pass) -> Result<LossSum, Failure> 
     })
 }
 
-/// While it lives, the operations that gain from it run in 16 bits; `None`: all run in 32.
+/// While the guard lives, operations for which autocast is useful run in 16 bits. `None`: all
+/// operations run in 32 bits.
 fn autocast(precision: Precision, device: Device) -> Result<Option<Autocast>, Failure> {
     match precision {
         Precision::Fp32 | Precision::Tf32 => Ok(None),

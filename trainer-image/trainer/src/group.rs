@@ -1,4 +1,4 @@
-//! The collectives of a generation over c10d, as a member needs them.
+//! The collectives of a generation over c10d, as `roundhouse-member` needs them.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use tch::{Device, TchError, Tensor};
 use crate::failure::{lost, refused};
 use crate::sync::{Exchange, SyncError};
 
-/// A process group, and where the tensors of its collectives have to be.
+/// A process group, and the device of the tensors of its collectives.
 #[derive(Debug)]
 pub struct C10dGroup {
     group: ProcessGroup,
     device: Device,
-    /// Why a sum within a pass has failed. A model can return libtorch's errors alone, whose words do not always tell
-    /// that a peer is the cause.
+    /// The error of a failed sum within a pass. A model can only return an error of libtorch, whose
+    /// message does not always show that a peer is the cause.
     failed_sum: OnceLock<Error>,
 }
 
 impl C10dGroup {
-    /// The ranks of `group`, which computes on `device`.
+    /// Wraps `group`, whose ranks compute on `device`.
     #[must_use]
     pub const fn new(group: ProcessGroup, device: Device) -> Self {
         Self {
@@ -32,21 +32,22 @@ impl C10dGroup {
         }
     }
 
-    /// The process group.
+    /// The process group of c10d.
     #[must_use]
     pub const fn process_group(&self) -> &ProcessGroup {
         &self.group
     }
 
-    /// How long its collectives wait for their peers from now on. A library that cannot change that continues as before.
+    /// Sets how long later collectives wait for their peers. Has no effect if the library cannot change
+    /// its timeout.
     pub fn set_timeout(&self, timeout: Duration) {
         let _ = self.group.set_timeout(timeout);
     }
 
-    /// A sum over the ranks that gradients flow through, within a pass of a model.
+    /// Sums `own` over the ranks within a pass of a model; gradients flow through the sum.
     ///
     /// # Errors
-    /// A peer is gone; [`Self::failed_sum`] says it in c10d's words and kind.
+    /// A peer is lost; [`Self::failed_sum`] then returns the error of c10d.
     pub fn sum_in_pass(&self, own: &Tensor) -> Result<Tensor, TchError> {
         self.group.sum(own).map_err(|error| {
             let words = error.to_string();
@@ -55,13 +56,13 @@ impl C10dGroup {
         })
     }
 
-    /// Why a sum within a pass has failed, if one has.
+    /// The error of the first sum within a pass that failed.
     #[must_use]
     pub fn failed_sum(&self) -> Option<&Error> {
         self.failed_sum.get()
     }
 
-    /// Where the tensors of its collectives have to be.
+    /// The device on which the tensors of the collectives must be.
     #[must_use]
     pub const fn device(&self) -> Device {
         self.device
@@ -70,12 +71,12 @@ impl C10dGroup {
 
 impl Abort for C10dGroup {
     fn abort(&self) {
-        // A connection that is gone already needs no cutting.
+        // An error means that the connections are closed already.
         let _ = self.group.abort();
     }
 
     fn shutdown(&self) {
-        // If that fails, the group is aborted: it is over in either case.
+        // If the shutdown fails, the group is aborted. Either way no collective can run any more.
         let _ = self.group.shutdown();
     }
 

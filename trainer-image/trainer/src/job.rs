@@ -1,4 +1,4 @@
-//! What a program hands over to be trained.
+//! The model, data and optimizer that a program passes to the trainer.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::source::Source;
 use crate::task::Task;
 use crate::update::Update;
 
-/// Makes the update of a task's parameters, which are on their device by then.
+/// Creates the update for a task's parameters, which are already on their device.
 pub type MakeUpdate = Box<dyn FnOnce(&Parameters) -> Result<Box<dyn Update>, TchError>>;
 
 /// A model with its loss, data, and an optimizer.
@@ -21,27 +21,27 @@ pub struct Job {
     pub task: Box<dyn Task>,
     /// The data to train on. Its batches are on the device of the process.
     pub train: Box<dyn Source>,
-    /// The data to evaluate on; `None`: nothing is evaluated.
+    /// The data to evaluate on; `None`: no evaluation.
     pub test: Option<Box<dyn Source>>,
-    /// The order of the samples to train on, if it has two levels.
+    /// The two levels of the sample order: blocks, and samples within them. `None`: one level.
     pub blocks: Option<Blocks>,
-    /// The optimizer.
+    /// Function that creates the optimizer.
     pub update: MakeUpdate,
 }
 
-/// What a program can build its job from.
+/// The inputs from which a program builds its job.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
     /// `spec.trainer` of the job.
     pub config: &'a TrainerConfig,
-    /// Where relative paths of the data start.
+    /// Directory to which relative data paths are relative.
     pub data_dir: &'a Path,
-    /// Where this process computes.
+    /// Device of this process.
     pub device: Device,
 }
 
 impl Setup<'_> {
-    /// The directory that `data.path` names: where the files of the data are.
+    /// The directory that `data.path` names; the data files are in it.
     #[must_use]
     pub fn data_root(&self) -> PathBuf {
         match &self.config.data.path {
@@ -51,7 +51,7 @@ impl Setup<'_> {
     }
 }
 
-/// Builds a job. It is called once in each process, before the process meets its peers.
+/// Builds a job. Each process calls it once, before it connects to its peers.
 pub trait Build: FnOnce(&Setup<'_>) -> Result<Job, Failure> {}
 
 impl<F: FnOnce(&Setup<'_>) -> Result<Job, Failure>> Build for F {}

@@ -1,15 +1,15 @@
 //! A trainer for any model and any data.
 //!
 //! A program gives [`main`] a function that builds a [`Job`] from the configuration: a [`Task`] (a model and its loss)
-//! and [`Source`]s (data), and, if it likes, an [`Update`] of its own. Everything else, from data-parallel
-//! synchronization to elasticity, checkpoints and metrics, is done here:
+//! and [`Source`]s (data), and optionally an [`Update`] of its own. This crate does everything else:
+//! data-parallel synchronization, elasticity, checkpoints and metrics.
 //! ```text
-//! process        what the process is told, how it ends
+//! process        the launch of the process, and its exit code
 //! trainer        the loop: form a generation, step, evaluate, finish
 //!   gradients    the passes of a step: source -> task -> sync
-//!   sync         gradients that are the same on all ranks
+//!   sync         sums gradients over the ranks
 //!   update       gradients -> new weights
-//! group, rendezvous, state    what roundhouse-member needs of c10d and of tensors
+//! group, rendezvous, state    c10d and tensors behind the traits of roundhouse-member
 //! ```
 
 #![warn(missing_docs)]
@@ -63,7 +63,7 @@ pub use task::{LossSum, Mode, Task};
 pub use trainer::Trainer;
 pub use update::{Rate, Signals, Update};
 
-// What a program of its own names of other crates, in the versions that this crate is built with.
+// Items of other crates that a user's program needs, in the versions that this crate is built with.
 pub use roundhouse_contract::TrainerConfig;
 pub use roundhouse_contract::trainer::OptionsInvalid;
 pub use roundhouse_elastic::{Blocks, Permutation};

@@ -1,14 +1,14 @@
-//! Losses as sums over samples, and what an evaluation counts.
+//! Losses as sums over samples, and the counts of an evaluation.
 
 use tch::{Kind, Reduction, TchError, Tensor};
 
-/// A target that counts for nothing.
+/// A target that losses and counts ignore, as in PyTorch.
 pub const IGNORED: i64 = -100;
 
 /// Sum of the cross entropies of scores `[B, K]` and classes `[B]`.
 ///
 /// # Errors
-/// The shapes do not fit.
+/// The shapes do not match.
 pub fn of_classes(
     scores_bk: &Tensor,
     targets_b: &Tensor,
@@ -27,7 +27,7 @@ pub fn of_classes(
 /// `[B · T, V]` and targets `[B, T]`. A sequence without targets counts 0.
 ///
 /// # Errors
-/// The shapes do not fit.
+/// The shapes do not match.
 pub fn of_sequences(
     scores_nv: &Tensor,
     targets_bt: &Tensor,
@@ -41,11 +41,11 @@ pub fn of_sequences(
         .f_sum(Kind::Float)
 }
 
-/// What an evaluation of a classifier counts: samples whose class has the highest score, and samples whose class
-/// is among the five highest.
+/// Counts for the evaluation of a classifier: samples whose class has the highest score (`top1`),
+/// and samples whose class is among the five highest (`top5`).
 ///
 /// # Errors
-/// The shapes do not fit.
+/// The shapes do not match.
 pub fn count_classes(
     scores_bk: &Tensor,
     targets_b: &Tensor,
@@ -59,10 +59,11 @@ pub fn count_classes(
     ])
 }
 
-/// What an evaluation of a language model counts: the negative log-likelihood of all targets, and their number.
+/// Counts for the evaluation of a language model: the sum of the targets' negative log-likelihoods
+/// (`nll`), and the number of targets (`tokens`).
 ///
 /// # Errors
-/// The shapes do not fit.
+/// The shapes do not match.
 pub fn count_tokens(
     scores_nv: &Tensor,
     targets_bt: &Tensor,
@@ -89,8 +90,8 @@ fn of_tokens(scores_nv: &Tensor, targets_bt: &Tensor, smoothing: f64) -> Result<
         .f_reshape(targets_bt.size())
 }
 
-/// Scores of 16 bits as fp32. On a CPU autocast does that for a loss. On a GPU it does not: log-probabilities near -10 would have
-/// steps of 0.06.
+/// Converts 16-bit scores to fp32. On a CPU autocast does this for a loss, on a GPU it does not:
+/// log-probabilities near -10 would be rounded to multiples of 0.06.
 fn in_fp32(scores: &Tensor) -> Result<Tensor, TchError> {
     match scores.f_kind()? {
         Kind::BFloat16 | Kind::Half => scores.f_to_kind(Kind::Float),
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loss_of_scores_of_16_bits_is_that_of_the_same_scores_in_fp32() {
+    fn loss_of_16_bit_scores_equals_their_fp32_loss() {
         let scores = Tensor::randn([6, 50_000], (Kind::Float, tch::Device::Cpu)) * 3.0;
         let targets = Tensor::from_slice(&[7_i64, 49_999, IGNORED, 0, 123, 4_567]);
         let of_kind = |kind| {
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smoothed_cross_entropy_is_that_computed_by_hand() {
+    fn smoothed_cross_entropy_equals_the_manual_result() {
         // Scores 0 and ln 3 give the probabilities 1/4 and 3/4.
         let scores = Tensor::from_slice(&[0.0, 3.0_f64.ln()]).reshape([1, 2]);
         let loss = of_classes(&scores, &Tensor::from_slice(&[1_i64]), 0.2).unwrap();
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_counts_with_the_mean_over_its_own_targets() {
+    fn sequence_loss_is_the_mean_over_its_targets() {
         let scores = Tensor::from_slice(&[0.0_f32, 0.0, 0.0, 3.0_f32.ln()]).reshape([2, 2]);
         let scores = Tensor::cat(&[&scores, &scores], 0);
         let targets = Tensor::from_slice(&[0, IGNORED, 0, 1]).reshape([2, 2]);
@@ -165,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_without_targets_counts_nothing() {
+    fn sequence_without_targets_has_loss_zero() {
         let scores = Tensor::from_slice(&[1.0_f32, 2.0]).reshape([1, 2]);
         let targets = Tensor::from_slice(&[IGNORED]).reshape([1, 1]);
         assert!(value(&of_sequences(&scores, &targets, 0.1).unwrap()).abs() < f64::EPSILON);
     }
 
     #[test]
-    fn top1_and_top5_count_right_samples_of_few_and_of_many_classes() {
+    fn top1_and_top5_count_correct_samples() {
         let counts = |scores: &[f32], classes: i64, targets: &[i64]| {
             let scores = Tensor::from_slice(scores).reshape([-1, classes]);
             let counts = count_classes(&scores, &Tensor::from_slice(targets)).unwrap();

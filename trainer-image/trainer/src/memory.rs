@@ -1,4 +1,4 @@
-//! Images that are small enough to be kept in memory, on the device: a batch is one gather.
+//! Small image data sets, kept in the memory of the device: a batch is one gather.
 
 use std::ops::Range;
 
@@ -10,29 +10,30 @@ use crate::batch::Batch;
 use crate::data::upload::upload;
 use crate::source::{Source, SourceError};
 
-/// Most bytes of pixels that a process keeps.
+/// Largest data set in bytes of pixels that a process keeps in memory.
 pub const MOST_BYTES: u64 = 512 << 20;
-/// Samples that are read at once while loading.
+/// Number of samples per read while loading.
 const PIECE: u64 = 4_096;
 
-/// A data set of pixels in memory. They stay 8-bit until they are part of a batch.
+/// A data set of pixels in memory. Pixels stay 8-bit until they are part of a batch.
 #[derive(Debug)]
 pub struct InMemory {
-    /// `[N, C, H, W]`, 8 bit; the memory is that of `[N, H, W, C]` if batches are to be so.
+    /// `[N, C, H, W]`, 8 bit; in the memory order `[N, H, W, C]` if batches are channels last.
     images_nchw: Tensor,
     is_channels_last: bool,
-    /// `[N]`, 64 bit.
+    /// Classes `[N]` as 64-bit integers.
     labels_n: Tensor,
     num_samples: u64,
-    /// See [`Source::describe`].
+    /// The result of [`Source::describe`].
     words: String,
-    /// What a pixel is multiplied by, and then added, by channel: `[1, C, 1, 1]`.
+    /// Factor of a pixel per channel, `[1, C, 1, 1]`; the shift is added afterwards.
     scale: Tensor,
     shift: Tensor,
 }
 
 impl InMemory {
-    /// Whether a data set can be kept: it is of pixels, not too large, and the same in every epoch, which a mix is not.
+    /// Whether a data set can be kept in memory: it consists of pixels, is at most [`MOST_BYTES`] large,
+    /// and has the same samples in every epoch, which a mix does not have.
     #[must_use]
     pub fn fits(dataset: &dyn Dataset) -> bool {
         let size = dataset.item().num_bytes() as u64 * dataset.num_samples();
@@ -40,11 +41,11 @@ impl InMemory {
         matches!(dataset.item(), Item::Pixels { .. }) && size <= MOST_BYTES && !is_mix
     }
 
-    /// Reads all samples. Pixels become `(value / 255 - mean) / std` by channel when they are used; without `normalize`
-    /// they become fractions of one.
+    /// Reads all samples. A batch has the pixels `(value / 255 - mean) / std` per channel; without
+    /// `normalize` it has `value / 255`.
     ///
     /// # Errors
-    /// A sample cannot be read, or the device cannot hold them.
+    /// A sample cannot be read, or the device has too little memory.
     pub fn load(
         dataset: &dyn Dataset,
         normalize: Option<&(Vec<f64>, Vec<f64>)>,
@@ -81,7 +82,7 @@ impl InMemory {
         if !self.is_channels_last {
             return self.images_nchw.f_index_select(0, index);
         }
-        // A selection lies in the order of its dimensions.
+        // index_select returns a contiguous tensor, so select in the memory order.
         let pixels_nhwc = self.images_nchw.f_permute([0, 2, 3, 1])?;
         pixels_nhwc
             .f_index_select(0, index)?
@@ -101,7 +102,7 @@ impl Source for InMemory {
     fn lay_channels_last(&mut self) {
         let pixels_nhwc = self.images_nchw.f_permute([0, 2, 3, 1]);
         let laid = pixels_nhwc.and_then(|pixels| pixels.f_contiguous()?.f_permute([0, 3, 1, 2]));
-        // Without the room for both they stay as they are, and each batch is copied.
+        // If memory is too small for both copies, the images stay as they are and each batch is copied.
         if let Ok(images_nchw) = laid {
             (self.images_nchw, self.is_channels_last) = (images_nchw, true);
         }
@@ -134,7 +135,7 @@ pub(crate) fn pixels_bchw(batch: &HostBatch) -> Result<Tensor, TchError> {
     images_bhwc.f_permute([0, 3, 1, 2])?.f_contiguous()
 }
 
-/// What pixels are multiplied by, and then added, by channel.
+/// The factor of pixels and the shift added afterwards, per channel.
 pub(crate) fn normalization(
     normalize: Option<&(Vec<f64>, Vec<f64>)>,
     num_channels: i64,
@@ -175,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// Ten black pixels, each a sample; a mix if its parts have names.
+    /// Ten samples of one black pixel; a mix if the list of names is not empty.
     #[derive(Debug)]
     struct Pixels(Vec<String>);
 
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn images_in_memory_lie_with_their_channels_closest_and_keep_their_values() {
+    fn channels_last_images_in_memory_keep_their_values() {
         let images_nchw =
             Tensor::arange(4 * 3 * 2 * 5, (Kind::Uint8, Device::Cpu)).view([4, 3, 2, 5]);
         let (scale, shift) = normalization(None, 3, Device::Cpu).unwrap();
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_is_not_kept_in_memory_because_its_epochs_differ() {
+    fn mix_is_not_kept_in_memory() {
         assert!(InMemory::fits(&Pixels(Vec::new())));
         assert!(!InMemory::fits(&Pixels(vec![
             "a".to_owned(),

@@ -1,4 +1,4 @@
-//! The built-in models, each a [`Task`]: a model, its loss and what an evaluation counts.
+//! The built-in models, each a [`Task`]: a model, its loss and the counts of an evaluation.
 
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
 use roundhouse_contract::trainer::options::NEEDS_OWN_PROGRAM;
@@ -31,53 +31,54 @@ pub use norm::{BatchNorm, Groups};
 pub use pass::Pass;
 pub use resnet::{Depth, ResNet};
 
-/// What a data set's samples look like.
+/// The kind and size of a data set's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Samples {
     /// Images of one size, each with a class.
     Images(ImageShape),
-    /// Sequences of tokens.
+    /// Sequences of tokens of one length.
     Tokens(TokenShape),
 }
 
-/// Size of images.
+/// Size of images and number of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageShape {
-    /// C.
+    /// Number of channels C.
     pub num_channels: i64,
-    /// H, in pixels.
+    /// Height H in pixels.
     pub height: i64,
-    /// W, in pixels.
+    /// Width W in pixels.
     pub width: i64,
-    /// Number of classes.
+    /// Number of different classes.
     pub num_classes: i64,
 }
 
-/// Size of sequences.
+/// Length of sequences and number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenShape {
-    /// T: tokens of each sequence.
+    /// Number of tokens T of each sequence.
     pub length: i64,
-    /// Number of different tokens of the data; 0 if that is not known.
+    /// Number of different tokens in the data; 0 if unknown.
     pub vocabulary: i64,
 }
 
 /// Why a model cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// Its configuration does not fit the data.
+    /// The configuration does not fit the data.
     #[error(transparent)]
     Config(#[from] ConfigInvalid),
-    /// Its weights exceed the memory.
+    /// The weights exceed the memory.
     #[error("libtorch: {0}")]
     Torch(#[from] TchError),
 }
 
-/// Builds the model of a valid configuration on the CPU. Its initial weights are a function of `seed`.
-/// `checkpointing` says which activations it computes again in the backward pass; a model without blocks ignores it.
+/// Builds the model of a valid configuration on the CPU. The initial weights are a function of
+/// `seed`. `checkpointing` selects the activations that the backward pass recomputes; a model
+/// without blocks ignores it.
 ///
 /// # Errors
-/// The model is `custom`, or does not fit the data, or its weights exceed the memory.
+/// The model is `custom` or does not fit the data, or its weights exceed the memory.
 pub fn build(
     config: &ModelConfig,
     checkpointing: ActivationCheckpointing,

@@ -1,8 +1,8 @@
-//! Optimizers: from gradients to new weights. They keep their state as plain tensors, so that it can be sent
-//! to a rank that lacks it.
+//! Optimizers: from gradients to new weights. Their state consists of plain tensors, so that a rank
+//! can send it to a rank that lacks it.
 //!
-//! Each optimizer is its formula and its state; [`groups`] says which tensors take part in what, and
-//! [`kernels`] computes.
+//! Each optimizer has its formula and its state. [`groups`] selects the tensors for each part of the
+//! formula, and [`kernels`] computes.
 
 use roundhouse_contract::trainer::{Optimizer as OptimizerConfig, OptimizerName};
 use tch::{TchError, Tensor};
@@ -23,11 +23,11 @@ pub use lamb::Lamb;
 pub use lars::Lars;
 pub use sgd::Sgd;
 
-/// Builds the optimizer of a configuration for some parameters, which have their initial values. With `ema`
-/// the optimizer is wrapped in an [`Ema`]. Clipping by `maxGradNorm` is up to the loop: see [`crate::clip`].
+/// Builds the optimizer of a configuration for parameters with their initial values. With `ema` it
+/// wraps the optimizer in an [`Ema`]. The training loop clips by `maxGradNorm`: see [`crate::clip`].
 ///
 /// # Errors
-/// Its state exceeds the memory.
+/// The optimizer's state exceeds the memory.
 pub fn build(
     config: &OptimizerConfig,
     parameters: &Parameters,
@@ -44,7 +44,7 @@ pub fn build(
     })
 }
 
-/// A zero tensor for each parameter.
+/// A tensor of zeros for each parameter.
 fn zeros_like(parameters: &Parameters) -> Result<Vec<Tensor>, TchError> {
     let zeros = |tensor: &Tensor| tensor.f_detach()?.f_zeros_like();
     parameters.tensors().iter().map(zeros).collect()

@@ -1,31 +1,33 @@
-//! What a model remembers: named tensors in a fixed order, each with a role.
+//! The state of a model: named tensors in a fixed order, each with a role.
 
 use std::ops::Range;
 
 use roundhouse_c10d::format::{self, MemoryFormat};
 use tch::{Device, Kind, TchError, Tensor};
 
-/// What becomes of a tensor's gradient.
+/// How a tensor's gradient is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
     /// An optimizer turns it into an update of the weights.
     Weight,
-    /// A running statistic, such as the mean of a batch normalization. Its "gradient" is the statistic of the
-    /// global batch: the model adds `(tensor - tensor.detach()) · statistic · samples` to its loss, where `samples`
-    /// is the number of samples that the statistic was computed of. The term is 0, and its gradient is the
-    /// statistic weighted by samples. So the statistic is reduced over all ranks in the same buckets as the
-    /// gradients, divided by the samples of the global batch like them, and is the same for every number of
-    /// workers and passes. The update is
-    /// `tensor = (1 - momentum) · tensor + momentum · gradient`; no decay, no clipping, no learning rate.
+    /// A running statistic, such as the mean of a batch normalization. Its "gradient" is the statistic
+    /// of the global batch: the model adds `(tensor - tensor.detach()) · statistic · samples` to its
+    /// loss, where `samples` is the number of samples over which the statistic was computed. This term
+    /// is 0, and its gradient is the statistic weighted by samples. So the ranks reduce the statistic
+    /// in the same buckets as the gradients and divide it by the samples of the global batch, and it is
+    /// the same for every number of workers and passes. The update is
+    /// `tensor = (1 - momentum) · tensor + momentum · gradient`, without decay, clipping or learning
+    /// rate.
     Statistic {
-        /// Weight of the newest batch.
+        /// Weight of the newest batch, from 0 to 1.
         momentum: f64,
     },
 }
 
-/// Named 32-bit float tensors that require gradients: all that a checkpoint holds of a model, and all that a rank is sent
-/// that joins. A model has no other memory between steps. A weight that stays as it is belongs to the model's
-/// constants, which each rank builds for itself; a counter follows from the step, which [`crate::Mode::Train`] tells.
+/// Named 32-bit float tensors that require gradients. A checkpoint contains only these of a model, and
+/// a rank that joins receives only these. A model must keep no other state between steps. Constant
+/// tensors belong to the model itself, and each rank builds them; a counter can be derived from the
+/// step in [`crate::Mode::Train`].
 #[derive(Debug, Default)]
 pub struct Parameters {
     /// Place of the first tensor: more than 0 in a window.
@@ -56,7 +58,7 @@ impl Parameters {
     /// Adds a tensor with its initial value, and returns its place.
     ///
     /// # Errors
-    /// It is not of a floating-point type.
+    /// The tensor is not of a floating-point type.
     pub fn push(
         &mut self,
         name: impl Into<String>,
@@ -78,12 +80,12 @@ impl Parameters {
         &self.tensors[place - self.first]
     }
 
-    /// The tensors at some places.
+    /// The tensors at a range of places.
     pub(crate) fn in_places(&self, places: &Range<usize>) -> &[Tensor] {
         &self.tensors[places.start - self.first..places.end - self.first]
     }
 
-    /// Other tensors at the places from `first` on, for [`Self::at`] alone: without names and roles.
+    /// Parameters whose places start at `first`, for [`Self::at`] only: without names and roles.
     pub(crate) fn window(first: usize, tensors: Vec<Tensor>) -> Self {
         Self {
             first,
@@ -96,11 +98,11 @@ impl Parameters {
     /// A loss of 0 whose gradient is 0 for every tensor: the loss of an empty batch.
     ///
     /// # Errors
-    /// libtorch fails.
+    /// libtorch refuses an operation.
     pub fn no_loss(&self) -> Result<Tensor, TchError> {
         let mut loss = Tensor::f_zeros([], (Kind::Float, self.device()))?;
         for tensor in &self.tensors {
-            // A sum over no element: a product with 0 would make a NaN of a weight that is infinite.
+            // A sum over no element. A product with 0 would be NaN for a weight that is infinite.
             let nothing = tensor.f_flatten(0, -1)?.f_narrow(0, 0, 0)?;
             loss = loss.f_add(&nothing.f_sum(Kind::Float)?)?;
         }
@@ -113,10 +115,10 @@ impl Parameters {
         self.tensors.first().map_or(Device::Cpu, Tensor::device)
     }
 
-    /// Moves all tensors to a device; gradients start anew.
+    /// Moves all tensors to a device. They have no gradients afterwards.
     ///
     /// # Errors
-    /// The device cannot hold them.
+    /// The device has too little memory.
     pub fn move_to(&mut self, device: Device) -> Result<(), TchError> {
         for tensor in &mut self.tensors {
             if tensor.device() != device {
@@ -129,37 +131,38 @@ impl Parameters {
         Ok(())
     }
 
-    /// Lays out all tensors of four dimensions with channels closest. Names, shapes and values stay.
+    /// Converts all tensors of four dimensions to the memory format channels last. Names, shapes and
+    /// values do not change.
     ///
     /// # Errors
-    /// Out of memory.
+    /// The device has too little memory.
     pub fn lay_channels_last(&mut self) -> Result<(), TchError> {
         format::convert(&mut self.tensors, MemoryFormat::ChannelsLast)
             .map_err(|error| TchError::Torch(error.message))
     }
 
-    /// The tensors.
+    /// The tensors, in the order of their places.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
-    /// The tensors, to be changed in place without gradients.
+    /// The tensors, for changes in place without gradients.
     pub fn tensors_mut(&mut self) -> &mut [Tensor] {
         &mut self.tensors
     }
 
-    /// What becomes of each tensor's gradient, in their order.
+    /// The role of each tensor, in the order of the tensors.
     #[must_use]
     pub fn roles(&self) -> &[Role] {
         &self.roles
     }
 
-    /// Names and tensors.
+    /// Iterates over names and tensors.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.names.iter().map(String::as_str).zip(&self.tensors)
     }
 
-    /// The tensors that an optimizer updates.
+    /// The tensors that an optimizer updates (without running statistics).
     fn weights(&self) -> impl Iterator<Item = &Tensor> {
         let of_weights = |(role, tensor)| matches!(role, &Role::Weight).then_some(tensor);
         self.roles.iter().zip(&self.tensors).filter_map(of_weights)
@@ -171,7 +174,7 @@ impl Parameters {
         self.weights().map(Tensor::numel).sum()
     }
 
-    /// Norm of the gradients of all weights taken as one vector; they are read, not copied.
+    /// L2 norm of the gradients of all weights taken as one vector. It does not copy the gradients.
     ///
     /// # Errors
     /// A parameter has no gradient yet.
@@ -189,13 +192,13 @@ mod tests {
     use super::*;
     use crate::random::seeded;
 
-    /// Other tests draw from libtorch's generator at the same time.
+    /// Adds a layer under the generator's lock, because other tests draw from it at the same time.
     fn add_layer(parameters: &mut Parameters, name: &str, shape: &[i64]) {
         seeded(1, || parameters.add_layer(name, shape)).unwrap();
     }
 
     #[test]
-    fn a_layer_is_uniform_within_one_over_the_root_of_its_fan_in() {
+    fn layer_is_uniform_within_its_fan_in_bound() {
         let mut parameters = Parameters::default();
         add_layer(&mut parameters, "conv1", &[8, 4, 3, 3]);
         let names: Vec<_> = parameters.iter().map(|(name, _)| name).collect();
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_has_other_tensors_at_the_same_places() {
+    fn window_has_other_tensors_at_the_same_places() {
         let mut parameters = Parameters::default();
         for layer in ["fc1", "fc2"] {
             add_layer(&mut parameters, layer, &[2, 3]);
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gradient_norm_is_that_of_one_long_vector() {
+    fn gradient_norm_is_that_of_one_long_vector() {
         let mut parameters = Parameters::default();
         add_layer(&mut parameters, "fc1", &[1, 2]);
         let [weight, bias] = parameters.tensors() else {
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_statistic_is_no_weight_and_does_not_count_in_the_norm() {
+    fn running_statistics_do_not_count_in_the_norm() {
         let mut parameters = Parameters::default();
         add_layer(&mut parameters, "fc1", &[1, 1]);
         let role = Role::Statistic { momentum: 0.1 };
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_of_an_empty_batch_has_gradients_of_0_even_beside_infinite_weights() {
+    fn empty_batch_has_zero_gradients_for_infinite_weights() {
         let mut parameters = Parameters::default();
         add_layer(&mut parameters, "fc1", &[2, 3]);
         tch::no_grad(|| {

@@ -1,9 +1,9 @@
-//! The peak of well-known GPUs, for the metric of model FLOPs utilization.
+//! The peak performance of well-known GPUs, for the metric model FLOPs utilization.
 //!
 //! Dense operations per second, without sparsity, from NVIDIA's data sheets (A100: "NVIDIA A100 Tensor Core GPU", 2021;
 //! H100: "NVIDIA H100 Tensor Core GPU", 2023; H200: "NVIDIA H200 Tensor Core GPU", 2024; L40S: "NVIDIA L40S", 2023;
-//! L4: "NVIDIA L4 Tensor Core GPU", 2023; A10: "NVIDIA A10 Tensor Core GPU", 2021). Where a data sheet gives the figure
-//! with sparsity alone, it is halved.
+//! L4: "NVIDIA L4 Tensor Core GPU", 2023; A10: "NVIDIA A10 Tensor Core GPU", 2021). If a data sheet
+//! gives only the figure with sparsity, the table has half of it.
 
 use std::path::Path;
 
@@ -11,19 +11,19 @@ use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::Precision;
 use tch::Device;
 
-/// Where the driver tells the models of the GPUs.
+/// Directory in which the driver lists the GPUs with their model names.
 const DRIVER: &str = "/proc/driver/nvidia/gpus";
 
-/// Operations per second of one GPU.
+/// Peak operations per second of one GPU model.
 struct Peak {
-    /// How the driver's name of the model begins.
+    /// Prefix of the model name that the driver reports.
     name: &'static str,
     fp32: f64,
     tf32: f64,
     bf16: f64,
 }
 
-/// A name that begins with another one stands before it.
+/// Peaks by prefix. A longer prefix must come before a shorter prefix of the same name.
 const PEAKS: [Peak; 9] = [
     peak("NVIDIA H200 NVL", 60e12, 417.5e12, 835.5e12),
     peak("NVIDIA H200", 67e12, 494.5e12, 989.5e12),
@@ -45,8 +45,8 @@ const fn peak(name: &'static str, fp32: f64, tf32: f64, bf16: f64) -> Peak {
     }
 }
 
-/// What the device of this process can do at most, in operations per second: what the configuration says, else what is
-/// known of its GPU.
+/// Peak operations per second of this process' device: the configured value, or else the value of its
+/// GPU model. `None`: unknown.
 #[must_use]
 pub fn peak_flops(config: &TrainerConfig, device: Device) -> Option<f64> {
     let of_gpu = || {
@@ -58,7 +58,7 @@ pub fn peak_flops(config: &TrainerConfig, device: Device) -> Option<f64> {
         .or_else(|| device.is_cuda().then(of_gpu).flatten())
 }
 
-/// Names of the models of all GPUs that the driver tells of.
+/// Model names of all GPUs that the driver lists.
 fn names(driver: &Path) -> Vec<String> {
     let Ok(gpus) = std::fs::read_dir(driver) else {
         return Vec::new();
@@ -73,7 +73,8 @@ fn names(driver: &Path) -> Vec<String> {
     information.filter_map(name).collect()
 }
 
-/// The peak, if all GPUs have the same: the driver may tell of more of them than this container has.
+/// The peak, if all GPUs have the same peak. The driver may list more GPUs than this container has,
+/// so a machine with different GPUs gives no answer.
 fn of_names(names: &[String], precision: Precision) -> Option<f64> {
     let (first, others) = names.split_first()?;
     let peak = of_name(first, precision);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_follows_the_model_and_the_precision() {
+    fn peak_follows_model_and_precision() {
         for (models, precision, expected) in [
             (&["NVIDIA H200"][..], Precision::Bf16, Some(989.5e12)),
             (&["NVIDIA H200 NVL"], Precision::Bf16, Some(835.5e12)),
@@ -124,7 +125,7 @@ mod tests {
             (&["NVIDIA H100 PCIe"], Precision::Bf16, Some(756e12)),
             (&["NVIDIA A100-SXM4-80GB"], Precision::Fp32, Some(19.5e12)),
             (&["NVIDIA L40S"], Precision::Bf16, Some(362e12)),
-            // Another GPU than the L4 and the A10.
+            // These are other GPUs than the L4 and the A10.
             (&["NVIDIA L40"], Precision::Bf16, None),
             (&["NVIDIA A10G"], Precision::Bf16, None),
             (

@@ -1,4 +1,4 @@
-//! One process of a training: what it is told, what it does, how it ends.
+//! One process of a training: its launch, its run, and its exit code.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,11 +16,12 @@ use crate::failure::Failure;
 use crate::job::Build;
 use crate::trainer::Trainer;
 
-/// The whole program of a trainer: reads the command line and the environment, trains what `build` returns, and ends
-/// the process with the exit code that says how it ended.
+/// The main function of a trainer: reads the command line and the environment, trains the job that
+/// `build` returns, and ends the process with an exit code for the result.
 pub fn main(build: impl Build) -> ! {
     process::end_with_agent(variable);
-    // Each peer of a world takes descriptors. The agent raises the limit, too; a process alone has only itself.
+    // Each peer needs file descriptors. In a worker the agent has raised the limit already; a process
+    // that trains alone must raise it here.
     let _ = roundhouse_c10d::raise_descriptor_limit();
     blocking::count_those_of_library(roundhouse_c10d::num_abandoned);
     let code = match Cli::try_parse() {
@@ -28,7 +29,7 @@ pub fn main(build: impl Build) -> ! {
             Some(Command::Audit { dir, compare, json }) => match (dir, compare.as_deref()) {
                 (_, Some([left, right])) => audit::compare::run(left, right),
                 (Some(dir), _) => audit::run(dir, *json),
-                // The command line has asked for one of the two.
+                // The command line requires exactly one of the two.
                 (None, _) => ExitCode::ConfigInvalid,
             },
             Some(Command::Export {
@@ -59,8 +60,8 @@ pub fn main(build: impl Build) -> ! {
             }
         }
     };
-    // Not the ordinary exit: libtorch's threads may be waiting for peers, and its static
-    // destructors for them. All files are written and all lines flushed by now.
+    // Do not run exit handlers: threads of libtorch may wait for peers, and libtorch's static
+    // destructors wait for these threads. All files are written and all lines are flushed.
     signal_hook::low_level::exit(code.code())
 }
 
@@ -80,14 +81,14 @@ fn run(launch: Launch, build: impl Build) -> Result<ExitCode, Failure> {
     })
 }
 
-/// A failure before there is a reporter.
+/// Reports a failure that happens before there is a reporter.
 fn fail_early(failure: &Failure) -> ExitCode {
     let code = failure.exit_code();
     process::fail_early(code, &failure.to_string(), variable);
     code
 }
 
-/// Without this every process of a worker would use all its cores.
+/// Limits the threads of this process. Otherwise every process of a worker would use all its cores.
 fn set_threads(launch: &Launch) {
     let num_cores = std::thread::available_parallelism().map_or(1, usize::from);
     let num_threads = launch.num_threads(variable("OMP_NUM_THREADS").as_deref(), num_cores);

@@ -1,4 +1,4 @@
-//! Random numbers of a pass: a function of the seed, the step and the slice, and of nothing else.
+//! Random numbers of a pass: a function of the seed, the step and the slice only.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,18 +6,18 @@ pub use roundhouse_elastic::splitmix::next as mix;
 
 use crate::task::Mode;
 
-/// Where the random numbers of one pass come from.
+/// The source of random numbers for one pass.
 ///
-/// libtorch has one generator per device, and its kernels draw from it. So a model seeds the generator for each
-/// layer that draws, with a number of its own. A layer then draws the same whether other layers drew before it or
-/// not, and whether it runs once or again to recompute its activations.
+/// libtorch has one generator per device, and its kernels draw from it. So a model seeds the generator
+/// for each layer that draws, with a number of the layer. A layer then draws the same numbers whether
+/// or not other layers drew before it, and also when it runs again to recompute its activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draws {
     key: u64,
 }
 
 impl Draws {
-    /// The random numbers of a pass; `None` in an evaluation, where nothing is random.
+    /// The random numbers of a training pass. `None` in an evaluation, which draws nothing.
     #[must_use]
     pub fn of(mode: Mode) -> Option<Self> {
         match mode {
@@ -28,14 +28,15 @@ impl Draws {
         }
     }
 
-    /// Runs a layer that draws from libtorch's generator; what it draws is a function of the pass and of `layer`.
+    /// Runs a layer that draws from libtorch's generator. Its numbers are a function of the pass and of
+    /// `layer`.
     pub fn layer<T>(self, layer: u64, run: impl FnOnce() -> T) -> T {
         seeded(mix(self.key.wrapping_add(layer)), run)
     }
 }
 
-/// Runs something that draws from libtorch's generators, after seeding those of all devices. It holds a lock, because
-/// all threads share the generators; so it must not be called within itself.
+/// Seeds libtorch's generators of all devices and then calls `run`. It holds a lock, because all threads
+/// share the generators, so `run` must not call it again.
 pub fn seeded<T>(seed: u64, run: impl FnOnce() -> T) -> T {
     static GENERATORS: Mutex<()> = Mutex::new(());
     let _lock = GENERATORS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn seed_step_and_slice_each_change_the_draws() {
+    fn seed_step_and_slice_change_the_draws() {
         let draws = [
             train(1, 1, 0),
             train(2, 1, 0),

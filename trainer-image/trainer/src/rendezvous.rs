@@ -1,4 +1,4 @@
-//! Stores and process groups of c10d, as a member's rendezvous needs them.
+//! Stores and process groups of c10d behind the rendezvous traits of `roundhouse-member`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::device;
 use crate::failure::lost;
 use crate::group::C10dGroup;
 
-/// This process' end of every rendezvous.
+/// The rendezvous of this process, over stores of c10d.
 pub type StoreRendezvous = rendezvous::StoreRendezvous<C10d>;
 
-/// c10d, for ranks that compute on this device.
+/// Creates stores and process groups of c10d for ranks that compute on this device.
 #[derive(Clone, Copy, Debug)]
 pub struct C10d(pub Device);
 
-/// A store of c10d.
+/// A key-value store of c10d.
 #[derive(Debug)]
 pub struct C10dStore(Store);
 
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_a_store_is_cleared_and_the_rest_stays() {
+    fn clearing_a_part_of_a_store_keeps_the_rest() {
         let (c10d, patience) = (C10d(Device::Cpu), Duration::from_secs(10));
         let host = c10d.host(Ipv4Addr::LOCALHOST.into(), 0, patience).unwrap();
         let guest = c10d.dial("127.0.0.1", host.port(), patience).unwrap();

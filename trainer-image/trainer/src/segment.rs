@@ -1,4 +1,5 @@
-//! Blocks of a model that can compute their activations again in the backward pass instead of keeping them.
+//! Blocks of a model that can recompute their activations in the backward pass instead of keeping
+//! them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ pub struct Segment<B> {
 }
 
 impl<B: Send + Sync + 'static> Segment<B> {
-    /// `block` uses the parameters at these places, and no others.
+    /// Wraps a block that uses the parameters at these places and no others.
     #[must_use]
     pub fn new(block: B, places: Range<usize>) -> Self {
         Self {
@@ -25,10 +26,10 @@ impl<B: Send + Sync + 'static> Segment<B> {
         }
     }
 
-    /// The block that `build` makes; it adds the block's parameters to those that it is given.
+    /// Wraps the block that `build` creates; `build` adds the block's parameters to `parameters`.
     ///
     /// # Errors
-    /// Those of `build`.
+    /// `build` returns an error.
     pub fn build(
         parameters: &mut Parameters,
         build: impl FnOnce(&mut Parameters) -> Result<B, TchError>,
@@ -38,17 +39,17 @@ impl<B: Send + Sync + 'static> Segment<B> {
         Ok(Self::new(block, first..parameters.tensors().len()))
     }
 
-    /// The output of `run` for the input `x`, and what else it gives, such as statistics.
+    /// Returns the output of `run` for the input `x`, and its other results, such as statistics.
     ///
-    /// With `recomputes` (activation checkpointing, Chen et al. 2016) only `x` is kept. `run` then also runs in the
-    /// backward pass, under the same autocast, and only the gradients of that run's output are used. So `run` must be a
-    /// function of its arguments: no other tensor that needs a gradient, random numbers as
-    /// [`Mode::Train`](crate::Mode::Train) says, nothing changed in place that it was given. The parameters that it is
-    /// given have the block's places alone, and neither names nor roles. Losses and gradients are bit for bit those
-    /// without recomputation, where kernels are deterministic.
+    /// With `recomputes` (activation checkpointing, Chen et al. 2016) only `x` is kept. The backward pass
+    /// calls `run` again, under the same autocast, and uses only the gradients of that second call. So
+    /// `run` must be a function of its arguments: it uses no other tensor that needs a gradient, draws
+    /// random numbers as [`Mode::Train`](crate::Mode::Train) requires, and changes no argument in place.
+    /// Its parameters have only the block's places, and neither names nor roles. If kernels are
+    /// deterministic, losses and gradients are bit for bit equal to those without recomputation.
     ///
     /// # Errors
-    /// Those of `run`. An error of the run in the backward pass is an error of that pass.
+    /// `run` fails. An error of the second call is an error of the backward pass.
     pub fn apply<T, R>(
         &self,
         recomputes: bool,

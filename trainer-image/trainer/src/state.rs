@@ -1,7 +1,7 @@
-//! The tensors of a training as the state of a member: what they are called, and their bytes, out, in, and from
-//! rank to rank.
+//! The tensors of a training as the state of a member: their names, and copies of their bytes to the
+//! host, from the host, and from rank to rank.
 //!
-//! Bytes are in the logical order of a tensor's elements, whatever its memory format is.
+//! Bytes are in the logical order of a tensor's elements and do not depend on its memory format.
 
 use std::ops::Range;
 
@@ -24,11 +24,11 @@ mod snapped;
 
 use snapped::Snapped;
 
-/// Bytes of a word of a digest.
+/// Number of bytes per word of a digest.
 const WORD: i64 = 8;
 
-/// The tensors of weights and optimizer by name, in a fixed order. Handles: what is written to them is
-/// written to the training.
+/// The tensors of weights and optimizer by name, in a fixed order. They are handles: a write to them
+/// changes the training.
 #[derive(Debug)]
 pub struct Tensors {
     table: Table,
@@ -36,10 +36,10 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// Those of a model and its optimizer.
+    /// The tensors of a model and its optimizer.
     ///
     /// # Errors
-    /// A tensor has a type that no checkpoint can hold.
+    /// A tensor has a type that checkpoints do not support.
     pub fn of(parameters: &Parameters, update: &dyn Update) -> Result<Self, TchError> {
         let weights = parameters.iter();
         let mut named: Vec<(String, &Tensor)> = weights
@@ -53,10 +53,10 @@ impl Tensors {
         Self::named(&named)
     }
 
-    /// Some tensors by name.
+    /// A list of named tensors.
     ///
     /// # Errors
-    /// A tensor has a type that no checkpoint can hold.
+    /// A tensor has a type that checkpoints do not support.
     pub fn named(named: &[(String, &Tensor)]) -> Result<Self, TchError> {
         let records = named.iter().map(|(name, tensor)| record(name, tensor));
         let records: Vec<Record> = records.collect::<Result<_, _>>()?;
@@ -67,16 +67,16 @@ impl Tensors {
         })
     }
 
-    /// Flips a bit of the first weight: what a device that computes wrong does, for tests.
+    /// Flips a bit of the first weight, as a faulty device may do. For tests.
     pub(crate) fn flip_a_bit(&mut self) -> Result<(), Failure> {
         let mut bytes = [0; 4];
         self.copy_out(0..4, &mut bytes)?;
-        // It doubles or halves a number of 32 bits.
+        // This bit doubles or halves a 32-bit float.
         bytes[2] ^= 0x80;
         self.copy_in(0, &bytes)
     }
 
-    /// Copies bytes of the row into `flat`, a tensor of bytes on any device.
+    /// Copies a range of the state's bytes into `flat`, a tensor of bytes on any device.
     fn flatten(&self, range: &Range<u64>, flat: &Tensor) -> Result<(), TchError> {
         let mut at = 0;
         for piece in self.table.pieces(range) {
@@ -89,12 +89,12 @@ impl Tensors {
         Ok(())
     }
 
-    /// Overwrites bytes of the row with those of `flat`.
+    /// Overwrites a range of the state's bytes with those of `flat`.
     fn unflatten(&mut self, range: &Range<u64>, flat: &Tensor) -> Result<(), TchError> {
         let mut at = 0;
         for piece in self.table.pieces(range) {
             let tensor = &mut self.tensors[piece.tensor];
-            // An alias of the tensor's memory, or a copy of a tensor that is not contiguous.
+            // Shares the tensor's memory if the tensor is contiguous; otherwise it is a copy.
             let whole = tensor.f_detach()?.f_contiguous()?;
             let mut own = narrow(&bytes_of(&whole)?, &piece)?;
             let length = own.size1()?;
@@ -107,8 +107,8 @@ impl Tensors {
         Ok(())
     }
 
-    /// The sum of the 64-bit words of each tensor, modulo 2^64. They are computed where the tensors are, and the host
-    /// waits once for all of them.
+    /// The sum of the 64-bit words of each tensor, modulo 2^64. The device of the tensors computes the
+    /// sums, and the host waits once for all of them.
     fn sums_of_words(&self) -> Result<Vec<i64>, TchError> {
         let sums = self
             .tensors
@@ -154,13 +154,13 @@ impl State for Tensors {
         former: Option<Box<dyn Snapshot>>,
     ) -> Result<Box<dyn Snapshot>, Failure> {
         let device = self.tensors.first().map_or(Device::Cpu, Tensor::device);
-        // A CPU's copy is made when the call returns; it needs no room beside it.
+        // On a CPU the copy is complete when the call returns, so no second buffer is needed.
         if device == Device::Cpu {
             return copied_at_once(self, range, former);
         }
         match Snapped::begin(self, &range, former, device) {
             Ok(snapped) => Ok(Box::new(snapped)),
-            // The rows are gathered in memory of the device, and host memory is pinned.
+            // Gathering needs memory of the device and pinned host memory. Without it, copy at once.
             Err(error) if error.kind == ErrorKind::OutOfMemory => copied_at_once(self, range, None),
             Err(error) => Err(lost(error)),
         }
@@ -223,7 +223,7 @@ impl Share<C10dGroup> for Tensors {
         bytes: &Range<u64>,
         compares: bool,
     ) -> Result<Opened, Failure> {
-        // The host waits here until the bytes have come. Garbage is not written anywhere.
+        // The host waits here until the bytes have arrived. Garbage is never written to the state.
         let (digest, is_sealed) = parcel.read(bytes.start).map_err(refused)?;
         group.check()?;
         if !is_sealed {
@@ -245,14 +245,14 @@ impl Share<C10dGroup> for Tensors {
     }
 }
 
-/// Room for a chunk of so many bytes, and its seal.
+/// A buffer for one chunk of the state and its seal.
 #[derive(Debug)]
 pub struct Flat {
-    /// 64-bit words: the bytes, the last word filled up with zeros, and the seal.
+    /// 64-bit words: the bytes, padded with zeros to a whole word, and the seal.
     all: Tensor,
-    /// All words but the seal.
+    /// All words without the seal.
     words: Tensor,
-    /// The bytes alone.
+    /// Only the bytes, without padding.
     bytes: Tensor,
 }
 
@@ -266,13 +266,13 @@ impl Flat {
         Ok(Self { all, words, bytes })
     }
 
-    /// The sum of the words; it is computed on the device, without a copy.
+    /// The sum of the words, computed on the device without a copy.
     fn sum(&self) -> Result<u64, TchError> {
         let sum = self.words.f_sum(Kind::Int64)?.f_int64_value(&[])?;
         Ok(sum.cast_unsigned())
     }
 
-    /// Returns the sum of the words.
+    /// Writes the seal for this offset, and returns the sum of the words.
     fn seal(&mut self, offset: u64) -> Result<u64, TchError> {
         let sum = self.sum()?;
         let at = self.words.size1()?;
@@ -281,7 +281,7 @@ impl Flat {
         Ok(sum)
     }
 
-    /// The sum of the words that came, and whether they are sealed.
+    /// The sum of the received words, and whether their seal is correct.
     fn read(&self, offset: u64) -> Result<(u64, bool), TchError> {
         let sum = self.sum()?;
         let found = self.all.f_int64_value(&[self.words.size1()?])?;
@@ -289,18 +289,19 @@ impl Flat {
     }
 }
 
-/// The bytes of a tensor's elements in their logical order: its own memory if it is contiguous, else a copy.
+/// The bytes of a tensor's elements in their logical order: the tensor's own memory if it is
+/// contiguous, else a copy.
 fn bytes_of(tensor: &Tensor) -> Result<Tensor, TchError> {
     let elements = tensor.f_detach()?.f_contiguous()?.f_view([-1])?;
     elements.f_view_dtype(Kind::Uint8)
 }
 
-/// The sum of bytes, eight at a time and then the rest, as one element.
+/// The sum of 64-bit words of bytes, plus each remaining byte, as a tensor of one element.
 fn sum_of_words(bytes: &Tensor) -> Result<Tensor, TchError> {
     let length = bytes.size1()?;
     let whole = length / WORD * WORD;
     let row = bytes.f_narrow(0, 0, whole)?;
-    // A part of a larger tensor may begin between two words.
+    // A part of a larger tensor may start between two words.
     let words = row.f_view_dtype(Kind::Int64).or_else(|_| {
         let mut copy = row.f_empty_like()?;
         copy.f_copy_(&row)?;

@@ -1,8 +1,9 @@
-//! Where the time of a step goes, on the clock of the host or of the device, whichever does the work.
+//! Measures the sections of a step, with the clock of the host or of the device.
 //!
-//! If the host waits for each part of a step, the host's clock tells how long the parts take. If it only launches them,
-//! events in the device's stream do: the time between two events is that of the part that was launched between them,
-//! with what the device had to wait for. On a CPU both are the same.
+//! If the host waits for each part of a step, the host's clock measures the parts. If the host only
+//! launches the parts, events in the device's stream measure them: the time between two events is the
+//! time of the part that was launched between them, including the device's waits. On a CPU both are the
+//! same.
 
 use std::time::Duration;
 
@@ -13,36 +14,36 @@ use tch::Device;
 /// Measures the sections of one step.
 #[derive(Debug)]
 pub enum Stopwatch {
-    /// The host's clock.
+    /// Measures with the clock of the host.
     Host(Sections),
-    /// Events on the device.
+    /// Measures with events on the device.
     Device(Marks),
 }
 
-/// Points in the work of a device, each at the end of a section.
+/// Events in the work of a device, each at the end of a section.
 #[derive(Debug)]
 pub struct Marks {
     device: Device,
     start: Event,
-    /// Each section that was measured, and its end.
+    /// Each measured section with the event at its end.
     ends: Vec<(Section, Event)>,
-    /// How long the host has waited for peers in a section.
+    /// How long the host waited for peers in a section.
     waits: Vec<(Section, Duration)>,
-    /// Why a mark could not be made.
+    /// The first error of recording an event.
     failed: Option<Error>,
 }
 
 impl Stopwatch {
-    /// Begins to measure on the host.
+    /// Starts to measure on the host.
     #[must_use]
     pub fn on_host() -> Self {
         Self::Host(Sections::default())
     }
 
-    /// Begins to measure on a device: now is when its work of before is done.
+    /// Starts to measure on a device, at the end of its work so far.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn on_device(device: Device) -> Result<Self, Error> {
         Ok(Self::Device(Marks {
             device,
@@ -53,8 +54,8 @@ impl Stopwatch {
         }))
     }
 
-    /// Runs `work` and counts its time under `section`; on a device also what lies between the section before and this
-    /// one.
+    /// Runs `work` and adds its time to `section`. On a device, the time since the end of the previous
+    /// section counts, too.
     pub fn time<T>(&mut self, section: Section, work: impl FnOnce() -> T) -> T {
         match self {
             Self::Host(sections) => sections.time(section, work),
@@ -66,8 +67,8 @@ impl Stopwatch {
         }
     }
 
-    /// So much of a section was a wait of the host for peers. A GPU's waits within a pass are not known: there they
-    /// count as time of its own.
+    /// Records that the host waited for peers for this long within a section. Waits of a GPU within a pass
+    /// are not known and count as compute time of the rank.
     pub fn waited(&mut self, section: Section, waited: Duration) {
         match self {
             Self::Host(sections) => sections.waited(section, waited),
@@ -75,7 +76,7 @@ impl Stopwatch {
         }
     }
 
-    /// The point at which all that was measured is done; `None` on the host, where it is.
+    /// The event after all measured work; `None` on the host, where the work is already done.
     #[must_use]
     pub fn end(&self) -> Option<&Event> {
         match self {
@@ -86,10 +87,10 @@ impl Stopwatch {
         }
     }
 
-    /// What was measured, once [`Self::end`] has passed.
+    /// The measured times. Call it after the event [`Self::end`] has passed.
     ///
     /// # Errors
-    /// It has not, or the device has failed.
+    /// The event has not passed, or the device fails.
     pub fn read(self) -> Result<Sections, Error> {
         match self {
             Self::Host(sections) => Ok(sections),
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn each_clock_counts_all_time_under_its_section() {
+    fn each_clock_counts_time_under_its_section() {
         for is_host in [true, false] {
             let begun = Instant::now();
             let mut stopwatch = if is_host {
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_ends_on_a_device_where_its_last_section_does() {
+    fn step_ends_at_the_end_of_its_last_section() {
         assert!(Stopwatch::on_host().end().is_none());
         let mut stopwatch = Stopwatch::on_device(Device::Cpu).unwrap();
         assert!(stopwatch.end().unwrap().has_passed().unwrap());

@@ -1,6 +1,7 @@
-//! How the ranks of a world turn their parts of a batch into gradients that are the same on all of them.
+//! How the ranks of a process group turn their parts of a batch into gradients that are the same on
+//! all ranks.
 //!
-//! The loop asks a [`Sync`] which passes this rank makes, and calls it around the backward pass of each:
+//! A [`Sync`] decides the passes of this rank, and the training loop calls it around each pass:
 //! ```text
 //! for pass in sync.passes(batch):
 //!     sync.before_forward()
@@ -37,52 +38,53 @@ pub use slices::{Exchange, Slices};
 /// One forward and backward pass over a part of a rank's samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pass {
-    /// Places in the epoch's order. They may be empty.
+    /// Places in the epoch's order. The range may be empty.
     pub places: Range<u64>,
-    /// Which fixed part of the global batch it is, for random numbers: see [`crate::Mode::Train`].
+    /// Index of the fixed part of the global batch, for random numbers: see [`crate::Mode::Train`].
     pub slice: u64,
-    /// Whether that part ends with this pass. One that does not fit into memory is computed in several.
+    /// Whether this is the last pass of its slice. A slice that is too large for memory has several
+    /// passes.
     pub ends_slice: bool,
-    /// Whether it is this rank's last of the step.
+    /// Whether this is this rank's last pass of the step.
     pub is_last: bool,
 }
 
-/// What is known when the gradients of a step are complete.
+/// The results of the synchronization, besides the gradients.
 #[derive(Debug, Default)]
 pub struct Finished {
-    /// The numbers of all ranks, in the order of the ranks, if they have travelled with the gradients.
+    /// The numbers of all ranks, in the order of the ranks, if they were sent with the gradients.
     pub numbers: Option<Vec<Vec<f64>>>,
-    /// The sum of the losses of the global batch in 64 bits, one element on the device, if it has travelled with the
-    /// gradients.
+    /// The sum of the losses of the global batch in 64 bits, as one element on the device, if it was
+    /// sent with the gradients.
     pub loss_sum: Option<Tensor>,
-    /// Where the device commits steps, and there are peers: [`roundhouse_c10d::digest`] of what the sums over the ranks have
-    /// left, which is the same on all of them.
+    /// If the device commits steps and there are peers: the [`roundhouse_c10d::digest`] of the summed
+    /// gradients, which must be the same on all ranks.
     pub digest: Option<Tensor>,
 }
 
-/// Who decides that a step is committed.
+/// Whether the host or the device decides that a step is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// The host: it reads what the ranks have agreed on before it launches the update.
+    /// The host reads the result of the vote before it launches the update.
     Host,
-    /// The device: the update depends on a flag there, and the host reads the same flag a step later.
+    /// The update depends on a flag on the device. The host reads the same flag one step later.
     Device,
 }
 
-/// Why gradients could not be had.
+/// Why gradients could not be synchronized.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    /// A collective failed.
+    /// A collective of c10d failed.
     #[error(transparent)]
     Group(#[from] roundhouse_c10d::Error),
-    /// libtorch refused an operation.
+    /// libtorch refuses an operation.
     #[error("libtorch: {0}")]
     Torch(#[from] TchError),
 }
 
 const BYTES_PER_MIB: usize = 1 << 20;
 
-/// How gradients are packed and sent with a configuration, from this step of the training on.
+/// How a configuration packs and sends gradients, for a generation that starts after `step` steps.
 #[must_use]
 pub fn reducer_options(config: &TrainerConfig, step: u64) -> ReducerOptions {
     let DdpConfig {
@@ -103,7 +105,7 @@ pub fn reducer_options(config: &TrainerConfig, step: u64) -> ReducerOptions {
             Compression::Fp16 => CommHook::Fp16,
             Compression::PowerSgd => CommHook::PowerSgd(PowerSgd {
                 rank: power_sgd.rank,
-                // The first pass of a static graph is none of a step.
+                // The first pass of a static graph does not belong to a step.
                 plain_passes: power_sgd.start_step.saturating_sub(step) + u64::from(static_graph),
                 seed: config.seed,
                 ..PowerSgd::default()
@@ -114,11 +116,12 @@ pub fn reducer_options(config: &TrainerConfig, step: u64) -> ReducerOptions {
     }
 }
 
-/// What a configuration asks for, among the ranks of a world that continues after `step` steps. `parameters` are equal on
-/// all of them, and so is `layout`: see [`roundhouse_c10d::layout`].
+/// Builds the synchronization that a configuration selects, for the ranks of a process group that
+/// continues after `step` steps. `parameters` and `layout` must be equal on all ranks: see
+/// [`roundhouse_c10d::layout`].
 ///
 /// # Errors
-/// The ranks' parameters have different shapes or layouts, or a rank is gone.
+/// The ranks' parameters have different shapes or layouts, or a rank is lost.
 pub fn build(
     config: &TrainerConfig,
     world: &World<C10dGroup>,
@@ -153,7 +156,7 @@ pub fn build(
         group_size,
         num_numbers: match commit {
             Commit::Host => RankVote::NUM_NUMBERS,
-            // The host does not know them all.
+            // The host does not know all of the numbers, so they cannot travel with the gradients.
             Commit::Device => 0,
         },
         commit,
@@ -163,8 +166,8 @@ pub fn build(
     Ok(Box::new(ddp))
 }
 
-/// What an error of a collective means. Garbage makes the Reducer's own checks fail, too ("DDP expects same model
-/// across all ranks").
+/// Maps an error of a collective to a failure. If a peer is lost, the Reducer may receive garbage and
+/// fail its own checks ("DDP expects same model across all ranks"); this counts as a lost peer, too.
 pub(crate) fn explain(world: &World<C10dGroup>, error: SyncError) -> Failure {
     let failure = match error {
         SyncError::Torch(error) => error.into(),
@@ -176,33 +179,35 @@ pub(crate) fn explain(world: &World<C10dGroup>, error: SyncError) -> Failure {
     failure
 }
 
-/// From parts of a batch to synchronized gradients.
+/// Turns the ranks' parts of a batch into synchronized gradients.
 pub trait Sync: std::fmt::Debug {
-    /// The passes of this rank over a batch of these places: at least one, since a rank without samples takes
-    /// part in the collectives, too.
+    /// The passes of this rank over a batch of these places. There is at least one, because a rank
+    /// without samples also takes part in the collectives.
     fn passes(&self, batch: &Range<u64>) -> Vec<Pass>;
 
-    /// What the loss of a pass is multiplied by before its backward pass, so that the gradients are those of the
-    /// mean over all samples of the batch.
+    /// The factor of a pass' loss before its backward pass. It makes the gradients those of the mean
+    /// over all samples of the batch.
     fn scale(&self, num_samples: u64) -> f64;
 
-    /// What the sum over the ranks is divided by. A rank's own gradients are larger than its part of the mean by this
-    /// factor; those of a scaled loss must not be, or whether they overflow would depend on the number of ranks.
+    /// The divisor of the sum over the ranks. A rank's own gradients are larger than its part of the mean
+    /// by this factor. Loss scaling must compensate for it, or the number of ranks would decide whether
+    /// gradients overflow.
     fn num_averaged(&self) -> u32 {
         1
     }
 
-    /// Before each forward pass.
+    /// Must be called before each forward pass.
     ///
     /// # Errors
-    /// A peer is gone.
+    /// A peer is lost.
     fn before_forward(&mut self) -> Result<(), SyncError>;
 
-    /// Before each backward pass; returns what that pass begins with. `numbers` are what this rank has to tell the
-    /// others at the end of the step. They count in the last pass alone, and their number is always the same.
+    /// Must be called before each backward pass; returns the root of that pass. `numbers` is this rank's
+    /// vote at the end of the step. Only the numbers of the last pass count, and their count is always
+    /// the same.
     ///
     /// # Errors
-    /// A peer is gone.
+    /// A peer is lost.
     fn before_backward(
         &mut self,
         pass: &Pass,
@@ -210,10 +215,10 @@ pub trait Sync: std::fmt::Debug {
         numbers: &[f64],
     ) -> Result<Tensor, SyncError>;
 
-    /// After each backward pass.
+    /// Must be called after each backward pass.
     ///
     /// # Errors
-    /// A peer is gone.
+    /// A peer is lost.
     fn after_backward(
         &mut self,
         pass: &Pass,
@@ -221,34 +226,37 @@ pub trait Sync: std::fmt::Debug {
         parameters: &mut Parameters,
     ) -> Result<(), SyncError>;
 
-    /// The last step was not made: its gradients must not tell in later ones. All ranks skip the same steps.
+    /// Must be called on all ranks after a step without an update: the gradients of that step must not
+    /// influence later steps.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     fn skipped(&mut self) -> Result<(), SyncError> {
         Ok(())
     }
 
-    /// The losses of later steps are multiplied by a factor that is larger by `ratio`.
+    /// Must be called when the loss factor of later steps is `ratio` times the factor before.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     fn rescaled(&mut self, ratio: f64) -> Result<(), SyncError> {
         let _ = ratio;
         Ok(())
     }
 
-    /// After the last pass: the parameters hold the mean gradients of the batch, the same on all ranks.
+    /// Must be called after the last pass. Afterwards the parameters hold the mean gradients of the
+    /// batch, which are the same on all ranks.
     ///
     /// # Errors
-    /// A peer is gone.
+    /// A peer is lost.
     fn finish(&mut self, parameters: &mut Parameters) -> Result<Finished, SyncError>;
 
-    /// For how long this rank only waited for its peers in the backward pass of a step whose end the host has read.
-    /// To be asked once for each step, in their order; the end of the first one is read before the second begins.
+    /// How long this rank only waited for its peers in the backward pass of a step whose end the host has
+    /// read. Call it once per step, in the order of the steps; the caller must read the end of the first
+    /// step before the second step begins.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     fn waited(&mut self) -> Result<Duration, SyncError> {
         Ok(Duration::ZERO)
     }
@@ -276,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_step_counts_from_the_beginning_of_the_training_and_not_of_a_generation() {
+    fn start_step_counts_from_the_start_of_the_training() {
         let ddp = json!({"compression": "PowerSGD", "powerSGD": {"rank": 3, "startStep": 100}});
         let passes = [0, 40, 100, 5_000].map(|step| plain_passes(&ddp, step));
         assert_eq!(passes, [100, 60, 0, 0]);

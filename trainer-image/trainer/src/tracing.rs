@@ -1,9 +1,10 @@
-//! Traces of training steps on request. The agent leaves a [`TraceRequest`] in the run directory; Kineto records the
-//! next steps in the format of Chrome, which Perfetto opens.
+//! Traces of training steps on request. The agent writes a [`TraceRequest`] to the run directory.
+//! Kineto then records the next steps in the Chrome trace format, which Perfetto opens.
 //!
-//! A recording slows the steps down and takes memory, so it is short: it ends after the steps that were asked for,
-//! after [`MOST_OPERATIONS`], after [`MOST_TIME`], or before anything else than a training step, whichever comes first.
-//! The thread that trains stops the recording, for which peers may wait a second. Another thread writes the file.
+//! A recording slows steps down and takes memory, so it is short. It ends after the requested number of
+//! steps, after [`MOST_OPERATIONS`], after [`MOST_TIME`], or before an evaluation or the end of
+//! training, whichever comes first. The training thread stops the recording, which can delay peers by a
+//! second. Another thread writes the file.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -14,17 +15,17 @@ use roundhouse_contract::{TraceRequest, paths};
 use roundhouse_member::report::{say, say_error};
 use tch::Device;
 
-/// How often the run directory is searched for a request.
+/// Interval between two searches of the run directory for a request.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// A recording ends with the first pass over a micro-batch after so many operations. Kineto needs up to 10 µs for each
-/// when the recording stops, and 240 bytes of the file: a second and 24 MB.
+/// A recording ends with the first pass over a micro-batch after this number of operations. Kineto needs
+/// up to 10 µs and 240 bytes of the file for each operation: up to 1 s and 24 MB.
 const MOST_OPERATIONS: u64 = 100_000;
 /// A recording ends with the first pass after this time.
 const MOST_TIME: Duration = Duration::from_secs(5);
 /// Time between the end of a recording and the next one.
 const PAUSE: Duration = Duration::from_mins(1);
 
-/// Records steps when it is asked to. An error ends the trace, never the training.
+/// Records steps on request. An error ends the trace, never the training.
 #[derive(Debug)]
 pub struct Tracer {
     request: Option<PathBuf>,
@@ -57,7 +58,7 @@ impl Running {
 }
 
 impl Tracer {
-    /// Looks for requests in a run directory. Without one, nothing is recorded.
+    /// Watches a run directory for requests. Without a directory it records nothing.
     #[must_use]
     pub fn new(run_dir: Option<&Path>, local_rank: u32, device: Device) -> Self {
         Self {
@@ -68,22 +69,22 @@ impl Tracer {
         }
     }
 
-    /// A training step begins.
+    /// Call this when a training step begins.
     pub fn step_begins(&mut self) {
         self.step_begins_at(Instant::now());
     }
 
-    /// A pass over a micro-batch has ended.
+    /// Call this when a pass over a micro-batch has ended.
     pub fn pass_ends(&mut self) {
         self.pass_ends_at(Instant::now());
     }
 
-    /// A training step has ended.
+    /// Call this when a training step has ended.
     pub fn step_ends(&mut self) {
         self.step_ends_at(Instant::now());
     }
 
-    /// Something else than a training step comes now. A recording ends with the steps that it has.
+    /// Call this before anything other than a training step. A recording ends with its steps so far.
     pub fn steps_end(&mut self) {
         if let State::Recording(running) = &mut self.state {
             running.num_steps_left = 0;
@@ -91,7 +92,7 @@ impl Tracer {
         }
     }
 
-    /// A training step has failed. A recording is dropped.
+    /// Call this when a training step has failed. A recording is discarded.
     pub fn step_fails(&mut self) {
         if let State::Recording(_) = &self.state {
             self.state = State::Idle;
@@ -128,7 +129,7 @@ impl Tracer {
         self.end_if_over(now);
     }
 
-    /// Whether a recording is being made or written.
+    /// Whether a recording is running or being written.
     fn is_busy(&self) -> bool {
         match &self.state {
             State::Idle => false,
@@ -149,7 +150,7 @@ impl Tracer {
         let Some(request) = self.request.clone() else {
             return;
         };
-        // What the device has not done yet would be missing.
+        // Wait for the device: the trace would lack operations that have not run yet.
         let started = Event::record(self.device)
             .and_then(|launched| launched.wait())
             .and_then(|()| trace.stop())
@@ -167,7 +168,7 @@ impl Tracer {
         }
     }
 
-    /// There will be no trace: the agent may ask again.
+    /// Removes the request without a trace, so that the agent can request one again.
     fn refuse(&mut self, reason: &str) {
         self.look_at = Instant::now() + PAUSE;
         say_error(&format!("no trace: {reason}"));
@@ -198,7 +199,7 @@ fn finish(recording: Recording, result: &Path, request: &Path) {
     let _ = std::fs::remove_file(request);
 }
 
-/// Readers see the whole file or none.
+/// Writes the file atomically: readers see the complete file or no file.
 fn write(recording: Recording, result: &Path) -> Result<(), String> {
     let partial = result.with_extension("partial");
     let written = recording

@@ -1,4 +1,5 @@
-//! The training of one process: what it trains, driven by what it is told as a member of generations.
+//! The training loop of one process. The member decides the next task (form a generation, step, save,
+//! exit), and the trainer runs it.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ mod prepare;
 mod step;
 mod step_vote;
 
-/// What is trained.
+/// The task, its data and its optimizer.
 #[derive(Debug)]
 struct Trained {
     config: TrainerConfig,
@@ -37,12 +38,12 @@ struct Trained {
     train: Box<dyn Source>,
     test: Option<Box<dyn Source>>,
     update: Box<dyn Update>,
-    /// Handles of all tensors that are trained.
+    /// Handles of all trained tensors.
     tensors: Tensors,
 }
 
 impl Trained {
-    /// What the passes over a batch are made of.
+    /// The inputs of the passes over a batch.
     fn inputs<'a>(&'a mut self, batch: &'a Batch, order: &'a Permutation) -> Inputs<'a> {
         Inputs {
             task: self.task.as_mut(),
@@ -57,7 +58,7 @@ impl Trained {
     }
 }
 
-/// Which samples belong to which step, and at which rate they are trained on.
+/// The data schedule, and the learning rates.
 #[derive(Debug)]
 struct Plan {
     data_schedule: DataSchedule,
@@ -66,14 +67,14 @@ struct Plan {
     run: RunIdentity,
 }
 
-/// What the last step whose end is known took without its peers, and how unevenly that was split.
+/// Timing of the last step whose end is known.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastStep {
     own_time: Duration,
     unevenness: Option<f64>,
-    /// How long the collectives of this generation wait since then.
+    /// The current timeout of this generation's collectives.
     timeout: Option<Duration>,
-    /// When its end was known; `None`: this generation has had no step yet.
+    /// When the host read the end of the step; `None`: this generation has completed no step yet.
     ended: Option<Instant>,
 }
 
@@ -84,29 +85,28 @@ pub struct Trainer<'reporter> {
     work: Trained,
     plan: Plan,
     member: Member<'reporter, StoreRendezvous>,
-    /// What synchronizes the gradients of the present generation.
+    /// Synchronizes the gradients of the current generation.
     sync: Option<Box<dyn Sync>>,
-    /// How gradients are packed in every generation, unless they are summed in another way.
+    /// The packing of gradients, equal in every generation. `None` if gradients have no buckets.
     layout: Option<Vec<Vec<usize>>>,
-    /// Nothing before the first step of a generation.
     last_step: LastStep,
-    /// Of this generation.
+    /// The longest evaluation of this generation so far.
     longest_evaluation: Option<Duration>,
-    /// Who decides that a step is committed.
+    /// Whether the host or the device decides that a step is committed.
     commit: Commit,
-    /// The step that was launched and whose end is not known, where the device decides.
+    /// If the device commits steps: the launched step whose end the host has not read.
     pending: Option<ahead::Pending>,
     tracer: Tracer,
-    /// What the data turned out to be, until rank 0 has logged it.
+    /// Description of the data, until rank 0 has logged it.
     data: Option<String>,
     host_syncs: roundhouse_c10d::HostSyncs,
 }
 
 impl Trainer<'_> {
-    /// Trains to the end.
+    /// Trains until the training is complete.
     ///
     /// # Errors
-    /// Why it ended before.
+    /// The reason why the process ends before training is complete.
     pub fn run(mut self) -> Result<(), Failure> {
         loop {
             let event = match self.member.next_todo() {
@@ -125,10 +125,10 @@ impl Trainer<'_> {
             };
             match event {
                 Ok(Some(event)) => self.member.apply(event),
-                // A newer generation came while this one was being formed, or steps continue.
+                // A newer generation arrived while this one was forming, or the loop continues with a step.
                 Ok(None) => {}
                 Err(failure) if failure.is_peer_lost() => {
-                    // First the hooks on the gradients, then what they would call.
+                    // Drop the gradient hooks before the group that they call.
                     self.leave_group();
                     self.member.lose(&failure.to_string());
                 }
@@ -137,7 +137,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// Gives up all that would call the group of the present generation.
+    /// Drops everything that calls the process group of the current generation.
     fn leave_group(&mut self) {
         self.sync = None;
         self.work.task.train_among(None);
@@ -156,7 +156,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// Enters a phase of a generation that is formed.
+    /// Reports a phase of the current generation.
     fn enter(&mut self, phase: Phase) {
         self.member.enter(phase);
     }

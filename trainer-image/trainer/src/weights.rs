@@ -21,78 +21,78 @@ pub enum WeightsError {
     /// The file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// It is no safetensors file, or is truncated.
+    /// The file is not a safetensors file, or it is truncated.
     #[error("{}: not a safetensors file: {reason}", path.display())]
     Format {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         reason: String,
     },
     /// A tensor of the model is not in the file.
     #[error("{}: tensor {tensor} of shape {model:?} is missing; add its name to initFrom.skip to start with random values", path.display())]
     Missing {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its name in the model.
+        /// Name of the tensor in the model.
         tensor: String,
-        /// Its shape in the model.
+        /// Shape of the tensor in the model.
         model: Vec<i64>,
     },
-    /// A beginning of names that are to be skipped is none of the model's.
+    /// A prefix in `initFrom.skip` matches no tensor of the model.
     #[error(
         "no tensor of the model begins with {beginning}; there are {}",
         listed(names)
     )]
     NothingToSkip {
-        /// What was given.
+        /// The prefix in the configuration.
         beginning: String,
-        /// Names of the model's tensors.
+        /// Names of all tensors of the model.
         names: Vec<String>,
     },
     /// A tensor has another shape in the file.
     #[error("{}: tensor {tensor} has shape {file:?}, and the model needs {model:?}; change the model's size, or add the name to initFrom.skip", path.display())]
     Shape {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its name in the file.
+        /// Name of the tensor in the file.
         tensor: String,
-        /// Its shape in the file.
+        /// Shape of the tensor in the file.
         file: Vec<usize>,
-        /// Its shape in the model.
+        /// Shape of the tensor in the model.
         model: Vec<i64>,
     },
-    /// A tensor has a type that is no floating-point number of 16 bits or more.
+    /// A tensor is not of a floating-point type with at least 16 bits.
     #[error("{}: tensor {tensor} has type {kind:?}; give F32, F16, BF16 or F64", path.display())]
     Type {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its name in the file.
+        /// Name of the tensor in the file.
         tensor: String,
-        /// Its type in the file.
+        /// Type of the tensor in the file.
         kind: Dtype,
     },
-    /// libtorch fails.
+    /// libtorch refuses an operation.
     #[error("libtorch: {0}")]
     Torch(#[from] TchError),
 }
 
-/// What was read.
+/// The result of reading a file of weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Names of the model's tensors that keep their values, because the caller skips them.
+    /// Names of the model's tensors that the caller skips and that keep their values.
     pub skipped: Vec<String>,
-    /// Names in the file that the model does not have, such as another head.
+    /// Names in the file without a tensor in the model, such as those of another head.
     pub unused: Vec<String>,
 }
 
 impl Loaded {
-    /// What a person should know of it, in one line.
+    /// Describes the result for the log, in one line.
     #[must_use]
     pub fn words(&self, path: &Path) -> String {
         let Self { skipped, unused } = self;
@@ -107,7 +107,7 @@ impl Loaded {
     }
 }
 
-/// The first few names, and how many there are.
+/// The first names, and the number of the remaining names.
 fn listed(names: &[String]) -> String {
     const MOST: usize = 5;
     let first = names[..names.len().min(MOST)].join(", ");
@@ -117,14 +117,14 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Overwrites the values of a model with those of a file, on whatever device they are. `skip` are beginnings of names
-/// of tensors that keep their values.
+/// Overwrites the values of a model, on any device, with those of a file. Tensors whose name starts with a
+/// prefix in `skip` keep their values.
 ///
-/// The file may have names with or without `transformer.` or `bert.`, and tied tensors once or twice. No value
-/// changes unless all can be read.
+/// The file may have names with or without `transformer.` or `bert.`, and tied tensors once or twice. If a
+/// tensor cannot be read, no value changes.
 ///
 /// # Errors
-/// The file is not readable, or lacks a tensor of the model, or has it with another shape.
+/// The file cannot be read, lacks a tensor of the model, or has a tensor with another shape.
 pub fn load(
     path: &Path,
     parameters: &mut Parameters,
@@ -222,8 +222,9 @@ fn value(
     Ok(Tensor::f_from_data_size(view.data(), size, kind)?.f_to_kind(Kind::Float)?)
 }
 
-/// Writes all weights and running statistics. torchvision's `load_state_dict` and Transformers' `from_pretrained`
-/// read the file. `num_steps` is what PyTorch's batch normalizations count as `num_batches_tracked`.
+/// Writes all weights and running statistics to a file that torchvision's `load_state_dict` and
+/// Transformers' `from_pretrained` read. `num_steps` becomes the `num_batches_tracked` of PyTorch's
+/// batch normalizations.
 ///
 /// # Errors
 /// The file cannot be written.

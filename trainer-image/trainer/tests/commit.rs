@@ -1,5 +1,5 @@
-//! A step that the device commits: the host launches the next step before it waits for this one, and waits once for
-//! each.
+//! Steps that the device commits: the host launches the next step before it waits for the current step,
+//! and waits once per step.
 
 #![cfg(feature = "faults")]
 #![expect(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
@@ -23,10 +23,9 @@ use tch::{Kind, TchError, Tensor};
 const NUM_STEPS: u64 = 8;
 const NUM_SAMPLES: u64 = 64;
 
-/// How often the host had waited when the forward pass of each step began.
+/// Number of waits of the host before the forward pass of each step.
 type Waits = Arc<Mutex<Vec<u64>>>;
 
-/// Two weights.
 #[derive(Debug)]
 struct Line {
     parameters: Parameters,
@@ -71,7 +70,7 @@ impl Source for Points {
     }
 }
 
-/// Trains in this process, and tells how often the host had waited at each step, and in all.
+/// Trains in this process. Returns the number of waits of the host before each step, and the total.
 fn train(on_non_finite: &str) -> (Vec<u64>, u64) {
     let directory = tempfile::tempdir().unwrap();
     let config_file = directory.path().join("config");
@@ -87,7 +86,7 @@ fn train(on_non_finite: &str) -> (Vec<u64>, u64) {
     std::fs::write(&config_file, config).unwrap();
     let launch = Launch::alone(config_file, directory.path().to_owned(), None);
     let waits = Waits::default();
-    let told = Arc::clone(&waits);
+    let recorded = Arc::clone(&waits);
     let before = host_syncs();
     let mut reporter = Reporter::new(&launch).unwrap();
     let build = |_: &roundhouse_trainer::Setup<'_>| {
@@ -106,7 +105,7 @@ fn train(on_non_finite: &str) -> (Vec<u64>, u64) {
         .unwrap()
         .run()
         .unwrap();
-    let waits = told.lock().unwrap();
+    let waits = recorded.lock().unwrap();
     let since = |count: u64| count - before;
     (
         waits.iter().copied().map(since).collect(),
@@ -115,19 +114,20 @@ fn train(on_non_finite: &str) -> (Vec<u64>, u64) {
 }
 
 #[test]
-fn a_step_is_launched_before_the_host_waits_for_the_step_before() {
+fn next_step_is_launched_before_the_host_waits() {
     if !commits_on_device() {
-        // Switch and counter are per process, so the test runs itself again with the switch.
+        // The switch and the counter are per process, so the test runs itself again with the switch on.
         let status = Command::new(std::env::current_exe().unwrap())
             .env("ROUNDHOUSE_FAULT_COMMIT", "device")
             .status();
         assert!(status.unwrap().success());
         return;
     }
-    // The first step of a generation is waited for before the second; from then on the host is a step ahead.
+    // The host waits for the first step of a generation before it launches the second. Later it is one
+    // step ahead.
     let ahead = (vec![0, 1, 1, 2, 3, 4, 5, 6], NUM_STEPS);
     assert_eq!(train("Fail"), ahead);
-    // What follows a step that may be skipped depends on it.
+    // If a step may be skipped, the next step depends on its result.
     let each = ((0..NUM_STEPS).collect(), NUM_STEPS);
     assert_eq!(train("Skip"), each);
 }

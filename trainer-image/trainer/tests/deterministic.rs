@@ -1,5 +1,5 @@
-//! `deterministic: true` refuses an operation that has no deterministic kernel. The switch is the process', so this test
-//! has a program of its own.
+//! `deterministic: true` refuses an operation that has no deterministic kernel. The switch affects the
+//! whole process, so this test is a separate program.
 
 #![expect(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
@@ -15,7 +15,7 @@ use roundhouse_trainer::{
 };
 use tch::{Device, Kind, TchError, Tensor};
 
-/// One weight. Its loss puts two values at one place, and which of them stays is left open.
+/// A task with one weight. Its loss writes two values to one place; which of them stays is undefined.
 #[derive(Debug)]
 struct Put(Parameters);
 
@@ -91,12 +91,12 @@ fn train(is_deterministic: bool) -> Result<(), Failure> {
 }
 
 #[test]
-fn an_operation_without_a_deterministic_kernel_is_an_error_if_only_such_are_asked_for() {
+fn nondeterministic_operation_is_a_permanent_error() {
     train(false).unwrap();
     let failure = train(true).unwrap_err();
     let words = failure.to_string();
     assert!(words.contains("deterministic implementation"), "{words}");
-    // Another run would end the same way.
+    // A retry would end the same way.
     assert!(failure.exit_code().is_permanent(), "{words}");
     train(false).unwrap();
 }

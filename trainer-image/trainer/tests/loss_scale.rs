@@ -1,4 +1,5 @@
-//! Training in 16-bit floats has the numbers of `torch.autocast`; with a scaled loss, of `torch.amp.GradScaler`, too.
+//! Training in 16-bit floats has the same numbers as `torch.autocast`, and with a scaled loss the same
+//! as `torch.amp.GradScaler`.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,7 +16,7 @@ use roundhouse_trainer::clip::{self, Measured};
 use roundhouse_trainer::{Parameters, Rate, Role, Signals, optimizers};
 use tch::{Device, Kind, Reduction, Tensor};
 
-/// The settings of `fixtures/loss_scale.py`.
+/// Same settings as in `fixtures/loss_scale.py`.
 const SETTINGS: LossScaling = LossScaling {
     initial: 16_777_216.0,
     growth_interval: 5,
@@ -66,7 +67,7 @@ fn close(found: f64, expected: f64, tolerance: f64) -> bool {
 }
 
 #[test]
-fn a_training_in_fp16_has_the_losses_norms_scales_and_weights_of_pytorch() {
+fn fp16_training_equals_pytorch() {
     let fixture = Fixture::read("fp16");
     let mut parameters = fixture.initial();
     let config = optimizer();
@@ -108,7 +109,7 @@ fn a_training_in_fp16_has_the_losses_norms_scales_and_weights_of_pytorch() {
     assert_weights(&parameters, &fixture, 1e-4);
 }
 
-/// The settings of `fixtures/loss_scale.py`.
+/// Same settings as in `fixtures/loss_scale.py`.
 fn optimizer() -> Optimizer {
     Optimizer {
         learning_rate: 0.1,
@@ -117,7 +118,7 @@ fn optimizer() -> Optimizer {
     }
 }
 
-/// Asserts the final weights, with a tolerance relative to the largest of each tensor.
+/// Asserts the final weights, with a tolerance relative to the largest element of each tensor.
 fn assert_weights(parameters: &Parameters, fixture: &Fixture, tolerance: f64) {
     for (name, found) in parameters.iter() {
         let expected = fixture.get(name);
@@ -129,7 +130,7 @@ fn assert_weights(parameters: &Parameters, fixture: &Fixture, tolerance: f64) {
 }
 
 #[test]
-fn a_training_in_bf16_has_the_losses_norms_and_weights_of_pytorch() {
+fn bf16_training_equals_pytorch() {
     let fixture = Fixture::read("bf16");
     let mut parameters = fixture.initial();
     let config = optimizer();
@@ -165,7 +166,7 @@ fn a_training_in_bf16_has_the_losses_norms_and_weights_of_pytorch() {
 }
 
 #[test]
-fn gradients_of_a_scaled_loss_are_unscaled_before_they_are_clipped_and_statistics_at_once() {
+fn unscaling_precedes_clipping_and_covers_statistics() {
     let mut parameters = Parameters::default();
     let two = Tensor::from_slice(&[1.0_f32, 1.0]);
     parameters.push("weight", Role::Weight, &two).unwrap();
@@ -200,7 +201,7 @@ fn gradients_of_a_scaled_loss_are_unscaled_before_they_are_clipped_and_statistic
 }
 
 #[test]
-fn a_statistic_that_overflows_is_not_finite() {
+fn overflowing_statistic_is_not_finite() {
     let mut parameters = Parameters::default();
     let one = Tensor::from_slice(&[1.0_f32]);
     parameters.push("weight", Role::Weight, &one).unwrap();

@@ -1,4 +1,4 @@
-//! Optimizers against PyTorch: weights after 50 steps, and what they must not touch.
+//! Compares optimizers with PyTorch: weights after 50 steps, and values that must not change.
 
 #![expect(
     clippy::unwrap_used,

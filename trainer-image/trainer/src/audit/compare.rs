@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 use super::Unproven;
 use super::read::record;
 
-/// Compares the ledgers below two checkpoint directories, and the newest checkpoints of one step, and says in one
-/// line what came of it.
+/// Compares the ledgers below two checkpoint directories and the newest checkpoints of one step.
+/// Prints the result in one line.
 #[must_use]
 pub fn run(left: &Path, right: &Path) -> ExitCode {
     match verdict(left, right) {
@@ -105,8 +105,8 @@ fn difference(step: u64, [left, right]: [Line; 2]) -> String {
     )
 }
 
-/// The newest step of both histories that has a checkpoint in both. A checkpoint of the same step from a generation that was
-/// superseded is of another state.
+/// The newest step of both histories for which both directories have a checkpoint. A checkpoint of
+/// a superseded generation holds another state of the same step, so it does not count.
 fn common(
     directories: &[Directory; 2],
     histories: &[Vec<Line>; 2],
@@ -118,7 +118,8 @@ fn common(
     Ok(pairs.rfind(has).map(|ids| (ids[0].step, ids)))
 }
 
-/// Digest of the whole state of a checkpoint, however many ranks have written it.
+/// Digest of the whole state of a checkpoint. It does not depend on the number of ranks that saved
+/// the checkpoint.
 fn weights(directory: &Directory, id: CheckpointId) -> Result<Digest, Unproven> {
     let manifest = Manifest::read(&directory.checkpoint(id))?;
     let parts = load::read(directory, manifest)
@@ -145,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// A checkpoint directory with a ledger of so many steps of 10 samples, at most 10.
+    /// A checkpoint directory with a ledger of `num_steps` steps (at most 10) of 10 samples each.
     fn trained(num_steps: u64) -> tempfile::TempDir {
         let run = RunIdentity::of(&DataSchedule::of_steps(100, 10, 10), 7);
         let mut chain = Chain::from(Head::start(&run));
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checkpoint_of_a_step_is_that_of_the_line_that_counts() {
+    fn superseded_checkpoints_are_not_compared() {
         let trainings = [trained(3), trained(3)];
         let directories = trainings
             .each_ref()
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn trainings_without_a_step_in_common_are_not_compared() {
+    fn trainings_without_common_steps_are_not_compared() {
         let found = verdict(trained(0).path(), trained(5).path());
         let error = found.unwrap_err();
         assert!(
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_says_how_many_steps_were_compared_and_that_weights_were_not() {
+    fn verdict_counts_steps_and_reports_missing_weights() {
         let (is_equal, words) = verdict(trained(3).path(), trained(5).path()).unwrap();
         assert!(is_equal, "{words}");
         for part in ["3 steps", "of the 3 and 5", "weights were not compared"] {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Damaged, Unproven};
 
-/// Of an audit that has proven the ledger.
+/// The result of an audit that has proven the ledger.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::struct_field_names)] // The name in the JSON.
@@ -22,17 +22,17 @@ struct Proven {
     skipped_steps: u64,
     repeated_steps: u64,
     generations: Vec<Generation>,
-    /// Files that are no manifests, and why. The ledger has the steps of their checkpoints.
+    /// Damaged manifests and their errors. The ledger has the steps of these checkpoints.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     damaged_checkpoints: Vec<Unread>,
 }
 
-/// Of one that has not.
+/// The result of an audit without a proof.
 #[derive(Debug, Serialize)]
 struct NotProven<'a> {
     proven: bool,
     reason: &'a str,
-    /// What could not be read, so that nothing is known.
+    /// The file or directory that could not be read, if that is the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     unread: Option<Unread>,
 }
@@ -66,7 +66,7 @@ struct Generation {
     repeated: Option<Repeated>,
 }
 
-/// Steps of a generation that were lost and done again.
+/// Committed steps of a generation that a newer generation repeated.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Repeated {
@@ -76,7 +76,7 @@ struct Repeated {
     by: Option<By>,
 }
 
-/// The generation that did them again, and the state that it began with.
+/// The generation that repeated the steps, and the state from which it continued.
 #[derive(Debug, Serialize)]
 struct By {
     run: u64,
@@ -85,7 +85,6 @@ struct By {
     start: Start,
 }
 
-/// A proof.
 pub(super) fn proven(proof: &Proof, damaged: &[Damaged]) -> String {
     let Proof {
         run: _,
@@ -111,7 +110,6 @@ pub(super) fn proven(proof: &Proof, damaged: &[Damaged]) -> String {
     text(&proven)
 }
 
-/// Why there is none.
 pub(super) fn not_proven(reason: &Unproven) -> String {
     text(&NotProven {
         proven: false,
@@ -160,7 +158,7 @@ fn generation(row: &Row) -> Generation {
     }
 }
 
-/// Numbers and texts always have a JSON.
+/// Serializes numbers and texts, which cannot fail.
 fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }

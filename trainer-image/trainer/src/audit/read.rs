@@ -10,28 +10,28 @@ use roundhouse_member::checkpoint::{Directory, Manifest, Reason, Trouble};
 
 use super::Unproven;
 
-/// What is on the volume.
+/// Everything that an audit reads from the volume.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// The files of the ledger, and the ends of it that are in checkpoints.
+    /// The files of the ledger, and the last lines of it that checkpoints contain.
     pub(super) files: Vec<File>,
-    /// Where the ledger was at each checkpoint.
+    /// The last ledger line of each checkpoint.
     pub(super) heads: Vec<Head>,
-    /// Checkpoints whose manifests do not say that.
+    /// Checkpoints whose manifest is damaged and names no ledger line.
     pub(super) damaged: Vec<Damaged>,
 }
 
-/// A checkpoint whose manifest is damaged. If it is no manifest, training does not continue from it.
+/// A checkpoint whose manifest is damaged. Training does not continue from such a checkpoint.
 #[derive(Debug)]
 pub(super) struct Damaged {
-    /// Its name, which is that of its last step.
+    /// The checkpoint's name, which contains its last step.
     pub(super) id: CheckpointId,
-    /// What is wrong with its manifest.
     pub(super) trouble: Trouble,
 }
 
 impl Damaged {
-    /// Whether a file has the line of its last step. Earlier versions named a checkpoint by the generation that saved it.
+    /// Whether a file has the line of the checkpoint's last step. Earlier versions named a checkpoint
+    /// by the generation that saved it, not by the one that committed its step.
     pub(super) fn is_in(&self, files: &[File]) -> bool {
         let CheckpointId { generation, step } = self.id;
         let mut lines = files.iter().flat_map(|file| &file.lines);
@@ -39,9 +39,10 @@ impl Damaged {
     }
 }
 
-/// Reads the checkpoints first: the line of each is durable before the checkpoint has its name, so a ledger that is read
-/// afterwards has it, however long the job trains on between the two. If a checkpoint with the end of the ledger is
-/// deleted meanwhile, a newer generation has written that end to its file.
+/// Reads the checkpoints before the ledger. The line of a checkpoint is durable before the
+/// checkpoint has its name, so a ledger that is read later contains it, even while the job trains.
+/// If the job deletes a checkpoint with the last ledger lines meanwhile, a newer generation has
+/// written these lines to its own file.
 pub(super) fn record(directory: &Directory) -> Result<Record, Unproven> {
     let (mut ends, mut heads, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
     for id in directory.steady_list()? {
@@ -70,7 +71,7 @@ pub(super) fn record(directory: &Directory) -> Result<Record, Unproven> {
         let text = std::fs::read_to_string(&path).map_err(Trouble::with(&path))?;
         files.extend(File::parse(generation, &text)?);
     }
-    // The newest last, as a file of the ledger is.
+    // The newest file must be last: its end is the end of the ledger.
     files.extend(ends.into_iter().rev());
     if files.is_empty() {
         return Err(Unproven::Empty(path, advice(directory.root())));
@@ -82,7 +83,7 @@ pub(super) fn record(directory: &Directory) -> Result<Record, Unproven> {
     })
 }
 
-/// Where the ledger is, if somebody gives the directory of a whole run.
+/// Suggests the state directory if the user gave the directory of a whole run.
 fn advice(dir: &Path) -> String {
     let state = dir.join("state");
     if state.join("ledger").is_dir() {
@@ -92,8 +93,9 @@ fn advice(dir: &Path) -> String {
     }
 }
 
-/// The end of the ledger that the last process saved in its checkpoint when it left alone. No file has it before a generation
-/// continues from the checkpoint, so it counts as a file of the generation that committed it.
+/// The last ledger lines, which the last process of a job saved in its checkpoint when it left
+/// alone. No ledger file has these lines before a generation continues from the checkpoint. The
+/// audit treats them as a file of the generation that committed them.
 fn tail(manifest: &Manifest) -> Option<File> {
     let Tail { after, lines } = manifest.tail.as_ref()?;
     let header = Header {

@@ -11,7 +11,7 @@ use super::*;
 mod volume;
 
 #[test]
-fn steps_that_were_done_again_are_named() {
+fn repeated_steps_are_named() {
     let row = |num_superseded, superseded| Row {
         generation: 3,
         steps: Some((1, 100)),
@@ -63,7 +63,7 @@ fn run() -> RunIdentity {
     RunIdentity::of(&DataSchedule::of_steps(100, 10, 10), 7)
 }
 
-/// A chain grows to a step.
+/// Adds steps to a chain up to step `to`.
 fn grow(chain: &mut Chain, generation: u64, to: u64) {
     while chain.head().step < to {
         let step = chain.head().step + 1;
@@ -78,7 +78,8 @@ fn grow(chain: &mut Chain, generation: u64, to: u64) {
     }
 }
 
-/// A directory, and the chain of a first generation that has committed so many steps. No file has them yet.
+/// A directory, and the chain of a first generation with `num_steps` committed steps. The steps are
+/// in no file yet.
 fn committed(num_steps: u64) -> (tempfile::TempDir, Directory, Chain) {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
@@ -91,7 +92,7 @@ fn lines_of(chain: &Chain) -> Vec<Line> {
     chain.lines().iter().copied().collect()
 }
 
-/// Writes a generation's file of the ledger.
+/// Writes the ledger file of a generation.
 fn write(directory: &Directory, generation: u64, previous: Option<Head>, lines: &[Line]) {
     let header = Header {
         generation,
@@ -105,7 +106,8 @@ fn write(directory: &Directory, generation: u64, previous: Option<Head>, lines: 
     std::fs::write(directory.ledger().join(file_name(generation)), text).unwrap();
 }
 
-/// What a process writes that saves alone: the checkpoint of the chain's head, with the lines that no file may have.
+/// Writes what a process saves that leaves alone: the checkpoint of the chain's head, with the lines
+/// that may be in no file.
 fn save_alone(directory: &Directory, chain: &Chain) {
     let tail = Tail {
         after: chain.durable(),
@@ -114,7 +116,7 @@ fn save_alone(directory: &Directory, chain: &Chain) {
     save_with(directory, chain, Some(tail));
 }
 
-/// Writes the checkpoint of the chain's head.
+/// Saves a checkpoint of the chain's head.
 fn save(directory: &Directory, chain: &Chain) {
     save_with(directory, chain, None);
 }
@@ -162,17 +164,18 @@ fn num_lost(proof: &Proof) -> u64 {
 }
 
 #[test]
-fn the_last_steps_of_a_job_that_was_saved_alone_are_proven_before_and_after_its_resume() {
+fn tail_in_a_checkpoint_is_proven_before_and_after_resume() {
     let (_root, directory, mut chain) = committed(4);
     write(&directory, 1, None, &lines_of(&chain));
-    // Two lines are in the file, and the ranks do not know it; two more are in no file.
+    // Two lines are in the file without an acknowledgement; two more are in no file.
     chain.forget_through(2);
     grow(&mut chain, 1, 6);
     save_alone(&directory, &chain);
     let found = proof(&directory);
     assert_eq!((found.num_steps, num_lost(&found)), (6, 0));
     assert_eq!(found.rows.len(), 1, "the tail is the first generation's");
-    // A generation continues from the checkpoint: first it only writes a part of the tail, then a step of its own.
+    // The next generation continues from the checkpoint. It writes a part of the tail first, then a
+    // step of its own.
     let after = chain.durable();
     grow(&mut chain, 2, 7);
     let lines = lines_of(&chain);
@@ -184,7 +187,7 @@ fn the_last_steps_of_a_job_that_was_saved_alone_are_proven_before_and_after_its_
 }
 
 #[test]
-fn a_damaged_line_in_a_checkpoint_is_named_with_its_manifest() {
+fn damaged_line_in_a_checkpoint_names_its_manifest() {
     let (_root, directory, chain) = committed(3);
     let mut lines = lines_of(&chain);
     lines[1].loss += 1.0;
@@ -199,7 +202,7 @@ fn a_damaged_line_in_a_checkpoint_is_named_with_its_manifest() {
 }
 
 #[test]
-fn a_tail_that_no_generation_continued_from_is_lost_and_done_again() {
+fn tail_without_a_continuing_generation_counts_as_repeated() {
     let (_root, directory, mut chain) = committed(4);
     write(&directory, 1, None, &lines_of(&chain));
     let mut other = Chain::from(chain.head());
@@ -214,13 +217,13 @@ fn a_tail_that_no_generation_continued_from_is_lost_and_done_again() {
 }
 
 #[test]
-fn a_job_that_was_saved_alone_before_any_file_of_its_ledger_was_begun_is_proven() {
+fn tail_without_any_ledger_file_is_proven() {
     let (_root, directory, chain) = committed(3);
     save_alone(&directory, &chain);
     assert_eq!(proof(&directory).num_steps, 3);
 }
 
-/// A generation of five steps, and one that begins with a state from before the last two of them.
+/// A generation of five steps, and one that continues from a state before the last two of them.
 fn repeated(directory: &Directory, source: Source) {
     let mut chain = Chain::from(Head::start(&run()));
     grow(&mut chain, 1, 5);
@@ -244,7 +247,7 @@ fn repeated(directory: &Directory, source: Source) {
 }
 
 #[test]
-fn a_training_that_was_made_shorter_than_it_is_says_so() {
+fn shortened_training_reports_surplus_steps() {
     let (_root, directory, chain) = committed(5);
     write(&directory, 1, None, &lines_of(&chain));
     let mut proof = proof(&directory);
@@ -260,7 +263,7 @@ fn a_training_that_was_made_shorter_than_it_is_says_so() {
 }
 
 #[test]
-fn the_state_that_training_continued_from_is_named() {
+fn source_of_each_generation_is_named() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     for (source, expected) in [
@@ -289,7 +292,7 @@ fn the_state_that_training_continued_from_is_named() {
 }
 
 #[test]
-fn the_json_of_an_audit_names_what_was_repeated_and_why() {
+fn json_names_repeated_steps_and_their_cause() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     repeated(&directory, Source::Checkpoint);

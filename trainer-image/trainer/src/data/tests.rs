@@ -51,7 +51,7 @@ fn images_are_normalized_on_the_device() {
     assert!(distance < 1e-6, "{distance}");
 }
 
-/// Images of two by three pixels with three channels, each byte another one.
+/// Images of two by three pixels with three channels. All bytes differ.
 #[derive(Debug)]
 struct Colours;
 
@@ -88,7 +88,7 @@ impl Dataset for Colours {
 }
 
 #[test]
-fn images_that_lie_with_their_channels_closest_are_not_copied_to_lie_so() {
+fn channels_last_images_are_not_copied() {
     let source = || {
         let normalize: (&[f64], &[f64]) = (&[0.1, 0.2, 0.3], &[0.5, 0.6, 0.7]);
         let options = Options::default();
@@ -128,7 +128,7 @@ fn targets_of_tokens_are_the_next_tokens() {
 }
 
 #[test]
-fn samples_are_counted_by_the_data_set_of_a_mix_that_they_come_from() {
+fn samples_are_counted_per_data_set_of_a_mix() {
     let root = tempfile::tempdir().unwrap();
     let tokens: Vec<u8> = (0..400_u16).flat_map(u16::to_le_bytes).collect();
     let mut data = Data::new(DataFormat::Tokens);
@@ -155,7 +155,7 @@ fn samples_are_counted_by_the_data_set_of_a_mix_that_they_come_from() {
     let of = |part: usize| source.num_by_part()[part].1;
     assert_eq!(source.num_by_part()[0].0, "web");
     assert_eq!(of(0) + of(1), num_samples);
-    // To the sample: the larger remainder gets the one that rounding leaves.
+    // Exact up to rounding: the data set with the larger remainder gets the remaining sample.
     assert!(of(0).abs_diff(of(1) * 3) <= 3, "{:?}", source.num_by_part());
     assert_eq!(source.num_skipped(), 0);
 }

@@ -1,16 +1,17 @@
-//! Uploads beside the computation. A batch goes to the GPU on a stream of its own. The host launches a step while the GPU
-//! still computes the one before, so the copy runs meanwhile, and the stream that computes waits for its event alone.
+//! Uploads that overlap the computation. Batches go to the GPU on a separate stream. The host
+//! launches a step while the GPU still computes the previous step, so the copy runs meanwhile. The
+//! compute stream waits only for the event of the copy.
 
 use roundhouse_c10d::{Event, Stream};
 use tch::{Device, TchError, Tensor};
 
 use crate::batch::Batch;
 
-/// Copies a tensor of the host to a device, by way of pinned memory, so that the host does not wait for the copy. On a
-/// CPU it is the tensor itself.
+/// Copies a host tensor to a device through pinned memory, so the host does not wait for the copy.
+/// On a CPU it returns the tensor itself.
 ///
 /// # Errors
-/// The device has failed, or has too little memory.
+/// The device fails or runs out of memory.
 pub fn upload(tensor: &Tensor, device: Device) -> Result<Tensor, TchError> {
     Ok(roundhouse_c10d::upload(tensor, device)?)
 }
@@ -23,10 +24,11 @@ pub(crate) struct Uploads {
 }
 
 impl Uploads {
-    /// What is on the device by now can be used in [`Self::beside`].
+    /// A stream that waits for all work that this thread has enqueued so far, so that
+    /// [`Self::beside`] can use its results.
     ///
     /// # Errors
-    /// The device has failed or is not there.
+    /// The device fails or does not exist.
     pub(crate) fn new(device: Device) -> Result<Self, TchError> {
         let stream = Stream::new(device)?;
         let uploads = Self { device, stream };
@@ -34,17 +36,17 @@ impl Uploads {
         Ok(uploads)
     }
 
-    /// Work on the stream comes after all that the thread has enqueued for the device so far.
+    /// Orders later work of the stream after all work that this thread has enqueued so far.
     fn wait_for_others(&self) -> roundhouse_c10d::Result<()> {
         let enqueued = Event::record(self.device)?;
         let _guard = self.stream.enter()?;
         enqueued.block()
     }
 
-    /// Makes a batch on the stream. What the thread enqueues after it can use the batch.
+    /// Calls `make` on the stream. Work that this thread enqueues afterwards can use the batch.
     ///
     /// # Errors
-    /// Those of `make`, or the device has failed.
+    /// `make` fails, or the device fails.
     pub(crate) fn beside(
         &self,
         make: impl FnOnce() -> Result<Batch, TchError>,
@@ -55,7 +57,7 @@ impl Uploads {
         let uploaded = Event::record(self.device)?;
         drop(guard);
         uploaded.block()?;
-        // Its memory belongs to the side stream, which must not write to it again while a step reads it.
+        // The memory belongs to the upload stream, which must not reuse it while a step reads it.
         for tensor in [&batch.inputs, &batch.targets] {
             outer.uses(tensor)?;
         }
@@ -68,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn on_a_cpu_a_batch_is_made_where_it_is_used() {
+    fn cpu_batch_is_used_without_a_copy() {
         let uploads = Uploads::new(Device::Cpu).unwrap();
         let inputs = Tensor::from_slice(&[1_i64, 2]);
         let place = inputs.data_ptr();

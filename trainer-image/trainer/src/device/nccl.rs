@@ -1,12 +1,12 @@
-//! Whether the NCCL that is loaded is the one that this program was compiled for. The options of a group contain a
-//! structure of NCCL's, so another version may read it wrongly.
+//! Checks that the loaded NCCL is the version that this program was compiled for. The options of a
+//! group contain a struct of NCCL, which another version may read wrongly.
 
 use crate::failure::Failure;
 
 /// Compares the two versions, each in the form of `NCCL_VERSION_CODE`.
 ///
 /// # Errors
-/// [`Failure::NcclVersion`] when they are not equal.
+/// [`Failure::NcclVersion`] if the versions differ.
 pub(super) fn check(loaded: u32, compiled: u32) -> Result<(), Failure> {
     if loaded == compiled {
         return Ok(());
@@ -17,7 +17,7 @@ pub(super) fn check(loaded: u32, compiled: u32) -> Result<(), Failure> {
     })
 }
 
-/// 22809 is 2.28.9. Before 2.9 the minor version had one digit: 2804 is 2.8.4.
+/// Formats a version: 22809 is 2.28.9. Before 2.9 the minor version had one digit: 2804 is 2.8.4.
 fn words(code: u32) -> String {
     let scale = if code < 10_000 { 1_000 } else { 10_000 };
     let (major, minor, patch) = (code / scale, code % scale / 100, code % 100);
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_version_that_was_compiled_for_is_accepted() {
+    fn only_the_compiled_version_is_accepted() {
         assert!(check(22809, 22809).is_ok());
         for (loaded, compiled, names) in [
             (22809, 22703, ["2.28.9", "2.27.3"]),

@@ -30,7 +30,7 @@ impl Task for Identity {
     }
 }
 
-/// Three samples, of which two are right.
+/// Three samples, of which two are classified correctly.
 #[derive(Debug)]
 struct Three;
 
@@ -76,7 +76,7 @@ fn accuracy_and_loss_are_those_computed_by_hand() {
 }
 
 #[test]
-fn an_evaluation_that_is_broken_off_has_no_result() {
+fn stopped_evaluation_has_no_result() {
     let num_batches = std::cell::Cell::new(0);
     let is_over = || num_batches.replace(num_batches.get() + 1) == 2;
     let found = evaluate(
@@ -90,7 +90,7 @@ fn an_evaluation_that_is_broken_off_has_no_result() {
     assert_eq!((found.unwrap(), num_batches.get()), (None, 3));
 }
 
-/// Each token has the probability 1/4. A factor spoils the scores.
+/// Each token has the probability 1/4, unless the factor makes the scores not finite.
 #[derive(Debug)]
 struct Uniform(Parameters, f64);
 
@@ -119,7 +119,7 @@ impl Task for Uniform {
 }
 
 #[test]
-fn the_perplexity_of_a_uniform_guess_is_the_size_of_the_vocabulary() {
+fn perplexity_of_a_uniform_guess_is_the_vocabulary_size() {
     let found = evaluate(
         &Uniform::default(),
         &mut Three,
@@ -134,7 +134,7 @@ fn the_perplexity_of_a_uniform_guess_is_the_size_of_the_vocabulary() {
 }
 
 #[test]
-fn scores_that_are_not_finite_give_no_perplexity_that_a_checkpoint_could_be_judged_by() {
+fn scores_that_are_not_finite_give_no_perplexity() {
     let task = Uniform(Parameters::default(), f64::NAN);
     let found = evaluate(&task, &mut Three, &alone(), 2, Precision::Fp32, || false);
     let found = found.unwrap().unwrap();
@@ -142,7 +142,7 @@ fn scores_that_are_not_finite_give_no_perplexity_that_a_checkpoint_could_be_judg
     assert!(found.loss.is_nan(), "{found:?}");
 }
 
-/// Scores by a product of matrices, which autocast computes in 16 bits, and tells the kind of the scores.
+/// Computes scores by a matrix product, which autocast runs in 16 bits, and records their type.
 #[derive(Debug, Default)]
 struct Product(Parameters, std::cell::Cell<Option<Kind>>);
 
@@ -166,7 +166,7 @@ impl Task for Product {
 }
 
 #[test]
-fn a_model_is_evaluated_in_the_precision_in_which_it_is_trained() {
+fn evaluation_uses_the_precision_of_training() {
     for (precision, kind) in [
         (Precision::Fp32, Kind::Float),
         (Precision::Bf16, Kind::BFloat16),
@@ -178,7 +178,7 @@ fn a_model_is_evaluated_in_the_precision_in_which_it_is_trained() {
     }
 }
 
-/// Three samples, and the places that were expected.
+/// Three samples, and the places that the source was asked to read ahead.
 #[derive(Debug, Default)]
 struct Expected(Vec<Range<u64>>);
 
@@ -197,7 +197,7 @@ impl Source for Expected {
 }
 
 #[test]
-fn the_source_of_an_evaluation_knows_which_batches_come() {
+fn evaluation_announces_its_batches_to_the_source() {
     let mut source = Expected::default();
     let task = Identity::default();
     let found = evaluate(&task, &mut source, &alone(), 2, Precision::Fp32, || false);

@@ -1,4 +1,4 @@
-//! The file that is exported. It has another name until it is complete and durable.
+//! The exported file. It has a temporary name until it is complete and durable.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,24 +12,24 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::selection::{Selection, Source};
 
-/// The data of a safetensors file begins at a multiple of this.
+/// The data of a safetensors file starts at a multiple of this number of bytes.
 const ALIGNMENT: usize = 8;
 
-/// A file on its way; it is removed if it is not finished.
+/// A file that is being written. Dropping it before [`Self::finish`] deletes the file.
 #[derive(Debug)]
 pub(super) struct Output {
     file: File,
     partial: PathBuf,
     path: PathBuf,
     table: Table,
-    /// Where each exported tensor of the state begins in the file.
+    /// Offset in the file of each exported tensor of the state.
     starts: HashMap<usize, u64>,
     num_bytes: u64,
     is_finished: bool,
 }
 
 impl Output {
-    /// Creates the file and writes all but the tensors of the state.
+    /// Creates the file and writes everything except the tensors of the state.
     pub(super) fn create(
         path: &Path,
         selection: &Selection,
@@ -63,7 +63,7 @@ impl Output {
         Ok(output)
     }
 
-    /// Writes what is exported of some bytes of the state.
+    /// Writes the exported part of some bytes of the state.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         for piece in self.table.pieces(&(offset..offset + bytes.len() as u64)) {
@@ -77,7 +77,7 @@ impl Output {
         Ok(())
     }
 
-    /// Gives the file its name once it is durable; how many bytes it has.
+    /// Renames the file to its final name once it is durable. Returns its size in bytes.
     pub(super) fn finish(mut self) -> io::Result<u64> {
         self.file.sync_all()?;
         std::fs::rename(&self.partial, &self.path)?;
@@ -94,7 +94,7 @@ impl Drop for Output {
     }
 }
 
-/// The head of the file: its length, then JSON, then spaces up to the alignment.
+/// The header of the file: its length, then JSON, then spaces up to the alignment.
 fn header(selection: &Selection, manifest: &Manifest) -> io::Result<Vec<u8>> {
     let mut at = 0;
     let mut tensors = Vec::new();

@@ -1,4 +1,4 @@
-//! Which tensors of a checkpoint are exported, under which names, and where each lies in the file.
+//! Selects the exported tensors of a checkpoint, their names, and their order in the file.
 
 use std::cmp::Reverse;
 
@@ -7,19 +7,19 @@ use safetensors::Dtype;
 
 use crate::ema::Ema;
 
-/// Beginning of the names of weights and running statistics in a checkpoint.
+/// Prefix of the names of weights and running statistics in a checkpoint.
 const WEIGHTS: &str = "model.";
-/// End of the name of a running statistic beside which PyTorch keeps a counter.
+/// Suffix of the running statistic for which PyTorch also keeps a counter.
 const VARIANCE: &str = ".running_var";
 
-/// The tensors of the file, in their order.
+/// The tensors of the file, in the order of the file.
 #[derive(Debug)]
 pub(super) struct Selection {
     pub(super) tensors: Vec<Selected>,
     has_averages: bool,
 }
 
-/// A tensor of the file.
+/// A tensor of the exported file.
 #[derive(Debug)]
 pub(super) struct Selected {
     pub(super) name: String,
@@ -29,19 +29,19 @@ pub(super) struct Selected {
     pub(super) source: Source,
 }
 
-/// Where its bytes come from.
+/// The source of a tensor's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The tensor of the state with this number.
+    /// The tensor of the state with this index.
     Saved(usize),
-    /// This number, as a 64-bit integer.
+    /// This value as a 64-bit integer.
     Number(u64),
 }
 
 impl Selection {
-    /// The weights under the names that published files use, or, where the job averages its weights, the averages: what
-    /// its evaluations have used. With `all` everything under its full name. The error lists some names if there are no
-    /// weights.
+    /// Selects the weights under the names of published files. If the job averages its weights, it
+    /// selects the averages, which evaluations use. With `all` it selects every tensor under its full
+    /// name. If there are no weights, the error lists some names.
     pub(super) fn of(table: &Table, step: u64, all: bool) -> Result<Self, String> {
         let averages = format!("optimizer.{}.", Ema::STATE);
         let views = table.views();
@@ -74,7 +74,7 @@ impl Selection {
             let counters = counters(&tensors, step);
             tensors.extend(counters);
         }
-        // Each tensor is aligned if those with larger elements come first.
+        // Tensors with larger elements come first, so that each tensor is aligned.
         tensors.sort_by_key(|tensor| Reverse(tensor.dtype.bitsize()));
         Ok(Self {
             tensors,
@@ -82,7 +82,7 @@ impl Selection {
         })
     }
 
-    /// What is exported.
+    /// Describes the selection in the output of the command.
     pub(super) fn words(&self) -> String {
         let averages = if self.has_averages {
             " (the averages of the weights, as evaluations use them)"
@@ -93,7 +93,7 @@ impl Selection {
     }
 }
 
-/// PyTorch's `num_batches_tracked` of each normalization that lacks it.
+/// A `num_batches_tracked` for each batch normalization, as PyTorch keeps it.
 fn counters(tensors: &[Selected], step: u64) -> Vec<Selected> {
     let norms = tensors
         .iter()
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_have_the_names_of_published_files_and_averages_stand_in_for_them() {
+    fn weights_have_published_names_and_averages_replace_them() {
         let plain = table(&["model.w", "model.bn.running_var", "optimizer.momentum.w"]);
         let expected = [
             ("bn.num_batches_tracked", Source::Number(7)),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_without_weights_says_what_it_has() {
+    fn state_without_weights_lists_its_tensors() {
         let words = Selection::of(&table(&["net.a", "net.b"]), 7, false).unwrap_err();
         assert_eq!(words, "2 tensors such as net.a, net.b");
     }

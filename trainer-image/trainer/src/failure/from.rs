@@ -1,4 +1,4 @@
-//! What errors of libraries, of the data and of the models mean for a process.
+//! Maps errors of libraries, of the data and of the models to failures of the process.
 
 use roundhouse_c10d::ErrorKind;
 use roundhouse_contract::trainer::ConfigInvalid;
@@ -11,7 +11,7 @@ use crate::models::BuildError;
 use crate::source::SourceError;
 use crate::weights::WeightsError;
 
-/// Words of libtorch where `deterministic: true` meets an operation that is not.
+/// Part of libtorch's message if `deterministic: true` is set and an operation is not deterministic.
 const NOT_DETERMINISTIC: &str = "does not have a deterministic implementation";
 
 impl From<failure::Failure> for Failure {
@@ -53,7 +53,7 @@ impl From<DataError> for Failure {
     }
 }
 
-/// Whether another try may end otherwise: the system refuses to read a file that is there.
+/// Whether a retry can help: the system refuses to read a file that exists.
 fn is_passing(kind: std::io::ErrorKind) -> bool {
     use std::io::ErrorKind::{
         InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied,
@@ -114,7 +114,8 @@ impl From<roundhouse_c10d::Error> for Failure {
 }
 
 impl Failure {
-    /// A failure of memory, of the device or of the configuration; the words are given back if it is none of them.
+    /// The failure for an error of the memory, the device or the configuration. Returns the message if
+    /// the error is of no such kind.
     fn of_kind(kind: ErrorKind, words: String) -> Result<Self, String> {
         match kind {
             ErrorKind::OutOfMemory => Ok(Self::OutOfMemory { rank: None, words }),
@@ -131,7 +132,7 @@ impl Failure {
         }
     }
 
-    /// The same, on a rank.
+    /// Adds the rank to a failure that can name it.
     #[must_use]
     pub fn on_rank(self, rank: u32) -> Self {
         match self {
@@ -143,7 +144,7 @@ impl Failure {
         }
     }
 
-    /// Whether memory, the device or the configuration has failed: no peer is the cause.
+    /// Whether the cause is local (memory, device or configuration) rather than a lost peer.
     #[must_use]
     pub const fn is_own(&self) -> bool {
         matches!(
@@ -153,7 +154,7 @@ impl Failure {
     }
 }
 
-/// What an error of c10d means for a member.
+/// Maps an error of c10d to a failure of the member.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn lost(error: roundhouse_c10d::Error) -> failure::Failure {
     let words = error.to_string();
@@ -165,7 +166,7 @@ pub(crate) fn lost(error: roundhouse_c10d::Error) -> failure::Failure {
     }
 }
 
-/// What an error of libtorch means where the bytes of the state are copied.
+/// Maps an error of libtorch while it copies bytes of the state to a failure of the member.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn refused(error: TchError) -> failure::Failure {
     let words = error.to_string();

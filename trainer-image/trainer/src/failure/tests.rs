@@ -5,7 +5,7 @@ use tch::TchError;
 use super::*;
 
 #[test]
-fn memory_and_devices_that_fail_are_told_from_defects_and_from_peers() {
+fn memory_and_device_errors_are_neither_defects_nor_lost_peers() {
     let memory = "CUDA out of memory. Tried to allocate 20.00 MiB";
     let device = "CUDA error: uncorrectable ECC error encountered";
     for (words, code) in [
@@ -27,7 +27,7 @@ fn memory_and_devices_that_fail_are_told_from_defects_and_from_peers() {
 }
 
 #[test]
-fn memory_and_devices_that_fail_in_a_collective_or_a_copy_are_told_from_lost_peers() {
+fn local_errors_in_a_collective_or_copy_are_not_lost_peers() {
     let collective = |words: &str| {
         lost(roundhouse_c10d::Error {
             kind: roundhouse_c10d::ErrorKind::of_message(words),
@@ -50,14 +50,14 @@ fn memory_and_devices_that_fail_in_a_collective_or_a_copy_are_told_from_lost_pee
 }
 
 #[test]
-fn wrong_data_is_named_and_permanent() {
+fn invalid_data_is_named_and_permanent() {
     let failure = Failure::data(Path::new("/data/x"), "is missing");
     assert_eq!(failure.to_string(), "/data/x: is missing");
     assert!(failure.exit_code().is_permanent());
 }
 
 #[test]
-fn a_training_that_diverges_names_the_ranks_that_did() {
+fn divergence_names_its_ranks() {
     let words = |ranks: &[u32]| {
         let failure = Failure::Diverged {
             step: 3,

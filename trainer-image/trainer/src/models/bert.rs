@@ -1,4 +1,5 @@
-//! BERT (Devlin et al. 2018) with the head for masked tokens, and the names and the initialization of Transformers.
+//! BERT (Devlin et al. 2018) with the head for masked tokens. Names and initialization are those of
+//! Transformers.
 
 use roundhouse_contract::trainer::model::Model as ModelConfig;
 use tch::{Kind, TchError, Tensor};
@@ -18,14 +19,15 @@ mod layer;
 use embeddings::Embeddings;
 use layer::Layer;
 
-/// Added to the variance of a layer normalization.
+/// Constant that layer normalization adds to the variance.
 const EPSILON: f64 = 1e-12;
 
-/// An encoder-only transformer.
+/// An encoder-only transformer for masked tokens.
 ///
-/// A batch has tokens `[B, T]` with masked places, as [`masking`](super::masking) makes them, and as targets
-/// `[B, T]` the tokens that belong to masked places, -100 elsewhere. A sequence has at most [`num_masked`] targets:
-/// with more, its loss is not a number. Each sequence is full: there is no padding.
+/// A batch has tokens `[B, T]` with masked places, as [`masking`](super::masking) chooses them.
+/// Targets `[B, T]` are the original tokens of masked places, and -100 elsewhere. A sequence has at
+/// most [`num_masked`] targets; with more, its loss is NaN. Each sequence is full: there is no
+/// padding.
 #[derive(Debug)]
 pub struct Bert {
     parameters: Parameters,
@@ -42,7 +44,7 @@ pub struct Bert {
 }
 
 impl Bert {
-    /// The model of a valid configuration; `length` is the data's sequence length.
+    /// Builds the model of a valid configuration; `length` is the data's sequence length.
     ///
     /// # Errors
     /// The weights exceed the memory.
@@ -75,13 +77,14 @@ impl Bert {
         })
     }
 
-    /// The same model; with `recomputes` each layer keeps only its input: see [`Segment::apply`].
+    /// Returns the model with recomputation on or off. With it each layer keeps only its input: see
+    /// [`Segment::apply`].
     #[must_use]
     pub fn recomputing(self, recomputes: bool) -> Self {
         Self { recomputes, ..self }
     }
 
-    /// Scores `[B · T, V]` of the tokens that belong to all places of the tokens `[B, T]`.
+    /// Scores `[B · T, V]` of the original token of each place of the tokens `[B, T]`.
     ///
     /// # Errors
     /// A sequence is longer than the context, or a token is not below the vocabulary.
@@ -106,7 +109,7 @@ impl Bert {
         Ok(x_btw)
     }
 
-    /// The scores are a product with the tied embedding.
+    /// Computes the scores as a product with the tied embedding.
     fn head(&self, x_btw: &Tensor) -> Result<Tensor, TchError> {
         let p = &self.parameters;
         let x_nw = self
@@ -118,8 +121,8 @@ impl Bert {
     }
 }
 
-/// Places of M targets in each row of `[B, T]`, and for rows with more than M targets "not a number", else 0.
-/// M does not depend on what is in the batch, so that no value has to come from the device.
+/// Places of M targets in each row of `[B, T]`, and NaN for rows with more than M targets, else 0.
+/// M does not depend on the batch's content, so the host reads nothing from the device.
 fn places_of_targets(targets_bt: &Tensor) -> Result<(Tensor, Tensor), TchError> {
     let num_targets = num_masked(targets_bt.size()[1]);
     let counted_bt = targets_bt.f_ne(loss::IGNORED)?.f_to_kind(Kind::Int64)?;
@@ -144,7 +147,7 @@ impl Task for Bert {
             });
         }
         let x_btw = self.encode(&batch.inputs, mode)?;
-        // The head is a third of the work at every place, and only masked places need it.
+        // Compute the head for masked places only: at every place it is a third of the work.
         let (places_bm, mark) = places_of_targets(&batch.targets)?;
         let targets_bm = batch.targets.f_gather(1, &places_bm, false)?;
         let index_bmw = places_bm
@@ -162,7 +165,8 @@ impl Task for Bert {
         })
     }
 
-    /// `6 · 12 · L · W² + 12 · L · W · T` for each of T tokens, and `6 · W · (W + V)` for each masked one.
+    /// `6 · 12 · L · W² + 12 · L · W · T` for each of T tokens, and `6 · W · (W + V)` for each masked
+    /// token.
     fn flops_per_sample(&self) -> Option<f64> {
         Some(self.flops_per_sample)
     }
@@ -184,14 +188,14 @@ mod tests {
     use crate::random::seeded;
 
     #[test]
-    fn the_published_base_size_has_110_million_weights() {
+    fn bert_base_has_110_million_weights() {
         let model = seeded(1, || Bert::new(&ModelConfig::new(ModelName::Bert), 512)).unwrap();
         // BertForMaskedLM of bert-base-uncased.
         assert_eq!(model.parameters().num_weights(), 109_514_298);
     }
 
     #[test]
-    fn a_sequence_with_more_targets_than_the_mask_makes_gives_no_number() {
+    fn sequence_with_too_many_targets_has_loss_nan() {
         let marked = |targets: &[i64]| {
             let targets = Tensor::from_slice(targets).reshape([1, -1]);
             let (places, mark) = places_of_targets(&targets).unwrap();

@@ -1,4 +1,4 @@
-//! A classifier of images as a task: a network, cross entropy, and the number of right samples.
+//! An image classifier as a task: a network, cross entropy, and the number of correct samples.
 
 use tch::{TchError, Tensor};
 
@@ -9,12 +9,13 @@ use crate::parameters::Parameters;
 use crate::ranks::Ranks;
 use crate::task::{LossSum, Mode, Task};
 
-/// From images to one score per class. The weights are in [`Parameters`]; a network knows their places.
+/// Computes one score per class from images. The weights are in [`Parameters`]; a network stores
+/// their places.
 pub trait Network: std::fmt::Debug {
     /// Scores `[B, num_classes]` of images `[B, C, H, W]`, B > 0 unless [`Self::sums_over_ranks`].
     ///
     /// # Errors
-    /// The images do not have the shape that the network was built for.
+    /// The images do not have the shape of the network.
     fn scores(
         &self,
         parameters: &Parameters,
@@ -22,13 +23,13 @@ pub trait Network: std::fmt::Debug {
         pass: &mut Pass,
     ) -> Result<Tensor, TchError>;
 
-    /// Whether training sums over the ranks that compute a pass: see [`Task::train_among`]. Then a rank
-    /// without samples calls [`Self::scores`], too, with B = 0.
+    /// Whether training sums over the ranks that compute a pass: see [`Task::train_among`]. If so, a
+    /// rank without samples also calls [`Self::scores`], with B = 0.
     fn sums_over_ranks(&self) -> bool {
         false
     }
 
-    /// Multiplications and additions of a forward pass for one image, each pair of them counted as one.
+    /// Number of multiply-adds of a forward pass for one image.
     fn multiply_adds(&self) -> f64;
 }
 
@@ -39,12 +40,12 @@ pub struct Classifier {
     network: Box<dyn Network>,
     label_smoothing: f64,
     group_size: u64,
-    /// Only if the network sums over them.
+    /// The ranks, if the network sums over them.
     ranks: Option<Ranks>,
 }
 
 impl Classifier {
-    /// A network that `build` makes; it adds its weights to the parameters that it is given.
+    /// A classifier with the network that `build` creates. `build` adds the weights to the parameters.
     ///
     /// # Errors
     /// The weights exceed the memory.
@@ -63,7 +64,7 @@ impl Classifier {
         })
     }
 
-    /// The same, computed in groups of so many places; see [`Task::group_size`].
+    /// Sets the number of places of a group; see [`Task::group_size`].
     #[must_use]
     pub fn in_groups_of(self, group_size: u64) -> Self {
         Self { group_size, ..self }
@@ -72,7 +73,7 @@ impl Classifier {
     /// Scores `[B, num_classes]` of images `[B, C, H, W]`.
     ///
     /// # Errors
-    /// The images do not have the shape that the network was built for.
+    /// The images do not have the shape of the network.
     pub fn scores(&self, images_bchw: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
         let mut pass = Pass::new(mode);
         self.network
@@ -83,7 +84,7 @@ impl Classifier {
 impl Task for Classifier {
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError> {
         let mut pass = Pass::new(mode).among(self.ranks.clone());
-        // The other ranks wait for the sums of a rank without samples.
+        // The other ranks wait for this rank in their sums, even if it has no samples.
         let is_awaited = pass.trains() && pass.ranks().is_some();
         if batch.num_samples == 0 && !is_awaited {
             return Ok(LossSum {
@@ -111,8 +112,8 @@ impl Task for Classifier {
         })
     }
 
-    /// 2 operations for each multiply-add, and the backward pass costs twice the forward pass: one product for the
-    /// gradient of the inputs and one for that of the weights.
+    /// Two operations per multiply-add. The backward pass costs twice the forward pass: one product for
+    /// the gradient of the inputs, and one for the gradient of the weights.
     fn flops_per_sample(&self) -> Option<f64> {
         Some(3.0 * 2.0 * self.network.multiply_adds())
     }

@@ -1,4 +1,5 @@
-//! Convolutional network: 3×3 convolutions, each with `ReLU` and a 2×2 max-pool, and a linear layer.
+//! Convolutional network: 3×3 convolutions, each followed by `ReLU` and a 2×2 max-pool, and a linear
+//! layer.
 
 use tch::{TchError, Tensor};
 
@@ -14,10 +15,10 @@ pub struct Cnn {
     multiply_adds: f64,
 }
 
-/// Whether images survive as many halvings as there are convolutions.
+/// Checks that images are large enough to be halved by each convolution.
 ///
 /// # Errors
-/// What to change if they do not.
+/// The images are too small; the message says what to change.
 pub(super) fn fits(channels: &[u32], shape: &ImageShape) -> Result<(), String> {
     let smaller_side = shape.height.min(shape.width);
     let most = smaller_side.max(1).ilog2() as usize;
@@ -33,7 +34,7 @@ pub(super) fn fits(channels: &[u32], shape: &ImageShape) -> Result<(), String> {
 }
 
 impl Cnn {
-    /// A convolution for each number of channels. Each halves the image, so it has to have so many halves.
+    /// Creates a convolution for each number of channels. Each convolution halves the image.
     ///
     /// # Errors
     /// The weights exceed the memory.
@@ -106,7 +107,7 @@ mod tests {
     };
 
     #[test]
-    fn more_halvings_than_the_image_has_are_refused() {
+    fn cnn_refuses_more_halvings_than_the_image_allows() {
         assert_eq!(fits(&[8, 8], &SHAPE), Ok(()));
         let message = fits(&[8, 8, 8], &SHAPE).unwrap_err();
         assert!(message.contains("at most 2"), "{message}");

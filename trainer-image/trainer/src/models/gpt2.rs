@@ -1,4 +1,4 @@
-//! GPT-2 (Radford et al. 2019) with the names, the layout and the initialization of Transformers.
+//! GPT-2 (Radford et al. 2019). Names, layout and initialization are those of Transformers.
 
 use roundhouse_contract::trainer::model::Model as ModelConfig;
 use tch::{Kind, TchError, Tensor};
@@ -16,7 +16,7 @@ mod block;
 
 use block::Block;
 
-/// Added to the variance of a layer normalization.
+/// Constant that layer normalization adds to the variance.
 const EPSILON: f64 = 1e-5;
 
 /// A decoder-only transformer. A batch has tokens `[B, T]` and, as targets, the next tokens `[B, T]`.
@@ -55,7 +55,7 @@ impl Gpt2 {
             })
             .collect::<Result<_, _>>()?;
         let norm = LayerNorm::new(&mut parameters, "transformer.ln_f", width, EPSILON)?;
-        // The scores are a product with the tied embedding; looking up an embedding is free.
+        // The scores are a product with the tied embedding; the embedding lookup counts as free.
         let scores = 6.0 * (vocabulary * width) as f64 * length as f64;
         Ok(Self {
             parameters,
@@ -71,7 +71,8 @@ impl Gpt2 {
         })
     }
 
-    /// The same model; with `recomputes` each block keeps only its input: see [`Segment::apply`].
+    /// Returns the model with recomputation on or off. With it each block keeps only its input: see
+    /// [`Segment::apply`].
     #[must_use]
     pub fn recomputing(self, recomputes: bool) -> Self {
         Self { recomputes, ..self }
@@ -128,8 +129,8 @@ impl Task for Gpt2 {
         })
     }
 
-    /// `6 · (12 · L · W² + V · W) + 12 · L · W · T` for each of T tokens: 0.86 · 10⁹ for the smallest published
-    /// size, with 12 layers, a width of 768 and 1,024 tokens.
+    /// `6 · (12 · L · W² + V · W) + 12 · L · W · T` for each of T tokens. This is 0.86 · 10⁹ for the
+    /// smallest published size (12 layers, width 768, 1,024 tokens).
     fn flops_per_sample(&self) -> Option<f64> {
         Some(self.flops_per_sample)
     }
@@ -151,7 +152,7 @@ mod tests {
     use crate::random::seeded;
 
     #[test]
-    fn the_smallest_published_size_has_124_million_weights() {
+    fn gpt2_small_has_124_million_weights() {
         let model = seeded(1, || Gpt2::new(&ModelConfig::new(ModelName::Gpt2), 1024)).unwrap();
         assert_eq!(model.parameters().num_weights(), 124_439_808);
         let per_token = model.flops_per_sample().unwrap() / 1024.0;
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn projections_into_the_residual_stream_start_smaller_by_the_root_of_twice_the_layers() {
+    fn residual_projections_are_scaled_by_depth() {
         let mut config = ModelConfig::new(ModelName::Gpt2);
         (config.layers, config.vocabulary, config.width) = (Some(2), Some(100), Some(192));
         let model = seeded(1, || Gpt2::new(&config, 8)).unwrap();

@@ -1,4 +1,4 @@
-//! Layers: each knows the places of its weights in [`Parameters`].
+//! Layers. Each layer stores the places of its weights in [`Parameters`].
 
 use tch::{TchError, Tensor};
 
@@ -28,7 +28,7 @@ impl Linear {
         })
     }
 
-    /// Initialized as Transformers does: a normal weight and a bias of 0.
+    /// Initialized as in Transformers: a normal weight and a bias of 0.
     pub(super) fn normal(
         parameters: &mut Parameters,
         name: &str,
@@ -57,7 +57,7 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    /// With a bias, initialized as `torch.nn.Conv2d`; the shape is (out, in, side of the patch).
+    /// A convolution with a bias, initialized as `torch.nn.Conv2d`; the shape is (out, in, kernel size).
     pub(super) fn uniform(
         parameters: &mut Parameters,
         name: &str,
@@ -73,7 +73,8 @@ impl Conv {
         })
     }
 
-    /// Without a bias, initialized as torchvision's residual networks; the shape is (out, in, side of the patch).
+    /// A convolution without a bias, initialized as in torchvision's residual networks; the shape is
+    /// (out, in, kernel size).
     pub(super) fn kaiming(
         parameters: &mut Parameters,
         name: &str,
@@ -129,7 +130,7 @@ impl LayerNorm {
     }
 }
 
-/// Adds a vector of one value, and returns its place.
+/// Adds a vector whose elements have one value, and returns its place.
 pub(super) fn constant(
     parameters: &mut Parameters,
     name: String,

@@ -1,9 +1,10 @@
-//! Which tokens of a sequence a masked language model has to predict: a pure function of the seed, the epoch and the
-//! sample, without libtorch.
+//! Chooses the tokens that a masked language model must predict: a pure function of the seed, the
+//! epoch and the sample, without libtorch.
 //!
-//! The data path calls [`Masking::mask`] for each sample, so the masks do not depend on which rank has the sample.
-//! Each sequence of one length has the same number of masked places. So each sample weighs the same in the loss, and
-//! the loss does not depend on how the samples are divided among ranks and passes.
+//! The data path calls [`Masking::mask`] for each sample, so the masks do not depend on the rank that
+//! has the sample. All sequences of one length have the same number of masked places. So all samples
+//! have the same weight in the loss, and the loss does not depend on how samples are divided among
+//! ranks and passes.
 
 use crate::loss::IGNORED;
 use crate::random::mix;
@@ -20,10 +21,10 @@ pub const fn num_masked(length: i64) -> i64 {
     if rounded < 1 { 1 } else { rounded }
 }
 
-/// How tokens are masked.
+/// The tokens that masking inserts and those that it avoids.
 #[derive(Clone, Copy, Debug)]
 pub struct Masking<'a> {
-    /// The token that stands for a masked one, such as 103 (`[MASK]`) in `bert-base-uncased`.
+    /// The mask token, such as 103 (`[MASK]`) in `bert-base-uncased`.
     pub mask_token: u32,
     /// Number of different tokens, more than 0.
     pub vocabulary: u32,
@@ -31,29 +32,29 @@ pub struct Masking<'a> {
     pub special: &'a [u32],
 }
 
-/// Where a sample is in a training.
+/// Identifies a sample within a training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw {
-    /// Seed of the training.
+    /// Seed of the training (`trainer.seed`).
     pub seed: u64,
-    /// The epoch: a sample is masked anew in each.
+    /// The epoch; a sample has another mask in each epoch.
     pub epoch: u64,
-    /// The sample's number in the data, not its place in an epoch's order.
+    /// Index of the sample in the data, not its place in an epoch's order.
     pub sample: u64,
 }
 
-/// A masked sequence.
+/// A masked sequence and its targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Masked {
-    /// What the model sees.
+    /// Inputs of the model, with masked tokens.
     pub inputs: Vec<i64>,
-    /// The tokens of masked places; -100 elsewhere.
+    /// The original tokens of masked places; -100 elsewhere.
     pub targets: Vec<i64>,
 }
 
 impl Masking<'_> {
-    /// Chooses [`num_masked`] places, or all that are not special if they are fewer. Of a chosen token 80 % become
-    /// the mask token, 10 % a random token, and 10 % stay as they are.
+    /// Chooses [`num_masked`] places, or all places without a special token if they are fewer. Of the
+    /// chosen tokens 80 % become the mask token, 10 % become a random token, and 10 % stay.
     #[must_use]
     pub fn mask(&self, tokens: &[u32], draw: Draw) -> Masked {
         let mut random = Random::new(draw);
@@ -82,7 +83,7 @@ impl Masking<'_> {
     }
 }
 
-/// Random numbers of one sample.
+/// The random numbers of one sample.
 struct Random {
     state: u64,
 }
@@ -100,7 +101,7 @@ impl Random {
         }
     }
 
-    /// A number below a bound, by multiplication (Lemire 2019); the bias is below bound / 2⁶⁴.
+    /// A random number below a bound, by multiplication (Lemire 2019); the bias is below bound / 2⁶⁴.
     fn below(&mut self, bound: usize) -> usize {
         self.state = self.state.wrapping_add(INCREMENT);
         let product = u128::from(mix(self.state)) * bound as u128;
@@ -127,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn fifteen_percent_are_masked_and_at_least_one() {
+    fn mask_covers_15_percent_and_at_least_one_token() {
         let lengths = [1, 3, 10, 20, 128, 512];
         assert_eq!(lengths.map(num_masked), [1, 1, 2, 3, 19, 77]);
     }
 
     #[test]
-    fn each_sequence_has_the_same_number_of_targets_and_none_is_special() {
+    fn targets_have_a_fixed_number_and_are_never_special() {
         let tokens: Vec<u32> = [1].into_iter().chain(100..138).chain([2]).collect();
         for sample in 0..200 {
             let masked = MASKING.mask(&tokens, draw(0, sample));
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn of_masked_tokens_80_percent_are_hidden_10_are_random_and_10_stay() {
+    fn masked_tokens_are_80_hidden_10_random_10_unchanged() {
         let tokens: Vec<u32> = (100..200).collect();
         let (mut hidden, mut stayed, mut num) = (0, 0, 0);
         for sample in 0..1000 {
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_is_a_function_of_seed_epoch_and_sample() {
+    fn mask_is_a_function_of_seed_epoch_and_sample() {
         let tokens: Vec<u32> = (100..200).collect();
         let mask = |epoch, sample| MASKING.mask(&tokens, draw(epoch, sample));
         assert_eq!(mask(1, 5), mask(1, 5));
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_tokens_than_wanted_are_all_masked() {
+    fn short_sequences_mask_all_ordinary_tokens() {
         let masked = MASKING.mask(&[1, 2, 1, 2, 1, 2, 1, 2, 1, 9], draw(0, 0));
         assert_eq!(masked.targets.iter().filter(|t| **t != IGNORED).count(), 1);
     }

@@ -1,4 +1,4 @@
-//! Linear layers over the flattened image, with `ReLU` between them; one layer is softmax regression.
+//! Linear layers over the flattened image, with `ReLU` between them. One layer is softmax regression.
 
 use tch::{TchError, Tensor};
 
@@ -6,7 +6,7 @@ use super::layers::Linear;
 use super::{ImageShape, Network, Pass};
 use crate::parameters::Parameters;
 
-/// The layers `fc1`, `fc2`, …, of which the last gives the scores; or only `fc`.
+/// The layers `fc1`, `fc2`, …, or the single layer `fc`. The last layer computes the scores.
 #[derive(Debug)]
 pub struct Mlp {
     layers: Vec<Linear>,
@@ -14,7 +14,7 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Layers with `hidden` units each, and one with a unit per class.
+    /// Creates a layer for each number of units in `hidden`, and one with a unit per class.
     ///
     /// # Errors
     /// The weights exceed the memory.
@@ -30,7 +30,7 @@ impl Mlp {
         Self::with_names(parameters, &names, &sizes, shape)
     }
 
-    /// One linear layer from the image to the scores.
+    /// Creates one linear layer from the image to the scores.
     ///
     /// # Errors
     /// The weights exceed the memory.
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_linear_model_is_one_layer() {
+    fn linear_model_is_one_layer() {
         let model = Classifier::new(0.0, |p| Mlp::linear(p, &SHAPE)).unwrap();
         assert_eq!(names(&model), ["fc.weight", "fc.bias"]);
         // 2 inputs × 2 classes, 2 operations each, forward and twice that backward.

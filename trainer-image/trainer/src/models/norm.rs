@@ -1,4 +1,4 @@
-//! Batch normalization whose result does not depend on the number of workers.
+//! Batch normalization that can give the same result for every number of workers.
 
 use roundhouse_contract::trainer::model::{BatchNorm as OverConfig, Model as ModelConfig};
 use tch::{TchError, Tensor};
@@ -10,29 +10,30 @@ mod synced;
 
 use synced::Synced;
 
-/// Weight of the newest batch in the running statistics, as in PyTorch.
+/// Weight of the newest batch in the running statistics, as in `PyTorch`.
 const MOMENTUM: f64 = 0.1;
-/// Added to the variance, as in PyTorch.
+/// Constant that is added to the variance, as in `PyTorch`.
 const EPSILON: f64 = 1e-5;
 
-/// Over which samples a batch normalization computes its mean and variance.
+/// The samples over which a batch normalization computes its mean and variance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Groups {
-    /// Ghost batches (Hoffer et al. 2017): fixed groups of so many consecutive places of the *global* batch. The
-    /// caller cuts the global batch at borders of groups only, so that a pass has whole groups, and only the last
-    /// group of the global batch may be smaller. The result is then a function of the global batch, however it
-    /// is divided among ranks and passes.
+    /// Ghost batches (Hoffer et al. 2017): fixed groups of this number of consecutive places of the
+    /// *global* batch. The caller cuts the global batch only between groups, so a pass has whole
+    /// groups; only the last group of the global batch may be smaller. The result is a function of the
+    /// global batch, and does not depend on how it is divided among ranks and passes.
     Of(i64),
-    /// All samples of the global batch (`SyncBatchNorm`): the ranks that compute a pass together sum up what they have.
-    /// The result is a function of the global batch up to the rounding of these sums. A process alone takes its pass.
+    /// All samples of the global batch (`SyncBatchNorm`): the ranks sum their statistics in each pass.
+    /// The result is a function of the global batch up to the rounding of these sums. A process that
+    /// trains alone uses the samples of its pass.
     Batch,
-    /// All samples of a pass, as PyTorch's `BatchNorm2d` in each process: the result depends on the number of
-    /// workers and on the size of a pass.
+    /// All samples of a pass, as PyTorch's `BatchNorm2d` in each process. The result depends on the
+    /// number of workers and on the size of a pass.
     Pass,
 }
 
 impl Groups {
-    /// From a valid configuration of a model.
+    /// The groups that a valid configuration of a model selects.
     #[must_use]
     pub fn from_config(config: &ModelConfig) -> Self {
         match (config.batch_norm(), config.ghost_batch()) {
@@ -45,8 +46,8 @@ impl Groups {
 
 /// Normalization of each channel of `[B, C, H, W]` (Ioffe and Szegedy 2015).
 ///
-/// Training uses the statistics of each group, and notes for the running statistics their mean over groups, weighted
-/// by samples; evaluation uses the running statistics.
+/// Training uses the statistics of each group. It updates the running statistics with their mean
+/// over groups, weighted by samples. Evaluation uses the running statistics.
 #[derive(Debug)]
 pub struct BatchNorm {
     weight: usize,
@@ -85,7 +86,7 @@ impl BatchNorm {
     /// Normalizes `[B, C, H, W]`.
     ///
     /// # Errors
-    /// The number of channels is another.
+    /// The tensor has another number of channels.
     pub fn apply(
         &self,
         parameters: &Parameters,
@@ -116,15 +117,17 @@ impl BatchNorm {
         Ok(y_bchw)
     }
 
-    /// Normalizes each so many samples by their own statistics. Also gives the sums of these, weighted by samples.
+    /// Normalizes each group of `group_size` samples by its own statistics. Also returns the sums of the
+    /// statistics, weighted by samples.
     fn by_groups(
         &self,
         parameters: &Parameters,
         x_bchw: &Tensor,
         group_size: i64,
     ) -> Result<(Tensor, [Tensor; 2]), TchError> {
-        // Splitting is a view, and one call of libtorch's own kernel per group beats one call with the groups as
-        // channels, which needs two transposing copies: 49 to 52 ms against 53 to 55 ms for [64, 64, 32, 32].
+        // Splitting is a view. One call of libtorch's own kernel per group takes 49 to 52 ms for
+        // [64, 64, 32, 32]. One call with the groups as channels needs two transposing copies and takes
+        // 53 to 55 ms.
         let parts = if group_size < x_bchw.size()[0] {
             x_bchw.f_split(group_size, 0)?
         } else {
@@ -145,7 +148,8 @@ impl BatchNorm {
         Ok((y_bchw, sums))
     }
 
-    /// A momentum of 1 leaves the batch's own mean and unbiased variance in the statistics.
+    /// Normalizes samples by their own statistics. With a momentum of 1, libtorch writes the mean and
+    /// the unbiased variance of these samples to the statistics.
     fn normalize(
         &self,
         parameters: &Parameters,
@@ -171,8 +175,8 @@ impl BatchNorm {
     }
 }
 
-/// Adds a group's statistics, each times the group's number of samples. One value has no unbiased variance; it
-/// counts as 0.
+/// Adds a group's statistics, each multiplied by the group's number of samples. The unbiased
+/// variance of a single value is undefined and counts as 0.
 fn add_weighted(
     sums: &mut [Tensor; 2],
     statistics: &[Tensor; 2],

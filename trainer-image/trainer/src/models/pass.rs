@@ -1,4 +1,4 @@
-//! One pass through a network: what it is for, and the statistics that its batch normalizations computed.
+//! One pass through a network: its mode, and the statistics that its batch normalizations computed.
 
 use tch::{Kind, TchError, Tensor};
 
@@ -6,17 +6,17 @@ use crate::parameters::Parameters;
 use crate::ranks::Ranks;
 use crate::task::Mode;
 
-/// One pass through a network.
+/// One pass through a network, which collects the statistics of batch normalizations.
 #[derive(Debug)]
 pub struct Pass {
     mode: Mode,
     ranks: Option<Ranks>,
-    /// Places of running statistics, and what this pass computed for them, summed over samples.
+    /// Places of running statistics, and their values in this pass summed over samples.
     statistics: Vec<(usize, Tensor)>,
 }
 
 impl Pass {
-    /// A pass that has computed nothing yet.
+    /// A pass without any statistics yet.
     #[must_use]
     pub const fn new(mode: Mode) -> Self {
         Self {
@@ -26,42 +26,43 @@ impl Pass {
         }
     }
 
-    /// The same, computed by several ranks, each on its own part of the batch.
+    /// Sets the ranks that compute the pass together, each on its own part of the batch.
     #[must_use]
     pub fn among(self, ranks: Option<Ranks>) -> Self {
         Self { ranks, ..self }
     }
 
-    /// The ranks that compute the pass together; `None`: this one alone.
+    /// The ranks that compute the pass together; `None`: this rank alone.
     #[must_use]
     pub const fn ranks(&self) -> Option<&Ranks> {
         self.ranks.as_ref()
     }
 
-    /// What the pass is for.
+    /// The mode: training or evaluation.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Whether it is a pass of a training step.
+    /// Whether this is a pass of a training step.
     #[must_use]
     pub const fn trains(&self) -> bool {
         matches!(self.mode, Mode::Train { .. })
     }
 
-    /// Notes a statistic, summed over the samples of the pass, for the running statistic at a place of the
-    /// parameters.
+    /// Records a statistic, summed over the samples of the pass, for the running statistic at a place
+    /// of the parameters.
     pub fn note(&mut self, place: usize, sum_over_samples: Tensor) {
         self.statistics.push((place, sum_over_samples));
     }
 
-    /// Adds what a part of the pass has noted.
+    /// Adds the statistics that a part of the pass has recorded.
     pub fn absorb(&mut self, part: Self) {
         self.statistics.extend(part.statistics);
     }
 
-    /// The term of the loss that [`Role::Statistic`](crate::Role::Statistic) describes; `None` if nothing was noted.
+    /// The loss term that [`Role::Statistic`](crate::Role::Statistic) describes; `None` if no statistic
+    /// was recorded.
     ///
     /// # Errors
     /// A statistic does not have the shape of its running value.
@@ -89,7 +90,7 @@ mod tests {
     use crate::parameters::Role;
 
     #[test]
-    fn the_term_is_0_and_its_gradient_is_the_statistic() {
+    fn statistics_term_is_0_and_its_gradient_is_the_statistic() {
         let mut parameters = Parameters::default();
         let role = Role::Statistic { momentum: 0.1 };
         for name in ["a", "b"] {

@@ -1,4 +1,4 @@
-//! Residual networks (He et al. 2015) with the names and the initialization of torchvision.
+//! Residual networks (He et al. 2015). Names and initialization are those of torchvision.
 
 use roundhouse_contract::trainer::model::{Model as ModelConfig, Stem};
 use tch::{TchError, Tensor};
@@ -15,12 +15,13 @@ mod builder;
 use block::{Block, Unit};
 use builder::Builder;
 
-/// How deep a residual network is.
+/// Number of layers of a residual network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Two blocks of two 3×3 convolutions in each of the four stages.
     Layers18,
-    /// 3, 4, 6 and 3 blocks of a 1×1, a 3×3 and a 1×1 convolution. Version 1.5: the 3×3 convolution has the stride.
+    /// 3, 4, 6 and 3 blocks of a 1×1, a 3×3 and a 1×1 convolution. This is version 1.5: the 3×3
+    /// convolution has the stride.
     Layers50,
 }
 
@@ -33,7 +34,7 @@ impl Depth {
         }
     }
 
-    /// How many times more channels a block gives than its 3×3 convolution has.
+    /// Ratio of a block's output channels to the channels of its 3×3 convolution.
     const fn expansion(self) -> i64 {
         match self {
             Self::Layers18 => 1,
@@ -42,7 +43,6 @@ impl Depth {
     }
 }
 
-/// A residual network.
 #[derive(Debug)]
 pub struct ResNet {
     stem: Unit,
@@ -55,8 +55,8 @@ pub struct ResNet {
 }
 
 impl ResNet {
-    /// The network for images of a size. Of the configuration it uses `stem`, `batchNorm`, `ghostBatch` and
-    /// `zeroInitResidual`.
+    /// Builds the network for images of the given shape. It uses the fields `stem`, `batchNorm`,
+    /// `ghostBatch` and `zeroInitResidual` of the configuration.
     ///
     /// # Errors
     /// The weights exceed the memory.
@@ -101,7 +101,8 @@ impl ResNet {
         })
     }
 
-    /// The same network; with `recomputes` each residual block keeps only its input: see [`Segment::apply`].
+    /// Returns the network with recomputation on or off. With it each residual block keeps only its
+    /// input: see [`Segment::apply`].
     #[must_use]
     pub fn recomputing(self, recomputes: bool) -> Self {
         Self { recomputes, ..self }
@@ -138,8 +139,8 @@ impl Network for ResNet {
         self.groups == Groups::Batch
     }
 
-    /// Convolutions and the linear layer, without normalizations, activations and pools: 4.09 · 10⁹ for 50 layers
-    /// and images of 224×224, as torchvision's documentation says.
+    /// Counts convolutions and the linear layer, without normalizations, activations and pools:
+    /// 4.09 · 10⁹ for 50 layers and images of 224×224, as in torchvision's documentation.
     fn multiply_adds(&self) -> f64 {
         self.multiply_adds
     }
@@ -170,8 +171,8 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_those_that_torchvision_documents() {
-        // Parameters and GFLOPS (multiply-adds) of IMAGENET1K weights at 224×224.
+    fn resnet_sizes_match_torchvisions_documentation() {
+        // Parameters and GFLOPS (multiply-adds) of the IMAGENET1K weights at 224×224.
         for (depth, num_weights, giga_multiply_adds) in [
             (Depth::Layers18, 11_689_512, 1.814),
             (Depth::Layers50, 25_557_032, 4.089),
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stem_for_small_images_keeps_their_size() {
+    fn stem_for_small_images_keeps_their_size() {
         let small = network(Depth::Layers18, 32, |config| {
             config.stem = Some(Stem::Cifar)
         });
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_initialized_block_is_the_identity_of_its_shortcut() {
+    fn zero_initialized_block_is_the_identity() {
         let gains = |zero| -> Vec<f64> {
             network(Depth::Layers18, 32, |config| {
                 config.zero_init_residual = Some(zero)

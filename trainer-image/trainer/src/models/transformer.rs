@@ -1,12 +1,13 @@
-//! What decoder and encoder have in common: attention over heads, dropout, and the number of operations.
+//! Parts that decoder and encoder share: attention over heads, dropout, and the operation count.
 
 use tch::{TchError, Tensor};
 
 use crate::random::Draws;
 use crate::task::Mode;
 
-/// Drops values in a pass of a training step. Each use in a pass has a number of its own, from which, with the
-/// pass's seed, step and slice, its random numbers follow. A copy draws the same.
+/// Drops values in a pass of a training step. The random numbers of each use are a function of the
+/// pass's seed, step and slice, and of the number of the use within the pass. A copy of this struct
+/// draws the same numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dropout {
     probability: f64,
@@ -23,7 +24,7 @@ impl Dropout {
         }
     }
 
-    /// Runs one use with the probability of a drop; 0 in an evaluation.
+    /// Runs one use with the drop probability; it is 0 in an evaluation.
     fn once<T>(&mut self, run: impl FnOnce(f64) -> T) -> T {
         let Some(draws) = self.draws else {
             return run(0.0);
@@ -32,7 +33,7 @@ impl Dropout {
         draws.layer(self.num_uses, || run(self.probability))
     }
 
-    /// Drops values, and scales those that stay so that the mean stays.
+    /// Drops values, and scales the remaining values so that the mean is unchanged.
     pub(super) fn apply(&mut self, x: Tensor) -> Result<Tensor, TchError> {
         self.once(|probability| match probability {
             0.0 => Ok(x),
@@ -40,8 +41,8 @@ impl Dropout {
         })
     }
 
-    /// Attention of queries, keys and values `[B, T, W]` over heads (Vaswani et al. 2017), with dropout of the
-    /// attention's weights. `is_causal`: a place sees itself and earlier places.
+    /// Attention of queries, keys and values `[B, T, W]` over heads (Vaswani et al. 2017), with dropout
+    /// of the attention weights. `is_causal`: a place attends only to itself and to earlier places.
     pub(super) fn attention(
         &mut self,
         [q_btw, k_btw, v_btw]: [&Tensor; 3],
@@ -71,9 +72,10 @@ impl Dropout {
     }
 }
 
-/// Floating-point operations of blocks for one sequence, forward and backward (Chowdhery et al. 2022, appendix B):
-/// `6 · N + 12 · L · W · T` for each of T tokens, where N is the `12 · L · W²` weights of the blocks' matrices, and
-/// the second term are the products of queries with keys and of weights with values.
+/// Floating-point operations of blocks for one sequence, forward and backward (Chowdhery et al. 2022,
+/// appendix B): `6 · N + 12 · L · W · T` for each of T tokens. N is the number of weights in the
+/// blocks' matrices, `12 · L · W²`. The second term counts the products of queries with keys and of
+/// attention weights with values.
 pub(super) fn flops_of_blocks(num_layers: i64, width: i64, length: i64) -> f64 {
     let (num_layers, width, length) = (num_layers as f64, width as f64, length as f64);
     let per_token = 6.0 * 12.0 * num_layers * width * width + 12.0 * num_layers * width * length;
@@ -97,12 +99,12 @@ mod tests {
     }
 
     #[test]
-    fn dropout_is_a_function_of_the_pass_and_of_the_number_of_its_use() {
+    fn dropout_is_a_function_of_pass_and_use() {
         let ones = || Tensor::ones([1000], FLOAT_CPU);
         let mut first = Dropout::new(0.5, TRAIN);
         let (a, b) = (first.apply(ones()).unwrap(), first.apply(ones()).unwrap());
         assert!(!equal(&a, &b));
-        // Whatever else draws in between changes nothing.
+        // Other draws in between have no effect.
         let mut second = Dropout::new(0.5, TRAIN);
         let again = second.apply(ones()).unwrap();
         crate::random::seeded(0, || drop(Tensor::rand([10], FLOAT_CPU)));
@@ -112,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn an_evaluation_drops_nothing() {
+    fn evaluation_drops_nothing() {
         let ones = Tensor::ones([100], FLOAT_CPU);
         let mut dropout = Dropout::new(0.5, Mode::Evaluate);
         assert!(equal(&dropout.apply(ones.copy()).unwrap(), &ones));
     }
 
     #[test]
-    fn causal_attention_is_the_mean_of_values_up_to_a_place_for_equal_keys() {
+    fn causal_attention_averages_values_up_to_its_place() {
         let zeros = Tensor::zeros([1, 3, 2], FLOAT_CPU);
         let values = Tensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]).reshape([1, 3, 2]);
         let mut dropout = Dropout::new(0.0, TRAIN);

@@ -23,7 +23,7 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// With empty moments.
+    /// Creates the optimizer with moments of zero.
     ///
     /// # Errors
     /// The moments exceed the memory.

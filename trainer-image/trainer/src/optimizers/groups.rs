@@ -1,27 +1,27 @@
-//! Which tensors take part in what.
+//! Groups the tensors of a model by how an optimizer updates them.
 
 use tch::{TchError, Tensor};
 
 use super::kernels::{self, Select};
 use crate::parameters::{Parameters, Role};
 
-/// The tensors of a model, by how they are updated.
+/// The tensors of a model, grouped by how they are updated.
 #[derive(Debug)]
 pub(super) struct Groups {
     weights: Vec<Group>,
-    /// Running statistics by the weight of the newest batch: their places.
+    /// Places of running statistics, grouped by the weight of the newest batch.
     statistics: Vec<(f64, Vec<usize>)>,
 }
 
-/// Weights that are updated alike.
+/// Weights that the optimizer updates in the same way.
 #[derive(Debug)]
 pub(super) struct Group {
     places: Vec<usize>,
-    /// Whether weight decay and rates per tensor apply.
+    /// Whether weight decay and rates per tensor apply to the group.
     pub(super) decays: bool,
 }
 
-/// The tensors of a group in one step; they share their memory with the parameters.
+/// The tensors of a group in one step. They share their memory with the parameters.
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) weights: Vec<Tensor>,
@@ -29,8 +29,8 @@ pub(super) struct Members {
 }
 
 impl Groups {
-    /// Weights of more than one dimension decay; those of at most one, biases and parameters of normalization
-    /// layers, if `decays_norm_and_bias`.
+    /// Groups parameters. Weights with more than one dimension decay. Weights with at most one dimension
+    /// (biases, parameters of normalization layers) decay if `decays_norm_and_bias`.
     pub(super) fn new(parameters: &Parameters, decays_norm_and_bias: bool) -> Self {
         let mut groups = Self {
             weights: [true, false]
@@ -63,12 +63,11 @@ impl Groups {
         }
     }
 
-    /// The groups of weights.
     pub(super) fn weights(&self) -> &[Group] {
         &self.weights
     }
 
-    /// Moves the running statistics towards those of the batch, which are where their gradients would be.
+    /// Moves the running statistics towards the statistics of the batch, which are in their gradients.
     pub(super) fn update_statistics(
         &self,
         parameters: &Parameters,
@@ -88,7 +87,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Its weights and their gradients.
+    /// The group's weights and their gradients.
     pub(super) fn members(&self, parameters: &Parameters) -> Result<Members, TchError> {
         let places = self.places.iter();
         Ok(Members {
@@ -99,7 +98,7 @@ impl Group {
         })
     }
 
-    /// Those of some tensors, one for each parameter, that belong to the group.
+    /// Selects the group's tensors from a list with one tensor per parameter.
     pub(super) fn select(&self, tensors: &[Tensor]) -> Vec<Tensor> {
         let places = self.places.iter();
         places
@@ -107,14 +106,14 @@ impl Group {
             .collect()
     }
 
-    /// The weight decay of the group.
+    /// The weight decay of the group: 0 if it does not decay.
     pub(super) fn decay(&self, weight_decay: f64) -> f64 {
         if self.decays { weight_decay } else { 0.0 }
     }
 }
 
 impl Members {
-    /// With gradients divided by the divisor, if there is one.
+    /// Returns the members with gradients divided by the divisor, if there is one.
     pub(super) fn divided(self, divisor: Option<&Tensor>) -> Result<Self, TchError> {
         let gradients = kernels::divided(&self.gradients, divisor)?;
         Ok(Self { gradients, ..self })

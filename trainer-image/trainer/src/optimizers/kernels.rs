@@ -1,7 +1,8 @@
-//! What updates compute, over lists of tensors. All of it runs without gradients being recorded.
+//! The computations of updates, over lists of tensors. They run without recording gradients.
 //!
-//! Tensors are changed in place. If an update can be skipped, new values are computed beside the old ones, and
-//! one of the two is selected on the device: NaN times 0 is NaN, so nothing is masked by a multiplication.
+//! Kernels change tensors in place. If the device may skip an update, the new values are computed
+//! beside the old ones, and the device selects one of the two. A multiplication by 0 could not mask
+//! new values, because NaN times 0 is NaN.
 
 use roundhouse_c10d::foreach;
 use tch::{Kind, TchError, Tensor};
@@ -14,7 +15,7 @@ pub(super) use adam::{AdamStep, adamw, lamb_directions};
 pub(super) use layerwise::{lamb_ratios, lars_ratios, move_by, same};
 pub(super) use momentum::{SgdStep, lars_momentum, sgd};
 
-/// Whether new values replace old ones; decided on the device.
+/// Selects on the device whether new values replace old values.
 #[derive(Debug)]
 pub(crate) struct Select {
     /// A boolean scalar: true keeps the old values.
@@ -23,20 +24,20 @@ pub(crate) struct Select {
 
 impl Select {
     pub(crate) fn new(skip: Option<&Tensor>) -> Result<Self, TchError> {
-        // Of no dimension, so that it selects for a parameter of none, too.
+        // Without dimensions, so that the selection also broadcasts to scalar parameters.
         let scalar = |skip: &Tensor| skip.f_ne(0.0)?.f_reshape([0_i64; 0]);
         let keeps = skip.map(scalar).transpose()?;
         Ok(Self { keeps })
     }
 
-    /// The same as the fused kernels take it: 1 keeps the old values.
+    /// The flag for the fused kernels: 1 keeps the old values.
     fn found_inf(&self) -> Result<Option<Tensor>, TchError> {
         let keeps = self.keeps.as_ref();
         keeps.map(|keeps| keeps.f_to_kind(Kind::Float)).transpose()
     }
 
-    /// Changes tensors by `in_place`, unless their old values are to be kept. If the device decides that, the
-    /// change is made to copies.
+    /// Changes tensors by `in_place`, unless the flag keeps their old values. If there is a flag, it
+    /// changes copies first.
     fn write_all(
         &self,
         targets: &[Tensor],
@@ -56,7 +57,8 @@ impl Select {
         Ok(())
     }
 
-    /// The same for many small tensors of one type: one selection for all of them, since each costs a launch.
+    /// Like [`Self::write_all`] for many small tensors of one type: one selection for all of them,
+    /// because each selection costs a kernel launch.
     fn write_small(
         &self,
         targets: &[Tensor],
@@ -82,13 +84,13 @@ impl Select {
     }
 }
 
-/// All values of some tensors, one after the other.
+/// Concatenates the values of tensors into one row.
 fn row(tensors: &[Tensor]) -> Result<Tensor, TchError> {
     let flat = tensors.iter().map(|tensor| tensor.f_reshape([-1_i64]));
     Tensor::f_cat(&flat.collect::<Result<Vec<_>, _>>()?, 0)
 }
 
-/// The gradient of a parameter; the name is for the error.
+/// The gradient of a parameter. The error message contains the name.
 pub(crate) fn gradient<'name>(
     tensor: &Tensor,
     name: impl FnOnce() -> &'name str,
@@ -101,7 +103,7 @@ pub(crate) fn gradient<'name>(
     }
 }
 
-/// Norm of some tensors taken as one vector: a scalar on their device; 0 of none.
+/// Norm of tensors taken as one vector: a scalar on their device; 0 without tensors.
 pub(crate) fn norm(tensors: &[Tensor]) -> Result<Tensor, TchError> {
     if tensors.is_empty() {
         return Tensor::f_zeros([0_i64; 0], (Kind::Float, tch::Device::Cpu));
@@ -109,7 +111,7 @@ pub(crate) fn norm(tensors: &[Tensor]) -> Result<Tensor, TchError> {
     Ok(foreach::total_norm(tensors)?)
 }
 
-/// `average = average + weight · (value - average)` for each pair, for tensors that are small and many.
+/// `average = average + weight · (value - average)` for each pair, for many small tensors.
 pub(crate) fn average_small(
     averages: &[Tensor],
     values: &[Tensor],
@@ -139,17 +141,17 @@ fn norms(tensors: &[Tensor]) -> Result<Tensor, TchError> {
     Tensor::f_stack(&norms, 0)
 }
 
-/// Handles of some tensors, to be changed in place.
+/// Handles of tensors, for changes in place.
 fn handles(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(Tensor::shallow_clone).collect()
 }
 
-/// A scalar on the device of a tensor; made there, without a copy from the host.
+/// A scalar, created on the device of `like` without a copy from the host.
 fn scalar(value: f64, like: &Tensor) -> Result<Tensor, TchError> {
     Tensor::f_full([0_i64; 0], value, (Kind::Float, like.device()))
 }
 
-/// New tensors with the values of some others.
+/// Copies of tensors in new memory.
 fn copies(tensors: &[Tensor]) -> Result<Vec<Tensor>, TchError> {
     let empty = tensors.iter().map(Tensor::f_empty_like);
     let mut copies = empty.collect::<Result<Vec<_>, _>>()?;
@@ -157,7 +159,7 @@ fn copies(tensors: &[Tensor]) -> Result<Vec<Tensor>, TchError> {
     Ok(copies)
 }
 
-/// Gradients divided by the divisor, if there is one; the given ones stay as they are.
+/// Gradients divided by the divisor, if there is one. The originals do not change.
 pub(super) fn divided(
     gradients: &[Tensor],
     divisor: Option<&Tensor>,
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_selection_for_many_tensors_changes_all_of_them_or_none() {
+    fn shared_selection_changes_all_tensors_or_none() {
         let tensor = |shape: &[i64], from: f64| {
             Tensor::arange(shape.iter().product::<i64>(), (Kind::Float, Device::Cpu)).reshape(shape)
                 + from

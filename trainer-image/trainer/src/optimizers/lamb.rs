@@ -1,5 +1,5 @@
-//! LAMB: Adam with a rate of its own for each tensor, for large batches (You et al., 2020, "Large Batch
-//! Optimization for Deep Learning: Training BERT in 76 minutes", Algorithm 2).
+//! LAMB: Adam with a separate learning rate for each tensor, for large batches (You et al., 2020,
+//! "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", Algorithm 2).
 
 use roundhouse_contract::trainer::Optimizer as OptimizerConfig;
 use tch::{TchError, Tensor};
@@ -27,7 +27,7 @@ pub struct Lamb {
 }
 
 impl Lamb {
-    /// With empty moments.
+    /// Creates the optimizer with moments of zero.
     ///
     /// # Errors
     /// The moments exceed the memory.

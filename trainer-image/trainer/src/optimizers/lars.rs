@@ -1,5 +1,5 @@
-//! LARS: SGD with momentum and a rate of its own for each tensor, for large batches (You, Gitman and Ginsburg,
-//! 2017, "Large Batch Training of Convolutional Networks", Algorithm 1).
+//! LARS: SGD with momentum and a separate learning rate for each tensor, for large batches (You,
+//! Gitman and Ginsburg, 2017, "Large Batch Training of Convolutional Networks", Algorithm 1).
 
 use roundhouse_contract::trainer::Optimizer as OptimizerConfig;
 use tch::{TchError, Tensor};
@@ -12,9 +12,9 @@ use crate::update::{Rate, Signals, Update};
 
 /// `λ = η·|w| / (|g| + decay·|w|); v = momentum·v + rate·λ·(g + decay·w); w = w - v`.
 ///
-/// The rate is in the buffer, as in the paper, and not outside it, as in `torch.optim.SGD`. A tensor with a norm
-/// of 0 has λ = 1. Biases and parameters of normalization layers have λ = 1 and no decay, unless
-/// `decayNormAndBias` is true.
+/// The learning rate is inside the buffer, as in the paper; in `torch.optim.SGD` it is outside. A
+/// tensor with a norm of 0 has λ = 1. Biases and parameters of normalization layers have λ = 1 and
+/// no decay, unless `decayNormAndBias` is true.
 #[derive(Debug)]
 pub struct Lars {
     momentum: f64,
@@ -25,7 +25,7 @@ pub struct Lars {
 }
 
 impl Lars {
-    /// With empty buffers.
+    /// Creates the optimizer with buffers of zero.
     ///
     /// # Errors
     /// The buffers exceed the memory.

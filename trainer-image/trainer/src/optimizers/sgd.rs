@@ -1,5 +1,5 @@
-//! Stochastic gradient descent with momentum, as `torch.optim.SGD`: weight decay is added to the gradient, the
-//! momentum buffer is a plain sum, and the rate multiplies the buffer.
+//! Stochastic gradient descent with momentum, as `torch.optim.SGD`: weight decay is added to the
+//! gradient, the momentum buffer is a plain sum, and the learning rate multiplies the buffer.
 
 use roundhouse_contract::trainer::Optimizer as OptimizerConfig;
 use tch::{TchError, Tensor};
@@ -22,7 +22,7 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// With empty buffers.
+    /// Creates the optimizer with buffers of zero.
     ///
     /// # Errors
     /// The buffers exceed the memory.

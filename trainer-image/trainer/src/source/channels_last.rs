@@ -1,4 +1,4 @@
-//! Images whose channels are closest in memory.
+//! A source that converts the images of another source to the memory format channels last.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use tch::TchError;
 use super::{Source, SourceError};
 use crate::batch::Batch;
 
-/// Another source, whose images `[B, C, H, W]` it lays out with channels closest. Their values stay.
+/// Wraps a source and converts its images `[B, C, H, W]` to channels last. Their values do not change.
 #[derive(Debug)]
 pub(crate) struct ChannelsLast(pub(crate) Box<dyn Source>);
 
@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// Batches of some shape.
+    /// Batches of the given shape.
     #[derive(Debug)]
     struct Of(Vec<i64>, Vec<(String, u64)>);
 
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn images_keep_their_values_and_other_inputs_their_layout() {
+    fn images_keep_their_values_and_others_their_layout() {
         let order = Permutation::new(9, 7, 0);
         for (shape, is_image) in [(vec![3, 4, 5], true), (vec![6], false)] {
             let parts = vec![("part".to_owned(), 4)];

@@ -1,5 +1,6 @@
-//! A part of the state of a GPU on its way to pinned memory. It is gathered on the device, in the order of the steps, and
-//! copied from there beside them: training stands still for neither, and no later step changes it.
+//! A snapshot of a part of a GPU's state, on its way to pinned memory. The compute stream gathers the
+//! part on the device between two steps, and another stream copies it to the host while steps run.
+//! Training waits for neither, and no later step changes the snapshot.
 
 use std::ops::Range;
 
@@ -11,15 +12,14 @@ use tch::{Device, TchError};
 use super::Tensors;
 use crate::failure::lost;
 
-/// See above.
 #[derive(Debug)]
 pub(super) struct Snapped(HostCopy);
 
 impl Snapped {
-    /// Begins the copy of some bytes of the row.
+    /// Starts the copy of a range of the state's bytes.
     ///
     /// # Errors
-    /// The device or the host has too little memory, or the device has failed.
+    /// The device or the host has too little memory, or the device fails.
     pub(super) fn begin(
         state: &Tensors,
         range: &Range<u64>,

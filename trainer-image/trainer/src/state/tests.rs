@@ -3,10 +3,10 @@ use roundhouse_member::share::sum_of_words;
 
 use super::*;
 
-/// Tensors of several types and memory formats, in all 12 + 1 + 16 + 4 + 96 bytes.
+/// Tensors of several types and memory formats, with 12 + 1 + 16 + 4 + 96 bytes.
 fn tensors() -> Vec<(String, Tensor)> {
     let images = Tensor::arange(24, (Kind::Float, Device::Cpu)).reshape([1, 2, 3, 4]);
-    // As a model in the memory format channels_last has them.
+    // The layout of a model in the memory format channels_last.
     let images = images
         .permute([0, 2, 3, 1])
         .contiguous()
@@ -40,13 +40,13 @@ fn out(state: &Tensors, range: Range<u64>) -> Vec<u8> {
     bytes
 }
 
-/// On a CPU the copies by way of pinned memory are the same but for the memory.
+/// On a CPU the copies run the same code as with pinned memory, but in ordinary memory.
 #[test]
-fn a_snapshot_has_the_bytes_of_its_step_whatever_becomes_of_the_tensors() {
+fn snapshot_keeps_the_bytes_of_its_step() {
     let mut trained = tensors();
     let state = state(&trained);
     let mut former: Option<Box<dyn Snapshot>> = None;
-    // Neighbours of one size use one memory.
+    // Consecutive snapshots of one size reuse their memory.
     for range in [0..129, 0..129, 5..60, 60..115, 40..40] {
         let expected = out(&state, range.clone());
         let snapped = Snapped::begin(&state, &range, former, Device::Cpu);
@@ -64,7 +64,7 @@ fn a_snapshot_has_the_bytes_of_its_step_whatever_becomes_of_the_tensors() {
 }
 
 #[test]
-fn what_any_number_of_ranks_copies_out_is_copied_in() {
+fn parts_of_any_number_of_ranks_restore_the_state() {
     let saved = tensors();
     let from = state(&saved);
     assert_eq!(from.table().unwrap().sizes(), [12, 1, 16, 4, 96]);
@@ -86,7 +86,7 @@ fn what_any_number_of_ranks_copies_out_is_copied_in() {
 }
 
 #[test]
-fn the_bytes_of_a_tensor_do_not_depend_on_its_memory_format() {
+fn bytes_do_not_depend_on_the_memory_format() {
     let original = tensors();
     let contiguous: Vec<_> = tensors()
         .into_iter()
@@ -99,7 +99,7 @@ fn the_bytes_of_a_tensor_do_not_depend_on_its_memory_format() {
 }
 
 #[test]
-fn a_weight_that_requires_a_gradient_is_overwritten() {
+fn weight_that_requires_a_gradient_is_overwritten() {
     let weight = Tensor::zeros([3], (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let named = [("w".to_owned(), weight.shallow_clone())];
     let bytes: Vec<u8> = [1.0_f32, 2.0, 3.0]
@@ -114,12 +114,13 @@ fn a_weight_that_requires_a_gradient_is_overwritten() {
     assert!(weight.requires_grad());
 }
 
-/// What the ranks compare before each checkpoint. `--nocapture` prints what it costs beside the copy that a save makes.
+/// The ranks compare these digests before each checkpoint. `--nocapture` prints the time of the digests
+/// and of the copy that a save makes.
 #[test]
-fn the_digest_of_a_tensor_is_that_of_its_bytes_wherever_it_begins() {
+fn digest_does_not_depend_on_the_alignment() {
     let mut named = tensors();
     let flat = Tensor::arange(9, (Kind::Float, Device::Cpu));
-    // Its first byte is no multiple of a word.
+    // The first byte of this tensor is not at a multiple of a word.
     named.push(("f".to_owned(), flat.narrow(0, 3, 5)));
     named.push((
         "g".to_owned(),
@@ -165,7 +166,7 @@ fn bytes_beyond_the_state_are_refused() {
 }
 
 #[test]
-fn a_chunk_is_digested_as_host_memory_would_be() {
+fn digest_of_a_chunk_equals_that_of_host_memory() {
     let original = tensors();
     let state = state(&original);
     for range in [0_u64..129, 3..40, 0..8, 5..5] {

@@ -1,4 +1,4 @@
-//! A world of one: nothing to synchronize.
+//! A process that trains alone: there is nothing to synchronize.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::{Finished, Pass, Sync, SyncError};
 use crate::parameters::Parameters;
 
-/// One process computes the whole batch.
+/// Computes the whole batch in one process.
 #[derive(Debug)]
 pub struct Alone {
     micro_batch_size: Option<u32>,
@@ -16,7 +16,7 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// With passes of at most `micro_batch_size` samples (`None`: no bound), which are cut at multiples of
+    /// Passes have at most `micro_batch_size` samples (`None`: no bound) and are cut at multiples of
     /// `group_size` places.
     #[must_use]
     pub const fn new(micro_batch_size: Option<u32>, group_size: u64) -> Self {
@@ -58,8 +58,8 @@ impl Sync for Alone {
     }
 }
 
-/// A rank's part of a batch in passes of at most `most` samples. The random numbers of a pass are those of its
-/// first place in the batch.
+/// Splits a rank's part of a batch into passes of at most `most` samples. The slice of a pass, which
+/// seeds its random numbers, is its first place in the batch.
 pub(super) fn in_pieces(
     batch: &Range<u64>,
     part: &Range<u64>,

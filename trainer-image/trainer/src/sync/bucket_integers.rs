@@ -1,14 +1,15 @@
-//! Numbers that travel in a bucket of gradients without loss.
+//! Sends 64-bit numbers in a bucket of gradients without loss.
 //!
-//! A bucket holds 32-bit floats, is summed over the ranks, and divided by their number. Each rank has slots of its own,
-//! in which all others put 0, and writes each 64-bit number as four whole numbers below 2^16. Division and
-//! multiplication by the number of ranks change such a number by less than a half, so rounding restores it.
+//! A bucket holds 32-bit floats. The ranks sum it and divide it by their number. Each rank has its own
+//! slots, in which all other ranks write 0, and writes each 64-bit number as four integers below 2^16.
+//! Division and multiplication by the number of ranks change such an integer by less than one half, so
+//! rounding restores it.
 
-/// Slots that one number takes.
+/// Number of slots for one 64-bit number.
 pub(super) const SLOTS_PER_NUMBER: usize = 4;
 const BITS: u32 = 16;
 
-/// The slots of all ranks with the numbers of one of them.
+/// The slots of all ranks, with the numbers of one rank and zeros elsewhere.
 pub(super) fn write(numbers: &[f64], rank: u32, world_size: u32) -> Vec<f32> {
     let mut slots = vec![0.0; numbers.len() * SLOTS_PER_NUMBER * world_size as usize];
     let own = slots
@@ -27,7 +28,8 @@ pub(super) fn write(numbers: &[f64], rank: u32, world_size: u32) -> Vec<f32> {
     slots
 }
 
-/// The numbers of each rank from the means of the slots. `None` when a slot holds what no rank has written.
+/// Restores the numbers of each rank from the means of the slots. `None` if a slot holds a value that
+/// no rank can have written.
 pub(super) fn read(means: &[f32], world_size: u32) -> Option<Vec<Vec<f64>>> {
     let size = world_size as usize;
     let per_rank = means.len() / size.max(1);
@@ -60,7 +62,7 @@ pub(super) fn read(means: &[f32], world_size: u32) -> Option<Vec<Vec<f64>>> {
 mod tests {
     use super::*;
 
-    /// What a Reducer makes of the slots of all ranks.
+    /// Averages the slots of all ranks as a Reducer does.
     fn averaged(world: &[Vec<f64>]) -> Vec<f32> {
         let size = u32::try_from(world.len()).unwrap();
         let written: Vec<Vec<f32>> = (0..size)
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_arrives_bit_for_bit_for_every_number_of_ranks() {
+    fn numbers_arrive_bit_for_bit_for_any_number_of_ranks() {
         for size in [1, 2, 3, 7, 64] {
             let world: Vec<Vec<f64>> = (0..size)
                 .map(|rank| {
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_no_rank_can_have_written_are_refused() {
+    fn invalid_slots_are_refused() {
         let means = averaged(&[vec![1.0], vec![2.0]]);
         assert!(read(&means, 2).is_some());
         for garbage in [f32::NAN, f32::INFINITY, -1.0, 65_536.0] {

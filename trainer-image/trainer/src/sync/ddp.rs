@@ -1,10 +1,11 @@
-//! Data parallelism over libtorch's Reducer: each rank computes its part of the batch, and gradients are averaged in
-//! buckets while the backward pass still runs (Li et al., VLDB 2020).
+//! Data parallelism over libtorch's Reducer: each rank computes its part of the batch, and the Reducer
+//! averages gradients in buckets while the backward pass still runs (Li et al., VLDB 2020).
 //!
-//! The loss of a part is `sum · W / G`, so the average is the mean over all G samples of the batch however
-//! unevenly they are split. Over Gloo, if the host commits steps and gradients are not rounded to 16 bits, the numbers
-//! that the ranks tell each other at the end of a step travel in a bucket, too, as the gradient of a parameter of their
-//! own: a step has no collective beside those of its gradients. That parameter is a vector, which `PowerSGD` sends whole.
+//! The loss of a part is `sum · W / G`, so the average over W ranks is the mean over all G samples of
+//! the batch, also if the parts differ in size. Over Gloo, if the host commits steps and gradients are
+//! not rounded to 16 bits, the ranks' votes at the end of a step travel in a bucket, too: they are the
+//! gradient of an additional parameter, the carrier. So a step has no other collectives than those of
+//! its gradients. The carrier is a vector, which `PowerSGD` sends uncompressed.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,19 +19,19 @@ use super::bucket_integers;
 use super::{Commit, Finished, Pass, Sync, SyncError};
 use crate::parameters::{Parameters, Role};
 
-/// More ranks tell each other their numbers in a collective of its own: the slots would be larger than that.
+/// With more ranks the votes are exchanged in a separate collective, because the slots would cost more.
 const MOST_RANKS_IN_A_BUCKET: u32 = 64;
 
-/// How a batch is split and gradients are packed.
+/// How a batch is split, and how gradients are packed.
 #[derive(Clone, Debug)]
 pub struct DdpOptions {
-    /// How gradients are packed.
+    /// How the Reducer packs gradients.
     pub reducer: ReducerOptions,
-    /// Most samples of one pass; `None`: no bound.
+    /// Largest number of samples of one pass; `None`: no bound.
     pub micro_batch_size: Option<u32>,
-    /// Parts are cut at multiples of so many places of the batch.
+    /// Parts are cut at multiples of this number of places of the batch.
     pub group_size: u64,
-    /// How many numbers each rank tells the others at the end of a step with its gradients; 0: none.
+    /// Number of values of each rank's vote that travel with the gradients; 0: none.
     pub num_numbers: usize,
     /// Whether the host or the device commits steps.
     pub commit: Commit,
@@ -43,25 +44,25 @@ pub struct Ddp {
     rank: u32,
     world_size: u32,
     options: DdpOptions,
-    /// The parameter whose gradient the numbers are, if they travel with the gradients.
+    /// The parameter whose gradient carries the votes, if they travel with the gradients.
     carrier: Option<Tensor>,
     has_reported_wait: bool,
 }
 
 impl Ddp {
-    /// Replicas that synchronize the gradients of `parameters`, which are equal on all ranks. A collective.
+    /// Creates replicas that synchronize the gradients of `parameters`, which must be equal on all
+    /// ranks. A collective.
     ///
     /// # Errors
-    /// The ranks' parameters have different shapes, or a rank is gone.
+    /// The ranks' parameters have different shapes, or a rank is lost.
     pub fn new(
         group: &ProcessGroup,
         parameters: &Parameters,
         options: DdpOptions,
     ) -> Result<Self, SyncError> {
         let world_size = group.world_size();
-        // Over a library that does not tell its failures, the numbers have to follow the gradients: they are what
-        // tells good gradients from those of an aborted group.
-        // Nor can they be rounded to 16 bits.
+        // If the library does not report failures, the vote must follow the gradients, because the vote
+        // detects gradients of an aborted group. Nor can the numbers be rounded to 16 bits.
         let is_exact = match options.reducer.hook {
             CommHook::None | CommHook::PowerSgd(_) => true,
             CommHook::Bf16 | CommHook::Fp16 => false,
@@ -104,7 +105,8 @@ impl Ddp {
     }
 }
 
-/// The parameters whose gradient is a running statistic, which no later step would correct.
+/// The parameters whose gradient is a running statistic. They are sent uncompressed, because no later
+/// step would correct their error.
 fn statistics(parameters: &Parameters) -> Vec<usize> {
     let roles = parameters.roles().iter().enumerate();
     roles
@@ -115,8 +117,9 @@ fn statistics(parameters: &Parameters) -> Vec<usize> {
         .collect()
 }
 
-/// The first pass of a static graph, in which each parameter gets its gradient once: a gradient of 0. The Reducer sums
-/// such a pass in another way than all later ones, so it is none of a step. A collective.
+/// Runs the first pass of a static graph, in which each parameter gets a gradient of 0 once. The
+/// Reducer sums the first pass in another way than later passes, so it must not belong to a step. A
+/// collective.
 fn learn_graph(
     reducer: &mut Reducer,
     parameters: &Parameters,
@@ -132,9 +135,9 @@ fn learn_graph(
     Ok(roundhouse_c10d::backward(&roots[0])?)
 }
 
-/// The layout with the carrier, which comes after the parameters. The backward pass begins with its gradient, so it
-/// goes into the first bucket, if that holds numbers of its kind; it does not count in the bucket's size, so the
-/// parameters' layout is the same for every number of ranks.
+/// Adds the carrier to a layout; its index follows those of the parameters. The backward pass computes
+/// the carrier's gradient first, so it goes into the first bucket if that bucket has its type. It does
+/// not count in the bucket's size, so the parameters' layout is the same for every number of ranks.
 fn carried(mut layout: Vec<Vec<usize>>, parameters: &Parameters) -> Vec<Vec<usize>> {
     let carrier = parameters.tensors().len();
     let is_like = |index: &usize| parameters.at(*index).kind() == Kind::Float;
@@ -171,13 +174,13 @@ impl Sync for Ddp {
         numbers: &[f64],
     ) -> Result<Tensor, SyncError> {
         if !pass.is_last {
-            // Only the last pass synchronizes; the gradients of the others add up on this rank.
+            // Only the last pass synchronizes. Gradients of earlier passes accumulate on this rank.
             return Ok(scaled_loss);
         }
         let mut root = scaled_loss;
         if let Some(carrier) = &self.carrier {
             let slots = bucket_integers::write(numbers, self.rank, self.world_size);
-            // The carrier is 0, and so is what it adds to the loss; its gradient is the slots.
+            // The carrier is 0, so it adds 0 to the loss. Its gradient is the slots.
             let words = carrier.f_dot(&Tensor::f_from_slice(&slots)?)?;
             root = root.f_add(&words)?;
         }
@@ -212,7 +215,7 @@ impl Sync for Ddp {
                 let numbers = bucket_integers::read(&means, self.world_size).ok_or_else(|| {
                     roundhouse_c10d::Error {
                         kind: roundhouse_c10d::ErrorKind::ConnectionLost,
-                        message: "a sum to which a rank has not added its part".to_owned(),
+                        message: "the sum lacks the part of a rank".to_owned(),
                     }
                 })?;
                 roundhouse_c10d::zero_grad(std::slice::from_mut(carrier))?;
@@ -224,7 +227,7 @@ impl Sync for Ddp {
             numbers,
             loss_sum: None,
             digest: match self.options.commit {
-                // Its numbers have come with the gradients, over a library that reports its failures.
+                // The library reports failures, and the votes have arrived with the gradients.
                 Commit::Host => None,
                 Commit::Device => Some(self.reducer.digest()?),
             },
@@ -234,7 +237,7 @@ impl Sync for Ddp {
     fn waited(&mut self) -> Result<Duration, SyncError> {
         let mut waited = self.reducer.waited_before()?;
         if !self.has_reported_wait {
-            // Those before the first step's were for nothing.
+            // Discard the waits of passes before the first step.
             self.has_reported_wait = true;
             while let Some(later) = self.reducer.waited_before()? {
                 waited = Some(later);

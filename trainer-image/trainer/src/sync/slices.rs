@@ -1,13 +1,14 @@
-//! Gradients that are equal bit for bit whatever the number of ranks is.
+//! Gradients that are equal bit for bit for every number of ranks.
 //!
-//! Each global batch is cut into V fixed slices. A rank computes its slices one after the other, each in a pass of its
-//! own, so kernels see the same shapes for every number of ranks; gradients and losses are summed along one binary
-//! tree over the slices ([`roundhouse_elastic::slices`]). A rank adds up the nodes that it owns whole. Then each rank
-//! gets one chunk of the nodes of all ranks, adds up the rest of the tree for it, and the chunks are gathered.
+//! Each global batch is cut into V fixed slices. A rank computes its slices one after the other, each in
+//! a separate pass, so kernels see the same shapes for every number of ranks. Gradients and losses are
+//! summed along one binary tree over the slices ([`roundhouse_elastic::slices`]). First each rank sums
+//! the nodes of the tree that it owns completely. Then each rank receives one chunk of the remaining
+//! nodes of all ranks and sums the rest of the tree for this chunk. Finally the ranks gather the chunks.
 //!
-//! With n gradients of 4 bytes and k nodes left on a rank (1 when each rank owns 2^i slices, never more than
-//! 2·log2(V/W) + 2), a rank sends `(k + 1) · 4n · (W - 1) / W` bytes; a ring of all-reduce sends
-//! `2 · 4n · (W - 1) / W`. Nothing overlaps the backward pass.
+//! With n gradients of 4 bytes and k nodes left on a rank (1 if each rank owns 2^i slices, never more
+//! than 2·log2(V/W) + 2), a rank sends `(k + 1) · 4n · (W - 1) / W` bytes. A ring all-reduce sends
+//! `2 · 4n · (W - 1) / W`. The communication does not overlap the backward pass.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,23 +20,23 @@ use tch::{Device, TchError, Tensor};
 use super::{Commit, Finished, Pass, Sync, SyncError};
 use crate::parameters::Parameters;
 
-/// What [`Slices`] needs of a process group.
+/// The collectives that [`Slices`] needs of a process group.
 pub trait Exchange: std::fmt::Debug {
-    /// Sends to each rank its part of `input` and returns what all ranks have sent to this one, in their order.
-    /// `to` and `from` are the lengths of these parts.
+    /// Sends each rank its part of `input`, and returns the parts that all ranks have sent to this rank,
+    /// in the order of the ranks. `to` and `from` are the lengths of these parts.
     ///
     /// # Errors
-    /// A peer is gone.
+    /// A peer is lost.
     fn all_to_all(&self, input: &Tensor, to: &[i64], from: &[i64]) -> Result<Tensor, SyncError>;
 
-    /// Returns the chunks of all ranks, which are of one length, one after the other.
+    /// Returns the concatenated chunks of all ranks. All chunks have the same length.
     ///
     /// # Errors
-    /// A peer is gone.
+    /// A peer is lost.
     fn all_gather(&self, chunk: &Tensor) -> Result<Tensor, SyncError>;
 }
 
-/// The ranks of a world that sum along a fixed tree.
+/// Sums gradients over the ranks of a process group along a fixed tree.
 #[derive(Debug)]
 #[expect(clippy::struct_field_names, reason = "counts are named num_")]
 pub struct Slices {
@@ -45,13 +46,13 @@ pub struct Slices {
     world_size: u32,
     micro_batch_size: Option<u32>,
     commit: Commit,
-    /// The sums of this step, each of all gradients and the loss; the loss of the slice at hand.
+    /// The sums of this step so far; each is a row of all gradients and the loss.
     partial: Partial<Tensor>,
     loss: Option<Tensor>,
 }
 
 impl Slices {
-    /// A rank of a world. Without an exchange it is a world of one.
+    /// A rank of a process group. Without an exchange the process trains alone.
     #[must_use]
     pub fn new(
         num_slices: u32,
@@ -79,7 +80,7 @@ impl Slices {
         owned(self.num_slices, rank, self.world_size)
     }
 
-    /// The whole sum, from the nodes that this rank has.
+    /// Computes the total sum from the nodes of this rank and of its peers.
     fn total(
         &self,
         own: Vec<(Node, Tensor)>,
@@ -97,7 +98,7 @@ impl Slices {
                 .f_view([size, 1, chunk])
         };
         let parts: Vec<Tensor> = own.iter().map(padded).collect::<Result<_, TchError>>()?;
-        // [ranks, nodes, chunk]: what goes to one rank is in one piece.
+        // [ranks, nodes, chunk]: the values for one rank are contiguous.
         let input = if parts.is_empty() {
             Tensor::f_empty([0], (tch::Kind::Float, device))?
         } else {
@@ -138,7 +139,8 @@ impl Sync for Slices {
             }));
         }
         if passes.is_empty() {
-            // A pass over nothing gives the parameters gradients, to which the sum is written.
+            // A pass over no sample creates the gradients of the parameters, into which the sum is
+            // written.
             passes.push(Pass {
                 places: batch.end..batch.end,
                 slice: u64::from(self.num_slices),
@@ -195,7 +197,7 @@ impl Sync for Slices {
         let own: Vec<(Node, Tensor)> = std::mem::replace(&mut self.partial, fresh)
             .into_nodes()
             .collect();
-        // Statistics are summed, too.
+        // Running statistics are summed like gradients.
         let length: usize = parameters.tensors().iter().map(Tensor::numel).sum();
         let length = i64::try_from(length).unwrap_or(i64::MAX);
         let sum = self.total(own, length + 1, parameters.device())?;
@@ -206,7 +208,7 @@ impl Sync for Slices {
         };
         Ok(Finished {
             numbers: None,
-            // A copy: it does not keep all the gradients.
+            // Converting copies the element, so the result does not keep the whole row alive.
             loss_sum: Some(sum.f_narrow(0, length, 1)?.f_to_kind(tch::Kind::Double)?),
             digest,
         })
@@ -229,14 +231,14 @@ fn sum_of(num_slices: u32, nodes: Vec<(Node, Tensor)>) -> Result<Tensor, SyncErr
     }
 }
 
-/// All gradients and the loss in one row; the gradients begin anew.
+/// Moves all gradients and the loss into one row, and sets the gradients to zero.
 fn gathered(parameters: &mut Parameters, loss: Tensor) -> Result<Tensor, TchError> {
     let mut row = Vec::with_capacity(parameters.tensors().len() + 1);
     for tensor in parameters.tensors() {
         row.push(tensor.f_grad()?.f_reshape([-1])?);
     }
     row.push(loss);
-    // Makes +0 of -0, which only a rank's first slice could have left.
+    // Turn -0 into +0: a rank's first slice could leave -0, a sum with other slices could not.
     let sum = Tensor::f_cat(&row, 0)?.f_add_scalar_(0.0)?;
     for tensor in parameters.tensors_mut() {
         let _ = tensor.f_grad()?.f_zero_()?;
@@ -244,7 +246,7 @@ fn gathered(parameters: &mut Parameters, loss: Tensor) -> Result<Tensor, TchErro
     Ok(sum)
 }
 
-/// Writes a row of gradients into the parameters.
+/// Writes a row of gradients to the parameters.
 fn scatter(row: &Tensor, parameters: &mut Parameters) -> Result<(), TchError> {
     let mut at = 0;
     for tensor in parameters.tensors_mut() {

@@ -38,7 +38,7 @@ impl Fixture {
         );
     }
 
-    /// The pause after the recording before is over.
+    /// Writes a request after the pause that follows the previous recording.
     fn ask_with(&mut self, text: &str) {
         self.tracer.look_at = self.now;
         std::fs::write(self.request(), text).unwrap();
@@ -86,19 +86,19 @@ impl Fixture {
 
 // One test, because a process has one trace at a time.
 #[test]
-fn a_recording_is_short_and_has_training_steps_only() {
+fn recording_is_short_and_contains_only_training_steps() {
     let mut fixture = Fixture::new();
     fixture.step();
-    assert!(!fixture.tracer.is_busy(), "nobody has asked");
+    assert!(!fixture.tracer.is_busy(), "there is no request");
 
-    // It ends after the steps that were asked for.
+    // A recording ends after the requested number of steps.
     fixture.ask(2);
     fixture.step();
     assert!(fixture.request().exists() && !fixture.result().exists());
     fixture.step();
     assert_eq!(fixture.num_products(), 2);
 
-    // No other one begins within a minute.
+    // The next recording begins a minute later at the earliest.
     let text = serde_json::to_string(&TraceRequest {
         num_steps: 1,
         result: fixture.result(),
@@ -107,14 +107,14 @@ fn a_recording_is_short_and_has_training_steps_only() {
     fixture.step();
     assert!(!fixture.tracer.is_busy() && fixture.request().exists());
 
-    // It ends before an evaluation, whose passes are not in it.
+    // A recording ends before an evaluation and does not contain its passes.
     fixture.ask(5);
     fixture.step();
     fixture.tracer.steps_end();
     fixture.pass();
     assert_eq!(fixture.num_products(), 1);
 
-    // It ends within a step that has many operations.
+    // A recording ends within a step that has many operations.
     fixture.ask(1);
     fixture.begin();
     let (num_passes, in_a_pass) = (100, 1_000);
@@ -125,7 +125,7 @@ fn a_recording_is_short_and_has_training_steps_only() {
     assert!(num_products > 0 && num_products < num_passes * in_a_pass);
     assert_eq!(num_products % in_a_pass, 0, "with the end of a pass");
 
-    // It ends within a step that takes long.
+    // A recording ends within a step that takes long.
     fixture.ask(1);
     fixture.begin();
     fixture.pass();
@@ -134,7 +134,8 @@ fn a_recording_is_short_and_has_training_steps_only() {
     fixture.pass();
     assert_eq!(fixture.num_products(), 2);
 
-    // A step that fails drops it, and the agent may ask again. So does a request that cannot be read.
+    // A failed step discards the recording, and the agent can request another one. An unreadable
+    // request is removed in the same way.
     fixture.ask(2);
     fixture.step();
     fixture.tracer.step_fails();

@@ -1,14 +1,15 @@
-//! Steps whose commit the device decides: the host launches step k + 1 and only then reads what step k has come to, so
+//! Steps that the device commits: the host launches step k + 1 before it reads the result of step k, so
 //! the device never waits for the host.
 //!
 //! ```text
 //! host    launch k | launch k+1 | read k | launch k+2 | read k+1 | ...
 //! device           | gradients k, agree k, update k   | gradients k+1, ...
 //! ```
-//! The sum on which the ranks agree ends in a flag on the device, and the device updates the weights only if it is
-//! 0. The host decides by the same flag, so what it counts is what the device has done, whatever happened to the
-//! group since then. The flag of step k goes into that of step k + 1 on all ranks: after a step without an update, no
-//! step has one. When the end of a step is read before the next one is launched: [`roundhouse_elastic::lag`].
+//! The vote of a step ends in a flag on the device, and the device updates the weights only if the flag is
+//! 0. The host reads the same flag, so it counts exactly the steps that the device has applied, even if
+//! the group has failed since. The flag of step k enters the flag of step k + 1 on all ranks: after a
+//! step without an update, no later step has one. [`roundhouse_elastic::lag`] decides in which cases the
+//! host reads the end of a step before it launches the next one.
 
 use roundhouse_elastic::lag::{Asked, Expected};
 use roundhouse_elastic::{Batch, Event, TrainingPosition};
@@ -25,24 +26,25 @@ use crate::gradients::{Gradients, OwnLoss};
 use crate::stopwatch::Stopwatch;
 use crate::update::Signals;
 
-/// A step that was launched, and whose end the host has not read.
+/// A launched step whose end the host has not read.
 #[derive(Debug)]
 pub(super) struct Pending {
     begun: Begun,
     agreement: Agreement,
-    /// The position after it, if it is committed.
+    /// The training position after the step, if it is committed.
     after: TrainingPosition,
     may_overlap_with_next: bool,
 }
 
 impl Trainer<'_> {
-    /// Where the next step begins.
+    /// The training position at which the next step begins.
     pub(super) fn position_ahead(&self) -> TrainingPosition {
         let pending = self.pending.as_ref();
         pending.map_or(self.member.held.position, |pending| pending.after)
     }
 
-    /// Launches a step, and then reads the end of the one before, if there is one. `None`: steps continue.
+    /// Launches a step, and then reads the end of the previous step, if there is one. Returns `None` if
+    /// the loop continues with another step.
     pub(super) fn step_ahead(
         &mut self,
         batch: Batch,
@@ -51,17 +53,18 @@ impl Trainer<'_> {
         if let Some(before) = &self.pending {
             before.agreement.check(self.member.world()?)?;
         }
-        // The first step of a generation tunes kernels and connects.
+        // The first step of a generation may wait: it tunes kernels and opens connections.
         let launched = if self.last_step.ended.is_some() {
             host_syncs::watched(self.host_syncs, || self.launch(batch, position))?
         } else {
             self.launch(batch, position)?
         };
-        let may_go_on = launched.may_overlap_with_next;
+        let may_overlap = launched.may_overlap_with_next;
         let before = self.pending.replace(launched);
         let before = before.map(|before| self.settle(before)).transpose();
         if before.is_err() {
-            // The device will not update the weights in the next step, whose collectives may hang: its end is not read.
+            // The device does not update the weights in the launched step, and its collectives may
+            // hang. So do not read its end.
             self.pending = None;
         }
         let before = before?;
@@ -69,7 +72,7 @@ impl Trainer<'_> {
             Some(end) => self.asked(end)?.stops(),
             None => false,
         };
-        if may_go_on && !stops {
+        if may_overlap && !stops {
             if let Some(end) = before {
                 let _ = self.act(&end)?;
             }
@@ -77,7 +80,7 @@ impl Trainer<'_> {
         }
         let last = self.pending.take();
         let Some(last) = last.map(|last| self.settle(last)).transpose()? else {
-            return Err(Failure::internal("a step that was launched is not there"));
+            return Err(Failure::internal("the launched step is missing"));
         };
         let end = match before {
             Some(before) => both(&before, last),
@@ -86,7 +89,7 @@ impl Trainer<'_> {
         self.act(&end).map(Some)
     }
 
-    /// Launches all of a step. The host waits for nothing but its data.
+    /// Launches all work of a step. The host waits only for the data.
     fn launch(&mut self, batch: Batch, position: &TrainingPosition) -> Result<Pending, Failure> {
         let device = self.work.task.parameters().device();
         let stopwatch = Stopwatch::on_device(device)?;
@@ -97,7 +100,7 @@ impl Trainer<'_> {
             finished,
         } = self.gradients(&mut begun, position, None)?
         else {
-            return Err(Failure::internal("a loss that is not on the device"));
+            return Err(Failure::internal("the loss is not on the device"));
         };
         let (rank, step) = (self.member.world()?.rank(), begun.batch.step);
         let loss_factor = self.loss_factor(position);
@@ -138,7 +141,7 @@ impl Trainer<'_> {
         })
     }
 
-    /// What is known of a step before it begins, and the position after it.
+    /// The properties of a step that are known before it begins, and the training position after it.
     fn expected(&self, batch: &Batch, position: &TrainingPosition) -> (Expected, TrainingPosition) {
         let mut after = position.after(batch.num_samples());
         after.skips = position.skips.after(false);
@@ -152,15 +155,15 @@ impl Trainer<'_> {
         (expected, after)
     }
 
-    /// Waits for a step, and counts it if the device has updated the weights.
+    /// Waits for the end of a step, and counts the step if the device has updated the weights.
     fn settle(&mut self, step: Pending) -> Result<StepOutcome, Failure> {
         let read = self.read(&step)?;
         let end = self.member.end_step_of(&read.sums)?;
         self.close(step, &read, end)
     }
 
-    /// After an error in a step that was being launched: the step before counts if the device has updated the weights,
-    /// whatever has become of the world since then.
+    /// Must be called after an error while launching a step. The previous step counts if the device has
+    /// updated the weights, even if the process group has failed since.
     pub(super) fn settle_what_is_done(&mut self) {
         let Some(step) = self.pending.take() else {
             return;
@@ -169,7 +172,7 @@ impl Trainer<'_> {
             && read.is_good
             && let Ok(end) = self.member.end_of(&read.sums)
         {
-            // If it cannot be told any more, the ranks find out when the next generation forms.
+            // If this fails, the ranks compare their states when the next generation forms.
             let _ = self.close(step, &read, end);
         }
     }
@@ -179,7 +182,7 @@ impl Trainer<'_> {
         step.agreement.read(end, self.member.world()?)
     }
 
-    /// The end of a step is known.
+    /// Completes a step after the host has read its end.
     fn close(
         &mut self,
         step: Pending,
@@ -191,7 +194,7 @@ impl Trainer<'_> {
         let judged = self.judge(&begun.batch, &end, read.local_loss, read.gradient_norm)?;
         if judged.updates() != read.is_good {
             return Err(Failure::internal(
-                "the device has not done what the ranks agreed on",
+                "the device's update does not match the ranks' vote",
             ));
         }
         self.conclude(begun, &end, &judged)?;
@@ -207,8 +210,8 @@ impl Trainer<'_> {
     }
 }
 
-/// The end of two steps, of which the later one had begun before the end of the earlier one was known: what the
-/// earlier one asks for is done now.
+/// Merges the outcomes of two steps, the later of which was launched before the host read the outcome of
+/// the earlier one. The requests of both outcomes are handled now.
 fn both(before: &StepOutcome, last: StepOutcome) -> StepOutcome {
     let mut end = last;
     let (early, late) = (&before.agreement, &mut end.agreement);

@@ -1,4 +1,4 @@
-//! What is done between steps: evaluation, and the end.
+//! The work between steps: evaluations, and the end of the training.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,14 @@ use crate::evaluate::evaluate;
 use crate::failure::Failure;
 use crate::weights;
 
-/// Most samples of one forward pass of an evaluation when the configuration sets no bound.
+/// Largest number of samples per forward pass of an evaluation, if the configuration sets no bound.
 const MOST_SAMPLES: u64 = 1_024;
-/// Below so many operations in a training step a sample is small.
+/// A sample with fewer floating-point operations per training step counts as small.
 const FEW_FLOPS: f64 = 1e8;
 
 impl Trainer<'_> {
-    /// At the end of every so many epochs or steps and of training, unless it has been done: a world that breaks while it
-    /// evaluates does it again in the next generation.
+    /// Whether an evaluation is due: after a configured number of epochs or steps and at the end of
+    /// training. If the process group fails during an evaluation, the next generation repeats it.
     pub(super) fn is_evaluation_due(&self) -> bool {
         let position = self.member.held.position;
         self.pending.is_none()
@@ -28,37 +28,37 @@ impl Trainer<'_> {
             && self.is_evaluated_at(&position)
     }
 
-    /// Whether the state that has come so far is to be evaluated.
+    /// Whether the configuration evaluates the state at this position.
     pub(super) fn is_evaluated_at(&self, position: &TrainingPosition) -> bool {
         let (data_schedule, eval) = (&self.plan.data_schedule, &self.work.config.eval);
         self.work.test.is_some()
             && data_schedule.is_evaluated_at(position.step, position.samples, eval)
     }
 
-    /// What comes now takes ranks differently long, and has nothing to do with how long a step takes. `longest`: how
-    /// long it has taken in this generation.
+    /// Raises the timeout for work whose duration is unrelated to steps and differs between ranks.
+    /// `longest`: the longest such work in this generation.
     fn wait_beside_steps(&mut self, longest: Option<Duration>) -> Result<(), Failure> {
         if let Some(group) = self.member.world()?.group() {
             group.set_timeout(self.launch.timeouts.beside_steps(longest));
-            // The next step sets its own.
+            // The next step sets its own timeout.
             self.last_step.timeout = None;
         }
         Ok(())
     }
 
-    /// How many samples one forward pass of an evaluation takes.
+    /// Number of samples per forward pass of an evaluation.
     fn evaluation_piece(&self) -> Result<u32, Failure> {
         if let Some(configured) = self.work.config.micro_batch_size {
             return Ok(configured);
         }
         let world_size = u64::from(self.member.world()?.size());
-        // What fits into a training pass fits into one of an evaluation.
+        // Samples that fit into a training pass also fit into an evaluation pass.
         let batch_size = self
             .plan
             .data_schedule
             .batch_size(&self.member.held.position);
         let pass = batch_size.div_ceil(world_size);
-        // Samples that cost little are small, and many of them fit, too.
+        // Samples with few operations are small, so many of them fit.
         let flops = self.work.task.flops_per_sample();
         let least = if flops.is_some_and(|flops| flops < FEW_FLOPS) {
             MOST_SAMPLES
@@ -68,15 +68,15 @@ impl Trainer<'_> {
         Ok(u32::try_from(pass.clamp(least, MOST_SAMPLES)).unwrap_or(1))
     }
 
-    /// Evaluates, unless a rank that is to leave breaks it off, or one that is alone and was waited for too long.
-    /// The end of an evaluation is a boundary, as a step's end is, unless training is complete.
+    /// Evaluates. A rank that must leave, or a process alone that must stop, ends the evaluation early. The
+    /// end of an evaluation is a boundary like the end of a step, unless training is complete.
     pub(super) fn evaluate(&mut self) -> Result<Event, Failure> {
         self.enter(Phase::Evaluating);
         self.wait_beside_steps(self.longest_evaluation)?;
         let started = Instant::now();
         let piece_size = self.evaluation_piece()?;
         let Some(test) = &mut self.work.test else {
-            return Err(Failure::internal("an evaluation without data"));
+            return Err(Failure::internal("the evaluation has no data"));
         };
         let (task, world) = (self.work.task.as_ref(), self.member.world()?);
         let averages = self.work.update.averages();
@@ -97,12 +97,13 @@ impl Trainer<'_> {
             self.member.reporter.evaluated(evaluation);
             self.member
                 .keep_best(evaluation.scores(), &self.work.tensors)?;
-            // A world that breaks before it knows whether this state is the best one evaluates it again. If it breaks
-            // later, the next world begins the save again.
+            // If the process group fails before this line, the next generation repeats the evaluation. If
+            // it fails later, the next generation starts the save of the best checkpoint again.
             self.member.held.evaluated = position.samples;
         }
         if evaluation.is_some() && self.plan.data_schedule.batch_at(&position).is_none() {
-            // Only the last save is left to do. It needs no newcomer, and is all that a rank that leaves could do.
+            // Only the final save remains. It needs no new rank, and a rank that must leave would also
+            // only save.
             return Ok(Event::Boundary {
                 agreed_generation: self.member.current_generation(),
                 all_leave: false,
@@ -118,7 +119,8 @@ impl Trainer<'_> {
             self.enter(Phase::Training);
         }
         if evaluation.is_none() {
-            // It is due again, and will be broken off again before the generation without the rank that leaves.
+            // The evaluation stays due and would stop early again until the generation without the leaving
+            // rank forms.
             std::thread::sleep(POLL_INTERVAL);
         }
         Ok(Event::Boundary {
@@ -127,14 +129,15 @@ impl Trainer<'_> {
         })
     }
 
-    /// No rank ends before the results are written: a rank that ends with success knows that they are.
+    /// Saves the results. No rank ends before the results are written, so a rank that exits with success
+    /// proves that they are complete.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         self.wait_beside_steps(None)?;
         let saved = self.member.save_result(&self.work.tensors);
         if !matches!(saved, Ok(()) | Err(MemberFailure::Unsaved { .. })) {
             return Ok(saved?);
         }
-        // The weights may be for another volume.
+        // The weights may be on another volume, so save them even if the checkpoint failed.
         let world = self.member.world()?;
         if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
             let (parameters, averages) = (self.work.task.parameters(), self.work.update.averages());

@@ -1,5 +1,5 @@
-//! The end of a step, once the host knows what the ranks have agreed on: whether it counts, what it has shown, and what
-//! comes after it.
+//! The end of a step after the host has read the vote: whether the step counts, its report, and the
+//! actions after it.
 
 use std::time::Instant;
 
@@ -15,10 +15,10 @@ use super::{LastStep, Trainer};
 use crate::failure::Failure;
 use crate::sync::{Commit, explain};
 
-/// What becomes of a step.
+/// The verdict on a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
-    /// Mean over the batch.
+    /// Mean loss over the global batch.
     loss: f64,
     gradient_norm: f64,
     finite: Finite,
@@ -33,7 +33,7 @@ impl Judged {
 }
 
 impl Trainer<'_> {
-    /// What becomes of a step that ends like this. An error: training fails.
+    /// Decides whether a step counts. An error means that training fails.
     pub(super) fn judge(
         &mut self,
         batch: &Batch,
@@ -60,7 +60,7 @@ impl Trainer<'_> {
         })
     }
 
-    /// The step counts, and is told.
+    /// Counts the step and reports it.
     pub(super) fn conclude(
         &mut self,
         begun: Begun,
@@ -80,7 +80,8 @@ impl Trainer<'_> {
             finite,
             verdict,
         } = *judged;
-        // First, and together: an error below ends neither the step nor its line.
+        // Count the step and note its ledger line first and together, so that an error below cannot lose
+        // one of them.
         let factor = self.loss_factor(&self.member.held.position);
         self.count(&batch, verdict, finite);
         self.member.note(&batch, loss, &end.saving);
@@ -98,7 +99,7 @@ impl Trainer<'_> {
         self.member
             .reporter
             .compare(&end.compute_seconds, reported_unevenness);
-        // Steps overlap, so a step is timed from the end of the one before it.
+        // Steps overlap, so a step is timed from the end of the previous step.
         let since = self
             .last_step
             .ended
@@ -120,12 +121,12 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Does what the end of the last step asks for.
+    /// Carries out the requests of a step's outcome: saves, and leaves.
     pub(super) fn act(&mut self, end: &StepOutcome) -> Result<Event, Failure> {
         let tensors = &self.work.tensors;
         self.member.save_on(&end.saving, tensors)?;
         if end.agreement.all_leave {
-            // What little time is left is for the state.
+            // A rank that leaves has little time, and needs it to save the state.
             self.tracer.steps_end();
             self.member.save_before_leaving(tensors)?;
         }
@@ -135,7 +136,7 @@ impl Trainer<'_> {
         })
     }
 
-    /// What the step has shown: what was read, how long the next step may take.
+    /// Reports the data that was read, and sets the timeout of the next step.
     fn learn(&mut self, batch: &Batch, sections: &Sections) -> Result<(), Failure> {
         let source = &self.work.train;
         let reporter = &mut *self.member.reporter;

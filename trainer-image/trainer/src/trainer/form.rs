@@ -1,4 +1,4 @@
-//! Entering a generation: what a member does, then the hooks on the gradients.
+//! Enters a generation: first the member forms it, then the trainer installs the gradient hooks.
 
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Event, Place};
@@ -11,20 +11,23 @@ use crate::ranks::Ranks;
 use crate::sync;
 
 impl Trainer<'_> {
-    /// The same for a first generation and for a later one. `None` when a newer one came meanwhile.
+    /// Enters a generation, the first or a later one. Returns `None` if a newer generation arrived
+    /// meanwhile.
     pub(super) fn form(&mut self, place: &Place) -> Result<Option<Event>, Failure> {
-        // Its hooks call the group of the world that is left.
+        // The old hooks call the group of the previous generation.
         self.leave_group();
-        // They may be views of its buckets.
+        // The gradients may be views of the old group's buckets.
         roundhouse_c10d::zero_grad(self.work.task.parameters_mut().tensors_mut())?;
-        // NCCL allocates beside libtorch, and the former group may still hold its memory while the next one is built.
+        // NCCL allocates outside libtorch's cache, and the old group may still hold its memory while the
+        // next group is created.
         roundhouse_c10d::empty_cache(self.work.task.parameters().device())?;
         self.last_step = LastStep::default();
         self.longest_evaluation = None;
         let Some(origin) = self.member.form(place, &mut self.work.tensors)? else {
             return Ok(None);
         };
-        // All have the same position and the same number of workers now, so all continue alike.
+        // All ranks have the same position and the same number of workers now, so all compute the same
+        // plan.
         let workers = workers(&self.launch, place.world_size);
         let position = self
             .plan

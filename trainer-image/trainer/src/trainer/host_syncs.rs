@@ -1,14 +1,15 @@
-//! Finds calls in a step that make the host wait for the GPU, for tests on GPUs. On CPUs it does nothing.
+//! Detects calls in a step that make the host wait for the GPU, for tests on GPUs. On CPUs it has no
+//! effect.
 
 use roundhouse_c10d::{HostSyncs, watch_host_syncs};
 use roundhouse_contract::environment::EnvironmentInvalid;
 
 use crate::failure::Failure;
 
-/// Says what is done about such calls: `warn` or `refuse`.
+/// Selects the reaction to such calls: `warn` or `refuse`.
 const VARIABLE: &str = "ROUNDHOUSE_HOST_SYNCS";
 
-/// As the environment has it.
+/// Reads the setting from the environment.
 pub(super) fn from_environment() -> Result<HostSyncs, EnvironmentInvalid> {
     parse(std::env::var(VARIABLE).ok().as_deref())
 }
@@ -25,7 +26,7 @@ fn parse(value: Option<&str>) -> Result<HostSyncs, EnvironmentInvalid> {
     }
 }
 
-/// Launches a step that is not the first of its generation.
+/// Launches a step other than the first step of a generation, with the detection on.
 pub(super) fn watched<T>(
     mode: HostSyncs,
     launch: impl FnOnce() -> Result<T, Failure>,
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_value_is_refused_so_that_no_test_watches_in_vain() {
+    fn unknown_value_is_refused() {
         assert_eq!(parse(None).unwrap(), HostSyncs::Allow);
         assert_eq!(parse(Some("refuse")).unwrap(), HostSyncs::Refuse);
         let error = parse(Some("Refuse")).unwrap_err();

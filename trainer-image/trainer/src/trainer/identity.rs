@@ -1,4 +1,4 @@
-//! Which training a checkpoint belongs to, from the configuration. Pure.
+//! Computes from the configuration the identity of the training to which a checkpoint belongs. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use roundhouse_elastic::ledger::RunIdentity;
 use roundhouse_elastic::{Blocks, DataSchedule};
 use roundhouse_member::checkpoint::Identity;
 
-/// What has to be equal for a state to be gone on with.
+/// The properties that must be equal for training to continue from a state.
 pub(super) fn identity_of(
     config: &TrainerConfig,
     data_schedule: &DataSchedule,
@@ -29,8 +29,8 @@ pub(super) fn identity_of(
     }
 }
 
-/// Fields that change what is computed and no tensor's shape. What people tune during a training, such as the
-/// learning rate, is none of them.
+/// Fields that change the computation without changing a tensor's shape. Fields that users tune during a
+/// training, such as the learning rate, are not among them.
 fn settings(config: &TrainerConfig) -> BTreeMap<String, String> {
     let model = &config.model;
     let none = || "none".to_owned();
@@ -63,7 +63,7 @@ fn settings(config: &TrainerConfig) -> BTreeMap<String, String> {
     settings
 }
 
-/// A value of a closed set as the configuration writes it.
+/// The name of an enum's value in the configuration.
 fn name(value: &impl serde::Serialize) -> String {
     let text = serde_json::to_value(value).unwrap_or_default();
     text.as_str().unwrap_or_default().to_owned()
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_changes_what_is_computed_changes_the_identity_and_a_tuned_one_does_not() {
+    fn identity_ignores_tuned_fields() {
         let of =
             |config: &TrainerConfig| identity_of(config, &DataSchedule::of_steps(100, 8, 50), None);
         let before = of(&config(|_| {}));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_a_batch_normalization_are_part_of_the_identity() {
+    fn batch_norm_groups_are_part_of_the_identity() {
         let of = |batch_norm: &str| {
             settings(&config(|it| {
                 it["model"] = serde_json::json!({"name": "resnet18", "batchNorm": batch_norm});

@@ -1,5 +1,5 @@
-//! What becomes of a step whose loss or gradient is not finite, and the scale of the loss. All of it follows from what
-//! the ranks have agreed on and from the position, so all ranks conclude the same.
+//! Steps whose loss or gradient is not finite, and the loss scale. All decisions are functions of the vote
+//! and of the training position, so all ranks decide the same.
 
 use roundhouse_contract::trainer::{Compression, Precision};
 use roundhouse_elastic::numerics::{Finite, Policy, Verdict};
@@ -12,8 +12,8 @@ use crate::gradients::own_gradients;
 use crate::sync::explain;
 
 impl Trainer<'_> {
-    /// The position with which a generation continues: with a loss scale where the configuration has one, whatever the
-    /// configuration of the state before was.
+    /// The position from which a generation continues, with a loss scale if the configuration has one. The
+    /// state may come from a run with another configuration.
     pub(super) fn with_loss_scale(&self, position: TrainingPosition) -> TrainingPosition {
         let start = LossScale::start(&self.work.config.loss_scaling);
         TrainingPosition {
@@ -28,10 +28,10 @@ impl Trainer<'_> {
         self.work.config.precision == Precision::Fp16
     }
 
-    /// What the gradients of the next step are multiplied by; `None`: they are not scaled.
+    /// The factor of the gradients of the next step; `None`: gradients are not scaled.
     pub(super) fn loss_factor(&self, position: &TrainingPosition) -> Option<f64> {
         let num_averaged = self.sync.as_ref().map_or(1, |sync| sync.num_averaged());
-        // What a rank sends in 16 bits must not grow with the number of ranks.
+        // Values that a rank sends in 16 bits must not grow with the number of ranks.
         let is_narrow = self.work.config.ddp.compression == Compression::Fp16;
         let scale = position.loss_scale.map(|it| it.scale);
         let scale = scale.or_else(|| is_narrow.then_some(1.0))?;
@@ -47,7 +47,8 @@ impl Trainer<'_> {
         }
     }
 
-    /// The step counts, with or without an update. A loss that is not finite says nothing of the scale.
+    /// Counts the step, with or without an update. A loss that is not finite has other causes than the loss
+    /// scale, so it does not change the scale.
     pub(super) fn count(&mut self, batch: &Batch, verdict: Verdict, finite: Finite) {
         let is_skipped = verdict == Verdict::Skip;
         self.member.count(batch, is_skipped);
@@ -58,7 +59,8 @@ impl Trainer<'_> {
         }
     }
 
-    /// Tells the sync what of a step that was counted matters to the next ones. `factor`: the loss factor of that step.
+    /// Notifies the sync of a skipped step or a new loss factor. `factor`: the loss factor of the counted
+    /// step.
     pub(super) fn prepare_sync(
         &mut self,
         verdict: Verdict,
@@ -77,8 +79,8 @@ impl Trainer<'_> {
         result.map_err(|error| explain(world, error))
     }
 
-    /// Why a step cannot be committed. The gradient that the ranks have summed does not say whose was not finite,
-    /// so each computes its own once more, for itself.
+    /// The failure for a step that cannot be committed. The summed gradient does not show which rank's
+    /// gradient was not finite, so each rank computes its own gradient again without a sum.
     pub(super) fn diverged(
         &mut self,
         batch: &Batch,
@@ -89,7 +91,7 @@ impl Trainer<'_> {
         let order = self.order(batch.epoch);
         let mut is_own = !local_loss.is_finite();
         let loss_factor = self.loss_factor(&self.member.held.position);
-        // A sum over the ranks would spread one rank's trouble to all, and not all are in this pass.
+        // A sum over the ranks would make all results not finite, and not all ranks run this pass.
         self.work.task.train_among(None);
         if let (Some(sync), false) = (&self.sync, is_own) {
             let mut inputs = self.work.inputs(batch, &order);

@@ -1,4 +1,4 @@
-//! From a launch and a configuration to a training in the lobby: all that needs no peer.
+//! Prepares a process for the lobby from its launch and configuration: everything that needs no peer.
 
 use roundhouse_c10d::Numerics;
 use roundhouse_contract::TrainerConfig;
@@ -30,10 +30,10 @@ use crate::sync;
 use crate::tracing::Tracer;
 
 impl<'reporter> Trainer<'reporter> {
-    /// Loads everything that needs no peer.
+    /// Loads the configuration, the data and the model, without contact to peers.
     ///
     /// # Errors
-    /// Configuration or data are wrong, or the rendezvous port is taken.
+    /// The configuration or the data are invalid, or the rendezvous port is in use.
     pub fn prepare(
         launch: Launch,
         build: impl Build,
@@ -113,7 +113,7 @@ impl<'reporter> Trainer<'reporter> {
             scaling,
             run,
         };
-        // A world of slices has no buckets.
+        // Slices do not use buckets.
         let has_buckets = peers.is_some() && work.config.slices.is_none();
         let layout = has_buckets.then(|| layout(&mut work, &plan)).transpose()?;
         let control = Control {
@@ -140,7 +140,7 @@ impl<'reporter> Trainer<'reporter> {
     }
 }
 
-/// What is trained, where the device and the configuration want it.
+/// Builds the job on its device, in the memory format that the configuration selects.
 fn job_on(
     device: Device,
     config: &TrainerConfig,
@@ -167,7 +167,7 @@ fn job_on(
     Ok(job)
 }
 
-/// What the data turned out to be, in one line.
+/// Describes the data in one line.
 fn describe(train: &dyn Source, test: Option<&dyn Source>) -> String {
     let test = test.map_or_else(
         || "no data for evaluations".to_owned(),
@@ -193,11 +193,12 @@ fn write_events(launch: &Launch, reporter: &mut Reporter) {
     }
 }
 
-/// How gradients are packed: the same in all processes of a training, whatever state they hold.
+/// Computes the packing of gradients. It is the same in all processes of a training and does not depend
+/// on their state.
 fn layout(work: &mut Trained, plan: &Plan) -> Result<Vec<Vec<usize>>, Failure> {
     let (options, order) = (sync::reducer_options(&work.config, 0), plan.run.order(0));
     let first = plan.data_schedule.batch_at(&plan.scaling.start());
-    let first = first.ok_or_else(|| Failure::internal("a training without a step"))?;
+    let first = first.ok_or_else(|| Failure::internal("the training has no step"))?;
     gradients::layout(&mut work.inputs(&first, &order), &options)
 }
 
@@ -225,7 +226,7 @@ fn meet_peers(
     Ok(Peers::meet(file, watch, rendezvous, leave)?)
 }
 
-/// `refusal`: why an evaluation of the model does not have the metric of the best checkpoint.
+/// Fails if the model's evaluation lacks the metric of `checkpoint.best`. `refusal` is the reason.
 fn refuse_metric(refusal: Option<impl std::fmt::Display>) -> Result<(), ConfigInvalid> {
     refusal.map_or(Ok(()), |refusal| {
         Err(ConfigInvalid {
@@ -235,11 +236,12 @@ fn refuse_metric(refusal: Option<impl std::fmt::Display>) -> Result<(), ConfigIn
     })
 }
 
-/// Kernels may split their sums by the number of threads, which must not depend on how many processes share a machine.
+/// Sets the number of threads to 1. Kernels may split sums by the number of threads, which must not depend
+/// on the number of processes per machine.
 fn fix_num_threads() {
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
         tch::set_num_threads(1);
-        say("slices: this process computes with one thread; OMP_NUM_THREADS sets another number");
+        say("slices: this process computes with one thread; set OMP_NUM_THREADS to change it");
     }
 }
 

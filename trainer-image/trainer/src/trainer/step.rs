@@ -1,5 +1,5 @@
-//! One step: its gradients, then the agreement and the update. If the host decides that the step is committed, all of
-//! it is here; where the device does, see [`super::ahead`].
+//! One step: its gradients, then the vote and the update. This module has the whole step if the host
+//! commits it; [`super::ahead`] has the rest for the device.
 
 use std::time::Instant;
 
@@ -17,31 +17,32 @@ use crate::stopwatch::Stopwatch;
 use crate::sync::{Commit, Finished};
 use crate::update::{Rate, Signals};
 
-/// A step that has begun.
+/// A step in progress.
 #[derive(Debug)]
 pub(super) struct Begun {
     pub(super) batch: Batch,
     pub(super) rate: Rate,
     pub(super) started: Instant,
     pub(super) stopwatch: Stopwatch,
-    /// Unevenness of the step that [`RankVote::own_time`](roundhouse_member::world::RankVote) reports.
+    /// Unevenness of the step whose time [`RankVote::own_time`](roundhouse_member::world::RankVote)
+    /// reports.
     pub(super) reported_unevenness: Option<f64>,
 }
 
 impl Begun {
-    /// Where on the device all its work is done.
+    /// The event on the device after all work of the step.
     pub(super) fn end(&self) -> Result<&DeviceEvent, Failure> {
         let end = self.stopwatch.end();
         end.ok_or_else(|| {
-            Failure::internal("a step that the host measures has no end on the device")
+            Failure::internal("the host measures this step, so it has no end on the device")
         })
     }
 }
 
 impl Trainer<'_> {
-    /// One optimizer step of the whole world, or what is due in its place: an evaluation, the end. Until the
-    /// update every error leaves the weights as they were; the update itself is local and waits for no peer. `None`:
-    /// steps continue.
+    /// Runs one optimizer step of the process group, or an evaluation or the end of training if one of them
+    /// is due. An error before the update leaves the weights unchanged; the update itself is local and waits
+    /// for no peer. Returns `None` if the loop continues with another step.
     pub(super) fn step(&mut self) -> Result<Option<Event>, Failure> {
         let result = self.try_step();
         if result.is_err() {
@@ -82,7 +83,7 @@ impl Trainer<'_> {
             finished,
         } = self.gradients(&mut begun, position, Some(&mut rank_vote))?
         else {
-            return Err(Failure::internal("a loss that the host has not read"));
+            return Err(Failure::internal("the host has not read the loss"));
         };
         let rank = self.member.world()?.rank();
         let loss_factor = self.loss_factor(position);
@@ -114,7 +115,7 @@ impl Trainer<'_> {
         self.act(&end)
     }
 
-    /// Applies the gradients.
+    /// Applies the gradients to the weights.
     pub(super) fn update(
         &mut self,
         begun: &mut Begun,
@@ -130,7 +131,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// A step begins, at this position: what this rank will bring to its end, as far as it is known now.
+    /// Begins a step at this position. Returns the step, and this rank's vote as far as it is known.
     pub(super) fn begin(
         &mut self,
         batch: Batch,
@@ -145,7 +146,7 @@ impl Trainer<'_> {
         let rate = Rate {
             learning_rate: self.plan.rates.rate(position.samples)
                 * self.plan.scaling.factor(position),
-            // Bias corrections count the updates that there were.
+            // Bias corrections count only the steps with an update.
             step: batch.step - position.skips.total,
         };
         let begun = Begun {
@@ -158,8 +159,8 @@ impl Trainer<'_> {
         Ok((begun, rank_vote))
     }
 
-    /// Leaves the mean gradients of the batch in the task. What this rank has to tell the others with them, if it does,
-    /// is asked as late as it can be.
+    /// Computes the mean gradients of the batch and leaves them in the task. This rank's vote, if it travels
+    /// with the gradients, is read as late as possible.
     pub(super) fn gradients(
         &mut self,
         begun: &mut Begun,
@@ -184,7 +185,7 @@ impl Trainer<'_> {
             ..
         } = self;
         let Some(sync) = sync else {
-            return Err(Failure::internal("a step before its world was formed"));
+            return Err(Failure::internal("a step before its generation was formed"));
         };
         let mut inputs = work.inputs(batch, &order);
         inputs.loss_factor = loss_factor;
@@ -207,7 +208,7 @@ impl Trainer<'_> {
         )
     }
 
-    /// What the ranks agree on, from what has come with the gradients or in a collective of its own.
+    /// The outcome of the ranks' vote, which was sent with the gradients or in a separate collective.
     fn agree(
         &mut self,
         local_loss: f64,

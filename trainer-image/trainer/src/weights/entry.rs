@@ -1,4 +1,4 @@
-//! A tensor on its way into a file.
+//! A tensor that is being written to a file.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use safetensors::View;
 use safetensors::tensor::Dtype;
 use tch::{Device, Kind, TchError, Tensor};
 
-/// A tensor's bytes in the host's memory, little-endian.
+/// A tensor's bytes in host memory, little-endian.
 #[derive(Debug)]
 pub(super) struct Entry {
     dtype: Dtype,
@@ -15,7 +15,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// A tensor of 32-bit floats.
+    /// An entry for a tensor of 32-bit floats.
     pub(super) fn of_floats(tensor: &Tensor) -> Result<Self, TchError> {
         let values = tensor
             .f_detach()?
@@ -35,7 +35,7 @@ impl Entry {
         })
     }
 
-    /// One 64-bit integer.
+    /// An entry for one 64-bit integer.
     pub(super) fn of_integer(value: u64) -> Self {
         Self {
             dtype: Dtype::I64,

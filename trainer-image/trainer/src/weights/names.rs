@@ -1,11 +1,11 @@
-//! Names that published files have for a tensor.
+//! Names that published files use for a tensor.
 
 use std::collections::HashSet;
 
 use crate::parameters::Parameters;
 
-/// Names of a tensor that is used twice: the name that Transformers saves, and the one that it leaves out. Files that
-/// other programs wrote may have both, or only the second.
+/// Names of a tensor that is used twice: the name that Transformers saves, and the name that it leaves
+/// out. Files of other programs may have both, or only the second.
 const TIED: [(&str, &str); 3] = [
     ("transformer.wte.weight", "lm_head.weight"),
     (
@@ -15,10 +15,10 @@ const TIED: [(&str, &str); 3] = [
     ("cls.predictions.bias", "cls.predictions.decoder.bias"),
 ];
 
-/// Prefixes that a file of a model without its head lacks.
+/// Prefixes that are missing in the file of a model without its head.
 const PREFIXES: [&str; 2] = ["transformer.", "bert."];
 
-/// Ends of the names of constants that some files have beside the weights.
+/// Suffixes of the names of constants that some files have beside the weights.
 const CONSTANTS: [&str; 4] = [
     ".num_batches_tracked",
     ".attn.bias",
@@ -26,7 +26,7 @@ const CONSTANTS: [&str; 4] = [
     "embeddings.position_ids",
 ];
 
-/// Names under which a file may have a tensor, the usual one first.
+/// Names under which a file may have a tensor, the usual name first.
 pub(super) fn candidates(name: &str) -> Vec<String> {
     let mut candidates = vec![name.to_owned()];
     candidates.extend(
@@ -51,7 +51,7 @@ pub(super) fn candidates(name: &str) -> Vec<String> {
     candidates
 }
 
-/// Whether a name in a file stands for something of the model.
+/// The names in a file that refer to tensors of the model.
 pub(super) struct Known(HashSet<String>);
 
 impl Known {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tensor_is_found_without_its_prefix_by_its_tied_name_or_by_its_old_name() {
+    fn tensor_is_found_by_short_tied_and_old_names() {
         let cases: [(&str, &[&str]); 4] = [
             ("layer1.0.conv1.weight", &["layer1.0.conv1.weight"]),
             (

@@ -13,7 +13,7 @@ fn parameters() -> Parameters {
     parameters
 }
 
-/// A file of tensors of ones, of the type whose 1 has the given bytes.
+/// A file of tensors of ones. `one` has the bytes of 1 in the given type.
 fn file(directory: &Path, dtype: Dtype, one: &[u8], tensors: &[(&str, &[usize])]) -> PathBuf {
     let bytes: Vec<Vec<u8>> = tensors
         .iter()
@@ -38,7 +38,7 @@ fn sum(parameters: &Parameters) -> f64 {
 }
 
 #[test]
-fn each_floating_point_type_is_read() {
+fn each_float_type_is_read() {
     let directory = tempfile::tempdir().unwrap();
     let types: [(Dtype, &[u8]); 4] = [
         (Dtype::F32, &ONE),
@@ -64,7 +64,7 @@ fn each_floating_point_type_is_read() {
 }
 
 #[test]
-fn another_shape_names_the_tensor_and_both_shapes_and_changes_nothing() {
+fn shape_mismatch_names_both_shapes_and_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let tensors: [(&str, &[usize]); 2] = [("wte.weight", &[3, 2]), ("fc.bias", &[10])];
     let path = file(directory.path(), Dtype::F32, &ONE, &tensors);
@@ -80,7 +80,7 @@ fn another_shape_names_the_tensor_and_both_shapes_and_changes_nothing() {
 }
 
 #[test]
-fn a_skipped_tensor_keeps_its_values_and_a_foreign_one_is_told() {
+fn skipped_tensor_keeps_its_values_and_unused_are_listed() {
     let directory = tempfile::tempdir().unwrap();
     let tensors: [(&str, &[usize]); 3] = [
         ("wte.weight", &[3, 2]),
@@ -103,7 +103,7 @@ fn a_skipped_tensor_keeps_its_values_and_a_foreign_one_is_told() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_an_error_of_its_kind() {
+fn unusable_file_is_an_error_of_its_kind() {
     let directory = tempfile::tempdir().unwrap();
     let mut parameters = parameters();
     let missing = directory.path().join("none.safetensors");
@@ -136,7 +136,7 @@ fn a_file_that_cannot_be_used_is_an_error_of_its_kind() {
 }
 
 #[test]
-fn a_saved_file_reads_back_with_the_tensors_that_pytorch_expects() {
+fn saved_file_reads_back_with_pytorchs_tensors() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("saved.safetensors");
     let mut saved = Parameters::default();

@@ -1,4 +1,4 @@
-//! What `fixtures/make.py` wrote, and comparisons with it.
+//! Reads the results of `fixtures/make.py` and compares tensors with them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(crate) fn path(name: &str) -> PathBuf {
         .join(format!("{name}.safetensors"))
 }
 
-/// Tensors of a file by name, and its texts.
+/// The tensors and the metadata of a file.
 pub(crate) struct Fixture {
     tensors: HashMap<String, Tensor>,
     texts: HashMap<String, String>,
@@ -62,7 +62,7 @@ impl Fixture {
     }
 }
 
-/// What rounding in 32 bits leaves of sums of values, relative to the largest of them.
+/// Rounding error of 32-bit sums, relative to the largest value.
 const ROUNDING: f64 = 1e-6;
 
 /// Asserts that two tensors are equal within the tolerance.
@@ -70,8 +70,9 @@ pub(crate) fn assert_close(what: &str, tolerance: f64, ours: &Tensor, theirs: &T
     assert_close_among(what, tolerance, ours, theirs, 0.0);
 }
 
-/// The same for one of several tensors, whose largest value is `scale`: what is 0 but for rounding in both (the gradient of
-/// the bias of keys, which the softmax does not depend on) has other digits on each kind of processor.
+/// Asserts that a tensor of a group is equal within the tolerance; `scale` is the largest value of the
+/// group. A tensor that is 0 except for rounding (the gradient of the bias of keys, on which the softmax
+/// does not depend) has different digits on each processor.
 pub(crate) fn assert_close_among(
     what: &str,
     tolerance: f64,

@@ -1,4 +1,4 @@
-//! Weights and inputs as a formula of a name and an index, the same as in `fixtures/make.py`.
+//! Weights and inputs as a formula of a name and an index, as in `fixtures/make.py`.
 
 use roundhouse_trainer::Parameters;
 use tch::Tensor;
@@ -20,7 +20,7 @@ fn hashes(name: &str, count: i64) -> impl Iterator<Item = u32> {
 pub(crate) fn values(name: &str, shape: &[i64], scale: f64, offset: f64) -> Tensor {
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "single precision is what is wanted"
+        reason = "the values are rounded to single precision"
     )]
     let value = |hash| ((f64::from(hash) / 4_294_967_296.0 - 0.5) * scale + offset) as f32;
     let values: Vec<f32> = hashes(name, shape.iter().product()).map(value).collect();
@@ -34,7 +34,7 @@ pub(crate) fn tokens(name: &str, shape: &[i64], bound: i64) -> Tensor {
     Tensor::from_slice(&tokens).reshape(shape)
 }
 
-/// The value of a tensor with a name.
+/// The values of the tensor with this name.
 pub(crate) fn weight(name: &str, shape: &[i64]) -> Tensor {
     if name.ends_with("running_mean") {
         return values(name, shape, 0.2, 0.0);

@@ -1,4 +1,4 @@
-//! Ghost batches: what a step computes does not depend on how the global batch is divided among passes.
+//! Ghost batches: the gradients of a step do not depend on how the global batch is divided among passes.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use tch::{Kind, Tensor};
 use crate::formula;
 use crate::parity::images;
 
-/// Largest difference, relative to the largest value. In double precision: rounding in single precision grows through
-/// the layers, and would hide a small mistake.
+/// Largest difference, relative to the largest value, in double precision. In single precision rounding
+/// grows through the layers and would hide small defects.
 pub(crate) const TOLERANCE: f64 = 1e-9;
 const SHAPE: [i64; 4] = [8, 3, 16, 16];
 
@@ -50,7 +50,7 @@ fn batch(places: Range<i64>) -> Batch {
     }
 }
 
-/// All gradients of a step whose passes are cut at some places, those of running statistics among them.
+/// All gradients of a step whose passes are cut at `cuts`, including those of running statistics.
 pub(crate) fn gradients(model: &Classifier, cuts: &[i64]) -> Vec<Tensor> {
     for pair in cuts.windows(2) {
         let mode = Mode::Train {
@@ -79,7 +79,7 @@ pub(crate) fn difference(ours: &[Tensor], theirs: &[Tensor]) -> f64 {
 }
 
 #[test]
-fn gradients_and_statistics_are_the_same_for_1_pass_of_4_groups_2_of_2_and_4_of_1() {
+fn ghost_gradients_do_not_depend_on_the_passes() {
     let model = model(2);
     let whole = gradients(&model, &[0, 8]);
     for cuts in [&[0, 4, 8][..], &[0, 2, 4, 6, 8], &[0, 2, 8], &[0, 0, 6, 8]] {
@@ -90,14 +90,14 @@ fn gradients_and_statistics_are_the_same_for_1_pass_of_4_groups_2_of_2_and_4_of_
 }
 
 #[test]
-fn without_groups_the_result_depends_on_the_passes() {
+fn result_without_groups_depends_on_the_passes() {
     let model = model(0);
     let whole = gradients(&model, &[0, 8]);
     assert!(difference(&gradients(&model, &[0, 4, 8]), &whole) > 1e-2);
 }
 
 #[test]
-fn the_last_group_of_the_global_batch_may_be_smaller() {
+fn last_group_of_the_global_batch_may_be_smaller() {
     let model = model(3);
     let whole = gradients(&model, &[0, 8]);
     let divided = gradients(&model, &[0, 6, 8]);
@@ -105,14 +105,14 @@ fn the_last_group_of_the_global_batch_may_be_smaller() {
 }
 
 #[test]
-fn the_statistic_is_the_mean_of_the_groups_weighted_by_their_samples() {
+fn statistic_is_the_sample_weighted_mean_of_the_groups() {
     let model = model(3);
     let gradients = gradients(&model, &[0, 8]);
     let place = |end: &str| {
         let names = model.parameters().iter().map(|(name, _)| name);
         names.into_iter().position(|name| name == end).unwrap()
     };
-    // What enters the first normalization is the first convolution of the images.
+    // The input of the first normalization is the first convolution of the images.
     let x = batch(0..8).inputs.conv2d(
         model.parameters().at(0),
         None::<Tensor>,
@@ -136,7 +136,7 @@ fn the_statistic_is_the_mean_of_the_groups_weighted_by_their_samples() {
 }
 
 #[test]
-fn an_evaluation_uses_the_running_values_and_leaves_them_without_a_gradient() {
+fn evaluation_uses_running_values_without_gradients() {
     let model = model(2);
     let scores = |places| model.scores(&batch(places).inputs, Mode::Evaluate).unwrap();
     let apart = Tensor::cat(&[scores(0..3), scores(3..8)], 0);

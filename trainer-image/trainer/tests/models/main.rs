@@ -1,6 +1,6 @@
-//! The built-in models against what PyTorch, torchvision and Transformers compute (`../../fixtures/make.py`), and
-//! against themselves with the batch divided in other ways. Threads share libtorch's random generators, so what draws
-//! is within `seeded`.
+//! Compares the built-in models with PyTorch, torchvision and Transformers (`../../fixtures/make.py`), and
+//! with themselves when the batch is divided in other ways. Threads share libtorch's random generators,
+//! so code that draws random numbers must run within `seeded`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fixture;

@@ -1,4 +1,5 @@
-//! Forward pass, loss and gradients beside those of PyTorch, torchvision and Transformers for the same weights.
+//! Forward pass, loss and gradients equal those of PyTorch, torchvision and Transformers for the same
+//! weights.
 
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
 use roundhouse_trainer::models::{
@@ -50,7 +51,8 @@ fn check_classifier<N: Network + 'static>(
     let evaluated = fixture.tensor("logits.evaluate");
     let scores = model.scores(&batch.inputs, Mode::Evaluate).unwrap();
     assert_close("logits.evaluate", SINGLE, &scores, evaluated);
-    // The rest in double precision: rounding in single precision grows to 1e-4 in 50 normalized layers.
+    // Compare the rest in double precision: in single precision rounding grows to 1e-4 in 50
+    // normalized layers.
     for tensor in model.parameters_mut().tensors_mut() {
         *tensor = tensor
             .detach()
@@ -69,7 +71,7 @@ fn check_classifier<N: Network + 'static>(
     assert_close("loss", DOUBLE, &loss, fixture.tensor("loss"));
     loss.backward();
     assert_summary(&fixture, "gradient", &gradients(model.parameters(), true));
-    // The "gradient" of a running statistic is the batch's; PyTorch's momentum is 0.1.
+    // The "gradient" of a running statistic is the statistic of the batch. PyTorch's momentum is 0.1.
     let running: Vec<(&str, Tensor)> = gradients(model.parameters(), false)
         .into_iter()
         .map(|(name, batch)| {
@@ -121,7 +123,7 @@ fn resnet50_equals_torchvision() {
     check_classifier("resnet50", [4, 3, 64, 64], 10, resnet(Depth::Layers50));
 }
 
-/// Loads the file that Transformers wrote, and compares what the model computes with what it computed.
+/// Loads the weights of Transformers, and compares the results of both models.
 fn check_language<T: Task>(
     name: &str,
     mut model: T,

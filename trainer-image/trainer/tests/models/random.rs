@@ -1,4 +1,5 @@
-//! What is random: initial weights by the seed, dropout by seed, step and slice; and what an empty batch gives.
+//! Random numbers: initial weights are a function of the seed, dropout of seed, step and slice. Also empty
+//! batches and batches in parts.
 
 use roundhouse_contract::trainer::ActivationCheckpointing;
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
@@ -65,7 +66,7 @@ fn initial_weights_are_a_function_of_the_seed() {
 }
 
 #[test]
-fn an_empty_batch_gives_a_loss_of_0_and_gradients_of_0() {
+fn empty_batch_has_zero_loss_and_gradients() {
     for name in ALL {
         let task = made(name, 1);
         let batch = Batch {
@@ -89,7 +90,7 @@ fn an_empty_batch_gives_a_loss_of_0_and_gradients_of_0() {
 }
 
 #[test]
-fn dropout_is_a_function_of_seed_step_and_slice_and_evaluations_are_not_random() {
+fn dropout_is_a_function_of_seed_step_and_slice() {
     for name in [ModelName::Gpt2, ModelName::Bert] {
         let (mut config, samples) = small(name);
         config.dropout = Some(0.3);
@@ -121,7 +122,7 @@ fn dropout_is_a_function_of_seed_step_and_slice_and_evaluations_are_not_random()
 }
 
 #[test]
-fn the_sum_of_the_losses_of_parts_is_the_loss_of_the_whole() {
+fn losses_of_parts_add_up_to_the_loss_of_the_whole() {
     for name in [ModelName::Mlp, ModelName::Gpt2] {
         let task = made(name, 1);
         let (inputs, targets) = if name.reads_images() {
@@ -157,7 +158,7 @@ fn the_sum_of_the_losses_of_parts_is_the_loss_of_the_whole() {
 }
 
 #[test]
-fn a_model_that_does_not_fit_the_data_names_its_field() {
+fn model_that_does_not_fit_the_data_names_its_field() {
     type Change = fn(&mut ModelConfig);
     let cases: [(ModelName, Samples, Change, &str); 7] = [
         (ModelName::Custom, IMAGES, |_| {}, "model.name"),

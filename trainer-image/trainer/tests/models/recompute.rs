@@ -1,4 +1,4 @@
-//! Activation checkpointing changes no bit of losses and gradients.
+//! Activation checkpointing does not change a bit of losses and gradients.
 
 use roundhouse_c10d::{Autocast, backward, zero_grad};
 use roundhouse_contract::trainer::ActivationCheckpointing;
@@ -96,7 +96,7 @@ fn losses_and_gradients(
 }
 
 fn assert_equal_bits(config: &ModelConfig, precision: Kind) {
-    // Kernels may divide their sums by the number of threads that are free.
+    // Kernels may split sums by the number of free threads.
     tch::set_num_threads(1);
     let batch = batch(config.name);
     let [plain, recomputed] = [
@@ -116,30 +116,30 @@ fn assert_equal_bits(config: &ModelConfig, precision: Kind) {
 }
 
 #[test]
-fn gpt2_with_dropout_has_the_bits_that_it_has_with_all_activations_kept() {
+fn recomputed_gpt2_with_dropout_is_bit_identical() {
     for precision in [Kind::Float, Kind::BFloat16] {
         assert_equal_bits(&config(ModelName::Gpt2), precision);
     }
 }
 
 #[test]
-fn bert_with_dropout_has_the_bits_that_it_has_with_all_activations_kept() {
+fn recomputed_bert_with_dropout_is_bit_identical() {
     for precision in [Kind::Float, Kind::BFloat16] {
         assert_equal_bits(&config(ModelName::Bert), precision);
     }
 }
 
 #[test]
-fn residual_networks_with_ghost_batches_have_the_bits_that_they_have_with_all_activations_kept() {
+fn recomputed_resnet_with_ghost_batches_is_bit_identical() {
     for precision in [Kind::Float, Kind::BFloat16] {
         assert_equal_bits(&config(ModelName::Resnet18), precision);
     }
     assert_equal_bits(&config(ModelName::Resnet50), Kind::Float);
 }
 
-/// A bias is used once and never needed again, unless its block is computed again.
+/// A bias is used once per pass, unless the backward pass recomputes its block.
 #[test]
-fn each_block_of_a_model_is_computed_again_in_the_backward_pass() {
+fn each_block_is_recomputed_in_the_backward_pass() {
     for (name, biases) in [
         (
             ModelName::Gpt2,
@@ -187,7 +187,7 @@ fn each_block_of_a_model_is_computed_again_in_the_backward_pass() {
 }
 
 #[test]
-fn an_evaluation_gives_the_same_loss_and_keeps_nothing() {
+fn evaluation_has_the_same_loss_and_keeps_no_activations() {
     for name in [ModelName::Gpt2, ModelName::Bert, ModelName::Resnet18] {
         let [plain, recomputed] = [
             ActivationCheckpointing::None,

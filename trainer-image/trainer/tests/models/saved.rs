@@ -1,6 +1,6 @@
-//! Saved files have exactly the names, types and shapes of torchvision's and Transformers' files.
+//! Saved files have the names, types and shapes of torchvision's and Transformers' files.
 //!
-//! With `ROUNDHOUSE_SAVED` set to a directory the files stay there, for `fixtures/make.py check`.
+//! If `ROUNDHOUSE_SAVED` is a directory, the files stay there for `fixtures/make.py check`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn listing(file: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_residual_network_is_saved_with_the_names_of_torchvision() {
+fn saved_resnet_has_the_names_of_torchvision() {
     let directory = tempfile::tempdir().unwrap();
     for (name, depth) in [("resnet18", Depth::Layers18), ("resnet50", Depth::Layers50)] {
         let shape = images(&[4, 3, 64, 64]);
@@ -62,7 +62,7 @@ fn a_residual_network_is_saved_with_the_names_of_torchvision() {
 }
 
 #[test]
-fn a_language_model_is_saved_as_transformers_saves_it() {
+fn saved_language_model_equals_that_of_transformers() {
     let directory = tempfile::tempdir().unwrap();
     let tasks: [(&str, Box<dyn Task>); 2] =
         [("gpt2", Box::new(gpt2())), ("bert", Box::new(bert()))];

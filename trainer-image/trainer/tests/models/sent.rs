@@ -1,4 +1,4 @@
-//! How many bytes of a model's gradients travel: the table in `trainer-image/README.md`.
+//! Number of bytes that a model's gradients send: the table in `trainer-image/README.md`.
 
 use roundhouse_c10d::{CommHook, PowerSgd};
 use roundhouse_contract::trainer::ActivationCheckpointing;
@@ -6,7 +6,7 @@ use roundhouse_contract::trainer::model::{Model, ModelName};
 use roundhouse_trainer::models::{ImageShape, Samples, build};
 
 #[test]
-fn bytes_of_the_gradients_of_a_resnet18_with_each_compression() {
+fn gradient_bytes_of_resnet18_per_compression() {
     let samples = Samples::Images(ImageShape {
         num_channels: 3,
         height: 224,

@@ -1,5 +1,5 @@
-//! Batch normalization over all ranks: on any shares of a batch it computes what one process would. The ranks are
-//! threads of this process over Gloo.
+//! Batch normalization over all ranks computes the same as one process, for any shares of a batch. The
+//! ranks are threads of this process, connected by Gloo.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
@@ -24,7 +24,7 @@ const TRAIN: Mode = Mode::Train {
 const SHAPE: [i64; 4] = [6, 3, 4, 5];
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What each rank computes of its share of a batch, which is cut at these places.
+/// Runs `compute` on each rank with its share of a batch that is cut at `cuts`.
 fn on_ranks<T: Send>(cuts: &[i64], compute: impl Fn(Ranks, Range<i64>) -> T + Sync) -> Vec<T> {
     let store = Store::host(0, TIMEOUT).unwrap();
     let (port, size) = (store.port(), u32::try_from(cuts.len() - 1).unwrap());
@@ -46,7 +46,7 @@ fn on_ranks<T: Send>(cuts: &[i64], compute: impl Fn(Ranks, Range<i64>) -> T + Sy
             .map(|(rank, pair)| {
                 let (places, compute) = (pair[0]..pair[1], &compute);
                 scope.spawn(move || {
-                    // Of this thread. All of them share the machine.
+                    // This sets the number for this thread only; all threads share the machine.
                     tch::set_num_threads(1);
                     compute(rank_of(rank), places)
                 })
@@ -56,8 +56,8 @@ fn on_ranks<T: Send>(cuts: &[i64], compute: impl Fn(Ranks, Range<i64>) -> T + Sy
     })
 }
 
-/// Of a normalization: outputs and gradients of the inputs by sample; gradients of weight, bias, mean and variance,
-/// those of the statistics being what the running values become with a momentum of 1.
+/// The result of a normalization: outputs and gradients of the inputs by sample, and gradients of weight,
+/// bias, mean and variance. The gradients of the statistics are the running values for a momentum of 1.
 struct Normalized {
     by_sample: [Tensor; 2],
     by_channel: Vec<Tensor>,
@@ -85,7 +85,7 @@ fn normalize(ranks: Option<Ranks>, places: Range<i64>) -> Normalized {
 }
 
 #[test]
-fn any_shares_of_a_batch_are_normalized_as_libtorch_normalizes_the_batch() {
+fn synced_norm_equals_libtorch_for_any_shares() {
     let whole = normalize(None, 0..SHAPE[0]);
     let zeros = [0, 1].map(|_| Tensor::zeros([SHAPE[1]], tch::kind::FLOAT_CPU));
     let none = None::<&Tensor>;
@@ -108,7 +108,7 @@ fn any_shares_of_a_batch_are_normalized_as_libtorch_normalizes_the_batch() {
 }
 
 #[test]
-fn a_residual_network_has_the_gradients_of_one_process_also_with_a_rank_without_samples() {
+fn synced_resnet_equals_one_process_with_an_empty_rank() {
     let synced = || resnet(|config| config.batch_norm = Some(OverConfig::Sync));
     let whole = gradients(&synced(), &[0, 8]);
     let parts = on_ranks(&[0, 5, 5, 8], |ranks, places| {
@@ -124,7 +124,7 @@ fn a_residual_network_has_the_gradients_of_one_process_also_with_a_rank_without_
 }
 
 #[test]
-fn numbers_of_16_bits_are_normalized_in_32_and_one_value_has_a_variance_of_0() {
+fn synced_norm_computes_16_bit_inputs_in_32_bits() {
     let outputs = on_ranks(&[0, 1, 1], |ranks, places| {
         let mut parameters = Parameters::default();
         let norm = BatchNorm::new(&mut parameters, "bn", 2, 1.0, Groups::Batch).unwrap();
@@ -145,11 +145,11 @@ fn numbers_of_16_bits_are_normalized_in_32_and_one_value_has_a_variance_of_0() {
 }
 
 #[test]
-fn an_evaluation_sums_over_no_ranks() {
+fn evaluation_does_not_sum_over_ranks() {
     let mut model = resnet(|config| config.batch_norm = Some(OverConfig::Sync));
     let images = formula::values("inputs", &[2, 3, 16, 16], 2.0, 0.0).to_kind(Kind::Double);
     let alone = model.scores(&images, Mode::Evaluate).unwrap();
-    // The second rank never comes to a collective.
+    // The second rank never reaches a collective.
     let scores = on_ranks(&[0, 1, 2], |ranks, places| {
         (places.start == 0).then_some(ranks)
     });

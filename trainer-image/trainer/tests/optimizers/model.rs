@@ -1,4 +1,4 @@
-//! A few tensors with gradients that depend on the weights.
+//! A model of a few tensors whose gradients depend on the weights.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ const NAMES: [&str; 5] = [
     "fc.bias",
 ];
 
-/// The tensors of a file that `fixtures/optimizers.py` has written.
+/// The tensors of a file that `fixtures/optimizers.py` wrote.
 #[derive(Debug)]
 pub(crate) struct Fixture(Vec<(String, Tensor)>);
 
@@ -53,7 +53,7 @@ impl Model {
         Self { parameters, inputs }
     }
 
-    /// The same with a weight of no dimension, and a running statistic among the weights.
+    /// The model with an additional scalar weight, and with a running statistic among the weights.
     pub(crate) fn with_statistic(momentum: f64) -> Self {
         let mut model = Self::new();
         let value = Tensor::from_slice(&[1.0_f32, 2.0, 3.0]);
@@ -67,7 +67,8 @@ impl Model {
         model
     }
 
-    /// Computes the gradients of a step, times a factor; a statistic's is `of_batch` for each element.
+    /// Computes the gradients of a step, times a factor. Each element of a statistic's gradient is
+    /// `of_batch`.
     pub(crate) fn backward(&mut self, step: u64, factor: f64, of_batch: f64) {
         for tensor in self.parameters.tensors_mut() {
             tensor.zero_grad();
@@ -86,7 +87,7 @@ impl Model {
         terms.sum::<Tensor>().backward();
     }
 
-    /// Trains 50 steps as the script does, and gives the norm of the gradients of each.
+    /// Trains 50 steps as the script does, and returns the gradient norm of each step.
     pub(crate) fn train(
         &mut self,
         update: &mut dyn Update,
@@ -113,7 +114,7 @@ impl Model {
     }
 }
 
-/// Copies of some tensors, to see later whether they changed.
+/// Copies of tensors, to check later whether the tensors changed.
 pub(crate) fn copies(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors
         .iter()

@@ -1,4 +1,5 @@
-//! Weights, averages and norms after 50 steps are those of PyTorch, or of the papers where PyTorch has none.
+//! Weights, averages and norms after 50 steps equal those of PyTorch, or those of the paper's algorithm if
+//! PyTorch lacks the optimizer.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +52,7 @@ fn assert_as_pytorch(case: &str, config: &Optimizer) {
 }
 
 #[test]
-fn weights_after_50_steps_are_those_of_pytorch_and_of_the_papers() {
+fn weights_after_50_steps_equal_pytorch_or_the_papers() {
     let text = std::fs::read_to_string(Fixture::path("cases.json")).unwrap();
     let cases: BTreeMap<String, Optimizer> = serde_json::from_str(&text).unwrap();
     assert_eq!(cases.len(), 10);

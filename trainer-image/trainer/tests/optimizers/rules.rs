@@ -1,4 +1,4 @@
-//! What an update must leave alone: everything if it is skipped, statistics but for their average.
+//! Values that an update must not change: everything if it is skipped, and statistics except by averaging.
 
 use roundhouse_contract::trainer::optimizer::Ema;
 use roundhouse_contract::trainer::{Optimizer, OptimizerName};
@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 
 use super::model::{Model, copies};
 
-/// Each optimizer, with everything that it can do.
+/// Each optimizer, with all its options on.
 fn all() -> impl Iterator<Item = Optimizer> {
     let names = [
         OptimizerName::Sgd,
@@ -31,7 +31,7 @@ fn rate(step: u64) -> Rate {
     }
 }
 
-/// All that training changes.
+/// All tensors that training changes.
 fn everything(parameters: &Parameters, update: &dyn Update) -> Vec<Tensor> {
     let mut tensors = copies(parameters.tensors());
     for (_, state) in update.state() {
@@ -49,7 +49,7 @@ fn are_equal(left: &[Tensor], right: &[Tensor]) -> bool {
 }
 
 #[test]
-fn a_skipped_update_changes_nothing_even_if_gradients_are_not_finite() {
+fn skipped_update_with_non_finite_gradients_changes_nothing() {
     for config in all() {
         for (factor, of_batch) in [(f64::NAN, f64::NAN), (f64::INFINITY, 0.5), (1.0, 0.5)] {
             let mut model = Model::with_statistic(0.1);
@@ -62,7 +62,7 @@ fn a_skipped_update_changes_nothing_even_if_gradients_are_not_finite() {
             let before = everything(&model.parameters, update.as_ref());
             model.backward(2, factor, of_batch);
             let norm = clip::gradient_norm(&model.parameters).unwrap();
-            // A device's agreement gives a flag of one dimension.
+            // The vote on a device has a flag with one dimension.
             for skip in [Tensor::from(1.0_f32), Tensor::from_slice(&[3.0_f32])] {
                 let divisor = clip::divisor(&norm, 1.0).unwrap();
                 let signals = Signals {
@@ -80,7 +80,7 @@ fn a_skipped_update_changes_nothing_even_if_gradients_are_not_finite() {
 }
 
 #[test]
-fn an_update_with_a_flag_that_is_0_is_the_same_as_one_without() {
+fn update_with_flag_0_equals_update_without_flag() {
     for config in all() {
         let [without, with] = [None, Some(Tensor::from(0.0_f32))].map(|skip| {
             let mut model = Model::with_statistic(0.1);
@@ -102,7 +102,7 @@ fn an_update_with_a_flag_that_is_0_is_the_same_as_one_without() {
 }
 
 #[test]
-fn a_statistic_gets_its_running_average_and_nothing_else() {
+fn statistic_only_gets_its_running_average() {
     for config in all() {
         let mut model = Model::with_statistic(0.25);
         let mut update = optimizers::build(&config, &model.parameters).unwrap();
@@ -127,7 +127,7 @@ fn a_statistic_gets_its_running_average_and_nothing_else() {
 }
 
 #[test]
-fn the_norm_is_that_of_one_vector_of_all_gradients_of_weights() {
+fn norm_is_that_of_all_weight_gradients() {
     let mut parameters = Parameters::default();
     let two = Tensor::from_slice(&[0.0_f32, 0.0]);
     parameters.push("fc.weight", Role::Weight, &two).unwrap();
@@ -142,14 +142,14 @@ fn the_norm_is_that_of_one_vector_of_all_gradients_of_weights() {
     let norm = clip::gradient_norm(&parameters).unwrap();
     let expected = (2.0 * 9.0 + 2.0 * 16.0_f64).sqrt();
     assert!((norm.double_value(&[]) - expected).abs() < 1e-6);
-    // Within the limit nothing is divided.
+    // A norm within the limit does not divide.
     let divisor = |limit| clip::divisor(&norm, limit).unwrap().double_value(&[]);
     assert!((divisor(100.0) - 1.0).abs() < 1e-12);
     assert!((divisor(1.0) - expected).abs() < 1e-5);
 }
 
 #[test]
-fn a_parameter_without_a_gradient_is_named() {
+fn parameter_without_a_gradient_is_named() {
     for config in all() {
         let mut model = Model::new();
         let mut update = optimizers::build(&config, &model.parameters).unwrap();
@@ -161,7 +161,7 @@ fn a_parameter_without_a_gradient_is_named() {
 }
 
 #[test]
-fn a_tensor_of_zeros_moves_with_a_rate_per_tensor() {
+fn tensor_of_zeros_moves_with_a_rate_per_tensor() {
     for name in [OptimizerName::Lars, OptimizerName::Lamb] {
         let config = Optimizer {
             name,
@@ -180,7 +180,7 @@ fn a_tensor_of_zeros_moves_with_a_rate_per_tensor() {
 }
 
 #[test]
-fn the_state_has_a_tensor_for_each_parameter_under_each_name() {
+fn state_has_a_tensor_per_parameter_and_name() {
     for config in all() {
         let model = Model::with_statistic(0.1);
         let update = optimizers::build(&config, &model.parameters).unwrap();

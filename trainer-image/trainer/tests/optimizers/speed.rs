@@ -1,4 +1,4 @@
-//! Time of one update of the tensors of a ResNet-50. Run it with
+//! Measures one update of the tensors of a ResNet-50. Run it with
 //! `cargo test --release -p roundhouse-trainer --test optimizers -- --ignored --nocapture`.
 
 use std::time::Instant;
@@ -34,7 +34,7 @@ fn shapes() -> Vec<Vec<i64>> {
     shapes
 }
 
-/// Parameters with gradients.
+/// Parameters of a ResNet-50, with gradients.
 fn resnet50() -> Parameters {
     let mut parameters = Parameters::default();
     for (place, shape) in shapes().iter().enumerate() {
@@ -51,7 +51,8 @@ fn resnet50() -> Parameters {
     parameters
 }
 
-/// Fewest milliseconds of 15 runs after 3 others: on a shared machine the others measure the neighbours.
+/// Fastest of 15 runs after 3 warm-up runs, in milliseconds. On a shared machine, slower runs measure the
+/// load of other programs.
 fn fewest_ms(mut run: impl FnMut(u64)) -> f64 {
     let time = |step| {
         let started = Instant::now();
@@ -61,7 +62,7 @@ fn fewest_ms(mut run: impl FnMut(u64)) -> f64 {
     (1..=18).map(time).skip(3).fold(f64::INFINITY, f64::min)
 }
 
-/// SGD with momentum and decay in one operation after another, as one would write it first.
+/// SGD with momentum and decay as a plain sequence of operations.
 fn sgd_by_hand(parameters: &mut Parameters, buffers: &mut [Tensor]) {
     tch::no_grad(|| {
         for (weight, buffer) in parameters.tensors_mut().iter_mut().zip(buffers) {
@@ -73,7 +74,7 @@ fn sgd_by_hand(parameters: &mut Parameters, buffers: &mut [Tensor]) {
     });
 }
 
-/// `AdamW` in one operation after another.
+/// `AdamW` as a plain sequence of operations.
 fn adamw_by_hand(parameters: &mut Parameters, first: &mut [Tensor], second: &mut [Tensor]) {
     tch::no_grad(|| {
         let moments = first.iter_mut().zip(second);
@@ -100,7 +101,7 @@ fn adamw_by_hand(parameters: &mut Parameters, first: &mut [Tensor], second: &mut
 }
 
 #[test]
-fn the_shapes_are_those_of_a_resnet50() {
+fn shapes_are_those_of_a_resnet50() {
     let num_weights: i64 = shapes()
         .iter()
         .map(|shape| shape.iter().product::<i64>())

@@ -1,4 +1,4 @@
-//! What the volume does while it is audited, and what of it cannot be read.
+//! Volumes that change during an audit, and volumes that cannot be read.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use roundhouse_member::checkpoint::complete::remove;
 
 use super::*;
 
-/// Puts the newest line of a chain into the first generation's file.
+/// Appends the newest line of a chain to the first generation's file.
 fn append(directory: &Directory, chain: &Chain) {
     let path = directory.ledger().join(file_name(1));
     let mut file = std::fs::File::options().append(true).open(path).unwrap();
@@ -15,7 +15,7 @@ fn append(directory: &Directory, chain: &Chain) {
     file.write_all(line.as_bytes()).unwrap();
 }
 
-/// A ledger whose end is missing: the checkpoint of step 5 is there, and the last line is that of step 3.
+/// A ledger without its end: there is a checkpoint of step 5, but the last line is of step 3.
 fn cut_off() -> (tempfile::TempDir, Directory) {
     let (root, directory, chain) = committed(5);
     save(&directory, &chain);
@@ -29,7 +29,7 @@ fn checkpoint_of(directory: &Directory) -> std::path::PathBuf {
 }
 
 #[test]
-fn an_audit_that_cannot_look_at_the_checkpoints_proves_nothing_and_names_the_file() {
+fn unreadable_checkpoints_prove_nothing_and_name_the_file() {
     let manifest = |directory: &Directory| {
         let path = checkpoint_of(directory).join(FILE);
         std::fs::remove_file(&path).unwrap();
@@ -40,7 +40,7 @@ fn an_audit_that_cannot_look_at_the_checkpoints_proves_nothing_and_names_the_fil
         std::fs::remove_dir_all(&path).unwrap();
         path
     };
-    // A loop of links stands for a volume that answers with an error, and for a missing right.
+    // A loop of symbolic links has the effect of an I/O error or a missing permission.
     for unread in [manifest, checkpoints] {
         let (_root, directory) = cut_off();
         let path = unread(&directory);
@@ -61,7 +61,7 @@ fn an_audit_that_cannot_look_at_the_checkpoints_proves_nothing_and_names_the_fil
 }
 
 #[test]
-fn the_ledger_must_have_the_step_of_a_checkpoint_whose_manifest_is_damaged() {
+fn ledger_must_have_the_step_of_a_damaged_checkpoint() {
     let (_root, directory) = cut_off();
     std::fs::write(checkpoint_of(&directory).join(FILE), "{").unwrap();
     let reason = audited(&directory).unwrap_err();
@@ -83,20 +83,20 @@ fn the_ledger_must_have_the_step_of_a_checkpoint_whose_manifest_is_damaged() {
 }
 
 #[test]
-fn a_checkpoint_that_is_deleted_during_an_audit_is_none() {
+fn checkpoint_deleted_during_an_audit_is_ignored() {
     let (_root, directory) = cut_off();
     std::fs::remove_file(checkpoint_of(&directory).join(FILE)).unwrap();
     assert_eq!(proof(&directory).num_steps, 3);
 }
 
 #[test]
-fn a_job_that_trains_during_an_audit_is_proven() {
+fn job_that_trains_during_an_audit_is_proven() {
     let (_root, directory, mut chain) = committed(1);
     write(&directory, 1, None, &lines_of(&chain));
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The line is in the file before the checkpoint has its name, and the newest two are kept.
+            // The line is in the file before the checkpoint has its name. The newest two checkpoints stay.
             for step in 2..400 {
                 grow(&mut chain, 1, step);
                 append(&directory, &chain);

@@ -1,4 +1,4 @@
-//! From tokens to vectors.
+//! The embeddings of BERT: tokens to vectors.
 
 use tch::{TchError, Tensor};
 
@@ -8,10 +8,11 @@ use super::super::transformer::Dropout;
 use super::EPSILON;
 use crate::parameters::{Parameters, Role};
 
-/// The token that Transformers pads with; its lookup has no gradient.
+/// The padding token of Transformers; its lookup has no gradient.
 const PADDING: i64 = 0;
 
-/// Sum of a token's, its place's and its segment's vector, normalized. All tokens are of the first segment.
+/// Normalized sum of the vectors of a token, its place and its segment. All tokens are of the first
+/// segment.
 #[derive(Debug)]
 pub(super) struct Embeddings {
     words: usize,

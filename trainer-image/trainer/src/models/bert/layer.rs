@@ -1,4 +1,4 @@
-//! A layer of BERT: attention and a perceptron, each around a shortcut and before a normalization.
+//! A layer of BERT: attention and a perceptron, each with a shortcut and followed by a normalization.
 
 use tch::{TchError, Tensor};
 
@@ -7,7 +7,6 @@ use super::super::transformer::Dropout;
 use super::EPSILON;
 use crate::parameters::Parameters;
 
-/// A layer.
 #[derive(Debug)]
 pub(super) struct Layer {
     query: Linear,

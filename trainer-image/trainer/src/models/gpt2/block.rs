@@ -1,4 +1,4 @@
-//! A block of GPT-2: attention and a perceptron, each after a normalization and around a shortcut.
+//! A block of GPT-2: attention and a perceptron, each with a shortcut and preceded by a normalization.
 
 use tch::{TchError, Tensor};
 
@@ -8,7 +8,7 @@ use super::super::transformer::Dropout;
 use super::EPSILON;
 use crate::parameters::{Parameters, Role};
 
-/// `x · W + b` with a weight `[in, out]`: the published files have it this way around, as `Conv1D`.
+/// `x · W + b` with a weight `[in, out]`, the orientation of `Conv1D` in the published files.
 #[derive(Debug)]
 struct Conv1D {
     weight: usize,
@@ -38,7 +38,6 @@ impl Conv1D {
     }
 }
 
-/// A block.
 #[derive(Debug)]
 pub(super) struct Block {
     attention_norm: LayerNorm,
@@ -57,7 +56,7 @@ impl Block {
         width: i64,
     ) -> Result<Self, TchError> {
         let name = |part: &str| format!("transformer.h.{layer}.{part}");
-        // Two layers of each block add to the residual stream, so their sum keeps its variance.
+        // Two layers of each block add to the residual stream; this scale keeps the variance of the sum.
         let scaled = 0.02 / (2.0 * num_layers as f64).sqrt();
         let inner = 4 * width;
         Ok(Self {

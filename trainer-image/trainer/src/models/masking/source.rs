@@ -1,4 +1,4 @@
-//! Masks as part of the data path.
+//! A source that masks the sequences of another source.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::batch::Batch;
 use crate::data::upload::Uploads;
 use crate::source::{Source, SourceError};
 
-/// Sequences of another source with tokens to predict: a function of (seed, epoch, sample).
+/// Masks the sequences of another source; the masks are a function of (seed, epoch, sample).
 ///
 /// The mask token is the last of the vocabulary.
 #[derive(Debug)]
@@ -23,13 +23,14 @@ pub struct MaskedSource {
 }
 
 impl MaskedSource {
-    /// Masks the inputs of a source of sequences `[B, T]` with tokens below `vocabulary`, and gives them on `device`.
+    /// Masks the inputs of a source of sequences `[B, T]` with tokens below `vocabulary`, and moves the
+    /// result to `device`.
     ///
-    /// The source's own batches should be in host memory, where masks are drawn: a GPU's tokens would be read back, and
-    /// the host would wait for the GPU in each step.
+    /// The source's own batches should be in host memory, where the masks are drawn. The host would have
+    /// to read tokens back from a GPU, and would wait for the GPU in each step.
     ///
     /// # Errors
-    /// The device has failed or is not there.
+    /// The device fails or does not exist.
     pub fn new(
         source: Box<dyn Source>,
         vocabulary: u32,

@@ -5,23 +5,24 @@
 //! var  = Σ (x - mean)² / n      another one: E[x²] - E[x]² would cancel
 //! y    = (x - mean) / √(var + ε) · weight + bias
 //! ```
-//! Two collectives forward and two backward. They are the same operations on every rank, whatever its number of
-//! samples: nothing here may depend on that number.
+//! There are two collectives in the forward pass and two in the backward pass. Every rank must run
+//! the same operations whatever its number of samples is, so no branch may depend on that number.
 
 use tch::{TchError, Tensor};
 
 use super::EPSILON;
 use crate::ranks::Ranks;
 
-/// What a normalization over several ranks gives.
+/// The result of a normalization over several ranks.
 pub(super) struct Synced {
-    /// This rank's samples, normalized: `[B, C, H, W]`.
+    /// The normalized samples of this rank, `[B, C, H, W]`.
     pub(super) y_bchw: Tensor,
-    /// Mean and unbiased variance of the batch, each `[C]` and times this rank's number of samples.
+    /// Mean and unbiased variance of the batch, each `[C]` and multiplied by this rank's number of
+    /// samples.
     pub(super) sums: [Tensor; 2],
 }
 
-/// Normalizes this rank's samples `[B, C, H, W]`; B may be 0. Computes in the type of the weight.
+/// Normalizes this rank's samples `[B, C, H, W]`; B may be 0. Computes in the weight's type.
 pub(super) fn normalize(
     x_bchw: &Tensor,
     [weight_c, bias_c]: [&Tensor; 2],
@@ -35,7 +36,7 @@ pub(super) fn normalize(
         |values_bchw: &Tensor| values_bchw.f_sum_dim_intlist(ALL_BUT_CHANNELS, false, kind);
 
     let wide_bchw = x_bchw.f_to_kind(kind)?;
-    // Samples are counted, not values: 2^24 of them are exact in 32 bits.
+    // Count samples, not values: 32-bit floats represent integers up to 2^24 exactly.
     let num_own = Tensor::f_full([1], num_samples, (kind, x_bchw.device()))?;
     let sums = ranks.sum(&Tensor::f_cat(&[summed(&wide_bchw)?, num_own], 0)?)?;
     let num_all = sums.f_detach()?.f_narrow(0, num_channels, 1)?;
@@ -48,7 +49,7 @@ pub(super) fn normalize(
     let gain_c = var_c.f_add_scalar(EPSILON)?.f_rsqrt()?.f_mul(weight_c)?;
     let y_bchw = by_channel(bias_c)?.f_addcmul(&centered_bchw, &by_channel(&gain_c)?)?;
 
-    // One value has no unbiased variance; its sum of squares is 0, and so it counts as 0.
+    // The unbiased variance of a single value is undefined. Its sum of squares is 0, so it counts as 0.
     let num_free = num_values.f_sub_scalar(1)?.f_clamp_min(1)?;
     let unbiased_c = squares_c.f_detach()?.f_div(&num_free)?;
     let of_samples = |statistic_c: Tensor| statistic_c.f_mul_scalar(num_samples);

@@ -30,7 +30,7 @@ impl Unit {
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) units: Vec<Unit>,
-    /// Brings the input to the shape of the output; `None`: they have the same.
+    /// Converts the input to the shape of the output; `None`: both have the same shape.
     pub(super) downsample: Option<Unit>,
 }
 

@@ -1,4 +1,4 @@
-//! Adds the layers of a residual network in order, and keeps account of the size of its activations.
+//! Adds the layers of a residual network in order, and tracks the size of its activations.
 
 use tch::TchError;
 
@@ -10,7 +10,7 @@ use super::block::{Block, Unit};
 use crate::parameters::Parameters;
 use crate::segment::Segment;
 
-/// A network up to some layer.
+/// A partially built network.
 #[derive(Debug)]
 pub(super) struct Builder<'a> {
     parameters: &'a mut Parameters,
@@ -43,7 +43,7 @@ impl<'a> Builder<'a> {
         self.width = (self.width + 1) / 2;
     }
 
-    /// A convolution and its normalization, whose weight starts as `gain`.
+    /// Adds a convolution and its normalization. The normalization's weight starts as `gain`.
     pub(super) fn unit(
         &mut self,
         convolution: &str,
@@ -67,7 +67,8 @@ impl<'a> Builder<'a> {
         Ok(unit)
     }
 
-    /// A block whose 3×3 convolutions have so many channels. The last normalization's weight starts as `gain`.
+    /// Adds a block; its 3×3 convolutions have `channels` channels. The weight of the last normalization
+    /// starts as `gain`.
     pub(super) fn block(
         &mut self,
         depth: Depth,
@@ -79,7 +80,7 @@ impl<'a> Builder<'a> {
         let first = self.parameters.tensors().len();
         let (num_inputs, height, width) = (self.num_channels, self.height, self.width);
         let num_outputs = channels * depth.expansion();
-        // Each convolution: channels, side of the patch, stride.
+        // Each convolution: channels, kernel size, stride.
         let convolutions = match depth {
             Depth::Layers18 => vec![(channels, 3, stride), (channels, 3, 1)],
             Depth::Layers50 => vec![(channels, 1, 1), (channels, 3, stride), (num_outputs, 1, 1)],
@@ -106,7 +107,7 @@ impl<'a> Builder<'a> {
         Ok(Segment::new(block, places))
     }
 
-    /// Number of channels, and of multiply-adds for one image.
+    /// Returns the number of channels, and the number of multiply-adds for one image.
     pub(super) const fn finish(self) -> (i64, f64) {
         (self.num_channels, self.multiply_adds)
     }

@@ -1,4 +1,4 @@
-//! Moments: the steps of `AdamW` and LAMB.
+//! The moments of Adam, in the steps of `AdamW` and LAMB.
 
 use roundhouse_c10d::{AdamWUpdate, Gate, Moments, foreach};
 use tch::{TchError, Tensor};
@@ -6,7 +6,7 @@ use tch::{TchError, Tensor};
 use super::{Select, average, copies, divided, handles, scalar};
 use crate::optimizers::groups::Members;
 
-/// One step on one group.
+/// The numbers of one step on one group.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::optimizers) struct AdamStep {
     pub(in crate::optimizers) rate: f64,
@@ -14,7 +14,7 @@ pub(in crate::optimizers) struct AdamStep {
     pub(in crate::optimizers) beta2: f64,
     pub(in crate::optimizers) epsilon: f64,
     pub(in crate::optimizers) weight_decay: f64,
-    /// From 1.
+    /// Number of the update, from 1.
     pub(in crate::optimizers) step: u64,
 }
 
@@ -54,8 +54,8 @@ impl AdamStep {
     }
 }
 
-/// `w = w·(1 - rate·decay) - rate · m̂ / (√v̂ + ε)`: one kernel for all tensors. With a divisor the gradients are
-/// divided in place.
+/// `w = w·(1 - rate·decay) - rate · m̂ / (√v̂ + ε)`: one kernel for all tensors. A divisor divides the
+/// gradients in place.
 pub(in crate::optimizers) fn adamw(
     Members { weights, gradients }: &Members,
     [firsts, seconds]: [&[Tensor]; 2],
@@ -77,7 +77,7 @@ pub(in crate::optimizers) fn adamw(
     let mut moments = Moments {
         means: &mut means,
         squares: &mut squares,
-        // The kernel counts on by itself.
+        // The kernel increments the step.
         step: &mut scalar((step.step - 1) as f64, first)?,
     };
     let found_inf = select.found_inf()?;
@@ -88,7 +88,7 @@ pub(in crate::optimizers) fn adamw(
     Ok(update.apply(&mut handles(weights), gradients, &mut moments, gate)?)
 }
 
-/// Updates the moments and gives `m̂ / (√v̂ + ε) + decay·w` for each tensor.
+/// Updates the moments and returns `m̂ / (√v̂ + ε) + decay·w` for each tensor.
 pub(in crate::optimizers) fn lamb_directions(
     Members { weights, gradients }: &Members,
     [firsts, seconds]: [&[Tensor]; 2],

@@ -1,4 +1,4 @@
-//! Rates per tensor: the trust ratios of LARS and LAMB. They stay on the device.
+//! Learning rates per tensor: the trust ratios of LARS and LAMB. They stay on the device.
 
 use roundhouse_c10d::foreach;
 use tch::{TchError, Tensor};
@@ -12,8 +12,8 @@ fn unless_zero(norms_of: [&Tensor; 2], ratio: &Tensor) -> Result<Tensor, TchErro
     ratio.f_where_self(&both, &ratio.f_ones_like()?)
 }
 
-/// `rate · trust · |w| / (|g| + decay·|w|)` for each tensor; `rate` where a norm is 0, so that a tensor that
-/// begins with zeros can move.
+/// `rate · trust · |w| / (|g| + decay·|w|)` for each tensor. It is `rate` where a norm is 0, so that
+/// a tensor of zeros can change.
 pub(in crate::optimizers) fn lars_ratios(
     weights: &[Tensor],
     gradients: &[Tensor],
@@ -55,7 +55,7 @@ pub(in crate::optimizers) fn move_by(
     select.write_all(weights, |weights| foreach::add_(weights, &directions, 1.0))
 }
 
-/// The same coefficient for each tensor.
+/// A list with the same coefficient for each tensor.
 pub(in crate::optimizers) fn same(value: f64, weights: &[Tensor]) -> Result<Vec<Tensor>, TchError> {
     let Some(first) = weights.first() else {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Momentum: the steps of SGD and LARS.
+//! The momentum steps of SGD and LARS.
 
 use roundhouse_c10d::{Gate, SgdUpdate, foreach};
 use tch::{TchError, Tensor};
@@ -15,8 +15,9 @@ pub(in crate::optimizers) struct SgdStep {
     pub(in crate::optimizers) weight_decay: f64,
 }
 
-/// `d = g + decay·w; b = momentum·b + d; w = w - rate·b`, with Nesterov `w = w - rate·(d + momentum·b)`: one kernel for
-/// all tensors. Without momentum the buffers stay as they are. With a divisor the gradients are divided in place.
+/// `d = g + decay·w; b = momentum·b + d; w = w - rate·b`, with Nesterov
+/// `w = w - rate·(d + momentum·b)`: one kernel for all tensors. Without momentum the buffers do not
+/// change. A divisor divides the gradients in place.
 pub(in crate::optimizers) fn sgd(
     Members { weights, gradients }: &Members,
     buffers: &[Tensor],

@@ -88,7 +88,7 @@ fn parameters() -> Parameters {
     parameters
 }
 
-/// A sample's loss, whose gradients are not round numbers.
+/// The loss of samples; its gradients are not round numbers.
 fn loss(parameters: &Parameters, places: &Range<u64>) -> Tensor {
     let [weight, bias] = parameters.tensors() else {
         panic!("two tensors");
@@ -130,7 +130,7 @@ fn of_world(
             .map(|(rank, exchange)| {
                 let (barrier, batch) = (&barrier, batch.clone());
                 scope.spawn(move || {
-                    // Kernels may split their work by the number of threads.
+                    // Kernels may split sums by the number of threads.
                     tch::set_num_threads(1);
                     let sync = Slices::new(
                         num_slices,
@@ -139,7 +139,7 @@ fn of_world(
                         Commit::Host,
                     );
                     let bits = step(sync, &batch);
-                    // Nobody's channels close while others still read.
+                    // No rank closes its channels while another rank still reads.
                     barrier.wait();
                     bits
                 })
@@ -150,7 +150,7 @@ fn of_world(
 }
 
 #[test]
-fn gradients_and_loss_are_equal_bit_for_bit_for_every_number_of_ranks() {
+fn gradients_are_bit_identical_for_any_number_of_ranks() {
     tch::set_num_threads(1);
     for (num_slices, batch) in [(8, 3..51), (6, 0..37), (5, 10..13), (1, 0..4)] {
         let alone = step(Slices::new(num_slices, None, None, Commit::Host), &batch);
@@ -167,7 +167,7 @@ fn gradients_and_loss_are_equal_bit_for_bit_for_every_number_of_ranks() {
 }
 
 #[test]
-fn slices_that_are_computed_in_pieces_are_equal_for_every_number_of_ranks() {
+fn slices_in_pieces_are_equal_for_any_number_of_ranks() {
     tch::set_num_threads(1);
     let batch = 0..41;
     let alone = step(Slices::new(4, Some(3), None, Commit::Host), &batch);
@@ -179,7 +179,7 @@ fn slices_that_are_computed_in_pieces_are_equal_for_every_number_of_ranks() {
 }
 
 #[test]
-fn the_gradient_is_that_of_the_mean_loss() {
+fn gradient_is_that_of_the_mean_loss() {
     let (batch, expected) = (0..24, parameters());
     (loss(&expected, &batch) / 24.0).backward();
     let gradients: Vec<Tensor> = expected.tensors().iter().map(Tensor::grad).collect();

@@ -19,7 +19,7 @@ const RANK_VOTE: RankVote = RankVote {
     own_time: Duration::from_millis(500),
 };
 
-/// What a world of one reads that has told this.
+/// The result that a process alone reads for this vote.
 fn read(
     loss: f64,
     norms: &[f64],
@@ -47,7 +47,7 @@ fn read(
 }
 
 #[test]
-fn what_is_filled_in_on_the_device_is_what_the_host_would_have_packed() {
+fn device_fills_in_the_same_vote_as_the_host() {
     let packing = Packing::new(0, 1);
     for loss in [-2.5, f64::NAN, f64::INFINITY] {
         let read = read(loss, &[0.5], None, None).unwrap();
@@ -59,7 +59,7 @@ fn what_is_filled_in_on_the_device_is_what_the_host_would_have_packed() {
 }
 
 #[test]
-fn a_norm_or_a_sum_that_is_not_finite_holds_the_update_back_on_all_ranks() {
+fn norm_that_is_not_finite_prevents_the_update() {
     let packing = Packing::new(0, 1);
     for (norms, loss_sum, all_finite) in [
         (&[0.5, 7.0][..], Some(4.0), true),
@@ -77,13 +77,13 @@ fn a_norm_or_a_sum_that_is_not_finite_holds_the_update_back_on_all_ranks() {
 }
 
 #[test]
-fn a_step_after_one_that_was_not_made_is_not_made_either() {
+fn step_after_a_dropped_step_is_dropped() {
     let packing = Packing::new(0, 1);
     for (flag, is_good) in [(0.0, true), (1.0, false)] {
         let read = read(1.0, &[0.5], None, Some(flag)).unwrap();
         assert_eq!(read.is_good, is_good);
         assert_eq!(packing.has_dropped(&read.sums), !is_good);
-        // It is no trouble with the numbers.
+        // The numbers themselves are finite.
         assert!(packing.unpack(&read.sums).unwrap().agreement.all_finite);
     }
 }
