@@ -1,11 +1,11 @@
-//! Which checkpoint is the best one.
+//! Chooses the best checkpoint by a metric of evaluations.
 
 use serde::{Deserialize, Serialize};
 
 use crate::counter;
 use crate::trainer::ModelName;
 
-/// The number of an evaluation that decides which checkpoint is the best one.
+/// The metric of an evaluation that decides which checkpoint is the best one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -21,10 +21,10 @@ pub enum BestMetric {
 }
 
 impl BestMetric {
-    /// All of them.
+    /// All metrics, in the order of the enum.
     pub const ALL: [Self; 4] = [Self::Loss, Self::Top1, Self::Top5, Self::Perplexity];
 
-    /// As the configuration writes it.
+    /// The name as in a configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -35,8 +35,8 @@ impl BestMetric {
         }
     }
 
-    /// What to change if no evaluation of a model finds this number; `None` if one may. What a model of the user's own
-    /// finds is not known.
+    /// What to change if an evaluation of the model does not compute this metric; `None` if it may.
+    /// The metrics of a user's own model are unknown.
     #[must_use]
     pub fn refusal(self, model: ModelName) -> Option<String> {
         let others = match (self, model) {
@@ -80,17 +80,18 @@ impl std::fmt::Display for BestMetric {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct BestCheckpoint {
-    /// Committed steps that it holds.
+    /// Committed steps that the checkpoint contains.
     #[serde(deserialize_with = "counter::read")]
     pub step: u64,
-    /// The number that decides.
+    /// The metric that decides.
     pub metric: BestMetric,
-    /// Its value when the state of this step was evaluated.
+    /// Value of the metric when the state of this step was evaluated.
     pub value: f64,
 }
 
 impl BestCheckpoint {
-    /// Whether it replaces the best one before. The first of equal ones stays, and a change of the metric begins anew.
+    /// Whether it replaces the previous best checkpoint. Of equal ones the first stays, and after a
+    /// change of the metric any checkpoint replaces the previous one.
     #[must_use]
     pub fn replaces(&self, before: Option<&Self>) -> bool {
         before
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_read_back_by_name() {
+    fn metric_names_round_trip() {
         for metric in BestMetric::ALL {
             assert_eq!(metric.as_str().parse(), Ok(metric));
             let text = serde_json::to_string(&metric).unwrap();
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metric_that_no_evaluation_of_the_model_finds_is_refused() {
+    fn metric_that_the_model_lacks_is_refused() {
         use BestMetric::{Loss, Perplexity, Top1, Top5};
         use ModelName::{Bert, Cnn, Custom, Gpt2, Linear, Mlp, Resnet18, Resnet50};
         for (models, refused) in [
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_replaces_the_best_one_only_if_it_is_better() {
+    fn only_a_better_checkpoint_replaces_the_best() {
         use BestMetric::{Loss, Perplexity, Top1, Top5};
         let best = |metric, value| BestCheckpoint {
             step: 1,

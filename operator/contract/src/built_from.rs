@@ -1,56 +1,61 @@
-//! What a worker's pod was built from: an annotation that the operator writes at its creation, and reads when it decides
-//! about the others.
+//! What a worker's pod was built from: an annotation that the operator writes when it creates the
+//! pod, and reads when it creates or checks the job's other pods.
 //!
-//! All pods of a job have to be built from the same: two trainers of different versions, or two checkpoint volumes, in one
-//! generation do not train one model.
+//! All pods of a job must be built from the same values: in one generation, two trainers of
+//! different versions, or two checkpoint volumes, do not train one model.
 
 use serde::{Deserialize, Serialize};
 
-/// What a pod was built from. Keys that a newer operator has added are ignored.
+/// What a pod was built from. Unknown keys of a newer operator are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BuiltFrom {
     /// `metadata.generation` of the job.
     pub job_generation: i64,
-    /// Fingerprint of the parts of the spec that are in the pod and may be edited while the job is suspended.
+    /// Fingerprint of the fields from which the pod is built and that may be edited while
+    /// the job is suspended.
     pub spec: String,
-    /// Version of the way in which the fingerprint was made. Fingerprints of different versions cannot be compared.
+    /// Version of the fingerprint's algorithm. Fingerprints of different
+    /// versions cannot be compared.
     #[serde(default = "first_version")]
     pub spec_version: u32,
-    /// The operator's trainer image: that of a template which names none, and where the agent of other images comes from.
+    /// The operator's trainer image. Templates without an image use it, and other images get
+    /// the agent from it.
     pub trainer_image: String,
-    /// Processes of the worker: which resources are GPUs is a setting of the operator. Older operators did not say this and what follows.
+    /// Processes of the worker. It is recorded because the operator's settings decide which
+    /// resources are GPUs. Older operators did not write this field and the following ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procs_per_worker: Option<u32>,
-    /// What they compute on, as `ROUNDHOUSE_EXPECTED_DEVICE` says it; empty: whatever can be used.
+    /// Device of the processes, as in `ROUNDHOUSE_EXPECTED_DEVICE`; empty for any usable device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_device: Option<String>,
-    /// Architecture of the nodes that the trainer image runs on; empty: any.
+    /// Architecture of the nodes on which the trainer image runs; empty for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trainer_architecture: Option<String>,
-    /// Whether containers of the trainer image have its user.
+    /// Whether containers with the trainer image run as that image's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed_users: Option<bool>,
-    /// Nodes that the operator keeps the pod from by their names, because they have no label `kubernetes.io/hostname`. What the
-    /// template or a webhook names is not among them. Karpenter makes no node for a pod that names one.
+    /// Nodes that the operator excludes by name, because they have no label
+    /// `kubernetes.io/hostname`. Nodes that the template or a webhook excludes are not included.
+    /// Karpenter creates no node for a pod that names one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub named_nodes: Vec<String>,
 }
 
-/// Of documents that do not say it.
+/// The version of documents without one.
 const fn first_version() -> u32 {
     1
 }
 
 impl BuiltFrom {
-    /// How this version makes fingerprints. It is raised when the same spec gets another fingerprint, because a field was
-    /// added that has a default, say.
+    /// Version of the fingerprint's algorithm in this program. It must be raised when the same spec
+    /// gets another fingerprint, for example because a field with a default was added.
     pub const SPEC_VERSION: u32 = 1;
 
-    /// Most names of nodes that are kept: users who create pods could make the list arbitrarily long.
+    /// Most node names that are read: users who create pods could make the list arbitrarily long.
     pub const MAX_NAMED_NODES: usize = 256;
 
-    /// Reads what [`Self::to_json`] wrote; `None` for what somebody else wrote.
+    /// Reads the output of [`Self::to_json`]; `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut read: Self = serde_json::from_str(text).ok()?;
@@ -63,7 +68,7 @@ impl BuiltFrom {
     /// The document as compact JSON.
     ///
     /// # Errors
-    /// Never for values of this type; serde's signature asks for it.
+    /// The function never fails for values of this type; serde's signature requires a result.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(self)
     }
@@ -74,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_of_a_newer_operator_is_read() {
+    fn document_of_a_newer_operator_is_read() {
         let text = r#"{"jobGeneration":3,"spec":"abc","specVersion":2,"trainerImage":"trainer:1",
             "procsPerWorker":8,"expectedDevice":"cuda*8","trainerArchitecture":"arm64","fixedUsers":false,"namedNodes":["n1"],"color":"green"}"#;
         let expected = BuiltFrom {
@@ -93,7 +98,7 @@ mod tests {
             BuiltFrom::parse(&expected.to_json().unwrap()),
             Some(expected)
         );
-        assert_eq!(BuiltFrom::parse("somebody's"), None);
+        assert_eq!(BuiltFrom::parse("other text"), None);
         let older = r#"{"jobGeneration":3,"spec":"abc","trainerImage":"trainer:1"}"#;
         let older = BuiltFrom::parse(older).unwrap();
         assert_eq!((older.spec_version, older.procs_per_worker), (1, None));
@@ -101,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_names_of_nodes_none_is_kept() {
+    fn excessive_node_names_are_dropped() {
         for (number, kept) in [(256, 256), (257, 0), (60_000, 0)] {
             let all = BuiltFrom {
                 named_nodes: vec!["n".to_owned(); number],

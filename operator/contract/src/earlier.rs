@@ -1,17 +1,19 @@
-//! The generations before the newest one that a worker was a member of and that may still train, as the operator knows it: an
-//! annotation on the pod, for the operator alone. With all pods' annotations it knows which processes would have to take part
-//! in a generation that it does not reach.
+//! Earlier generations in which a worker was a member and that may still train, as far as the
+//! operator knows: an annotation of the pod, which only the operator reads. From the annotations of
+//! all pods it knows which processes may still be in a generation that did not receive the newest
+//! membership.
 
-/// A generation of which a worker was a member.
+/// A generation in which a worker was a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Earlier {
-    /// Its number.
+    /// Number of the generation.
     pub generation: u64,
-    /// Workers that it needs.
+    /// Number of workers in it.
     pub nodes: u32,
 }
 
-/// Most generations of one worker. More than so many that never formed, one after the other, are forgotten from the oldest on.
+/// Most generations of one worker. If more than these in a row never formed,
+/// the oldest are dropped.
 pub const MAX_EARLIER: usize = 16;
 
 /// The annotation's text, such as `3/2,4/3`: generation and nodes.
@@ -22,7 +24,7 @@ pub fn to_text(all: &[Earlier]) -> String {
     texts.collect::<Vec<_>>().join(",")
 }
 
-/// Reads the annotation's text. What is no generation is left out.
+/// Reads the annotation's text. Parts that are not generations are left out.
 #[must_use]
 pub fn parse(text: &str) -> Vec<Earlier> {
     let parts = text.split(',').filter_map(|part| {
@@ -40,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generations_read_back_as_they_were_written() {
+    fn earlier_generations_round_trip() {
         let all = [(3, 2), (4, 3)].map(|(generation, nodes)| Earlier { generation, nodes });
         assert_eq!(to_text(&all), "3/2,4/3");
         assert_eq!(parse(&to_text(&all)), all);

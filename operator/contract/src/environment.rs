@@ -1,8 +1,8 @@
 //! The environment of agent and trainer processes.
 //!
-//! Names of torchrun are kept where they exist. A process of the built-in trainer starts in the
-//! lobby, before any generation: it gets its local place and the files to watch, and computes
-//! its rank from the membership it reads.
+//! Names of torchrun are used where they exist. A process of the built-in trainer starts in the
+//! lobby, before any generation: it gets its local rank and the files to watch, and computes its
+//! rank from the membership that it reads.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,104 +28,113 @@ pub const JOB_NAME: &str = "ROUNDHOUSE_JOB_NAME";
 pub const JOB_NAMESPACE: &str = "ROUNDHOUSE_JOB_NAMESPACE";
 /// Index of the worker.
 pub const WORKER_INDEX: &str = "ROUNDHOUSE_WORKER_INDEX";
-/// Processes the agent starts.
+/// Number of processes that the agent starts.
 pub const PROCS_PER_WORKER: &str = "ROUNDHOUSE_PROCS_PER_WORKER";
-/// The worker's own IP address, where its collectives listen.
+/// The worker's IP address, on which its collectives listen.
 pub const POD_IP: &str = "ROUNDHOUSE_POD_IP";
 /// Path of the membership file.
 pub const MEMBERSHIP_FILE: &str = "ROUNDHOUSE_MEMBERSHIP_FILE";
-/// Path of the configuration of the built-in trainer, or of a program that is built on its library; not set: the
-/// processes are those of a script, which joins with the Python package `roundhouse` and has no such file.
+/// Path of the configuration of the built-in trainer, or of a program that is built on its
+/// library. It is not set for a script, which joins with the Python package `roundhouse` and
+/// has no such file.
 pub const TRAINER_CONFIG_FILE: &str = "ROUNDHOUSE_TRAINER_CONFIG_FILE";
 /// Path of the run directory.
 pub const RUN_DIR: &str = "ROUNDHOUSE_RUN_DIR";
-/// Where relative data paths start.
+/// Directory at which relative data paths start.
 pub const DATA_DIR: &str = "ROUNDHOUSE_DATA_DIR";
-/// Port of the rendezvous store that this worker's process 0 hosts.
+/// Port of the rendezvous store, which process 0 of this worker hosts.
 pub const RENDEZVOUS_PORT: &str = "ROUNDHOUSE_RENDEZVOUS_PORT";
-/// Where rank 0 writes the final weights as safetensors; not set: nowhere.
+/// File to which rank 0 writes the final weights as safetensors; if not set, it writes none.
 pub const SAVE_WEIGHTS: &str = "ROUNDHOUSE_SAVE_WEIGHTS";
-/// How long the ranks of a generation may take to connect, in seconds; not set:
-/// [`DEFAULT_CONNECT_TIMEOUT_SECONDS`].
+/// Seconds in which the ranks of a generation must
+/// connect; [`DEFAULT_CONNECT_TIMEOUT_SECONDS`] by
+/// default.
 pub const CONNECT_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_CONNECT_TIMEOUT_SECONDS";
-/// How long ranks may take to connect if the variable is not set.
+/// Default of [`CONNECT_TIMEOUT_SECONDS`], in seconds.
 pub const DEFAULT_CONNECT_TIMEOUT_SECONDS: u64 = 120;
-/// How long a collective waits for its peers before the first step of a generation is committed, in seconds; not
-/// set: that of later steps if that is set, else [`DEFAULT_FIRST_STEP_TIMEOUT_SECONDS`].
+/// Seconds that a collective waits for its peers before the first step of
+/// a generation is committed. By default that of later steps if it is
+/// set, or else [`DEFAULT_FIRST_STEP_TIMEOUT_SECONDS`].
 pub const FIRST_STEP_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_FIRST_STEP_TIMEOUT_SECONDS";
-/// How long a collective of a first step waits if the variable is not set.
+/// Default of [`FIRST_STEP_TIMEOUT_SECONDS`], in seconds.
 pub const DEFAULT_FIRST_STEP_TIMEOUT_SECONDS: u64 = 120;
-/// How long a collective of a later step waits for its peers, in seconds; not set: learned from the longest step of
-/// the generation, at least [`DEFAULT_COLLECTIVE_TIMEOUT_SECONDS`] (see [`CollectiveTimeouts::of_step`]).
+/// Seconds that a collective of a later step waits for its peers. By default they are
+/// learned from the longest step of the generation, see [`CollectiveTimeouts::of_step`], and
+/// are at least [`DEFAULT_COLLECTIVE_TIMEOUT_SECONDS`].
 pub const COLLECTIVE_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS";
-/// Least time that a collective of a later step waits if the variable is not set.
+/// Least value of the learned timeout of later steps, in seconds.
 pub const DEFAULT_COLLECTIVE_TIMEOUT_SECONDS: u64 = 30;
-/// How long a process may make no progress, in seconds; not set: learned; 0: for ever.
+/// Seconds that a process may make no progress; 0 means without limit. Default: learned.
 pub const STALL_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_STALL_TIMEOUT_SECONDS";
-/// How workers go from one generation to the next, as [`crate::Mode`]; not set: `InProcess`.
+/// How workers change from one generation to the next, as [`crate::Mode`]. Default: `InProcess`.
 pub const MODE: &str = "ROUNDHOUSE_MODE";
-/// The pod's `terminationGracePeriodSeconds`, which agent and trainer share (see [`grace`]); not set:
-/// [`grace::DEFAULT_SECONDS`].
+/// The pod's `terminationGracePeriodSeconds`, which agent and trainer share
+/// (see [`grace`]). Default: [`grace::DEFAULT_SECONDS`].
 pub const TERMINATION_GRACE_SECONDS: &str = "ROUNDHOUSE_TERMINATION_GRACE_SECONDS";
-/// What the worker is to compute on, as [`ExpectedDevice`]: `cpu`, or `cuda*N` for N GPUs; not set: whatever can be
-/// used.
+/// Device of the worker, as [`ExpectedDevice`]: `cpu`, or `cuda*N` for N GPUs.
+/// Default: any usable device.
 pub const EXPECTED_DEVICE: &str = "ROUNDHOUSE_EXPECTED_DEVICE";
-/// Newest generation in which a process of this local rank was before the agent started this one in its place. The
-/// process takes no part in that generation or an older one; it may join a newer one, even if it finds its document
-/// at its start. Not set for the first process of a container, which joins no generation that it finds.
+/// Newest generation in which a process of this local rank was before the agent restarted the
+/// process. The new process takes no part in that generation or an older one. It may join a newer
+/// one, even if it finds that membership at its start. Not set for the first process of a
+/// container, which joins no generation that it finds at its start.
 pub const LAST_SEEN_GENERATION: &str = "ROUNDHOUSE_LAST_SEEN_GENERATION";
-/// Seconds between SIGTERM and SIGKILL of a process; not set: the pod's grace without the agent's part.
+/// Seconds between SIGTERM and SIGKILL of a process. Default: the pod's grace
+/// without the agent's part.
 pub const GRACE_SECONDS: &str = "ROUNDHOUSE_GRACE_SECONDS";
-/// Seconds for which the failure of a script may turn out to be that of a peer.
+/// Seconds in which a failure of a script may turn out to be a consequence of a lost peer.
 pub const PEER_FAILURE_WINDOW_SECONDS: &str = "ROUNDHOUSE_PEER_FAILURE_WINDOW_SECONDS";
-/// Process id of the one that started it: the process ends when that one does. In a pod the kernel sees to
-/// that.
+/// Process id of the parent; the process ends when the parent ends. In a pod the kernel does this.
 pub const END_WITH_PARENT: &str = "ROUNDHOUSE_END_WITH_PARENT";
-/// Where checkpoints and the ledger are kept, shared by all workers; not set: nowhere.
+/// Directory of checkpoints and the ledger, shared by all workers; if not set, none are written.
 pub const CHECKPOINT_DIR: &str = "ROUNDHOUSE_CHECKPOINT_DIR";
-/// UID of the job, which is told with its progress. What another job has left in the directory of checkpoints is older
-/// than all of this one. Not set: it counts as this one's.
+/// UID of the job, which is reported with its progress. Files of another job in the
+/// checkpoint directory count as older than all files of this one. If not set, they count as
+/// files of this job.
 pub const JOB_UID: &str = "ROUNDHOUSE_JOB_UID";
-/// A checkpoint after every so many committed steps; not set: steps do not make one due.
+/// Number of committed steps between checkpoints; if not set, steps do not make a checkpoint due.
 pub const CHECKPOINT_EVERY_STEPS: &str = "ROUNDHOUSE_CHECKPOINT_EVERY_STEPS";
-/// A checkpoint when the last is so many seconds old; not set: time does not make one due.
+/// Age in seconds at which the newest checkpoint is followed by the next one; if not set, the age
+/// does not make a checkpoint due.
 pub const CHECKPOINT_EVERY_SECONDS: &str = "ROUNDHOUSE_CHECKPOINT_EVERY_SECONDS";
-/// How many of the newest checkpoints are kept; not set: 2.
+/// Number of newest checkpoints that are kept. Default: 2.
 pub const CHECKPOINT_KEEP: &str = "ROUNDHOUSE_CHECKPOINT_KEEP";
-/// By which number of evaluations the best checkpoint is kept, as [`crate::BestMetric`]; not set: it is not kept.
+/// Metric of evaluations by which the best checkpoint is kept, as [`crate::BestMetric`]; if not
+/// set, it is not kept.
 pub const CHECKPOINT_BEST: &str = "ROUNDHOUSE_CHECKPOINT_BEST";
-/// How long the checkpoint volume may take or give nothing before a load or the last save is given up, in
-/// seconds; it is told of after a tenth of it. Not set: [`DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS`].
+/// Seconds without progress on the checkpoint volume after which a load or the last save fails. A
+/// warning is logged after a tenth of them. Default: [`DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS`].
 pub const CHECKPOINT_IO_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_CHECKPOINT_IO_TIMEOUT_SECONDS";
-/// `false`: the ranks do not compare their states before they save one. Not set: they do.
+/// With `false`, the ranks do not compare their states before they save one. Default: they do.
 pub const COMPARE_REPLICAS: &str = "ROUNDHOUSE_COMPARE_REPLICAS";
-/// How long the checkpoint volume is waited for if nobody says otherwise.
+/// Default of [`CHECKPOINT_IO_TIMEOUT_SECONDS`], in seconds.
 pub const DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS: u64 = 600;
-/// Place of the process on its worker, from 0 (as torchrun).
+/// Rank of the process on its worker, from 0 (as in torchrun).
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
-/// Processes of the worker (as torchrun).
+/// Number of processes of the worker (as in torchrun).
 pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 
-/// What the agent gives each process that stays for all generations: of the built-in trainer, or of a script that joins.
+/// The environment of each process that stays for all generations: of the built-in trainer, or of
+/// a script that joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchEnvironment {
-    /// Place on this worker, from 0.
+    /// Rank on this worker, from 0.
     pub local_rank: u32,
-    /// Processes of this worker.
+    /// Number of processes of this worker.
     pub local_world_size: u32,
-    /// The worker's own IP address.
+    /// IP address of the worker.
     pub pod_ip: String,
-    /// Port of the store that the worker's process 0 hosts.
+    /// Port of the store, which the worker's process 0 hosts.
     pub rendezvous_port: u16,
     /// File to watch for the membership.
     pub membership_file: PathBuf,
-    /// File with the configuration; `None`: the process is a script's.
+    /// File with the configuration; `None` for a process of a script.
     pub trainer_config_file: Option<PathBuf>,
     /// Directory for status and metrics.
     pub run_dir: PathBuf,
-    /// Where relative data paths start.
+    /// Directory at which relative data paths start.
     pub data_dir: PathBuf,
-    /// Checkpoints and ledger; `None`: there are none.
+    /// Settings of checkpoints and ledger; `None` if there are none.
     pub checkpoint: Option<CheckpointEnvironment>,
 }
 
@@ -134,7 +143,7 @@ pub struct LaunchEnvironment {
 pub struct EnvironmentInvalid {
     /// Name of the variable.
     pub variable: &'static str,
-    /// What was found; `None` if it is not set.
+    /// The value that was found; `None` if it is not set.
     pub found: Option<String>,
 }
 
@@ -154,7 +163,7 @@ impl std::fmt::Display for EnvironmentInvalid {
 impl std::error::Error for EnvironmentInvalid {}
 
 impl LaunchEnvironment {
-    /// Names and values, for a process to be started.
+    /// Names and values for a process to start.
     #[must_use]
     pub fn to_pairs(&self) -> BTreeMap<&'static str, String> {
         let path = |path: &PathBuf| path.display().to_string();
@@ -180,7 +189,7 @@ impl LaunchEnvironment {
     /// Reads the environment through `get` (`|name| std::env::var(name).ok()`).
     ///
     /// # Errors
-    /// Names the first variable that is missing or unreadable.
+    /// Fails with the first variable that is missing or cannot be read.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvironmentInvalid> {
         let get = &get;
         let text = |variable| {
@@ -242,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_reads_back_as_itself() {
+    fn launch_environment_round_trips() {
         let pairs = environment().to_pairs();
         let read = LaunchEnvironment::read(|name| pairs.get(name).cloned());
         assert_eq!(read, Ok(environment()));
     }
 
     #[test]
-    fn a_script_has_no_configuration_of_the_trainer() {
+    fn script_has_no_trainer_configuration() {
         let script = LaunchEnvironment {
             trainer_config_file: None,
             ..environment()
@@ -266,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_bad_variable_is_named() {
+    fn missing_or_invalid_variable_is_named() {
         let mut pairs = environment().to_pairs();
         pairs.insert(LOCAL_RANK, "one".to_owned());
         let error = LaunchEnvironment::read(|name| pairs.get(name).cloned()).unwrap_err();

@@ -1,11 +1,11 @@
-//! Exit codes of agent and trainer (sysexits.h where one fits) and what each means for a retry.
+//! Exit codes of agent and trainer (from sysexits.h where one fits), and whether a retry can help.
 
 use serde::{Deserialize, Serialize};
 
 /// How a trainer process, and after it the agent, ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ExitCode {
-    /// Training is complete.
+    /// Training is complete and its results are written.
     Done,
     /// The configuration is wrong; running it again cannot help.
     ConfigInvalid,
@@ -17,11 +17,11 @@ pub enum ExitCode {
     VolumeFailed,
     /// A peer or the rendezvous store was lost; temporary.
     PeerLost,
-    /// No progress: ended by the agent's watchdog.
+    /// The agent's watchdog ended a process without progress.
     Stalled,
-    /// A device or the node is faulty; continue elsewhere.
+    /// A device or the node is faulty; training continues elsewhere.
     HardwareFault,
-    /// Left on request (SIGTERM, drain, suspend).
+    /// The process left on request (SIGTERM, drain, suspension).
     Left,
 }
 
@@ -39,7 +39,7 @@ impl ExitCode {
         Self::Left,
     ];
 
-    /// The number the process exits with.
+    /// The number with which the process exits.
     #[must_use]
     pub const fn code(self) -> i32 {
         match self {
@@ -55,7 +55,7 @@ impl ExitCode {
         }
     }
 
-    /// The meaning of a number, if it is one of ours.
+    /// The exit code with this number, if there is one.
     #[must_use]
     pub fn from_code(code: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.code() == code)
@@ -73,14 +73,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_reads_back_as_itself() {
+    fn exit_codes_round_trip() {
         for code in ExitCode::ALL {
             assert_eq!(ExitCode::from_code(code.code()), Some(code));
         }
     }
 
     #[test]
-    fn a_foreign_code_is_unknown() {
+    fn unknown_exit_code_is_none() {
         assert_eq!(ExitCode::from_code(137), None);
     }
 }

@@ -1,37 +1,38 @@
 //! Labels and annotations on the objects the operator owns.
 
-/// API group of the custom resource and prefix of our own labels and annotations.
+/// API group of the custom resource, and prefix of Roundhouse's labels and annotations.
 pub const GROUP: &str = "roundhouse.dev";
-/// Field manager of every object that is created, and value of [`MANAGED_BY`].
+/// Field manager of every object that the operator creates, and value of [`MANAGED_BY`].
 pub const FIELD_MANAGER: &str = "roundhouse-operator";
-/// Default of `spec.managedBy`.
+/// Default value of `spec.managedBy`.
 pub const DEFAULT_MANAGER: &str = "roundhouse.dev/operator";
 
 /// Label: name of the application (`roundhouse`).
 pub const APP_NAME: &str = "app.kubernetes.io/name";
 /// Label: name of the job.
 pub const APP_INSTANCE: &str = "app.kubernetes.io/instance";
-/// Label: `worker`.
+/// Label: role of the object (`worker`).
 pub const APP_COMPONENT: &str = "app.kubernetes.io/component";
-/// Label: `roundhouse`.
+/// Label: name of the product (`roundhouse`).
 pub const APP_PART_OF: &str = "app.kubernetes.io/part-of";
 /// Label: [`FIELD_MANAGER`]. The operator's pod watch selects on it.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// Label: name of the job that owns the object.
 pub const JOB_NAME: &str = "roundhouse.dev/job-name";
-/// Label: UID of the job that owns the object; a job of the same name later has another.
+/// Label: UID of the job that owns the object; a later job of the same name has another UID.
 pub const JOB_UID: &str = "roundhouse.dev/job-uid";
 /// Label: index of the worker in its job, from 0.
 pub const WORKER_INDEX: &str = "roundhouse.dev/worker-index";
-/// Label: how many pods this worker has had before.
+/// Label: number of earlier pods of this worker.
 pub const ATTEMPT: &str = "roundhouse.dev/attempt";
-/// Label: `true` on a pod that is deleted and stays on a node that does not answer. The topology of its job draws no pods to it.
+/// Label: `true` on a deleted pod that stays on a node which does not answer. It no longer attracts
+/// pods of its job to its topology domain.
 pub const LEFT_DOMAIN: &str = "roundhouse.dev/left-domain";
 
 /// Annotation: the worker's [`crate::Membership`] as JSON.
 pub const MEMBERSHIP: &str = "roundhouse.dev/membership";
-/// Annotation: the generations before that may still train, see [`crate::earlier`].
+/// Annotation: earlier generations that may still train, see [`crate::earlier`].
 pub const EARLIER: &str = "roundhouse.dev/earlier-generations";
 /// Annotation: the job's [`crate::TrainerConfig`] as JSON.
 pub const TRAINER_CONFIG: &str = "roundhouse.dev/trainer-config";

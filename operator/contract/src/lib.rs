@@ -1,7 +1,7 @@
-//! Everything operator, agent and trainer promise each other: documents, names, ports, exit codes.
+//! Everything that operator, agent and trainer agree on: documents, names, ports, exit codes.
 //!
-//! Nobody writes one of these strings anywhere else. The crate depends on serde and its helpers alone, so that a
-//! static agent and a program with libtorch can both carry it.
+//! These strings occur nowhere else in the code. The crate depends only on serde and its helpers,
+//! so that both a static agent and a program with libtorch can contain it.
 
 pub mod best;
 pub mod built_from;
@@ -32,10 +32,10 @@ pub use environment::{
     WorkerSite,
 };
 pub use exit_code::ExitCode;
-pub use membership::{Action, Incarnation, Master, Membership, PROTOCOL};
+pub use membership::{Action, Incarnation, Master, Membership, MembershipError, PROTOCOL};
 pub use mode::Mode;
 pub use process_restarts::{ProcessEnd, ProcessRestarts};
-pub use progress::{Formed, Progress, ScriptProgress, Straggler, Told};
+pub use progress::{Formed, Progress, ProgressReport, ScriptProgress, Straggler};
 pub use rank_status::{Phase, RankStatus};
 pub use repeat::{Repeat, RepeatSource};
 pub use scale::{OnScale, RateRule, ScaleBatch};

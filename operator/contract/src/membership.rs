@@ -1,9 +1,9 @@
 //! The membership document: one worker's place in one generation.
 //!
-//! The operator writes it as an annotation on the pod; a downward-API volume shows it as a file.
-//! A reader accepts only a generation greater than its current one and greater than the one it
-//! found at its start, so an old document in a restarted container and a stale leader's late
-//! patch are both ignored.
+//! The operator writes it as an annotation of the pod, and a downward-API volume shows it as a
+//! file. A reader accepts only a generation greater than its current one and greater than the one
+//! that it found at its start. So it ignores an old document in a restarted container, and a late
+//! patch of a stale leader.
 
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::counter;
 
-/// What processes of one generation tell each other, and what the operator tells them. It is raised by a change that versions
-/// before do not understand: an agent takes no document of a higher protocol, and ranks of two protocols do not train
-/// together.
+/// Version of the protocol between the processes of a generation, and between them and the
+/// operator. It must be raised by a change that older versions do not understand: an agent accepts
+/// no document of a higher protocol, and ranks of two protocols do not train together.
 pub const PROTOCOL: u32 = 1;
 
-/// The document as it is written.
+/// The document as it is serialized.
 #[derive(Serialize, Deserialize)]
 struct Document<T> {
-    /// Left out by versions before it.
+    /// Older versions leave it out.
     #[serde(default = "first_protocol")]
     protocol: u32,
     #[serde(flatten)]
@@ -32,16 +32,16 @@ const fn first_protocol() -> u32 {
     1
 }
 
-/// Why a text is no membership document that this version can follow.
+/// Why a text is not a membership that this version can follow.
 #[derive(Debug)]
-pub enum Unread {
-    /// It is of this protocol, which is higher than [`PROTOCOL`].
+pub enum MembershipError {
+    /// It has this protocol, which is higher than [`PROTOCOL`].
     NewerProtocol(u32),
     /// It is not a membership document.
     Malformed(serde_json::Error),
 }
 
-impl Display for Unread {
+impl Display for MembershipError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::NewerProtocol(protocol) => write!(
@@ -54,24 +54,24 @@ impl Display for Unread {
     }
 }
 
-impl Error for Unread {}
+impl Error for MembershipError {}
 
-impl From<serde_json::Error> for Unread {
+impl From<serde_json::Error> for MembershipError {
     fn from(error: serde_json::Error) -> Self {
         Self::Malformed(error)
     }
 }
 
-/// What the worker is to do with this generation.
+/// What the worker must do with this generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    /// Be a member.
+    /// Become a member of the generation.
     Join,
     /// Leave at the next step boundary.
     Leave,
 }
 
-/// Where the generation's rendezvous store listens.
+/// Address of the generation's rendezvous store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Master {
@@ -81,7 +81,8 @@ pub struct Master {
     pub port: u16,
 }
 
-/// (pod UID, container restarts): a restarted container is a new member.
+/// A start of a container, by pod UID and container restarts: a restarted container
+/// is a new member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Incarnation {
@@ -97,31 +98,33 @@ pub struct Incarnation {
 pub struct Membership {
     /// Number of the generation, from 1; per job it only grows.
     pub generation: u64,
-    /// Join or leave.
+    /// Whether the worker joins or leaves.
     pub action: Action,
-    /// This worker's place, 0 ≤ `node_rank` < `nodes`.
+    /// Rank of this worker, 0 ≤ `node_rank` < `nodes`.
     pub node_rank: u32,
     /// Number of workers in the generation.
     pub nodes: u32,
-    /// Processes of each worker.
+    /// Number of processes per worker.
     pub procs_per_worker: u32,
-    /// The rendezvous store.
+    /// Address of the rendezvous store.
     pub master: Master,
-    /// Fingerprint of all members' incarnations, by UID: equal for all members.
+    /// Fingerprint of all members' incarnations, sorted by UID: equal for all members.
     pub members: String,
-    /// 128 random bits in hexadecimal, drawn when the generation was issued: equal for all members, and unknown to clients that
-    /// may not read the job or its pods. So the agent accepts it as proof that a client may read more than metrics
-    /// ([`crate::ports::NONCE_HEADER`]). Empty: the operator that issued the generation draws none.
+    /// 128 random bits in hexadecimal, drawn when the generation was raised: equal for all members,
+    /// and unknown to clients that may not read the job or its pods. So the agent accepts it as
+    /// proof that a client may read more than metrics ([`crate::ports::NONCE_HEADER`]). Empty if an
+    /// older operator issued the generation.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
-    /// The incarnation this document was written for.
+    /// The incarnation for which this document was written.
     pub incarnation: Incarnation,
-    /// RFC 3339 time of issue. The operator tells by it whether a member that is not ready has had time to hear of
-    /// its generation.
+    /// Time of issue (RFC 3339). From it the operator knows whether an unready member has had time
+    /// to receive its generation.
     pub issued_at: String,
-    /// How often the operator has written it again because it may not have arrived: the kubelet misses a change of an
-    /// annotation now and then, and shows it only when it looks at the pod the next time, after 60 to 90 s
-    /// (kubernetes/kubernetes#59813). Any change of the pod makes it look.
+    /// How often the operator has reissued it because it may not have arrived. The kubelet
+    /// sometimes misses a change of an annotation and shows it only when it synchronizes the
+    /// pod the next time, after 60 to 90 s (kubernetes/kubernetes#59813). Any change of the
+    /// pod causes a synchronization.
     #[serde(default, skip_serializing_if = "counter::is_zero")]
     pub repeats: u32,
 }
@@ -139,18 +142,19 @@ impl Membership {
         self.node_rank * self.procs_per_worker + local_rank
     }
 
-    /// Reads a document; blank text is "none yet". Keys that a newer operator has added are ignored.
+    /// Reads a document; blank text means that there is none yet. Unknown keys of a
+    /// newer operator are ignored.
     ///
     /// # Errors
-    /// The text is not a membership document, or one of a higher [`PROTOCOL`].
-    pub fn parse(text: &str) -> Result<Option<Self>, Unread> {
+    /// Fails if the text is not a membership document, or has a higher [`PROTOCOL`].
+    pub fn parse(text: &str) -> Result<Option<Self>, MembershipError> {
         if text.trim().is_empty() {
             return Ok(None);
         }
-        // What else a document of a higher protocol holds is not known.
+        // The other fields of a document with a higher protocol are unknown.
         let Document { protocol, .. } = serde_json::from_str::<Document<IgnoredAny>>(text)?;
         if protocol > PROTOCOL {
-            return Err(Unread::NewerProtocol(protocol));
+            return Err(MembershipError::NewerProtocol(protocol));
         }
         Ok(serde_json::from_str(text).map(Some)?)
     }
@@ -158,7 +162,7 @@ impl Membership {
     /// The document as compact JSON.
     ///
     /// # Errors
-    /// Never for values of this type; serde's signature asks for it.
+    /// The function never fails for values of this type; serde's signature requires a result.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(&Document {
             protocol: PROTOCOL,
@@ -167,8 +171,8 @@ impl Membership {
     }
 }
 
-/// Fingerprint of the members in the order given, which has to be the same each time (the planner's is by UID): equal for
-/// documents of one generation.
+/// Fingerprint of the members in the given order, which must be the same each time (the planner
+/// sorts by UID). It is equal for the documents of one generation.
 #[must_use]
 pub fn fingerprint(members: &[Incarnation]) -> String {
     let line = |member: &Incarnation| format!("{}/{}\n", member.pod_uid, member.restarts);
@@ -176,7 +180,7 @@ pub fn fingerprint(members: &[Incarnation]) -> String {
     fingerprint_of(lines.as_bytes())
 }
 
-/// Fingerprint (FNV-1a, 64 bit, hexadecimal): an equality check, not a secret.
+/// Fingerprint (FNV-1a, 64 bits, hexadecimal): for equality checks, not for secrets.
 #[must_use]
 pub fn fingerprint_of(bytes: &[u8]) -> String {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -216,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_of_an_operator_that_drew_no_nonce_is_read_and_written_as_it_was() {
+    fn document_without_nonce_round_trips() {
         let mut document = document();
         document.nonce.clear();
         let text = document.to_json().unwrap();
@@ -225,14 +229,14 @@ mod tests {
     }
 
     #[test]
-    fn a_document_reads_back_as_itself() {
+    fn membership_round_trips() {
         let text = document().to_json().unwrap();
         assert_eq!(Membership::parse(&text).unwrap(), Some(document()));
         assert!(text.contains(r#""nodeRank":1"#), "{text}");
     }
 
     #[test]
-    fn a_document_of_a_higher_protocol_is_refused_by_its_number() {
+    fn higher_protocol_is_refused_by_number() {
         let text = document().to_json().unwrap();
         assert!(text.contains(r#""protocol":1"#), "{text}");
         let newer = text.replace(r#""protocol":1"#, r#""protocol":2,"color":"green""#);
@@ -243,19 +247,20 @@ mod tests {
         );
         let unlike = Membership::parse(r#"{"protocol": 9}"#).unwrap_err();
         assert!(unlike.to_string().contains("protocol 9"), "{unlike}");
-        // Of a version that did not write it, and with a key that this one does not know.
+        // A document of an older version without a protocol, and with a key that this version does
+        // not know.
         let older = text.replace(r#""protocol":1"#, r#""color":"green""#);
         assert_eq!(Membership::parse(&older).unwrap(), Some(document()));
     }
 
     #[test]
-    fn an_empty_file_is_no_document_and_garbage_is_an_error() {
+    fn empty_file_is_no_membership_and_garbage_is_an_error() {
         assert_eq!(Membership::parse(" \n").unwrap(), None);
         assert!(Membership::parse("{").is_err());
     }
 
     #[test]
-    fn ranks_of_one_worker_follow_each_other() {
+    fn ranks_of_a_worker_are_consecutive() {
         assert_eq!(document().world_size(), 12);
         assert_eq!(
             (0..4)
@@ -266,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_notices_order_and_restarts() {
+    fn fingerprint_depends_on_order_and_restarts() {
         let (a, b) = (incarnation("a", 0), incarnation("b", 0));
         assert_ne!(
             fingerprint(&[a.clone(), b.clone()]),

@@ -1,22 +1,23 @@
-//! How workers go from one generation to the next.
+//! How workers change from one generation to the next.
 
 use serde::{Deserialize, Serialize};
 
-/// How workers go from one generation to the next.
+/// How workers change from one generation to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum Mode {
-    /// The processes stay, with their state, and form a new group. They are those of the built-in trainer or, without
-    /// `trainer`, those of your own command, a Python script that calls `roundhouse.join()`.
+    /// The processes stay, with their state, and form a new process group. They run
+    /// the built-in trainer or, without `trainer`, your own command, a Python
+    /// script that calls `roundhouse.join()`.
     #[default]
     InProcess,
-    /// The agent ends the processes and starts them again, as torchrun does: for any image and any
-    /// script that resumes from its own checkpoint.
+    /// The agent restarts the processes, as torchrun does: for any image and any script that
+    /// resumes from its own checkpoint.
     Restart,
 }
 
 impl Mode {
-    /// As it is written.
+    /// The name as in a configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_reads_back_as_itself_and_serializes_as_it_is_written() {
+    fn modes_round_trip() {
         for mode in [Mode::InProcess, Mode::Restart] {
             assert_eq!(mode.as_str().parse(), Ok(mode));
             assert_eq!(serde_json::to_value(mode).unwrap(), mode.as_str());

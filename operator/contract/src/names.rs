@@ -1,10 +1,11 @@
-//! Names of the objects of a job. All are functions of the job, so a repeated create finds itself.
+//! Names of the objects of a job. All depend only on the job, so a repeated creation finds the
+//! existing object.
 
 /// Longest job name: `<job>-worker-<index>-<attempt>` with 5 and 4 digits stays within 63.
 pub const MAX_JOB_NAME_LENGTH: usize = 44;
 
-/// What is wrong with a job's name; `None`: the API server accepts it. The rule of the TrainingJob is stricter than that of Kubernetes
-/// for object names (RFC 1123), because Services are named after the job.
+/// What is wrong with a job's name; `None` if the API server accepts it. The rule is stricter than
+/// that of Kubernetes for object names (RFC 1123), because Services are named after the job.
 #[must_use]
 pub fn refusal_of_job(name: &str) -> Option<String> {
     let is_inner = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
@@ -21,7 +22,7 @@ pub fn refusal_of_job(name: &str) -> Option<String> {
     })
 }
 
-/// What is wrong with a namespace; `None`: it can be one (RFC 1123 label).
+/// What is wrong with a namespace; `None` if it is an RFC 1123 label.
 #[must_use]
 pub fn refusal_of_namespace(name: &str) -> Option<String> {
     let is_inner = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
@@ -34,34 +35,35 @@ pub fn refusal_of_namespace(name: &str) -> Option<String> {
     })
 }
 
-/// The headless Service and the NetworkPolicy bear the job's name.
+/// Name of the headless Service and of the NetworkPolicy: the job's name.
 #[must_use]
 pub fn service(job: &str) -> String {
     job.to_owned()
 }
 
-/// The NetworkPolicy of workers that leave after their job is gone: `<job>-leaving-<beginning of the job's UID>`. A later job of the same
-/// name has its own NetworkPolicy beside it.
+/// Name of the NetworkPolicy for workers that still run when their job is gone:
+/// `<job>-leaving-<first 8 characters of the job's UID>`. A later job of the same name has its
+/// own NetworkPolicy beside it.
 #[must_use]
 pub fn leaving_policy(job: &str, uid: &str) -> String {
     let uid: String = uid.chars().take(8).collect();
     format!("{job}-leaving-{uid}")
 }
 
-/// The PodGroup of a gang scheduler bears the job's name.
+/// Name of the PodGroup of a gang scheduler: the job's name.
 #[must_use]
 pub fn pod_group(job: &str) -> String {
     job.to_owned()
 }
 
-/// Host name of a worker, stable over attempts: `<job>-worker-<index>`.
+/// Host name of a worker, equal for all attempts: `<job>-worker-<index>`.
 #[must_use]
 pub fn worker_host(job: &str, index: u32) -> String {
     format!("{job}-worker-{index}")
 }
 
-/// Pod of a worker's attempt: `<job>-worker-<index>-<attempt>`. A pod on a lost node can stay
-/// Terminating for ever, so the next attempt needs another name.
+/// Name of the pod of a worker's attempt: `<job>-worker-<index>-<attempt>`. A pod on a lost node
+/// can stay Terminating indefinitely, so the next attempt needs another name.
 #[must_use]
 pub fn worker_pod(job: &str, index: u32, attempt: u32) -> String {
     format!("{job}-worker-{index}-{attempt}")
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_the_api_server_refuses_are_refused() {
+    fn names_follow_the_rules_of_the_api_server() {
         let longest = "j".repeat(MAX_JOB_NAME_LENGTH);
         for name in ["a", "digits", "a-1", &longest] {
             assert_eq!(refusal_of_job(name), None, "{name}");
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_job_name_leaves_room_for_index_and_attempt() {
+    fn longest_job_name_leaves_room_for_index_and_attempt() {
         let job = "j".repeat(MAX_JOB_NAME_LENGTH);
         assert_eq!(worker_pod(&job, 99_999, 9_999).len(), 62);
     }

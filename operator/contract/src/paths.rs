@@ -1,8 +1,8 @@
 //! Files inside a worker's pod.
 //!
-//! The run directory is how the processes of one worker and its agent talk: each process writes
-//! its [`crate::RankStatus`] and its Prometheus text there by rename, so that a reader never sees
-//! half a file and the last state outlives a SIGKILL.
+//! The processes of one worker and its agent communicate through the run directory: each process
+//! writes its [`crate::RankStatus`] and its Prometheus text there by rename. So a reader never sees
+//! half a file, and the last state survives a SIGKILL.
 
 use std::path::{Path, PathBuf};
 
@@ -14,19 +14,19 @@ pub const MEMBERSHIP_FILE: &str = "membership";
 pub const TRAINER_CONFIG_FILE: &str = "trainer-config";
 /// Run directory: a memory volume shared by the processes of one worker.
 pub const RUN_DIR: &str = "/run/roundhouse";
-/// Where `trainer.data.volume` is mounted.
+/// Mount path of `trainer.data.volume`.
 pub const DATA_DIR: &str = "/data";
-/// Where `trainer.model.initFrom.volume` is mounted.
+/// Mount path of `trainer.model.initFrom.volume`.
 pub const WEIGHTS_DIR: &str = "/weights";
-/// Where the agent is put for images that do not bring it.
+/// Directory of the agent in images that do not contain it.
 pub const INSTALL_DIR: &str = "/roundhouse";
 /// File name of the agent's program.
 pub const AGENT: &str = "roundhouse-agent";
-/// Where the volume for checkpoints and the ledger is mounted.
+/// Mount path of the volume for checkpoints and the ledger.
 pub const CHECKPOINT_DIR: &str = "/checkpoints";
-/// Directory of the ledger below that of the checkpoints.
+/// Directory of the ledger, below the directory of the checkpoints.
 pub const LEDGER_DIR: &str = "ledger";
-/// Kubernetes' default `terminationMessagePath`.
+/// Default `terminationMessagePath` of Kubernetes.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Status of one process in the run directory.
@@ -41,37 +41,37 @@ pub fn rank_metrics(run_dir: &Path, local_rank: u32) -> PathBuf {
     run_dir.join(format!("rank-{local_rank}.prom"))
 }
 
-/// Asks one process for a trace, as [`crate::TraceRequest`], in the run directory.
+/// Request for a trace of one process, as [`crate::TraceRequest`], in the run directory.
 #[must_use]
 pub fn rank_trace_request(run_dir: &Path, local_rank: u32) -> PathBuf {
     run_dir.join(format!("rank-{local_rank}.trace-request.json"))
 }
 
-/// Why one process ended, as [`crate::TerminationMessage`], in the run directory.
+/// Termination message of one process, as [`crate::TerminationMessage`], in the run directory.
 #[must_use]
 pub fn rank_failure(run_dir: &Path, local_rank: u32) -> PathBuf {
     run_dir.join(format!("rank-{local_rank}.failure.json"))
 }
 
-/// What NCCL says of itself in one process, in the run directory.
+/// Log of NCCL in one process, in the run directory.
 #[must_use]
 pub fn rank_nccl_log(run_dir: &Path, local_rank: u32) -> PathBuf {
     run_dir.join(format!("rank-{local_rank}.nccl.log"))
 }
 
-/// Where the agent serves HTTP, as `ADDRESS:PORT`, in the run directory.
+/// Address of the agent's HTTP server, as `ADDRESS:PORT`, in the run directory.
 #[must_use]
 pub fn agent_address(run_dir: &Path) -> PathBuf {
     run_dir.join("agent.address")
 }
 
-/// Which processes the agent started anew, as [`crate::ProcessRestarts`], in the run directory.
+/// Processes that the agent restarted, as [`crate::ProcessRestarts`], in the run directory.
 #[must_use]
 pub fn restarts(run_dir: &Path) -> PathBuf {
     run_dir.join("restarts.json")
 }
 
-/// How far a script's process is, as [`crate::ScriptProgress`], in the run directory.
+/// Progress of a script's process, as [`crate::ScriptProgress`], in the run directory.
 #[must_use]
 pub fn rank_progress(run_dir: &Path, local_rank: u32) -> PathBuf {
     run_dir.join(format!("rank-{local_rank}.progress.json"))

@@ -1,18 +1,18 @@
-//! Processes that the agent started anew although their container lives on: what the agent keeps in a file of the
-//! run directory and serves at [`crate::ports::RESTARTS_PATH`].
+//! Processes that the agent restarted while their container continued: the agent keeps them in a
+//! file of the run directory and serves them at [`crate::ports::RESTARTS_PATH`].
 //!
-//! No container ends then, so Kubernetes has no termination message to show. The operator hears that a
-//! generation broke because its members are not Ready, and asks those agents for the reason.
+//! No container ends in this case, so Kubernetes has no termination message. The operator notices a
+//! broken generation because its members are not Ready, and polls their agents for the reason.
 
 use serde::{Deserialize, Serialize};
 
 use crate::TerminationMessage;
 
-/// What became of the processes of one container.
+/// Restarts of the processes of one container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessRestarts {
-    /// Ends of processes in this life of the container after which the agent started them anew.
+    /// Number of process restarts since the container started.
     pub total: u32,
     /// Local ranks that are not prepared: the worker cannot take part in a generation yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -26,13 +26,13 @@ pub struct ProcessRestarts {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessEnd {
-    /// Its place on the worker.
+    /// Rank of the process on its worker.
     pub local_rank: u32,
     /// Exit code; 128 + n for signal n.
     pub exit_code: i32,
-    /// In its own words: reason, rank, generation and step.
+    /// Termination message of the process: reason, rank, generation and step.
     pub message: TerminationMessage,
-    /// When, in seconds since 1970 by the node's clock.
+    /// Time of the end in seconds since 1970, by the node's clock.
     pub ended_at_seconds: i64,
 }
 
@@ -42,7 +42,7 @@ mod tests {
     use crate::Reason;
 
     #[test]
-    fn restarts_read_back_as_themselves() {
+    fn process_restarts_round_trip() {
         let end = ProcessEnd {
             local_rank: 1,
             exit_code: 137,

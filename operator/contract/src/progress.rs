@@ -1,6 +1,6 @@
-//! How far training has come: what rank 0 tells the agent, the agent the operator, the operator
-//! the user. What it says about checkpoints has a place of its own in the job's status, and the
-//! straggler is for the operator alone, so the schema of the progress there leaves them out.
+//! Progress of training, from rank 0 to the agent, the operator and the user. The schema of the
+//! progress in the job's status leaves out checkpoints, which have their own field there, and the
+//! straggler, which only the operator uses.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct Progress {
     /// Generation that committed the last step.
     #[serde(deserialize_with = "counter::read")]
     pub generation: u64,
-    /// Ranks that committed it.
+    /// Number of ranks that committed it.
     pub world_size: u32,
     /// Committed optimizer steps since the job's first.
     #[serde(deserialize_with = "counter::read")]
@@ -25,8 +25,8 @@ pub struct Progress {
     /// Epoch of the next step, from 0.
     #[serde(deserialize_with = "counter::read")]
     pub epoch: u64,
-    /// Mean training loss over the last steps; absent before the first of them, as after a resume, and if it is
-    /// not a finite number.
+    /// Mean training loss over the last steps. Absent before the first of them, for example after a
+    /// resume, and if it is not a finite number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Committed steps whose loss or gradient was not finite, so that they did not change the weights.
@@ -36,7 +36,8 @@ pub struct Progress {
         deserialize_with = "counter::read"
     )]
     pub skipped_steps: u64,
-    /// Committed steps of this job that were lost with all processes that had their state, and repeated. It never falls.
+    /// Committed steps of this job that were lost with all processes that had their state, and
+    /// repeated. The number never decreases.
     #[serde(
         default,
         skip_serializing_if = "counter::is_zero",
@@ -46,7 +47,7 @@ pub struct Progress {
     /// The newest of the repeated steps, and the state that training continued from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_repeat: Option<Repeat>,
-    /// Samples per second over the whole world.
+    /// Samples per second over all processes.
     pub samples_per_second: f64,
     /// Accuracy on the test split, 0 to 1, once evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +58,7 @@ pub struct Progress {
     /// Perplexity on the test split, once evaluated, of a model that reads tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_perplexity: Option<f64>,
-    /// Committed steps that the newest checkpoint holds; absent while there is none.
+    /// Committed steps that the newest checkpoint contains; absent while there is none.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -65,7 +66,7 @@ pub struct Progress {
     )]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub checkpoint_step: Option<u64>,
-    /// When it was committed, RFC 3339.
+    /// Time at which that checkpoint was complete (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub checkpoint_at: Option<String>,
@@ -73,19 +74,19 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub best_checkpoint: Option<BestCheckpoint>,
-    /// Why the last attempt failed, in a sentence; absent when it did not.
+    /// Why the last checkpoint failed, in a sentence; absent if it did not fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub checkpoint_error: Option<String>,
-    /// The worker that all others wait for, if there is one.
+    /// The worker for which all others wait, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub straggler: Option<Straggler>,
 }
 
 impl Progress {
-    /// This progress with the repeated steps of an earlier one if that has more: a rank that has just become rank 0 does not
-    /// know them yet.
+    /// Takes over the repeated steps of an earlier progress if that has more: a rank that has just
+    /// become rank 0 does not know them yet.
     #[must_use]
     pub fn with_repeats_of(self, before: Option<&Self>) -> Self {
         match before {
@@ -99,31 +100,32 @@ impl Progress {
     }
 }
 
-/// What an agent answers when it is asked for the progress. It says whose that is, since addresses of pods are used again.
+/// An agent's answer to a poll of the progress. It names the job, since addresses
+/// of pods are reused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Told<T> {
+pub struct ProgressReport<T> {
     /// UID of the job; absent if the agent does not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_uid: Option<String>,
-    /// What it tells.
     #[serde(flatten)]
-    pub told: T,
+    pub report: T,
 }
 
-impl<T> Told<T> {
-    /// What it tells, unless that is of another job.
+impl<T> ProgressReport<T> {
+    /// The report, unless it belongs to another job.
     #[must_use]
     pub fn of(self, job_uid: &str) -> Option<T> {
-        let is_other = self.job_uid.is_some_and(|told| told != job_uid);
-        (!is_other).then_some(self.told)
+        let is_other = self.job_uid.is_some_and(|uid| uid != job_uid);
+        (!is_other).then_some(self.report)
     }
 }
 
-/// What an agent tells while there is no progress: no step of the job is committed, or its script tells none.
+/// An agent's report while there is no progress: no step of the job is committed, or
+/// its script reports none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Formed {
-    /// The generation that its processes are in; 0 in the lobby.
+    /// The generation of the agent's processes; 0 in the lobby.
     #[serde(deserialize_with = "counter::read")]
     pub formed: u64,
 }
@@ -132,21 +134,21 @@ pub struct Formed {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Straggler {
-    /// Its place in the generation.
+    /// Rank of the worker in the generation.
     pub node_rank: u32,
-    /// How many times as long as the others it takes for its own part of a step.
+    /// Ratio of its time for its own part of a step to the time of the others.
     pub factor: f64,
 }
 
-/// How far a script is, in its own words: the file [`crate::environment::script::PROGRESS_FILE`],
-/// replaced as often as the script likes. Only the step must be given.
+/// Progress that a script writes: the file [`crate::environment::script::PROGRESS_FILE`], which the
+/// script replaces as often as it likes. Only the step is required.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScriptProgress {
-    /// Steps done since the job's first, over all restarts.
+    /// Steps done since the job's start, over all restarts.
     #[serde(deserialize_with = "counter::read")]
     pub step: u64,
-    /// Steps of the whole job; 0: unknown.
+    /// Steps of the whole job; 0 if unknown.
     #[serde(default, deserialize_with = "counter::read")]
     pub total_steps: u64,
     /// Epoch of the next step, from 0.
@@ -155,13 +157,13 @@ pub struct ScriptProgress {
     /// Loss of the last steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Samples per second over the whole world.
+    /// Samples per second over all processes.
     #[serde(default)]
     pub samples_per_second: f64,
 }
 
 impl ScriptProgress {
-    /// The same as progress of a generation.
+    /// Converts it to the progress of a generation.
     #[must_use]
     pub fn within(self, generation: u64, world_size: u32) -> Progress {
         let Self {
@@ -189,26 +191,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_of_another_job_at_the_same_address_is_not_taken() {
-        let read = |text: &str| serde_json::from_str::<Told<Progress>>(text).unwrap();
+    fn progress_of_another_job_is_ignored() {
+        let read = |text: &str| serde_json::from_str::<ProgressReport<Progress>>(text).unwrap();
         let rest = r#""generation":2,"worldSize":4,"step":9,"totalSteps":18446744073709551615,"epoch":0,"samplesPerSecond":1.5}"#;
-        let progress = read(&format!("{{{rest}")).told;
+        let progress = read(&format!("{{{rest}")).report;
         assert_eq!((progress.step, progress.samples_per_second), (9, 1.5));
         for (uid, expected) in [
             ("", true),
             (r#""jobUid":"a","#, true),
             (r#""jobUid":"b","#, false),
         ] {
-            let told = read(&format!("{{{uid}{rest}"));
-            let text = serde_json::to_string(&told).unwrap();
-            assert_eq!(read(&text), told);
+            let report = read(&format!("{{{uid}{rest}"));
+            let text = serde_json::to_string(&report).unwrap();
+            assert_eq!(read(&text), report);
             let expected = expected.then(|| progress.clone());
-            assert_eq!(told.of("a"), expected, "{uid}");
+            assert_eq!(report.of("a"), expected, "{uid}");
         }
     }
 
     #[test]
-    fn progress_reads_back_and_leaves_out_what_is_unknown() {
+    fn progress_round_trips_without_unknown_fields() {
         let progress = Progress {
             step: 3,
             total_steps: 9,
@@ -238,12 +240,15 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_no_status_can_show_are_read_as_the_largest_that_it_can() {
+    fn excessive_counters_are_limited() {
         let most = i64::MAX.cast_unsigned();
         let text = format!(r#"{{"step": {}, "totalSteps": {}}}"#, u64::MAX, most + 1);
-        let told: ScriptProgress = serde_json::from_str(&text).unwrap();
-        assert_eq!((told.step, told.total_steps, told.epoch), (most, most, 0));
-        let mut progress = serde_json::to_value(told.within(1, 1)).unwrap();
+        let report: ScriptProgress = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (report.step, report.total_steps, report.epoch),
+            (most, most, 0)
+        );
+        let mut progress = serde_json::to_value(report.within(1, 1)).unwrap();
         progress["step"] = u64::MAX.into();
         progress["checkpointStep"] = u64::MAX.into();
         let progress: Progress = serde_json::from_value(progress).unwrap();
@@ -252,9 +257,9 @@ mod tests {
     }
 
     #[test]
-    fn a_script_may_say_nothing_but_its_step() {
-        let told: ScriptProgress = serde_json::from_str(r#"{"step": 7}"#).unwrap();
-        let progress = told.within(3, 2);
+    fn script_progress_needs_only_a_step() {
+        let report: ScriptProgress = serde_json::from_str(r#"{"step": 7}"#).unwrap();
+        let progress = report.within(3, 2);
         assert_eq!((progress.generation, progress.step), (3, 7));
         assert_eq!(progress.total_steps, 0);
     }

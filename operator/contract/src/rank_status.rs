@@ -1,33 +1,32 @@
-//! What one process tells its agent, through a file of the run directory.
+//! The state that one process reports to its agent, through a file of the run directory.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Progress, counter};
 
-/// What a process is doing.
+/// The activity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Phase {
-    /// Loading libraries, data and device context.
+    /// The process loads libraries, data and the device context.
     Preparing,
-    /// Prepared; waits for a generation that includes it.
+    /// It is prepared and waits for a generation that includes it.
     Lobby,
-    /// Lost a peer of its generation; keeps its state and waits for the next one.
+    /// It has lost a peer of its generation, keeps its state and waits for the next generation.
     Stranded,
-    /// Building the process group of a generation.
+    /// It builds the process group of a generation.
     Forming,
-    /// Training.
     Training,
-    /// Evaluating on the test split.
+    /// It evaluates the test split.
     Evaluating,
-    /// Waiting until the last checkpoint and the results are written.
+    /// It waits until the last checkpoint and the results are written.
     Saving,
-    /// Complete; about to exit 0.
+    /// It is complete and about to exit with 0.
     Done,
 }
 
 impl Phase {
-    /// Whether the process can take part in a generation and, if it has one, does: what makes the pod
-    /// Ready. A member that is not Ready tells the operator that its generation is broken.
+    /// Whether the process can take part in a generation and, if it has one, does. This makes the
+    /// pod Ready. A member that is not Ready shows the operator that its generation is broken.
     #[must_use]
     pub const fn is_ready(self) -> bool {
         !matches!(self, Self::Preparing | Self::Stranded)
@@ -38,29 +37,28 @@ impl Phase {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RankStatus {
-    /// What it is doing.
     pub phase: Phase,
-    /// Its rank, once a generation includes it.
+    /// Rank of the process, once a generation includes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Generation it is in, 0 in the lobby.
+    /// Generation of the process, 0 in the lobby.
     pub generation: u64,
-    /// Committed steps.
+    /// Committed steps that the process knows.
     pub step: u64,
-    /// The newest generation that it has begun to form. Whoever is started in place of this process must not form that
-    /// one again: its peers have counted this rank already.
+    /// The newest generation that the process has started to form. A process that replaces it must
+    /// not form that generation again, because its peers have already counted this rank.
     #[serde(default, skip_serializing_if = "counter::is_zero")]
     pub forming: u64,
-    /// Bytes and files that have gone between it and the checkpoint volume: while they grow, a long save or
-    /// load is not a hang.
+    /// Number of bytes and files transferred to and from the checkpoint volume: while it grows, a
+    /// long save or load is not a hang.
     #[serde(default, skip_serializing_if = "counter::is_zero")]
     pub volume_moves: u64,
-    /// How many seconds what it does now may take, if it says so: a script that evaluates, or that waits for a rank that
-    /// does something alone.
+    /// Seconds that the current activity may take, if the process sets a limit: a script that
+    /// evaluates, or that waits for a rank that does something alone.
     #[serde(default, skip_serializing_if = "counter::is_zero")]
     pub patience_seconds: u64,
-    /// Progress of the whole job; on every rank, the same but for the moment of writing, and for the
-    /// straggler, of which rank 0 tells.
+    /// Progress of the whole job. It is the same on every rank, except for the time of writing and
+    /// for the straggler, which only rank 0 reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }
@@ -70,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_reads_back_as_itself() {
+    fn rank_status_round_trips() {
         let status = RankStatus {
             phase: Phase::Lobby,
             rank: None,
@@ -87,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_prepares_or_has_lost_its_peers_is_not_ready() {
+    fn preparing_or_stranded_rank_is_not_ready() {
         assert!(!Phase::Preparing.is_ready() && !Phase::Stranded.is_ready());
         assert!(Phase::Lobby.is_ready() && Phase::Done.is_ready());
     }

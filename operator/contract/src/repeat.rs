@@ -1,4 +1,4 @@
-//! Committed steps that were lost and are done again, as a job's status has them.
+//! Committed steps that were lost and repeated, as in a job's status.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,30 +15,30 @@ pub struct Repeat {
     /// Last of the steps.
     #[serde(deserialize_with = "counter::read")]
     pub last: u64,
-    /// Step of the state that training continued from.
+    /// Step of the state from which training continued.
     #[serde(deserialize_with = "counter::read")]
     pub after: u64,
-    /// Where that state was.
+    /// Source of that state.
     pub source: RepeatSource,
-    /// The rank that had it in memory.
+    /// The rank that had the state in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
 }
 
-/// Where the state was that training continued from.
+/// Source of the state from which training continued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum RepeatSource {
-    /// It was the initial weights.
+    /// Training started again with the initial weights.
     Start,
-    /// In a checkpoint.
+    /// The state was in a checkpoint.
     Checkpoint,
-    /// In the memory of a process.
+    /// The state was in the memory of a process.
     Memory,
 }
 
 impl Repeat {
-    /// How many steps were repeated, which, and why: a sentence without its full stop.
+    /// Number and range of the repeated steps, and the cause: a sentence without its full stop.
     #[must_use]
     pub fn words(&self, num_steps: u64) -> String {
         let Self {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_name_the_steps_and_the_state_that_training_continued_from() {
+    fn repeat_message_names_steps_and_source_of_state() {
         let of = |first, source, rank| Repeat {
             first,
             last: 42,

@@ -8,35 +8,36 @@ use crate::{ExitCode, Progress, counter};
 /// Longest [`TerminationMessage::message`] in bytes; leaves room for the rest of the JSON.
 pub const MAX_MESSAGE_BYTES: usize = 1_024;
 
-/// Why a process ended; one for each [`ExitCode`], and two for ends that have no code of ours.
+/// Why a process ended: one reason for each [`ExitCode`], and two for ends without
+/// one of these codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reason {
-    /// [`ExitCode::Done`].
+    /// The process ended with [`ExitCode::Done`].
     Completed,
-    /// [`ExitCode::ConfigInvalid`].
+    /// The process ended with [`ExitCode::ConfigInvalid`].
     ConfigInvalid,
-    /// [`ExitCode::DataInvalid`].
+    /// The process ended with [`ExitCode::DataInvalid`].
     DataInvalid,
-    /// [`ExitCode::Internal`].
+    /// The process ended with [`ExitCode::Internal`].
     InternalError,
-    /// [`ExitCode::VolumeFailed`].
+    /// The process ended with [`ExitCode::VolumeFailed`].
     VolumeFailed,
-    /// [`ExitCode::PeerLost`].
+    /// The process ended with [`ExitCode::PeerLost`].
     PeerLost,
-    /// [`ExitCode::Stalled`].
+    /// The process ended with [`ExitCode::Stalled`].
     Stalled,
-    /// [`ExitCode::HardwareFault`].
+    /// The process ended with [`ExitCode::HardwareFault`].
     HardwareFault,
-    /// [`ExitCode::Left`].
+    /// The process ended with [`ExitCode::Left`].
     Left,
-    /// Ended by a signal.
+    /// A signal ended the process.
     Killed,
-    /// Any other exit code.
+    /// The process ended with any other exit code.
     Crashed,
 }
 
 impl Reason {
-    /// Every reason.
+    /// All reasons, in the order of the enum.
     pub const ALL: [Self; 11] = [
         Self::Completed,
         Self::ConfigInvalid,
@@ -51,7 +52,7 @@ impl Reason {
         Self::Crashed,
     ];
 
-    /// The reason that belongs to an exit code of ours.
+    /// The reason that belongs to an exit code.
     #[must_use]
     pub const fn of(code: ExitCode) -> Self {
         match code {
@@ -67,7 +68,7 @@ impl Reason {
         }
     }
 
-    /// `CamelCase`, as Kubernetes wants reasons.
+    /// The reason in `CamelCase`, as Kubernetes requires.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -90,15 +91,15 @@ impl Reason {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TerminationMessage {
-    /// Machine-readable cause.
+    /// Cause of the end, for programs.
     pub reason: Reason,
     /// Rank of the process that ended first, if it had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Generation it was in, 0 in the lobby.
+    /// Generation of the process, 0 in the lobby.
     #[serde(deserialize_with = "counter::read")]
     pub generation: u64,
-    /// Last committed step it knew of.
+    /// Last committed step that it knew.
     #[serde(deserialize_with = "counter::read")]
     pub step: u64,
     /// One sentence for people.
@@ -109,10 +110,10 @@ pub struct TerminationMessage {
 }
 
 impl TerminationMessage {
-    /// JSON within Kubernetes' limit: the sentence is cut at [`MAX_MESSAGE_BYTES`].
+    /// JSON within the limit of Kubernetes: the sentence is cut at [`MAX_MESSAGE_BYTES`].
     ///
     /// # Errors
-    /// Never for values of this type; serde's signature asks for it.
+    /// The function never fails for values of this type; serde's signature requires a result.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         let mut short = self.clone();
         let end = short.message.floor_char_boundary(MAX_MESSAGE_BYTES);
@@ -120,7 +121,7 @@ impl TerminationMessage {
         serde_json::to_string(&short)
     }
 
-    /// Reads what [`Self::to_json`] wrote; `None` for a message that somebody else wrote.
+    /// Reads the output of [`Self::to_json`]; `None` for a message of another program.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_reads_back_as_itself() {
+    fn termination_message_round_trips() {
         let text = message("/data/x is missing").to_json().unwrap();
         assert_eq!(
             TerminationMessage::parse(&text),
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_sentence_is_cut_between_characters() {
+    fn long_message_is_cut_between_characters() {
         let text = message(&"é".repeat(5_000)).to_json().unwrap();
         assert!(text.len() < 4_096);
         assert_eq!(
@@ -162,12 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_another_program_is_not_ours() {
+    fn message_of_another_program_is_not_parsed() {
         assert_eq!(TerminationMessage::parse("OOM"), None);
     }
 
     #[test]
-    fn every_reason_is_written_as_it_serializes() {
+    fn reason_names_match_serialization() {
         for reason in Reason::ALL {
             assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
         }

@@ -1,20 +1,20 @@
-//! What the agent asks a process for when somebody wants a trace: a file of the run directory
+//! The agent's request for a trace of a process: a file of the run directory
 //! ([`crate::paths::rank_trace_request`]).
 //!
-//! The process removes the file when it has written the trace, and when there will be none. So there is one request at a
-//! time.
+//! The process removes the file when it has written the trace, or when it will not write one. So
+//! there is one request at a time.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A trace of the next steps.
+/// A request for a trace of the next steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TraceRequest {
-    /// How many training steps, at most [`Self::MOST_STEPS`].
+    /// Number of training steps, at most [`Self::MOST_STEPS`].
     pub num_steps: u32,
-    /// File for the trace, on a disk. The process puts it there by rename.
+    /// File for the trace, on a disk. The process writes it by rename.
     pub result: PathBuf,
 }
 
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_reads_back_as_itself() {
+    fn trace_request_round_trips() {
         let request = TraceRequest {
             num_steps: 5,
             result: PathBuf::from("/tmp/trace.json"),

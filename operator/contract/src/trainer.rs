@@ -1,5 +1,5 @@
-//! The trainer's configuration: `spec.trainer` of the job and, as JSON, the file that every
-//! process reads. Doc comments of fields are what `kubectl explain` shows.
+//! The trainer's configuration: `spec.trainer` of the job and, as JSON, the file that every process
+//! reads. `kubectl explain` shows the doc comments of the fields.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,46 +23,49 @@ pub use optimizer::{
 };
 pub use options::{Options, OptionsInvalid};
 
-/// Bounds in the schema are written here once more as numbers, because a schema needs literals.
+/// The schema repeats this bound as a number, because it needs literals.
 const MAX_EPOCHS: u32 = 1_000_000;
 
-/// What to train, on what, and how.
+/// The built-in trainer: model, data, optimizer and duration of training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrainerConfig {
-    /// The model.
+    /// The model and its size.
     pub model: Model,
     /// The training and test data.
     pub data: Data,
-    /// The optimizer.
+    /// The optimizer and its parameters.
     #[serde(default)]
     pub optimizer: Optimizer,
-    /// The learning-rate schedule.
+    /// Schedule of the learning rate and the batch.
     #[serde(default)]
     pub schedule: Schedule,
-    /// Samples per optimizer step, over all workers together; it does not change with their
-    /// number, unless `elastic.onScale` says so.
+    /// Samples per optimizer step, over all workers together. It does not change with the number of
+    /// workers, unless `elastic.onScale` says so.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 16_777_216)))]
     pub global_batch_size: u32,
-    /// Most samples that one process computes at once; bounds its memory. Default: no bound.
+    /// Most samples that one process computes at once; it bounds the memory. Default: no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 16_777_216)))]
     pub micro_batch_size: Option<u32>,
-    /// Cuts each global batch into so many fixed slices, each computed in a pass of its own and summed in a fixed order,
-    /// so that weights and losses are equal bit for bit whatever the number of processes is. More processes than slices
-    /// are idle. Default: the order of sums depends on the number of processes.
+    /// Number of fixed slices of each global batch. Each slice is computed in its own pass, and the
+    /// results are summed in a fixed order, so that weights and losses are equal bit for bit for
+    /// every number of processes. More processes than slices are idle. Default: the order of sums
+    /// depends on the number of processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4_096)))]
     pub slices: Option<u32>,
-    /// In which numbers a step computes. Weights, gradients and the optimizer's state stay 32-bit floats.
+    /// Number format in which a step computes. Weights, gradients and the optimizer's
+    /// state stay 32-bit floats.
     #[serde(default, skip_serializing_if = "Precision::is_default")]
     pub precision: Precision,
-    /// What becomes of a step whose loss or summed gradient is not a finite number. `Fail`: training fails. `Skip`: the step
-    /// is committed without an update. Its samples count as used, and weights and the optimizer's state stay as they are.
+    /// What happens to a step whose loss or summed gradient is not a finite number. `Fail`:
+    /// training fails. `Skip`: the step is committed without an update; its samples count as used,
+    /// and weights and the optimizer's state stay as they are.
     #[serde(default, skip_serializing_if = "OnNonFinite::is_default")]
     pub on_non_finite: OnNonFinite,
-    /// What the loss is multiplied by with `precision: fp16`.
+    /// Factor of the loss with `precision: fp16`.
     #[serde(default, skip_serializing_if = "LossScaling::is_default")]
     pub loss_scaling: LossScaling,
     /// Training fails when more steps than this in a row are not finite.
@@ -72,34 +75,38 @@ pub struct TrainerConfig {
     )]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
     pub max_consecutive_skips: u32,
-    /// Which activations are computed again in the backward pass, so that the step needs less memory and more time
-    /// (Chen et al. 2016). `Blocks`: each block of a `gpt2` or `bert` and each residual block of a `resnet18` or `resnet50`
-    /// keeps only its input. On CPUs losses and weights are the same bit for bit. Default: `None`.
+    /// Which activations are computed again in the backward pass, so that the step needs less
+    /// memory and more time (Chen et al. 2016). `Blocks`: each block of a `gpt2` or `bert` and each
+    /// residual block of a `resnet18` or `resnet50` keeps only its input. On CPUs losses and
+    /// weights are the same bit for bit. Default: `None`.
     #[serde(default, skip_serializing_if = "ActivationCheckpointing::is_default")]
     pub activation_checkpointing: ActivationCheckpointing,
-    /// Images and the weights of convolutions lie in memory with channels closest (NHWC), which convolutions on tensor cores
-    /// and many on CPUs compute faster. Checkpoints and exported weights keep the usual layout.
+    /// Stores images and the weights of convolutions with channels last (NHWC), which tensor cores
+    /// and many CPUs process faster. Checkpoints and exported weights keep the usual layout.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub channels_last: bool,
-    /// Only kernels whose result does not depend on timing; an operation that has none is an error. On GPUs it costs
-    /// speed; on CPUs all kernels are deterministic for a given number of threads.
+    /// Uses only kernels whose result does not depend on timing; an operation without such a
+    /// kernel is an error. On GPUs it costs speed; on CPUs all kernels are deterministic for a
+    /// given number of threads.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deterministic: bool,
-    /// Whether cuDNN measures its convolution kernels when a shape first comes, and uses the fastest. It needs memory while
-    /// it measures. On CPUs it changes nothing. Default: true, unless `deterministic` is.
+    /// Whether cuDNN measures its convolution kernels when a shape occurs for the first time, and
+    /// uses the fastest. It needs memory while it measures. On CPUs it has no effect. Default:
+    /// true, unless `deterministic` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cudnn_benchmark: Option<bool>,
-    /// Floating-point operations per second that the device of one process can do at most, such as `989e12` for an
-    /// H100 in bf16; for the metric of model FLOPs utilization. Default: that of well-known NVIDIA GPUs, else unknown.
+    /// Peak number of floating-point operations per second of the device of one process, such as
+    /// `989e12` for an H100 in bf16; for the metric of model FLOPs utilization. Default: that of
+    /// well-known NVIDIA GPUs, otherwise unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1)))]
     pub peak_flops: Option<f64>,
-    /// Passes over the training data. Give this or `steps`.
+    /// Passes over the training data. Set this or `steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
     pub epochs: Option<u32>,
-    /// Optimizer steps of `globalBatchSize` samples. Give this or `epochs`. With `elastic.onScale:
-    /// ScaleBatch` training ends after as many samples as these have.
+    /// Optimizer steps of `globalBatchSize` samples. Set this or `epochs`. With `elastic.onScale:
+    /// ScaleBatch` training ends after the number of samples that these steps have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schemars",
@@ -113,14 +120,14 @@ pub struct TrainerConfig {
         schemars(range(min = 0, max = 9_007_199_254_740_991_u64))
     )]
     pub seed: u64,
-    /// How gradients are synchronized.
+    /// How gradients are synchronized between processes.
     #[serde(default)]
     pub ddp: Ddp,
     /// When the test split is evaluated.
     #[serde(default)]
     pub eval: Eval,
-    /// Settings that a program of your own reads: any keys and values, at most 64 KiB as JSON and 32 levels deep. Only together
-    /// with `model.name: custom` or `data.format: custom`.
+    /// Settings for a program of your own: any keys and values, at most 64 KiB as JSON and 32
+    /// levels deep. Only with `model.name: custom` or `data.format: custom`.
     #[serde(default, skip_serializing_if = "Options::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "options::schema"))]
     pub options: Options,
@@ -128,8 +135,8 @@ pub struct TrainerConfig {
     /// gradient norm and throughput at most once a second, and each evaluation. Needs `spec.checkpoint`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tensorboard: bool,
-    /// How batch and rate follow the number of workers; `None`: they do not. Only in the file that
-    /// the processes read: of a job it is `spec.elastic.scaleBatch`.
+    /// How batch and learning rate follow the number of workers; `None` if they do not. Only in the
+    /// file that the processes read: in a job it is `spec.elastic.scaleBatch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(skip))]
     pub scale_batch: Option<ScaleBatch>,
@@ -151,10 +158,10 @@ const fn is_default_max_consecutive_skips(value: &u32) -> bool {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Eval {
-    /// Evaluate after every so many epochs; 0: only at the end.
+    /// Number of epochs between evaluations; 0: only at the end.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 1_000_000)))]
     pub every_epochs: u32,
-    /// Evaluate after every so many steps, too. Without it only epochs count.
+    /// Number of steps between additional evaluations. Default: only epochs count.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000_000)))]
     pub every_steps: Option<u32>,
@@ -169,12 +176,12 @@ impl Default for Eval {
     }
 }
 
-/// Why a configuration cannot be run: which field, and what it should be.
+/// Why a configuration cannot run: the field, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigInvalid {
     /// Path of the field below `trainer`, such as `optimizer.learningRate`.
     pub field: &'static str,
-    /// What to change.
+    /// What to change in the field.
     pub message: String,
 }
 
@@ -186,7 +193,7 @@ impl std::fmt::Display for ConfigInvalid {
 
 impl std::error::Error for ConfigInvalid {}
 
-/// Shorthand of the checks below.
+/// Shorthand for the checks below.
 fn invalid<T>(field: &'static str, message: impl Into<String>) -> Result<T, ConfigInvalid> {
     Err(ConfigInvalid {
         field,
@@ -195,11 +202,11 @@ fn invalid<T>(field: &'static str, message: impl Into<String>) -> Result<T, Conf
 }
 
 impl TrainerConfig {
-    /// Says what no field's type can say. The schema refuses the same at the API server; this is
-    /// for configurations that come another way.
+    /// Checks what the types of the fields cannot express. The API server's schema refuses the same
+    /// values; this function is for configurations from another source.
     ///
     /// # Errors
-    /// The first field that cannot be run, and what to change.
+    /// Fails with the first invalid field, and what to change.
     pub fn validate(&self) -> Result<(), ConfigInvalid> {
         if self.eval.every_steps == Some(0) {
             return invalid(
@@ -249,7 +256,7 @@ impl TrainerConfig {
             return invalid("scaleBatch.referenceReplicas", "must be at least 1");
         }
         self.loss_scaling.validate()?;
-        self.has_no_field_in_vain()?;
+        self.refuse_fields_without_effect()?;
         self.model.validate()?;
         Model::validate_passes(self)?;
         self.data.validate()?;
@@ -260,14 +267,15 @@ impl TrainerConfig {
         self.schedule.validate()
     }
 
-    /// Whether cuDNN measures its convolution kernels: which is the fastest depends on timing.
+    /// Whether cuDNN measures its convolution kernels. Which kernel is the
+    /// fastest depends on timing.
     #[must_use]
     pub fn has_cudnn_benchmark(&self) -> bool {
         self.cudnn_benchmark.unwrap_or(!self.deterministic)
     }
 
-    /// Refuses what another field takes the effect from.
-    fn has_no_field_in_vain(&self) -> Result<(), ConfigInvalid> {
+    /// Refuses fields that have no effect because of another field.
+    fn refuse_fields_without_effect(&self) -> Result<(), ConfigInvalid> {
         let is_narrow = self.precision == Precision::Fp16;
         if !is_narrow && !self.loss_scaling.is_default() {
             return invalid(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::{Formed, Progress as Steps, Told, ports};
+use roundhouse_contract::{Formed, Progress as Steps, ProgressReport, ports};
 use tokio::sync::mpsc::Sender;
 use tokio::time::MissedTickBehavior;
 
@@ -41,9 +41,9 @@ pub(crate) async fn poll(memories: Arc<JobMemories>, wake: Sender<Wake>) {
 /// Takes in an answer. Returns the job to wake, if the answer does.
 fn reported(memories: &JobMemories, job: &JobKey, answer: &[u8]) -> Option<JobName> {
     let now = Instant::now();
-    if let Ok(told) = serde_json::from_slice::<Told<Steps>>(answer) {
-        return memories.progress_reported(job, told.of(&job.uid)?, now);
+    if let Ok(report) = serde_json::from_slice::<ProgressReport<Steps>>(answer) {
+        return memories.progress_reported(job, report.of(&job.uid)?, now);
     }
-    let told: Told<Formed> = serde_json::from_slice(answer).ok()?;
-    memories.formed_reported(job, told.of(&job.uid)?.formed, now)
+    let report: ProgressReport<Formed> = serde_json::from_slice(answer).ok()?;
+    memories.formed_reported(job, report.of(&job.uid)?.formed, now)
 }

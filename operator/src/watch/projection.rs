@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Pod as FullPod, PodCondition, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use roundhouse_contract::membership::Unread;
+use roundhouse_contract::MembershipError;
 use roundhouse_contract::{BuiltFrom, Membership, earlier, gang, labels};
 use roundhouse_planner::kubelet::runs;
 use roundhouse_planner::{Pod, PodPhase};
@@ -180,8 +180,8 @@ fn place(metadata: &ObjectMeta) -> (Option<Membership>, Option<u32>) {
     let document = annotation(metadata, labels::MEMBERSHIP).unwrap_or_default();
     match Membership::parse(document) {
         Ok(membership) => (membership, None),
-        Err(Unread::NewerProtocol(protocol)) => (None, Some(protocol)),
-        Err(Unread::Malformed(_)) => (None, None),
+        Err(MembershipError::NewerProtocol(protocol)) => (None, Some(protocol)),
+        Err(MembershipError::Malformed(_)) => (None, None),
     }
 }
 

@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use kube::api::ListParams;
 use roundhouse_contract::ports::AGENT_HTTP;
-use roundhouse_contract::{Progress, Told};
+use roundhouse_contract::{Progress, ProgressReport};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
@@ -126,11 +126,11 @@ fn told(step: u64) -> Bytes {
         total_steps: 1_000_000,
         ..Progress::default()
     };
-    let told = Told {
+    let report = ProgressReport {
         job_uid: None,
-        told: progress,
+        report: progress,
     };
-    Bytes::from(serde_json::to_vec(&told).unwrap_or_default())
+    Bytes::from(serde_json::to_vec(&report).unwrap_or_default())
 }
 
 impl Figures {

@@ -15,7 +15,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use roundhouse_contract::{Formed, RankStatus, Told, ports};
+use roundhouse_contract::{Formed, ProgressReport, RankStatus, ports};
 
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -90,15 +90,15 @@ async fn progress(
     let statuses = (0..options.procs).filter_map(|local| ranks::status(&options.run_dir, local));
     let statuses: Vec<RankStatus> = statuses.collect();
     let job_uid = options.job_uid().map(str::to_owned);
-    if let Some(told) = statuses.iter().find_map(|status| status.progress.clone()) {
-        return axum::Json(Told { job_uid, told }).into_response();
+    if let Some(report) = statuses.iter().find_map(|status| status.progress.clone()) {
+        return axum::Json(ProgressReport { job_uid, report }).into_response();
     }
     let formed = statuses.iter().map(|status| status.generation).max();
     formed.map_or_else(
         || StatusCode::NO_CONTENT.into_response(),
         |formed| {
-            let told = Formed { formed };
-            axum::Json(Told { job_uid, told }).into_response()
+            let report = Formed { formed };
+            axum::Json(ProgressReport { job_uid, report }).into_response()
         },
     )
 }

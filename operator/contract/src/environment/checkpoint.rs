@@ -1,4 +1,4 @@
-//! The part of the environment that is about checkpoints: where, how often, how many.
+//! Environment variables for checkpoints: directory, intervals and number.
 
 use std::path::PathBuf;
 
@@ -9,31 +9,32 @@ use super::{
     CHECKPOINT_KEEP, EnvironmentInvalid, JOB_UID, number,
 };
 
-/// Checkpoints kept unless told otherwise.
+/// Number of checkpoints that are kept by default.
 pub const DEFAULT_KEEP: u32 = 2;
-/// Fewest that may be kept: while one is written, or should the newest be damaged, there is another.
+/// Least number of checkpoints that may be kept: another one exists while one is written, or if
+/// the newest is damaged.
 pub const MIN_KEEP: u32 = 2;
 
-/// Where checkpoints and the ledger are, and when a checkpoint is due. With neither interval there is
-/// one when training ends, or stops because all workers are asked to leave.
+/// Directory of checkpoints and the ledger, and when a checkpoint is due. Without intervals there
+/// is one when training ends, or when it stops because all workers are asked to leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointEnvironment {
-    /// A directory that all workers share.
+    /// Directory that all workers share.
     pub dir: PathBuf,
-    /// One after every so many committed steps, at least 1.
+    /// Number of committed steps between checkpoints, at least 1.
     pub every_steps: Option<u64>,
-    /// One when the last is so many seconds old, at least 1.
+    /// Age in seconds at which the newest checkpoint is followed by the next one, at least 1.
     pub every_seconds: Option<u64>,
-    /// Newest ones that are kept, at least [`MIN_KEEP`].
+    /// Number of newest checkpoints that are kept, at least [`MIN_KEEP`].
     pub keep: u32,
-    /// The number of evaluations by which the best checkpoint is kept, too; `None`: it is not.
+    /// Metric of evaluations by which the best checkpoint is also kept; `None` if it is not kept.
     pub best: Option<BestMetric>,
     /// UID of the job that writes there.
     pub job_uid: Option<String>,
 }
 
 impl CheckpointEnvironment {
-    /// Names and values, for a process to be started.
+    /// Names and values for a process to start.
     pub(super) fn to_pairs(&self) -> Vec<(&'static str, String)> {
         let Self {
             dir,
@@ -54,7 +55,8 @@ impl CheckpointEnvironment {
         pairs
     }
 
-    /// Reads it through `get`; `None` when no directory is set. An empty text counts as not set.
+    /// Reads the variables through `get`; `None` if no directory is set. An empty text
+    /// counts as not set.
     pub(super) fn read(
         get: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, EnvironmentInvalid> {
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_are_read_back_as_themselves() {
+    fn checkpoint_environment_round_trips() {
         for (every_steps, every_seconds) in [(Some(10), None), (None, Some(600)), (None, None)] {
             let checkpoint = CheckpointEnvironment {
                 dir: "/checkpoints".into(),
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_directory_there_are_none() {
+    fn no_directory_means_no_checkpoints() {
         assert_eq!(read(&[(CHECKPOINT_EVERY_STEPS, "10")]), Ok(None));
         assert_eq!(read(&[(CHECKPOINT_DIR, "")]), Ok(None));
         let only_dir = read(&[(CHECKPOINT_DIR, "/c"), (CHECKPOINT_EVERY_STEPS, "")]);
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_is_named() {
+    fn invalid_checkpoint_variable_is_named() {
         for (variable, value) in [
             (CHECKPOINT_EVERY_STEPS, "0"),
             (CHECKPOINT_EVERY_SECONDS, "0"),

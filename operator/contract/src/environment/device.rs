@@ -1,4 +1,5 @@
-//! Which device the pod asked for, so that a GPU that cannot be used is an error and never silently the CPU.
+//! The device that the pod asked for, so that an unusable GPU is an error and training does not
+//! silently use the CPU.
 
 use std::num::NonZeroU32;
 
@@ -7,27 +8,27 @@ use super::{EXPECTED_DEVICE, EnvironmentInvalid, number};
 const CPU: &str = "cpu";
 const CUDA: &str = "cuda*";
 
-/// What the processes of a worker are to compute on.
+/// The device of a worker's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpectedDevice {
-    /// The CPU, even if GPUs can be seen.
+    /// The CPU, even if GPUs are visible.
     Cpu,
-    /// So many NVIDIA GPUs: fewer that can be used are a fault of the node (exit code 77).
+    /// This number of NVIDIA GPUs. If fewer are usable, the node has a fault (exit code 77).
     Cuda(NonZeroU32),
 }
 
 impl ExpectedDevice {
-    /// What a pod with so many GPUs in its limits expects.
+    /// The device of a pod with this number of GPUs in its limits.
     #[must_use]
     pub fn of_gpus(num_gpus: u32) -> Self {
         NonZeroU32::new(num_gpus).map_or(Self::Cpu, Self::Cuda)
     }
 
-    /// Reads it through `get` (`|name| std::env::var(name).ok()`); not set or empty: nobody expects anything, and the
-    /// trainer takes what it finds.
+    /// Reads the variable through `get` (`|name| std::env::var(name).ok()`). If it is not set or
+    /// empty, no device is expected and the trainer uses what it finds.
     ///
     /// # Errors
-    /// The variable is neither `cpu` nor `cuda*N` with N of at least 1.
+    /// Fails if the variable is neither `cpu` nor `cuda*N` with N of at least 1.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, EnvironmentInvalid> {
         let text = get(EXPECTED_DEVICE).filter(|text| !text.is_empty());
         text.map(|text| number(EXPECTED_DEVICE, text)).transpose()
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_reads_back_as_itself() {
+    fn expected_device_round_trips() {
         for (num_gpus, text) in [(0, "cpu"), (1, "cuda*1"), (8, "cuda*8")] {
             let device = ExpectedDevice::of_gpus(num_gpus);
             assert_eq!(device.to_string(), text);
@@ -71,13 +72,13 @@ mod tests {
     }
 
     #[test]
-    fn without_the_variable_nothing_is_expected() {
+    fn unset_variable_expects_no_device() {
         assert_eq!(ExpectedDevice::read(|_| None), Ok(None));
         assert_eq!(ExpectedDevice::read(|_| Some(String::new())), Ok(None));
     }
 
     #[test]
-    fn another_text_is_an_error_that_names_the_variable() {
+    fn invalid_device_names_the_variable() {
         for text in ["cuda", "cuda*0", "cuda*-1", "cuda:0", "gpu", "CPU"] {
             let error = ExpectedDevice::read(|_| Some(text.to_owned())).unwrap_err();
             assert_eq!(error.variable, EXPECTED_DEVICE, "{text}");

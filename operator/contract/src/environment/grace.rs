@@ -1,8 +1,9 @@
-//! How the seconds between SIGTERM and SIGKILL of a pod are shared out. Pure.
+//! Divides the time between SIGTERM and SIGKILL of a pod. Pure.
 //!
-//! Kubernetes sends SIGTERM to the agent, and SIGKILL to everything `terminationGracePeriodSeconds` later. The
-//! agent forwards SIGTERM at once and keeps the end of that time for itself: it kills what is left, reads the
-//! last log lines and writes the termination message. A trainer process ends before the agent would kill it.
+//! Kubernetes sends SIGTERM to the agent, and SIGKILL to all processes
+//! `terminationGracePeriodSeconds` later. The agent forwards SIGTERM at once and reserves the end
+//! of that time for itself: it kills the remaining processes, reads the last log lines and writes
+//! the termination message. A trainer process ends before the agent would kill it.
 //!
 //! ```text
 //! SIGTERM          until_boundary          for_saving            agent kills   SIGKILL
@@ -13,46 +14,48 @@ use std::time::Duration;
 
 use super::{EnvironmentInvalid, TERMINATION_GRACE_SECONDS, number};
 
-/// Kubernetes' own default of `terminationGracePeriodSeconds`.
+/// Default of `terminationGracePeriodSeconds` in Kubernetes.
 pub const DEFAULT_SECONDS: u64 = 30;
-/// The agent never needs more than this for its last words.
+/// The most time that the agent needs for its termination message.
 const LONGEST_LAST_WORDS: Duration = Duration::from_secs(5);
-/// A share of a sixth makes 5 s of the default of 30 s.
+/// The agent's share is one sixth: 5 s of the default of 30 s.
 const LAST_WORDS_SHARE: u32 = 6;
-/// A process needs no more than this to end after its save.
+/// The most time that a process needs to end after its save.
 const LONGEST_MARGIN: Duration = Duration::from_secs(5);
-/// A share of a fifth makes 5 s of the 25 s that the default leaves.
+/// The margin is one fifth: 5 s of the 25 s that remain with the default.
 const MARGIN_SHARE: u32 = 5;
 
-/// What a trainer process may spend after SIGTERM.
+/// The time that a trainer process has after SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaveBudget {
-    /// Time after SIGTERM in which the common step boundary must come; a process that has not reached it by then
-    /// leaves without it.
+    /// Time after SIGTERM in which the common step boundary must come. A process that has not
+    /// reached it by then leaves without it.
     pub until_boundary: Duration,
-    /// Time that is kept for the save after the boundary. What is left of `until_boundary` when the boundary comes
-    /// early may be used for saving, too: see [`Self::total`].
+    /// Time that is reserved for the save after the boundary. If the boundary comes early, the rest
+    /// of `until_boundary` may also be used for saving: see [`Self::total`].
     pub for_saving: Duration,
 }
 
 impl LeaveBudget {
-    /// Time after SIGTERM at which the process ends in any case.
+    /// Time after SIGTERM at which the process always ends.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.until_boundary + self.for_saving
     }
 }
 
-/// Time after SIGTERM at which the agent sends SIGKILL to processes that are still there: the pod's grace without
-/// a sixth of it, at most 5 s.
+/// Time after SIGTERM at which the agent sends SIGKILL to the remaining processes: the pod's grace
+/// without a sixth of it, at most 5 s.
 #[must_use]
 pub fn kill_after(grace: Duration) -> Duration {
     grace.saturating_sub((grace / LAST_WORDS_SHARE).min(LONGEST_LAST_WORDS))
 }
 
-/// The trainer's share of the pod's grace: [`kill_after`] without a margin of a fifth, at most 5 s, in two halves.
+/// The trainer's part of the pod's grace: [`kill_after`] without a margin of a fifth, at most 5
+/// s, in two halves.
 ///
-/// With the default of 30 s that is 10 s until the boundary and 10 s for saving; with 600 s, 295 s each.
+/// With the default of 30 s that is 10 s until the boundary and 10 s for the save; with 600
+/// s, 295 s each.
 #[must_use]
 pub fn leave_budget(grace: Duration) -> LeaveBudget {
     let killed_at = kill_after(grace);
@@ -64,10 +67,11 @@ pub fn leave_budget(grace: Duration) -> LeaveBudget {
     }
 }
 
-/// Reads the pod's grace through `get` (`|name| std::env::var(name).ok()`); not set or empty: [`DEFAULT_SECONDS`].
+/// Reads the pod's grace through `get` (`|name| std::env::var(name).ok()`). If it is not set or
+/// empty, it is [`DEFAULT_SECONDS`].
 ///
 /// # Errors
-/// The variable is not a whole number of seconds.
+/// Fails if the variable is not a whole number of seconds.
 pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Duration, EnvironmentInvalid> {
     match get(TERMINATION_GRACE_SECONDS).filter(|text| !text.is_empty()) {
         None => Ok(Duration::from_secs(DEFAULT_SECONDS)),
@@ -84,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_grace_leaves_ten_seconds_for_the_boundary_and_ten_for_saving() {
+    fn default_grace_has_ten_seconds_each_for_boundary_and_save() {
         let budget = leave_budget(seconds(DEFAULT_SECONDS));
         assert_eq!(kill_after(seconds(DEFAULT_SECONDS)), seconds(25));
         assert_eq!(budget.until_boundary, seconds(10));
@@ -92,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_ten_seconds_of_a_longer_grace_go_to_the_trainer() {
+    fn trainer_gets_all_but_ten_seconds_of_a_long_grace() {
         for grace in [60, 600, 86_400] {
             let budget = leave_budget(seconds(grace));
             assert_eq!(budget.total(), seconds(grace - 10));
@@ -101,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn trainer_agent_and_kubelet_come_in_this_order_for_every_grace() {
+    fn trainer_ends_before_agent_and_agent_before_kubelet() {
         for grace in (0..5_000).map(Duration::from_millis) {
             let (budget, killed_at) = (leave_budget(grace), kill_after(grace));
             assert!(
@@ -116,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grace_reads_back_and_a_bad_one_is_named() {
+    fn grace_is_read_and_invalid_value_is_named() {
         let read = |text: Option<&str>| read(|_| text.map(str::to_owned));
         assert_eq!(read(None), Ok(seconds(30)));
         assert_eq!(read(Some("")), Ok(seconds(30)));

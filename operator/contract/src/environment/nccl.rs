@@ -1,51 +1,58 @@
-//! Settings under which a process outlives its NCCL groups: one that hangs is aborted once, by the trainer alone,
-//! and the next is built in the same process. As `ProcessGroupNCCL.cpp` of PyTorch 2.11 and NCCL 2.28 read them,
-//! when a group is built. They must stand in the environment that a process is started with: it has many
-//! threads soon, and then nothing can be set safely.
+//! Settings with which a process outlives its NCCL groups: only the trainer aborts a hung group,
+//! once, and builds the next one in the same process. They follow `ProcessGroupNCCL.cpp` of PyTorch
+//! 2.11 and NCCL 2.28, which read them when a group is built. They must be in the environment with
+//! which a process starts: a process soon has many threads, and then variables cannot be set
+//! safely.
 
 use std::path::Path;
 
 use crate::paths;
 
-/// Names and values for the processes of the built-in trainer. What a user has set is to be left alone.
+/// Names and values for the processes of the built-in trainer. Values that a user
+/// has set take precedence.
 #[must_use]
 pub fn settings(connect_timeout_seconds: u64) -> [(&'static str, String); 8] {
     let timeout = connect_timeout_seconds.to_string();
     let text = |(name, value): (&'static str, &str)| (name, value.to_owned());
     [
-        // Its watchdog, by default, ends the process when a collective fails (3), or aborts the group itself (2),
-        // and of two aborts each waits for the other. With 0 it only notes what it saw, which the trainer asks.
+        // By default the watchdog of the group ends the process when a collective fails (3), or
+        // aborts the group itself (2), and two concurrent aborts wait for each other. With 0 it
+        // only records the failure, which the trainer polls.
         text(("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")),
-        // A second thread ends the process when the watchdog is stuck, as it may be while a group is aborted.
+        // A monitoring thread ends the process when the watchdog is stuck, which is possible while
+        // a group is aborted.
         text(("TORCH_NCCL_ENABLE_MONITORING", "0")),
-        // A failure is written to the store, past the generation's prefix, for all to dump what they know. The
-        // key stays there: the first group of a process that joins later would find it.
+        // A failure would be written to the store, outside the generation's prefix, so that all
+        // ranks dump their state. The key would stay there, and the first group of a process that
+        // joins later would find it.
         text(("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")),
-        // After a failure the watchdog sleeps four times this, by default a minute, with the lock that the next
-        // collective needs.
+        // After a failure the watchdog would sleep for four times this value, by default a minute,
+        // and hold the lock that the next collective needs.
         text(("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0")),
-        // An exception on the watchdog's thread, say from an event of an aborted group, would end the process.
-        // An error of the device comes to the training thread, too.
+        // An exception on the watchdog's thread, for example from an event of an aborted group,
+        // would end the process. The training thread also receives errors of the device.
         text(("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")),
         // Connecting holds the lock that an abort needs, by default for up to 30 minutes.
         ("TORCH_NCCL_NONBLOCKING_TIMEOUT", timeout),
-        // All connections are made when a group is built, not within the first collective that needs them, where
-        // an abort frees what the other thread uses.
+        // Connect when a group is built, and not within the first collective that needs a
+        // connection: there, an abort would free memory that the other thread uses.
         text(("NCCL_RUNTIME_CONNECT", "0")),
-        // Multicast buffers (NVLink SHARP) are all ranks' together, and aborts are reported to hang over them.
+        // Multicast buffers (NVLink SHARP) belong to all ranks together, and aborts reportedly hang
+        // over them.
         text(("NCCL_NVLS_ENABLE", "0")),
     ]
 }
 
-/// How much NCCL says of itself.
+/// Log level of NCCL.
 const NCCL_DEBUG: &str = "NCCL_DEBUG";
-/// What it says something about.
+/// Subsystems that NCCL logs.
 const NCCL_DEBUG_SUBSYS: &str = "NCCL_DEBUG_SUBSYS";
-/// The file into which it writes; not set: standard output.
+/// The file to which NCCL logs; if not set, standard output.
 pub const NCCL_DEBUG_FILE: &str = "NCCL_DEBUG_FILE";
 
-/// Names and values that have NCCL write into the run directory how it connects, where the trainer reads it. Nothing
-/// if `get` (`std::env::var_os`) knows any of the names: then users read it themselves.
+/// Names and values with which NCCL logs its connections to the run directory, where the
+/// trainer reads them. Empty if `get` (`std::env::var_os`) knows any of the names: then the
+/// user reads the log.
 #[must_use]
 pub fn log_settings<T>(
     run_dir: &Path,
@@ -69,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nccl_writes_into_the_run_directory_unless_the_user_has_said_otherwise() {
+    fn nccl_logs_to_run_directory_unless_user_sets_variables() {
         let of = |set: &str| {
             let get = |name: &str| (name == set).then_some(());
             log_settings(Path::new("/run/roundhouse"), 2, get)
@@ -83,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_set_once_and_connecting_has_its_own_timeout() {
+    fn nccl_settings_are_unique_with_connect_timeout() {
         let settings = settings(7);
         let names: std::collections::BTreeSet<_> = settings.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), settings.len());

@@ -1,5 +1,5 @@
-//! What the agent gives each process of a script in restart mode: the names and meanings of torchrun,
-//! so that a script which runs under torchrun runs here.
+//! The environment of each process of a script in restart mode: the names and meanings of torchrun,
+//! so that a script for torchrun runs unchanged.
 //!
 //! Reference: <https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables>.
 
@@ -11,35 +11,35 @@ use crate::{Membership, ports};
 
 /// Rank of the process.
 pub const RANK: &str = "RANK";
-/// Processes of the generation.
+/// Number of processes of the generation.
 pub const WORLD_SIZE: &str = "WORLD_SIZE";
-/// Place of the worker.
+/// Rank of the worker in the generation.
 pub const NODE_RANK: &str = "NODE_RANK";
-/// Place of the worker, as torchrun calls it.
+/// Rank of the worker, as torchrun calls it.
 pub const GROUP_RANK: &str = "GROUP_RANK";
 /// Number of workers, as torchrun calls it.
 pub const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
-/// Same as [`RANK`]: there is one role.
+/// The same as [`RANK`], since there is one role.
 pub const ROLE_RANK: &str = "ROLE_RANK";
-/// Same as [`WORLD_SIZE`]: there is one role.
+/// The same as [`WORLD_SIZE`], since there is one role.
 pub const ROLE_WORLD_SIZE: &str = "ROLE_WORLD_SIZE";
-/// `default`: there is one role.
+/// Always `default`, since there is one role.
 pub const ROLE_NAME: &str = "ROLE_NAME";
 /// Address of rank 0.
 pub const MASTER_ADDR: &str = "MASTER_ADDR";
-/// Port at which rank 0 is to listen; another one in each generation.
+/// Port on which rank 0 must listen; another port in each generation.
 pub const MASTER_PORT: &str = "MASTER_PORT";
-/// How often the processes were started anew: the generations before this one.
+/// Number of restarts of the processes: the generations before this one.
 pub const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
-/// How often they may be; the job's failure policy bounds it, not the script.
+/// Most restarts; the job's failure policy bounds them, not the script.
 pub const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
 /// Name of the job.
 pub const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
-/// `False`: rank 0 itself hosts the store.
+/// Always `False`, since rank 0 itself hosts the store.
 pub const USE_AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 /// Number of the generation.
 pub const GENERATION: &str = "ROUNDHOUSE_GENERATION";
-/// Where the process may write how far it is, as [`crate::ScriptProgress`].
+/// File to which the process may write its progress, as [`crate::ScriptProgress`].
 pub const PROGRESS_FILE: &str = "ROUNDHOUSE_PROGRESS_FILE";
 
 /// The environment of one process of a script.
@@ -47,32 +47,32 @@ pub const PROGRESS_FILE: &str = "ROUNDHOUSE_PROGRESS_FILE";
 pub struct ScriptEnvironment {
     /// Rank, 0 ≤ `rank` < `world_size`.
     pub rank: u32,
-    /// Processes of the generation.
+    /// Number of processes of the generation.
     pub world_size: u32,
     /// Place on this worker, from 0.
     pub local_rank: u32,
     /// Processes of this worker.
     pub local_world_size: u32,
-    /// Place of this worker.
+    /// Rank of this worker in the generation.
     pub node_rank: u32,
     /// Workers of the generation.
     pub nodes: u32,
     /// Address of rank 0.
     pub master_address: String,
-    /// Port at which rank 0 listens.
+    /// Port on which rank 0 listens.
     pub master_port: u16,
-    /// The generation.
+    /// Number of the generation.
     pub generation: u64,
     /// Name of the job.
     pub job: String,
     /// Directory that the processes of a worker and its agent share.
     pub run_dir: PathBuf,
-    /// Where the process may write how far it is.
+    /// File to which the process may write its progress.
     pub progress_file: PathBuf,
 }
 
 impl ScriptEnvironment {
-    /// The place of a process in a generation.
+    /// The environment of a process in a generation.
     #[must_use]
     pub fn of(membership: &Membership, local_rank: u32, job: &str, run_dir: PathBuf) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl ScriptEnvironment {
         }
     }
 
-    /// Names and values, for a process to be started.
+    /// Names and values for a process to start.
     #[must_use]
     pub fn to_pairs(&self) -> BTreeMap<&'static str, String> {
         let path = |path: &PathBuf| path.display().to_string();
@@ -123,7 +123,7 @@ impl ScriptEnvironment {
     /// Reads the environment through `get` (`|name| std::env::var(name).ok()`).
     ///
     /// # Errors
-    /// Names the first variable that is missing or unreadable.
+    /// Fails with the first variable that is missing or cannot be read.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvironmentInvalid> {
         let text = |variable| {
             get(variable).ok_or(EnvironmentInvalid {
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_reads_back_as_itself() {
+    fn script_environment_round_trips() {
         let pairs = environment().to_pairs();
         let read = ScriptEnvironment::read(|name| pairs.get(name).cloned());
         assert_eq!(read, Ok(environment()));
     }
 
     #[test]
-    fn the_names_and_values_are_those_of_torchrun() {
+    fn script_environment_matches_torchrun() {
         let pairs = environment().to_pairs();
         for (name, value) in [
             ("RANK", "6"),

@@ -1,9 +1,10 @@
-//! How long a collective waits for its peers: to connect, in the first step of a generation, and in later steps.
+//! Timeouts of collectives: to connect, in the first step of a generation, and in later steps.
 //! Pure.
 //!
-//! Connecting grows with the number of ranks, and the first step of a generation compiles, allocates and tunes on
-//! some ranks while others wait. Steps tell how long a step takes, so timeouts are learned from them unless they are
-//! set: that of the first step of a generation from earlier generations.
+//! The time to connect grows with the number of ranks, and in the first step of a generation some
+//! ranks compile, allocate and tune while others wait. Timeouts of steps are learned from the
+//! durations of steps unless they are set; that of the first step is learned from earlier
+//! generations.
 
 use std::time::Duration;
 
@@ -13,20 +14,22 @@ use super::{
     FIRST_STEP_TIMEOUT_SECONDS, number,
 };
 
-/// How many times the longest step so far a collective waits.
+/// Factor between the longest step so far and the timeout of a collective.
 const FACTOR: u32 = 3;
-/// How long a rank waits for the slowest one in the first evaluation of a generation, or while results are written: less
-/// than the agent lets them last, so that a rank whose peer is gone without a word is back in the lobby by then.
+/// How long a rank waits for the slowest one in the first evaluation of a generation, or while
+/// results are written. It is less than the agent's limit for them, so a rank whose peer has
+/// silently gone is back in the lobby before that.
 const BESIDE_STEPS: Duration = Duration::from_mins(29);
 
 /// The three timeouts of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveTimeouts {
-    /// To connect all ranks of a generation.
+    /// Time to connect all ranks of a generation.
     pub connect: Duration,
-    /// Of a collective before the first step of a generation is committed; `None`: learned from earlier generations.
+    /// Timeout of a collective before the first step of a generation is committed; `None` if it is
+    /// learned from earlier generations.
     pub first_step: Option<Duration>,
-    /// Of a collective after it; `None`: learned.
+    /// Timeout of a collective after that; `None` if it is learned.
     pub later: Option<Duration>,
 }
 
@@ -41,9 +44,9 @@ impl Default for CollectiveTimeouts {
 }
 
 impl CollectiveTimeouts {
-    /// The timeout of a collective before the first step of a generation is committed. `expected`: how long that step is
-    /// expected to take, from earlier generations; 0 if nothing is known. Learned is three times that, at least
-    /// [`DEFAULT_FIRST_STEP_TIMEOUT_SECONDS`].
+    /// The timeout of a collective before the first step of a generation is committed. `expected`
+    /// is the duration of that step in earlier generations, 0 if it is unknown. The learned timeout
+    /// is three times that, at least [`DEFAULT_FIRST_STEP_TIMEOUT_SECONDS`].
     #[must_use]
     pub fn of_first_step(&self, expected: Duration) -> Duration {
         let least = Duration::from_secs(DEFAULT_FIRST_STEP_TIMEOUT_SECONDS);
@@ -51,23 +54,25 @@ impl CollectiveTimeouts {
             .unwrap_or_else(|| least.max(FACTOR * expected))
     }
 
-    /// The timeout of a collective after the first step. `longest`: the longest step of this generation. Learned is three
-    /// times the longest step, at least [`DEFAULT_COLLECTIVE_TIMEOUT_SECONDS`].
+    /// The timeout of a collective after the first step. `longest` is the
+    /// longest step of this generation. The learned timeout is three times
+    /// that, at least [`DEFAULT_COLLECTIVE_TIMEOUT_SECONDS`].
     #[must_use]
     pub fn of_step(&self, longest: Duration) -> Duration {
         let least = Duration::from_secs(DEFAULT_COLLECTIVE_TIMEOUT_SECONDS);
         self.later.unwrap_or_else(|| least.max(FACTOR * longest))
     }
 
-    /// The same for a collective that a host launches while the device still computes the step before, for which the
-    /// collective waits, too.
+    /// The same for a collective that a host launches while the device still computes the previous
+    /// step: the collective also waits for that step.
     #[must_use]
     pub fn of_step_launched_ahead(&self, longest: Duration) -> Duration {
         self.of_step(longest) + longest
     }
 
-    /// The timeout of a collective in an evaluation, or while results are written, which take ranks differently long.
-    /// `longest`: the longest evaluation of this generation; `None` where there was none.
+    /// The timeout of a collective in an evaluation, or while results are written, whose
+    /// durations differ between ranks. `longest` is the longest evaluation of this generation;
+    /// `None` if there was none.
     #[must_use]
     pub fn beside_steps(&self, longest: Option<Duration>) -> Duration {
         match longest {
@@ -76,7 +81,7 @@ impl CollectiveTimeouts {
         }
     }
 
-    /// Names and values, for a process to be started. What is learned is not set.
+    /// Names and values for a process to start. Learned timeouts are not set.
     #[must_use]
     pub fn to_pairs(&self) -> Vec<(&'static str, String)> {
         let Self {
@@ -94,10 +99,11 @@ impl CollectiveTimeouts {
         .collect()
     }
 
-    /// Reads them through `get` (`|name| std::env::var(name).ok()`). What is not set, or empty, has its default.
+    /// Reads the timeouts through `get` (`|name| std::env::var(name).ok()`). A variable that is not
+    /// set, or empty, has its default.
     ///
     /// # Errors
-    /// Names the first variable that is not a whole number of seconds of at least 1.
+    /// Fails with the first variable that is not a whole number of seconds of at least 1.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvironmentInvalid> {
         let read = |variable| {
             let Some(text) = get(variable).filter(|text| !text.is_empty()) else {
@@ -125,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_read_back_as_themselves() {
+    fn timeouts_round_trip() {
         for (first_step, later) in [
             (None, None),
             (Some(seconds(90)), None),
@@ -150,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_of_a_step_grows_with_the_longest_step() {
+    fn step_timeout_grows_with_longest_step() {
         let timeouts = CollectiveTimeouts::default();
         assert_eq!(timeouts.of_first_step(Duration::ZERO), seconds(120));
         assert_eq!(timeouts.of_first_step(seconds(60)), seconds(180));
@@ -174,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_that_is_set_for_later_steps_holds_for_the_first_one_too() {
+    fn timeout_of_later_steps_applies_to_the_first() {
         let set = |name: &str| (name == COLLECTIVE_TIMEOUT_SECONDS).then(|| "7".to_owned());
         let timeouts = CollectiveTimeouts::read(set).unwrap();
         assert_eq!(timeouts.of_first_step(seconds(60)), seconds(7));
     }
 
     #[test]
-    fn a_timeout_of_zero_is_refused_by_name() {
+    fn timeout_of_zero_is_refused_by_name() {
         for variable in [
             CONNECT_TIMEOUT_SECONDS,
             FIRST_STEP_TIMEOUT_SECONDS,

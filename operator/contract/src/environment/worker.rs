@@ -1,4 +1,4 @@
-//! What the agent of a worker is started with: in a pod of a cluster, or as a process of `run --local`.
+//! The environment of a worker's agent: in a pod of a cluster, or as a process of `run --local`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use super::{
 };
 use crate::Mode;
 
-/// Everything that a job gives the agent of a worker, in a pod as on this machine. The planner makes it from a validated job
-/// and a [`WorkerSite`], so nothing else can differ between the two.
+/// Everything that a job passes to the agent of a worker, in a pod or on this machine. The planner
+/// builds it from a validated job and a [`WorkerSite`], so nothing else can differ between the two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerEnvironment {
     /// Name of the job.
@@ -23,21 +23,23 @@ pub struct WorkerEnvironment {
     pub job_uid: String,
     /// Index of the worker.
     pub worker_index: u32,
-    /// Processes that the agent starts.
+    /// Number of processes that the agent starts.
     pub procs_per_worker: u32,
-    /// What they run.
+    /// The program of the processes.
     pub program: WorkerProgram,
-    /// What they are to compute on; `None`: whatever can be used.
+    /// Device of the processes; `None` for any usable device.
     pub expected_device: Option<ExpectedDevice>,
     /// Time between SIGTERM and SIGKILL of the worker.
     pub termination_grace: Duration,
-    /// Seconds without progress until a process counts as hung; `None`: the agent learns them.
+    /// Seconds without progress after which a process counts as hung; `None` if the
+    /// agent learns the time.
     pub stall_timeout_seconds: Option<u32>,
-    /// Checkpoints and the ledger; `None`: there are none. Its `job_uid` is not set: see [`Self::job_uid`].
+    /// Settings of checkpoints and the ledger; `None` if there are none. Their `job_uid` is
+    /// not set: see [`Self::job_uid`].
     pub checkpoint: Option<CheckpointEnvironment>,
-    /// The worker's own IP address; `None`: the pod spec refers to the pod's status, which has it.
+    /// IP address of the worker; `None` if the pod spec takes it from the pod's status.
     pub address: Option<String>,
-    /// Port of the store that the worker's process 0 hosts.
+    /// Port of the store, which the worker's process 0 hosts.
     pub rendezvous_port: u16,
     /// File to watch for the membership.
     pub membership_file: PathBuf,
@@ -45,45 +47,45 @@ pub struct WorkerEnvironment {
     pub run_dir: PathBuf,
 }
 
-/// What a worker runs.
+/// The program of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerProgram {
     /// The built-in trainer, or a program on its library.
     Trainer {
         /// File with the configuration.
         config_file: PathBuf,
-        /// Where relative data paths start.
+        /// Directory at which relative data paths start.
         data_dir: PathBuf,
     },
     /// A script that joins with the Python package `roundhouse`.
     Joining,
-    /// A script that is started again in each generation.
+    /// A script that restarts in each generation.
     Restarting {
-        /// For how long its failure may turn out to be that of a peer.
+        /// Time in which its failure may turn out to be a consequence of a lost peer.
         peer_failure_window: Duration,
-        /// Between SIGTERM and SIGKILL of a process.
+        /// Time between SIGTERM and SIGKILL of a process.
         leave_grace: Duration,
     },
 }
 
-/// What depends on where a worker runs: addresses, directories, devices.
+/// The values that depend on where a worker runs: addresses, directories, devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerSite {
-    /// See [`WorkerEnvironment::address`].
+    /// IP address of the worker, see [`WorkerEnvironment::address`].
     pub address: Option<String>,
-    /// See [`WorkerEnvironment::rendezvous_port`].
+    /// Port of the store, see [`WorkerEnvironment::rendezvous_port`].
     pub rendezvous_port: u16,
-    /// See [`WorkerEnvironment::membership_file`].
+    /// Watched file, see [`WorkerEnvironment::membership_file`].
     pub membership_file: PathBuf,
-    /// See [`WorkerEnvironment::run_dir`].
+    /// Run directory, see [`WorkerEnvironment::run_dir`].
     pub run_dir: PathBuf,
     /// File with the configuration of the built-in trainer.
     pub trainer_config_file: PathBuf,
-    /// Where relative data paths of the built-in trainer start.
+    /// Directory at which relative data paths of the built-in trainer start.
     pub data_dir: PathBuf,
     /// Directory for checkpoints and the ledger of this job.
     pub checkpoint_dir: PathBuf,
-    /// See [`WorkerEnvironment::expected_device`].
+    /// Device, see [`WorkerEnvironment::expected_device`]; `None` for any.
     pub expected_device: Option<ExpectedDevice>,
 }
 
@@ -129,7 +131,7 @@ impl WorkerEnvironment {
                 (TRAINER_CONFIG_FILE, path(config_file)),
                 (DATA_DIR, path(data_dir)),
             ]),
-            // Without a configuration of the trainer the agent knows that it runs a script.
+            // Without a trainer configuration, the agent knows that it runs a script.
             WorkerProgram::Joining => {}
             WorkerProgram::Restarting {
                 peer_failure_window,
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn every_variable_has_one_value() {
+    fn worker_variables_are_unique() {
         let restarting = WorkerProgram::Restarting {
             peer_failure_window: Duration::from_secs(5),
             leave_grace: Duration::from_secs(30),
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processes_of_the_agent_read_the_same_checkpoints_files_and_addresses() {
+    fn agent_processes_read_the_worker_environment() {
         let program = WorkerProgram::Trainer {
             config_file: "/etc/roundhouse/trainer-config".into(),
             data_dir: "/data".into(),

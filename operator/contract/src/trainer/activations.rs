@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_for_models_that_have_them() {
+    fn blocks_need_a_model_with_blocks() {
         for model in ["gpt2", "bert", "resnet18", "resnet50"] {
             assert_eq!(config(model, "Blocks").validate(), Ok(()), "{model}");
         }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_left_out_of_the_file() {
+    fn default_activation_checkpointing_is_not_written() {
         let text = serde_json::to_string(&config("gpt2", "None")).unwrap();
         assert!(!text.contains("activationCheckpointing"), "{text}");
         let blocks = config("gpt2", "Blocks");

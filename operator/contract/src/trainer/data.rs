@@ -1,4 +1,4 @@
-//! Where the data is and how it is written.
+//! Location and format of the data.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,12 +16,12 @@ pub use mix::Part;
 pub use reading::{OnCorrupt, Reading, Shuffle};
 pub use tokens::{TokenOptions, TokenType};
 
-/// How the data is written.
+/// Format of the data files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum DataFormat {
-    /// IDX files as MNIST is published: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`,
+    /// IDX files as published for MNIST: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`,
     /// `t10k-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`, each plain or with `.gz`.
     Idx,
     /// A directory per class with JPEG and PNG files. Classes are numbered in the order of their names.
@@ -36,8 +36,8 @@ pub enum DataFormat {
     Tokens,
     /// Text files, one document per line, and a Hugging Face `tokenizer.json`.
     Text,
-    /// Data that a program of your own reads: the container `trainer` needs an image with it. Settings of the data are
-    /// in `trainer.options`.
+    /// Data that a program of your own reads: the container `trainer` needs an image with that
+    /// program. Settings of the data are in `trainer.options`.
     Custom,
 }
 
@@ -93,12 +93,12 @@ pub(super) fn validate_model(config: &TrainerConfig) -> Result<(), ConfigInvalid
     Ok(())
 }
 
-/// Where the data is and how it is written.
+/// Location and format of the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Data {
-    /// How it is written.
+    /// Format of the data files.
     pub format: DataFormat,
     /// Directory of the files; a relative path starts at the volume's root. Default: the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,13 +121,13 @@ pub struct Data {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 64)))]
     pub mix: Vec<Part>,
-    /// Size of the images and what is done with them.
+    /// Size and augmentation of images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageOptions>,
-    /// How token files and texts become samples. Needed for `tokens` and `text`.
+    /// How samples are cut from token files and texts. Required for `tokens` and `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenOptions>,
-    /// The order of the samples.
+    /// Order of the samples in an epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shuffle: Option<Shuffle>,
     /// Threads, memory and the treatment of corrupt records.
@@ -169,7 +169,7 @@ pub struct PersistentVolumeClaimVolume {
 }
 
 impl Data {
-    /// Data of a format with all other fields left out.
+    /// Data of this format with default values for all other fields.
     #[must_use]
     pub fn new(format: DataFormat) -> Self {
         Self {
@@ -236,7 +236,7 @@ impl Data {
         }
         mix::validate(mix)?;
         if *format == DataFormat::Custom {
-            self.has_no_field_of_a_built_in_format()?;
+            self.refuse_fields_of_built_in_formats()?;
         }
         if let Some(image) = image {
             if !format.has_images() || tokens.is_some() {
@@ -262,8 +262,8 @@ impl Data {
 }
 
 impl Data {
-    /// Refuses what no built-in code reads for a format of the user's own: it would have no effect.
-    fn has_no_field_of_a_built_in_format(&self) -> Result<(), ConfigInvalid> {
+    /// Refuses fields that have no effect with a format of the user's own.
+    fn refuse_fields_of_built_in_formats(&self) -> Result<(), ConfigInvalid> {
         let fields = [
             ("data.mix", !self.mix.is_empty()),
             ("data.image", self.image.is_some()),
@@ -281,7 +281,7 @@ impl Data {
     }
 }
 
-/// A path must not leave the directory that it starts at.
+/// Refuses a path that leaves the directory in which it starts.
 fn no_climbing(field: &'static str, path: Option<&str>) -> Result<(), ConfigInvalid> {
     let climbs = |path: &str| path.split('/').any(|part| part == "..");
     if path.is_some_and(climbs) {

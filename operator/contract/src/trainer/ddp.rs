@@ -15,36 +15,37 @@ pub struct Ddp {
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4096)))]
     #[serde(rename = "firstBucketMiB")]
     pub first_bucket_mib: u32,
-    /// What of the gradients travels between processes: all of them (`none`), 16-bit numbers (`bf16`, `fp16`), or each large
-    /// matrix as a product of two narrow ones (`PowerSGD`, Vogels et al. 2019). With `PowerSGD` the weights depend on the
-    /// number of workers and on when it changed.
+    /// Compression of gradients between processes: none (`none`), 16-bit numbers (`bf16`, `fp16`),
+    /// or a product of two narrow matrices for each large one (`PowerSGD`, Vogels et al. 2019).
+    /// With `PowerSGD` the weights depend on the number of workers and on when it changed.
     #[serde(skip_serializing_if = "Compression::is_default")]
     pub compression: Compression,
     /// Settings of `compression: PowerSGD`.
     #[serde(rename = "powerSGD", skip_serializing_if = "Option::is_none")]
     pub power_sgd: Option<PowerSgd>,
-    /// Promises that each step uses the same tensors in the same way, so that the first pass of a generation can plan the
-    /// later ones. All built-in models do.
+    /// Declares that each step uses the same tensors in the same way, so that the first pass of a
+    /// generation can plan the later ones. This holds for all built-in models.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub static_graph: bool,
 }
 
-/// What of the gradients travels between processes. A process alone sends none.
+/// Compression of gradients between processes. A single process sends none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
-    /// As they are: 32-bit floats.
+    /// Gradients are sent as 32-bit floats.
     #[default]
     None,
-    /// Rounded to bfloat16 and summed in it: half the bytes, 8 bits of precision.
+    /// Gradients are rounded to bfloat16 and summed in it: half the bytes, 8 bits of precision.
     Bf16,
-    /// Rounded to 16-bit floats and summed in them: half the bytes, 11 bits of precision. A gradient above 65,504 is not
-    /// finite.
+    /// Gradients are rounded to 16-bit floats and summed in them: half the bytes, 11 bits of
+    /// precision. A gradient above 65,504 is not finite.
     Fp16,
-    /// Each large matrix as a product of two narrow ones (`PowerSGD`, Vogels et al. 2019): many times fewer bytes. What that
-    /// leaves over each process adds to its next gradient, and forgets when the number of workers changes or a worker is
-    /// replaced. So the weights depend on how many workers there were, and when.
+    /// Each large matrix is sent as a product of two narrow ones (`PowerSGD`, Vogels et al. 2019):
+    /// many times fewer bytes. Each process adds the remaining error to its next gradient, and
+    /// drops it when the number of workers changes or a worker is replaced. So the weights depend
+    /// on the number of workers and on when it changed.
     #[serde(rename = "PowerSGD")]
     PowerSgd,
 }
@@ -54,11 +55,12 @@ pub enum Compression {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PowerSgd {
-    /// Columns of the narrow matrices. More of them keep more of the gradient and cost more bytes and time.
+    /// Number of columns of the narrow matrices. More columns keep more of the gradient and cost
+    /// more bytes and time.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 64)))]
     pub rank: u32,
-    /// So many steps of the training send whole gradients, which change fast at its beginning. About a tenth of all steps is
-    /// usual.
+    /// Number of first steps that send whole gradients, since gradients change fast at the start of
+    /// training. About a tenth of all steps is usual.
     #[cfg_attr(
         feature = "schemars",
         schemars(range(min = 0, max = 1_000_000_000_000_u64))
@@ -67,8 +69,8 @@ pub struct PowerSgd {
 }
 
 impl Ddp {
-    /// What to say of a training of so many steps that ends before its gradients are compressed; `None`: they are, or need
-    /// not be.
+    /// A warning if training ends before its gradients are compressed; `None` if they are
+    /// compressed, or need not be.
     #[must_use]
     pub fn ends_before_compression(&self, total_steps: u64) -> Option<String> {
         let start_step = self.power_sgd.unwrap_or_default().start_step;
@@ -82,12 +84,12 @@ impl Ddp {
 }
 
 impl PowerSgd {
-    /// Most columns.
+    /// Most columns of the narrow matrices.
     pub const MAX_RANK: u32 = 64;
 }
 
 impl Default for PowerSgd {
-    /// The rank with which the paper trains `resnet18`, and the start of `PyTorch`.
+    /// The rank with which the paper trains `resnet18`, and the default start of `PyTorch`.
     fn default() -> Self {
         Self {
             rank: 2,
@@ -97,7 +99,7 @@ impl Default for PowerSgd {
 }
 
 impl Compression {
-    /// Whether it is `none`.
+    /// Whether gradients are not compressed.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_training_that_ends_before_its_gradients_are_compressed_is_told_so() {
+    fn training_that_ends_before_compression_has_a_warning() {
         let ddp = |compression, start_step| Ddp {
             compression,
             power_sgd: Some(PowerSgd {

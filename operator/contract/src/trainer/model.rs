@@ -1,4 +1,4 @@
-//! Models and their sizes: those of the built-in trainer, and a model of a program of the user's own.
+//! Models and their sizes: the built-in models, and a model of the user's own.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ mod validate;
 
 pub use init_from::InitFrom;
 
-/// Which model.
+/// Name of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -36,7 +36,7 @@ pub enum ModelName {
     Custom,
 }
 
-/// What the first layers of a residual network do.
+/// Variant of the first layers of a residual network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -48,16 +48,16 @@ pub enum Stem {
     Cifar,
 }
 
-/// Over which images a batch normalization computes its mean and variance in a step of training.
+/// Images over which a batch normalization computes its mean and variance in a training step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum BatchNorm {
-    /// Fixed groups of `ghostBatch` places of the global batch. The number of workers does not matter: N workers train
-    /// what one would.
+    /// Fixed groups of `ghostBatch` places of the global batch. The number of workers does
+    /// not affect the result.
     Ghost,
-    /// All images of the global batch, with sums over all processes. N workers train what one would, up to the rounding
-    /// of these sums, whose order depends on the number of processes, as that of gradients does. Every normalization
-    /// waits for all processes.
+    /// All images of the global batch, with sums over all processes. The result does not depend on
+    /// the number of workers, up to the rounding of these sums: their order depends on the number
+    /// of processes, as for gradients. Every normalization waits for all processes.
     Sync,
     /// The images of one pass of one process. The result depends on the number of processes and on `microBatchSize`.
     PerRank,
@@ -68,7 +68,8 @@ pub enum BatchNorm {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Model {
-    /// `linear`, `mlp`, `cnn`, `resnet18`, `resnet50`, `gpt2` or `bert`; `custom`: a model of your own.
+    /// Name of the model: `linear`, `mlp`, `cnn`, `resnet18`, `resnet50`, `gpt2` or `bert`;
+    /// `custom` for a model of your own.
     pub name: ModelName,
     /// Units of each hidden layer of an `mlp`. Default: 128, 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,11 +88,12 @@ pub struct Model {
     /// First layers of a `resnet18` or `resnet50`: `imagenet` or `cifar`. Default: `imagenet`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stem: Option<Stem>,
-    /// Over which images a batch normalization of a residual network computes its mean and variance. `Ghost`: fixed
-    /// groups of `ghostBatch` images, whatever the number of workers is. `Sync`: the whole global batch, which all
-    /// processes sum up; equal for every number of workers up to rounding. It needs the global batch in one pass, so
-    /// without `trainer.microBatchSize` and `trainer.slices`. `PerRank`: the images of one pass of one process, so that
-    /// the result depends on the number of workers. Default: `Ghost`.
+    /// Images over which a batch normalization of a residual network computes its mean and
+    /// variance. `Ghost`: fixed groups of `ghostBatch` images, independent of the number of
+    /// workers. `Sync`: the whole global batch, summed over all processes; equal for every number
+    /// of workers up to rounding. It needs the global batch in one pass, so without
+    /// `trainer.microBatchSize` and `trainer.slices`. `PerRank`: the images of one pass of one
+    /// process, so that the result depends on the number of workers. Default: `Ghost`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_norm: Option<BatchNorm>,
     /// Number of images in a group of `batchNorm: Ghost`: the places of the global batch form groups of this size. 0 is
@@ -103,7 +105,7 @@ pub struct Model {
     /// al. 2017). Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zero_init_residual: Option<bool>,
-    /// Blocks of a `gpt2` or `bert`. Default: 12.
+    /// Number of blocks of a `gpt2` or `bert`. Default: 12.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 256)))]
     pub layers: Option<u32>,
@@ -127,8 +129,8 @@ pub struct Model {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 0.0, max = 0.99)))]
     pub dropout: Option<f64>,
-    /// Part of a target's probability that training spreads evenly over all classes, at least 0 and
-    /// below 1. Default: 0.
+    /// Part of a target's probability that training distributes evenly over all classes, at least 0
+    /// and below 1. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 0.0, max = 0.99)))]
     pub label_smoothing: Option<f64>,
@@ -164,7 +166,7 @@ impl ModelName {
 }
 
 impl Model {
-    /// The smallest configuration of a model: all its fields have their defaults.
+    /// The minimal configuration of a model: all its fields have their defaults.
     #[must_use]
     pub const fn new(name: ModelName) -> Self {
         Self {
@@ -186,7 +188,7 @@ impl Model {
         }
     }
 
-    /// Refuses passes that the model of a configuration cannot be computed in.
+    /// Refuses settings that divide a step into passes if the model needs one pass.
     pub(super) fn validate_passes(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
         validate::passes(config)
     }

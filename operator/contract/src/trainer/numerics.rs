@@ -1,40 +1,42 @@
-//! In which numbers a step computes, and what becomes of a step whose numbers are not finite.
+//! Number formats of a step, and the treatment of steps whose numbers are not finite.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigInvalid, invalid};
 
-/// In which numbers a step computes.
+/// Number format in which a step computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// 32-bit floats.
+    /// 32-bit floats in all operations.
     #[default]
     Fp32,
-    /// 32-bit floats, of which the tensor cores of NVIDIA GPUs read 19 bits. On CPUs the same as `fp32`.
+    /// 32-bit floats, of which the tensor cores of NVIDIA GPUs use 19 bits. On CPUs
+    /// the same as `fp32`.
     Tf32,
-    /// Products, convolutions and attention in bfloat16 (8 bits of precision), all else in 32-bit floats, as
-    /// `torch.autocast`.
+    /// Products, convolutions and attention use bfloat16 (8 bits of precision), all other
+    /// operations 32-bit floats, as with `torch.autocast`.
     Bf16,
-    /// The same in 16-bit floats (11 bits of precision, at most 65,504). The loss is multiplied by a factor, so that small
-    /// gradients do not become 0: see `lossScaling`. A step whose gradient overflows is skipped.
+    /// The same with 16-bit floats (11 bits of precision, at most 65,504). The loss is multiplied
+    /// by a factor, so that small gradients do not become 0: see `lossScaling`. A step whose
+    /// gradient overflows is skipped.
     Fp16,
 }
 
 impl Precision {
-    /// Whether it is `fp32`.
+    /// Whether it is the default, `fp32`.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What becomes of a step whose loss or summed gradient is not a finite number.
+/// What happens to a step whose loss or summed gradient is not a finite number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum OnNonFinite {
-    /// Training fails.
+    /// Training fails, and so does the job.
     #[default]
     Fail,
     /// The step is committed without an update.
@@ -42,16 +44,16 @@ pub enum OnNonFinite {
 }
 
 impl OnNonFinite {
-    /// Whether it is `Fail`.
+    /// Whether it is the default, `Fail`.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What the loss is multiplied by with `precision: fp16`, so that small gradients do not become 0. The rule is that of
-/// `torch.amp.GradScaler`: a step whose gradient overflows is skipped and halves the factor, and a number of steps in a
-/// row without one doubles it.
+/// Factor of the loss with `precision: fp16`, so that small gradients do not become 0. The rule is
+/// that of `torch.amp.GradScaler`: a step whose gradient overflows is skipped and halves the
+/// factor, and a number of steps in a row without overflow doubles it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -59,7 +61,7 @@ pub struct LossScaling {
     /// The first factor. With a power of two, scaling changes only the exponents of gradients.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1)))]
     pub initial: f64,
-    /// After so many steps in a row without overflow the factor doubles.
+    /// Number of steps in a row without overflow after which the factor doubles.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000_000)))]
     pub growth_interval: u32,
 }

@@ -1,4 +1,4 @@
-//! Optimizers: which one, and its hyperparameters.
+//! An optimizer and its hyperparameters.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ mod tests;
 
 pub use schedule::{BatchGrowth, DecayShape, Schedule, ScheduleName};
 
-/// Which optimizer.
+/// Name of an optimizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -20,14 +20,16 @@ pub enum OptimizerName {
     Sgd,
     /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
     Adamw,
-    /// SGD with a rate of its own for each tensor, for large batches of images (You et al., 2017).
+    /// SGD with a separate learning rate for each tensor, for large batches of images
+    /// (You et al., 2017).
     Lars,
-    /// Adam with a rate of its own for each tensor, for large batches of text (You et al., 2020).
+    /// Adam with a separate learning rate for each tensor, for large batches of text
+    /// (You et al., 2020).
     Lamb,
 }
 
 impl OptimizerName {
-    /// As serde writes it.
+    /// The name as in a configuration.
     const fn text(self) -> &'static str {
         match self {
             Self::Sgd => "sgd",
@@ -43,7 +45,8 @@ impl OptimizerName {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Optimizer {
-    /// `sgd`, `adamw`, `lars` or `lamb`. A field that belongs to other optimizers alone must be left out or have its default.
+    /// Name of the optimizer: `sgd`, `adamw`, `lars` or `lamb`. A field that belongs only to other
+    /// optimizers must be left out or have its default.
     pub name: OptimizerName,
     /// Learning rate after warm-up.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0)))]
@@ -112,7 +115,8 @@ impl Default for Optimizer {
 }
 
 impl Optimizer {
-    /// Whether biases and parameters of normalization layers take part in weight decay and rates per tensor.
+    /// Whether weight decay and rates per tensor apply to biases and
+    /// parameters of normalization layers.
     #[must_use]
     pub fn decays_norm_and_bias(&self) -> bool {
         self.decay_norm_and_bias.unwrap_or(match self.name {
@@ -175,8 +179,8 @@ impl Optimizer {
         self.refuse_fields_of_others()
     }
 
-    /// Refuses a field that the optimizer does not have. The API server stores the defaults of all fields, so a field that has
-    /// its default counts as left out.
+    /// Refuses a field that the optimizer does not have. The API server stores the defaults of all
+    /// fields, so a field with its default counts as left out.
     fn refuse_fields_of_others(&self) -> Result<(), ConfigInvalid> {
         use OptimizerName::{Adamw, Lamb, Lars, Sgd};
         let Self {

@@ -1,4 +1,4 @@
-//! `trainer.options`: settings that a program of the user's own reads. Nothing here knows their keys.
+//! `trainer.options`: settings for a program of the user's own, whose keys are unknown here.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,18 @@ use serde_json::Value;
 
 use super::{ConfigInvalid, DataFormat, ModelName, TrainerConfig, invalid};
 
-/// Settings by name.
+/// Settings by their names; values are any JSON.
 pub type Options = BTreeMap<String, Value>;
 
-/// Most bytes of the options as JSON. The configuration is an annotation of each pod, and all annotations of an object
-/// together have at most 256 KiB.
+/// Most bytes of the options as JSON. The configuration is an annotation of each pod, and all
+/// annotations of an object together have at most 256 KiB.
 pub const MAX_OPTIONS_BYTES: usize = 65_536;
 
-/// Most levels of lists and objects in an option. Readers of JSON and YAML have limits, of which the least is 64.
+/// Most levels of lists and objects in an option. Parsers of JSON and YAML have limits, of which
+/// the smallest is 64.
 pub const MAX_OPTIONS_LEVELS: u32 = 32;
 
-/// What the built-in program says of a model or data that only a program of the user's own has.
+/// The built-in program's error for a model or data of a user's own program.
 pub const NEEDS_OWN_PROGRAM: &str = "custom is for a program of your own, and roundhouse-train does not have it: give the \
      container `trainer` an image with your program (with `kubectl roundhouse run --local`: --trainer PATH); \
      trainer-image/README.md, *Your own model and data*, says how to write it";
@@ -25,14 +26,14 @@ pub const NEEDS_OWN_PROGRAM: &str = "custom is for a program of your own, and ro
 /// An option that the program cannot use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionsInvalid {
-    /// Path of the key below `trainer.options`; empty: the options as a whole.
+    /// Path of the key below `trainer.options`; empty for the options as a whole.
     pub key: String,
     /// What is wrong with it.
     pub message: String,
 }
 
 impl OptionsInvalid {
-    /// For checks that no type can make, such as the bounds of a number.
+    /// Creates the error of a check that types cannot express, such as the bounds of a number.
     pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             key: key.into(),
@@ -54,11 +55,12 @@ impl std::fmt::Display for OptionsInvalid {
 impl std::error::Error for OptionsInvalid {}
 
 impl TrainerConfig {
-    /// The options as a type of the program. Give the type `#[serde(deny_unknown_fields)]`, so that a misspelled key is
-    /// an error, and `#[serde(default)]` for keys that may be left out.
+    /// Reads the options as a type of the program. Give the type `#[serde(deny_unknown_fields)]`,
+    /// so that a misspelled key is an error, and `#[serde(default)]` for optional keys.
     ///
     /// # Errors
-    /// A key is missing or unknown, or its value has another type. The message names the key.
+    /// Fails if a key is missing or unknown, or its value has another type. The
+    /// message names the key.
     pub fn options<T: DeserializeOwned>(&self) -> Result<T, OptionsInvalid> {
         let options = self.options.clone().into_iter().collect();
         serde_path_to_error::deserialize(Value::Object(options)).map_err(|error| {
@@ -68,10 +70,11 @@ impl TrainerConfig {
         })
     }
 
-    /// Refuses a configuration that needs a program of the user's own. For the built-in program.
+    /// Refuses a configuration that needs a program of the user's own. The
+    /// built-in program calls it.
     ///
     /// # Errors
-    /// The model or the data format is `custom`.
+    /// Fails if the model or the data format is `custom`.
     pub fn refuse_custom(&self) -> Result<(), ConfigInvalid> {
         if self.model.name == ModelName::Custom {
             return invalid("model.name", NEEDS_OWN_PROGRAM);
@@ -117,7 +120,7 @@ pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     Ok(())
 }
 
-/// Whether a value has at most so many levels of lists and objects.
+/// Whether a value has at most this number of levels of lists and objects.
 fn is_within(value: &Value, levels: u32) -> bool {
     let fits = |inner: &Value| is_within(inner, levels - 1);
     match value {
@@ -127,9 +130,10 @@ fn is_within(value: &Value, levels: u32) -> bool {
     }
 }
 
-/// Any keys, each with any value: the API server keeps what it does not know. The keys are those of a map, and not
-/// unknown fields of an object, because CEL's `self == oldSelf` does not see when an unknown field is renamed. The price
-/// is that no CEL rule can name the options; `validate` says when they are given in vain.
+/// The schema: any keys with any values, which the API server stores unchanged. The keys are those
+/// of a map, and not unknown fields of an object, because CEL's `self == oldSelf` does not notice
+/// when an unknown field is renamed. As a consequence no CEL rule can name the options; `validate`
+/// reports options without effect.
 #[cfg(feature = "schemars")]
 pub(super) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({

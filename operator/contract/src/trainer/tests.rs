@@ -9,7 +9,7 @@ fn smallest() -> serde_json::Value {
     })
 }
 
-/// Keys that the first version has written.
+/// Keys that the first version wrote.
 const KEYS: [&str; 34] = [
     "data.format",
     "data.volume.configMap.name",
@@ -62,10 +62,10 @@ fn keys(value: &serde_json::Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A trainer refuses keys that it does not know, since it would train something else. So that one of an earlier version trains
-/// for a newer operator, a key that is added is left out while it has its default.
+/// A trainer refuses unknown keys, since it would train something else. So that a trainer of an
+/// earlier version works with a newer operator, a new key is left out while it has its default.
 #[test]
-fn a_configuration_has_no_new_key_that_nobody_uses() {
+fn new_keys_are_written_only_when_used() {
     let mut found = Vec::new();
     let config = serde_json::to_value(parse(|_| {}).unwrap()).unwrap();
     keys(&config, "", &mut found);
@@ -73,7 +73,7 @@ fn a_configuration_has_no_new_key_that_nobody_uses() {
 }
 
 #[test]
-fn the_smallest_configuration_gets_the_defaults_and_reads_back() {
+fn minimal_configuration_has_defaults() {
     let config = parse(|_| {}).unwrap();
     assert_eq!(config.validate(), Ok(()));
     assert_eq!(config.optimizer, Optimizer::default());
@@ -85,14 +85,14 @@ fn the_smallest_configuration_gets_the_defaults_and_reads_back() {
 }
 
 #[test]
-fn an_unknown_key_is_named() {
+fn unknown_key_is_named() {
     let error =
         parse(|value| value["optimizer"] = serde_json::json!({"lerningRate": 1})).unwrap_err();
     assert!(error.to_string().contains("lerningRate"), "{error}");
 }
 
 #[test]
-fn each_impossible_value_names_its_field() {
+fn invalid_trainer_values_name_their_field() {
     type Change = fn(&mut TrainerConfig);
     let cases: [(&str, Change); 13] = [
         ("epochs", |c| c.epochs = None),
@@ -132,7 +132,7 @@ fn each_impossible_value_names_its_field() {
 }
 
 #[test]
-fn cudnn_measures_its_kernels_unless_training_is_deterministic() {
+fn cudnn_benchmark_is_off_only_if_deterministic() {
     for (deterministic, given, found) in [
         (false, None, Some(true)),
         (false, Some(false), Some(false)),
@@ -161,7 +161,7 @@ fn cudnn_measures_its_kernels_unless_training_is_deterministic() {
 }
 
 #[test]
-fn statistics_over_the_whole_batch_need_it_in_one_pass() {
+fn synchronized_batch_norm_needs_a_single_pass() {
     let with = |change: fn(&mut serde_json::Value)| {
         let config = parse(|value| {
             value["model"] = serde_json::json!({"name": "resnet18", "batchNorm": "Sync"});
@@ -190,7 +190,7 @@ fn statistics_over_the_whole_batch_need_it_in_one_pass() {
 }
 
 #[test]
-fn a_field_that_another_one_takes_the_effect_from_is_refused() {
+fn fields_without_effect_are_refused() {
     type Change = fn(&mut TrainerConfig);
     let cases: [(&str, Change, Change); 5] = [
         (
@@ -229,7 +229,7 @@ fn a_field_that_another_one_takes_the_effect_from_is_refused() {
 }
 
 #[test]
-fn a_model_that_cannot_read_the_samples_is_refused() {
+fn model_must_read_the_data_format() {
     let with = |model: &str, format: &str| {
         let config = parse(|value| {
             value["model"] = serde_json::json!({ "name": model });
@@ -261,7 +261,7 @@ fn a_model_that_cannot_read_the_samples_is_refused() {
 }
 
 #[test]
-fn power_sgd_is_written_with_its_rank_and_its_start() {
+fn power_sgd_is_written_with_rank_and_start() {
     let with = |ddp: serde_json::Value| parse(|value| value["ddp"] = ddp).unwrap();
     let plain = with(serde_json::json!({"compression": "PowerSGD"}));
     assert_eq!(plain.validate(), Ok(()));

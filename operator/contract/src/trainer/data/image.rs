@@ -1,4 +1,4 @@
-//! Size of the images and what is done with them.
+//! Size and augmentation of images.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,47 +7,50 @@ use crate::trainer::{ConfigInvalid, invalid};
 /// Largest edge of a model's images in pixels.
 const MAX_SIZE: u32 = 4096;
 
-/// What training does with images at random. Each is a function of the seed, the epoch and the sample.
+/// Random augmentations of images in training. Each is a function of the seed, the
+/// epoch and the sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Augment {
-    /// A part of 8 % to 100 % of the area, resized to `size`.
+    /// A random part of 8 % to 100 % of the area, resized to `size`.
     ResizedCrop,
-    /// The image, padded by an eighth of its size, cut at a random place.
+    /// A random part of the image, which is padded by an eighth of its size.
     Crop,
-    /// Mirrored left and right, every other time.
+    /// A horizontal flip with a probability of one half.
     Flip,
-    /// Two of twelve operations on colors and geometry.
+    /// Two random operations out of twelve on colors and geometry.
     RandAugment,
 }
 
-/// Size of the images and what is done with them.
+/// Size and augmentation of images.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ImageOptions {
-    /// Width and height of the model's images in pixels. Default: 224; of IDX files their own size.
+    /// Width and height of the model's images in pixels. Default: 224; for IDX
+    /// files their own size.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 4096)))]
     pub size: Option<u32>,
-    /// The shorter edge is resized to this before the center is cut out for evaluation. Default: `size` * 8 / 7.
+    /// Length in pixels to which the shorter edge is resized before the center is cut out for
+    /// evaluation. Default: `size` * 8 / 7.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 8192)))]
     pub resize: Option<u32>,
-    /// What training does at random, in a fixed order: crop, flip, randAugment.
+    /// Random augmentations in training, in a fixed order: crop, flip, randAugment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 4)))]
     pub augment: Vec<Augment>,
-    /// Mean of each channel, from 0 to 1. Default: none is subtracted.
+    /// Mean of each channel, from 0 to 1, which is subtracted. Default: none is subtracted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 3)))]
     pub mean: Vec<f64>,
-    /// Standard deviation of each channel. Give it together with `mean`.
+    /// Standard deviation of each channel. Set it together with `mean`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 3)))]
     pub std: Vec<f64>,
-    /// Number of classes. Default: what the data says.
+    /// Number of classes. Default: the number in the data.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 2, max = 1_000_000)))]
     pub num_classes: Option<u32>,

@@ -1,4 +1,4 @@
-//! Several training splits, each with a weight.
+//! A mix of training splits, each with a weight.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub struct Part {
     /// Directory or file, below `path`.
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 1024)))]
     pub train: String,
-    /// Its part of each epoch, relative to the other weights.
+    /// Share of the split in each epoch, relative to the other weights.
     #[cfg_attr(
         feature = "schemars",
         schemars(range(min = 0.000_001, max = 1_000_000.0))

@@ -1,10 +1,10 @@
-//! The order of the samples, threads, memory and the treatment of corrupt records.
+//! Order of the samples, threads, memory and the treatment of corrupt records.
 
 use serde::{Deserialize, Serialize};
 
 use crate::trainer::{ConfigInvalid, invalid};
 
-/// What to do with a record that cannot be read.
+/// Treatment of a record that cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum OnCorrupt {
@@ -15,16 +15,17 @@ pub enum OnCorrupt {
     Skip,
 }
 
-/// An order in two levels: blocks of consecutive samples are shuffled, then the samples of several blocks. Disks
-/// read nearly sequentially, and still each sample comes once per epoch. Without it any sample can come anywhere.
+/// An order with two levels: blocks of consecutive samples are shuffled, then the samples of
+/// several blocks. Disks are read nearly sequentially, and each sample still occurs once per epoch.
+/// Without it any sample can be at any position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Shuffle {
-    /// Consecutive samples of a block.
+    /// Number of consecutive samples in a block.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000_000)))]
     pub block: u64,
-    /// Blocks whose samples are mixed.
+    /// Number of blocks whose samples are mixed.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
     pub window: u64,
 }
@@ -46,17 +47,17 @@ impl Shuffle {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Reading {
-    /// What to do with a record that cannot be read.
+    /// Treatment of a record that cannot be read.
     pub on_corrupt: OnCorrupt,
-    /// Threads of each process that read and decode. Default: as many as the process has CPUs.
+    /// Threads per process that read and decode. Default: the number of CPUs of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 256)))]
     pub threads: Option<u32>,
-    /// Batches that are read ahead; bounds the memory.
+    /// Number of batches that are read ahead; it bounds the memory.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 64)))]
     pub read_ahead: u32,
-    /// Directory for indexes of files and for tokenized text, used where the data's own directory cannot be
-    /// written. Without it an index is built at each start.
+    /// Directory for indexes of files and for tokenized text, used if the data's own directory
+    /// cannot be written. Without it an index is built at each start.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 1024)))]
     pub cache_dir: Option<String>,
@@ -74,7 +75,7 @@ impl Default for Reading {
 }
 
 impl Reading {
-    /// Whether all fields are left out.
+    /// Whether all fields have their defaults.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()

@@ -7,7 +7,7 @@ fn parse(value: serde_json::Value) -> Result<Data, serde_json::Error> {
 }
 
 #[test]
-fn manifests_of_idx_files_stay_valid_and_are_written_as_before() {
+fn idx_manifests_stay_valid_and_unchanged() {
     let value =
         json!({"format": "idx", "path": "digits", "volume": {"configMap": {"name": "digits"}}});
     let data = parse(value.clone()).unwrap();
@@ -20,7 +20,7 @@ fn manifests_of_idx_files_stay_valid_and_are_written_as_before() {
 }
 
 #[test]
-fn each_format_has_a_configuration_that_is_valid() {
+fn formats_have_valid_configurations() {
     let cases = [
         json!({"format": "imagefolder", "image": {"size": 224, "augment": ["resizedCrop", "flip", "randAugment"],
             "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}),
@@ -43,7 +43,7 @@ fn each_format_has_a_configuration_that_is_valid() {
 }
 
 #[test]
-fn an_unknown_format_or_key_is_named() {
+fn unknown_format_or_data_key_is_named() {
     let unknown = parse(json!({"format": "zip"})).unwrap_err().to_string();
     assert!(
         unknown.contains("zip") && unknown.contains("webdataset"),
@@ -56,7 +56,7 @@ fn an_unknown_format_or_key_is_named() {
 }
 
 #[test]
-fn each_impossible_value_names_its_field() {
+fn invalid_data_values_name_their_field() {
     let folder = |image| json!({"format": "imagefolder", "image": image});
     let tokens = |tokens| json!({"format": "tokens", "tokens": tokens});
     let reading = |reading| json!({"format": "idx", "reading": reading});

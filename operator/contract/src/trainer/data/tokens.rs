@@ -1,4 +1,4 @@
-//! How token files and texts become samples.
+//! How samples are cut from token files and texts.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,10 +13,10 @@ const MAX_CONTEXT: u32 = 1_048_576;
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TokenType {
-    /// 16 bits: vocabularies of up to 65,536.
+    /// 16 bits: for vocabularies of up to 65,536.
     #[default]
     U16,
-    /// 32 bits.
+    /// 32 bits: for larger vocabularies.
     U32,
 }
 
@@ -31,13 +31,13 @@ impl TokenType {
     }
 }
 
-/// How token files and texts become samples: sample i has the tokens from i·T to i·T + T; the last T are the
-/// targets of the first T.
+/// How samples are cut from token files and texts: sample i has the tokens from i·T to i·T + T; the
+/// last T are the targets of the first T.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenOptions {
-    /// Tokens of a sample, T.
+    /// Number of tokens in a sample, T.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_048_576)))]
     pub context: u32,
     /// `tokens`: type of a token in the files.
@@ -55,7 +55,8 @@ pub struct TokenOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 256)))]
     pub column: Option<String>,
-    /// Tokens are from 0 to below this. Default: the tokenizer's; else the model's, for `bert` without its mask.
+    /// Tokens are from 0 to below this number. Default: the tokenizer's vocabulary, or else the
+    /// model's, for `bert` without its mask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schemars",

@@ -1,4 +1,4 @@
-//! What a field of a model means when it is left out.
+//! The values of a model's fields, with the defaults of missing ones.
 
 use super::{BatchNorm, Model, ModelName, Stem};
 
@@ -21,7 +21,8 @@ impl Model {
         self.stem.unwrap_or_default()
     }
 
-    /// Over which images a batch normalization takes its statistics. `None`: the model has none.
+    /// Images over which a batch normalization computes its statistics; `None` if the model
+    /// has no batch normalization.
     #[must_use]
     pub fn batch_norm(&self) -> Option<BatchNorm> {
         let given = match (self.batch_norm, self.ghost_batch) {
@@ -40,7 +41,7 @@ impl Model {
         }
     }
 
-    /// Images per group of a batch normalization. `None`: it has no groups.
+    /// Number of images per group of a batch normalization; `None` if it has no groups.
     #[must_use]
     pub fn ghost_batch(&self) -> Option<u32> {
         let has_groups = self.batch_norm() == Some(BatchNorm::Ghost);
@@ -53,13 +54,13 @@ impl Model {
         self.zero_init_residual.unwrap_or(false)
     }
 
-    /// Blocks of a transformer.
+    /// Number of blocks of a transformer.
     #[must_use]
     pub fn layers(&self) -> u32 {
         self.layers.unwrap_or(12)
     }
 
-    /// Attention heads of each block.
+    /// Number of attention heads of each block.
     #[must_use]
     pub fn heads(&self) -> u32 {
         self.heads.unwrap_or(12)
@@ -99,7 +100,7 @@ impl Model {
         self.dropout.unwrap_or(0.0)
     }
 
-    /// Part of a target's probability that training spreads over all classes.
+    /// Part of a target's probability that training distributes over all classes.
     #[must_use]
     pub fn label_smoothing(&self) -> f64 {
         self.label_smoothing.unwrap_or(0.0)

@@ -1,4 +1,4 @@
-//! Where the initial weights come from.
+//! The source of the initial weights.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,14 +10,14 @@ use super::super::{ConfigInvalid, invalid};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InitFrom {
-    /// The file; a relative path starts at the volume's root.
+    /// Path of the file; a relative path starts at the volume's root.
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 1024)))]
     pub path: String,
-    /// Volume that holds the file, mounted read-only in every worker. Without it the path must exist
-    /// in the worker's image or be mounted by `workers.template`.
+    /// Volume that contains the file, mounted read-only in every worker. Without it the path must
+    /// exist in the worker's image or be mounted by `workers.template`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<DataVolume>,
-    /// Beginnings of the names of tensors that keep their random weights, such as `fc.` for a
+    /// Prefixes of the names of tensors that keep their random weights, such as `fc.` for a
     /// classifier of other classes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(

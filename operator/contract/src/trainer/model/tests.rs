@@ -13,7 +13,7 @@ const ALL: [ModelName; 8] = [
 ];
 
 #[test]
-fn each_model_is_valid_with_its_defaults_and_reads_back_by_its_name() {
+fn models_are_valid_with_defaults_and_round_trip() {
     for name in ALL {
         let model = Model::new(name);
         assert_eq!(model.validate(), Ok(()), "{name:?}");
@@ -24,7 +24,7 @@ fn each_model_is_valid_with_its_defaults_and_reads_back_by_its_name() {
 }
 
 #[test]
-fn an_unknown_model_is_refused_with_the_names_that_exist() {
+fn unknown_model_is_refused_with_known_names() {
     let error = serde_json::from_str::<Model>(r#"{"name":"resnet34"}"#).unwrap_err();
     let message = error.to_string();
     for name in ALL {
@@ -33,7 +33,7 @@ fn an_unknown_model_is_refused_with_the_names_that_exist() {
 }
 
 #[test]
-fn fields_have_the_names_of_the_documentation() {
+fn model_fields_have_documented_names() {
     let text = r#"{"name":"resnet50","stem":"cifar","ghostBatch":16,"zeroInitResidual":true,
         "labelSmoothing":0.1,"initFrom":{"path":"resnet50.safetensors","skip":["fc."]}}"#;
     let model: Model = serde_json::from_str(text).unwrap();
@@ -45,7 +45,7 @@ fn fields_have_the_names_of_the_documentation() {
 }
 
 #[test]
-fn only_residual_networks_have_groups_of_a_batch_normalization() {
+fn only_resnets_have_batch_norm_groups() {
     let with_groups: Vec<ModelName> = ALL
         .into_iter()
         .filter(|name| Model::new(*name).ghost_batch().is_some())
@@ -54,7 +54,7 @@ fn only_residual_networks_have_groups_of_a_batch_normalization() {
 }
 
 #[test]
-fn statistics_are_over_groups_unless_the_job_says_otherwise() {
+fn batch_norm_default_is_ghost() {
     let of = |text: &str| {
         let model: Model = serde_json::from_str(text).unwrap();
         assert_eq!(model.validate(), Ok(()), "{text}");
@@ -77,7 +77,7 @@ fn statistics_are_over_groups_unless_the_job_says_otherwise() {
 
 type Change = fn(&mut Model);
 
-/// Asserts that each change of a valid model is refused with the field's name and a remedy.
+/// Asserts that each change of a valid model is refused with the field's name and advice.
 fn assert_refused(cases: &[(ModelName, Change, &str, &str)]) {
     for (name, change, field, remedy) in cases {
         let mut model = Model::new(*name);
@@ -89,7 +89,7 @@ fn assert_refused(cases: &[(ModelName, Change, &str, &str)]) {
 }
 
 #[test]
-fn a_field_of_another_model_is_refused_with_the_fields_that_the_model_has() {
+fn field_of_another_model_is_refused_with_own_fields() {
     use ModelName::{Bert, Cnn, Gpt2, Linear, Mlp, Resnet18};
     assert_refused(&[
         (
@@ -150,7 +150,7 @@ fn a_field_of_another_model_is_refused_with_the_fields_that_the_model_has() {
 }
 
 #[test]
-fn groups_of_a_batch_normalization_without_groups_are_refused() {
+fn ghost_batch_without_ghost_batch_norm_is_refused() {
     use ModelName::Resnet18;
     assert_refused(&[
         (
@@ -169,7 +169,7 @@ fn groups_of_a_batch_normalization_without_groups_are_refused() {
 }
 
 #[test]
-fn an_impossible_size_names_its_field_and_what_to_change() {
+fn invalid_model_size_names_field_and_advice() {
     use ModelName::{Bert, Cnn, Gpt2, Mlp};
     assert_refused(&[
         (
@@ -226,7 +226,7 @@ fn an_impossible_size_names_its_field_and_what_to_change() {
 }
 
 #[test]
-fn initial_weights_come_from_one_volume_and_skip_named_tensors() {
+fn initial_weights_have_one_volume_and_skipped_tensors() {
     let with = |volume, skip: &[&str]| InitFrom {
         volume,
         skip: skip.iter().map(ToString::to_string).collect(),

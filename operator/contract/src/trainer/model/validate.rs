@@ -1,9 +1,9 @@
-//! Which fields a model has, and which sizes it can have.
+//! Checks which fields a model has, and their sizes.
 
 use super::super::{ActivationCheckpointing, ConfigInvalid, TrainerConfig, invalid};
 use super::{BatchNorm, Model, ModelName};
 
-/// What a model has instead of a field that it lacks.
+/// The fields that a model has, for the error about a field that it lacks.
 const fn sizes_of(name: ModelName) -> &'static str {
     match name {
         ModelName::Linear => "a linear model has no sizes",
@@ -19,7 +19,7 @@ const fn sizes_of(name: ModelName) -> &'static str {
     }
 }
 
-/// Refuses a field of another model: the user expects something from it that does not happen.
+/// Refuses a field of another model, because it would have no effect.
 pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInvalid> {
     const MLP: &[ModelName] = &[ModelName::Mlp];
     const CNN: &[ModelName] = &[ModelName::Cnn];
@@ -124,7 +124,8 @@ pub(super) fn groups(model: &Model) -> Result<(), ConfigInvalid> {
     }
 }
 
-/// Refuses what divides the global batch into passes, or repeats one, where a batch normalization sums over all of it.
+/// Refuses settings that divide the global batch into passes, or repeat one, if a batch
+/// normalization sums over all of it.
 pub(super) fn passes(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     if config.model.batch_norm() != Some(BatchNorm::Sync) {
         return Ok(());

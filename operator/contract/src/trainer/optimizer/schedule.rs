@@ -1,24 +1,24 @@
-//! Schedules: learning rate and batch size over the course of a training.
+//! Schedules of the learning rate and the batch size.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigInvalid, invalid};
 
-/// Which schedule.
+/// Name of a schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ScheduleName {
-    /// The same rate all the time.
+    /// A constant learning rate.
     #[default]
     Constant,
-    /// A straight line from the rate down to `minFactor` of it.
+    /// Linear decay from the rate to `minFactor` of it.
     Linear,
-    /// Half a cosine from the rate down to `minFactor` of it (Loshchilov and Hutter, 2017).
+    /// Cosine decay from the rate to `minFactor` of it (Loshchilov and Hutter, 2017).
     Cosine,
-    /// Times `gamma` after every `stepEpochs` epochs.
+    /// Multiplication by `gamma` after every `stepEpochs` epochs.
     Step,
-    /// `(1 - progress)^power`, from the rate down to `minFactor` of it.
+    /// Polynomial decay `(1 - progress)^power`, from the rate to `minFactor` of it.
     Polynomial,
     /// Warm-up, stable, decay: the full rate, which decays to `minFactor` of it over the last
     /// `decayFraction` of training (Hu et al., 2024).
@@ -30,10 +30,10 @@ pub enum ScheduleName {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum DecayShape {
-    /// A straight line: `1 - progress`.
+    /// Linear decay: `1 - progress`.
     #[default]
     Linear,
-    /// `1 - √progress` (Hägele et al., 2024).
+    /// Square-root decay: `1 - √progress` (Hägele et al., 2024).
     Sqrt,
 }
 
@@ -79,7 +79,7 @@ pub struct Schedule {
     /// Factor of each drop of `step`.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 1)))]
     pub gamma: f64,
-    /// Exponent of `polynomial`.
+    /// Exponent of the schedule `polynomial`.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 100)))]
     pub power: f64,
     /// Fraction of all samples, at the end of training, over which the rate of `wsd` decays.
@@ -87,7 +87,8 @@ pub struct Schedule {
     pub decay_fraction: f64,
     /// How the rate of `wsd` decays: `linear` or `sqrt`, which is 1 - √progress.
     pub decay_shape: DecayShape,
-    /// Lets the batch grow at some epochs. It does not change the learning rate. Default: the batch stays.
+    /// Growth of the batch at some epochs. It does not change the learning rate. Default:
+    /// the batch is constant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_growth: Option<BatchGrowth>,
 }

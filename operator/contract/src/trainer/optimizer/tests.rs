@@ -10,7 +10,7 @@ fn refusal(result: Result<(), ConfigInvalid>) -> (&'static str, String) {
 }
 
 #[test]
-fn an_optimizer_that_cannot_be_run_is_refused_with_its_field() {
+fn invalid_optimizer_names_its_field() {
     type Change = fn(&mut Optimizer);
     let cases: [(&str, Change); 13] = [
         ("learningRate", |it| it.learning_rate = f64::INFINITY),
@@ -40,7 +40,7 @@ fn an_optimizer_that_cannot_be_run_is_refused_with_its_field() {
 }
 
 #[test]
-fn a_schedule_that_cannot_be_run_is_refused_with_its_field() {
+fn invalid_schedule_names_its_field() {
     type Change = fn(&mut Schedule);
     fn grow(at_epochs: &[u32], factor: f64) -> BatchGrowth {
         BatchGrowth {
@@ -81,7 +81,7 @@ fn a_schedule_that_cannot_be_run_is_refused_with_its_field() {
 }
 
 #[test]
-fn nesterov_without_momentum_is_refused_with_a_remedy() {
+fn nesterov_without_momentum_is_refused_with_advice() {
     let optimizer = Optimizer {
         nesterov: true,
         momentum: 0.0,
@@ -92,7 +92,7 @@ fn nesterov_without_momentum_is_refused_with_a_remedy() {
 }
 
 #[test]
-fn a_field_of_another_optimizer_is_refused_unless_it_has_its_default() {
+fn nondefault_field_of_another_optimizer_is_refused() {
     use OptimizerName::{Adamw, Lamb, Lars, Sgd};
     const ALL: [OptimizerName; 4] = [Sgd, Adamw, Lars, Lamb];
     type Change = fn(&mut Optimizer);
@@ -134,7 +134,7 @@ fn a_field_of_another_optimizer_is_refused_unless_it_has_its_default() {
 }
 
 #[test]
-fn biases_decay_by_default_for_sgd_and_adamw_and_not_for_lars_and_lamb() {
+fn biases_decay_by_default_only_for_sgd_and_adamw() {
     for (name, by_default) in [
         (OptimizerName::Sgd, true),
         (OptimizerName::Adamw, true),
@@ -153,7 +153,7 @@ fn biases_decay_by_default_for_sgd_and_adamw_and_not_for_lars_and_lamb() {
 }
 
 #[test]
-fn settings_written_before_the_newer_fields_existed_mean_the_same() {
+fn settings_without_newer_fields_keep_their_meaning() {
     let optimizer: Optimizer = serde_json::from_str(
         r#"{"name": "adamw", "learningRate": 0.001, "momentum": 0.9, "weightDecay": 0.01,
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8}"#,
@@ -171,7 +171,7 @@ fn settings_written_before_the_newer_fields_existed_mean_the_same() {
 }
 
 #[test]
-fn every_name_reads_back() {
+fn optimizer_and_schedule_names_round_trip() {
     for text in ["sgd", "adamw", "lars", "lamb"] {
         let name: OptimizerName = serde_json::from_value(text.into()).unwrap();
         assert_eq!(serde_json::to_value(name).unwrap(), text);

@@ -35,7 +35,7 @@ fn refused(options: &Value) -> String {
 }
 
 #[test]
-fn options_read_as_a_type_of_the_program_and_survive_the_file() {
+fn options_read_as_a_type_and_survive_the_file() {
     let config = config(
         "custom",
         "custom",
@@ -53,7 +53,7 @@ fn options_read_as_a_type_of_the_program_and_survive_the_file() {
 }
 
 #[test]
-fn an_option_that_cannot_be_read_names_its_key() {
+fn unreadable_option_names_its_key() {
     let wrong_type = refused(&json!({"numUnits": "many"}));
     assert!(
         wrong_type.starts_with("trainer.options.numUnits: invalid type"),
@@ -79,7 +79,7 @@ fn an_option_that_cannot_be_read_names_its_key() {
 }
 
 #[test]
-fn options_are_for_a_custom_model_or_custom_data() {
+fn options_need_a_custom_model_or_custom_data() {
     let options = json!({"numUnits": 8});
     for (model, format) in [("custom", "idx"), ("mlp", "custom"), ("custom", "custom")] {
         assert_eq!(config(model, format, &options).validate(), Ok(()));
@@ -96,7 +96,7 @@ fn options_are_for_a_custom_model_or_custom_data() {
 }
 
 #[test]
-fn options_that_do_not_fit_in_an_annotation_are_refused() {
+fn oversized_options_are_refused() {
     let options = json!({"table": "x".repeat(MAX_OPTIONS_BYTES)});
     let invalid = config("custom", "idx", &options).validate().unwrap_err();
     assert_eq!(invalid.field, "options");
@@ -104,7 +104,7 @@ fn options_that_do_not_fit_in_an_annotation_are_refused() {
 }
 
 #[test]
-fn options_nested_too_deeply_are_refused() {
+fn deeply_nested_options_are_refused() {
     let nested = |levels: u32| (0..levels).fold(json!(1), |inner, _| json!({"in": [inner]}));
     let config = |levels| config("custom", "idx", &json!({"deep": nested(levels)}));
     assert_eq!(config(MAX_OPTIONS_LEVELS / 2).validate(), Ok(()));
@@ -114,7 +114,7 @@ fn options_nested_too_deeply_are_refused() {
 }
 
 #[test]
-fn the_built_in_program_refuses_what_is_custom_with_the_remedy() {
+fn built_in_program_refuses_custom_with_advice() {
     let field = |model, format| {
         let refused = config(model, format, &json!({})).refuse_custom();
         refused.err().map(|invalid| {
@@ -131,7 +131,7 @@ fn the_built_in_program_refuses_what_is_custom_with_the_remedy() {
 }
 
 #[test]
-fn fields_of_built_in_models_and_formats_are_refused_for_custom_ones() {
+fn custom_model_and_data_refuse_built_in_fields() {
     type Change = fn(&mut TrainerConfig);
     let cases: [(&str, Change); 7] = [
         ("model.layers", |c| c.model.layers = Some(2)),
