@@ -1,9 +1,11 @@
 //! Proves from a ledger that every sample was used exactly once per epoch, in order.
 //!
-//! The chain is followed backwards from the last line of the newest generation that committed a step; whatever it does not
-//! pass belongs to superseded branches, whose hashes must hold as well: only what was written counts as lost. A generation that committed nothing supersedes nothing: its state is not newer than
-//! the one that it began with. Then the lines are recomputed forwards: hashes, steps, cursors, and for each epoch that the
-//! order of its samples names none of them twice.
+//! The audit follows the chain backwards from the last line of the newest generation that committed
+//! a step. Lines that the chain does not pass belong to superseded branches. Their hashes must be
+//! correct too, so that only steps that were really committed count as lost. A generation that
+//! committed nothing supersedes nothing, because its state is not newer than the one with which it
+//! began. Then the audit checks the lines forwards: hashes, steps, cursors, and for each epoch that
+//! the order of the samples contains no sample twice.
 
 use crate::ledger::{Head, Line, RunIdentity};
 
@@ -22,30 +24,30 @@ pub use file::File;
 pub use finding::Finding;
 pub use rows::Row;
 
-/// A proof.
+/// A proof that the ledger is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// What is trained.
+    /// Data, batch, seed and length of the run.
     pub run: RunIdentity,
-    /// One row per generation, in order.
+    /// One row per generation, in the order of generations.
     pub rows: Vec<Row>,
-    /// Committed steps.
+    /// Number of committed steps.
     pub num_steps: u64,
-    /// Samples of them, over all epochs.
+    /// Number of samples of these steps, over all epochs.
     pub num_samples: u64,
-    /// Steps of them that were committed without an update.
+    /// Number of steps that were committed without an update.
     pub num_skipped: u64,
-    /// Epochs that are complete.
+    /// Number of complete epochs.
     pub num_epochs: u64,
-    /// Samples of the epoch after these.
+    /// Number of samples of the next epoch that were used.
     pub cursor: u64,
 }
 
-/// Audits the files of a ledger, in any order. `anchors` are the heads that checkpoints were saved
-/// with: the ledger must know each of them.
+/// Audits the files of a ledger, in any order. `anchors` are the ledger heads of saved checkpoints;
+/// the ledger must contain each of them.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// Returns the first inconsistency of the ledger.
 pub fn audit(mut files: Vec<File>, anchors: &[Head]) -> Result<Proof, Finding> {
     files.sort_by_key(|file| file.header.generation);
     let lengths = counted_lines(&files)?;
@@ -78,7 +80,7 @@ pub fn audit(mut files: Vec<File>, anchors: &[Head]) -> Result<Proof, Finding> {
     })
 }
 
-/// How many lines of each file the chain passes, found from its end backwards.
+/// Returns how many lines of each file the chain passes, found from its end backwards.
 fn counted_lines(files: &[File]) -> Result<Vec<usize>, Finding> {
     files.iter().try_for_each(check_hashes)?;
     let mut lengths = vec![0; files.len()];
@@ -108,8 +110,8 @@ fn counted_lines(files: &[File]) -> Result<Vec<usize>, Finding> {
     }
 }
 
-/// The file that the chain ends in: the one whose last line the newest generation has committed. Of files that end with
-/// the same line it is the newest.
+/// Returns the file with the end of the chain: its last line was committed by the newest
+/// generation. Of several files that end with the same line it is the newest.
 fn end_of_chain(files: &[File]) -> Option<usize> {
     let newest = |at: &usize| {
         let Head {
@@ -120,20 +122,21 @@ fn end_of_chain(files: &[File]) -> Option<usize> {
     (0..files.len()).max_by_key(newest)
 }
 
-/// Also of superseded lines: the damage may be the reason why the chain does not pass them.
+/// Checks superseded lines too: damage may be the reason why the chain does not pass them.
 fn check_hashes(file: &File) -> Result<(), Finding> {
     let Some((number, line)) = file.broken() else {
         return Ok(());
     };
     Err(Finding::BrokenHash {
         generation: file.header.generation,
-        // The header is the first line.
+        // The header is line 1.
         number: number + 1,
         step: line.step,
     })
 }
 
-/// Each line continues where the one before has ended: no step, no sample is left out or used again.
+/// Checks that each line continues where the line before it ended, so that no step or sample
+/// is missing or repeated.
 fn check_data_schedule(lines: &[&Line], run: &RunIdentity) -> Result<(), Finding> {
     let (mut step, mut generation, mut epoch, mut cursor) = (0, 0, 0, 0);
     let mut batches = Batches::new(run);
@@ -167,7 +170,7 @@ fn check_data_schedule(lines: &[&Line], run: &RunIdentity) -> Result<(), Finding
     Ok(())
 }
 
-/// In each epoch, the places that were used are different samples.
+/// Checks that in each epoch the used places are different samples.
 fn check_orders(lines: &[&Line], run: &RunIdentity) -> Result<(), Finding> {
     for epoch in lines.chunk_by(|left, right| left.epoch == right.epoch) {
         let Some(last) = epoch.last() else { continue };

@@ -1,7 +1,7 @@
-//! The decisions of an elastic trainer: which samples, which rate, which generation.
+//! The decisions of an elastic trainer: samples, learning rate, generation and state.
 //!
-//! Everything here is a function of its arguments. Files, clocks, tensors and sockets are the
-//! trainer's; the crate depends on nothing that could reach them.
+//! All functions here depend only on their arguments. The trainer owns files, clocks, tensors and
+//! sockets, and this crate has no dependency that could reach them.
 
 pub mod agreement;
 pub mod audit;

@@ -1,9 +1,10 @@
-//! The order of the samples in one epoch: a pseudo-random permutation that any rank evaluates at
-//! any index in constant memory, so that nobody holds or exchanges a shuffled list.
+//! The order of the samples in one epoch: a pseudo-random permutation that any rank can evaluate at
+//! any index in constant memory. So no rank stores or sends a shuffled list.
 //!
-//! A balanced Feistel network (Luby and Rackoff, 1988) permutes a domain of 4^k ≥ `len` elements;
-//! walking its cycle until it is back inside `len` (Black and Rogaway, 2002) makes it a
-//! permutation of exactly `len`. The domain is less than 4 times too large, so the walk is short.
+//! A balanced Feistel network (Luby and Rackoff, 1988) permutes a domain of 4^k ≥ `len` elements.
+//! Following its cycle until the value is below `len` (Black and Rogaway, 2002) turns it into a
+//! permutation of exactly `len` elements. The domain is less than 4 times too large, so few
+//! iterations are needed.
 
 pub mod blocks;
 
@@ -12,10 +13,11 @@ pub use blocks::Blocks;
 use crate::splitmix::{INCREMENT, finalize as mix};
 use blocks::Windows;
 
-/// Rounds of the network. Four give a strong pseudo-random permutation; more mix small domains.
+/// Rounds of the network. Four rounds give a strong pseudo-random permutation; more rounds
+/// mix small domains better.
 const NUM_ROUNDS: usize = 6;
 
-/// Permutation of `0..len`, a function of (seed, epoch).
+/// A permutation of `0..len` that depends only on (seed, epoch).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permutation {
     epoch: u64,
@@ -28,12 +30,12 @@ enum Levels {
     None(u64),
     /// Any sample can come at any place.
     One(Feistel),
-    /// Samples that lie together on the disk come in the same window of the order.
+    /// Samples that are adjacent on the disk come in the same window of the order.
     Two(Windows),
 }
 
 impl Permutation {
-    /// The order of `len` samples in `epoch`. `len` is at most 2^62.
+    /// Returns the order of `len` samples in `epoch`. `len` is at most 2^62.
     #[must_use]
     pub fn new(len: u64, seed: u64, epoch: u64) -> Self {
         Self {
@@ -42,7 +44,8 @@ impl Permutation {
         }
     }
 
-    /// The same in two levels, so that disks read sequentially: see [`Blocks`]. `len` is at most 2^62.
+    /// Returns an order in two levels, which lets disks read sequentially: see [`Blocks`]. `len`
+    /// is at most 2^62.
     #[must_use]
     pub fn in_blocks(len: u64, seed: u64, epoch: u64, blocks: Blocks) -> Self {
         Self {
@@ -51,7 +54,7 @@ impl Permutation {
         }
     }
 
-    /// The samples as they lie in the files, for an evaluation. `len` is their number.
+    /// Returns the order of the samples in the files, for an evaluation. `len` is their number.
     #[must_use]
     pub const fn in_order(len: u64) -> Self {
         Self {
@@ -60,13 +63,13 @@ impl Permutation {
         }
     }
 
-    /// The epoch that the order is of.
+    /// Epoch to which the order belongs.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The sample at a place of the order; `None` at or past the end.
+    /// Returns the sample at a place of the order; `None` at or after the end.
     #[must_use]
     pub fn at(&self, place: u64) -> Option<u64> {
         match &self.levels {
@@ -102,7 +105,7 @@ impl Feistel {
         }
     }
 
-    /// The value at an index; `None` at or past the end.
+    /// Returns the value at an index; `None` at or after the end.
     fn at(&self, index: u64) -> Option<u64> {
         if index >= self.len {
             return None;
@@ -114,7 +117,7 @@ impl Feistel {
         Some(value)
     }
 
-    /// The index of a value: `at` backwards.
+    /// Returns the index of a value: the inverse of `at`.
     fn index_of(&self, value: u64) -> Option<u64> {
         if value >= self.len {
             return None;
@@ -126,7 +129,7 @@ impl Feistel {
         Some(index)
     }
 
-    /// One pass of the network over the power-of-four domain.
+    /// Applies the network once to a value of the power-of-four domain.
     fn encrypt(&self, value: u64) -> u64 {
         let mask = (1_u64 << self.half_bits) - 1;
         let (mut left, mut right) = (value >> self.half_bits, value & mask);
@@ -136,7 +139,7 @@ impl Feistel {
         (left << self.half_bits) | right
     }
 
-    /// The pass backwards.
+    /// Applies the inverse of the network once.
     fn decrypt(&self, value: u64) -> u64 {
         let mask = (1_u64 << self.half_bits) - 1;
         let (mut left, mut right) = (value >> self.half_bits, value & mask);
@@ -158,10 +161,10 @@ mod tests {
         (0..len).filter_map(|index| permutation.at(index)).collect()
     }
 
-    /// A training that is continued, and one in Python, has the same order: the numbers stand in
-    /// `trainer-image/python/tests/test_units.py`, too.
+    /// A resumed training and a training in Python must use the same order.
+    /// `trainer-image/python/tests/test_units.py` contains the same numbers.
     #[test]
-    fn the_order_of_an_epoch_never_changes() {
+    fn order_of_an_epoch_never_changes() {
         assert_eq!(order(10, 7, 0), [4, 3, 9, 7, 1, 0, 6, 2, 5, 8]);
         assert_eq!(order(10, 7, 1), [6, 1, 8, 0, 5, 4, 9, 3, 7, 2]);
     }
@@ -169,7 +172,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn the_index_of_a_value_is_where_the_value_is(len in 1_u64..5_000, seed: u64, index: u64) {
+        fn index_of_is_the_inverse_of_at(len in 1_u64..5_000, seed: u64, index: u64) {
             let order = Feistel::new(len, seed, 3);
             let index = index % len;
             prop_assert_eq!(order.at(index).and_then(|value| order.index_of(value)), Some(index));
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn seed_and_epoch_each_change_the_order() {
+    fn seed_and_epoch_change_the_order() {
         assert_ne!(order(100, 1, 0), order(100, 1, 1));
         assert_ne!(order(100, 1, 0), order(100, 2, 0));
         assert_eq!(order(100, 1, 0), order(100, 1, 0));
@@ -204,7 +207,8 @@ mod tests {
 
     #[test]
     fn places_are_spread_evenly() {
-        // Chi-squared of the first place over many seeds: 15 degrees of freedom, 0.1 % at 37.7.
+        // Chi-squared test of the first place over many seeds: 15 degrees of freedom, 0.1 % at
+        // 37.7.
         let mut counts = [0_u32; 16];
         for seed in 0..16_000 {
             let first = Permutation::new(16, seed, 0).at(0).unwrap();
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_domain_is_as_cheap_as_a_small_one() {
+    fn large_domain_is_as_cheap_as_a_small_one() {
         let permutation = Permutation::new(1 << 40, 3, 4);
         let there = permutation.at(123_456_789_012).unwrap();
         assert!(there < 1 << 40);

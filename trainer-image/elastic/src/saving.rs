@@ -1,37 +1,39 @@
-//! When a checkpoint is begun, and when it is complete: what the ranks conclude at each step's end.
+//! When a checkpoint save begins and when it is complete, as the ranks decide at the end of each
+//! step.
 //!
-//! A save is in one of its stages on every rank. No collective of its own is needed: the counts ride
-//! in the step's, and every rank draws the same conclusion from them.
+//! On every rank a save is in one of several stages. It needs no collective of its own: the step's
+//! collective also sums the stages, and every rank makes the same decision from the sums.
 
 use crate::state::{Claim, Origin};
 
-/// How far a rank is with the save in flight.
+/// Progress of one rank with the save in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
-    /// There is none.
+    /// No save is in flight.
     #[default]
     Idle,
-    /// It writes its part; or, on rank 0 after all parts are written, it completes the whole.
+    /// The rank writes its part. Rank 0 is also busy while it completes the checkpoint after
+    /// all parts are written.
     Busy,
-    /// Its part is durable.
+    /// The rank's part is durable.
     Durable,
-    /// Its part could not be written.
+    /// The rank could not write its part.
     Failed,
 }
 
-/// All ranks' stages, counted.
+/// Number of ranks in each stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stages {
-    /// Ranks that are [`Stage::Busy`].
+    /// Number of ranks that are [`Stage::Busy`].
     pub num_busy: u64,
-    /// Ranks that are [`Stage::Durable`].
+    /// Number of ranks that are [`Stage::Durable`].
     pub num_durable: u64,
-    /// Ranks that are [`Stage::Failed`].
+    /// Number of ranks that are [`Stage::Failed`].
     pub num_failed: u64,
 }
 
 impl Stages {
-    /// What one rank adds to the counts.
+    /// Returns the counts that one rank contributes.
     #[must_use]
     pub fn one(stage: Stage) -> Self {
         let count = |counted| u64::from(stage == counted);
@@ -43,22 +45,22 @@ impl Stages {
     }
 }
 
-/// What all ranks do about saving after this step.
+/// Action of all ranks about saving after this step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Nothing.
+    /// No rank does anything.
     None,
-    /// Each copies the state of this step and begins to write its part.
+    /// Each rank copies the state of this step and begins to write its part.
     Begin,
-    /// A save is due, but one is in flight still: this one is left out.
+    /// A save is due but is skipped, because another one is still in flight.
     Skip,
     /// All parts are durable: rank 0 completes the checkpoint.
     Complete,
-    /// So many ranks could not write their part: rank 0 removes the rest.
+    /// This many ranks could not write their part: rank 0 removes the incomplete checkpoint.
     GiveUp(u64),
 }
 
-/// Concludes from all ranks' stages, and from whether a save is due after this step.
+/// Decides from the stages of all ranks and from whether a save is due after this step.
 #[must_use]
 pub const fn decide(stages: &Stages, world_size: u64, is_due: bool) -> Decision {
     let Stages {
@@ -83,21 +85,22 @@ pub const fn decide(stages: &Stages, world_size: u64, is_due: bool) -> Decision 
 /// The save that a rank has in flight when a new generation forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
-    /// The generation that began it.
+    /// The generation that began the save.
     pub writer: u64,
     /// The state that is saved: [`Claim::hash`].
     pub hash: u64,
-    /// How many ranks have a part of it that is not known to be durable; 0: all parts are.
+    /// Number of ranks whose part may not be durable; 0 if all parts are durable.
     pub num_parts: u32,
 }
 
-/// Which save the ranks of a new generation continue: that of their rank 0, which completes it, if all ranks that write a
-/// part of it are there and the state from which training continues comes after the one that is saved. It does if rank 0
-/// had a state of the same generation in memory: a generation commits one row of steps, and it continued this save when
-/// it formed, or began it.
+/// Returns the save that the ranks of a new generation continue: that of their rank 0, which
+/// completes it. This requires that all ranks that write a part of it are present, and that the
+/// state from which training continues comes after the saved state. The latter is true if rank 0
+/// had a state of the same generation in memory: a generation commits one sequence of steps, and it
+/// began this save or continued it when it formed.
 ///
-/// `carried`: what each rank has in flight; `first`: the claim of rank 0; `agreed`: that of the state that all continue
-/// with.
+/// `carried`: the save that each rank has in flight; `first`: the claim of rank 0; `agreed`: the
+/// claim of the state from which all ranks continue.
 #[must_use]
 pub fn continued(carried: &[Option<Carried>], first: &Claim, agreed: &Claim) -> Option<Carried> {
     let save = (*carried.first()?)?;
@@ -107,15 +110,15 @@ pub fn continued(carried: &[Option<Carried>], first: &Claim, agreed: &Claim) -> 
     (is_before && with_it.count() >= save.num_parts as usize).then_some(save)
 }
 
-/// Whether a rank that has nothing left to write waits for others that write: `num_stuck` of the ranks have not
-/// moved for as long as is worth telling. Then it is no more at a standstill than they are. Who writes itself is
-/// judged by its own bytes alone.
+/// Whether a rank that has nothing left to write waits for other ranks that still write.
+/// `num_stuck` ranks have made no progress for long enough to be reported. A rank that writes
+/// itself is judged by its own bytes only.
 #[must_use]
 pub fn others_move(own: Stage, stages: &Stages, num_stuck: u64) -> bool {
     own != Stage::Busy && stages.num_busy > 0 && num_stuck == 0
 }
 
-/// Whether a save is due after a step, of those that are a function of the step alone.
+/// Whether a save is due after a step because of the step's number alone.
 #[must_use]
 pub const fn is_due_at(step: u64, every_steps: Option<u64>) -> bool {
     match every_steps {
@@ -151,7 +154,7 @@ mod tests {
                 Decision::None,
             ),
             (
-                "one rank writes still",
+                "a save is due, one rank still writes",
                 [Durable, Busy, Durable],
                 true,
                 Decision::Skip,
@@ -182,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_waits_for_others_moves_as_long_as_none_of_them_is_stuck() {
+    fn waiting_rank_makes_progress_unless_a_writer_is_stuck() {
         use Stage::{Busy, Durable, Idle};
         let one_writes = Stages::one(Busy);
         for (what, own, stages, num_stuck, expected) in [
-            ("its part is written", Durable, one_writes, 0, true),
+            ("it waits for a writer", Durable, one_writes, 0, true),
             ("rank 0 completes", Idle, one_writes, 0, true),
-            ("the other is stuck", Durable, one_writes, 1, false),
-            ("nobody writes", Durable, Stages::one(Durable), 0, false),
+            ("the writer is stuck", Durable, one_writes, 1, false),
+            ("no rank writes", Durable, Stages::one(Durable), 0, false),
             ("it writes itself", Busy, one_writes, 0, false),
         ] {
             assert_eq!(others_move(own, &stages, num_stuck), expected, "{what}");
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_save_is_continued_if_all_its_ranks_are_there_and_training_continues_after_its_state() {
+    fn save_continues_if_its_ranks_and_history_are_present() {
         let live = |generation, step| Claim {
             origin: Origin::Live,
             generation,
@@ -218,7 +221,7 @@ mod tests {
             ..own
         };
         for (what, carried, first, agreed, expected) in [
-            ("both are there", vec![two, two], own, own, two),
+            ("both are present", vec![two, two], own, own, two),
             ("a worker joins", vec![two, None, two], own, own, two),
             ("a rank is gone", vec![two, None], own, own, None),
             ("it is another save", vec![two, of(2, 2)], own, own, None),

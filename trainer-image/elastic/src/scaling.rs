@@ -1,10 +1,10 @@
-//! How batch and learning rate follow the number of workers (`elastic.onScale: ScaleBatch`).
+//! Batch and learning rate that follow the number of workers (`elastic.onScale: ScaleBatch`).
 //!
-//! What is meant for the reference number of workers is multiplied: with W workers the batch is
-//! `G·W/reference`, and the rate follows the batch by a rule. The rate goes to its new value over
-//! some steps, as in Goyal et al. (2017), whose gradual warm-up begins at the rate of the small
-//! batch. Only a new generation changes the batch. If the batch also grows at some epochs, the
-//! workers' batch grows by the same factor, and the rate does not follow that growth.
+//! The settings apply to the reference number of workers and are scaled: with W workers the batch
+//! is `G·W/reference`, and the rate follows the batch by a rule. The rate changes gradually over
+//! several steps, as in Goyal et al. (2017), whose warm-up begins at the rate of the small batch.
+//! Only a new generation changes the batch. If the batch also grows at some epochs, the batch of
+//! the present workers grows by the same factor, and the rate does not follow that growth.
 
 use roundhouse_contract::{RateRule, ScaleBatch};
 
@@ -12,7 +12,7 @@ use crate::data_schedule::DataSchedule;
 use crate::numerics::Skips;
 use crate::training_position::{BatchPace, TrainingPosition};
 
-/// How a training answers to a change of its workers. A constant of the job.
+/// How a training reacts to a change of its number of workers. It is constant for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scaling {
     settings: Option<ScaleBatch>,
@@ -21,7 +21,8 @@ pub struct Scaling {
 }
 
 impl Scaling {
-    /// `None`: the batch of the data schedule, whoever trains.
+    /// Creates the rule. With `None` the batch is that of the data schedule for
+    /// any number of workers.
     #[must_use]
     pub const fn new(settings: Option<ScaleBatch>, data_schedule: &DataSchedule) -> Self {
         Self {
@@ -31,13 +32,13 @@ impl Scaling {
         }
     }
 
-    /// Whether the batch can be another one than the data schedule's.
+    /// Whether the batch follows the number of workers.
     #[must_use]
     pub const fn is_on(&self) -> bool {
         self.settings.is_some()
     }
 
-    /// A training that has not begun.
+    /// Returns the position before the first step.
     #[must_use]
     pub const fn start(&self) -> TrainingPosition {
         TrainingPosition {
@@ -53,7 +54,7 @@ impl Scaling {
         }
     }
 
-    /// Samples of a step of so many workers in the first epoch: at least 1, at most the data.
+    /// Samples per step of this many workers in the first epoch: at least 1, at most the data set.
     #[must_use]
     pub fn batch(&self, workers: u32) -> u64 {
         let Some(settings) = self.settings else {
@@ -67,7 +68,7 @@ impl Scaling {
         )
     }
 
-    /// The position with which so many workers continue.
+    /// Returns the position with which this many workers continue.
     #[must_use]
     pub fn rescale(&self, position: TrainingPosition, workers: u32) -> TrainingPosition {
         let batch = self.batch(workers);
@@ -82,13 +83,14 @@ impl Scaling {
         TrainingPosition { pace, ..position }
     }
 
-    /// What the rate of the next step is multiplied by.
+    /// Returns the factor of the learning rate for the next step.
     #[must_use]
     pub fn factor(&self, position: &TrainingPosition) -> f64 {
         self.factor_at(&position.pace, position.step + 1)
     }
 
-    /// The factor of a step: with the last of the warm-up it is the batch's own.
+    /// Returns the factor for a step. It reaches the batch's own factor with the last
+    /// step of the warm-up.
     fn factor_at(&self, pace: &BatchPace, step: u64) -> f64 {
         let Some(settings) = self.settings else {
             return 1.0;
@@ -110,7 +112,7 @@ impl Scaling {
     }
 }
 
-/// `batch · workers / reference`, rounded, at least 1 and at most `num_samples`.
+/// Computes `batch · workers / reference`, rounded, at least 1 and at most `num_samples`.
 #[must_use]
 pub fn scaled(batch: u64, workers: u32, reference: u32, num_samples: u64) -> u64 {
     let reference = u128::from(reference.max(1));

@@ -1,5 +1,5 @@
-//! The learning rate as a function of committed samples, so that it does not depend on the number of
-//! workers.
+//! The learning rate as a function of committed samples, so that it does not depend on the number
+//! of workers.
 
 use roundhouse_contract::trainer::Schedule;
 
@@ -11,7 +11,7 @@ mod tests;
 
 use shape::Shape;
 
-/// A schedule over one training.
+/// The learning rate over one training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateSchedule {
     shape: Shape,
@@ -23,7 +23,7 @@ pub struct RateSchedule {
 }
 
 impl RateSchedule {
-    /// The schedule of a configuration over a data schedule, around the full rate `base_rate`.
+    /// Creates the schedule of a configuration over a data schedule. `base_rate` is the full rate.
     #[must_use]
     pub fn new(schedule: &Schedule, base_rate: f64, data_schedule: &DataSchedule) -> Self {
         let samples_after = |steps| data_schedule.committed_samples(steps) as f64;
@@ -37,11 +37,12 @@ impl RateSchedule {
         }
     }
 
-    /// Rate of the step that starts after so many committed samples.
+    /// Returns the rate of the step that starts after this many committed samples.
     ///
-    /// Warm-up rises linearly and reaches the full rate with its last step (Goyal et al., 2017). `linear`,
-    /// `cosine` and `polynomial` start there and would reach their lowest value one step after the last, and so
-    /// does the decay of `wsd`. `step` counts its epochs from the beginning of training.
+    /// Warm-up rises linearly and reaches the full rate with its last step (Goyal et al., 2017).
+    /// `linear`, `cosine` and `polynomial` start there and would reach their lowest value one
+    /// step after the last; the same holds for the decay of `wsd`. `step` counts its epochs from
+    /// the beginning of training.
     #[must_use]
     pub fn rate(&self, committed_samples: u64) -> f64 {
         let at = committed_samples as f64;

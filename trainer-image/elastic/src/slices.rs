@@ -1,27 +1,28 @@
-//! Sums that do not depend on the number of ranks, bit for bit.
+//! Sums that are equal bit for bit for every number of ranks.
 //!
-//! Addition of floating-point numbers is not associative, so a sum depends on the order of its terms. Here the order
-//! is fixed: a global batch is cut into V *slices*, and what is computed of each is summed along one binary tree
-//! over the slices. A [`Node`] of level l and index i is the sum of the slices `[i·2^l, (i+1)·2^l)`. Each rank owns
-//! consecutive whole slices, adds up the nodes that it owns completely ([`Partial`]), and the owner of a chunk of the
-//! numbers adds up the rest of the tree from the nodes of all ranks ([`total`]). `EasyScale` (Li et al., SC'23)
-//! describes the idea for GPU clusters.
+//! Floating-point addition is not associative, so a sum depends on the order of its terms. Here the
+//! order is fixed: a global batch is divided into V *slices*, and the results of the slices are
+//! summed along one binary tree. A [`Node`] of level l and index i is the sum of the slices
+//! `[i·2^l, (i+1)·2^l)`. Each rank owns consecutive whole slices and adds up the nodes that it owns
+//! completely ([`Partial`]). The owner of a chunk of the numbers adds up the rest of the tree from
+//! the nodes of all ranks ([`total`]). `EasyScale` (Li et al., SC'23) describes the idea for GPU
+//! clusters.
 
 use std::ops::Range;
 
 use crate::shard::shard;
 
-/// A node of the tree.
+/// A node of the binary tree over the slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node {
-    /// 0 for a slice; a node of level l sums up to 2^l of them.
+    /// Level 0 is a slice; a node of level l is the sum of up to 2^l slices.
     pub level: u32,
-    /// Its place among the nodes of its level.
+    /// Index of the node among the nodes of its level.
     pub index: u32,
 }
 
 impl Node {
-    /// A slice.
+    /// Returns the node of one slice.
     #[must_use]
     pub const fn slice(index: u32) -> Self {
         Self { level: 0, index }
@@ -34,7 +35,7 @@ impl Node {
         }
     }
 
-    /// Its slices, of `num_slices`.
+    /// Returns the slices of the node, of `num_slices`.
     fn slices(self, num_slices: u32) -> Range<u64> {
         let start = u64::from(self.index) << self.level;
         let end = (u64::from(self.index) + 1) << self.level;
@@ -46,7 +47,8 @@ impl Node {
     }
 }
 
-/// The slices that `rank` of `world_size` owns: consecutive ones, and their numbers differ by one at most.
+/// Returns the slices that `rank` of `world_size` owns. They are consecutive, and the numbers of
+/// slices differ by at most one.
 #[must_use]
 pub fn owned(num_slices: u32, rank: u32, world_size: u32) -> Range<u32> {
     let part = shard(&(0..u64::from(num_slices)), rank, world_size);
@@ -54,13 +56,14 @@ pub fn owned(num_slices: u32, rank: u32, world_size: u32) -> Range<u32> {
     index(part.start)..index(part.end)
 }
 
-/// The places of a slice of a global batch.
+/// Returns the places of a slice in a global batch.
 #[must_use]
 pub fn places(whole: &Range<u64>, slice: u32, num_slices: u32) -> Range<u64> {
     shard(whole, slice, num_slices)
 }
 
-/// The fewest nodes that cover the slices of a range, in order: those that its owner adds up alone.
+/// Returns the fewest nodes that cover a range of slices, in order: the sums that
+/// its owner computes alone.
 #[must_use]
 pub fn nodes(slices: &Range<u32>, num_slices: u32) -> Vec<Node> {
     let mut partial = Partial::new(num_slices, slices.clone());
@@ -70,17 +73,17 @@ pub fn nodes(slices: &Range<u32>, num_slices: u32) -> Vec<Node> {
     partial.into_nodes().map(|(node, ())| node).collect()
 }
 
-/// Adds up the slices of one rank in the order of the tree, as they come.
+/// Adds up the slices of one rank in the order of the tree, as they arrive.
 #[derive(Debug)]
 pub struct Partial<T> {
     num_slices: u32,
     range: Range<u64>,
-    /// Nodes that wait for their right neighbours; no two have the same parent.
+    /// Nodes that wait for their right neighbours. No two of them have the same parent.
     waiting: Vec<(Node, T)>,
 }
 
 impl<T> Partial<T> {
-    /// Of a range of slices.
+    /// Creates an empty sum of a range of slices.
     #[must_use]
     pub fn new(num_slices: u32, range: Range<u32>) -> Self {
         Self {
@@ -90,8 +93,8 @@ impl<T> Partial<T> {
         }
     }
 
-    /// Adds the next slice of the range. At most log2 V + 1 values are kept. `add(left, right)` is called in an order
-    /// that depends on the tree alone.
+    /// Adds the next slice of the range. At most log2 V + 1 values are kept. The order of the calls
+    /// `add(left, right)` depends on the tree alone.
     pub fn add(&mut self, slice: u32, value: T, mut add: impl FnMut(T, T) -> T) {
         let (mut node, mut value) = (Node::slice(slice), value);
         loop {
@@ -107,7 +110,7 @@ impl<T> Partial<T> {
                 };
                 value = add(left, value);
             } else if covered != node.slices(self.num_slices) {
-                // Its right neighbour comes later.
+                // The right neighbour has not arrived yet.
                 break;
             }
             node = parent;
@@ -115,13 +118,14 @@ impl<T> Partial<T> {
         self.waiting.push((node, value));
     }
 
-    /// The nodes that its owner cannot add up further, in order.
+    /// Returns the nodes that this rank cannot add up further, in order.
     pub fn into_nodes(self) -> impl Iterator<Item = (Node, T)> {
         self.waiting.into_iter()
     }
 }
 
-/// The sum of all slices from the nodes of all ranks, in the order of the slices. `None` when a node is missing.
+/// Returns the sum of all slices from the nodes of all ranks, in the order of the slices; `None` if
+/// a node is missing.
 pub fn total<T>(
     num_slices: u32,
     nodes: impl IntoIterator<Item = (Node, T)>,

@@ -1,4 +1,4 @@
-//! Which rank has the state that a new generation continues with.
+//! The choice of the rank whose state a new generation continues.
 
 use std::cmp::Ordering;
 
@@ -11,29 +11,30 @@ pub mod routes;
 pub use plan::{Names, Plan, Volume};
 pub use routes::{Hop, Routes};
 
-/// Where the state that a rank holds comes from, worst first.
+/// Origin of a rank's state, from worst to best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// The rank was cut off while it received another's state over its own.
+    /// The rank lost the connection while it received another rank's state over its own.
     Torn,
-    /// Initial weights.
+    /// The state is the initial weights.
     Fresh,
-    /// A checkpoint that the rank can read.
+    /// The state is a checkpoint that the rank can read.
     Loaded,
-    /// In memory, since it was a member of a world.
+    /// The state is in memory, since the rank was a member of a generation.
     Live,
 }
 
 impl Origin {
     const ALL: [Self; 4] = [Self::Torn, Self::Fresh, Self::Loaded, Self::Live];
 
-    /// A number for a collective.
+    /// Returns the number of the origin, for a collective.
     #[must_use]
     pub const fn code(self) -> u64 {
         self as u64
     }
 
-    /// The origin of a number. A number that no origin has is taken for [`Self::Torn`], with which nothing continues.
+    /// Returns the origin with a number. An unknown number becomes [`Self::Torn`], from
+    /// which no generation continues.
     #[must_use]
     pub fn from_code(code: u64) -> Self {
         let known = Self::ALL.into_iter().find(|origin| origin.code() == code);
@@ -41,26 +42,28 @@ impl Origin {
     }
 }
 
-/// What a rank says of its state: how far it is, by the last line of its ledger, and where it lies.
+/// The state that a rank declares when a generation forms: its last ledger line, and where it lies.
 ///
-/// The line names the state: ranks with equal lines have equal states, whatever generations they were members of since.
-/// Greater is better. A state of a later generation comes first, then the one with more steps: what a superseded
-/// generation committed after it was left behind does not count. Where a state lies decides only which of equal states
-/// is used: one in memory needs not be read from a disk. A torn state comes last.
+/// The line names the state: ranks with equal lines have equal states, whichever generations they
+/// were members of since. The greatest claim wins. A state of a later generation comes first, then
+/// the state with more steps. So the steps that a superseded generation still committed do not
+/// count. The origin decides only which of equal states is used: a state in memory need not be read
+/// from a disk. A torn state comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Where it comes from.
+    /// Where the state comes from.
     pub origin: Origin,
-    /// The generation that committed its last step; 0 before the first step.
+    /// The generation that committed the last step; 0 before the first step.
     pub generation: u64,
-    /// Committed steps.
+    /// Number of committed steps.
     pub step: u64,
-    /// The first bits of the last line's hash; see [`Digest::number`](crate::Digest::number). 0 for initial weights.
+    /// The first bits of the last line's hash; see [`Digest::number`](crate::Digest::number).
+    /// 0 for initial weights.
     pub hash: u64,
 }
 
 impl Claim {
-    /// Initial weights.
+    /// The claim of initial weights.
     pub const FRESH: Self = Self {
         origin: Origin::Fresh,
         generation: 0,
@@ -68,7 +71,7 @@ impl Claim {
         hash: 0,
     };
 
-    /// A state whose ledger ends with `head`.
+    /// Returns the claim of a state whose ledger ends with `head`.
     #[must_use]
     pub const fn of(origin: Origin, head: &Head) -> Self {
         Self {
@@ -79,7 +82,7 @@ impl Claim {
         }
     }
 
-    /// The name of its checkpoint.
+    /// Name of the state's checkpoint.
     #[must_use]
     pub const fn id(&self) -> CheckpointId {
         CheckpointId {
@@ -88,8 +91,8 @@ impl Claim {
         }
     }
 
-    /// What a rank says that was cut off while it received this state: nothing can continue with what it has, but it
-    /// knows which state there was.
+    /// Returns the claim of a rank that lost the connection while it received this state. Its copy
+    /// is unusable, but the rank knows that the state existed.
     #[must_use]
     pub const fn torn(self) -> Self {
         Self {
@@ -116,36 +119,39 @@ impl PartialOrd for Claim {
     }
 }
 
-/// Which rank has the state that a new generation continues with.
+/// The rank that has the state from which a new generation continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSource {
-    /// What the best state is.
+    /// The claim of that state.
     pub claim: Claim,
-    /// Lowest rank that holds it.
+    /// Lowest rank that holds the state.
     pub rank: usize,
-    /// Whether it has to be sent: a rank lacks it, or it is on a disk, which one rank reads for all, or training
-    /// has not begun, since no rank's initial weights are taken on trust.
+    /// Whether the state must be sent: because a rank lacks it, because it is on a disk and
+    /// one rank reads it for all, or because training has not begun and the initial weights of
+    /// the ranks may differ.
     pub must_send: bool,
-    /// A newer state that all ranks that had it are gone with. It is worth telling: its steps are done again.
+    /// A newer state that was lost with all ranks that had it. It is reported, because
+    /// its steps are repeated.
     pub lost: Option<Lost>,
 }
 
-/// A state that every rank which had it is gone with.
+/// A state that was lost with every rank that had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Generation that committed it.
+    /// Generation that committed the state.
     pub generation: u64,
-    /// Its committed steps.
+    /// Number of its committed steps.
     pub step: u64,
 }
 
 impl StateSource {
-    /// The greatest claim wins: a collective can succeed on one rank and fail on another, so some ranks may have
-    /// committed a step that others have not.
+    /// Chooses the greatest claim. Claims differ because a collective can succeed on one rank and
+    /// fail on another, so some ranks may have committed a step that others have not.
     ///
     /// # Errors
-    /// What is lost, if there are only initial weights to continue with although some rank was receiving a state of
-    /// committed steps, or nothing at all. To begin at step 0 then would hide that the training's state is gone.
+    /// Returns the lost state if only initial weights are left although a rank was receiving a
+    /// state of committed steps, or if all states are torn. Starting at step 0 would hide that
+    /// the state is lost.
     pub fn of(claims: &[Claim]) -> Result<Self, Lost> {
         let torn = claims.iter().filter(|claim| claim.origin == Origin::Torn);
         let lost = torn.max().filter(|claim| claim.step > 0);

@@ -1,47 +1,49 @@
-//! Whether one worker of a generation holds the others up. All wait for the slowest, so the length of a step
-//! tells nothing; what a rank spends on its own part of it does. Nothing here influences training: the
-//! operator may let that worker go first when fewer are wanted.
+//! Detects one worker of a generation that holds up the others. All workers wait for the slowest,
+//! so the duration of a step says nothing; the time that a rank spends on its own part does.
+//! Stragglers do not change the training. The operator may remove the straggler first when it needs
+//! fewer workers.
 
 use crate::micro::micro_batches;
 
-/// Steps over which workers are judged, all of one generation.
+/// Number of steps over which workers are judged, all of one generation.
 const WINDOW: usize = 20;
-/// A straggler takes so many times as long as the others.
+/// A straggler takes this many times as long as the others.
 const FACTOR: f64 = 1.5;
-/// And so much longer: on steps of a few milliseconds the factor alone is noise.
+/// A straggler also takes at least this much longer, because on steps of a few milliseconds the
+/// factor alone is noise.
 const MARGIN_SECONDS: f64 = 0.005;
 
 /// A worker that is much slower than the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Straggler {
-    /// Its place in the generation.
+    /// Rank of the worker in the generation.
     pub node_rank: u32,
-    /// Median of its own time of a step.
+    /// Median of the worker's own time per step.
     pub compute_seconds: f64,
-    /// What the others take, in the middle.
+    /// Median of the other workers' medians.
     pub others_seconds: f64,
 }
 
 impl Straggler {
-    /// How many times as long as the others it takes.
+    /// Returns how many times as long as the others it takes.
     #[must_use]
     pub fn factor(&self) -> f64 {
         self.compute_seconds / self.others_seconds
     }
 }
 
-/// The ranks' own times of the last steps of one generation.
+/// The times that ranks spent on their own parts of the last steps of one generation.
 #[derive(Clone, Debug)]
 pub struct StepTimes {
     procs_per_worker: usize,
-    /// By step, then by rank.
+    /// Seconds by step, then by rank.
     steps: Vec<Vec<f64>>,
     unevenness: f64,
     found: Option<Straggler>,
 }
 
 impl StepTimes {
-    /// None yet, of workers with so many processes.
+    /// Creates an empty window for workers with this many processes.
     #[must_use]
     pub fn new(procs_per_worker: u32) -> Self {
         Self {
@@ -52,15 +54,16 @@ impl StepTimes {
         }
     }
 
-    /// Another generation: what was known of the last one's ranks is nothing to it.
+    /// Starts a new generation and drops the times of the last one, whose ranks were different.
     pub fn begin(&mut self) {
         self.steps.clear();
         self.unevenness = 1.0;
         self.found = None;
     }
 
-    /// Adds a step: the ranks' own seconds in it, and how unevenly it was split ([`unevenness`]; `None`:
-    /// some had nothing to do, and it does not count). Nor does one in which a rank has no time to tell.
+    /// Adds a step: the seconds that each rank spent on its own part, and the unevenness of the
+    /// parts ([`unevenness`]). A step does not count if the unevenness is `None`, because some
+    /// ranks had no samples, or if a rank has no time to report.
     pub fn add(&mut self, compute_seconds: &[f64], unevenness: Option<f64>) {
         let Some(unevenness) = unevenness else { return };
         if compute_seconds.iter().any(|seconds| *seconds <= 0.0) {
@@ -75,7 +78,7 @@ impl StepTimes {
         }
     }
 
-    /// The straggler of the last full window; there is at most one.
+    /// Returns the straggler of the last full window; there is at most one.
     #[must_use]
     pub const fn straggler(&self) -> Option<Straggler> {
         self.found
@@ -93,7 +96,7 @@ impl StepTimes {
             .max_by(|(_, left), (_, right)| left.total_cmp(right))?;
         let others = (0..).zip(&workers).filter(|(other, _)| *other != node_rank);
         let others_seconds = median(others.map(|(_, seconds)| *seconds).collect())?;
-        // Larger parts may take so much longer.
+        // A larger part may take longer in proportion.
         let excused = others_seconds * self.unevenness;
         let is_slow =
             compute_seconds >= excused * FACTOR && compute_seconds >= excused + MARGIN_SECONDS;
@@ -105,8 +108,8 @@ impl StepTimes {
     }
 }
 
-/// How many times as much as another one a rank may have to do in a step, in samples or in passes, whichever
-/// is more; `None` if some have no sample at all.
+/// Returns how many times as much work one rank may have as another in a step, in samples or in
+/// passes, whichever is more; `None` if some ranks have no samples.
 #[must_use]
 pub fn unevenness(num_samples: u64, world_size: u32, micro_batch_size: Option<u32>) -> Option<f64> {
     let world_size = u64::from(world_size.max(1));
@@ -117,7 +120,7 @@ pub fn unevenness(num_samples: u64, world_size: u32, micro_batch_size: Option<u3
     (fewest > 0).then_some(samples.max(passes))
 }
 
-/// The middle value, or what is halfway between the two in the middle; `None` of nothing.
+/// Returns the median; `None` for no values.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

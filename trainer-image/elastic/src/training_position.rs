@@ -4,39 +4,40 @@ use serde::{Deserialize, Serialize};
 
 use crate::numerics::{LossScale, Skips};
 
-/// How large steps are, and from where the rate comes.
+/// Size of the steps, and the learning rate factor at the last change of the size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BatchPace {
-    /// Samples of a step in the first epoch. Growth of the batch multiplies it: see
-    /// [`DataSchedule::batch_size`](crate::DataSchedule::batch_size).
+    /// Samples per step in the first epoch.
+    /// [`DataSchedule::batch_size`](crate::DataSchedule::batch_size) multiplies it by the growth.
     pub batch: u64,
-    /// What the rate was multiplied by before the batch became this one.
+    /// Factor of the learning rate before the batch changed to this size.
     pub from_factor: f64,
-    /// Committed steps when it did.
+    /// Number of committed steps when the batch changed to this size.
     pub since_step: u64,
 }
 
-/// How far a training is: what every rank holds of it besides tensors.
+/// Progress of a training: the part of its state that is not in tensors. It is the
+/// same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainingPosition {
-    /// Committed steps.
+    /// Number of committed steps.
     pub step: u64,
-    /// Samples of them, over all epochs.
+    /// Number of samples of these steps, over all epochs.
     pub samples: u64,
-    /// How it continues.
+    /// Batch of the next step.
     pub pace: BatchPace,
     /// Steps that were committed without an update.
     pub skips: Skips,
-    /// What the loss of the next step is multiplied by; `None` without loss scaling.
+    /// Factor of the loss in the next step; `None` without loss scaling.
     pub loss_scale: Option<LossScale>,
 }
 
 impl TrainingPosition {
-    /// Bytes of [`Self::to_bytes`].
+    /// Length of [`Self::to_bytes`] in bytes.
     pub const NUM_BYTES: usize = 9 * 8;
 
-    /// Another step is committed.
+    /// Returns the position after another committed step.
     #[must_use]
     pub const fn after(self, num_samples: u64) -> Self {
         Self {
@@ -46,7 +47,7 @@ impl TrainingPosition {
         }
     }
 
-    /// For a rank that lacks it.
+    /// Serializes the position for a rank that lacks it.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let Self {
@@ -61,7 +62,7 @@ impl TrainingPosition {
             skips: Skips { total, in_a_row },
             loss_scale,
         } = *self;
-        // A factor of 0 stands for none.
+        // A scale of 0 represents `None`.
         let (scale, clean_steps) = loss_scale.map_or((0.0, 0), |it| (it.scale, it.clean_steps));
         let numbers = [
             step,
@@ -77,7 +78,7 @@ impl TrainingPosition {
         numbers.iter().flat_map(|n| n.to_le_bytes()).collect()
     }
 
-    /// The inverse of [`Self::to_bytes`], and the bytes that follow; `None` for too few.
+    /// Parses [`Self::to_bytes`] and returns the bytes that follow it; `None` if there are too few.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (own, rest) = bytes.split_at_checked(Self::NUM_BYTES)?;

@@ -1,9 +1,9 @@
-//! How long the ranks of a world wait for each other once a newer generation is known: until the newcomers have
-//! arrived, until every rank has heard of it, until a rank that does not answer is left behind. Pure.
+//! How long the ranks of a process group wait for each other once a newer generation is known: for
+//! new ranks to arrive, for every rank to see the generation, and for ranks that do not answer.
 //!
-//! No fixed number of seconds decides about a step. Patience is learned from the longest step, and what one
-//! generation has learned is the floor of the next one ([`StepEstimate`]): a model whose steps take 8 s is not cut
-//! off before its first step because another worker has arrived.
+//! No fixed number of seconds limits a step. The timeouts derive from the longest step, and the
+//! estimate of one generation is the minimum for the next one ([`StepEstimate`]). So a model with
+//! steps of 8 s is not interrupted before its first step because another worker has arrived.
 
 use std::time::{Duration, Instant};
 
@@ -13,48 +13,51 @@ mod step_estimate;
 pub use join_wait::JoinWait;
 pub use step_estimate::StepEstimate;
 
-/// Least time without a step boundary after which the wait for the other ranks is over.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The same in units of the longest step.
-const STEPS_OF_PATIENCE: u32 = 3;
-/// Patience with a first step when nothing is known of this training's steps: it may compile kernels, tune
-/// convolutions and connect. The agent's watchdog judges a first step after the same time.
-const PATIENCE_WITH_AN_UNKNOWN_STEP: Duration = Duration::from_secs(300);
-/// Patience with the first bytes of a state: the sender may have to compute a digest and connect first.
-const PATIENCE_WITH_FIRST_BYTES: Duration = Duration::from_secs(30);
-/// After this time, or [`STEPS_UNTIL_ALL_KNOW`] of the longest step, a rank that has not heard of a newer
-/// generation is left behind. A kubelet tells it within a second. The time is longer than a [`JoinWait`] stays open (a
-/// step and [`join_wait::PATIENCE`]) plus the step in which the generation was heard of, and the two steps more that a world
-/// needs whose hosts run a step ahead of their devices.
-const PATIENCE_UNTIL_ALL_KNOW: Duration = Duration::from_secs(15);
-/// See [`PATIENCE_UNTIL_ALL_KNOW`].
-const STEPS_UNTIL_ALL_KNOW: u32 = 6;
-/// How long an evaluation or a save may delay a newer generation. It is less than newcomers wait at the store. A
-/// peer that is dead ends the collective earlier, as without a newer generation.
-const PATIENCE_BESIDE_STEPS: Duration = Duration::from_secs(90);
-/// After so many steps of a generation, what earlier ones have taught is not needed any more.
+/// Minimum time without a step boundary after which a rank stops waiting for the others.
+const MIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same timeout as a multiple of the longest step.
+const STEPS_PER_TIMEOUT: u32 = 3;
+/// Timeout of the first step if no step of this training has been measured. The step may
+/// compile kernels, tune convolutions and connect. The agent's watchdog uses the same time
+/// for a first step.
+const UNKNOWN_STEP_TIMEOUT: Duration = Duration::from_secs(300);
+/// Timeout of the first bytes of a state, because the sender may first compute
+/// a digest and connect.
+const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(30);
+/// After this time, or [`NOTIFICATION_STEPS`] of the longest step, a rank that has not seen a
+/// newer generation is left behind. A kubelet usually shows the generation within a second.
+/// The time exceeds the sum of the longest [`JoinWait`] (one step and
+/// [`join_wait::MIN_WAIT`]), the step in which the generation was seen, and two more steps for
+/// hosts that run one step ahead of their devices.
+const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(15);
+/// The same time as a multiple of the longest step; see [`NOTIFICATION_TIMEOUT`].
+const NOTIFICATION_STEPS: u32 = 6;
+/// Maximum delay of a newer generation by an evaluation or a save. It is shorter than new ranks
+/// wait at the store. A dead peer ends the collective earlier, as without a newer generation.
+const EVALUATION_AND_SAVE_TIMEOUT: Duration = Duration::from_secs(90);
+/// After this many steps of a generation, the estimates of earlier generations no longer count.
 const STEPS_UNTIL_KNOWN: u32 = 20;
 
-/// What the ranks of a world do together.
+/// The present activity of a process group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activity {
-    /// They send the state to the ranks that lack it. Each round of chunks counts as a move.
+    /// The ranks send the state to those that lack it. Each round of chunks counts as progress.
     Sharing,
-    /// Steps, at the end of each of which they can leave.
+    /// The ranks train. They can leave at the end of each step.
     #[default]
     Steps,
-    /// An evaluation of the test split, in one piece.
+    /// The ranks evaluate the test split as a whole.
     Evaluation,
-    /// A save that training waits for.
+    /// The ranks save a checkpoint for which training waits.
     Saving,
 }
 
-/// Why the wait for peers is over.
+/// The reason why a rank stops waiting for its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
-    /// No boundary came although a newer generation was known for so long.
+    /// No step ended although a newer generation was known for this time.
     NoProgress(Duration),
-    /// Boundaries come, but a rank has not heard of the newer generation for so long.
+    /// Steps end, but a rank has not seen the newer generation for this time.
     GenerationUnseen(Duration),
 }
 
@@ -69,37 +72,37 @@ impl std::fmt::Display for Timeout {
             }
             Self::GenerationUnseen(span) => write!(
                 f,
-                "a newer generation is known for {span:.1?}, and not all ranks have heard of it"
+                "a newer generation is known for {span:.1?}, and not all ranks have seen it"
             ),
         }
     }
 }
 
-/// What is known of how a world moves.
+/// Measured progress of a process group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupProgress {
     activity: Activity,
-    /// When the activity began.
+    /// Start of the present activity.
     since: Instant,
-    /// Since when a newer generation is known; later by what was not spent at steps.
+    /// When the newer generation became known, moved later by time that was not spent on steps.
     known_since: Option<Instant>,
-    /// Last sign that its collectives move.
+    /// Last time a collective made progress.
     moved_at: Instant,
     /// Longest time between two rounds of chunks of the state; `None` before the first one.
     longest_chunk: Option<Duration>,
-    /// When the step at hand, or the last one, began.
+    /// Start of the present or last step.
     step_began: Option<Instant>,
-    /// Steps of this generation that have begun, and that have ended.
+    /// Number of steps of this generation that have begun, and that have ended.
     num_begun: u32,
     num_ended: u32,
-    /// What this generation has taught, and those before it.
+    /// Estimates from this generation, and from those before it.
     own: StepEstimate,
     before: StepEstimate,
 }
 
 impl GroupProgress {
-    /// A world of so many ranks that is there since now and will share its state, after others of which this was
-    /// learned.
+    /// Starts measuring a process group of `world_size` ranks that will first send its state.
+    /// `estimate` comes from earlier generations.
     #[must_use]
     pub fn begin(now: Instant, estimate: StepEstimate, world_size: u32) -> Self {
         Self {
@@ -119,13 +122,13 @@ impl GroupProgress {
         }
     }
 
-    /// What the ranks together have learned of earlier generations. A newcomer, which knows nothing, has their patience
-    /// then, and does not hold up the others when one of them hangs before its first step.
+    /// Takes the estimate that the ranks have agreed on. A new rank has no estimate of its own.
+    /// With this one it does not hold up the others if one of them hangs before its first step.
     pub fn expect(&mut self, estimate: StepEstimate) {
         self.before = estimate.scaled_to(self.own.world_size);
     }
 
-    /// What the next generation can expect.
+    /// Returns the estimate for the next generation.
     #[must_use]
     pub fn estimate(&self) -> StepEstimate {
         StepEstimate {
@@ -135,32 +138,33 @@ impl GroupProgress {
         }
     }
 
-    /// A step begins. Steps are measured from start to start, because all time between two boundaries counts.
+    /// A step begins. Steps are measured from start to start, because all time
+    /// between two boundaries counts.
     pub fn step_begins(&mut self, now: Instant) {
         if self.activity != Activity::Steps {
-            // No rank could leave meanwhile.
+            // No rank could leave during the other activity.
             self.known_since = self
                 .known_since
                 .map(|known| known + now.saturating_duration_since(known.max(self.since)));
             self.enter(Activity::Steps, now);
         }
         self.learn(now);
-        // What was prepared for the first step is part of it.
+        // Preparation for the first step is part of it.
         let prepared_since = self.step_began.filter(|_| self.num_begun == 0);
         self.num_begun = self.num_begun.saturating_add(1);
         self.step_began = Some(prepared_since.unwrap_or(now));
     }
 
-    /// All ranks have reached the end of a step. A host that runs ahead of its device hears of it after the next step
-    /// has begun. The time since the next step began is then also about one step.
+    /// All ranks have reached the end of a step. A host that runs ahead of its device learns this
+    /// after the next step has begun. The time since that start is then also about one step.
     pub fn step_ends(&mut self, now: Instant) {
         self.learn(now);
-        // The next one may have begun already.
+        // The next step may have begun already.
         self.num_ended = self.num_begun.min(self.num_ended.saturating_add(1));
         self.moved_at = now;
     }
 
-    /// From now on the ranks do something else.
+    /// The ranks begin another activity.
     pub const fn enter(&mut self, activity: Activity, now: Instant) {
         self.activity = activity;
         self.since = now;
@@ -168,13 +172,13 @@ impl GroupProgress {
         self.step_began = None;
     }
 
-    /// The state is shared: from now on the ranks prepare their first step.
+    /// The state is sent. The ranks prepare their first step.
     pub const fn prepare_steps(&mut self, now: Instant) {
         self.enter(Activity::Steps, now);
         self.step_began = Some(now);
     }
 
-    /// The ranks wait for a checkpoint that one of them reads, and bytes of it have come.
+    /// The ranks wait for a checkpoint that one of them reads, and bytes of it have arrived.
     pub const fn reads(&mut self, now: Instant) {
         self.moved_at = now;
     }
@@ -188,26 +192,25 @@ impl GroupProgress {
         self.moved_at = now;
     }
 
-    /// A newer generation is known since then.
+    /// A newer generation has been known since this time.
     pub fn know(&mut self, since: Instant) {
         self.known_since.get_or_insert(since);
     }
 
-    /// The longest step that is to be expected; zero when nothing is known.
+    /// Returns the longest step to expect; zero if no step has been measured.
     #[must_use]
     pub fn longest_step(&self) -> Duration {
         self.expected_step().unwrap_or_default()
     }
 
-    /// Whether the wait for peers is over.
+    /// Returns the reason to stop waiting for peers, if there is one.
     #[must_use]
     pub fn is_over(&self, now: Instant) -> Option<Timeout> {
         let since = self.known_since?;
         let known = now.saturating_duration_since(since);
         let still = now.saturating_duration_since(since.max(self.moved_at));
-        let until_all_know =
-            PATIENCE_UNTIL_ALL_KNOW.max(self.longest_step() * STEPS_UNTIL_ALL_KNOW);
-        if still >= self.patience() {
+        let until_all_know = NOTIFICATION_TIMEOUT.max(self.longest_step() * NOTIFICATION_STEPS);
+        if still >= self.timeout() {
             Some(Timeout::NoProgress(still))
         } else if self.activity == Activity::Steps && self.num_ended > 0 && known >= until_all_know
         {
@@ -217,38 +220,34 @@ impl GroupProgress {
         }
     }
 
-    /// How long nothing may move.
-    fn patience(&self) -> Duration {
+    /// Maximum time without progress in the present activity.
+    fn timeout(&self) -> Duration {
         match self.activity {
-            Activity::Sharing => self
-                .longest_chunk
-                .map_or(PATIENCE_WITH_FIRST_BYTES, |chunk| {
-                    PATIENCE.max(chunk * STEPS_OF_PATIENCE)
-                }),
-            Activity::Steps => self
-                .expected_step()
-                .map_or(PATIENCE_WITH_AN_UNKNOWN_STEP, |step| {
-                    PATIENCE.max(step * STEPS_OF_PATIENCE)
-                }),
-            Activity::Evaluation | Activity::Saving => PATIENCE_BESIDE_STEPS,
+            Activity::Sharing => self.longest_chunk.map_or(FIRST_BYTES_TIMEOUT, |chunk| {
+                MIN_TIMEOUT.max(chunk * STEPS_PER_TIMEOUT)
+            }),
+            Activity::Steps => self.expected_step().map_or(UNKNOWN_STEP_TIMEOUT, |step| {
+                MIN_TIMEOUT.max(step * STEPS_PER_TIMEOUT)
+            }),
+            Activity::Evaluation | Activity::Saving => EVALUATION_AND_SAVE_TIMEOUT,
         }
     }
 
-    /// How long the step at hand may be expected to take, if anything is known.
+    /// Expected duration of the present step, if one has been measured.
     fn expected_step(&self) -> Option<Duration> {
         if self.num_ended == 0 {
             return self.before.first_step.max(self.before.longest_step);
         }
-        // After the first step alone, the others are expected to be like it.
+        // After the first step alone, expect the others to take as long.
         self.later_step().or(self.own.first_step)
     }
 
-    /// The longest step that was not the first of its generation. Those of earlier generations count until this
-    /// one is known well.
+    /// The longest step that was not the first of its generation. Steps of earlier generations
+    /// count until this generation has enough steps of its own.
     fn later_step(&self) -> Option<Duration> {
         let is_known = self.num_ended >= STEPS_UNTIL_KNOWN;
         let before = self.before.longest_step.filter(|_| !is_known);
-        // Before the second step has ended, a host that runs ahead has measured no more than how long it launches.
+        // Before the second step has ended, a host that runs ahead has measured only the launch.
         let own = self.own.longest_step.filter(|_| self.num_ended > 1);
         own.max(before)
     }

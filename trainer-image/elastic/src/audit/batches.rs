@@ -1,4 +1,4 @@
-//! Where the batch of a line has to end.
+//! The end of the batch that a ledger line must have.
 
 use crate::ledger::{Line, RunIdentity};
 
@@ -9,7 +9,7 @@ pub(super) struct Batches<'run> {
     generation: u64,
     /// The batch of the reference number of workers, which grows at some epochs.
     stage: u64,
-    /// Samples of a whole batch of the generation in that stage, once they are known.
+    /// Samples of a full batch of the generation at this stage, once known.
     whole: Option<u64>,
 }
 
@@ -23,11 +23,12 @@ impl<'run> Batches<'run> {
         }
     }
 
-    /// The place after the last of a line that begins at `cursor`.
+    /// Returns the end place of a line that begins at `cursor`.
     ///
-    /// If the batch follows the workers, it is the same throughout a generation until it grows, and one that
-    /// some number of them has. Smaller are the last of an epoch and that of a training which may have been
-    /// made longer later, after which another generation comes.
+    /// If the batch follows the workers, it must be the same throughout a generation until it
+    /// grows, and possible for some number of workers. The last batch of an epoch may be smaller,
+    /// and the last batch of a training too. If the training was made longer later, another
+    /// generation follows that batch.
     pub(super) fn end(&mut self, line: &Line, cursor: u64, next: Option<&Line>) -> u64 {
         let whole_end = |whole: u64| self.run.num_samples.min(cursor.saturating_add(whole));
         let stage = self.run.batch(line.epoch);

@@ -1,37 +1,37 @@
-//! Whether two trainings are the same, bit for bit: the same samples in every step, and the same losses.
+//! Compares two trainings bit for bit: the samples of each step, and the losses.
 //!
-//! The hashes of a ledger cover the generations, too, which differ between two histories of one training. So the
-//! lines are hashed here once more without them.
+//! The hashes of a ledger also cover the generations, which differ between two histories of one
+//! training. So this module hashes the lines again without them.
 
 use super::{File, Finding, counted_lines};
 use crate::digest::Digest;
 use crate::ledger::{Line, RunIdentity};
 
-/// What came of a comparison.
+/// Result of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Comparison {
-    /// All steps that both have are equal.
+    /// All steps that both trainings have are equal.
     Equal {
-        /// The lines of the steps that each has committed, in order.
+        /// The lines of the committed steps of each training, in order.
         histories: [Vec<Line>; 2],
-        /// Digest of the steps that both have: of their numbers, samples and losses.
+        /// Digest of the common steps: of their numbers, samples and losses.
         digest: Digest,
     },
-    /// They are trainings of other data, batch or seed.
+    /// The trainings have different data, batches or seeds.
     OtherRun,
-    /// A step is the first that differs.
+    /// The first step that differs.
     Differs {
-        /// Its number.
+        /// Number of the step.
         step: u64,
-        /// It in both.
+        /// The line of the step in each training.
         lines: [Line; 2],
     },
 }
 
-/// Compares two ledgers. Each is followed from its newest generation backwards, as the audit does.
+/// Compares two ledgers. Like the audit, it follows each one from its newest generation backwards.
 ///
 /// # Errors
-/// One of them does not hold together.
+/// Returns the first inconsistency of either ledger.
 pub fn compare(left: Vec<File>, right: Vec<File>) -> Result<Comparison, Finding> {
     let (left_run, left) = history(left)?;
     let (right_run, right) = history(right)?;
@@ -58,7 +58,7 @@ pub fn compare(left: Vec<File>, right: Vec<File>) -> Result<Comparison, Finding>
     })
 }
 
-/// What two trainings must have in common in a step.
+/// Returns the fields that must be equal in both trainings.
 fn content(line: &Line) -> [u64; 6] {
     let Line {
         step,
@@ -80,7 +80,7 @@ fn content(line: &Line) -> [u64; 6] {
     ]
 }
 
-/// The lines that count, in order.
+/// Returns the lines of the chain, in order.
 fn history(mut files: Vec<File>) -> Result<(RunIdentity, Vec<Line>), Finding> {
     files.sort_by_key(|file| file.header.generation);
     let lengths = counted_lines(&files)?;

@@ -1,23 +1,24 @@
-//! Reads a generation's file.
+//! Reads the ledger file of a generation.
 
 use crate::audit::Finding;
 use crate::ledger::{Head, Header, Line};
 
-/// A generation's file.
+/// The ledger file of one generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct File {
-    /// Its first line.
+    /// First line of the file.
     pub header: Header,
-    /// The others.
+    /// The other lines of the file.
     pub lines: Vec<Line>,
 }
 
 impl File {
-    /// Reads the text of a generation's file. What comes after the last newline was cut off while it
-    /// was written, and counts for nothing; `None` when nothing else is there.
+    /// Parses the text of a generation's file. Text after the last newline was cut off while it was
+    /// written, and is ignored. Returns `None` if there is no other text.
     ///
     /// # Errors
-    /// The first line that is none, or the file is not that generation's.
+    /// Returns the first line that cannot be parsed, or an error if the file
+    /// belongs to another generation.
     pub fn parse(generation: u64, text: &str) -> Result<Option<Self>, Finding> {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut numbered = (1_u64..).zip(whole.split('\n'));
@@ -32,7 +33,10 @@ impl File {
         let header: Header =
             serde_json::from_str(first).map_err(|error| bad(1, error.to_string()))?;
         if header.generation != generation {
-            return Err(bad(1, format!("it is generation {}'s", header.generation)));
+            return Err(bad(
+                1,
+                format!("it belongs to generation {}", header.generation),
+            ));
         }
         let lines = numbered.map(|(number, line)| {
             serde_json::from_str(line).map_err(|error| bad(number, error.to_string()))
@@ -43,7 +47,7 @@ impl File {
         }))
     }
 
-    /// The end of the chain that the file belongs to.
+    /// Returns the end of the chain to which the file belongs.
     #[must_use]
     pub fn head(&self) -> Head {
         let before = || {
@@ -53,7 +57,8 @@ impl File {
         self.lines.last().map_or_else(before, Line::head)
     }
 
-    /// The first line whose hash is not that of its contents and the line before, and its number, from 1 after the header.
+    /// Returns the first line whose hash does not match its contents and the line before, with its
+    /// number (1 is the line after the header).
     #[must_use]
     pub fn broken(&self) -> Option<(u64, &Line)> {
         let mut previous = self.header.hash_before();
@@ -64,10 +69,10 @@ impl File {
         })
     }
 
-    /// Where the line is that a chain ends with.
+    /// Returns the index of the line at the end of a chain.
     #[must_use]
     pub fn position_of(&self, head: &Head) -> Option<usize> {
-        // Steps follow each other, so this is where it is, if it is here.
+        // Steps are consecutive, so only this line can be it.
         let first = self.lines.first()?.step;
         let place = usize::try_from(head.step.checked_sub(first)?).ok()?;
         (self.lines.get(place)?.head() == *head).then_some(place)

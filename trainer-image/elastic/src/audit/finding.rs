@@ -1,24 +1,24 @@
-//! What an audit can find wrong.
+//! The inconsistencies that an audit can find.
 
 use std::fmt;
 
 use crate::ledger::file_name;
 
-/// The first thing that is wrong with a ledger.
+/// The first inconsistency of a ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// There is nothing to audit.
+    /// There is no ledger to audit.
     Empty,
-    /// A line cannot be read.
+    /// A line cannot be parsed.
     BadLine {
         /// Generation of the file.
         generation: u64,
         /// Number of the line, from 1.
         number: u64,
-        /// Why not.
+        /// Reason of the parser.
         reason: String,
     },
-    /// A line's hash is not that of its contents and the line before.
+    /// The hash of a line does not match its contents and the line before.
     BrokenHash {
         /// Generation of the file.
         generation: u64,
@@ -29,14 +29,14 @@ pub enum Finding {
     },
     /// A generation continues from a line that no older file has.
     Gap {
-        /// The generation.
+        /// Number of the generation that continues.
         generation: u64,
-        /// Step of the line that is missing.
+        /// Step of the missing line.
         step: u64,
     },
-    /// A generation trained on something else.
+    /// A generation trained on other data, with another batch or seed.
     OtherRun {
-        /// The generation.
+        /// Number of that generation.
         generation: u64,
     },
     /// A step is missing or comes twice.
@@ -45,42 +45,42 @@ pub enum Finding {
         generation: u64,
         /// Step of the line.
         step: u64,
-        /// The step that comes next.
+        /// The step that must come next.
         expected: u64,
     },
-    /// A generation committed a step after a newer one did.
+    /// A generation committed a step after a newer generation had done so.
     GenerationOutOfOrder {
         /// Generation of the line.
         generation: u64,
         /// Step of the line.
         step: u64,
     },
-    /// Samples were left out.
+    /// A step left samples out.
     SamplesLeftOut {
         /// Step of the line.
         step: u64,
         /// Generation of the line.
         generation: u64,
-        /// Epoch and places, as they should be and as they are.
+        /// Epoch and places, expected and found.
         places: String,
     },
-    /// Samples were used again.
+    /// A step used samples again.
     SamplesRepeated {
         /// Step of the line.
         step: u64,
         /// Generation of the line.
         generation: u64,
-        /// Epoch and places, as they should be and as they are.
+        /// Epoch and places, expected and found.
         places: String,
     },
-    /// The order of an epoch names a sample twice: a defect.
+    /// The order of an epoch contains a sample twice, which is a defect of the program.
     NoPermutation {
-        /// The epoch.
+        /// Number of the epoch.
         epoch: u64,
-        /// The place in its order.
+        /// Place of the repeated sample in the order.
         place: u64,
     },
-    /// A checkpoint was saved after a line that the ledger does not have.
+    /// A checkpoint was saved after a line that the ledger does not contain.
     UnknownCheckpoint {
         /// Generation of that line.
         generation: u64,
@@ -89,11 +89,12 @@ pub enum Finding {
     },
 }
 
-/// Epoch, first place, place after the last.
+/// Epoch, first place, and place after the last one.
 type Places = (u64, u64, u64);
 
 impl Finding {
-    /// Places that are not those expected: left out if they begin or end after them.
+    /// Classifies places that are not the expected ones. Samples are left out if the places begin
+    /// or end after the expected ones.
     pub(super) fn samples(step: u64, generation: u64, found: Places, expected: Places) -> Self {
         let text =
             |(epoch, start, end): Places| format!("places {start} to {end} of epoch {epoch}");
@@ -135,7 +136,7 @@ impl fmt::Display for Finding {
                 step,
             } => write!(
                 f,
-                "line {number} of {}, step {step}: the hash is broken; the line, or the one before it, is not \
+                "line {number} of {}, step {step}: the hash is broken; this line or the one before it is not \
                  what was written",
                 file_name(*generation)
             ),

@@ -1,17 +1,18 @@
-//! Whether the order of an epoch names a sample twice.
+//! Checks that the order of an epoch contains no sample twice.
 
 use std::collections::HashSet;
 
 use super::Finding;
 use crate::ledger::RunIdentity;
 
-/// Most memory that is taken at a time: as much as a bit for each of eight billion samples.
+/// Maximum memory of a check, enough for one bit for each of eight billion samples.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
-/// What a sample takes in a set.
+/// Memory of one sample in a set.
 const BYTES_PER_SAMPLE: u64 = 16;
 
-/// Checks the first places of an epoch. The memory follows what was used, not the length of the data, which may be without
-/// end. More than `max_bytes` is spared by looking at the same places several times, each time at other samples.
+/// Checks the first places of an epoch. The memory grows with the number of used places, not with
+/// the length of the data, which may be huge. If more than `max_bytes` would be needed, the check
+/// makes several passes over the places, each for another part of the samples.
 pub(super) fn check(
     run: &RunIdentity,
     epoch: u64,
@@ -41,7 +42,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Samples that were used.
+/// The samples that were used.
 enum Used {
     Bits(Vec<u64>),
     Set(HashSet<u64>),
@@ -53,7 +54,7 @@ impl Used {
         Self::Bits(vec![0; size])
     }
 
-    /// Whether it is in its bounds and was not used.
+    /// Inserts a sample; returns false if it is out of bounds or already present.
     fn insert(&mut self, sample: u64) -> bool {
         match self {
             Self::Set(samples) => samples.insert(sample),
@@ -73,7 +74,7 @@ mod tests {
     use crate::data_schedule::DataSchedule;
 
     #[test]
-    fn an_epoch_is_checked_in_as_many_parts_as_the_memory_needs() {
+    fn epoch_is_checked_in_parts_that_fit_into_memory() {
         for (num_samples, num_places) in [(1_000, 1_000), (1_000_000, 1_000)] {
             let run = RunIdentity::of(&DataSchedule::of_steps(num_samples, 10, 100), 7);
             for max_bytes in [40, 100, MAX_BYTES] {
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_that_was_used_is_not_new() {
+    fn used_sample_is_not_inserted_again() {
         for mut used in [Used::bits(130), Used::Set(HashSet::new())] {
             for sample in [0, 63, 64, 129] {
                 assert!(used.insert(sample) && !used.insert(sample));

@@ -1,27 +1,27 @@
-//! What each generation adds to a proof.
+//! The contribution of each generation to a proof.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::File;
 use crate::ledger::{Header, Line, Start};
 
-/// What one generation adds to the proof.
+/// The contribution of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The generation.
+    /// Number of the generation.
     pub generation: u64,
-    /// First and last step that it committed and that count; `None` if there are none.
+    /// First and last of its committed steps that count; `None` if there are none.
     pub steps: Option<(u64, u64)>,
-    /// First and last epoch of them.
+    /// First and last epoch of these steps.
     pub epochs: Option<(u64, u64)>,
-    /// Samples of them.
+    /// Number of samples of these steps.
     pub num_samples: u64,
-    /// Lines of superseded branches: steps that were committed, lost, and done again.
+    /// Number of superseded lines: steps that were committed, lost, and done again.
     pub num_superseded: u64,
-    /// First and last step of them.
+    /// First and last superseded step.
     pub superseded: Option<(u64, u64)>,
-    /// The generation that did the first of them again, and the state that it began with; `None` if its file is of an earlier
-    /// version, which does not say so.
+    /// The generation that repeated the first of these steps, and the state with which it began;
+    /// `None` if its file is of an earlier version, which does not contain this.
     pub superseded_by: Option<(u64, Start)>,
 }
 
@@ -38,14 +38,14 @@ impl Row {
         }
     }
 
-    /// Takes in a line of a superseded branch.
+    /// Adds a line of a superseded branch.
     fn add_superseded(&mut self, line: &Line) {
         let (first, last) = self.superseded.unwrap_or((line.step, line.step));
         self.superseded = Some((first.min(line.step), last.max(line.step)));
         self.num_superseded += 1;
     }
 
-    /// Takes in the next line that counts.
+    /// Adds the next line that counts.
     fn add(&mut self, line: &Line) {
         let first = |span: Option<(u64, u64)>, now| span.map_or(now, |(first, _)| first);
         self.steps = Some((first(self.steps, line.step), line.step));
@@ -54,8 +54,8 @@ impl Row {
     }
 }
 
-/// What was not yet durable when a generation ended stands in the next one's file; it counts for the generation
-/// that committed it.
+/// Computes the rows. Lines that were not durable when a generation ended are in the file of the
+/// next generation; they count for the generation that committed them.
 pub(super) fn of(files: &[File], lengths: &[usize]) -> Vec<Row> {
     let headers = files.iter().map(|file| file.header.generation);
     let mut rows: BTreeMap<u64, Row> = headers.map(|it| (it, Row::of(it))).collect();
@@ -69,8 +69,8 @@ pub(super) fn of(files: &[File], lengths: &[usize]) -> Vec<Row> {
         }
         others.extend(rest);
     }
-    // A line may be written twice, by the rank that was lost and by its successor: it counts once, and is superseded only
-    // if neither of them counts.
+    // A lost rank and its successor may both have written a line. It counts once, and is superseded
+    // only if neither copy counts.
     for line in others.into_iter().filter(|it| counted.insert(it.hash)) {
         let row = rows.entry(line.generation);
         row.or_insert_with_key(|it| Row::of(*it))
@@ -82,7 +82,8 @@ pub(super) fn of(files: &[File], lengths: &[usize]) -> Vec<Row> {
     rows.into_values().collect()
 }
 
-/// The first newer generation that committed a step, and began with a state from before the steps that were superseded.
+/// Returns the first newer generation that committed a step and began with a state from
+/// before the superseded steps.
 fn successor(files: &[File], row: &Row) -> Option<(u64, Start)> {
     let (first, _) = row.superseded?;
     files.iter().find_map(|file| {

@@ -2,7 +2,7 @@ use super::*;
 use crate::data_schedule::DataSchedule;
 use crate::ledger::{Chain, Header};
 
-/// 25 samples in batches of 10: three steps an epoch.
+/// 25 samples in batches of 10: three steps per epoch.
 fn data_schedule() -> DataSchedule {
     DataSchedule::of_steps(25, 10, 100)
 }
@@ -11,7 +11,7 @@ fn run() -> RunIdentity {
     RunIdentity::of(&data_schedule(), 7)
 }
 
-/// A file of a generation that continues after a head, to a step.
+/// Returns the file of a generation that continues after `previous` until step `to`.
 fn file(generation: u64, previous: Option<Head>, to: u64) -> File {
     let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&run())));
     while chain.head().step < to {
@@ -38,7 +38,7 @@ fn ledger() -> Vec<File> {
     vec![third, first, second]
 }
 
-/// Writes a file's hashes anew, as a forger would.
+/// Recomputes the hashes of a file, as a forger would.
 fn rehash(file: &mut File) {
     let mut previous = file.header.hash_before();
     for line in &mut file.lines {
@@ -48,7 +48,7 @@ fn rehash(file: &mut File) {
 }
 
 #[test]
-fn a_ledger_with_a_superseded_branch_is_proven() {
+fn ledger_with_a_superseded_branch_is_proven() {
     let proof = audit(ledger(), &[]).unwrap();
     let rows: Vec<_> = proof
         .rows
@@ -77,7 +77,7 @@ fn a_ledger_with_a_superseded_branch_is_proven() {
 }
 
 #[test]
-fn a_generation_that_committed_nothing_is_passed() {
+fn generation_without_commits_is_skipped() {
     let mut files = ledger();
     let last = files[0].lines.last().unwrap().head();
     files.push(file(6, Some(last), 11));
@@ -86,42 +86,43 @@ fn a_generation_that_committed_nothing_is_passed() {
 }
 
 #[test]
-fn a_generation_that_committed_nothing_supersedes_nothing() {
+fn generation_without_commits_supersedes_nothing() {
     let mut files = ledger();
     let proof = audit(files.clone(), &[]).unwrap();
-    // It began with an older state, and broke before its first step.
+    // It began with an older state and broke before its first step.
     files.push(file(6, Some(files[1].lines[3].head()), 0));
     let broken = audit(files.clone(), &[]).unwrap();
     assert_eq!(broken.num_steps, proof.num_steps);
     assert_eq!(broken.rows[..3], proof.rows);
-    // The next one continues from the newest state after all.
+    // The next generation continues from the newest state.
     let newest = files[0].lines.last().unwrap().head();
     files.push(file(7, Some(newest), 13));
     let proof = audit(files, &[]).unwrap();
     assert_eq!(proof.num_steps, 13);
     let lost: u64 = proof.rows.iter().map(|row| row.num_superseded).sum();
-    assert_eq!(lost, 2, "only those of the second");
+    assert_eq!(lost, 2, "only steps of the second generation");
 }
 
 #[test]
-fn a_line_that_was_written_twice_is_not_superseded() {
+fn line_written_twice_is_not_superseded() {
     let first = file(1, None, 4);
-    // The second generation wrote the last two lines once more: they were not known to be durable.
+    // The second generation wrote the last two lines again, because they might not be durable.
     let mut second = file(2, Some(first.lines[3].head()), 6);
     second.header.previous = Some(first.lines[1].head());
     second.lines.splice(0..0, first.lines[2..].iter().copied());
     let proof = audit(vec![first, second], &[]).unwrap();
     assert_eq!((proof.num_steps, proof.rows[0].num_superseded), (6, 0));
-    // They stay those of the first, which committed them.
+    // They count for the first generation, which committed them.
     let steps: Vec<_> = proof.rows.iter().map(|row| row.steps).collect();
     assert_eq!(steps, [Some((1, 4)), Some((5, 6))]);
 }
 
 #[test]
-fn a_superseded_line_that_was_written_twice_is_one_step_that_was_lost() {
+fn superseded_line_written_twice_is_one_lost_step() {
     let first = file(1, None, 4);
     let second = file(2, Some(first.lines[3].head()), 6);
-    // The third generation writes what the second had not made durable, and both are left for the state after step 4.
+    // The third generation writes the lines that the second had not made durable. Both generations
+    // are dropped for the state after step 4.
     let mut third = file(3, Some(second.lines[1].head()), 7);
     third.header.previous = Some(first.lines[3].head());
     third.lines.splice(0..0, second.lines.iter().copied());
@@ -137,7 +138,7 @@ fn a_superseded_line_that_was_written_twice_is_one_step_that_was_lost() {
 }
 
 #[test]
-fn a_line_that_was_changed_breaks_its_hash() {
+fn changed_line_breaks_its_hash() {
     let mut files = ledger();
     files[1].lines[2].loss += 1.0;
     let broken = Finding::BrokenHash {
@@ -149,8 +150,9 @@ fn a_line_that_was_changed_breaks_its_hash() {
 }
 
 #[test]
-fn a_superseded_line_that_was_changed_breaks_its_hash() {
-    // Steps 8 and 9 of the second generation are superseded, and so are all of a file that nothing continues from.
+fn changed_superseded_line_breaks_its_hash() {
+    // Steps 8 and 9 of the second generation are superseded, and so are all lines of a file from
+    // which no other file continues.
     let first = ledger()[1].clone();
     let other = file(3, Some(first.lines[2].head()), 6);
     for (index, place) in [(2, 3), (3, 1)] {
@@ -173,7 +175,7 @@ fn a_superseded_line_that_was_changed_breaks_its_hash() {
 }
 
 #[test]
-fn data_without_end_is_audited() {
+fn endless_data_is_audited() {
     let data_schedule = DataSchedule::of_steps(i64::MAX.unsigned_abs(), 10, 100);
     let run = RunIdentity::of(&data_schedule, 7);
     let mut chain = Chain::from(Head::start(&run));
@@ -195,11 +197,11 @@ fn data_without_end_is_audited() {
 }
 
 #[test]
-fn a_line_that_was_taken_out_is_a_gap() {
+fn removed_line_is_a_gap() {
     let mut files = ledger();
     files[1].lines.remove(1);
     rehash(&mut files[1]);
-    // A forger has to continue with the generations after it.
+    // A forger must recompute the generations after it, too.
     assert!(matches!(
         audit(files, &[]),
         Err(Finding::Gap {
@@ -221,7 +223,7 @@ fn a_line_that_was_taken_out_is_a_gap() {
 }
 
 #[test]
-fn a_file_that_was_taken_away_is_a_gap() {
+fn removed_file_is_a_gap() {
     let mut files = ledger();
     files.remove(2);
     let gap = Finding::Gap {
@@ -232,7 +234,7 @@ fn a_file_that_was_taken_away_is_a_gap() {
 }
 
 #[test]
-fn samples_that_are_used_again_or_left_out_are_named() {
+fn repeated_and_omitted_samples_are_named() {
     let change = |from: u64, change: fn(&mut Line)| {
         let mut file = file(1, None, 9);
         change(&mut file.lines[4]);
@@ -263,9 +265,9 @@ fn samples_that_are_used_again_or_left_out_are_named() {
 }
 
 #[test]
-fn a_checkpoint_of_an_unknown_line_is_named() {
+fn checkpoint_of_an_unknown_line_is_named() {
     let files = ledger();
-    // Superseded lines are known, too.
+    // Superseded lines are known too.
     let known = [files[2].lines[4].head(), Head::start(&run())];
     assert!(audit(files.clone(), &known).is_ok());
     let unknown = Head {
@@ -280,7 +282,7 @@ fn a_checkpoint_of_an_unknown_line_is_named() {
 }
 
 #[test]
-fn a_file_reads_back_without_what_was_cut_off() {
+fn file_round_trips_without_an_incomplete_line() {
     let file = file(3, None, 4);
     let mut text = file.header.to_text();
     text.extend(file.lines.iter().map(Line::to_text));
@@ -300,11 +302,11 @@ fn a_file_reads_back_without_what_was_cut_off() {
 }
 
 #[test]
-fn nothing_is_no_proof() {
+fn empty_ledger_is_not_proven() {
     assert_eq!(audit(Vec::new(), &[]), Err(Finding::Empty));
 }
 
-/// The run of [`data_schedule`] if ten samples are for two workers.
+/// The run of [`data_schedule`] with a batch of ten samples for two workers.
 fn scaled_run() -> RunIdentity {
     RunIdentity {
         reference_replicas: Some(2),
@@ -312,7 +314,7 @@ fn scaled_run() -> RunIdentity {
     }
 }
 
-/// Files whose generations have steps of so many samples: 25 an epoch.
+/// Returns files whose generations have steps of these numbers of samples; an epoch has 25.
 fn scaled_ledger(generations: &[(u64, &[u64])]) -> Vec<File> {
     let mut head = Head::start(&scaled_run());
     let (mut epoch, mut start) = (0, 0);
@@ -351,7 +353,7 @@ fn scaled_ledger(generations: &[(u64, &[u64])]) -> Vec<File> {
 
 #[test]
 fn batches_that_follow_the_workers_are_proven() {
-    // One worker, three, two; the last step is cut off by the end of training.
+    // One worker, then three, then two. The last step is cut off by the end of training.
     let files = scaled_ledger(&[
         (1, &[5, 5, 5]),
         (2, &[10]),
@@ -361,12 +363,12 @@ fn batches_that_follow_the_workers_are_proven() {
     let proof = audit(files, &[]).unwrap();
     assert_eq!((proof.num_steps, proof.num_samples), (9, 73));
     assert_eq!((proof.num_epochs, proof.cursor), (2, 23));
-    // The only step of a generation: whether it is whole, no other line tells.
+    // The only step of a generation: no other line shows whether its batch is full.
     assert!(audit(scaled_ledger(&[(1, &[3]), (2, &[5, 5])]), &[]).is_ok());
 }
 
 #[test]
-fn a_batch_that_changes_within_a_generation_or_that_no_workers_have_is_named() {
+fn batch_must_be_constant_and_possible_for_some_workers() {
     for (sizes, step) in [
         (&[5, 5, 10, 5][..], 3),
         (&[10, 5, 10], 2),
@@ -380,7 +382,7 @@ fn a_batch_that_changes_within_a_generation_or_that_no_workers_have_is_named() {
         };
         assert_eq!(found, step, "{sizes:?}");
     }
-    // Without a reference number of workers no batch is another one.
+    // Without a reference number of workers no other batch is allowed.
     let mut files = scaled_ledger(&[(1, &[5, 5])]);
     files[0].header.run = run();
     rehash(&mut files[0]);
@@ -388,8 +390,8 @@ fn a_batch_that_changes_within_a_generation_or_that_no_workers_have_is_named() {
 }
 
 #[test]
-fn trainings_with_other_generations_and_the_same_losses_are_equal() {
-    // One undisturbed generation, and three of which the second was superseded in part.
+fn trainings_with_different_generations_can_be_equal() {
+    // One undisturbed generation, and three generations of which the second was superseded in part.
     let loss = |file: &mut File| {
         for line in &mut file.lines {
             line.loss = 1.0 / line.step as f64;
@@ -410,7 +412,7 @@ fn trainings_with_other_generations_and_the_same_losses_are_equal() {
         panic!("{compared:?}");
     };
     assert_eq!(histories.each_ref().map(Vec::len), [12, 11]);
-    // The line of a step that was done again is the newer one.
+    // For a repeated step, the history contains the newer line.
     assert_eq!(histories[1][7].generation, 5);
     let [own, other] = histories;
     let again = compare(disturbed.clone(), vec![undisturbed.clone()]).unwrap();
@@ -421,7 +423,7 @@ fn trainings_with_other_generations_and_the_same_losses_are_equal() {
             digest
         }
     );
-    // One bit of one loss.
+    // Change one bit of one loss.
     let mut other = undisturbed;
     other.lines[6].loss = f64::from_bits(other.lines[6].loss.to_bits() + 1);
     rehash(&mut other);
@@ -430,7 +432,7 @@ fn trainings_with_other_generations_and_the_same_losses_are_equal() {
         panic!("{compared:?}");
     };
     assert_eq!((step, lines[0]), (7, other.lines[6]));
-    // What does not hold together is no training.
+    // An inconsistent ledger cannot be compared.
     other.lines[0].end = 9;
     assert!(compare(vec![other], disturbed).is_err());
     assert_eq!(compare(Vec::new(), Vec::new()), Err(Finding::Empty));

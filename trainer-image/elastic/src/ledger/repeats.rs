@@ -60,9 +60,7 @@ pub struct Repeat {
     pub generation: u64,
     /// Number of repeated steps. Two lost branches may contain the same steps.
     pub num_steps: u64,
-    /// First repeated step.
     pub first: u64,
-    /// Last repeated step.
     pub last: u64,
     /// Step of the state with which the generation began.
     pub after: u64,

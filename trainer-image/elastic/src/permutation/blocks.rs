@@ -1,6 +1,6 @@
-//! An order in two levels. Samples that lie together in the files form blocks; blocks are permuted;
-//! then all samples of a window of several blocks are permuted. A disk reads one window at a time, so
-//! its reads are nearly sequential, and still every sample comes exactly once.
+//! A sample order in two levels. Consecutive samples of the files form blocks. The blocks are
+//! permuted first; then all samples of a window of several blocks are permuted. A disk reads one
+//! window at a time, so its reads are nearly sequential, and each sample still comes exactly once.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,27 +11,27 @@ use crate::splitmix::finalize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocks {
-    /// Consecutive samples of a block; 0 counts as 1.
+    /// Number of consecutive samples in a block; 0 counts as 1.
     pub num_samples: u64,
-    /// Blocks whose samples are mixed with each other; 0 counts as 1.
+    /// Number of blocks whose samples are mixed; 0 counts as 1.
     pub num_mixed: u64,
 }
 
-/// The order. The samples stand in the permuted order of the blocks first ("lined up"); a window is a
-/// range of that line. All blocks have the same size except the one with the last samples, which can
-/// stand anywhere in the line.
+/// The two-level order. First the samples are lined up in the permuted order of the blocks; a
+/// window is a range of that line. All blocks have the same size except the one with the last
+/// samples, which can be anywhere in the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Windows {
     len: u64,
     seed: u64,
     epoch: u64,
     block: u64,
-    /// Samples of a window without the short block.
+    /// Number of samples of a window that does not contain the short block.
     window: u64,
     blocks: Feistel,
-    /// Where the short block ends in the line.
+    /// End of the short block in the line.
     short_end: u64,
-    /// Samples that the short block lacks.
+    /// Number of samples that the short block lacks.
     missing: u64,
 }
 
@@ -62,7 +62,7 @@ impl Windows {
             return None;
         }
         let (number, start, end) = self.window_of(place);
-        // The window's number is a seed of its own, unlike those of epochs and blocks.
+        // The number of the window is a separate seed, different from those of epochs and blocks.
         let key = finalize(self.seed ^ finalize(!number));
         let mixed = Feistel::new(end - start, key, self.epoch).at(place - start)?;
         let in_line = self.padded(start + mixed);
@@ -70,7 +70,7 @@ impl Windows {
         Some(block * self.block + in_line % self.block)
     }
 
-    /// The place in a line in which the short block is as long as the others.
+    /// Converts a place to one in a line in which the short block is as long as the others.
     const fn padded(&self, place: u64) -> u64 {
         if place < self.short_end {
             place
@@ -79,7 +79,7 @@ impl Windows {
         }
     }
 
-    /// The place in the line of a padded one that begins a window.
+    /// Converts a padded place at the start of a window to a place in the line.
     fn unpadded(&self, place: u64) -> u64 {
         if place < self.short_end + self.missing {
             place.min(self.short_end)
@@ -88,7 +88,8 @@ impl Windows {
         }
     }
 
-    /// The number of the window that a place is in, its first place and the place after its last.
+    /// Returns the number of the window that contains a place, its first place, and the
+    /// place after its last.
     fn window_of(&self, place: u64) -> (u64, u64, u64) {
         let number = self.padded(place) / self.window;
         let start = self.unpadded(number * self.window);
@@ -121,7 +122,7 @@ mod tests {
         }
 
         #[test]
-        fn a_stretch_of_a_window_touches_no_more_blocks_than_three_windows_have(
+        fn range_of_a_window_reads_at_most_three_windows_of_blocks(
             len in 1_u64..3_000, num_samples in 1_u64..100, num_mixed in 1_u64..10, seed: u64, start: u64
         ) {
             let samples = order(len, seed, 1, Blocks { num_samples, num_mixed });
@@ -130,13 +131,14 @@ mod tests {
             let stretch = &samples[start..samples.len().min(start + window)];
             let blocks: std::collections::BTreeSet<_> =
                 stretch.iter().map(|sample| sample / num_samples).collect();
-            // The short block lets a stretch reach into a third window by a part of one block.
+            // Because of the short block, a range can reach into a third window by a part of one
+            // block.
             prop_assert!(blocks.len() as u64 <= 3 * num_mixed);
         }
     }
 
     #[test]
-    fn samples_of_a_window_are_mixed_over_its_blocks() {
+    fn window_mixes_the_samples_of_its_blocks() {
         let blocks = Blocks {
             num_samples: 100,
             num_mixed: 4,
@@ -146,12 +148,12 @@ mod tests {
             .windows(2)
             .filter(|pair| pair[0] / 100 != pair[1] / 100)
             .count();
-        // Of 399 neighbours, 3 of 4 are of different blocks in a uniform mix.
+        // In a uniform mix, 3 of 4 of the 399 pairs of neighbours are of different blocks.
         assert!((250..350).contains(&changes), "{changes}");
     }
 
     #[test]
-    fn seed_and_epoch_change_the_blocks_and_the_mix() {
+    fn seed_and_epoch_change_blocks_and_mix() {
         let blocks = Blocks {
             num_samples: 10,
             num_mixed: 3,

@@ -2,7 +2,7 @@ use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
 use super::*;
 
-/// Batches of 64 with two workers, of a thousand samples.
+/// Batches of 64 with two workers, of a data set of 1,000 samples.
 fn scaling(rule: RateRule, warmup_steps: u32) -> Scaling {
     let settings = ScaleBatch {
         reference_replicas: 2,
@@ -17,7 +17,7 @@ fn close(found: f64, expected: f64) -> bool {
 }
 
 #[test]
-fn the_batch_follows_the_workers_and_the_rate_the_batch() {
+fn batch_follows_the_workers_and_rate_follows_the_batch() {
     for (workers, batch, linear, root) in [
         (2, 64, 1.0, 1.0),
         (1, 32, 0.5, 0.5_f64.sqrt()),
@@ -38,7 +38,7 @@ fn the_batch_follows_the_workers_and_the_rate_the_batch() {
 }
 
 #[test]
-fn a_batch_is_rounded_and_never_empty() {
+fn scaled_batch_is_rounded_and_never_empty() {
     for (batch, workers, reference, expected) in [
         (10, 1, 4, 3),
         (10, 3, 4, 8),
@@ -51,7 +51,7 @@ fn a_batch_is_rounded_and_never_empty() {
 }
 
 #[test]
-fn without_the_setting_nothing_ever_changes() {
+fn without_scale_batch_nothing_changes() {
     let data_schedule = DataSchedule::of_epochs(1_000, 64, 3);
     let scaling = Scaling::new(None, &data_schedule);
     let position = scaling.rescale(scaling.start(), 7);
@@ -59,7 +59,7 @@ fn without_the_setting_nothing_ever_changes() {
     assert!(close(scaling.factor(&position), 1.0) && position.pace.batch == 64);
 }
 
-/// Factors of the next so many steps.
+/// Returns the factors of the next `steps` steps.
 fn factors(scaling: &Scaling, position: &mut TrainingPosition, steps: usize) -> Vec<f64> {
     let mut step = || {
         let factor = scaling.factor(position);
@@ -70,23 +70,23 @@ fn factors(scaling: &Scaling, position: &mut TrainingPosition, steps: usize) -> 
 }
 
 #[test]
-fn the_rate_goes_from_where_it_is_to_the_new_one_in_equal_parts() {
+fn rate_changes_to_the_new_one_in_equal_steps() {
     let scaling = scaling(RateRule::Linear, 4);
     let mut position = scaling.rescale(scaling.start(), 4);
     let rising = factors(&scaling, &mut position, 6);
     assert_eq!(rising, [1.25, 1.5, 1.75, 2.0, 2.0, 2.0]);
-    // Nobody comes or goes: a generation of as many workers changes nothing.
+    // A generation with the same number of workers changes nothing.
     assert_eq!(scaling.rescale(position, 4), position);
     position = scaling.rescale(position, 2);
     assert_eq!(factors(&scaling, &mut position, 2), [1.75, 1.5]);
-    // Another change on the way: from where the rate is.
+    // Another change during the warm-up starts at the present rate.
     position = scaling.rescale(position, 1);
     let falling = factors(&scaling, &mut position, 5);
     assert_eq!(falling, [1.25, 1.0, 0.75, 0.5, 0.5]);
 }
 
 #[test]
-fn a_generation_that_commits_nothing_does_not_move_the_rate() {
+fn generation_without_commits_keeps_the_rate() {
     for warmup_steps in [0, 1, 4] {
         let scaling = scaling(RateRule::Linear, warmup_steps);
         let position = scaling.rescale(scaling.rescale(scaling.start(), 8), 2);
@@ -96,7 +96,7 @@ fn a_generation_that_commits_nothing_does_not_move_the_rate() {
 
 proptest! {
     #[test]
-    fn with_changing_workers_each_place_is_used_once_per_epoch(
+    fn changing_workers_use_each_place_once_per_epoch(
         num_samples in 1_u64..300, batch in 1_u64..400, epochs in 1_u64..4,
         reference in 1_u32..6, workers in proptest::collection::vec(1_u32..9, 1..40),
     ) {
@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn without_changes_all_is_as_the_steps_say(
+    fn constant_workers_follow_the_step_count(
         num_samples in 1_u64..300, batch in 1_u64..400, steps in 1_u64..100,
     ) {
         let data_schedule = DataSchedule::of_steps(num_samples, batch, steps);
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn the_steps_to_come_are_those_that_come(
+    fn steps_to_come_equals_the_steps_that_follow(
         num_samples in 1_u64..200, batch in 1_u64..200, samples in 0_u64..500, length in 1_u64..500,
     ) {
         let data_schedule = DataSchedule::of_steps(num_samples, 1, length);

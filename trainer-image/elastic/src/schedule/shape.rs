@@ -1,20 +1,20 @@
-//! The shapes of schedules, each as a factor of the full rate.
+//! The shapes of learning rate schedules, each as a factor of the full rate.
 
 use std::f64::consts::PI;
 
 use roundhouse_contract::trainer::optimizer::DecayShape;
 use roundhouse_contract::trainer::{Schedule, ScheduleName};
 
-/// Factor of the rate over the training.
+/// The factor of the rate over the training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Shape {
-    /// The full rate.
+    /// The rate is always the full rate.
     Constant,
-    /// Falls from the end of warm-up to the end of training.
+    /// The rate falls from the end of warm-up to the end of training.
     Falling { curve: Curve, min_factor: f64 },
-    /// Drops after every so many epochs.
+    /// The rate drops after every `step_epochs` epochs.
     Step { step_epochs: f64, gamma: f64 },
-    /// Falls over the last fraction of the samples.
+    /// The rate falls over the last fraction of the samples.
     StableThenFalling {
         fraction: f64,
         curve: Curve,
@@ -22,16 +22,16 @@ pub(super) enum Shape {
     },
 }
 
-/// How a rate falls.
+/// The curve along which a rate falls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Curve {
-    /// `(1 + cos(π·progress)) / 2`.
+    /// The factor is `(1 + cos(π·progress)) / 2`.
     Cosine,
-    /// `1 - progress`.
+    /// The factor is `1 - progress`.
     Linear,
-    /// `(1 - progress)^power`.
+    /// The factor is `(1 - progress)^power`.
     Power(f64),
-    /// `1 - √progress`.
+    /// The factor is `1 - √progress`.
     Sqrt,
 }
 
@@ -72,7 +72,7 @@ impl Shape {
 }
 
 impl Curve {
-    /// The factor at a progress from 0 to 1: from 1 down to `min_factor`.
+    /// Returns the factor at a progress from 0 to 1. It falls from 1 to `min_factor`.
     pub(super) fn factor(self, progress: f64, min_factor: f64) -> f64 {
         let fallen = match self {
             Self::Cosine => f64::midpoint(1.0, (PI * progress).cos()),

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::*;
 use crate::data_schedule::Length;
 
-/// Rates of a training of ten epochs of ten steps of ten samples.
+/// Returns the rates of a training of ten epochs of ten steps of ten samples.
 fn rates(change: impl FnOnce(&mut Schedule)) -> Vec<f64> {
     let mut schedule = Schedule::default();
     change(&mut schedule);
@@ -29,7 +29,7 @@ fn a_constant_rate_stays() {
 }
 
 #[test]
-fn warm_up_rises_by_equal_parts_to_the_full_rate() {
+fn warm_up_rises_linearly_to_the_full_rate() {
     let rates = rates(|schedule| schedule.warmup_steps = 4);
     for (rate, expected) in rates.iter().zip([0.5, 1.0, 1.5, 2.0, 2.0]) {
         assert_close(*rate, expected);
@@ -37,7 +37,7 @@ fn warm_up_rises_by_equal_parts_to_the_full_rate() {
 }
 
 #[test]
-fn the_cosine_falls_from_the_end_of_warm_up_to_its_lowest_factor() {
+fn cosine_falls_from_warm_up_to_its_lowest_factor() {
     let rates = rates(|schedule| {
         schedule.name = ScheduleName::Cosine;
         schedule.warmup_steps = 20;
@@ -50,7 +50,7 @@ fn the_cosine_falls_from_the_end_of_warm_up_to_its_lowest_factor() {
 }
 
 #[test]
-fn a_step_schedule_drops_at_its_epochs() {
+fn step_schedule_drops_at_its_epochs() {
     let rates = rates(|schedule| {
         schedule.name = ScheduleName::Step;
         schedule.step_epochs = 3;
@@ -62,12 +62,13 @@ fn a_step_schedule_drops_at_its_epochs() {
 }
 
 #[test]
-fn a_warm_up_longer_than_training_never_reaches_the_full_rate() {
+fn warm_up_longer_than_training_stays_below_the_full_rate() {
     let rates = rates(|schedule| schedule.warmup_steps = 200);
     assert_close(rates[99], 1.0);
 }
 
-/// One schedule of `fixtures.json`, which `train/fixtures/optimizers.py` writes with PyTorch.
+/// One schedule of `fixtures.json`, which
+/// `trainer-image/trainer/fixtures/optimizers.py` writes with PyTorch.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Fixture {
@@ -82,7 +83,7 @@ struct Fixture {
 }
 
 #[test]
-fn every_rate_of_every_schedule_is_that_of_pytorch() {
+fn every_schedule_equals_pytorch() {
     let fixtures: Vec<Fixture> = serde_json::from_str(include_str!("fixtures.json")).unwrap();
     assert!(fixtures.len() >= 10, "{}", fixtures.len());
     for fixture in fixtures {
@@ -107,7 +108,7 @@ fn every_rate_of_every_schedule_is_that_of_pytorch() {
 }
 
 #[test]
-fn a_decay_longer_than_what_follows_warm_up_begins_after_warm_up() {
+fn long_decay_begins_after_warm_up() {
     let rates = rates(|schedule| {
         schedule.name = ScheduleName::Wsd;
         schedule.warmup_steps = 50;
@@ -119,7 +120,7 @@ fn a_decay_longer_than_what_follows_warm_up_begins_after_warm_up() {
 }
 
 #[test]
-fn the_rate_at_a_sample_does_not_change_when_the_batch_grows() {
+fn batch_growth_does_not_change_the_rate_at_a_sample() {
     let schedule = Schedule {
         name: ScheduleName::Cosine,
         batch_growth: Some(BatchGrowth {

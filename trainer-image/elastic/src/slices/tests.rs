@@ -2,7 +2,7 @@ use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
 
-/// The sum as the ranks of a world compute it.
+/// Computes the sum as the ranks of a process group do.
 fn sum(values: &[f32], world_size: u32) -> Option<f32> {
     let num_slices = u32::try_from(values.len()).unwrap();
     let nodes = (0..world_size).flat_map(|rank| {
@@ -16,7 +16,7 @@ fn sum(values: &[f32], world_size: u32) -> Option<f32> {
     total(num_slices, nodes, |left, right| left + right)
 }
 
-/// The same tree by recursion from its root, which is how it is defined.
+/// Computes the same tree by its definition: by recursion from the root.
 fn defined(values: &[f32]) -> f32 {
     if let [value] = values {
         return *value;
@@ -27,7 +27,7 @@ fn defined(values: &[f32]) -> f32 {
 
 proptest! {
     #[test]
-    fn a_sum_is_the_same_bit_for_bit_for_every_number_of_ranks(
+    fn sum_is_equal_bit_for_bit_for_every_number_of_ranks(
         values in proptest::collection::vec(-1e6_f32..1e6, 1..70),
     ) {
         let expected = defined(&values).to_bits();
@@ -53,7 +53,7 @@ proptest! {
 }
 
 #[test]
-fn ranks_that_own_equal_powers_of_two_send_one_node_each() {
+fn power_of_two_ranks_send_one_node_each() {
     for rank in 0..4 {
         assert_eq!(
             nodes(&owned(32, rank, 4), 32),
@@ -81,7 +81,7 @@ fn a_missing_node_is_no_sum() {
 }
 
 #[test]
-fn slices_of_a_batch_meet_and_need_no_divisibility() {
+fn slices_cover_a_batch_of_any_size() {
     let cut: Vec<_> = (0..4).map(|slice| places(&(10..16), slice, 4)).collect();
     assert_eq!(cut, [10..11, 11..13, 13..14, 14..16]);
 }

@@ -1,48 +1,53 @@
-//! What the ranks of a new generation do about the state, after each round in which they tell each other what they have.
+//! The next action of the ranks of a new generation, after each round in which they exchange their
+//! claims.
 
 use super::{Claim, Lost, Origin, StateSource};
 use crate::checkpoint::CheckpointId;
 
-/// What is known of the checkpoint volume while a generation forms.
+/// The checkpoint volume, as far as it is known while a generation forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Volume {
-    /// The training has none.
+    /// The training has no volume.
     Absent,
-    /// It has not answered yet.
+    /// The volume has not answered yet.
     Silent,
-    /// It has answered.
+    /// The volume has answered.
     Names(Names),
 }
 
-/// The names on the volume.
+/// The newest names on the volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// The newest checkpoint, unless it was searched for and is among the claims.
+    /// The newest checkpoint, unless a rank has found it already and claims it.
     pub checkpoint: Option<CheckpointId>,
-    /// The newest generation that has written; 0 if none has.
+    /// The newest generation that has written to the volume; 0 if none has.
     pub generation: u64,
 }
 
-/// What all ranks do next. Each draws the same conclusion from the same claims.
+/// The next action of all ranks. Each rank decides the same from the same claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Share this state, and train.
+    /// Send this state to the ranks that lack it, and train.
     Continue(StateSource),
-    /// The volume has a newer checkpoint than every rank: one rank finds it and claims it, then all agree again.
+    /// The volume has a newer checkpoint than every rank. One rank finds it and claims it; then
+    /// the ranks agree again.
     Search,
-    /// Ask the volume again: a newer checkpoint may be on it, and no rank has a state in memory.
+    /// Ask the volume again: no rank has a state in memory, and the volume may
+    /// have a newer checkpoint.
     Wait,
-    /// The state is gone, and there is no checkpoint.
+    /// The state is lost, and there is no checkpoint.
     Lost(Lost),
-    /// A world of this generation, or of a later one, has written or committed steps: this one must not.
+    /// A process group of this generation or a newer one has written or committed steps, so
+    /// this one must not.
     Fenced(u64),
 }
 
 impl Plan {
-    /// What the ranks of `generation` do.
+    /// Decides the next action of the ranks of `generation`.
     ///
-    /// A state in memory is continued with on a volume that does not answer: a training that runs does not stop for it.
-    /// Nothing else is: training neither begins nor continues with an older state before the volume has answered.
+    /// If the volume does not answer, only a state in memory is continued, so a running
+    /// training does not stop. A training neither begins nor continues with an older state
+    /// before the volume has answered.
     #[must_use]
     pub fn of(claims: &[Claim], volume: &Volume, generation: u64) -> Self {
         let source = StateSource::of(claims);
@@ -72,8 +77,9 @@ impl Plan {
     }
 }
 
-/// The rank that searches the volume and reads the checkpoint: the lowest one that has no state in memory, since reading
-/// overwrites that, or else the lowest. `is_live` says which ranks have one, `has_volume` which ranks can read.
+/// Returns the rank that searches the volume and reads the checkpoint: the lowest rank without a
+/// state in memory, because reading overwrites that state, or else the lowest rank. `is_live`
+/// states which ranks have a state in memory, `has_volume` which ranks can read.
 #[must_use]
 pub fn finder(is_live: &[bool], has_volume: &[bool]) -> usize {
     let ranks = || {

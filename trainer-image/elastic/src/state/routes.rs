@@ -1,32 +1,35 @@
-//! Which rank sends the state to which when a generation forms.
+//! The routes on which ranks send the state when a generation forms.
 //!
-//! A rank that lacks the state receives it from one rank, and passes each chunk on to at most one other. So the state
-//! leaves each rank once, whatever the size of the world, and ranks that have it and serve no other rank move nothing.
+//! A rank that lacks the state receives it from one rank and passes each chunk to at most one other
+//! rank. So each rank sends the state at most once, for any world size, and ranks that have it and
+//! serve no other rank send nothing.
 
-/// The ways of the state: chains, each of which begins with a rank that has it.
+/// The routes of the state: chains, each of which begins with a rank that has the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     chains: Vec<Vec<usize>>,
 }
 
-/// One rank's place in the routes.
+/// The place of one rank in the routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// The rank whose state comes this way.
+    /// The rank at the start of the chain.
     pub head: usize,
-    /// The rank that this one receives from; `None`: it has the state.
+    /// The rank from which this one receives; `None` if it has the state.
     pub from: Option<usize>,
-    /// The rank that this one sends to.
+    /// The rank to which this one sends.
     pub to: Option<usize>,
 }
 
 impl Routes {
-    /// Routes from ranks that have the state to those that lack it; both in order of rank. `source` is one of the
-    /// former, and is used first. A worker has `procs_per_worker` ranks that follow each other.
+    /// Plans routes from ranks that have the state (`holders`) to ranks that lack it
+    /// (`lacking`), both in the order of ranks. `source` is one of the holders and is used
+    /// first. A worker has `procs_per_worker` consecutive ranks.
     ///
-    /// The state enters a worker once, however many of its ranks lack it, because they share its network link. Workers in
-    /// which a rank has it come first, and receive it from that rank. The others follow in order of rank. Each receives it
-    /// from a rank that serves no other worker, as long as there is one.
+    /// The state enters a worker once, even if several of its ranks lack it, because they share its
+    /// network link. Workers with a rank that has the state come first and receive it from that
+    /// rank. The others follow in the order of ranks. Each of them receives it from a rank that
+    /// serves no other worker, while there is one.
     #[must_use]
     pub fn of(
         source: usize,
@@ -42,7 +45,8 @@ impl Routes {
         let mut units: Vec<&[usize]> = lacking
             .chunk_by(|one, other| worker(*one) == worker(*other))
             .collect();
-        // Else another worker takes its holder, and the state may come back over the network.
+        // Otherwise another worker would take the holder, and the state might come back over the
+        // network.
         units.sort_by_key(|unit| !free.iter().any(|head| Some(worker(*head)) == home(unit)));
         for unit in units {
             let home = home(unit);
@@ -51,7 +55,7 @@ impl Routes {
                 let head = free.remove(sibling.unwrap_or_default());
                 chains.push([&[head], unit].concat());
             } else if !chains.is_empty() {
-                // Every rank that has the state serves another one already.
+                // Every rank that has the state already serves another one.
                 let place = next % chains.len();
                 chains[place].extend(unit);
                 next += 1;
@@ -60,7 +64,7 @@ impl Routes {
         Self { chains }
     }
 
-    /// What a rank does; `None`: nothing.
+    /// Returns the place of a rank in its chain; `None` if it neither sends nor receives.
     #[must_use]
     pub fn hop(&self, rank: usize) -> Option<Hop> {
         self.chains.iter().find_map(|chain| {
@@ -73,7 +77,7 @@ impl Routes {
         })
     }
 
-    /// Most ranks that the state passes one after the other.
+    /// Returns the length of the longest chain, in hops.
     #[must_use]
     pub fn longest(&self) -> usize {
         let lengths = self
@@ -84,7 +88,7 @@ impl Routes {
     }
 }
 
-/// The source, then one rank of each other worker, then the rest.
+/// Orders the holders: the source, then one rank of each other worker, then the rest.
 fn in_order_of_use(
     source: usize,
     holders: &[usize],
@@ -121,12 +125,12 @@ mod tests {
     }
 
     #[test]
-    fn each_newcomer_has_a_holder_of_its_own_while_there_is_one() {
-        // One newcomer: one holder sends.
+    fn each_new_rank_gets_its_own_holder_if_possible() {
+        // One new rank: one holder sends.
         assert_eq!(chains(0, &[0, 1, 2], &[3], 1), [[0, 3]]);
         assert_eq!(chains(1, &[0, 1, 2], &[3], 1), [[1, 3]]);
         assert_eq!(chains(0, &[0, 1], &[2, 3], 1), [[0, 2], [1, 3]]);
-        // More newcomers than holders: they pass it on.
+        // More new ranks than holders: they pass the state on.
         assert_eq!(chains(2, &[2], &[0, 1, 3], 1), [[2, 0, 1, 3]]);
         assert_eq!(
             chains(0, &[0, 1], &[2, 3, 4, 5, 6], 1),
@@ -136,8 +140,8 @@ mod tests {
     }
 
     #[test]
-    fn the_state_enters_a_worker_once() {
-        // Workers of two ranks; the third and the fourth have just come.
+    fn state_enters_a_worker_once() {
+        // Workers of two ranks. The third and the fourth worker are new.
         assert_eq!(
             chains(0, &[0, 1, 2, 3], &[4, 5, 6, 7], 2),
             [[0, 4, 5], [2, 6, 7]]
@@ -150,7 +154,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_rank_that_lacks_the_state_receives_it_once_from_a_rank_that_has_it_by_then(
+        fn every_lacking_rank_receives_the_state_once(
             has in proptest::collection::vec(any::<bool>(), 1..40),
             first in any::<prop::sample::Index>(),
             procs in 1_usize..5,
@@ -168,7 +172,7 @@ mod tests {
                 let from = hop.and_then(|hop| hop.from);
                 prop_assert_eq!(from.is_none(), has[rank]);
                 if let Some(from) = from {
-                    // Both agree, and the way leads to the head.
+                    // Both ranks of a hop agree, and the chain leads to its head.
                     prop_assert_eq!(routes.hop(from).and_then(|hop| hop.to), Some(rank));
                     prop_assert_eq!(routes.hop(from).map(|hop| hop.head), hop.map(|hop| hop.head));
                 }
@@ -183,7 +187,8 @@ mod tests {
             let workers: std::collections::BTreeSet<_> = lacking.iter().map(|rank| rank / procs).collect();
             let least = workers.len().div_ceil(holders.len());
             prop_assert!(routes.longest() <= least * procs);
-            // From outside, at most one rank of a worker receives, and none if a rank of it has the state.
+            // At most one rank of a worker receives from another worker, and none if a rank of the
+            // worker has the state.
             for worker in workers {
                 let entered = lacking.iter().filter(|rank| *rank / procs == worker).filter(|rank| {
                     let from = routes.hop(**rank).and_then(|hop| hop.from);

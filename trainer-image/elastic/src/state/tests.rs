@@ -22,27 +22,27 @@ const fn loaded(generation: u64, step: u64) -> Claim {
 const FRESH: Claim = Claim::FRESH;
 
 #[test]
-fn the_best_claim_is_sent_by_the_lowest_rank_that_has_it() {
+fn lowest_rank_with_the_best_claim_sends() {
     let torn = live(1, 9).torn();
     for (what, claims, expected) in [
         (
-            "the most steps win",
+            "most steps win",
             &[live(1, 6), live(1, 7), live(1, 5), live(1, 7)][..],
             (1, true),
         ),
-        ("a torn state does not", &[torn, live(1, 6)], (1, true)),
+        ("torn state loses", &[torn, live(1, 6)], (1, true)),
         (
-            "equal live states need no sending",
+            "equal live states are not sent",
             &[live(1, 7), live(1, 7)],
             (0, false),
         ),
         (
-            "equal checkpoints do: one rank reads them",
+            "equal checkpoints are sent: one rank reads them",
             &[loaded(1, 7), loaded(1, 7)],
             (0, true),
         ),
         (
-            "initial weights do: they are not taken on trust",
+            "initial weights are sent: they may differ",
             &[FRESH, FRESH],
             (0, true),
         ),
@@ -52,7 +52,7 @@ fn the_best_claim_is_sent_by_the_lowest_rank_that_has_it() {
             (1, true),
         ),
         (
-            "of equal states one in memory is sent",
+            "of equal states, the one in memory is sent",
             &[loaded(2, 7), live(2, 7)],
             (1, true),
         ),
@@ -72,12 +72,12 @@ fn the_best_claim_is_sent_by_the_lowest_rank_that_has_it() {
             (1, true),
         ),
         (
-            "what a superseded generation committed is not gone on with",
+            "steps of a superseded generation do not count",
             &[live(2, 50), live(3, 40)],
             (1, true),
         ),
         (
-            "initial weights that were cut off are no loss",
+            "interrupted initial weights are not a loss",
             &[FRESH.torn(), FRESH],
             (1, true),
         ),
@@ -89,7 +89,7 @@ fn the_best_claim_is_sent_by_the_lowest_rank_that_has_it() {
 }
 
 #[test]
-fn a_lost_state_never_gives_way_to_initial_weights() {
+fn lost_state_is_never_replaced_by_initial_weights() {
     let lost = |generation, step| Err(Lost { generation, step });
     for (claims, expected) in [
         (&[live(5, 50).torn(), FRESH][..], lost(5, 50)),
@@ -106,7 +106,7 @@ fn a_lost_state_never_gives_way_to_initial_weights() {
 }
 
 #[test]
-fn a_lost_state_that_an_older_one_replaces_is_told() {
+fn lost_state_replaced_by_an_older_one_is_reported() {
     let lost = |claims: &[Claim]| StateSource::of(claims).unwrap().lost;
     let steps_37 = Some(Lost {
         generation: 1,
@@ -114,13 +114,13 @@ fn a_lost_state_that_an_older_one_replaces_is_told() {
     });
     assert_eq!(lost(&[live(1, 37).torn(), loaded(1, 20)]), steps_37);
     assert_eq!(lost(&[live(1, 37).torn(), live(1, 36)]), steps_37);
-    // Another rank has what this one was receiving.
+    // Another rank has the state that this one was receiving.
     assert_eq!(lost(&[live(1, 37).torn(), live(1, 37)]), None);
     assert_eq!(lost(&[live(1, 37).torn(), live(2, 20)]), None);
 }
 
 #[test]
-fn a_newer_checkpoint_is_searched_for_and_only_live_states_do_without_an_answer_of_the_volume() {
+fn only_live_states_continue_while_the_volume_is_silent() {
     let names = |checkpoint, generation| {
         Volume::Names(Names {
             checkpoint,
@@ -129,7 +129,7 @@ fn a_newer_checkpoint_is_searched_for_and_only_live_states_do_without_an_answer_
     };
     let none = names(None, 3);
     let newer = names(Some(loaded(2, 500).id()), 3);
-    let go_on = |claims: &[Claim]| Plan::Continue(StateSource::of(claims).unwrap());
+    let continues = |claims: &[Claim]| Plan::Continue(StateSource::of(claims).unwrap());
     let torn = [live(2, 37).torn(), FRESH];
     let lost = Lost {
         generation: 2,
@@ -146,17 +146,17 @@ fn a_newer_checkpoint_is_searched_for_and_only_live_states_do_without_an_answer_
         (old_loaded, newer, Plan::Search),
         (old_live, newer, Plan::Search),
         (&torn[..], newer, Plan::Search),
-        (new_live, newer, go_on(new_live)),
-        (newest, newer, go_on(newest)),
-        (fresh, none, go_on(fresh)),
+        (new_live, newer, continues(new_live)),
+        (newest, newer, continues(newest)),
+        (fresh, none, continues(fresh)),
         (&torn[..], none, Plan::Lost(lost)),
         (fresh, Volume::Silent, Plan::Wait),
         (old_loaded, Volume::Silent, Plan::Wait),
         (&torn[..], Volume::Silent, Plan::Wait),
-        (old_live, Volume::Silent, go_on(old_live)),
-        (fresh, Volume::Absent, go_on(fresh)),
+        (old_live, Volume::Silent, continues(old_live)),
+        (fresh, Volume::Absent, continues(fresh)),
         (&torn[..], Volume::Absent, Plan::Lost(lost)),
-        // Another world has this number, or a later one.
+        // Another process group has this number, or a later one.
         (new_live, names(None, 4), Plan::Fenced(4)),
         (new_live, names(None, 7), Plan::Fenced(7)),
         (&[live(4, 1)][..], Volume::Silent, Plan::Fenced(4)),
@@ -170,7 +170,7 @@ fn a_newer_checkpoint_is_searched_for_and_only_live_states_do_without_an_answer_
 }
 
 #[test]
-fn the_rank_that_reads_a_checkpoint_is_one_without_a_state_in_memory_if_there_is_one() {
+fn reader_of_a_checkpoint_has_no_live_state_if_possible() {
     for (has_volume, expected) in [
         ([true, true, true], 1),
         ([true, false, true], 2),
@@ -182,7 +182,7 @@ fn the_rank_that_reads_a_checkpoint_is_one_without_a_state_in_memory_if_there_is
 
 proptest! {
     #[test]
-    fn no_claim_beats_the_best_and_every_origin_reads_back(
+    fn best_claim_is_greatest_and_origins_round_trip(
         claims in proptest::collection::vec(
             (0_u64..4, 0_u64..4, 0_u64..4)
                 .prop_map(|(code, generation, step)| {

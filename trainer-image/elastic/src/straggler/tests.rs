@@ -1,6 +1,6 @@
 use super::*;
 
-/// Who is found after a window of steps of these milliseconds.
+/// Returns the straggler after a window of steps of these milliseconds.
 fn found(procs: u32, milliseconds: &[f64], unevenness: f64) -> Option<u32> {
     let mut times = StepTimes::new(procs);
     let seconds: Vec<f64> = milliseconds.iter().map(|it| it / 1_000.0).collect();
@@ -12,31 +12,37 @@ fn found(procs: u32, milliseconds: &[f64], unevenness: f64) -> Option<u32> {
 }
 
 #[test]
-fn one_worker_is_a_straggler_or_none_is() {
-    // Processes per worker, milliseconds of each rank, unevenness, node rank.
+fn at_most_one_worker_is_a_straggler() {
+    // Fields: name, processes per worker, milliseconds of each rank, unevenness, node rank.
     type Case<'a> = (&'a str, u32, &'a [f64], f64, Option<u32>);
     let cases: [Case<'_>; 14] = [
-        ("a rank that is alone is none", 1, &[50.0], 1.0, None),
-        ("all are alike", 1, &[20.0, 21.0, 19.0], 1.0, None),
+        ("a single rank is not a straggler", 1, &[50.0], 1.0, None),
+        ("all are equally fast", 1, &[20.0, 21.0, 19.0], 1.0, None),
         ("one of three is slow", 1, &[20.0, 46.0, 20.0], 1.0, Some(1)),
-        ("rank 0 can be it", 1, &[46.0, 20.0, 20.0], 1.0, Some(0)),
+        (
+            "rank 0 can be a straggler",
+            1,
+            &[46.0, 20.0, 20.0],
+            1.0,
+            Some(0),
+        ),
         ("one of two is slow", 1, &[20.0, 46.0], 1.0, Some(1)),
         (
-            "of two slow ones the slowest",
+            "the slower of two slow workers",
             1,
             &[20.0, 40.0, 41.0, 20.0, 20.0],
             1.0,
             Some(2),
         ),
         (
-            "where most are slow nobody is",
+            "none if most workers are slow",
             1,
             &[40.0, 20.0, 41.0, 40.0],
             1.0,
             None,
         ),
         (
-            "a little slower is not slow",
+            "slightly slower is not a straggler",
             1,
             &[20.0, 29.0, 20.0],
             1.0,
@@ -44,14 +50,14 @@ fn one_worker_is_a_straggler_or_none_is() {
         ),
         ("just slow enough", 1, &[20.0, 30.0, 20.0], 1.0, Some(1)),
         (
-            "noise on tiny steps accuses nobody",
+            "noise on tiny steps is ignored",
             1,
             &[0.5, 5.0, 0.5],
             1.0,
             None,
         ),
         (
-            "two samples instead of one take twice as long",
+            "two samples instead of one may take twice as long",
             1,
             &[20.0, 40.0],
             2.0,
@@ -79,7 +85,7 @@ fn one_worker_is_a_straggler_or_none_is() {
 }
 
 #[test]
-fn the_middle_of_the_window_counts_and_not_its_worst_step() {
+fn straggler_uses_the_median_not_the_worst_step() {
     let mut times = StepTimes::new(1);
     for step in 0..WINDOW {
         let hiccup = if step % 4 == 0 { 2.0 } else { 0.02 };
@@ -89,7 +95,7 @@ fn the_middle_of_the_window_counts_and_not_its_worst_step() {
 }
 
 #[test]
-fn the_factor_is_told_and_a_rank_that_recovers_is_no_straggler_any_more() {
+fn recovered_rank_is_not_a_straggler() {
     let mut times = StepTimes::new(1);
     let add = |times: &mut StepTimes, seconds: f64, steps: usize| {
         (0..steps).for_each(|_| times.add(&[0.02, seconds, 0.02], Some(1.0)));
@@ -107,7 +113,7 @@ fn the_factor_is_told_and_a_rank_that_recovers_is_no_straggler_any_more() {
 }
 
 #[test]
-fn steps_in_which_a_rank_has_nothing_to_tell_do_not_count() {
+fn steps_without_a_time_of_every_rank_do_not_count() {
     let mut times = StepTimes::new(1);
     for _ in 0..WINDOW {
         times.add(&[0.02, 0.0], Some(1.0));
@@ -118,12 +124,12 @@ fn steps_in_which_a_rank_has_nothing_to_tell_do_not_count() {
 }
 
 #[test]
-fn uneven_is_what_may_take_longer() {
+fn unevenness_is_the_largest_ratio_of_work() {
     for (samples, world, micro, expected) in [
         (64, 2, None, Some(1.0)),
         (64, 3, None, Some(22.0 / 21.0)),
         (3, 2, None, Some(2.0)),
-        // 32 samples are one pass, 33 are two.
+        // A pass has up to 32 samples: 32 samples need one pass, 33 need two.
         (65, 2, Some(32), Some(2.0)),
         (2, 3, None, None),
     ] {

@@ -1,25 +1,26 @@
-//! What one generation of a training teaches about the next one.
+//! An estimate of step durations that one generation passes to the next.
 
 use std::time::Duration;
 
-/// Least time that a rank waits at the store for the others of its generation: longer than the kubelet takes to
-/// show a new membership to all pods (its sync period is a minute).
-const PATIENCE_AT_THE_STORE: Duration = Duration::from_mins(2);
+/// Minimum time that a rank waits at the store for the others of its generation. It is longer than
+/// the kubelet takes to show a new membership to all pods (its sync period is a minute).
+const MIN_STORE_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What a process has learned of the steps of a training, and takes along from generation to generation.
+/// Durations of steps that a process has measured, carried from generation to generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepEstimate {
-    /// The first step of a generation, which does more than the others.
+    /// The first step of a generation, which includes preparation.
     pub(super) first_step: Option<Duration>,
-    /// The longest of the others.
+    /// The longest of the other steps.
     pub(super) longest_step: Option<Duration>,
-    /// Ranks of the world that they were measured in.
+    /// World size in which they were measured.
     pub(super) world_size: u32,
 }
 
 impl StepEstimate {
-    /// What is expected of a world of another size. With fewer ranks each computes more, so steps take longer. In a
-    /// larger world they are not expected to be shorter, because communication grows.
+    /// Scales the estimate to another world size. With fewer ranks each rank computes
+    /// more, so steps take longer. With more ranks the steps are not expected to be
+    /// shorter, because communication grows.
     #[must_use]
     pub fn scaled_to(self, world_size: u32) -> Self {
         let scale = |span: Duration| {
@@ -35,7 +36,7 @@ impl StepEstimate {
         }
     }
 
-    /// The first and the longest step in milliseconds, for other ranks; 0 where nothing is known.
+    /// Returns the first and the longest step in milliseconds, for other ranks; 0 if not measured.
     #[must_use]
     pub fn to_millis(self) -> [u64; 2] {
         [self.first_step, self.longest_step].map(|span| {
@@ -45,7 +46,7 @@ impl StepEstimate {
         })
     }
 
-    /// The inverse of [`Self::to_millis`], of a world of this size.
+    /// Parses [`Self::to_millis`] of a process group of this size.
     #[must_use]
     pub fn of_millis(millis: [u64; 2], world_size: u32) -> Self {
         let [first_step, longest_step] =
@@ -57,11 +58,12 @@ impl StepEstimate {
         }
     }
 
-    /// How long a rank waits at the store for the others of its generation, given the longest step of the world that
-    /// they still train in: they leave it at a step boundary, two steps after the newcomer has arrived, or four where
-    /// hosts run ahead of their devices.
+    /// Returns how long a rank waits at the store for the others of its generation, given
+    /// the longest step of the process group in which they still train. They leave it at
+    /// a step boundary, two steps after the new rank has arrived, or four if hosts run
+    /// ahead of their devices.
     #[must_use]
     pub fn store_timeout(longest_step: Duration) -> Duration {
-        PATIENCE_AT_THE_STORE + longest_step * super::STEPS_UNTIL_ALL_KNOW
+        MIN_STORE_TIMEOUT + longest_step * super::NOTIFICATION_STEPS
     }
 }

@@ -4,7 +4,8 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A world that has done one step of so many milliseconds since `start`, and what it does then.
+/// Returns a process group that has done one step of `step` milliseconds since `start`
+/// and then begins `activity`.
 fn progress(start: Instant, step: u64, activity: Activity) -> (GroupProgress, Instant) {
     let mut progress = GroupProgress::begin(start, StepEstimate::default(), 2);
     progress.step_begins(start);
@@ -20,7 +21,7 @@ fn progress(start: Instant, step: u64, activity: Activity) -> (GroupProgress, In
 }
 
 #[test]
-fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
+fn wait_ends_when_a_healthy_group_would_have_ended_a_step() {
     for (what, activity, step, waits, moves, expected) in [
         ("steps of 10 ms", Activity::Steps, 10, 1_999, None, None),
         (
@@ -49,7 +50,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             None,
         ),
         (
-            "steps continue, and a rank does not hear of the generation",
+            "steps continue, and a rank does not see the generation",
             Activity::Steps,
             10,
             15_000,
@@ -57,7 +58,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             Some(Timeout::GenerationUnseen(seconds(15))),
         ),
         (
-            "an evaluation has its time",
+            "an evaluation within its timeout",
             Activity::Evaluation,
             10,
             89_999,
@@ -65,7 +66,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             None,
         ),
         (
-            "and not for ever",
+            "an evaluation beyond its timeout",
             Activity::Evaluation,
             10,
             90_000,
@@ -73,7 +74,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
             Some(Timeout::NoProgress(seconds(90))),
         ),
         (
-            "a save that moves is waited for",
+            "a save that makes progress",
             Activity::Saving,
             10,
             600_000,
@@ -100,7 +101,7 @@ fn a_wait_is_over_when_a_healthy_world_would_have_come_to_a_boundary() {
 }
 
 #[test]
-fn what_was_known_long_before_an_evaluation_ends_gives_the_next_steps_their_time() {
+fn evaluation_does_not_shorten_the_wait_for_steps() {
     let (mut progress, begun) = progress(Instant::now(), 10, Activity::Evaluation);
     progress.know(begun);
     let ended = begun + seconds(80);
@@ -112,10 +113,10 @@ fn what_was_known_long_before_an_evaluation_ends_gives_the_next_steps_their_time
 }
 
 #[test]
-fn short_evaluations_between_steps_do_not_put_off_a_newer_generation_for_ever() {
+fn short_evaluations_do_not_delay_a_generation_indefinitely() {
     let (mut progress, begun) = progress(Instant::now(), 10, Activity::Steps);
     progress.know(begun);
-    // Half of the time each.
+    // Evaluations take half of the time.
     let mut now = begun;
     let cut = loop {
         progress.step_begins(now);
@@ -132,7 +133,7 @@ fn short_evaluations_between_steps_do_not_put_off_a_newer_generation_for_ever() 
 }
 
 #[test]
-fn a_step_is_measured_from_start_to_start() {
+fn step_is_measured_from_start_to_start() {
     let start = Instant::now();
     let mut progress = GroupProgress::begin(start, StepEstimate::default(), 2);
     progress.step_begins(start);
@@ -142,7 +143,8 @@ fn a_step_is_measured_from_start_to_start() {
     assert_eq!(progress.longest_step(), seconds(4));
 }
 
-/// What a generation of `world_size` ranks teaches whose first step takes `first` seconds and the others `later`.
+/// Returns the estimate of a generation of `world_size` ranks whose first step takes `first`
+/// seconds and whose other steps take `later` seconds.
 fn taught(
     before: StepEstimate,
     world_size: u32,
@@ -160,7 +162,8 @@ fn taught(
     progress.estimate()
 }
 
-/// When a generation is cut that does nothing after it has begun its first step and a newer one is known.
+/// Returns when a generation is interrupted that makes no progress in its first step while a
+/// newer one is known.
 fn cut_of_a_first_step(estimate: StepEstimate, world_size: u32) -> Duration {
     let start = Instant::now();
     let mut progress = GroupProgress::begin(start, estimate, world_size);
@@ -173,28 +176,28 @@ fn cut_of_a_first_step(estimate: StepEstimate, world_size: u32) -> Duration {
 }
 
 #[test]
-fn patience_with_a_first_step_is_learned_from_earlier_generations() {
+fn first_step_timeout_comes_from_earlier_generations() {
     let nothing = StepEstimate::default();
     assert_eq!(cut_of_a_first_step(nothing, 4), seconds(300));
     let steps_of_8_s = taught(nothing, 4, 10, 8, 5);
     assert_eq!(cut_of_a_first_step(steps_of_8_s, 4), seconds(30));
-    // Half of the ranks: each computes twice as much. More ranks: communication may grow.
+    // With half of the ranks, each computes twice as much. With more ranks, communication may grow.
     assert_eq!(cut_of_a_first_step(steps_of_8_s, 2), seconds(60));
     assert_eq!(cut_of_a_first_step(steps_of_8_s, 8), seconds(30));
-    // A generation that was cut before its first step forgets nothing.
+    // A generation that was interrupted before its first step keeps the estimate.
     let cut = GroupProgress::begin(Instant::now(), steps_of_8_s, 4).estimate();
     assert_eq!(cut, steps_of_8_s);
 }
 
 #[test]
-fn one_long_first_step_does_not_lengthen_the_patience_with_the_later_ones() {
+fn long_first_step_does_not_lengthen_later_timeouts() {
     let estimate = taught(StepEstimate::default(), 2, 60, 1, 3);
     assert_eq!(estimate.longest_step, Some(seconds(1)));
     assert_eq!(estimate.first_step, Some(seconds(60)));
 }
 
 #[test]
-fn steps_that_became_shorter_are_known_after_some_of_them() {
+fn shorter_steps_replace_the_estimate_after_a_while() {
     let long = taught(StepEstimate::default(), 1, 9, 9, 3);
     let early = taught(long, 4, 1, 1, STEPS_UNTIL_KNOWN - 2);
     assert_eq!(early.longest_step, Some(seconds(9)));
@@ -202,10 +205,10 @@ fn steps_that_became_shorter_are_known_after_some_of_them() {
     assert_eq!(late.longest_step, Some(seconds(1)));
 }
 
-/// Workers arrive one after the other, faster than a first step ends: each generation must commit a step all the
-/// same, or nothing is learned while they come.
+/// Workers arrive one after the other, faster than a first step ends. Each generation must still
+/// commit a step, or no step is measured while they arrive.
 #[test]
-fn workers_that_trickle_in_do_not_cut_a_generation_before_its_first_step() {
+fn frequent_joins_do_not_interrupt_a_first_step() {
     for step in [seconds(8), seconds(90)] {
         let mut estimate = StepEstimate::default();
         for world_size in 2..10 {
@@ -222,7 +225,7 @@ fn workers_that_trickle_in_do_not_cut_a_generation_before_its_first_step() {
 }
 
 #[test]
-fn what_is_prepared_for_the_first_step_is_learned_as_part_of_it() {
+fn preparation_counts_as_part_of_the_first_step() {
     let start = Instant::now();
     let mut progress = GroupProgress::begin(start, StepEstimate::default(), 2);
     progress.prepare_steps(start);
@@ -235,7 +238,7 @@ fn what_is_prepared_for_the_first_step_is_learned_as_part_of_it() {
 }
 
 #[test]
-fn bytes_of_a_checkpoint_that_is_read_do_not_shorten_the_patience_with_the_first_chunk() {
+fn reading_a_checkpoint_keeps_the_first_chunk_timeout() {
     let start = Instant::now();
     let mut progress = GroupProgress::begin(start, StepEstimate::default(), 2);
     progress.know(start);
@@ -246,7 +249,7 @@ fn bytes_of_a_checkpoint_that_is_read_do_not_shorten_the_patience_with_the_first
 }
 
 #[test]
-fn sending_a_state_takes_as_long_as_its_bytes_move() {
+fn sending_a_state_continues_while_bytes_move() {
     let start = Instant::now();
     let mut progress = GroupProgress::begin(start, StepEstimate::default(), 3);
     progress.know(start);
@@ -264,20 +267,21 @@ fn sending_a_state_takes_as_long_as_its_bytes_move() {
     assert_eq!(progress.is_over(now + seconds(29)), None);
     let stuck = progress.is_over(now + seconds(30));
     assert_eq!(stuck, Some(Timeout::NoProgress(seconds(30))));
-    // What was not spent at steps is not held against the ranks that have not heard.
+    // Time that was not spent on steps does not count against ranks that have not seen the
+    // generation.
     progress.step_begins(now);
     progress.step_ends(now + seconds(1));
     assert_eq!(progress.is_over(now + seconds(2)), None);
 }
 
 #[test]
-fn newcomers_wait_at_the_store_for_as_long_as_the_others_may_need_to_leave() {
+fn store_timeout_covers_the_steps_until_others_leave() {
     assert_eq!(StepEstimate::store_timeout(Duration::ZERO), seconds(120));
     assert_eq!(StepEstimate::store_timeout(seconds(60)), seconds(480));
 }
 
 #[test]
-fn each_generation_has_a_patience_of_its_own_at_the_door() {
+fn each_generation_has_its_own_join_wait() {
     let (mut join_wait, start) = (JoinWait::default(), Instant::now());
     let mut is_over = |generation, after| {
         join_wait.is_patience_over(generation, seconds(1), start + seconds(after))
@@ -287,10 +291,10 @@ fn each_generation_has_a_patience_of_its_own_at_the_door() {
     assert!(JoinWait::default().is_patience_over(3, seconds(5), start));
 }
 
-/// Whoever it is for waits in vain here: the join_wait is open as long as ever, in a step of any length, and the
-/// newer generation is heard of at any place in one.
+/// The new ranks never arrive here: the join wait takes its full time, in steps of any length, and
+/// the newer generation becomes known at any point of a step.
 #[test]
-fn the_door_closes_before_the_others_give_its_rank_up() {
+fn join_wait_ends_before_the_notification_timeout() {
     const PARTS: u32 = 20;
     for milliseconds in (10..=1_000)
         .step_by(90)
@@ -308,7 +312,7 @@ fn the_door_closes_before_the_others_give_its_rank_up() {
                 agreed = now >= known_since
                     && join_wait.is_patience_over(2, progress.longest_step(), now);
                 let end = now + step;
-                // Before it, for it moves there.
+                // Just before the end of the step, which is progress.
                 let cut = progress.is_over(now + step.saturating_sub(Duration::from_nanos(1)));
                 assert_eq!(cut, None, "{step:?}, part {part}");
                 progress.step_ends(end);
@@ -316,14 +320,14 @@ fn the_door_closes_before_the_others_give_its_rank_up() {
                 now = end;
             }
             let after = now - known_since;
-            let most = (2 * step).max(join_wait::PATIENCE + 2 * step);
+            let most = (2 * step).max(join_wait::MIN_WAIT + 2 * step);
             assert!(after <= most, "{step:?}, part {part}: {after:?}");
         }
     }
 }
 
-/// A host that runs a step ahead of its device: it hears of the end of step k when step k + 1 has begun, and then
-/// begins step k + 2, while the device does step k + 1.
+/// A host that runs one step ahead of its device: it learns the end of step k when step k + 1 has
+/// begun, and then begins step k + 2 while the device runs step k + 1.
 struct Ahead {
     progress: GroupProgress,
     step: Duration,
@@ -331,7 +335,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// After some steps of such a length, the first of which took `first`.
+    /// Starts after a first step that took `first`; later steps take `step`.
     fn begin(first: Duration, step: Duration) -> Self {
         let now = Instant::now();
         let mut progress = GroupProgress::begin(now, StepEstimate::default(), 2);
@@ -346,8 +350,8 @@ impl Ahead {
         }
     }
 
-    /// Begins the next step, and hears of the end of the one before. Nothing is cut off meanwhile.
-    fn go_on(&mut self) {
+    /// Begins the next step and learns the end of the one before. There is no timeout in between.
+    fn next_step(&mut self) {
         self.progress.step_begins(self.now);
         self.now += self.step;
         let before = self.now.checked_sub(Duration::from_nanos(1)).unwrap();
@@ -357,36 +361,36 @@ impl Ahead {
 }
 
 #[test]
-fn steps_that_overlap_are_as_long_as_the_device_takes_for_one() {
+fn overlapping_steps_are_measured_by_device_time() {
     let mut world = Ahead::begin(seconds(30), seconds(4));
     for _ in 0..5 {
-        world.go_on();
+        world.next_step();
     }
     assert_eq!(world.progress.longest_step(), seconds(4));
     assert_eq!(world.progress.estimate().first_step, Some(seconds(30)));
-    // Ends that are told late count once.
+    // Ends that are learned late count once.
     assert_eq!(world.progress.num_ended, 6);
     assert_eq!(world.progress.num_begun, 7);
 }
 
 #[test]
-fn a_launch_is_not_taken_for_a_step_before_the_second_step_has_ended() {
+fn launch_time_is_not_taken_for_a_step() {
     let mut world = Ahead::begin(seconds(40), seconds(8));
     world.progress.know(world.now);
-    world.go_on();
+    world.next_step();
     assert_eq!(world.progress.longest_step(), seconds(8));
 }
 
 #[test]
-fn a_world_whose_hosts_run_ahead_hears_of_a_generation_before_its_ranks_are_given_up() {
+fn hosts_running_ahead_see_a_generation_in_time() {
     for milliseconds in (10..=1_000)
         .step_by(90)
         .chain((1_250..=30_000).step_by(250))
     {
         let step = Duration::from_millis(milliseconds);
         let mut world = Ahead::begin(step, step);
-        world.go_on();
-        world.go_on();
+        world.next_step();
+        world.next_step();
         // Right after a step has begun.
         world.progress.know(world.now);
         world.progress.step_begins(world.now);
@@ -395,34 +399,34 @@ fn a_world_whose_hosts_run_ahead_hears_of_a_generation_before_its_ranks_are_give
         let mut join_wait = JoinWait::default();
         loop {
             let longest = world.progress.longest_step();
-            let tells = join_wait.is_patience_over(2, longest, world.now);
-            world.go_on();
-            if tells {
+            let agrees = join_wait.is_patience_over(2, longest, world.now);
+            world.next_step();
+            if agrees {
                 break;
             }
         }
-        // The step that tells it ends, and then the one that has begun meanwhile.
-        world.go_on();
-        world.go_on();
+        // First the step that reports the generation ends, then the step that has begun by then.
+        world.next_step();
+        world.next_step();
     }
 }
 
 #[test]
-fn a_newcomer_has_the_patience_of_those_that_know_the_steps() {
+fn new_rank_uses_the_estimate_of_its_peers() {
     let now = Instant::now();
     let knows = taught(StepEstimate::default(), 2, 5, 1, 3).scaled_to(3);
-    let told = StepEstimate::of_millis(knows.to_millis(), 3);
-    assert_eq!(told, knows);
+    let received = StepEstimate::of_millis(knows.to_millis(), 3);
+    assert_eq!(received, knows);
     let nothing = StepEstimate::default().to_millis();
     assert_eq!(
         StepEstimate::of_millis(nothing, 3),
         StepEstimate::default().scaled_to(3)
     );
     let mut newcomer = GroupProgress::begin(now, StepEstimate::default(), 3);
-    newcomer.expect(told);
+    newcomer.expect(received);
     newcomer.prepare_steps(now);
     newcomer.know(now);
-    // Three times the first step that the others know.
+    // Three times the first step that the others have measured.
     assert_eq!(newcomer.is_over(now + seconds(14)), None);
     assert!(newcomer.is_over(now + seconds(15)).is_some());
 }

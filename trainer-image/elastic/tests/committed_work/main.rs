@@ -1,7 +1,8 @@
-//! No committed step is lost while a process or an answering volume that takes part holds it: random courses of processes,
-//! generations, steps, checkpoints and faults, in which the crate's own functions decide.
+//! No committed step is lost while a member, or an answering volume, holds it. The test runs random
+//! scenarios of processes, generations, steps, checkpoints and faults, in which the functions of
+//! this crate decide.
 //!
-//! `COMMITTED_WORK_COURSES` sets how many courses are run; 200,000 without it.
+//! `COMMITTED_WORK_COURSES` sets the number of scenarios; the default is 200,000.
 
 mod process;
 mod scenario;
@@ -10,24 +11,25 @@ use std::collections::BTreeMap;
 
 use scenario::{Scenario, Violation};
 
-/// A rule that a course can go without, to show that the courses need it.
+/// A rule that can be switched off, to show that the promise depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// Claims are ordered by their last committed step before where they lie.
+    /// Claims are ordered by their last committed step first, then by origin.
     Order,
-    /// A claim's generation is the one that committed its last step, not the last one that formed with it.
+    /// The generation of a claim is the one that committed its last step, not the last one
+    /// that formed with it.
     Head,
     /// A generation without a state in memory looks at the volume again.
     Look,
-    /// A generation with a state in memory compares it with the newest checkpoint, too.
+    /// A generation with a state in memory compares it with the newest checkpoint.
     LookOfLive,
     /// A generation without a state in memory waits for a volume that does not answer.
     Wait,
-    /// A receiver's state is torn from the first byte that it overwrites.
+    /// The state of a receiver is torn from the first overwritten byte on.
     Torn,
-    /// A checkpoint has the name of its state, not that of the generation that saves it.
+    /// The name of a checkpoint is that of its state, not that of the generation that saves it.
     Name,
-    /// A generation continues a save only if its own state comes after the one that is saved.
+    /// A generation continues a save only if its own state comes after the saved one.
     History,
 }
 
@@ -47,7 +49,7 @@ fn num_scenarios() -> u64 {
     number.and_then(|it| it.parse().ok()).unwrap_or(200_000)
 }
 
-/// Violations of so many courses, with the seed of the first one of each kind.
+/// Runs scenarios and returns the violations, each with its first seed and its number.
 fn violations(num_scenarios: u64) -> BTreeMap<Violation, (u64, u64)> {
     let mut found = BTreeMap::new();
     for seed in 0..num_scenarios {
@@ -59,7 +61,7 @@ fn violations(num_scenarios: u64) -> BTreeMap<Violation, (u64, u64)> {
 }
 
 #[test]
-fn no_committed_step_is_lost_while_one_that_takes_part_holds_it() {
+fn no_committed_step_is_lost_while_a_member_holds_it() {
     let found = violations(num_scenarios());
     assert!(
         found.is_empty(),

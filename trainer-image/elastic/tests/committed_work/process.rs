@@ -1,26 +1,26 @@
-//! One process: what it holds, as `Held` and the sharing of states in the member crate keep it.
+//! The state of one process in a scenario, as the member crate keeps it.
 
 use roundhouse_elastic::saving::Carried;
 use roundhouse_elastic::{Claim, Head, Origin};
 
-/// A process, or the place of one that is dead.
+/// A process that runs, or the place of a dead one.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     pub(crate) is_alive: bool,
-    /// Whether operator and peers reach it.
+    /// Whether the operator and the peers can reach the process.
     pub(crate) is_reached: bool,
     pub(crate) origin: Origin,
     pub(crate) head: Head,
-    /// Which state it was receiving when it was cut off.
+    /// The state that it was receiving when the connection was lost.
     pub(crate) torn: Option<Claim>,
-    /// The last generation that it was a member of.
+    /// The last generation of which it was a member.
     pub(crate) generation: u64,
-    /// The save of which it has a part.
+    /// The save of which it writes a part.
     pub(crate) carried: Option<Carried>,
 }
 
 impl Process {
-    /// A process that starts: `found` is the newest checkpoint.
+    /// Starts a process. `found` is the newest checkpoint.
     pub(crate) fn start(start: Head, found: Option<Head>) -> Self {
         Self {
             is_alive: true,
@@ -45,7 +45,7 @@ impl Process {
         self.is_alive && self.torn.is_none() && self.origin == Origin::Live
     }
 
-    /// A byte of its state is overwritten.
+    /// The first byte of another state overwrites the state of this process.
     pub(crate) fn begin_to_receive(&mut self, sent: &Claim) {
         if sent.origin != Origin::Loaded || self.origin != Origin::Loaded {
             self.torn = Some(sent.torn());

@@ -1,4 +1,4 @@
-//! One random course: what happens, and how it ends. What comes of it is in the modules.
+//! One random scenario: its events and its end. The submodules contain the effects of the events.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,24 +16,24 @@ mod volume;
 const NUM_PROCESSES: usize = 4;
 const KEEP: usize = 1;
 
-/// What must not happen.
+/// A violation of a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Violation {
-    /// A generation continues with an older state than one that takes part has.
+    /// A generation continues with an older state than one of its members has.
     OlderState,
-    /// A generation begins, or continues with a checkpoint, although the volume has not answered.
+    /// A generation starts, or continues with a checkpoint, although the volume has not answered.
     SilentVolume,
-    /// The state is told as lost, although a process that takes part has it.
+    /// The state is reported as lost although a member has it.
     LostThoughThere,
-    /// A state in memory was overwritten although no byte of the newer one came.
+    /// A state in memory was overwritten although no byte of the newer state arrived.
     TornWithoutAByte,
-    /// Two states have one name.
+    /// Two different states have one name.
     TwoContents,
-    /// A save is continued whose state is not one that training continues from.
+    /// A generation continues a save of a state that is not in its history.
     OtherHistory,
     /// Retention has deleted the newest checkpoint, or one with more steps.
     Deleted,
-    /// No step is committed although everything is back.
+    /// No step is committed although all faults are repaired.
     NoProgress,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Violation {
 #[derive(Clone, Copy, Debug)]
 struct Late {
     save: Carried,
-    /// The generation that completes it: the one that began it, or that has continued it.
+    /// The generation that completes the save: the one that began it, or one that continued it.
     generation: u64,
     nonce: u64,
     head: Head,
@@ -52,19 +52,19 @@ pub(crate) struct Scenario {
     without: Option<Rule>,
     processes: Vec<Process>,
     answers: bool,
-    /// The checkpoints by name.
+    /// The checkpoints, by name.
     checkpoints: BTreeMap<CheckpointId, Head>,
-    /// Generations that have begun a ledger, each with the nonce of its world.
+    /// The nonce of the process group, for each generation that has begun a ledger.
     ledgers: BTreeMap<u64, u64>,
     late: Vec<Late>,
     /// The newest generation that the operator knows.
     generation: u64,
-    /// Whether the operator has forgotten generations.
+    /// Whether the operator has lost the numbers of generations.
     was_restored: bool,
-    /// Members of the world that trains, and its nonce.
+    /// Members of the process group that trains, and its nonce.
     world: Vec<usize>,
     nonce: u64,
-    /// Everything works from now on.
+    /// No more faults from now on.
     is_repaired: bool,
     /// The state after each committed step of each generation.
     committed: BTreeMap<(u64, u64), Digest>,
@@ -100,7 +100,7 @@ impl Scenario {
         for _ in 0..10 + self.below(25) {
             self.act()?;
         }
-        self.ends_well()
+        self.recovers()
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -157,7 +157,7 @@ impl Scenario {
         let mut members: Vec<usize> = (0..NUM_PROCESSES)
             .filter(|index| self.processes[*index].is_alive && self.processes[*index].is_reached)
             .collect();
-        // Spares and late ones do not always take part.
+        // Spares and late processes are not always members.
         if self.in_a_hundred(30) && members.len() > 1 {
             let place = self.one_of(members.len());
             members.remove(place);
@@ -185,7 +185,7 @@ impl Scenario {
         }
     }
 
-    /// A process that starts waits for the volume.
+    /// A starting process waits for the volume.
     fn restart(&mut self) {
         for index in 0..NUM_PROCESSES {
             if self.answers && !self.processes[index].is_alive && self.in_a_hundred(60) {
@@ -194,8 +194,8 @@ impl Scenario {
         }
     }
 
-    /// Everything is back: a step is committed, and what is newest is continued with.
-    fn ends_well(&mut self) -> Result<(), Violation> {
+    /// Repairs all faults. Then a step must be committed, from the newest state.
+    fn recovers(&mut self) -> Result<(), Violation> {
         (self.answers, self.is_repaired) = (true, true);
         for _ in 0..6 {
             for index in 0..NUM_PROCESSES {

@@ -1,4 +1,4 @@
-//! A generation forms: which state its members agree to continue with.
+//! A generation forms: its members agree on the state from which they continue.
 
 use roundhouse_elastic::state::plan::finder;
 use roundhouse_elastic::state::{Names, Plan, StateSource, Volume};
@@ -8,7 +8,7 @@ use super::{Scenario, Violation, start};
 use crate::Rule;
 
 impl Scenario {
-    /// The operator raises a generation of these processes.
+    /// The operator starts a generation of these processes.
     pub(super) fn form(&mut self, members: &[usize]) -> Result<(), Violation> {
         self.world.clear();
         if members.is_empty() {
@@ -38,7 +38,7 @@ impl Scenario {
                         self.processes[members[at]].stand_for(found);
                     }
                 }
-                // Until the next generation, or the end.
+                // Wait until the next generation, or until the end of the scenario.
                 Plan::Wait => return Ok(()),
                 Plan::Lost(_) => {
                     let has_it = |it: &usize| {
@@ -53,7 +53,7 @@ impl Scenario {
                     return Ok(());
                 }
                 Plan::Fenced(newer) => {
-                    // They end, and the operator learns the number.
+                    // The processes exit, and the operator learns the newer number.
                     for index in members {
                         self.processes[*index].is_alive = false;
                     }
@@ -75,7 +75,7 @@ impl Scenario {
         members.iter().zip(offers).map(one).collect()
     }
 
-    /// Without [`Rule::Head`] a claim names the last generation that formed with the state.
+    /// Without [`Rule::Head`], a claim names the last generation that formed with the state.
     fn seen(&self, claim: Claim, generation: u64) -> Claim {
         if self.has(Rule::Head) || claim.origin != Origin::Live {
             claim
@@ -112,7 +112,8 @@ impl Scenario {
         }
     }
 
-    /// Promise: what is continued with is the newest of all that takes part.
+    /// Checks the promise that the generation continues from the newest state of all members and
+    /// of an answering volume.
     fn check(&self, members: &[usize], source: &StateSource) -> Result<(), Violation> {
         let live = members.iter().map(|it| &self.processes[*it]);
         let live = live.filter(|it| it.is_live()).map(|it| it.head);
@@ -131,7 +132,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// The state that is continued with: the sender's, or the checkpoint that it has found.
+    /// Returns the state from which the generation continues: the sender's, or the checkpoint
+    /// that it has found.
     pub(super) fn head_of(&self, members: &[usize], source: &StateSource) -> Head {
         let sender = &self.processes[members[source.rank]];
         if source.claim.origin == Origin::Loaded && sender.origin != Origin::Loaded {
@@ -142,7 +144,7 @@ impl Scenario {
     }
 }
 
-/// The order that puts a state in memory before any checkpoint.
+/// Orders claims so that a state in memory comes before any checkpoint.
 fn by_origin(claims: &[Claim]) -> StateSource {
     let worth = |claim: &Claim| (claim.origin, claim.generation, claim.step);
     let best = claims

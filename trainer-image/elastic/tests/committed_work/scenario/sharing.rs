@@ -57,7 +57,8 @@ impl Scenario {
                 self.processes[sender].is_alive = false;
                 return Ok(());
             }
-            // A connection is lost, or the sender, when some ranks have all and pass it on: the others have a part.
+            // A connection or the sender is lost when some ranks have the whole state. The others
+            // have a part of it.
             2 | 3 if !receivers.is_empty() => {
                 let whole = self.one_of(receivers.len());
                 for (at, index) in receivers.iter().enumerate() {
@@ -82,7 +83,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// The members' saves in flight become this generation's, or are abandoned.
+    /// The members' saves in flight become saves of this generation, or are abandoned.
     fn continue_save(
         &mut self,
         members: &[usize],
@@ -121,7 +122,7 @@ impl Scenario {
         Err(Violation::OtherHistory)
     }
 
-    /// Whether a state is this one or comes after it.
+    /// Whether a state equals `saved` or comes after it.
     fn comes_after(&self, saved: Digest, head: Head) -> bool {
         let mut states = std::iter::successors(Some(head.hash), |at| self.former.get(at).copied());
         states.any(|state| state == saved)

@@ -1,4 +1,4 @@
-//! Steps that the members of the world commit, together or not all of them.
+//! Steps that all members of the process group commit, or only some of them.
 
 use roundhouse_elastic::Head;
 
@@ -40,7 +40,8 @@ impl Scenario {
         };
         self.former.insert(head.hash, former.hash);
         let earlier = self.committed.insert((generation, head.step), head.hash);
-        // While the volume is silent, nothing distinguishes two worlds of one number, but their checkpoints can be distinguished.
+        // While the volume is silent, two process groups of one number can commit different steps,
+        // but their checkpoints have different names.
         if earlier.is_some() && !self.was_restored {
             return Err(Violation::TwoContents);
         }

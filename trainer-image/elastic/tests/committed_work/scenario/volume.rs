@@ -1,4 +1,4 @@
-//! The volume: saves, their names, retention, and the fence for older generations.
+//! The volume: saves, their names, retention, and the fence against older generations.
 
 use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::checkpoint::superfluous;
@@ -38,7 +38,7 @@ impl Scenario {
         }
     }
 
-    /// The ledger's number is the fence for older generations.
+    /// The numbers of ledgers and checkpoints are the fence against older generations.
     pub(super) fn complete_late_save(&mut self) -> Result<(), Violation> {
         if !self.answers {
             return Ok(());
@@ -85,7 +85,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Whether a newer generation has written, or another world of this number.
+    /// Whether a newer generation, or another process group of this number, has written.
     pub(super) fn is_fenced(&self, generation: u64, nonce: u64) -> bool {
         let is_other = self
             .ledgers
