@@ -1,7 +1,9 @@
-use proptest::prelude::{Just, Strategy, any, prop_assert, prop_oneof, proptest};
 use roundhouse_contract::membership::{Incarnation, Master};
 
 use super::*;
+
+mod leaving;
+mod properties;
 
 fn document(generation: u64) -> Membership {
     Membership {
@@ -183,109 +185,6 @@ fn rank_waits_for_a_document_that_its_peers_have_seen() {
     assert_eq!(forming_generation(&machine), Some(2));
 }
 
-/// Returns the machine of a process that has trained and is to leave after these inputs.
-fn leaving(inputs: &[Input]) -> Machine {
-    let mut machine = training(1);
-    for input in inputs {
-        take(&mut machine, input);
-    }
-    machine
-}
-
-#[test]
-fn process_that_leaves_alone_saves_its_state_first() {
-    use Input::{Happens, See, SeeLeave};
-    let asked = Happens(Event::LeaveRequested);
-    let all_leave = Happens(Event::Boundary {
-        agreed_generation: 1,
-        all_leave: true,
-    });
-    let cases: [(&str, &[Input]); 7] = [
-        (
-            "asked to leave, then a peer is lost",
-            &[asked.clone(), Happens(fault(1))],
-        ),
-        (
-            "waits after a loss, then asked to leave",
-            &[Happens(fault(1)), asked.clone()],
-        ),
-        (
-            "asked to leave while it forms the next generation",
-            &[See(2), Happens(committed(2)), asked.clone()],
-        ),
-        (
-            "asked to leave while it waits for its document",
-            &[Happens(committed(2)), asked.clone()],
-        ),
-        (
-            "removed by a document after a loss",
-            &[Happens(fault(1)), SeeLeave(2)],
-        ),
-        (
-            "removed by a document while it forms",
-            &[See(2), Happens(committed(2)), SeeLeave(3)],
-        ),
-        ("all are asked to leave", &[asked, all_leave]),
-    ];
-    for (what, inputs) in cases {
-        let mut machine = leaving(inputs);
-        assert_eq!(machine.next(), Action::SaveAlone, "{what}");
-        // A newer document does not prevent the save.
-        machine.see(&document(7));
-        machine.apply(Event::LeaveRequested);
-        machine.apply(fault(2));
-        assert_eq!(machine.next(), Action::SaveAlone, "{what}");
-        machine.apply(Event::SavedAlone);
-        assert_eq!(machine.next(), Action::Exit(Outcome::Left), "{what}");
-    }
-}
-
-#[test]
-fn received_state_is_saved_if_forming_fails() {
-    let received = || {
-        let mut machine = Machine::new(1, 0);
-        machine.see(&document(1));
-        machine.apply(Event::HasState);
-        machine
-    };
-    let mut asked = received();
-    asked.apply(Event::LeaveRequested);
-    assert_eq!(asked.next(), Action::SaveAlone);
-    let mut in_the_lobby = received();
-    in_the_lobby.apply(fault(1));
-    assert_eq!(in_the_lobby.next(), Action::Wait);
-    in_the_lobby.see(&leave(2));
-    assert_eq!(in_the_lobby.next(), Action::SaveAlone);
-}
-
-#[test]
-fn process_without_state_leaves_at_once() {
-    for is_forming in [false, true] {
-        let mut machine = Machine::new(1, 0);
-        if is_forming {
-            machine.see(&document(1));
-        }
-        machine.apply(Event::LeaveRequested);
-        assert_eq!(machine.next(), Action::Exit(Outcome::Left));
-    }
-}
-
-#[test]
-fn generation_can_remove_a_process() {
-    let mut machine = training(1);
-    machine.see(&leave(2));
-    machine.apply(committed(2));
-    assert_eq!(machine.next(), Action::Exit(Outcome::Left));
-}
-
-#[test]
-fn finished_training_is_done_even_if_asked_to_leave() {
-    let mut machine = training(1);
-    machine.apply(Event::LeaveRequested);
-    machine.apply(Event::Finished);
-    assert_eq!(machine.next(), Action::Exit(Outcome::Done));
-}
-
 #[test]
 fn document_without_a_place_is_invalid() {
     let mut machine = Machine::new(2, 0);
@@ -317,91 +216,4 @@ enum Input {
     See(u64),
     SeeLeave(u64),
     Happens(Event),
-}
-
-fn input() -> impl Strategy<Value = Input> {
-    prop_oneof![
-        4 => (0_u64..8).prop_map(Input::See),
-        1 => (0_u64..8).prop_map(Input::SeeLeave),
-        3 => Just(Input::Happens(Event::Formed)),
-        4 => (0_u64..8).prop_map(|generation| Input::Happens(committed(generation))),
-        1 => (0_u64..8).prop_map(|generation| Input::Happens(fault(generation))),
-        2 => Just(Input::Happens(Event::HasState)),
-        1 => Just(Input::Happens(Event::LeaveRequested)),
-        1 => Just(Input::Happens(Event::Finished)),
-        1 => Just(Input::Happens(Event::SavedAlone)),
-        1 => (0_u64..8).prop_map(|agreed_generation| Input::Happens(Event::Boundary {
-            agreed_generation,
-            all_leave: true,
-        })),
-    ]
-}
-
-fn current_generation(machine: &Machine) -> Option<u64> {
-    forming_generation(machine).or_else(|| training_generation(machine))
-}
-
-proptest! {
-    #[test]
-    fn generations_only_grow_and_the_end_is_final(
-        start in 0_u64..4, inputs in proptest::collection::vec(input(), 0..40), local in any::<bool>(),
-    ) {
-        let mut machine = Machine::new(u32::from(local), start);
-        let mut last = start;
-        let mut ended = None;
-        for input in inputs {
-            let was_training = training_generation(&machine);
-            match input {
-                Input::See(generation) => {
-                    machine.see(&document(generation));
-                    prop_assert!(
-                        was_training.is_none() || training_generation(&machine) == was_training,
-                        "a document alone moved a training process"
-                    );
-                }
-                Input::SeeLeave(generation) => { machine.see(&leave(generation)); }
-                Input::Happens(event) => machine.apply(event),
-            }
-            if let Some(generation) = current_generation(&machine) {
-                prop_assert!(generation > start && generation >= last);
-                prop_assert!(generation <= machine.newest_generation());
-                last = generation;
-            }
-            if let Action::Exit(outcome) = machine.next() {
-                prop_assert!(ended.is_none_or(|before| before == outcome));
-                ended = Some(outcome);
-            } else {
-                prop_assert!(ended.is_none());
-            }
-        }
-    }
-
-    /// The state of a process remains in one of three ways: the process tried to save a checkpoint,
-    /// the remaining ranks have the state, or training is complete.
-    #[test]
-    fn no_process_leaves_with_an_unsaved_state(
-        inputs in proptest::collection::vec(input(), 0..40),
-    ) {
-        let mut machine = Machine::new(1, 0);
-        let mut has_state = false;
-        for input in inputs {
-            let before = machine.clone();
-            take(&mut machine, &input);
-            let has_left = machine.next() == Action::Exit(Outcome::Left)
-                && before.next() != Action::Exit(Outcome::Left);
-            if has_left && has_state {
-                let saves = before.next() == Action::SaveAlone;
-                let is_whole = matches!(
-                    (&input, before.current_generation()),
-                    (
-                        Input::Happens(Event::Boundary { agreed_generation, all_leave: false }),
-                        Some(current),
-                    ) if *agreed_generation > current
-                );
-                prop_assert!(saves || is_whole, "{before:?} and {input:?}");
-            }
-            has_state |= machine.current_generation().is_some()
-                || matches!(&input, Input::Happens(Event::HasState)) && forming_generation(&before).is_some();
-        }
-    }
 }
