@@ -156,7 +156,7 @@ fn checkpoint(directory: &Directory) -> Manifest {
         world_size: 1,
         table: &manifest.tensors,
         bytes: &[1; 16],
-        pulse: directory.pulse(),
+        io_watch: directory.io_watch(),
     };
     shard::write(&directory.partial(part.id, 1), &part).unwrap();
     complete::complete(directory, manifest.clone(), 1).unwrap()

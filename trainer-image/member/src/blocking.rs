@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 
 /// Between two looks at whether the call is still worth waiting for.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 static NUM_ABANDONED: AtomicU64 = AtomicU64::new(0);
 static OF_LIBRARY: OnceLock<fn() -> u64> = OnceLock::new();
@@ -74,7 +74,7 @@ pub fn call<T: Send + 'static>(
         })
         .map_err(|error| Failure::Internal(format!("no thread for {name}: {error}")))?;
     loop {
-        match returned.recv_timeout(LOOK_INTERVAL) {
+        match returned.recv_timeout(POLL_INTERVAL) {
             Ok(value) => return Ok(Waited::Returned(value)),
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Failure::Internal(format!("{name} panicked")));
@@ -138,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn what_returns_in_time_is_handed_on() {
+    fn value_in_time_is_returned() {
         let waited = call("test", at(far()), || false, Caller::waits).unwrap();
         assert_eq!(waited, Waited::Returned(true));
     }
 
     #[test]
-    fn a_call_that_blocks_is_left_when_it_is_pointless_or_late_and_can_know_it() {
+    fn pointless_or_late_call_is_abandoned_and_can_notice() {
         for (deadline, is_pointless, expected) in [
             (far(), true, Waited::Pointless),
             (Instant::now(), false, Waited::TooLate),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_moves_is_the_one_that_counts() {
+    fn moved_deadline_counts() {
         let began = Instant::now();
         let is_moved = Arc::new(AtomicBool::new(false));
         let moved = Arc::clone(&is_moved);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_was_left_behind_is_counted_until_it_ends() {
+    fn abandoned_thread_is_counted_until_it_ends() {
         let (go_on, blocked) = channel::<()>();
         let work = move |_: &Caller| blocked.recv();
         let before = num_abandoned();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_panics_is_a_defect() {
+    fn panic_in_call_is_internal_failure() {
         let panics = |_: &Caller| -> () { panic!("by the test") };
         let failure = call("test", at(far()), || false, panics).unwrap_err();
         assert!(matches!(failure, Failure::Internal(_)), "{failure}");

@@ -12,27 +12,27 @@
 //! changed afterwards: what has the name is complete, or was damaged later, which sizes and checksums show.
 
 pub mod alone;
+pub mod best_file;
 pub mod complete;
 pub mod damaged;
 pub mod directory;
 pub(crate) mod draft;
+pub mod error;
+pub mod io_watch;
 pub mod job;
 pub mod load;
 pub mod manifest;
-pub mod pointer;
 mod probe;
-pub mod pulse;
 pub mod saver;
 pub mod shard;
-pub mod trouble;
 pub mod writer;
 
 pub use damaged::{Damage, Damaged};
 pub use directory::Directory;
+pub use error::{Reason, VolumeError};
+pub use io_watch::{IdleTimer, IoWatch};
 pub use manifest::{Identity, Manifest};
-pub use pulse::{Pulse, Standstill};
 pub use saver::{News, Saver};
-pub use trouble::{Reason, Trouble};
 
 /// One sentence about a file: which, and what is wrong.
 pub(crate) fn about(path: &std::path::Path, reason: impl std::fmt::Display) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::environment::COMPARE_REPLICAS;
 
-use crate::checkpoint::Trouble;
+use crate::checkpoint::VolumeError;
 use crate::replicas::Difference;
 
 /// One sentence for people, and what it means for a retry.
@@ -86,7 +86,7 @@ pub enum Failure {
         /// How many.
         number: usize,
         /// What is wrong with the newest.
-        reason: Trouble,
+        reason: VolumeError,
     },
     /// The last state could not be written, so that training would be complete without a result.
     #[error(
@@ -126,7 +126,7 @@ pub enum Failure {
     ReplicasDiffer(Difference),
     /// The volume answers with errors.
     #[error("{0}")]
-    Volume(#[from] Trouble),
+    Volume(#[from] VolumeError),
     /// The operating system refused a file that is not the user's.
     #[error("{}: {error}", path.display())]
     Io {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ending_of_a_superseded_process_names_the_generation_that_superseded_it() {
+    fn ending_of_superseded_process_names_newer_generation() {
         let failure = Failure::Fenced {
             dir: PathBuf::from("/volume"),
             generation: 2,

@@ -125,13 +125,13 @@ pub fn chunk_bytes() -> Option<u64> {
 /// Makes an access to the checkpoint volume last longer, if it is told to.
 #[cfg(feature = "faults")]
 pub fn volume() {
-    const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
+    const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
     let Ok(file) = std::env::var("ROUNDHOUSE_FAULT_VOLUME_FILE") else {
         return;
     };
     let told = || std::fs::read_to_string(&file).unwrap_or_default();
     while told().trim() == "hold" {
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
     if let Ok(milliseconds) = told().trim().parse() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));

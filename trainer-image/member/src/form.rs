@@ -12,8 +12,8 @@ use crate::group::{Group, Rendezvous};
 use crate::lobby::{Peers, listen};
 use crate::member::Member;
 use crate::report::say_error;
-use crate::share::Share;
 use crate::state::State;
+use crate::state_broadcast::StateBroadcast;
 use crate::world::{Concluded, Own, SinceCommit, World};
 
 mod carry;
@@ -44,13 +44,13 @@ impl<R: Rendezvous> Member<'_, R> {
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone, [`Failure::StateLost`] when the state is, [`Failure::Fenced`] when
     /// another world has this number or a later one, and what can go wrong with a checkpoint.
-    pub fn form<S: Share<R::Group>>(
+    pub fn form<S: StateBroadcast<R::Group>>(
         &mut self,
         place: &Place,
         state: &mut S,
     ) -> Result<Option<Origin>, Failure> {
-        if let Some(keeping) = &mut self.keeping {
-            keeping.leave();
+        if let Some(checkpointing) = &mut self.checkpointing {
+            checkpointing.leave();
         }
         let mut former = Former(self.world.take());
         if let Some(peers) = &self.peers {
@@ -96,7 +96,7 @@ impl<R: Rendezvous> Member<'_, R> {
     ) -> Result<(), Failure> {
         self.open_ledger(place, origin)?;
         self.resume_best(state)?;
-        self.reporter.join(place, self.held.position.step);
+        self.reporter.join(place, self.local_state.position.step);
         Ok(())
     }
 
@@ -113,12 +113,12 @@ impl<R: Rendezvous> Member<'_, R> {
             interrupter: _,
         } = peers;
         let (machine, leave, reporter) = (&mut self.machine, &self.leave, &mut *self.reporter);
-        let mut told_at = Instant::now();
+        let mut reported_at = Instant::now();
         let mut is_pointless = || {
-            if told_at.elapsed() >= SIGN_OF_LIFE_INTERVAL {
+            if reported_at.elapsed() >= SIGN_OF_LIFE_INTERVAL {
                 // The rendezvous has its own deadlines, which grow with the steps of the world that is waited for.
                 reporter.waits();
-                told_at = Instant::now();
+                reported_at = Instant::now();
             }
             listen(machine, watch, leave);
             machine.supersedes(place)
@@ -128,14 +128,14 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 
     /// Gives the newest state to the ranks that lack it; returns where that was.
-    fn share_state<S: Share<R::Group>>(
+    fn share_state<S: StateBroadcast<R::Group>>(
         &mut self,
         world: &World<R::Group>,
         place: &Place,
         former: &mut Former<R::Group>,
         state: &mut S,
     ) -> Result<Origin, Failure> {
-        faults::point(Point::Share, world.rank(), self.held.position.step);
+        faults::point(Point::Share, world.rank(), self.local_state.position.step);
         let mut looking = self.begin_look(world);
         let agreed = loop {
             let concluded = self.agree(world, place, &mut looking)?;
@@ -171,26 +171,30 @@ impl<R: Rendezvous> Member<'_, R> {
                 }
             }
         };
-        if let Some(keeping) = &mut self.keeping {
-            keeping.count_from(agreed.first_generation);
-            keeping.continue_from(source(&agreed.source));
-            keeping.continue_save(agreed.continued);
-            keeping.saver.take_over(agreed.debt);
+        if let Some(checkpointing) = &mut self.checkpointing {
+            checkpointing.count_from(agreed.first_generation);
+            checkpointing.continue_from(source(&agreed.source));
+            checkpointing.continue_save(agreed.continued);
+            checkpointing.saver.take_over(agreed.debt);
         }
         if let Some(peers) = &self.peers {
             peers.interrupter.expect(agreed.estimate);
         }
         if agreed.source.must_send {
-            self.share(world, &agreed, state)?;
+            self.broadcast(world, &agreed, state)?;
         }
-        self.held.evaluated = agreed.evaluated;
-        self.held
+        self.local_state.evaluated = agreed.evaluated;
+        self.local_state
             .go_live(agreed.first_generation + place.generation);
         // The ranks that it came from may be gone before the generation has formed.
         self.machine.apply(Event::HasState);
-        self.reporter.set_step(self.held.position.step);
+        self.reporter.set_step(self.local_state.position.step);
         if agreed.source.must_send {
-            faults::point(Point::Received, world.rank(), self.held.position.step);
+            faults::point(
+                Point::Received,
+                world.rank(),
+                self.local_state.position.step,
+            );
             // The others wait here for the ranks that receive. A rank that gets here has the whole state.
             world.barrier()?;
         }
@@ -204,18 +208,19 @@ impl<R: Rendezvous> Member<'_, R> {
         looking: &mut Looking,
     ) -> Result<Concluded, Failure> {
         let volume = self.volume(world, looking);
-        let keeping = self.keeping.as_ref();
+        let checkpointing = self.checkpointing.as_ref();
         let own = Own {
-            claim: looking.claim_of(&self.held),
-            is_live: self.held.claim().origin == Origin::Live,
-            debt: keeping.map_or_else(Default::default, |keeping| keeping.saver.debt()),
-            carried: keeping.and_then(|keeping| keeping.saver.carried()),
-            chain_bytes: self.held.words().len(),
-            first_generation: keeping.map_or(0, crate::Keeping::first_generation),
+            claim: looking.claim_of(&self.local_state),
+            is_live: self.local_state.claim().origin == Origin::Live,
+            debt: checkpointing
+                .map_or_else(Default::default, |checkpointing| checkpointing.saver.debt()),
+            carried: checkpointing.and_then(|checkpointing| checkpointing.saver.carried()),
+            chain_bytes: self.local_state.words().len(),
+            first_generation: checkpointing.map_or(0, crate::Checkpointing::first_generation),
             since_commit: SinceCommit {
-                evaluated: self.held.evaluated,
-                evaluation_counts: self.held.evaluation_counts,
-                is_cut_short: self.held.is_cut_short,
+                evaluated: self.local_state.evaluated,
+                evaluation_counts: self.local_state.evaluation_counts,
+                is_cut_short: self.local_state.is_cut_short,
             },
             estimate: self
                 .peers

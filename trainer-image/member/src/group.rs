@@ -95,7 +95,7 @@ pub trait Rendezvous: Debug {
 
     /// How long the longest step of the world takes that this process trains in. Ranks that wait where this process'
     /// worker lets them meet wait for so much longer, since a world leaves at the end of a step alone.
-    fn tell_longest_step(&self, longest: Duration) {
+    fn publish_longest_step(&self, longest: Duration) {
         let _ = longest;
     }
 

@@ -22,7 +22,7 @@ use crate::report::say_error;
 use crate::signals::LeaveRequest;
 use crate::world::let_go;
 
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The thread that watches, and what it is told.
 #[derive(Clone, Debug, Default)]
@@ -188,7 +188,7 @@ fn run(
 ) {
     let mut known_since = Instant::now();
     while Arc::strong_count(watched) > 1 {
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
         let document = watch.poll();
         let failed = failed(watched);
         let mut watched = lock(watched);

@@ -11,11 +11,11 @@ use roundhouse_contract::environment::{
     DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS, EnvironmentInvalid, ExpectedDevice,
     LAST_SEEN_GENERATION, POD_IP,
 };
-use roundhouse_elastic::Patience;
+use roundhouse_elastic::IoTimeout;
 
 /// How long the checkpoint volume is waited for unless told otherwise.
-pub const CHECKPOINT_IO_TIMEOUT: Patience =
-    Patience::new(Duration::from_secs(DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS));
+pub const CHECKPOINT_IO_TIMEOUT: IoTimeout =
+    IoTimeout::new(Duration::from_secs(DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS));
 
 /// Everything that does not come from the configuration file.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Launch {
     /// container.
     pub last_seen_generation: Option<u64>,
     /// How long the checkpoint volume may take or give nothing.
-    pub checkpoint_io_timeout: Patience,
+    pub checkpoint_io_timeout: IoTimeout,
     /// Whether the ranks compare their states before they save one.
     pub compares_replicas: bool,
 }
@@ -121,13 +121,13 @@ impl Launch {
         self,
         get: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, EnvironmentInvalid> {
-        let patience = read(&get, CHECKPOINT_IO_TIMEOUT_SECONDS)?.map(Duration::from_secs);
+        let io_timeout = read(&get, CHECKPOINT_IO_TIMEOUT_SECONDS)?.map(Duration::from_secs);
         Ok(Self {
             timeouts: CollectiveTimeouts::read(&get)?,
             leave_budget: leave_budget(grace::read(&get)?),
             expected_device: ExpectedDevice::read(&get)?,
             last_seen_generation: read(&get, LAST_SEEN_GENERATION)?,
-            checkpoint_io_timeout: patience.map_or(CHECKPOINT_IO_TIMEOUT, Patience::new),
+            checkpoint_io_timeout: io_timeout.map_or(CHECKPOINT_IO_TIMEOUT, IoTimeout::new),
             compares_replicas: get(COMPARE_REPLICAS).is_none_or(|told| told.trim() != "false"),
             ..self
         })
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_sets_the_rest_of_a_launch_and_a_bad_value_is_named() {
+    fn environment_sets_launch_and_bad_value_is_named() {
         let alone = || Launch::alone("c".into(), "d".into(), None);
         let set = |name: &'static str, value: &'static str| {
             move |asked: &str| (asked == name).then(|| value.to_owned())

@@ -177,7 +177,7 @@ impl Ledger {
 
     /// For how long the volume has not answered at all.
     #[must_use]
-    pub fn stands_still(&self) -> Duration {
+    pub fn idle_time(&self) -> Duration {
         self.shared.state().answered_at.elapsed()
     }
 

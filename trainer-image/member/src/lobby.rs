@@ -82,7 +82,7 @@ pub fn enter(launch: &Launch) -> Result<(Machine, Option<MembershipWatch>), Fail
             // generation, even if the document is there already.
             let (watch, seen_at_start) = match launch.last_seen_generation {
                 None => MembershipWatch::start(file),
-                Some(former) => (MembershipWatch::start_anew(file), former),
+                Some(former) => (MembershipWatch::start_unread(file), former),
             };
             (Machine::new(launch.local_rank, seen_at_start), Some(watch))
         }

@@ -3,12 +3,12 @@
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Action, Activity, Event, JoinWait, Machine, Outcome, Place};
 
+use crate::checkpointing::Checkpointing;
 use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
-use crate::held::Held;
-use crate::keeping::Keeping;
 use crate::launch::Launch;
 use crate::lobby::{Peers, look};
+use crate::local_state::LocalState;
 use crate::membership::POLL_INTERVAL;
 use crate::report::{Reporter, say_error};
 use crate::signals::LeaveRequest;
@@ -34,7 +34,7 @@ pub enum Todo {
 #[derive(Debug)]
 pub struct Member<'reporter, R: Rendezvous> {
     /// What it holds of the training's state, besides the bytes that are trained.
-    pub held: Held,
+    pub local_state: LocalState,
     /// What it tells the outside.
     pub reporter: &'reporter mut Reporter,
     pub(crate) machine: Machine,
@@ -42,7 +42,7 @@ pub struct Member<'reporter, R: Rendezvous> {
     pub(crate) leave: LeaveRequest,
     pub(crate) join_wait: JoinWait,
     pub(crate) world: Option<World<R::Group>>,
-    pub(crate) keeping: Option<Keeping>,
+    pub(crate) checkpointing: Option<Checkpointing>,
     /// Where its state is once it leaves, if that is known.
     pub(crate) kept: Option<Kept>,
     /// The generation of the last [`Todo`].
@@ -64,8 +64,8 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
     /// A process that is prepared: from now on it is in the lobby. `keeping` is there if it writes checkpoints.
     pub fn prepared(
         control: Control<R>,
-        held: Held,
-        keeping: Option<Keeping>,
+        local_state: LocalState,
+        checkpointing: Option<Checkpointing>,
         reporter: &'reporter mut Reporter,
     ) -> Self {
         let Control {
@@ -75,14 +75,14 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         } = control;
         reporter.enter(Phase::Lobby);
         Self {
-            held,
+            local_state,
             reporter,
             machine,
             peers,
             leave,
             join_wait: JoinWait::default(),
             world: None,
-            keeping,
+            checkpointing,
             kept: None,
             generation: 0,
         }
@@ -127,7 +127,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
             Kept::Untrained
         };
         Failure::Left {
-            step: self.held.position.step,
+            step: self.local_state.position.step,
             kept: self.kept.take().unwrap_or(otherwise),
         }
     }
@@ -151,8 +151,8 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         if let Some(peers) = &self.peers {
             peers.interrupter.release();
         }
-        if let Some(keeping) = &mut self.keeping {
-            keeping.leave();
+        if let Some(checkpointing) = &mut self.checkpointing {
+            checkpointing.leave();
         }
         if let Some(world) = self.world.take() {
             world.abandon();

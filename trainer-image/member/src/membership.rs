@@ -32,7 +32,7 @@ impl MembershipWatch {
 
     /// Starts to watch a file whose document counts as news.
     #[must_use]
-    pub fn start_anew(path: &Path) -> Self {
+    pub fn start_unread(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
             text: String::new(),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_told_once_and_garbage_never() {
+    fn document_is_returned_once_and_garbage_never() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("membership");
         std::fs::write(&path, document(3)).unwrap();

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_majority_no_rank_is_named_as_right() {
+    fn no_rank_is_reference_without_majority() {
         let words = |digests: &[f64], subject| {
             RankMismatch::of(digests).map(|mismatch| mismatch.words(subject))
         };

@@ -18,15 +18,15 @@ use crate::failure::Failure;
 use crate::faults::{self, Point};
 use crate::group::{Group, Rendezvous};
 
+mod arrival_timeout;
 mod gathering;
 mod hosted;
 #[cfg(test)]
 mod memory;
-mod patience;
 
+use arrival_timeout::{ArrivalTimeout, PublishedStep};
 use gathering::{CONNECT_TRY, Gathering, PAUSE, part_name};
 use hosted::Hosted;
-use patience::{Patience, Told};
 
 /// Version of what ranks send to each other: which collectives a generation forms and a step ends with, how many numbers
 /// each of them has, and how the state moves. It is raised with each change of these, so that ranks of different images do
@@ -119,7 +119,7 @@ pub struct StoreRendezvous<N: Network> {
     network: N,
     own_address: IpAddr,
     own_store: Option<N::Store>,
-    told: Told,
+    published_step: PublishedStep,
     hosted: Hosted,
     timeouts: CollectiveTimeouts,
 }
@@ -143,7 +143,7 @@ impl<N: Network> StoreRendezvous<N> {
             network,
             own_address,
             own_store,
-            told: Told::default(),
+            published_step: PublishedStep::default(),
             hosted: Hosted::default(),
             timeouts,
         })
@@ -167,8 +167,8 @@ impl<N: Network> StoreRendezvous<N> {
             own_store_port: self.own_store.as_ref().map(Store::port),
         };
         faults::point(Point::Connect, ranks.rank, ranks.generation);
-        let patience = self.timeouts.connect;
-        let deadline = Instant::now() + patience;
+        let timeout = self.timeouts.connect;
+        let deadline = Instant::now() + timeout;
         let network = self.network.clone();
         let connect = move |_: &blocking::Caller| network.connect(store, &ranks);
         match blocking::call("connecting", || deadline, is_pointless, connect)? {
@@ -178,7 +178,7 @@ impl<N: Network> StoreRendezvous<N> {
                 "the {} ranks of generation {} have not connected in {} s",
                 ranks.size,
                 ranks.generation,
-                patience.as_secs()
+                timeout.as_secs()
             ))),
         }
     }
@@ -188,7 +188,7 @@ impl<N: Network> StoreRendezvous<N> {
         place: &Place,
         is_pointless: &mut dyn FnMut() -> bool,
     ) -> Result<Option<N::Store>, Failure> {
-        let patience = Patience::begin();
+        let arrival_timeout = ArrivalTimeout::begin();
         let gathering = Gathering {
             network: self.network.clone(),
             master: self.master(place),
@@ -198,10 +198,10 @@ impl<N: Network> StoreRendezvous<N> {
             world_size: place.world_size,
             protocol: PROTOCOL,
             store_timeout: self.timeouts.connect,
-            patience: patience.clone(),
+            arrival_timeout: arrival_timeout.clone(),
         };
         // The thread has more to say of why it was in vain, so it may be the first to say it.
-        let late = || patience.deadline() + 2 * CONNECT_TRY;
+        let late = || arrival_timeout.deadline() + 2 * CONNECT_TRY;
         let hold = move |caller: &blocking::Caller| gathering.hold(caller);
         match blocking::call("gathering", late, is_pointless, hold)? {
             Waited::Returned(store) => store,
@@ -249,9 +249,9 @@ impl<N: Network> Rendezvous for StoreRendezvous<N> {
         Ok(group)
     }
 
-    fn tell_longest_step(&self, longest: Duration) {
+    fn publish_longest_step(&self, longest: Duration) {
         if let Some(store) = &self.own_store {
-            self.told.tell(store, longest);
+            self.published_step.publish(store, longest);
         }
     }
 

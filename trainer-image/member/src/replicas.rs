@@ -59,7 +59,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The number of a tensor with this [`sum_of_words`](crate::share::sum_of_words).
+/// The number of a tensor with this [`sum_of_words`](crate::state_broadcast::sum_of_words).
 #[must_use]
 pub fn digest(sum_of_words: u64) -> u32 {
     let rest = sum_of_words.cast_signed().rem_euclid(PRIME);

@@ -27,7 +27,7 @@ pub mod transports;
 pub mod work;
 
 use board::Board;
-use checkpoints::Troubles;
+use checkpoints::Problems;
 use comparison::Comparison;
 use files::RunFiles;
 use lines::skipped_line;
@@ -128,7 +128,7 @@ pub struct Reporter {
     status_due: Instant,
     metrics_due: Instant,
     line_due: Instant,
-    troubles: Troubles,
+    problems: Problems,
     comparison: Comparison,
     /// Bytes of the state that have moved between ranks.
     num_state_bytes: u64,
@@ -173,7 +173,7 @@ impl Reporter {
             status_due: now,
             metrics_due: now,
             line_due: now + LINE_INTERVAL,
-            troubles: Troubles::default(),
+            problems: Problems::default(),
             comparison: Comparison::new(launch.local_world_size),
             num_state_bytes: 0,
             volume_moves: 0,
@@ -203,7 +203,7 @@ impl Reporter {
     /// The process waits for its peers, as it should. This tells the agent's watchdog that it does not hang.
     pub fn waits(&mut self) {
         self.num_waits += 1;
-        self.tell_moves();
+        self.report_moves();
     }
 
     /// What the process does from its next phase on may take so long, whatever was learned before; zero: as long as usual.
@@ -267,7 +267,7 @@ impl Reporter {
         self.metrics.observe(report, &self.work, &self.meter);
         self.event_of_step(report);
         if !std::mem::replace(&mut self.has_stepped, true) {
-            self.tell_transports();
+            self.report_transports();
         }
         self.status.step = report.step;
         self.progress.step = report.step;
@@ -294,7 +294,7 @@ impl Reporter {
     }
 
     /// How NCCL has connected this rank in the present generation.
-    fn tell_transports(&self) {
+    fn report_transports(&self) {
         let Some(log) = &self.nccl_log else { return };
         let transports = log.transports();
         self.metrics.transports.set(&transports);
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_tells_the_perplexity_of_a_language_model_and_no_number_that_is_not_finite() {
+    fn progress_has_perplexity_and_only_finite_numbers() {
         let of_words = Evaluation {
             accuracy: None,
             top5: None,

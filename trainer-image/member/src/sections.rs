@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_no_time_of_ones_own() {
+    fn waits_do_not_count_as_own_time() {
         let mut sections = Sections {
             spent: [1, 2, 30, 4, 5].map(Duration::from_millis),
         };

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::replicas::{self, Difference};
-use crate::share;
+use crate::state_broadcast;
 
 pub mod snapshot;
 
@@ -75,7 +75,7 @@ fn digests_in_host_memory<S: State + ?Sized>(state: &S) -> Result<Vec<u32>, Fail
     let mut buffer = Vec::new();
     let digest = |view: &View| {
         let mut sum = 0_u64;
-        for piece in share::chunks(view.bytes, DIGESTED_BYTES) {
+        for piece in state_broadcast::chunks(view.bytes, DIGESTED_BYTES) {
             let length = usize::try_from(piece.end - piece.start);
             buffer.resize(
                 length.map_err(|error| Failure::State(error.to_string()))?,
@@ -83,7 +83,7 @@ fn digests_in_host_memory<S: State + ?Sized>(state: &S) -> Result<Vec<u32>, Fail
             );
             let bytes = view.offset + piece.start..view.offset + piece.end;
             state.copy_out(bytes, &mut buffer)?;
-            sum = sum.wrapping_add(share::sum_of_words(&buffer));
+            sum = sum.wrapping_add(state_broadcast::sum_of_words(&buffer));
         }
         Ok(replicas::digest(sum))
     };

@@ -17,7 +17,7 @@ pub mod saving;
 pub mod since_commit;
 pub mod state;
 pub mod step;
-mod witness;
+mod sum_checksum;
 
 pub use packing::Packing;
 pub use saving::{Saving, SavingSum};
@@ -26,7 +26,7 @@ pub use state::{Agreed, Concluded, Own, Search};
 pub use step::{RankVote, StepOutcome};
 
 /// How long a process waits at its end for peers that are in their last collective. Without one they need a second.
-const PATIENCE_AT_THE_END: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// This process among its peers, each of which holds the whole state. A group of the ranks that share one copy of it would
 /// stand beside `group`.
@@ -102,25 +102,25 @@ impl<G: Group> World<G> {
         let Some(group) = &self.group else {
             return Ok(values.to_vec());
         };
-        let (turn, mut numbers) = self.with_witness(values);
+        let (turn, mut numbers) = self.with_checksum(values);
         group.sum(&mut numbers)?;
-        self.hear(turn, &numbers)
+        self.verify_sums(turn, &numbers)
     }
 
     /// For a sum that the caller makes over this world's group. Returns the number of the sum, and the values with their
-    /// witness, which this rank adds to it. [`Self::hear`] reads the result.
-    pub fn with_witness(&self, values: &[f64]) -> (u64, Vec<f64>) {
+    /// witness, which this rank adds to it. [`Self::verify_sums`] reads the result.
+    pub fn with_checksum(&self, values: &[f64]) -> (u64, Vec<f64>) {
         let turn = self.next_turn();
-        (turn, witness::add(values, turn))
+        (turn, sum_checksum::append(values, turn))
     }
 
-    /// The sums of the values that [`Self::with_witness`] was given.
+    /// The sums of the values that [`Self::with_checksum`] was given.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when they are not those of all ranks.
-    pub fn hear(&self, turn: u64, sums: &[f64]) -> Result<Vec<f64>, Failure> {
+    pub fn verify_sums(&self, turn: u64, sums: &[f64]) -> Result<Vec<f64>, Failure> {
         self.check()?;
-        witness::hear(sums, turn, self.size).ok_or_else(not_of_all_ranks)
+        sum_checksum::verified(sums, turn, self.size).ok_or_else(not_of_all_ranks)
     }
 
     /// Sums finite numbers of either sign. Positive and negative ones are summed apart, so that the rounding of
@@ -226,7 +226,7 @@ impl<G: Group> World<G> {
     /// still in its last collective would get garbage. A peer that is lost now is not waited for any longer.
     pub fn leave_at_the_end(self) {
         if let Some(is_shut) = self.shut_down() {
-            let _ = is_shut.recv_timeout(PATIENCE_AT_THE_END);
+            let _ = is_shut.recv_timeout(SHUTDOWN_TIMEOUT);
         }
     }
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use roundhouse_elastic::CheckpointId;
 use roundhouse_member::checkpoint::manifest::Shard;
-use roundhouse_member::checkpoint::{Pulse, shard};
+use roundhouse_member::checkpoint::{IoWatch, shard};
 use roundhouse_member::state::{Record, Table};
 use safetensors::Dtype;
 
@@ -38,7 +38,7 @@ fn saved(directory: &std::path::Path) -> Shard {
         world_size: 1,
         table: &table,
         bytes: &bytes,
-        pulse: &Pulse::default(),
+        io_watch: &IoWatch::default(),
     };
     shard::write(directory, &part).unwrap();
     let record = std::fs::read(directory.join(shard::record_name(0, 1))).unwrap();
@@ -46,7 +46,7 @@ fn saved(directory: &std::path::Path) -> Shard {
 }
 
 #[test]
-fn loading_takes_a_few_pieces_of_memory_beside_the_state_however_few_ranks_saved_it() {
+fn loading_needs_only_a_few_pieces_of_extra_memory() {
     let directory = tempfile::tempdir().unwrap();
     let part = saved(directory.path());
     // From now on the peak counts from what the process has.
@@ -58,7 +58,7 @@ fn loading_takes_a_few_pieces_of_memory_beside_the_state_however_few_ranks_saved
         num_bytes += piece.len();
         ControlFlow::Continue(())
     };
-    let read = shard::read(directory.path(), &part, &Pulse::default(), take).unwrap();
+    let read = shard::read(directory.path(), &part, &IoWatch::default(), take).unwrap();
     assert_eq!((read, num_bytes), (ControlFlow::Continue(()), NUM_BYTES));
     let grown = peak() - before;
     assert!(

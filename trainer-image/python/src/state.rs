@@ -5,8 +5,8 @@ use std::ops::Range;
 use pyo3::prelude::*;
 use roundhouse_member::failure::Failure;
 use roundhouse_member::replicas::Difference;
-use roundhouse_member::share::HostState;
 use roundhouse_member::state::{Record, State, Table};
+use roundhouse_member::state_broadcast::HostState;
 use safetensors::Dtype;
 
 use crate::failure::refused;

@@ -7,7 +7,7 @@ use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::audit::{self, Finding, Proof, Row};
 use roundhouse_elastic::ledger::Source;
 use roundhouse_member::checkpoint::job::run_of;
-use roundhouse_member::checkpoint::{Directory, Trouble};
+use roundhouse_member::checkpoint::{Directory, VolumeError};
 use roundhouse_member::report::{say, say_error};
 
 pub mod compare;
@@ -21,12 +21,12 @@ use read::{Damaged, Record};
 enum Unproven {
     /// The ledger or the checkpoints cannot be read, so the audit has no result.
     #[error("cannot be read: {0}")]
-    Unread(#[from] Trouble),
+    Unread(#[from] VolumeError),
     /// The weights of a checkpoint cannot be read.
     #[error("{0}")]
     NoWeights(String),
     /// A checkpoint is damaged, and the ledger does not have its step.
-    #[error("the ledger does not have step {} of generation {}, whose checkpoint is damaged: {}", .0.id.step, .0.id.generation, .0.trouble)]
+    #[error("the ledger does not have step {} of generation {}, whose checkpoint is damaged: {}", .0.id.step, .0.id.generation, .0.volume_error)]
     Lost(Damaged),
     /// Lines of the ledger contradict each other.
     #[error(transparent)]
@@ -57,9 +57,9 @@ pub fn run(dir: &Path, as_json: bool) -> ExitCode {
             for words in proof.rows.iter().filter_map(lost) {
                 say(&words);
             }
-            for Damaged { trouble, .. } in damaged {
+            for Damaged { volume_error, .. } in damaged {
                 say(&format!(
-                    "a checkpoint is damaged, and the ledger has its step: {trouble}"
+                    "a checkpoint is damaged, and the ledger has its step: {volume_error}"
                 ));
             }
             say(&verdict(&proof));

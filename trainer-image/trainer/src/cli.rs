@@ -10,7 +10,7 @@ use roundhouse_contract::environment::{
     CollectiveTimeouts, DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS, SAVE_WEIGHTS, checkpoint,
 };
 use roundhouse_contract::{BestMetric, LaunchEnvironment};
-use roundhouse_elastic::Patience;
+use roundhouse_elastic::IoTimeout;
 use roundhouse_member::Launch;
 
 use crate::failure::Failure;
@@ -156,13 +156,13 @@ struct Train {
     )]
     checkpoint_io_timeout_seconds: u64,
     #[command(flatten)]
-    keeping: Keeping,
+    checkpointing: Checkpointing,
 }
 
 /// Checkpoint options of a process that trains alone. A worker reads its environment instead.
 #[expect(clippy::struct_field_names, reason = "the command line's option names")]
 #[derive(Clone, Debug, Args)]
-struct Keeping {
+struct Checkpointing {
     /// Keep checkpoints and the ledger here, and continue from the newest checkpoint.
     #[arg(long, value_name = "DIR", requires = "config")]
     checkpoint_dir: Option<PathBuf>,
@@ -183,7 +183,7 @@ struct Keeping {
     checkpoint_best: Option<BestMetric>,
 }
 
-impl Keeping {
+impl Checkpointing {
     fn environment(self) -> Option<CheckpointEnvironment> {
         Some(CheckpointEnvironment {
             dir: self.checkpoint_dir?,
@@ -216,11 +216,11 @@ impl Cli {
             save_weights,
             collective_timeout_seconds,
             checkpoint_io_timeout_seconds,
-            keeping,
+            checkpointing,
         } = self.train;
         let launch = match (config, data_dir) {
             (Some(config), Some(data_dir)) => Launch {
-                checkpoint: keeping.environment(),
+                checkpoint: checkpointing.environment(),
                 ..Launch::alone(config, data_dir, run_dir)
             },
             (Some(_), None) | (None, _) => {
@@ -235,7 +235,7 @@ impl Cli {
                 later: collective,
                 ..launch.timeouts
             },
-            checkpoint_io_timeout: Patience::new(Duration::from_secs(
+            checkpoint_io_timeout: IoTimeout::new(Duration::from_secs(
                 checkpoint_io_timeout_seconds,
             )),
             ..launch

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use roundhouse_contract::ExitCode;
 use roundhouse_elastic::CheckpointId;
 use roundhouse_member::checkpoint::load::{self, Message};
-use roundhouse_member::checkpoint::{Directory, Manifest, Trouble, pointer};
+use roundhouse_member::checkpoint::{Directory, Manifest, VolumeError, best_file};
 use roundhouse_member::report::{say, say_error};
 
 mod output;
@@ -50,7 +50,7 @@ enum NotExported {
         "{0}; if the job still trains, it may have deleted the checkpoint meanwhile: try again, or name another one \
          with --checkpoint"
     )]
-    Unusable(#[from] Trouble),
+    Unusable(#[from] VolumeError),
     #[error("{}: {source}", path.display())]
     Output { path: PathBuf, source: io::Error },
     #[error("{0}")]
@@ -110,7 +110,7 @@ fn export(
     for message in messages.map_err(|failure| NotExported::Defect(failure.to_string()))? {
         match message {
             Message::Piece { offset, bytes } => output.write(offset, &bytes).map_err(failed)?,
-            Message::Damaged(trouble) => return Err(trouble.into()),
+            Message::Damaged(volume_error) => return Err(volume_error.into()),
             Message::Whole => {
                 let num_bytes = output.finish().map_err(failed)?;
                 return Ok(format!(
@@ -128,7 +128,7 @@ fn export(
 
 fn find(directory: &Directory, which: &Which) -> Result<Manifest, NotExported> {
     let path = directory.checkpoints();
-    let ids = directory.list().map_err(Trouble::with(&path))?;
+    let ids = directory.list().map_err(VolumeError::with(&path))?;
     let usable = |id: CheckpointId| load::usable(directory, id);
     let named = |name: &str| {
         let id = CheckpointId::parse(name).filter(|id| ids.contains(id));
@@ -148,7 +148,7 @@ fn find(directory: &Directory, which: &Which) -> Result<Manifest, NotExported> {
             return Ok(usable(named(last.unwrap_or(name))?)?);
         }
         Which::Best => {
-            let best = pointer::read(directory);
+            let best = best_file::read(directory);
             let best = best.ok_or_else(|| NotExported::NoBest(directory.root().to_owned()))?;
             let last = best.checkpoint.rsplit('/').next();
             return Ok(usable(named(last.unwrap_or_default())?)?);
@@ -158,14 +158,14 @@ fn find(directory: &Directory, which: &Which) -> Result<Manifest, NotExported> {
             for id in &ids {
                 match usable(*id) {
                     Ok(manifest) => return Ok(manifest),
-                    Err(trouble) => {
-                        say_error(&format!("a checkpoint is passed over: {trouble}"));
-                        first.get_or_insert(trouble);
+                    Err(volume_error) => {
+                        say_error(&format!("a checkpoint is passed over: {volume_error}"));
+                        first.get_or_insert(volume_error);
                     }
                 }
             }
-            if let Some(trouble) = first {
-                return Err(trouble.into());
+            if let Some(volume_error) = first {
+                return Err(volume_error.into());
             }
         }
     }

@@ -10,8 +10,8 @@ use roundhouse_elastic::checkpoint::Piece;
 use roundhouse_member::failure::Failure;
 use roundhouse_member::group::{Group, Meanwhile};
 use roundhouse_member::replicas;
-use roundhouse_member::share::{Opened, Share, garbled, seal};
 use roundhouse_member::state::{Record, Snapshot, State, Table, copied_at_once};
+use roundhouse_member::state_broadcast::{Opened, StateBroadcast, garbled, seal};
 use safetensors::Dtype;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -187,7 +187,7 @@ impl State for Tensors {
     }
 }
 
-impl Share<C10dGroup> for Tensors {
+impl StateBroadcast<C10dGroup> for Tensors {
     type Parcel = Flat;
 
     fn parcel(&self, group: &C10dGroup, length: u64) -> Result<Flat, Failure> {

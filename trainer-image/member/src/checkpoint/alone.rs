@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use roundhouse_elastic::CheckpointId;
 
-use super::{Directory, Trouble, load};
+use super::{Directory, VolumeError, load};
 use crate::faults;
 
 /// Most bytes of one part. A process that saves alone has one part in host memory, not the whole state.
 pub const PART_BYTES: u64 = 256 << 20;
 /// How often a process looks at what another one writes.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// If nothing has moved for so long, the process that wrote has ended.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -32,7 +32,7 @@ pub fn num_parts(num_bytes: u64) -> u32 {
 ///
 /// # Errors
 /// The volume does not take it.
-pub fn begin(directory: &Directory, id: CheckpointId) -> Result<Option<PathBuf>, Trouble> {
+pub fn begin(directory: &Directory, id: CheckpointId) -> Result<Option<PathBuf>, VolumeError> {
     try_begin(directory, id, LONGEST_PAUSE)
 }
 
@@ -40,21 +40,21 @@ fn try_begin(
     directory: &Directory,
     id: CheckpointId,
     longest_pause: Duration,
-) -> Result<Option<PathBuf>, Trouble> {
+) -> Result<Option<PathBuf>, VolumeError> {
     faults::volume();
-    let trouble = |error: io::Error| Trouble::with(&directory.checkpoints())(error);
-    std::fs::create_dir_all(directory.checkpoints()).map_err(trouble)?;
+    let volume_error = |error: io::Error| VolumeError::with(&directory.checkpoints())(error);
+    std::fs::create_dir_all(directory.checkpoints()).map_err(volume_error)?;
     let mut attempt = 1;
     while !is_held(directory, id)? {
         let path = directory.alone(id, attempt);
         match std::fs::create_dir(&path) {
             Ok(()) => return keep_if_needed(directory, id, path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if stands_still(directory, &path, longest_pause) {
+                if has_stopped(directory, &path, longest_pause) {
                     attempt += 1;
                 }
             }
-            Err(error) => return Err(trouble(error)),
+            Err(error) => return Err(volume_error(error)),
         }
     }
     Ok(None)
@@ -66,9 +66,9 @@ fn keep_if_needed(
     directory: &Directory,
     id: CheckpointId,
     path: PathBuf,
-) -> Result<Option<PathBuf>, Trouble> {
+) -> Result<Option<PathBuf>, VolumeError> {
     if is_held(directory, id)? {
-        std::fs::remove_dir(&path).map_err(Trouble::with(&path))?;
+        std::fs::remove_dir(&path).map_err(VolumeError::with(&path))?;
         return Ok(None);
     }
     Ok(Some(path))
@@ -79,7 +79,7 @@ fn keep_if_needed(
 ///
 /// # Errors
 /// The volume cannot be listed.
-pub fn is_held(directory: &Directory, id: CheckpointId) -> Result<bool, Trouble> {
+pub fn is_held(directory: &Directory, id: CheckpointId) -> Result<bool, VolumeError> {
     let mut ids = directory.steady_list()?;
     loop {
         let mut newer = ids.iter().take_while(|found| **found >= id);
@@ -97,7 +97,7 @@ pub fn is_held(directory: &Directory, id: CheckpointId) -> Result<bool, Trouble>
 
 /// Waits as long as another process writes there. Whether it has stopped in the middle; `false`: the directory has got
 /// its name, or was removed.
-fn stands_still(directory: &Directory, path: &Path, longest_pause: Duration) -> bool {
+fn has_stopped(directory: &Directory, path: &Path, longest_pause: Duration) -> bool {
     let mut found = None;
     let mut since = Instant::now();
     loop {
@@ -107,12 +107,12 @@ fn stands_still(directory: &Directory, path: &Path, longest_pause: Duration) -> 
         };
         if found.replace(now) != Some(now) {
             since = Instant::now();
-            directory.pulse().beat(1);
+            directory.io_watch().advance(1);
         }
         if since.elapsed() >= longest_pause {
             return true;
         }
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -148,7 +148,7 @@ mod tests {
         directory: &Directory,
         path: &Path,
         id: CheckpointId,
-    ) -> Result<Manifest, Trouble> {
+    ) -> Result<Manifest, VolumeError> {
         write_part(path, &manifest_of(id));
         complete::complete_from(directory, path, manifest_of(id))
     }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_processes_with_one_state_one_writes_and_the_others_wait_for_it() {
+    fn one_of_many_processes_writes_their_common_state() {
         let (_root, directory) = directory();
         let begun = std::thread::scope(|scope| {
             let one = || {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_created_after_the_checkpoint_was_complete_is_removed() {
+    fn directory_created_after_completion_is_removed() {
         let (_root, directory) = directory();
         save(&directory, ID);
         let late = directory.alone(ID, 1);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_takes_over_from_one_that_has_stopped_in_the_middle() {
+    fn stopped_writer_is_replaced() {
         let (_root, directory) = directory();
         let first = try_begin(&directory, ID, Duration::ZERO).unwrap();
         assert_eq!(first, Some(directory.alone(ID, 1)));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_tries_again_where_another_one_has_failed_and_removed_its_part() {
+    fn failed_writer_is_replaced() {
         let (_root, directory) = directory();
         let first = try_begin(&directory, ID, Duration::ZERO).unwrap().unwrap();
         std::thread::scope(|scope| {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_a_checkpoint_holds_is_not_written_again() {
+    fn state_in_a_checkpoint_is_not_written_again() {
         for (generation, step, is_held) in [(3, 39, false), (3, 40, true), (4, 7, true)] {
             let (_root, directory) = directory();
             let id = CheckpointId { generation, step };
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_checkpoint_of_the_same_or_a_later_state_holds_nothing() {
+    fn damaged_checkpoint_does_not_count_as_saved() {
         let later = CheckpointId {
             generation: 4,
             step: 7,
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_whose_later_checkpoint_is_whole_is_held_beside_a_damaged_one() {
+    fn whole_later_checkpoint_counts_beside_damaged_one() {
         let (_root, directory) = directory();
         for step in [41, 42] {
             save(&directory, CheckpointId { step, ..ID });

@@ -9,7 +9,7 @@ use roundhouse_elastic::checkpoint::superfluous;
 
 use super::directory::sync_directory;
 use super::manifest::{self, Manifest, Shard};
-use super::{Directory, Reason, Trouble, load, pointer, shard};
+use super::{Directory, Reason, VolumeError, best_file, load, shard};
 use crate::faults::{self, Point};
 use crate::state::Table;
 
@@ -24,7 +24,7 @@ pub fn complete(
     directory: &Directory,
     manifest: Manifest,
     writer: u64,
-) -> Result<Manifest, Trouble> {
+) -> Result<Manifest, VolumeError> {
     let partial = directory.partial(manifest.id(), writer);
     complete_from(directory, &partial, manifest)
 }
@@ -37,9 +37,9 @@ pub fn complete_from(
     directory: &Directory,
     partial: &Path,
     manifest: Manifest,
-) -> Result<Manifest, Trouble> {
+) -> Result<Manifest, VolumeError> {
     // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
-    try_complete(directory, partial, manifest).map_err(Trouble::with(&directory.checkpoints()))
+    try_complete(directory, partial, manifest).map_err(VolumeError::with(&directory.checkpoints()))
 }
 
 fn try_complete(
@@ -57,8 +57,8 @@ fn try_complete(
         manifest.shards.push(shard);
     }
     let text = serde_json::to_vec_pretty(&manifest)?;
-    let pulse = directory.pulse();
-    pulse.write_durably(&partial.join(manifest::FILE), |file| file.write_all(&text))?;
+    let io_watch = directory.io_watch();
+    io_watch.write_durably(&partial.join(manifest::FILE), |file| file.write_all(&text))?;
     for name in &records {
         // The manifest has all that they say.
         let _ = std::fs::remove_file(partial.join(name));
@@ -67,11 +67,11 @@ fn try_complete(
     faults::point(Point::Complete, 0, id.step);
     if let Some(saved) = naming::name(directory, partial, id)? {
         // The same state: another generation or process has saved it, or its name could not be made durable.
-        manifest = with_scores(saved, &manifest, &directory.checkpoint(id), pulse)?;
+        manifest = with_scores(saved, &manifest, &directory.checkpoint(id), io_watch)?;
         std::fs::remove_dir_all(partial)?;
     }
     sync_directory(&directory.checkpoints())?;
-    pulse.beat(1);
+    io_watch.advance(1);
     faults::point(Point::Named, 0, id.step);
     Ok(manifest)
 }
@@ -82,7 +82,7 @@ fn with_scores(
     saved: Manifest,
     again: &Manifest,
     complete: &Path,
-    pulse: &super::Pulse,
+    io_watch: &super::IoWatch,
 ) -> Result<Manifest, Reason> {
     if again.scores.is_none() || again.scores == saved.scores {
         return Ok(saved);
@@ -93,7 +93,7 @@ fn with_scores(
     };
     let text = serde_json::to_vec_pretty(&saved)?;
     let draft = complete.join(manifest::DRAFT);
-    pulse.write_durably(&draft, |file| file.write_all(&text))?;
+    io_watch.write_durably(&draft, |file| file.write_all(&text))?;
     std::fs::rename(&draft, complete.join(manifest::FILE))?;
     sync_directory(complete)?;
     Ok(saved)
@@ -143,14 +143,14 @@ pub struct Retention {
 ///
 /// # Errors
 /// The volume cannot be read. A checkpoint that cannot be read for the moment may be whole.
-pub fn manifests(directory: &Directory) -> Result<Manifests, Trouble> {
+pub fn manifests(directory: &Directory) -> Result<Manifests, VolumeError> {
     each(directory, load::counted)
 }
 
 fn each(
     directory: &Directory,
-    read: impl Fn(&Directory, CheckpointId) -> Result<Option<Manifest>, Trouble>,
-) -> Result<Manifests, Trouble> {
+    read: impl Fn(&Directory, CheckpointId) -> Result<Option<Manifest>, VolumeError>,
+) -> Result<Manifests, VolumeError> {
     let ids = directory.steady_list()?;
     let read = |id| Ok((id, read(directory, id)?));
     ids.into_iter().map(read).collect()
@@ -169,7 +169,7 @@ pub fn delete_old(
     directory: &Directory,
     newest: CheckpointId,
     retention: Retention,
-) -> Result<(), Trouble> {
+) -> Result<(), VolumeError> {
     let found = manifests(directory)?;
     let best = best_of(&found, retention.best);
     name_best(directory, best.as_ref())?;
@@ -181,7 +181,7 @@ pub fn delete_old(
     let old = superfluous(&checkpoints, keep, best.map(|(id, _)| id));
     let old = old.into_iter().map(|id| directory.checkpoint(id));
     let left_over = directory.left_over(newest);
-    let left_over = left_over.map_err(Trouble::with(&directory.checkpoints()))?;
+    let left_over = left_over.map_err(VolumeError::with(&directory.checkpoints()))?;
     for path in old.chain(left_over) {
         remove(&path)?;
     }
@@ -195,10 +195,10 @@ pub fn delete_old(
 pub fn name_best(
     directory: &Directory,
     best: Option<&(CheckpointId, BestCheckpoint)>,
-) -> Result<(), Trouble> {
+) -> Result<(), VolumeError> {
     match best {
-        Some(best) => pointer::write(directory, best),
-        None => pointer::remove(directory),
+        Some(best) => best_file::write(directory, best),
+        None => best_file::remove(directory),
     }
 }
 
@@ -209,7 +209,7 @@ pub fn name_best(
 pub fn best(
     directory: &Directory,
     metric: BestMetric,
-) -> Result<Option<(CheckpointId, BestCheckpoint)>, Trouble> {
+) -> Result<Option<(CheckpointId, BestCheckpoint)>, VolumeError> {
     // Each process asks this when it starts, so nothing but manifests is read.
     Ok(best_of(&each(directory, load::manifest)?, Some(metric)))
 }
@@ -239,9 +239,11 @@ pub fn make_room(directory: &Directory, failed: CheckpointId, writer: u64, reten
 ///
 /// # Errors
 /// What went wrong.
-pub fn remove(path: &Path) -> Result<(), Trouble> {
+pub fn remove(path: &Path) -> Result<(), VolumeError> {
     let gone = |result: io::Result<()>| match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Trouble::with(path)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(VolumeError::with(path)(error))
+        }
         Ok(()) | Err(_) => Ok(()),
     };
     gone(std::fs::remove_file(path.join(manifest::FILE)))?;

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_read_is_tried_again_by_the_next_generation() {
+    fn next_generation_retries_unread_checkpoint() {
         let id = |step| CheckpointId {
             generation: 1,
             step,

@@ -9,14 +9,14 @@ use roundhouse_elastic::state::Names;
 use roundhouse_elastic::{CheckpointId, ledger};
 
 use super::damaged::Damaged;
-use super::pulse::Pulse;
-use super::trouble::{Trouble, steadily};
+use super::error::{VolumeError, steadily};
+use super::io_watch::IoWatch;
 
 /// Paths below the directory of the checkpoints, what moves there and what is damaged; its clones share that.
 #[derive(Clone, Debug)]
 pub struct Directory {
     root: PathBuf,
-    pulse: Pulse,
+    io_watch: IoWatch,
     damaged: Damaged,
 }
 
@@ -26,7 +26,7 @@ impl Directory {
     pub fn new(root: PathBuf) -> Self {
         Self {
             root,
-            pulse: Pulse::default(),
+            io_watch: IoWatch::default(),
             damaged: Damaged::default(),
         }
     }
@@ -39,8 +39,8 @@ impl Directory {
 
     /// What moves there.
     #[must_use]
-    pub const fn pulse(&self) -> &Pulse {
-        &self.pulse
+    pub const fn io_watch(&self) -> &IoWatch {
+        &self.io_watch
     }
 
     /// What is damaged there.
@@ -99,8 +99,8 @@ impl Directory {
     ///
     /// # Errors
     /// The directory is there, but cannot be read.
-    pub fn steady_list(&self) -> Result<Vec<CheckpointId>, Trouble> {
-        steadily(|| self.list().map_err(Trouble::with(&self.checkpoints())))
+    pub fn steady_list(&self) -> Result<Vec<CheckpointId>, VolumeError> {
+        steadily(|| self.list().map_err(VolumeError::with(&self.checkpoints())))
     }
 
     /// Where checkpoints are that are not complete, of older generations or older steps than one.
@@ -129,9 +129,11 @@ impl Directory {
     ///
     /// # Errors
     /// A directory is there, but cannot be read. A process that took it for empty would begin a second training beside the first.
-    pub fn names(&self) -> Result<Names, Trouble> {
-        let checkpoints = self.list().map_err(Trouble::with(&self.checkpoints()))?;
-        let ledgers = self.ledgers().map_err(Trouble::with(&self.ledger()))?;
+    pub fn names(&self) -> Result<Names, VolumeError> {
+        let checkpoints = self
+            .list()
+            .map_err(VolumeError::with(&self.checkpoints()))?;
+        let ledgers = self.ledgers().map_err(VolumeError::with(&self.ledger()))?;
         let written = checkpoints.iter().map(|id| id.generation).chain(ledgers);
         Ok(Names {
             generation: written.max().unwrap_or(0),
@@ -145,7 +147,7 @@ impl Directory {
     ///
     /// # Errors
     /// As [`Directory::names`].
-    pub fn newest_generation(&self) -> Result<u64, Trouble> {
+    pub fn newest_generation(&self) -> Result<u64, VolumeError> {
         self.names().map(|names| names.generation)
     }
 }
@@ -181,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complete_and_partial_checkpoints_are_told_apart_and_ordered() {
+    fn complete_and_partial_checkpoints_are_separate_and_ordered() {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::new(root.path().to_owned());
         assert_eq!(directory.list().unwrap(), []);
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_the_place_of_the_directory_holds_nothing() {
+    fn file_instead_of_directory_lists_nothing() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let directory = Directory::new(file.path().to_owned());
         assert_eq!(directory.list().unwrap(), []);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::trouble::is_refusal;
+use super::error::is_refusal;
 
 /// A file that does not have its name yet. What is left of it is removed on drop.
 #[derive(Debug)]
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_whose_answer_was_lost_is_the_drafts_own_and_that_of_another_is_taken() {
+    fn link_with_lost_answer_is_recognized_as_own() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("jobs");
         let own = Draft::write(&folder, "own").unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_whose_answer_was_lost_is_found() {
+    fn rename_with_lost_answer_is_recognized() {
         let root = tempfile::tempdir().unwrap();
         let (own, name) = (
             Draft::write(root.path(), "own").unwrap(),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_gives_a_whole_file_its_name_and_takes_none_from_another() {
+    fn each_way_names_a_whole_file_exclusively() {
         let root = tempfile::tempdir().unwrap();
         for way in [Way::Link, Way::Rename, Way::Create] {
             let folder = root.path().join(format!("{way:?}"));
@@ -208,7 +208,7 @@ mod tests {
 
     /// Needs root and a file system with attributes.
     #[test]
-    fn a_file_system_that_refuses_links_and_renames_has_the_file_all_the_same() {
+    fn refused_link_and_rename_fall_back_to_create() {
         let root = tempfile::tempdir().unwrap();
         let draft = Draft::write(root.path(), "own").unwrap();
         // Neither a link nor a rename of such a file is allowed.
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_with_the_same_id_do_not_write_the_same_draft() {
+    fn draft_names_are_unique_for_equal_process_ids() {
         assert_ne!(draft_name(), draft_name());
     }
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use roundhouse_elastic::ledger::file_name;
 
 use super::draft::{Draft, plain};
-use super::trouble::{is_absence, steadily};
-use super::{Directory, Reason, Trouble, about};
+use super::error::{is_absence, steadily};
+use super::{Directory, Reason, VolumeError, about};
 use crate::report::say_error;
 
 /// Generations that one job can have.
@@ -27,7 +27,7 @@ pub const fn run_of(generation: u64) -> (u64, u64) {
 ///
 /// # Errors
 /// The volume cannot be read. What it holds is not known then, and a number that is too low would be settled for good.
-pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<u64, Trouble> {
+pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<u64, VolumeError> {
     let Some(uid) = job_uid else { return Ok(0) };
     let file = file(directory, uid);
     if let Some(settled) = read(&file)? {
@@ -51,17 +51,17 @@ pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<
 ///
 /// # Errors
 /// The volume cannot be read, or no job can have that generation.
-pub(crate) fn newest_generation(directory: &Directory) -> Result<u64, Trouble> {
+pub(crate) fn newest_generation(directory: &Directory) -> Result<u64, VolumeError> {
     let newest = steadily(|| directory.newest_generation())?;
     if newest < MAX - SPAN {
         return Ok(newest);
     }
     let path = path_of(directory, newest)?;
-    Err(Trouble::with(&path)(Reason::NoGeneration))
+    Err(VolumeError::with(&path)(Reason::NoGeneration))
 }
 
 /// What has a generation in its name.
-fn path_of(directory: &Directory, generation: u64) -> Result<PathBuf, Trouble> {
+fn path_of(directory: &Directory, generation: u64) -> Result<PathBuf, VolumeError> {
     let ids = directory.steady_list()?;
     let id = ids.into_iter().find(|id| id.generation == generation);
     Ok(id.map_or_else(
@@ -71,11 +71,11 @@ fn path_of(directory: &Directory, generation: u64) -> Result<PathBuf, Trouble> {
 }
 
 /// The number in a file; `None` if there is no file.
-fn read(file: &Path) -> Result<Option<u64>, Trouble> {
+fn read(file: &Path) -> Result<Option<u64>, VolumeError> {
     steadily(|| match std::fs::read_to_string(file) {
-        Ok(text) => number(&text).map(Some).map_err(Trouble::with(file)),
+        Ok(text) => number(&text).map(Some).map_err(VolumeError::with(file)),
         Err(error) if is_absence(&error) => Ok(None),
-        Err(error) => Err(Trouble::with(file)(error)),
+        Err(error) => Err(VolumeError::with(file)(error)),
     })
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_job_counts_from_above_all_that_is_there() {
+    fn later_job_counts_above_all_existing_generations() {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::new(root.path().to_owned());
         let first = |uid| first_generation(&directory, Some(uid)).unwrap();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_that_no_job_can_have_is_refused_with_the_name_of_its_file() {
+    fn impossible_generation_is_refused_with_its_path() {
         for generation in [u64::MAX, u64::MAX / SPAN * SPAN - 1, MAX] {
             let root = tempfile::tempdir().unwrap();
             let directory = Directory::new(root.path().to_owned());
@@ -140,9 +140,9 @@ mod tests {
             let checkpoint = directory.checkpoint(id);
             for path in [ledger, checkpoint] {
                 std::fs::create_dir_all(&path).unwrap();
-                let trouble = first_generation(&directory, Some("a")).unwrap_err();
-                assert_eq!(trouble.path, path);
-                let words = trouble.to_string();
+                let volume_error = first_generation(&directory, Some("a")).unwrap_err();
+                assert_eq!(volume_error.path, path);
+                let words = volume_error.to_string();
                 assert!(words.contains("move it away"), "{words}");
                 // A process that trains alone counts on from there.
                 newest_generation(&directory).unwrap_err();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_volume_is_not_taken_for_an_empty_one() {
+    fn unreadable_volume_is_not_empty() {
         let root = tempfile::tempdir().unwrap();
         let unreadable = root.path().join("x".repeat(300));
         let directory = Directory::new(unreadable);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_whose_line_is_not_whole_is_waited_for_and_not_settled_again() {
+    fn partial_job_number_is_waited_for() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("a");
         std::fs::write(&file, "1").unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_settle_it_at_once_settle_the_same() {
+    fn concurrent_processes_agree_on_job_number() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("jobs/a");
         let settled: Vec<u64> = std::thread::scope(|scope| {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_to_settle_it_wins() {
+    fn first_job_number_wins() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("jobs/a");
         settle(&file, 5).unwrap();

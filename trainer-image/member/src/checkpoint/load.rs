@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use roundhouse_elastic::CheckpointId;
 
+use super::error::steadily;
 use super::manifest::{Identity, Manifest};
-use super::trouble::steadily;
-use super::{Damage, Directory, Reason, Trouble, complete, shard};
+use super::{Damage, Directory, Reason, VolumeError, complete, shard};
 use crate::failure::Failure;
 use crate::faults;
 use crate::report::say_error;
@@ -29,7 +29,7 @@ pub enum Message {
     /// All bytes were sent, and they are right.
     Whole,
     /// The checkpoint cannot be used.
-    Damaged(Trouble),
+    Damaged(VolumeError),
 }
 
 /// Finds the newest checkpoint whose manifest is whole and whose files have their sizes, but for those that are
@@ -66,7 +66,7 @@ pub fn find(
         // A world that trains on meanwhile replaces old checkpoints by new ones.
         let now = directory.steady_list()?;
         if now == ids {
-            if let Some(refused) = reasons.iter().position(Trouble::is_of_the_volume) {
+            if let Some(refused) = reasons.iter().position(VolumeError::is_of_the_volume) {
                 return Err(reasons.swap_remove(refused).into());
             }
             return Err(Failure::NoCheckpointUsable {
@@ -80,12 +80,12 @@ pub fn find(
 }
 
 /// What ranks have found out about a checkpoint.
-fn known(directory: &Directory, id: CheckpointId) -> Option<Trouble> {
+fn known(directory: &Directory, id: CheckpointId) -> Option<VolumeError> {
     let reason = match directory.damaged().of(id)? {
         Damage::Bytes => Reason::Damaged,
         Damage::Unread => Reason::Unread,
     };
-    Some(Trouble::with(&directory.checkpoint(id))(reason))
+    Some(VolumeError::with(&directory.checkpoint(id))(reason))
 }
 
 /// Looks at one checkpoint; the inner error says why it cannot be used, by whatever training.
@@ -94,7 +94,7 @@ fn look(
     id: CheckpointId,
     training: &Identity,
     table: &Table,
-) -> Result<Result<Manifest, Trouble>, Failure> {
+) -> Result<Result<Manifest, VolumeError>, Failure> {
     faults::volume();
     let path = directory.checkpoint(id);
     let manifest = match steadily(|| Manifest::read(&path)) {
@@ -112,7 +112,7 @@ fn look(
 ///
 /// # Errors
 /// Why it cannot be used.
-pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, Trouble> {
+pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, VolumeError> {
     if let Some(reason) = known(directory, id) {
         return Err(reason);
     }
@@ -127,13 +127,13 @@ pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, Troub
 ///
 /// # Errors
 /// The volume cannot be read, so that it is not known what is there.
-pub fn manifest(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, Trouble> {
+pub fn manifest(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, VolumeError> {
     if known(directory, id).is_some() {
         return Ok(None);
     }
     match Manifest::read(&directory.checkpoint(id)) {
         Ok(manifest) => Ok(Some(manifest)),
-        Err(trouble) if trouble.is_of_the_volume() => Err(trouble),
+        Err(volume_error) if volume_error.is_of_the_volume() => Err(volume_error),
         Err(_) => Ok(None),
     }
 }
@@ -143,18 +143,18 @@ pub fn manifest(directory: &Directory, id: CheckpointId) -> Result<Option<Manife
 ///
 /// # Errors
 /// As [`manifest`].
-pub fn counted(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, Trouble> {
+pub fn counted(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, VolumeError> {
     let path = directory.checkpoint(id);
     let is_damaged = |manifest: &Manifest| {
-        whole(&path, id, manifest).is_err_and(|trouble| !trouble.is_of_the_volume())
+        whole(&path, id, manifest).is_err_and(|volume_error| !volume_error.is_of_the_volume())
     };
     Ok(manifest(directory, id)?.filter(|manifest| !is_damaged(manifest)))
 }
 
-fn whole(path: &Path, id: CheckpointId, manifest: &Manifest) -> Result<(), Trouble> {
+fn whole(path: &Path, id: CheckpointId, manifest: &Manifest) -> Result<(), VolumeError> {
     let has_size = |shard| complete::check_size(path, &manifest.tensors, shard);
     let is_whole = check(manifest, id).and_then(|()| manifest.shards.iter().try_for_each(has_size));
-    is_whole.map_err(Trouble::with(path))
+    is_whole.map_err(VolumeError::with(path))
 }
 
 /// Reads a checkpoint in a thread, piece after piece. Each part's checksum is known when its last piece was sent, so
@@ -174,7 +174,7 @@ pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Messag
             let result = steadily(|| {
                 // A part that is read again overwrites what it gave before.
                 offset = begin;
-                shard::read(&path, part, directory.pulse(), |bytes| {
+                shard::read(&path, part, directory.io_watch(), |bytes| {
                     let at = offset;
                     offset += bytes.len() as u64;
                     let sent = pieces.send(Message::Piece { offset: at, bytes });
@@ -185,8 +185,8 @@ pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Messag
             match result {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => return,
-                Err(trouble) => {
-                    let _ = pieces.send(Message::Damaged(trouble));
+                Err(volume_error) => {
+                    let _ = pieces.send(Message::Damaged(volume_error));
                     return;
                 }
             }

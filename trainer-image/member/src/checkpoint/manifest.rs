@@ -10,8 +10,8 @@ use roundhouse_elastic::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::trouble::steadily;
-use super::{Reason, Trouble};
+use super::error::steadily;
+use super::{Reason, VolumeError};
 use crate::faults;
 use crate::state::Table;
 
@@ -220,9 +220,9 @@ impl Manifest {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn read(checkpoint: &Path) -> Result<Self, Trouble> {
+    pub fn read(checkpoint: &Path) -> Result<Self, VolumeError> {
         let path = checkpoint.join(FILE);
-        Self::try_read(&path).map_err(Trouble::with(&path))
+        Self::try_read(&path).map_err(VolumeError::with(&path))
     }
 
     /// The same, when a volume that answers with errors for a moment answers again. `None`: there is none, so this is no
@@ -230,9 +230,9 @@ impl Manifest {
     ///
     /// # Errors
     /// As [`Manifest::read`].
-    pub fn read_steadily(checkpoint: &Path) -> Result<Option<Self>, Trouble> {
+    pub fn read_steadily(checkpoint: &Path) -> Result<Option<Self>, VolumeError> {
         match steadily(|| Self::read(checkpoint)) {
-            Err(trouble) if trouble.is_absence() => Ok(None),
+            Err(volume_error) if volume_error.is_absence() => Ok(None),
             result => result.map(Some),
         }
     }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_no_shape_shows_is_compared_if_the_checkpoint_has_it() {
+    fn saved_settings_are_compared() {
         let now = identity(|_| {});
         let with = |settings: &[(&str, &str)]| Identity {
             settings: settings
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named_and_the_length_may_differ() {
+    fn difference_is_named_and_total_steps_may_differ() {
         let saved = identity(|_| {});
         assert_eq!(
             identity(|run| run.total_steps = 90).difference(&saved),

@@ -6,31 +6,31 @@ use std::path::Path;
 
 use super::directory::sync_directory;
 use super::draft::{Draft, draft_name};
-use super::trouble::Operation;
-use super::{Directory, Pulse, Reason, Trouble};
+use super::error::Operation;
+use super::{Directory, IoWatch, Reason, VolumeError};
 
 /// Tries each operation once, in a directory that it creates and removes. `None`: the file system can do them all, or another
 /// error came first, which each save will report.
-pub(super) fn probe(directory: &Directory) -> Option<Trouble> {
+pub(super) fn probe(directory: &Directory) -> Option<VolumeError> {
     let root = directory.root();
     let name = format!(".probe{}", draft_name());
     let (place, named) = (root.join(&name), root.join(format!("{name}.named")));
-    let tried = try_all(root, &place, &named, directory.pulse());
+    let tried = try_all(root, &place, &named, directory.io_watch());
     if tried.is_err() {
         for left in [&place, &named] {
             let _ = std::fs::remove_dir_all(left);
         }
     }
     match tried {
-        Err(reason @ Reason::Refused(..)) => Some(Trouble::with(root)(reason)),
+        Err(reason @ Reason::Refused(..)) => Some(VolumeError::with(root)(reason)),
         Ok(()) | Err(_) => None,
     }
 }
 
 /// In the order in which a first save needs them.
-fn try_all(root: &Path, place: &Path, named: &Path, pulse: &Pulse) -> Result<(), Reason> {
+fn try_all(root: &Path, place: &Path, named: &Path, io_watch: &IoWatch) -> Result<(), Reason> {
     let refused = |operation| move |error: io::Error| Reason::of(operation, error);
-    let write = |path: &Path| pulse.write_durably(path, |file| file.write_all(b"probe"));
+    let write = |path: &Path| io_watch.write_durably(path, |file| file.write_all(b"probe"));
     std::fs::create_dir_all(root)?;
     std::fs::create_dir(place).map_err(refused(Operation::MakeDirectory))?;
     write(&place.join("part")).map_err(refused(Operation::Write))?;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_that_can_do_all_is_left_as_it_was() {
+    fn capable_volume_is_left_unchanged() {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::new(root.path().join("job"));
         assert!(probe(&directory).is_none());
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_that_is_no_refusal_is_left_to_the_save() {
+    fn probe_ignores_errors_other_than_refusals() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(probe(&Directory::new(file.path().to_owned())).is_none());
     }

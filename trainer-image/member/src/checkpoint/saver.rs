@@ -11,7 +11,7 @@ use roundhouse_elastic::{CheckpointId, Head};
 
 use super::Directory;
 use super::complete::Retention;
-use super::pulse::{Pulse, Standstill};
+use super::io_watch::{IdleTimer, IoWatch};
 use super::writer::{self, Done, Job};
 use crate::failure::Failure;
 use crate::state::{Snapshot, State, Table};
@@ -68,8 +68,8 @@ pub struct Saver {
     unsaved: Option<(Duration, Instant)>,
     /// Whether the save of an earlier generation was abandoned, and none has begun since.
     is_owed: bool,
-    pulse: Pulse,
-    standstill: Standstill,
+    io_watch: IoWatch,
+    idle_timer: IdleTimer,
     /// Step of the newest checkpoint that is complete or may become it; rank 0 alone goes by it.
     newest_step: Option<u64>,
     /// A save of the same step must not begin while the remains of the last one are being removed.
@@ -86,7 +86,7 @@ impl Saver {
         directory: &Directory,
         table: Table,
     ) -> Result<Self, Failure> {
-        let pulse = directory.pulse().clone();
+        let io_watch = directory.io_watch().clone();
         let retention = Retention {
             keep: settings.keep,
             best: settings.best,
@@ -107,8 +107,8 @@ impl Saver {
             begun_at: None,
             unsaved: None,
             is_owed: false,
-            standstill: Standstill::new(&pulse),
-            pulse,
+            idle_timer: IdleTimer::new(&io_watch),
+            io_watch,
             newest_step: None,
             is_discarding: false,
         })
@@ -194,11 +194,11 @@ impl Saver {
     }
 
     /// For how long nothing has moved of what this rank writes.
-    pub fn stands_still(&mut self) -> Duration {
+    pub fn idle_time(&mut self) -> Duration {
         if self.stage() != Stage::Busy {
-            self.standstill = Standstill::new(&self.pulse);
+            self.idle_timer = IdleTimer::new(&self.io_watch);
         }
-        self.standstill.look(&self.pulse)
+        self.idle_timer.look(&self.io_watch)
     }
 
     /// Begins a copy of this rank's part of the state whose ledger ends with `head`, and has it written by the generation
@@ -221,7 +221,7 @@ impl Saver {
         let part = shard(&(0..self.table.num_bytes()), rank, world_size);
         let snapshot = state.snapshot(part, former)?;
         self.num_begun += 1;
-        self.standstill = Standstill::new(&self.pulse);
+        self.idle_timer = IdleTimer::new(&self.io_watch);
         (self.begun_at, self.is_owed) = (Some(begun), false);
         self.newest_step = Some(id.step);
         self.flight = Some(Flight {

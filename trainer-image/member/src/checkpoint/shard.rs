@@ -10,9 +10,9 @@ use roundhouse_elastic::{CheckpointId, Digest, Hasher};
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensorError};
 
+use super::io_watch::{IoWatch, Reading};
 use super::manifest::{PieceRecord, Shard};
-use super::pulse::{Pulse, Reading};
-use super::{Reason, Trouble};
+use super::{Reason, VolumeError};
 use crate::faults::{self, Point};
 use crate::state::{Table, View};
 
@@ -52,16 +52,16 @@ pub struct Part<'state> {
     /// The bytes of this part, in the order of the table.
     pub bytes: &'state [u8],
     /// Moves with what is written.
-    pub pulse: &'state Pulse,
+    pub io_watch: &'state IoWatch,
 }
 
 /// Writes a part and its record to a directory; both are durable when it returns.
 ///
 /// # Errors
 /// What went wrong.
-pub fn write(directory: &Path, part: &Part<'_>) -> Result<(), Trouble> {
+pub fn write(directory: &Path, part: &Part<'_>) -> Result<(), VolumeError> {
     // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
-    try_write(directory, part).map_err(Trouble::with(directory.parent().unwrap_or(directory)))
+    try_write(directory, part).map_err(VolumeError::with(directory.parent().unwrap_or(directory)))
 }
 
 fn try_write(directory: &Path, part: &Part<'_>) -> Result<(), Reason> {
@@ -71,7 +71,7 @@ fn try_write(directory: &Path, part: &Part<'_>) -> Result<(), Reason> {
         world_size,
         table,
         bytes,
-        pulse,
+        io_watch,
     } = *part;
     faults::volume();
     std::fs::create_dir_all(directory)?;
@@ -83,7 +83,7 @@ fn try_write(directory: &Path, part: &Part<'_>) -> Result<(), Reason> {
     };
     let header = header(table, &shard.pieces)?;
     let (first, second) = bytes.split_at(bytes.len() / 2);
-    pulse.write_durably(&directory.join(&shard.file), |file| {
+    io_watch.write_durably(&directory.join(&shard.file), |file| {
         file.write_all(&header)?;
         file.write_all(first)?;
         faults::point(Point::Checkpoint, rank, id.step);
@@ -91,7 +91,7 @@ fn try_write(directory: &Path, part: &Part<'_>) -> Result<(), Reason> {
     })?;
     let record = serde_json::to_vec(&shard)?;
     let path = directory.join(record_name(rank, world_size));
-    pulse.write_durably(&path, |file| file.write_all(&record))?;
+    io_watch.write_durably(&path, |file| file.write_all(&record))?;
     Ok(())
 }
 
@@ -103,25 +103,25 @@ fn try_write(directory: &Path, part: &Part<'_>) -> Result<(), Reason> {
 pub fn read(
     directory: &Path,
     shard: &Shard,
-    pulse: &Pulse,
+    io_watch: &IoWatch,
     take: impl FnMut(Vec<u8>) -> ControlFlow<()>,
-) -> Result<ControlFlow<()>, Trouble> {
+) -> Result<ControlFlow<()>, VolumeError> {
     // It says which file of this directory, and nothing else.
     let path = directory.join(&shard.file);
     if path.parent() != Some(directory) || shard.file == ".." {
         let reason = Reason::Outside(shard.file.clone());
-        return Err(Trouble::with(directory)(reason));
+        return Err(VolumeError::with(directory)(reason));
     }
-    try_read(&path, shard, pulse, take).map_err(Trouble::with(&path))
+    try_read(&path, shard, io_watch, take).map_err(VolumeError::with(&path))
 }
 
 fn try_read(
     path: &Path,
     shard: &Shard,
-    pulse: &Pulse,
+    io_watch: &IoWatch,
     mut take: impl FnMut(Vec<u8>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, Reason> {
-    let file = pulse.open(path)?;
+    let file = io_watch.open(path)?;
     let (tensors, data_start) = read_header(&file)?;
     let mut hasher = Hasher::default();
     for PieceRecord { tensor, start, end } in &shard.pieces {

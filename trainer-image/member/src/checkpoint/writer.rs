@@ -10,10 +10,10 @@ use roundhouse_contract::BestCheckpoint;
 use roundhouse_elastic::CheckpointId;
 
 use super::complete::Retention;
+use super::error::{Reason, steadily};
 use super::manifest::Manifest;
 use super::shard::{self, Part};
-use super::trouble::{Reason, steadily};
-use super::{Directory, Trouble, complete, probe};
+use super::{Directory, VolumeError, complete, probe};
 use crate::ledger::{Progress, Unwritten};
 use crate::state::{Snapshot, Table};
 
@@ -64,7 +64,7 @@ pub(super) enum Done {
         /// The part's memory.
         snapshot: Box<dyn Snapshot>,
         /// Why it is not.
-        result: Result<(), Trouble>,
+        result: Result<(), VolumeError>,
     },
     /// A checkpoint is complete, or why it is not.
     Completed {
@@ -80,9 +80,9 @@ pub(super) enum Done {
     /// A newer generation has written.
     Fenced(u64),
     /// Old checkpoints could not be deleted.
-    NotTidied(Trouble),
+    NotTidied(VolumeError),
     /// The file system cannot do what a save needs.
-    Refused(Trouble),
+    Refused(VolumeError),
     /// The thread panicked over a job; it takes the next one.
     Panicked {
         /// The job.
@@ -124,7 +124,7 @@ pub(super) enum Incomplete {
     Ledger(#[from] Unwritten),
     /// It cannot be given its name.
     #[error(transparent)]
-    Volume(#[from] Trouble),
+    Volume(#[from] VolumeError),
 }
 
 impl Incomplete {
@@ -202,11 +202,11 @@ impl Thread {
                             world_size,
                             table: &self.table,
                             bytes,
-                            pulse: self.directory.pulse(),
+                            io_watch: self.directory.io_watch(),
                         };
                         shard::write(&directory, &part)
                     }
-                    Err(failure) => Err(Trouble {
+                    Err(failure) => Err(VolumeError {
                         path: directory,
                         reason: Reason::NotCopied(failure.to_string()),
                     }),
@@ -266,7 +266,7 @@ impl Thread {
         match self.newer(generation) {
             Ok(Some(newer)) => return self.tell(Done::Fenced(newer)),
             Ok(None) => {}
-            Err(trouble) => self.tell(Done::NotTidied(trouble)),
+            Err(volume_error) => self.tell(Done::NotTidied(volume_error)),
         }
         if let Err(reason) = self.look_around() {
             self.tell(Done::NotTidied(reason));
@@ -280,7 +280,7 @@ impl Thread {
 
     /// Tells of the newest checkpoint and of the best one. A process that was killed may have completed the best
     /// checkpoint and not have named it.
-    fn look_around(&self) -> Result<(), Trouble> {
+    fn look_around(&self) -> Result<(), VolumeError> {
         let found = complete::manifests(&self.directory)?;
         let best = complete::best_of(&found, self.retention.best);
         let named = complete::name_best(&self.directory, best.as_ref());
@@ -293,7 +293,7 @@ impl Thread {
     }
 
     /// A newer generation that has written.
-    fn newer(&self, generation: u64) -> Result<Option<u64>, Trouble> {
+    fn newer(&self, generation: u64) -> Result<Option<u64>, VolumeError> {
         let newest = steadily(|| self.directory.newest_generation())?;
         Ok(Some(newest).filter(|newest| *newest > generation))
     }

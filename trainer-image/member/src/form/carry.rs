@@ -13,7 +13,9 @@ use crate::failure::Failure;
 use crate::faults::{self, Point};
 use crate::group::{Group, Rendezvous};
 use crate::member::Member;
-use crate::share::{CHUNK_BYTES, DIGEST_BYTES, Digest, Share, chunks, garbled, sum_of_words};
+use crate::state_broadcast::{
+    CHUNK_BYTES, DIGEST_BYTES, Digest, StateBroadcast, chunks, garbled, sum_of_words,
+};
 use crate::world::{Agreed, World};
 
 /// Fewest chunks of a round. A slow link moves so many in the timeout of the barrier in which other ranks wait.
@@ -27,7 +29,7 @@ impl<R: Rendezvous> Member<'_, R> {
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone, [`Failure::State`] when bytes cannot be copied.
-    pub(super) fn share<S: Share<R::Group>>(
+    pub(super) fn broadcast<S: StateBroadcast<R::Group>>(
         &mut self,
         world: &World<R::Group>,
         agreed: &Agreed,
@@ -37,7 +39,7 @@ impl<R: Rendezvous> Member<'_, R> {
             return Ok(());
         };
         let claim = agreed.source.claim;
-        let compares = claim.origin == Origin::Fresh && self.held.claim() == claim;
+        let compares = claim.origin == Origin::Fresh && self.local_state.claim() == claim;
         let chunk_bytes = faults::chunk_bytes().unwrap_or(CHUNK_BYTES);
         let chunks: Vec<_> = chunks(state.table()?.num_bytes(), chunk_bytes).collect();
         let hop = agreed.routes.hop(world.rank() as usize).map(Link::of);
@@ -64,12 +66,12 @@ impl<R: Rendezvous> Member<'_, R> {
                 let num_bytes = carrier.last_length();
                 let moved = carrier.step(next);
                 if carrier.has_written {
-                    self.held.begin_to_receive(&claim);
+                    self.local_state.begin_to_receive(&claim);
                 }
                 moved?;
                 self.reporter.state_moves(num_bytes);
                 if round == 0 && index == 1 {
-                    faults::point(Point::State, world.rank(), self.held.position.step);
+                    faults::point(Point::State, world.rank(), self.local_state.position.step);
                 }
             }
         }
@@ -91,7 +93,7 @@ impl<R: Rendezvous> Member<'_, R> {
         let mut words = if from.is_some() {
             vec![0; chain_bytes + DIGEST_BYTES]
         } else {
-            let mut words = self.held.words();
+            let mut words = self.local_state.words();
             digest.add(sum_of_words(&words));
             words.extend(digest.to_bytes());
             words
@@ -111,7 +113,7 @@ impl<R: Rendezvous> Member<'_, R> {
         if sent != digest.to_bytes() {
             return Err(garbled());
         }
-        let taken = self.held.take(words);
+        let taken = self.local_state.take(words);
         taken.ok_or_else(|| Failure::Internal("a state that cannot be read".to_owned()))
     }
 
@@ -143,7 +145,7 @@ impl Link {
 }
 
 /// A rank on a route, with the chunk that it has in hand.
-struct Carrier<'a, G: Group, S: Share<G>> {
+struct Carrier<'a, G: Group, S: StateBroadcast<G>> {
     group: &'a G,
     state: &'a mut S,
     link: Link,
@@ -155,7 +157,7 @@ struct Carrier<'a, G: Group, S: Share<G>> {
     has_written: bool,
 }
 
-impl<G: Group, S: Share<G>> Carrier<'_, G, S> {
+impl<G: Group, S: StateBroadcast<G>> Carrier<'_, G, S> {
     fn last_length(&self) -> u64 {
         let bytes = self.last.as_ref().map(|(bytes, _)| bytes);
         bytes.map_or(0, |bytes| bytes.end - bytes.start)
@@ -208,7 +210,7 @@ impl<G: Group, S: Share<G>> Carrier<'_, G, S> {
     }
 }
 
-fn move_parcels<G: Group, S: Share<G>>(
+fn move_parcels<G: Group, S: StateBroadcast<G>>(
     group: &G,
     send: Option<(&S::Parcel, u32)>,
     receive: Option<(&mut S::Parcel, u32)>,

@@ -7,10 +7,10 @@ use roundhouse_elastic::state::{Names, Volume};
 use roundhouse_elastic::{Claim, Origin, Place};
 
 use crate::checkpoint::Manifest;
+use crate::checkpointing::look::Searched;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
-use crate::held::Held;
-use crate::keeping::look::Searched;
+use crate::local_state::LocalState;
 use crate::member::Member;
 use crate::report::{say, say_error};
 use crate::world::{Search, World};
@@ -19,9 +19,9 @@ use super::SIGN_OF_LIFE_INTERVAL;
 
 /// How long rank 0 waits for the listing before the first agreement. Ranks that have a state in memory continue without
 /// it then.
-const FIRST_PATIENCE: Duration = Duration::from_secs(2);
+const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long it waits before each further one.
-const PATIENCE: Duration = Duration::from_millis(100);
+const NEXT_TIMEOUT: Duration = Duration::from_millis(100);
 /// How often the ranks ask the one that searches.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -44,8 +44,8 @@ impl Looking {
     }
 
     /// What this rank can bring to the generation: its own state, or the checkpoint that it has found.
-    pub(super) fn claim_of(&self, held: &Held) -> Claim {
-        let own = held.claim();
+    pub(super) fn claim_of(&self, local_state: &LocalState) -> Claim {
+        let own = local_state.claim();
         self.offer.map_or(own, |offer| own.max(offer))
     }
 }
@@ -53,10 +53,10 @@ impl Looking {
 impl<R: Rendezvous> Member<'_, R> {
     /// A generation forms. Rank 0 lists the volume for all.
     pub(super) fn begin_look(&mut self, world: &World<R::Group>) -> Looking {
-        if let Some(keeping) = &mut self.keeping {
-            keeping.directory.damaged().forget_unread();
+        if let Some(checkpointing) = &mut self.checkpointing {
+            checkpointing.directory.damaged().forget_unread();
             if world.rank() == 0 {
-                keeping.begin_look();
+                checkpointing.begin_look();
             }
         }
         let now = Instant::now();
@@ -72,19 +72,19 @@ impl<R: Rendezvous> Member<'_, R> {
 
     /// What this rank knows of the volume. Rank 0 waits a moment for its answer.
     pub(super) fn volume(&mut self, world: &World<R::Group>, looking: &mut Looking) -> Volume {
-        let Some(keeping) = &mut self.keeping else {
+        let Some(checkpointing) = &mut self.checkpointing else {
             return Volume::Absent;
         };
         if world.rank() != 0 {
             return Volume::Silent;
         }
         if looking.names.is_none() {
-            let patience = if looking.has_waited {
-                PATIENCE
+            let timeout = if looking.has_waited {
+                NEXT_TIMEOUT
             } else {
-                FIRST_PATIENCE
+                FIRST_TIMEOUT
             };
-            looking.names = keeping.names(patience);
+            looking.names = checkpointing.names(timeout);
         }
         let Some(names) = looking.names else {
             return Volume::Silent;
@@ -101,8 +101,10 @@ impl<R: Rendezvous> Member<'_, R> {
     pub(super) fn wait_for_volume(&mut self, looking: &mut Looking) -> Result<(), Failure> {
         looking.has_waited = true;
         self.forming_lives(looking);
-        match &self.keeping {
-            Some(keeping) => keeping.check_patience(looking.began.elapsed(), looking.began),
+        match &self.checkpointing {
+            Some(checkpointing) => {
+                checkpointing.check_io_timeout(looking.began.elapsed(), looking.began)
+            }
             None => Ok(()),
         }
     }
@@ -121,12 +123,14 @@ impl<R: Rendezvous> Member<'_, R> {
         (looking.has_searched, looking.has_waited) = (true, true);
         looking.offer = None;
         let is_finder = usize::try_from(world.rank()) == Ok(search.finder);
-        let keeping = self.keeping.as_ref().filter(|_| is_finder);
-        let mut under_way = keeping.map(crate::Keeping::begin_search).transpose()?;
+        let checkpointing = self.checkpointing.as_ref().filter(|_| is_finder);
+        let mut under_way = checkpointing
+            .map(crate::Checkpointing::begin_search)
+            .transpose()?;
         loop {
             let mut is_done = false;
-            if let (Some(under_way), Some(keeping)) = (&mut under_way, &self.keeping) {
-                let found = match keeping.searched(under_way, PAUSE) {
+            if let (Some(under_way), Some(checkpointing)) = (&mut under_way, &self.checkpointing) {
+                let found = match checkpointing.searched(under_way, PAUSE) {
                     Err(failure @ (Failure::NoCheckpointUsable { .. } | Failure::Volume(_)))
                         if !search.must_find =>
                     {
@@ -151,19 +155,19 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 
     fn claim_found(&mut self, found: Option<Manifest>, looking: &mut Looking) {
-        let Some(keeping) = &mut self.keeping else {
+        let Some(checkpointing) = &mut self.checkpointing else {
             return;
         };
         if let Some(manifest) = &found {
-            say(&format!("found {}", keeping.name(manifest)));
-            if self.held.claim().origin == Origin::Live {
+            say(&format!("found {}", checkpointing.name(manifest)));
+            if self.local_state.claim().origin == Origin::Live {
                 // It stays until the checkpoint's bytes are read over it.
                 looking.offer = Some(manifest.claim());
             } else {
-                self.held.stand_for(manifest);
+                self.local_state.stand_for(manifest);
             }
         }
-        keeping.stand_for(found);
+        checkpointing.stand_for(found);
     }
 
     /// Whether this rank has heard of a newer generation, or leaves.
@@ -185,8 +189,8 @@ impl<R: Rendezvous> Member<'_, R> {
 
     /// Another world has this generation's number, or a later one.
     pub(super) fn fenced(&self, first_generation: u64, generation: u64, newer: u64) -> Failure {
-        let keeping = self.keeping.as_ref();
-        let root = keeping.map(|keeping| keeping.directory.root().to_owned());
+        let checkpointing = self.checkpointing.as_ref();
+        let root = checkpointing.map(|checkpointing| checkpointing.directory.root().to_owned());
         Failure::Fenced {
             dir: root.unwrap_or_default(),
             generation: first_generation + generation,

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use roundhouse_elastic::Origin;
 
-use crate::checkpoint::{Damage, Standstill, Trouble, load};
+use crate::checkpoint::{Damage, IdleTimer, VolumeError, load};
+use crate::checkpointing::Checkpointing;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
-use crate::keeping::Keeping;
 use crate::member::Member;
 use crate::report::{say, say_error};
 use crate::state::State;
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The rank that reads, on its way.
 struct Reading {
     pieces: Receiver<load::Message>,
-    standstill: Standstill,
+    idle_timer: IdleTimer,
     started: Instant,
     moves: u64,
     /// Whether the bytes are only checked, since this rank has a state in memory that they would overwrite.
@@ -33,7 +33,7 @@ enum Progress {
     Reading,
     Done,
     Checked,
-    Damaged(Trouble),
+    Damaged(VolumeError),
 }
 
 impl<R: Rendezvous> Member<'_, R> {
@@ -53,37 +53,37 @@ impl<R: Rendezvous> Member<'_, R> {
         let mut reading = None;
         if is_reader {
             // Its bytes are the checkpoint's in part from now on, and it still can read that.
-            let keeping = self.keeping.as_ref();
-            let keeping =
-                keeping.ok_or_else(|| Failure::Internal("no checkpoint directory".to_owned()))?;
-            let only_checks = self.held.claim().origin == Origin::Live;
-            reading = Some(Reading::begin(keeping, only_checks)?);
+            let checkpointing = self.checkpointing.as_ref();
+            let checkpointing = checkpointing
+                .ok_or_else(|| Failure::Internal("no checkpoint directory".to_owned()))?;
+            let only_checks = self.local_state.claim().origin == Origin::Live;
+            reading = Some(Reading::begin(checkpointing, only_checks)?);
         }
         loop {
             let (mut done, mut damage, mut moved) = (0.0, None, 0.0);
-            if let (Some(reading), Some(keeping)) = (&mut reading, &self.keeping) {
-                match reading.go_on(keeping, state)? {
+            if let (Some(reading), Some(checkpointing)) = (&mut reading, &self.checkpointing) {
+                match reading.go_on(checkpointing, state)? {
                     Progress::Reading => {}
                     Progress::Done => done = 1.0,
                     Progress::Checked => {
                         // Now the state in memory may go.
-                        if let Some(manifest) = keeping.found() {
-                            self.held.stand_for(manifest);
+                        if let Some(manifest) = checkpointing.found() {
+                            self.local_state.stand_for(manifest);
                         }
-                        *reading = Reading::begin(keeping, false)?;
+                        *reading = Reading::begin(checkpointing, false)?;
                     }
-                    Progress::Damaged(trouble) => {
-                        say_error(&format!("a checkpoint is passed over: {trouble}"));
-                        damage = Some(if trouble.is_io() {
+                    Progress::Damaged(volume_error) => {
+                        say_error(&format!("a checkpoint is passed over: {volume_error}"));
+                        damage = Some(if volume_error.is_io() {
                             Damage::Unread
                         } else {
                             Damage::Bytes
                         });
                     }
                 }
-                moved = f64::from(u8::from(reading.has_moved(keeping)));
-                let pulse = keeping.directory.pulse();
-                self.reporter.checkpoint_read(pulse.num_read());
+                moved = f64::from(u8::from(reading.has_moved(checkpointing)));
+                let io_watch = checkpointing.directory.io_watch();
+                self.reporter.checkpoint_read(io_watch.num_read());
             } else {
                 std::thread::sleep(PAUSE);
             }
@@ -94,15 +94,15 @@ impl<R: Rendezvous> Member<'_, R> {
             self.reading_moves(is_reader, has_moved);
             let mut said = kinds.into_iter().zip(&sums[1..]);
             if let Some((damage, _)) = said.find(|(_, sum)| **sum > 0.0) {
-                if let Some(keeping) = &self.keeping {
-                    keeping.mark_damaged(&claim, damage);
+                if let Some(checkpointing) = &self.checkpointing {
+                    checkpointing.mark_damaged(&claim, damage);
                 }
-                self.held.lose(&claim);
+                self.local_state.lose(&claim);
                 return Ok(false);
             }
             if is_done {
-                if let (true, Some(keeping)) = (is_reader, &self.keeping) {
-                    let name = keeping.found().map(|it| keeping.name(it));
+                if let (true, Some(checkpointing)) = (is_reader, &self.checkpointing) {
+                    let name = checkpointing.found().map(|it| checkpointing.name(it));
                     say(&format!(
                         "loaded {}: step {} of generation {}",
                         name.unwrap_or_default(),
@@ -120,33 +120,37 @@ impl<R: Rendezvous> Member<'_, R> {
         if let (Some(peers), true) = (&self.peers, has_moved) {
             peers.interrupter.reads();
         }
-        if let Some(keeping) = &self.keeping {
-            let pulse = keeping.directory.pulse();
+        if let Some(checkpointing) = &self.checkpointing {
+            let io_watch = checkpointing.directory.io_watch();
             if has_moved && !is_reader {
-                pulse.beat(1);
+                io_watch.advance(1);
             }
-            self.reporter.volume_moves(pulse.moves());
+            self.reporter.volume_moves(io_watch.moves());
         }
     }
 }
 
 impl Reading {
-    fn begin(keeping: &Keeping, only_checks: bool) -> Result<Self, Failure> {
-        let pulse = keeping.directory.pulse();
-        let manifest = keeping.found().cloned();
+    fn begin(checkpointing: &Checkpointing, only_checks: bool) -> Result<Self, Failure> {
+        let io_watch = checkpointing.directory.io_watch();
+        let manifest = checkpointing.found().cloned();
         let manifest =
             manifest.ok_or_else(|| Failure::Internal("no checkpoint found".to_owned()))?;
         Ok(Self {
-            pieces: load::read(&keeping.directory, manifest)?,
-            standstill: Standstill::new(pulse),
+            pieces: load::read(&checkpointing.directory, manifest)?,
+            idle_timer: IdleTimer::new(io_watch),
             started: Instant::now(),
-            moves: pulse.moves(),
+            moves: io_watch.moves(),
             only_checks,
         })
     }
 
     /// Copies in what has come.
-    fn go_on<S: State>(&mut self, keeping: &Keeping, state: &mut S) -> Result<Progress, Failure> {
+    fn go_on<S: State>(
+        &mut self,
+        checkpointing: &Checkpointing,
+        state: &mut S,
+    ) -> Result<Progress, Failure> {
         match self.pieces.recv_timeout(PAUSE) {
             Ok(load::Message::Piece { offset, bytes }) => {
                 if !self.only_checks {
@@ -154,17 +158,17 @@ impl Reading {
                 }
                 Ok(Progress::Reading)
             }
-            Ok(load::Message::Damaged(trouble)) => Ok(Progress::Damaged(trouble)),
+            Ok(load::Message::Damaged(volume_error)) => Ok(Progress::Damaged(volume_error)),
             Ok(load::Message::Whole) if self.only_checks => Ok(Progress::Checked),
             Ok(load::Message::Whole) => Ok(Progress::Done),
             Err(RecvTimeoutError::Disconnected) => Err(Failure::Internal(
                 "the thread that reads a checkpoint panicked".to_owned(),
             )),
             Err(RecvTimeoutError::Timeout) => {
-                let still = self.standstill.look(keeping.directory.pulse());
-                if keeping.patience.is_over(still) {
+                let still = self.idle_timer.look(checkpointing.directory.io_watch());
+                if checkpointing.io_timeout.is_over(still) {
                     return Err(Failure::VolumeSilent {
-                        dir: keeping.directory.root().to_owned(),
+                        dir: checkpointing.directory.root().to_owned(),
                         waited: self.started.elapsed(),
                     });
                 }
@@ -173,8 +177,8 @@ impl Reading {
         }
     }
 
-    fn has_moved(&mut self, keeping: &Keeping) -> bool {
-        let moves = keeping.directory.pulse().moves();
+    fn has_moved(&mut self, checkpointing: &Checkpointing) -> bool {
+        let moves = checkpointing.directory.io_watch().moves();
         std::mem::replace(&mut self.moves, moves) != moves
     }
 }

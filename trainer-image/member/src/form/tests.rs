@@ -15,7 +15,7 @@ use crate::member::Control;
 use crate::membership::MembershipWatch;
 use crate::signals::LeaveRequest;
 use crate::state::tests::{Bytes, NUM_BYTES, table};
-use crate::{Held, Keeping, Launch};
+use crate::{Checkpointing, Launch, LocalState};
 
 mod resume;
 
@@ -63,22 +63,22 @@ fn head(generation: u64, step: u64) -> Head {
     }
 }
 
-fn fresh() -> Held {
+fn fresh() -> LocalState {
     let start = Head::start(&identity().run);
-    Held::fresh(position(0), Chain::from(start))
+    LocalState::fresh(position(0), Chain::from(start))
 }
 
-fn live(generation: u64, step: u64) -> Held {
-    let mut held = fresh();
-    held.position = position(step);
-    held.chain = Chain::from(head(generation, step));
-    held.go_live(generation);
-    held
+fn live(generation: u64, step: u64) -> LocalState {
+    let mut local_state = fresh();
+    local_state.position = position(step);
+    local_state.chain = Chain::from(head(generation, step));
+    local_state.go_live(generation);
+    local_state
 }
 
 /// A process before a generation: what it holds, and its bytes.
 struct Process {
-    held: Held,
+    local_state: LocalState,
     bytes: Bytes,
     /// Its volume, if it has one.
     volume: Option<std::path::PathBuf>,
@@ -86,9 +86,9 @@ struct Process {
     forgets: bool,
 }
 
-fn process(held: Held, bytes: u8) -> Process {
+fn process(local_state: LocalState, bytes: u8) -> Process {
     Process {
-        held,
+        local_state,
         bytes: Bytes::filled(bytes),
         volume: None,
         forgets: false,
@@ -98,7 +98,7 @@ fn process(held: Held, bytes: u8) -> Process {
 /// What became of it.
 struct Formed {
     result: Result<Option<Origin>, Failure>,
-    held: Held,
+    local_state: LocalState,
     bytes: Bytes,
     num_read: u64,
     /// Bytes that it has sent to other ranks and received from them.
@@ -107,7 +107,7 @@ struct Formed {
 
 impl Formed {
     fn claim(&self) -> Claim {
-        self.held.claim()
+        self.local_state.claim()
     }
 
     fn origin(&self) -> Origin {
@@ -132,21 +132,22 @@ fn launch(process: &Process) -> Launch {
 fn form_one(process: Process, group: Threads) -> Formed {
     let launch = launch(&process);
     let Process {
-        mut held,
+        mut local_state,
         mut bytes,
         volume: _,
         forgets,
     } = process;
     let mut reporter = crate::report::Reporter::new(&launch).unwrap();
-    let keeping = Keeping::prepare(&launch, identity(), table(), &mut reporter).unwrap();
+    let checkpointing =
+        Checkpointing::prepare(&launch, identity(), table(), &mut reporter).unwrap();
     if let (Some(found), Origin::Fresh) = (
-        keeping
+        checkpointing
             .as_ref()
-            .and_then(Keeping::found)
+            .and_then(Checkpointing::found)
             .filter(|_| !forgets),
-        held.claim().origin,
+        local_state.claim().origin,
     ) {
-        held.stand_for(found);
+        local_state.stand_for(found);
     }
     let place = Place {
         generation: 9,
@@ -168,13 +169,15 @@ fn form_one(process: Process, group: Threads) -> Formed {
         peers: Some(Peers::meet(file, watch, made, &LeaveRequest::default()).unwrap()),
         leave: LeaveRequest::default(),
     };
-    let mut member = Member::prepared(control, held, keeping, &mut reporter);
+    let mut member = Member::prepared(control, local_state, checkpointing, &mut reporter);
     let result = member.form(&place, &mut bytes);
-    let keeping = member.keeping.as_ref();
-    let num_read = keeping.map_or(0, |keeping| keeping.directory.pulse().num_read());
+    let checkpointing = member.checkpointing.as_ref();
+    let num_read = checkpointing.map_or(0, |checkpointing| {
+        checkpointing.directory.io_watch().num_read()
+    });
     Formed {
         result,
-        held: member.held.clone(),
+        local_state: member.local_state.clone(),
         bytes,
         num_read,
         num_moved: 0,
@@ -203,7 +206,7 @@ fn form(processes: Vec<Process>, lost: &[(u32, u64)]) -> Vec<Formed> {
 }
 
 #[test]
-fn a_rank_without_the_state_gets_it_and_those_that_have_it_keep_their_own() {
+fn state_goes_only_to_ranks_that_lack_it() {
     let formed = form(
         vec![
             process(live(8, 20), 1),
@@ -216,48 +219,49 @@ fn a_rank_without_the_state_gets_it_and_those_that_have_it_keep_their_own() {
     for rank in &formed {
         assert_eq!(rank.origin(), Origin::Live);
         assert_eq!(rank.bytes, Bytes::filled(1));
-        assert_eq!(rank.held.position, position(20));
+        assert_eq!(rank.local_state.position, position(20));
         assert_eq!(rank.claim(), live(8, 20).claim());
-        assert_eq!(rank.held.generation(), 9);
+        assert_eq!(rank.local_state.generation(), 9);
     }
 }
 
 #[test]
-fn of_equal_states_that_which_was_evaluated_is_sent_if_evaluations_change_the_state() {
+fn evaluated_state_is_sent_if_evaluation_changes_state() {
     for (counts, expected) in [(true, [2, 2, 2]), (false, [1, 2, 1])] {
         let ranks = [(1, 0), (2, 30), (1, 0)].map(|(bytes, evaluated)| {
-            let mut held = live(4, 3);
+            let mut local_state = live(4, 3);
             // One rank alone may know that it does.
-            (held.evaluated, held.evaluation_counts) = (evaluated, counts && evaluated > 0);
-            process(held, bytes)
+            (local_state.evaluated, local_state.evaluation_counts) =
+                (evaluated, counts && evaluated > 0);
+            process(local_state, bytes)
         });
         let formed = form(ranks.into(), &[]);
         for (one, byte) in formed.iter().zip(expected) {
             assert_eq!(one.origin(), Origin::Live);
             assert_eq!(one.bytes, Bytes::filled(byte), "{counts}");
-            assert_eq!(one.held.evaluated, if counts { 30 } else { 0 });
+            assert_eq!(one.local_state.evaluated, if counts { 30 } else { 0 });
         }
     }
 }
 
 #[test]
-fn of_states_after_one_step_that_whose_step_was_not_cut_short_is_sent() {
+fn state_of_a_complete_step_is_preferred() {
     // If all were, each may have been at another point.
     for (cut, expected) in [([true, false, false], 2), ([true, true, true], 1)] {
         let ranks = [1, 2, 2].into_iter().zip(cut).map(|(byte, is_cut_short)| {
-            let mut held = live(4, 3);
-            held.is_cut_short = is_cut_short;
-            process(held, byte)
+            let mut local_state = live(4, 3);
+            local_state.is_cut_short = is_cut_short;
+            process(local_state, byte)
         });
         for one in form(ranks.collect(), &[]) {
             assert_eq!(one.bytes, Bytes::filled(expected), "{cut:?}");
-            assert!(!one.held.is_cut_short);
+            assert!(!one.local_state.is_cut_short);
         }
     }
 }
 
 #[test]
-fn a_sender_that_is_lost_while_the_state_moves_costs_no_holder_its_state() {
+fn lost_sender_leaves_holders_with_their_state() {
     // In the chunk, and in the words after it.
     for (call, torn) in [(2, false), (3, true)] {
         let formed = form(
@@ -278,14 +282,14 @@ fn a_sender_that_is_lost_while_the_state_moves_costs_no_holder_its_state() {
         assert_eq!(joiner.claim(), expected, "in call {call}");
         // The next generation continues with the holder's.
         let next = formed.into_iter().skip(1).map(|rank| Process {
-            held: rank.held,
+            local_state: rank.local_state,
             bytes: rank.bytes,
             volume: None,
             forgets: false,
         });
         for rank in form(next.collect(), &[]) {
             assert_eq!(
-                (rank.origin(), rank.held.position),
+                (rank.origin(), rank.local_state.position),
                 (Origin::Live, position(20))
             );
             assert_eq!(rank.bytes, Bytes::filled(1));
@@ -295,7 +299,7 @@ fn a_sender_that_is_lost_while_the_state_moves_costs_no_holder_its_state() {
 
 /// How many bytes are written tells whether a state is torn, not that some were expected.
 #[test]
-fn a_rank_that_is_a_step_behind_keeps_its_state_until_a_byte_of_the_newer_one_comes() {
+fn older_state_is_torn_only_by_the_first_received_byte() {
     let processes = || vec![process(live(8, 20), 1), process(live(8, 19), 5)];
     // The sender is lost before the first chunk, and in the words after the last one.
     for (call, expected) in [(2, live(8, 19).claim()), (3, live(8, 20).claim().torn())] {
@@ -307,7 +311,7 @@ fn a_rank_that_is_a_step_behind_keeps_its_state_until_a_byte_of_the_newer_one_co
 
 /// What an agreement leaves: some ranks have formed the generation, and some have not.
 #[test]
-fn equal_states_have_equal_claims_whatever_generations_they_were_members_of() {
+fn equal_states_have_equal_claims() {
     let mut formed = live(8, 20);
     formed.go_live(9);
     let processes = vec![process(formed, 1), process(live(8, 20), 1)];
@@ -321,18 +325,18 @@ fn equal_states_have_equal_claims_whatever_generations_they_were_members_of() {
 }
 
 #[test]
-fn a_generation_that_committed_no_step_supersedes_none() {
+fn generation_without_step_supersedes_none() {
     // The first has committed step 21 alone, and the second was a member of a generation without a step since.
     let mut later = live(8, 20);
     later.go_live(9);
     for rank in form(vec![process(live(8, 21), 2), process(later, 1)], &[]) {
-        assert_eq!(rank.held.position, position(21));
+        assert_eq!(rank.local_state.position, position(21));
         assert_eq!(rank.bytes, Bytes::filled(2));
     }
 }
 
 #[test]
-fn a_state_that_is_gone_with_its_holders_is_an_error_and_not_a_new_beginning() {
+fn lost_state_is_an_error_not_a_fresh_start() {
     let mut torn = fresh();
     torn.begin_to_receive(&live(8, 20).claim());
     for rank in form(vec![process(torn, 3), process(fresh(), 9)], &[]) {
@@ -347,7 +351,7 @@ fn a_state_that_is_gone_with_its_holders_is_an_error_and_not_a_new_beginning() {
 }
 
 #[test]
-fn initial_weights_that_are_alike_are_not_torn_by_a_sender_that_is_lost() {
+fn equal_initial_weights_survive_a_lost_sender() {
     let processes = || {
         vec![
             process(fresh(), 1),
@@ -374,7 +378,7 @@ fn one_copy() -> usize {
 }
 
 #[test]
-fn a_rank_that_has_the_state_and_serves_no_other_moves_nothing() {
+fn holder_that_serves_no_rank_moves_nothing() {
     let holders = || (0..3).map(|_| process(live(8, 20), 1));
     let one = one_copy();
     // One newcomer: the lowest rank serves it.
@@ -393,7 +397,7 @@ fn a_rank_that_has_the_state_and_serves_no_other_moves_nothing() {
 }
 
 #[test]
-fn ranks_that_lack_the_state_pass_it_on() {
+fn receivers_forward_the_state() {
     let processes = (0..4).map(|rank| match rank {
         2 => process(live(8, 20), 1),
         _ => process(fresh(), 9),
@@ -405,7 +409,7 @@ fn ranks_that_lack_the_state_pass_it_on() {
     assert_eq!(moved, [2 * one, 2 * one, one, one]);
     for rank in &formed {
         assert_eq!(
-            (rank.origin(), rank.held.position),
+            (rank.origin(), rank.local_state.position),
             (Origin::Live, position(20))
         );
         assert_eq!(rank.bytes, Bytes::filled(1));
@@ -414,7 +418,7 @@ fn ranks_that_lack_the_state_pass_it_on() {
 
 /// The ranks that wait for it may be gone by then.
 #[test]
-fn a_rank_that_has_received_everything_has_a_whole_state() {
+fn receiver_of_all_chunks_has_a_whole_state() {
     let formed = form(
         vec![process(live(8, 20), 1), process(fresh(), 9)],
         // In the barrier at the end.

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ranks_get_the_same_sum_and_each_what_was_sent_to_it() {
+    fn threads_group_sums_and_exchanges() {
         let found = each(Threads::group(3, &[]), |rank| {
             let mut values = [1.0, f64::from(rank.rank())];
             rank.sum(&mut values).unwrap();

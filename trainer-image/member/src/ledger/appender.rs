@@ -14,7 +14,7 @@ use roundhouse_elastic::{Chain, Line};
 use super::{Opening, Shared, lock, older};
 use crate::checkpoint::directory::sync_directory;
 use crate::checkpoint::draft::Draft;
-use crate::checkpoint::{Directory, Trouble};
+use crate::checkpoint::{Directory, VolumeError};
 use crate::faults;
 use crate::report::say_error;
 
@@ -130,14 +130,14 @@ impl Appender {
 
     /// Puts all lines into the file. After an error the same place is written again, so that half a
     /// line is never followed by another.
-    fn write(&mut self) -> Result<(), Trouble> {
+    fn write(&mut self) -> Result<(), VolumeError> {
         self.try_write().map_err(|error| self.failed(error))
     }
 
     /// A server that was restarted may not know the file by its handle any more. The next try opens it by its name.
-    fn failed(&mut self, error: io::Error) -> Trouble {
+    fn failed(&mut self, error: io::Error) -> VolumeError {
         self.file = None;
-        Trouble::with(&self.path())(error)
+        VolumeError::with(&self.path())(error)
     }
 
     fn try_write(&mut self) -> io::Result<()> {
@@ -266,7 +266,7 @@ impl Appender {
 
     /// Makes all lines durable. After an error those that are not yet are written again: the system
     /// may have dropped them.
-    fn sync(&mut self) -> Result<(), Trouble> {
+    fn sync(&mut self) -> Result<(), VolumeError> {
         self.try_sync().map_err(|error| self.failed(error))
     }
 
@@ -298,7 +298,7 @@ impl Appender {
         Ok(())
     }
 
-    fn tell(&self, shared: &Shared, result: Result<(), Trouble>, has_synced: bool) {
+    fn tell(&self, shared: &Shared, result: Result<(), VolumeError>, has_synced: bool) {
         let durable = self.chain.durable().step;
         let newest = if has_synced {
             self.directory.newest_generation()
@@ -306,15 +306,16 @@ impl Appender {
             Ok(0)
         };
         // A volume that cannot be listed is looked at again in a second.
-        let (newest, unlisted) = newest.map_or_else(|trouble| (0, Some(trouble)), |it| (it, None));
-        let trouble = result.err().or(unlisted);
+        let (newest, unlisted) =
+            newest.map_or_else(|volume_error| (0, Some(volume_error)), |it| (it, None));
+        let volume_error = result.err().or(unlisted);
         let own = self.header.generation;
         let repeats = self.header.start.and_then(|start| start.repeats);
         shared.set(|state| {
             state.durable = durable;
             state.is_begun |= self.durable_length > 0;
             state.num_tries += u64::from(has_synced);
-            state.error = trouble.map(|trouble| trouble.to_string());
+            state.error = volume_error.map(|volume_error| volume_error.to_string());
             state.answered_at = Instant::now();
             state.repeats = repeats;
             if newest > own || self.is_taken {

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_of_a_file_are_read_however_little_is_read_at_a_time() {
+    fn last_lines_are_read_with_any_chunk_size() {
         let data_schedule = DataSchedule::of_steps(1_000, 10, 100);
         let run = RunIdentity::of(&data_schedule, 7);
         let mut chain = Chain::from(Head::start(&run));

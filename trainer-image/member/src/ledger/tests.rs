@@ -62,7 +62,7 @@ fn files(directory: &Directory) -> Vec<File> {
 }
 
 #[test]
-fn a_generation_writes_what_the_one_before_it_did_not() {
+fn next_generation_writes_lines_that_were_not_durable() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     let mut chain = Chain::from(Head::start(&run()));
@@ -89,7 +89,7 @@ fn a_generation_writes_what_the_one_before_it_did_not() {
 }
 
 #[test]
-fn a_volume_that_fails_is_told_of_and_used_again_when_it_is_back() {
+fn failed_volume_is_reported_and_used_after_recovery() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("volume");
     std::fs::write(&path, "not a directory").unwrap();
@@ -107,7 +107,7 @@ fn a_volume_that_fails_is_told_of_and_used_again_when_it_is_back() {
 }
 
 #[test]
-fn a_generation_that_continues_from_a_checkpoint_knows_the_steps_that_it_repeats() {
+fn repeated_steps_after_checkpoint_are_counted() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     let mut chain = Chain::from(Head::start(&run()));

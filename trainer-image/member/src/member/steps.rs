@@ -3,7 +3,7 @@
 use super::Member;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
-use crate::world::{RankVote, Saving, StepOutcome, not_of_all_ranks};
+use crate::world::{RankVote, Saving, StepOutcome};
 
 impl<R: Rendezvous> Member<'_, R> {
     /// A step begins: what this rank will bring to its end, as far as it is known now.
@@ -14,7 +14,7 @@ impl<R: Rendezvous> Member<'_, R> {
         if let Some(peers) = &self.peers {
             peers.interrupter.step_begins();
             let longest = peers.interrupter.longest_step();
-            peers.rendezvous.tell_longest_step(longest);
+            peers.rendezvous.publish_longest_step(longest);
         }
         let saving = self.saving()?;
         Ok(RankVote {
@@ -30,24 +30,13 @@ impl<R: Rendezvous> Member<'_, R> {
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
-    pub fn end_step(
+    pub fn end_step_by_collective(
         &mut self,
         local_loss_sum: f64,
         own: &RankVote,
     ) -> Result<StepOutcome, Failure> {
         let end = self.world()?.end_step(local_loss_sum, own)?;
-        Ok(self.tell(end))
-    }
-
-    /// The end of a step whose sums the caller has made; see [`World::with_witness`].
-    ///
-    /// # Errors
-    /// [`Failure::PeerLost`] when they are not those of all ranks.
-    pub fn end_step_heard(&mut self, turn: u64, sums: &[f64]) -> Result<StepOutcome, Failure> {
-        let world = self.world()?;
-        let sums = world.hear(turn, sums)?;
-        let end = world.packing().unpack(&sums).ok_or_else(not_of_all_ranks)?;
-        Ok(self.tell(end))
+        Ok(self.finish_step(end))
     }
 
     /// The end of a step whose numbers have come with the gradients; see [`StepOutcome::of_ranks`]. `finite`: whether the
@@ -55,7 +44,7 @@ impl<R: Rendezvous> Member<'_, R> {
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when they are not the numbers of all ranks.
-    pub fn end_step_with(
+    pub fn end_step_from_votes(
         &mut self,
         ranks: &[Vec<f64>],
         finite: bool,
@@ -64,16 +53,16 @@ impl<R: Rendezvous> Member<'_, R> {
             Failure::PeerLost("what came with the gradients is not of all ranks".to_owned())
         })?;
         end.agreement.all_finite &= finite;
-        Ok(self.tell(end))
+        Ok(self.finish_step(end))
     }
 
     /// The end of a step whose sums have come from a device; see [`World::packing`].
     ///
     /// # Errors
-    /// As [`Self::end_of`].
-    pub fn end_step_of(&mut self, sums: &[f64]) -> Result<StepOutcome, Failure> {
-        let end = self.end_of(sums)?;
-        Ok(self.tell(end))
+    /// As [`Self::outcome_from_sums`].
+    pub fn end_step_from_sums(&mut self, sums: &[f64]) -> Result<StepOutcome, Failure> {
+        let end = self.outcome_from_sums(sums)?;
+        Ok(self.finish_step(end))
     }
 
     /// The same for a step whose end is read late, after an error in a later one. How long that took says nothing of
@@ -81,7 +70,7 @@ impl<R: Rendezvous> Member<'_, R> {
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank has dropped the step before, or the sums are not those of this world.
-    pub fn end_of(&self, sums: &[f64]) -> Result<StepOutcome, Failure> {
+    pub fn outcome_from_sums(&self, sums: &[f64]) -> Result<StepOutcome, Failure> {
         let packing = self.world()?.packing();
         if packing.has_dropped(sums) {
             return Err(Failure::PeerLost(
@@ -94,7 +83,7 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 
     /// The thread that watches the peers hears that a step has ended.
-    fn tell(&self, end: StepOutcome) -> StepOutcome {
+    fn finish_step(&self, end: StepOutcome) -> StepOutcome {
         if let Some(peers) = &self.peers {
             peers.interrupter.step_ends();
         }
@@ -102,12 +91,12 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 
     fn saving(&mut self) -> Result<Saving, Failure> {
-        let generation = self.held.generation();
-        let Some(keeping) = &mut self.keeping else {
+        let generation = self.local_state.generation();
+        let Some(checkpointing) = &mut self.checkpointing else {
             return Ok(Saving::default());
         };
-        keeping.hear(generation, self.reporter)?;
-        let is_time = keeping.saver.is_time();
-        Ok(keeping.standing(is_time))
+        checkpointing.hear(generation, self.reporter)?;
+        let is_time = checkpointing.saver.is_time();
+        Ok(checkpointing.standing(is_time))
     }
 }

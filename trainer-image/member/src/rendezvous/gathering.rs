@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roundhouse_contract::Master;
 
-use super::patience::Patience;
+use super::arrival_timeout::ArrivalTimeout;
 use super::{Network, Store};
 use crate::blocking::Caller;
 use crate::failure::Failure;
@@ -43,7 +43,7 @@ pub(super) struct Gathering<N> {
     /// How long a key is waited for once all have come.
     pub(super) store_timeout: Duration,
     /// How long the others are waited for.
-    pub(super) patience: Patience,
+    pub(super) arrival_timeout: ArrivalTimeout,
 }
 
 /// The name of a generation's part of a store. Ranks that were not told the generation's nonce are in another part, in which
@@ -77,8 +77,8 @@ impl<N: Network> Gathering<N> {
         while caller.waits() {
             match self.network.dial(address, *port, CONNECT_TRY) {
                 Ok(store) => return Ok(Some(store)),
-                Err(error) if self.patience.is_over() => {
-                    let seconds = self.patience.seconds();
+                Err(error) if self.arrival_timeout.is_over() => {
+                    let seconds = self.arrival_timeout.seconds();
                     return Err(Failure::PeerLost(format!(
                         "no rendezvous store at {address}:{port} for {seconds} s: {error}"
                     )));
@@ -98,17 +98,17 @@ impl<N: Network> Gathering<N> {
         store.add(SQUARES, protocol * protocol)?;
         store.add(PROTOCOLS, protocol)?;
         let mut num_arrived = store.add(ARRIVED, 1)?;
-        self.patience.learn(root)?;
+        self.arrival_timeout.learn(root)?;
         while num_arrived < world_size {
             if !caller.waits() {
                 return Ok(false);
             }
             // The world that the others still train in may have taken a longer step meanwhile.
-            if self.patience.is_over() && !self.patience.learn(root)? {
+            if self.arrival_timeout.is_over() && !self.arrival_timeout.learn(root)? {
                 return Err(Failure::PeerLost(format!(
                     "{num_arrived} of {world_size} ranks came to generation {} in {} s",
                     self.generation,
-                    self.patience.seconds()
+                    self.arrival_timeout.seconds()
                 )));
             }
             std::thread::sleep(pause);
@@ -159,7 +159,7 @@ mod tests {
 
     /// What becomes of ranks with these protocols.
     fn gathered(protocols: &[u32]) -> Vec<Result<bool, Failure>> {
-        let patience = Duration::from_secs(10);
+        let store_timeout = Duration::from_secs(10);
         let network = Memory::default();
         let master = Master {
             address: "host".to_owned(),
@@ -173,8 +173,8 @@ mod tests {
             generation: 3,
             world_size: u32::try_from(protocols.len()).unwrap(),
             protocol: *protocol,
-            store_timeout: patience,
-            patience: Patience::begin(),
+            store_timeout,
+            arrival_timeout: ArrivalTimeout::begin(),
         });
         let ranks = ranks.map(|rank| {
             std::thread::spawn(move || {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_two_protocols_do_not_train_together_and_name_both() {
+    fn ranks_of_two_protocols_fail_and_name_both() {
         let same = gathered(&[2, 2, 2]);
         assert!(same.iter().all(|it| matches!(it, Ok(true))), "{same:?}");
         let others = [2, 3, 2];
@@ -216,7 +216,7 @@ mod tests {
 
     /// Such a rank adds 1 to the sum, and nothing else.
     #[test]
-    fn a_rank_of_the_first_protocol_is_named_although_it_writes_no_number() {
+    fn rank_of_protocol_1_is_named() {
         let network = Memory::default();
         let part = network.serve(1).part(&part_name(3, "")).unwrap();
         part.add(PROTOCOLS, 1).unwrap();
@@ -233,7 +233,7 @@ mod tests {
             world_size: 2,
             protocol: 2,
             store_timeout: Duration::from_secs(10),
-            patience: Patience::begin(),
+            arrival_timeout: ArrivalTimeout::begin(),
         };
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
         let hold = move |caller: &Caller| gathering.hold(caller);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_without_the_nonce_of_its_generation_meets_nobody() {
+    fn rank_without_the_nonce_meets_no_rank() {
         let store = Memory::default().serve(1);
         let arrives = |nonce| {
             let part = part_name(3, nonce);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_larger_the_world_the_less_often_a_rank_asks() {
+    fn poll_interval_grows_with_the_world() {
         assert_eq!(pause_between_looks(2), SHORTEST_PAUSE);
         assert_eq!(pause_between_looks(100), Duration::from_millis(10));
         assert_eq!(pause_between_looks(u32::MAX), PAUSE);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::group::threads::Threads;
-use crate::share::sum_of_words;
 use crate::state::tests::{Bytes, NUM_BYTES};
+use crate::state_broadcast::sum_of_words;
 
 /// What each rank finds, if bits of these bytes of some ranks are flipped: rank, byte, bit.
 fn found(size: u32, flips: &[(u32, usize, u8)]) -> Vec<Option<Difference>> {
@@ -47,7 +47,7 @@ const fn no_majority(num_ranks: u32) -> RankMismatch {
 }
 
 #[test]
-fn ranks_that_differ_are_named_with_the_first_tensor_and_the_majority_is_right() {
+fn difference_names_first_tensor_and_outliers() {
     let flip = |rank| (rank, 14, 7);
     for (size, flips, expected) in [
         (1, vec![flip(0)], None),
@@ -76,7 +76,7 @@ fn ranks_that_differ_are_named_with_the_first_tensor_and_the_majority_is_right()
 }
 
 #[test]
-fn a_difference_is_told_with_its_consequence() {
+fn difference_message_names_consequence() {
     let words = difference(1, no_majority(2)).to_string();
     let expected = "the replicas differ after step 40: b of ranks 0 and 1 differ; there is no majority; \
                     no checkpoint was written";
@@ -84,7 +84,7 @@ fn a_difference_is_told_with_its_consequence() {
 }
 
 #[test]
-fn one_flipped_bit_changes_the_number_of_its_tensor_and_of_no_other() {
+fn flipped_bit_changes_digest_of_its_tensor_only() {
     let mut state = Bytes::filled(0xa5);
     let before = state.digests().unwrap();
     for bit in 0..8 * usize::try_from(NUM_BYTES).unwrap() {
@@ -103,7 +103,7 @@ fn one_flipped_bit_changes_the_number_of_its_tensor_and_of_no_other() {
 }
 
 #[test]
-fn those_that_are_right_go_on_without_the_others_and_without_a_majority_nobody_does() {
+fn only_outliers_fail_unless_there_is_no_majority() {
     let ends = |difference: &Difference, rank| {
         matches!(
             difference.clone().failure_of(rank),

@@ -91,7 +91,7 @@ impl Reporter {
         ];
         if let Some(board) = self.own_board() {
             board.due = Instant::now() + INTERVAL;
-            board.tell_scalars(report.step, &known);
+            board.send_scalars(report.step, &known);
         }
     }
 
@@ -111,7 +111,7 @@ impl Reporter {
         ];
         let step = self.progress.step;
         if let Some(board) = self.own_board() {
-            board.tell_scalars(step, &known);
+            board.send_scalars(step, &known);
         }
     }
 
@@ -135,7 +135,7 @@ impl Reporter {
 }
 
 impl Board {
-    fn tell_scalars(&mut self, step: u64, known: &[(&'static str, Option<f64>)]) {
+    fn send_scalars(&mut self, step: u64, known: &[(&'static str, Option<f64>)]) {
         let scalars = known
             .iter()
             .filter_map(|(tag, value)| Some((*tag, (*value)?)));

@@ -1,18 +1,18 @@
-//! What is reported about checkpoints and ledger. Trouble is said when it begins, when it changes and
+//! What is reported about checkpoints and ledger. VolumeError is said when it begins, when it changes and
 //! when it is over, not every time that it is met.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::{BestCheckpoint, Phase};
-use roundhouse_elastic::patience::Delay;
+use roundhouse_elastic::io_timeout::Delay;
 
 use super::{Reporter, say, say_error};
 use crate::checkpoint::{News, about};
 
 /// What is wrong now.
 #[derive(Debug, Default)]
-pub(super) struct Troubles {
+pub(super) struct Problems {
     checkpoint: Option<String>,
     delayed: Option<(Option<u64>, Delay)>,
     delay: Option<String>,
@@ -40,23 +40,23 @@ impl Reporter {
         delay: Option<Delay>,
     ) {
         let known = delay.map(|delay| (step, delay));
-        if self.troubles.delayed == known {
+        if self.problems.delayed == known {
             return;
         }
-        self.troubles.delayed = known;
+        self.problems.delayed = known;
         let words = delay.map(|delay| about(dir, sentence(step, world_size, delay)));
         self.tell(
             "checkpoint",
             words.as_deref(),
             "the volume is waited for no longer",
         );
-        self.troubles.delay = words;
-        self.show_troubles();
+        self.problems.delay = words;
+        self.show_problem();
     }
 
     /// What keeps checkpoints from being written, as far as this rank knows.
     #[must_use]
-    pub fn checkpoint_trouble(&self) -> String {
+    pub fn checkpoint_problem(&self) -> String {
         let known = self.progress.checkpoint_error.clone();
         known
             .unwrap_or_else(|| "another rank could not write its part; its log says why".to_owned())
@@ -65,7 +65,7 @@ impl Reporter {
     /// Bytes have gone to the volume or come from it, so many in all.
     pub fn volume_moves(&mut self, moves: u64) {
         self.volume_moves = moves;
-        self.tell_moves();
+        self.report_moves();
     }
 
     /// So many more bytes of the state have moved between ranks. For the agent's watchdog they count as bytes of
@@ -73,7 +73,7 @@ impl Reporter {
     pub fn state_moves(&mut self, num_bytes: u64) {
         self.num_state_bytes += num_bytes;
         self.metrics.set_state_bytes(self.num_state_bytes);
-        self.tell_moves();
+        self.report_moves();
     }
 
     /// Bytes of checkpoints that this process has read so far.
@@ -81,7 +81,7 @@ impl Reporter {
         self.metrics.checkpoints.read(num_bytes);
     }
 
-    pub(super) fn tell_moves(&mut self) {
+    pub(super) fn report_moves(&mut self) {
         let moves = self.volume_moves + self.num_state_bytes + self.num_waits;
         if self.status.volume_moves != moves && Instant::now() >= self.status_due {
             self.status.volume_moves = moves;
@@ -92,7 +92,7 @@ impl Reporter {
     /// So many other ranks could not write their part of a checkpoint.
     pub fn checkpoint_given_up(&mut self, num_failed: u64, world_size: u32) {
         self.metrics.checkpoints.failed();
-        self.trouble_with_checkpoint(Some(format!(
+        self.set_checkpoint_problem(Some(format!(
             "{num_failed} of {world_size} ranks could not write their part; their logs say why"
         )));
     }
@@ -110,7 +110,7 @@ impl Reporter {
                 self.metrics.checkpoints.saved(*step, *bytes, *duration, at);
                 self.progress.checkpoint_step = Some(*step);
                 self.progress.checkpoint_at = Some(at.clone());
-                self.trouble_with_checkpoint(None);
+                self.set_checkpoint_problem(None);
                 if let Some(BestCheckpoint {
                     step,
                     metric,
@@ -133,7 +133,7 @@ impl Reporter {
             }
             News::Failed(reason) => {
                 self.metrics.checkpoints.failed();
-                self.trouble_with_checkpoint(Some(reason.clone()));
+                self.set_checkpoint_problem(Some(reason.clone()));
             }
             // It ends the process, which says why.
             News::Fenced(_) => {}
@@ -154,28 +154,28 @@ impl Reporter {
 
     /// Why ledger lines cannot be written; `None` while they can.
     pub fn ledger(&mut self, error: Option<String>) {
-        if self.troubles.ledger != error {
+        if self.problems.ledger != error {
             self.tell("ledger", error.as_deref(), "written again");
-            self.troubles.ledger = error;
-            self.show_troubles();
+            self.problems.ledger = error;
+            self.show_problem();
         }
     }
 
-    fn trouble_with_checkpoint(&mut self, error: Option<String>) {
-        if self.troubles.checkpoint != error {
+    fn set_checkpoint_problem(&mut self, error: Option<String>) {
+        if self.problems.checkpoint != error {
             self.tell("checkpoint", error.as_deref(), "written again");
-            self.troubles.checkpoint = error;
-            self.show_troubles();
+            self.problems.checkpoint = error;
+            self.show_problem();
         }
     }
 
-    fn show_troubles(&mut self) {
-        let Troubles {
+    fn show_problem(&mut self) {
+        let Problems {
             checkpoint,
             delayed: _,
             delay,
             ledger,
-        } = &self.troubles;
+        } = &self.problems;
         let first = delay.as_ref().or(checkpoint.as_ref()).or(ledger.as_ref());
         self.progress.checkpoint_error = first.cloned();
         // Who waits for the last save commits no step that would bring it out.

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_straggler_is_told_with_its_factor_and_times() {
+    fn straggler_message_has_factor_and_times() {
         let straggler = Straggler {
             node_rank: 2,
             compute_seconds: 0.046,

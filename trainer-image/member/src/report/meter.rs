@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_seconds_count() {
+    fn only_the_window_counts() {
         let start = Instant::now();
         let mut meter = Meter::default();
         meter.add(&step(1_000, 9.0), start);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_the_window_leaves_nothing_behind() {
+    fn removed_entries_leave_no_rounding_error() {
         let (start, mut meter) = (Instant::now(), Meter::default());
         let at = |number: u64| start + Duration::from_millis(700) * u32::try_from(number).unwrap();
         let report = |number: u64| {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_is_not_finite_does_not_hide_the_others() {
+    fn nonfinite_loss_is_left_out_of_the_mean() {
         let start = Instant::now();
         let mut meter = Meter::default();
         assert!(meter.loss().is_nan());
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_those_of_all_steps_of_the_window() {
+    fn shares_cover_all_steps_of_the_window() {
         let start = Instant::now();
         let mut meter = Meter::default();
         assert!(meter.share(Section::Data).abs() < f64::EPSILON);

@@ -306,7 +306,7 @@ mod tests {
     use crate::sections::Sections;
 
     #[test]
-    fn the_text_holds_what_was_observed() {
+    fn text_has_observed_values() {
         let metrics = Metrics::new().unwrap();
         metrics.set_place(3, 4);
         let report = StepReport {
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_step_tells_is_absent_before_the_first_one() {
+    fn step_metrics_are_absent_before_the_first_step() {
         let text = Metrics::new().unwrap().to_text().unwrap();
         for name in [
             "tokens",
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transports_are_those_of_the_present_generation() {
+    fn transports_are_of_the_current_generation() {
         let metrics = Metrics::new().unwrap();
         let route = |route: &str| {
             Transports::parse(&format!(

@@ -70,7 +70,7 @@ mod tests {
         "worker-0:7:19 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\n";
 
     #[test]
-    fn each_generation_has_its_own_lines_and_the_file_stays_small() {
+    fn nccl_log_is_emptied_per_generation() {
         let directory = tempfile::tempdir().unwrap();
         let path = paths::rank_nccl_log(directory.path(), 3);
         let mut log = NcclLog::of(directory.path(), 3, Some(path.as_os_str())).unwrap();

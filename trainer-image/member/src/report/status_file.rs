@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_step_of_a_burst_is_written_although_no_step_follows() {
+    fn last_step_of_a_burst_is_written() {
         let directory = tempfile::tempdir().unwrap();
         let mut file = StatusFile::new(directory.path().join("rank-0.json"));
         file.write(&status(27)).unwrap();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_to_be_written_later_never_replaces_what_was_written_since() {
+    fn pending_status_never_replaces_newer_one() {
         let directory = tempfile::tempdir().unwrap();
         let mut file = StatusFile::new(directory.path().join("rank-0.json"));
         for step in 0..500 {

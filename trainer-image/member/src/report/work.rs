@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn utilization_is_what_the_model_needs_of_what_all_devices_can_do() {
+    fn utilization_is_needed_over_possible_flops() {
         let work = Work {
             tokens_per_sample: None,
             flops_per_sample: Some(2e12),

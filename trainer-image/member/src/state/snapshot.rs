@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_keeps_its_bytes_while_the_state_changes_and_its_memory_is_used_again() {
+    fn snapshot_keeps_bytes_and_its_memory_is_reused() {
         let mut state = Bytes::filled(1);
         let mut first = state.snapshot(0..NUM_BYTES, None).unwrap();
         state.copy_in(0, &[2; 10]).unwrap();
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_another_kind_is_not_used() {
+    fn memory_of_another_type_is_not_reused() {
         assert!(reused::<Vec<u8>>(None).is_none());
         assert!(reused::<Vec<u8>>(Some(Box::new(Other))).is_none());
         assert_eq!(reused::<Vec<u8>>(Some(Box::new(vec![7_u8]))), Some(vec![7]));

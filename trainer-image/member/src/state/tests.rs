@@ -6,7 +6,7 @@ pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
 pub(crate) const NUM_BYTES: u64 = 29;
 
-impl share::HostState for Bytes {}
+impl state_broadcast::HostState for Bytes {}
 
 impl Bytes {
     pub(crate) fn filled(with: u8) -> Self {
@@ -56,7 +56,7 @@ fn a_view_begins_where_the_one_before_it_ends() {
 }
 
 #[test]
-fn the_pieces_of_a_range_are_its_bytes_without_gap_or_overlap() {
+fn pieces_cover_a_range_without_gap_or_overlap() {
     let table = table();
     for start in 0..=NUM_BYTES {
         for end in start..=NUM_BYTES {

@@ -9,7 +9,7 @@ pub struct SinceCommit {
     pub evaluated: u64,
     /// Whether an evaluation changes the state.
     pub evaluation_counts: bool,
-    /// Whether the rest of the step was cut short. See [`crate::Held::is_cut_short`].
+    /// Whether the rest of the step was cut short. See [`crate::LocalState::is_cut_short`].
     pub is_cut_short: bool,
 }
 

@@ -8,7 +8,7 @@ use super::*;
 use crate::group::threads::Threads;
 
 #[test]
-fn a_world_of_one_agrees_with_itself() {
+fn single_rank_agrees_with_itself() {
     let world = World::<Threads>::alone();
     let fine = RankVote {
         finite: true,
@@ -108,7 +108,7 @@ fn a_world_of_one_agrees_with_itself() {
 }
 
 #[test]
-fn a_process_that_ends_does_not_abort_the_group_that_others_may_still_use() {
+fn leaving_process_does_not_abort_group() {
     let mut group = Threads::group(2, &[]);
     let other = group.pop().unwrap();
     let world = World::of(group.pop().unwrap());
@@ -155,7 +155,7 @@ const FINE: RankVote = RankVote {
 };
 
 #[test]
-fn large_losses_that_cancel_are_a_sum_and_not_garbage() {
+fn large_losses_that_cancel_pass_the_checksum() {
     for sums in each(3, |world| {
         let own = [1e15 + 0.5, -1e15, 0.25][world.rank() as usize];
         let sums = world.sum_signed(&[own, -own]).unwrap();
@@ -167,7 +167,7 @@ fn large_losses_that_cancel_are_a_sum_and_not_garbage() {
 }
 
 #[test]
-fn a_loss_that_is_not_finite_is_not_hidden_by_those_of_other_ranks() {
+fn nan_loss_of_one_rank_makes_loss_nan() {
     for (loss, all_finite, ranks) in each(3, |world| {
         let own = if world.rank() == 2 { f64::NAN } else { 1.0 };
         let end = world.end_step(own, &FINE).unwrap();
@@ -180,7 +180,7 @@ fn a_loss_that_is_not_finite_is_not_hidden_by_those_of_other_ranks() {
 }
 
 #[test]
-fn the_loss_of_a_step_with_a_bad_gradient_is_that_of_all_ranks() {
+fn loss_sums_all_ranks_despite_bad_gradient() {
     for (loss, all_finite) in each(2, |world| {
         let own = RankVote {
             finite: world.rank() == 0,

@@ -15,7 +15,7 @@ use roundhouse_member::member::{Control, Todo};
 use roundhouse_member::rendezvous::StoreRendezvous;
 use roundhouse_member::report::Reporter;
 use roundhouse_member::world::{RankVote, StepOutcome};
-use roundhouse_member::{Failure, Held, Keeping, Launch, Member, State as _};
+use roundhouse_member::{Checkpointing, Failure, Launch, LocalState, Member, State as _};
 
 use self::step::Sent;
 pub(super) use self::step::{Agreed, Told};
@@ -96,10 +96,10 @@ impl Training {
             run: *run,
             settings,
         };
-        let mut held = Held::fresh(scaling.start(), Chain::from(Head::start(run)));
-        let keeping = Keeping::prepare(launch, identity, state.table()?, reporter)?;
-        if let Some(manifest) = keeping.as_ref().and_then(Keeping::found) {
-            held.stand_for(manifest);
+        let mut local_state = LocalState::fresh(scaling.start(), Chain::from(Head::start(run)));
+        let checkpointing = Checkpointing::prepare(launch, identity, state.table()?, reporter)?;
+        if let Some(manifest) = checkpointing.as_ref().and_then(Checkpointing::found) {
+            local_state.stand_for(manifest);
         }
         let meet = |watch| {
             let Source::Membership {
@@ -120,7 +120,8 @@ impl Training {
             Peers::meet(file, watch, rendezvous, &leave)
         };
         let peers = watch.map(meet).transpose()?;
-        let total_steps = held.position.step + data_schedule.steps_to_come(&held.position);
+        let total_steps =
+            local_state.position.step + data_schedule.steps_to_come(&local_state.position);
         reporter.set_total_steps(total_steps);
         let control = Control {
             machine,
@@ -128,7 +129,7 @@ impl Training {
             leave,
         };
         Ok(Self {
-            member: Member::prepared(control, held, keeping, reporter),
+            member: Member::prepared(control, local_state, checkpointing, reporter),
             state,
             leave_group,
             data_schedule: *data_schedule,
@@ -186,8 +187,8 @@ impl Training {
             group.set_timeout(self.timeouts.of_first_step(expected));
         }
         // All have the same position now.
-        let position = self.scaling.rescale(self.member.held.position, 1);
-        self.member.held.position = position;
+        let position = self.scaling.rescale(self.member.local_state.position, 1);
+        self.member.local_state.position = position;
         let total_steps = position.step + self.data_schedule.steps_to_come(&position);
         self.member.reporter.set_total_steps(total_steps);
         self.member.begin_training(place, origin, &self.state)?;
@@ -202,7 +203,7 @@ impl Training {
     }
 
     fn begin(&mut self) -> Result<bool, Failure> {
-        let position = self.member.held.position;
+        let position = self.member.local_state.position;
         let Some(batch) = self.data_schedule.batch_at(&position) else {
             return Ok(false);
         };
@@ -221,7 +222,7 @@ impl Training {
 
     pub(super) fn place(&self) -> Result<(u64, u32, u32, u64, u64), Failure> {
         let world = self.member.world()?;
-        let position = &self.member.held.position;
+        let position = &self.member.local_state.position;
         let generation = self.member.current_generation();
         Ok((
             generation,
@@ -249,7 +250,7 @@ impl Training {
         self.told = None;
         self.agreed = None;
         // The body of a step that has committed, and whose end was not reached.
-        self.member.held.is_cut_short |= self.ended_step.take().is_some();
+        self.member.local_state.is_cut_short |= self.ended_step.take().is_some();
         self.member.reporter.is_patient(Duration::ZERO);
         self.member.lose(why);
     }

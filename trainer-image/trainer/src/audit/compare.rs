@@ -7,7 +7,7 @@ use roundhouse_elastic::audit::{Comparison, compare};
 use roundhouse_elastic::ledger::Line;
 use roundhouse_elastic::{CheckpointId, Digest};
 use roundhouse_member::checkpoint::load::{self, Message};
-use roundhouse_member::checkpoint::{Directory, Manifest, Trouble};
+use roundhouse_member::checkpoint::{Directory, Manifest, VolumeError};
 use roundhouse_member::report::{say, say_error};
 use sha2::{Digest as _, Sha256};
 
@@ -110,7 +110,7 @@ fn difference(step: u64, [left, right]: [Line; 2]) -> String {
 fn common(
     directories: &[Directory; 2],
     histories: &[Vec<Line>; 2],
-) -> Result<Option<(u64, [CheckpointId; 2])>, Trouble> {
+) -> Result<Option<(u64, [CheckpointId; 2])>, VolumeError> {
     let lists = [directories[0].steady_list()?, directories[1].steady_list()?];
     let pairs = histories[0].iter().zip(&histories[1]);
     let mut pairs = pairs.map(|(own, other)| [own, other].map(|it| CheckpointId::of(&it.head())));
@@ -131,7 +131,7 @@ fn weights(directory: &Directory, id: CheckpointId) -> Result<Digest, Unproven> 
             Message::Whole => {
                 return Ok(Digest::from_bytes(hasher.finalize().into()));
             }
-            Message::Damaged(trouble) => return Err(trouble.into()),
+            Message::Damaged(volume_error) => return Err(volume_error.into()),
         }
     }
     Err(Unproven::NoWeights(

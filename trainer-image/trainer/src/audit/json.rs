@@ -2,7 +2,7 @@
 
 use roundhouse_elastic::audit::{Proof, Row};
 use roundhouse_elastic::ledger::Start;
-use roundhouse_member::checkpoint::Trouble;
+use roundhouse_member::checkpoint::VolumeError;
 use roundhouse_member::checkpoint::job::run_of;
 use serde::Serialize;
 
@@ -45,10 +45,10 @@ struct Unread {
 }
 
 impl Unread {
-    fn of(trouble: &Trouble) -> Self {
+    fn of(volume_error: &VolumeError) -> Self {
         Self {
-            path: trouble.path.display().to_string(),
-            error: trouble.reason.to_string(),
+            path: volume_error.path.display().to_string(),
+            error: volume_error.reason.to_string(),
         }
     }
 }
@@ -105,7 +105,10 @@ pub(super) fn proven(proof: &Proof, damaged: &[Damaged]) -> String {
         skipped_steps: *num_skipped,
         repeated_steps: rows.iter().map(|row| row.num_superseded).sum(),
         generations: rows.iter().map(generation).collect(),
-        damaged_checkpoints: damaged.iter().map(|it| Unread::of(&it.trouble)).collect(),
+        damaged_checkpoints: damaged
+            .iter()
+            .map(|it| Unread::of(&it.volume_error))
+            .collect(),
     };
     text(&proven)
 }
@@ -115,7 +118,7 @@ pub(super) fn not_proven(reason: &Unproven) -> String {
         proven: false,
         reason: &reason.to_string(),
         unread: match reason {
-            Unproven::Unread(trouble) => Some(Unread::of(trouble)),
+            Unproven::Unread(volume_error) => Some(Unread::of(volume_error)),
             _ => None,
         },
     })

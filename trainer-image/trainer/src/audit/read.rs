@@ -6,7 +6,7 @@ use roundhouse_elastic::audit::File;
 use roundhouse_elastic::ledger::{self, Header};
 use roundhouse_elastic::{CheckpointId, Head};
 use roundhouse_member::checkpoint::manifest::{self, Tail};
-use roundhouse_member::checkpoint::{Directory, Manifest, Reason, Trouble};
+use roundhouse_member::checkpoint::{Directory, Manifest, Reason, VolumeError};
 
 use super::Unproven;
 
@@ -26,7 +26,7 @@ pub(super) struct Record {
 pub(super) struct Damaged {
     /// The checkpoint's name, which contains its last step.
     pub(super) id: CheckpointId,
-    pub(super) trouble: Trouble,
+    pub(super) volume_error: VolumeError,
 }
 
 impl Damaged {
@@ -52,23 +52,23 @@ pub(super) fn record(directory: &Directory) -> Result<Record, Unproven> {
                 let end = tail(&manifest);
                 if let Some((number, _)) = end.as_ref().and_then(File::broken) {
                     let path = directory.checkpoint(id).join(manifest::FILE);
-                    let trouble = Trouble::with(&path)(Reason::LedgerLine(number));
-                    damaged.push(Damaged { id, trouble });
+                    let volume_error = VolumeError::with(&path)(Reason::LedgerLine(number));
+                    damaged.push(Damaged { id, volume_error });
                 } else {
                     ends.extend(end);
                     heads.push(manifest.ledger);
                 }
             }
-            Err(trouble) if trouble.is_of_the_volume() => return Err(trouble.into()),
-            Err(trouble) => damaged.push(Damaged { id, trouble }),
+            Err(volume_error) if volume_error.is_of_the_volume() => return Err(volume_error.into()),
+            Err(volume_error) => damaged.push(Damaged { id, volume_error }),
         }
     }
     let path = directory.ledger();
-    let generations = directory.ledgers().map_err(Trouble::with(&path))?;
+    let generations = directory.ledgers().map_err(VolumeError::with(&path))?;
     let mut files = Vec::new();
     for generation in generations {
         let path = path.join(ledger::file_name(generation));
-        let text = std::fs::read_to_string(&path).map_err(Trouble::with(&path))?;
+        let text = std::fs::read_to_string(&path).map_err(VolumeError::with(&path))?;
         files.extend(File::parse(generation, &text)?);
     }
     // The newest file must be last: its end is the end of the ledger.

@@ -1,5 +1,5 @@
 use roundhouse_elastic::shard::shard;
-use roundhouse_member::share::sum_of_words;
+use roundhouse_member::state_broadcast::sum_of_words;
 
 use super::*;
 

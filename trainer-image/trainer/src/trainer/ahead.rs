@@ -40,7 +40,7 @@ impl Trainer<'_> {
     /// The training position at which the next step begins.
     pub(super) fn position_ahead(&self) -> TrainingPosition {
         let pending = self.pending.as_ref();
-        pending.map_or(self.member.held.position, |pending| pending.after)
+        pending.map_or(self.member.local_state.position, |pending| pending.after)
     }
 
     /// Launches a step, and then reads the end of the previous step, if there is one. Returns `None` if
@@ -158,7 +158,7 @@ impl Trainer<'_> {
     /// Waits for the end of a step, and counts the step if the device has updated the weights.
     fn settle(&mut self, step: Pending) -> Result<StepOutcome, Failure> {
         let read = self.read(&step)?;
-        let end = self.member.end_step_of(&read.sums)?;
+        let end = self.member.end_step_from_sums(&read.sums)?;
         self.close(step, &read, end)
     }
 
@@ -170,7 +170,7 @@ impl Trainer<'_> {
         };
         if let Ok(read) = self.read(&step)
             && read.is_good
-            && let Ok(end) = self.member.end_of(&read.sums)
+            && let Ok(end) = self.member.outcome_from_sums(&read.sums)
         {
             // If this fails, the ranks compare their states when the next generation forms.
             let _ = self.close(step, &read, end);

@@ -22,9 +22,9 @@ impl Trainer<'_> {
     /// Whether an evaluation is due: after a configured number of epochs or steps and at the end of
     /// training. If the process group fails during an evaluation, the next generation repeats it.
     pub(super) fn is_evaluation_due(&self) -> bool {
-        let position = self.member.held.position;
+        let position = self.member.local_state.position;
         self.pending.is_none()
-            && self.member.held.evaluated != position.samples
+            && self.member.local_state.evaluated != position.samples
             && self.is_evaluated_at(&position)
     }
 
@@ -56,7 +56,7 @@ impl Trainer<'_> {
         let batch_size = self
             .plan
             .data_schedule
-            .batch_size(&self.member.held.position);
+            .batch_size(&self.member.local_state.position);
         let pass = batch_size.div_ceil(world_size);
         // Samples with few operations are small, so many of them fit.
         let flops = self.work.task.flops_per_sample();
@@ -91,7 +91,7 @@ impl Trainer<'_> {
                 is_over,
             )
         })??;
-        let position = self.member.held.position;
+        let position = self.member.local_state.position;
         if let Some(evaluation) = &evaluation {
             self.longest_evaluation = self.longest_evaluation.max(Some(started.elapsed()));
             self.member.reporter.evaluated(evaluation);
@@ -99,7 +99,7 @@ impl Trainer<'_> {
                 .keep_best(evaluation.scores(), &self.work.tensors)?;
             // If the process group fails before this line, the next generation repeats the evaluation. If
             // it fails later, the next generation starts the save of the best checkpoint again.
-            self.member.held.evaluated = position.samples;
+            self.member.local_state.evaluated = position.samples;
         }
         if evaluation.is_some() && self.plan.data_schedule.batch_at(&position).is_none() {
             // Only the final save remains. It needs no new rank, and a rank that must leave would also
@@ -141,7 +141,7 @@ impl Trainer<'_> {
         let world = self.member.world()?;
         if let (Some(path), 0) = (&self.launch.save_weights, world.rank()) {
             let (parameters, averages) = (self.work.task.parameters(), self.work.update.averages());
-            let step = self.member.held.position.step;
+            let step = self.member.local_state.position.step;
             ema::in_place_of_weights(parameters, averages, || {
                 weights::save(path, parameters, step)
             })??;

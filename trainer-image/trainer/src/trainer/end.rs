@@ -48,7 +48,7 @@ impl Trainer<'_> {
         };
         let verdict = self
             .policy()
-            .verdict(finite, self.member.held.position.skips);
+            .verdict(finite, self.member.local_state.position.skips);
         if verdict == Verdict::Fail {
             return Err(self.diverged(batch, local_loss, loss, gradient_norm)?);
         }
@@ -82,7 +82,7 @@ impl Trainer<'_> {
         } = *judged;
         // Count the step and note its ledger line first and together, so that an error below cannot lose
         // one of them.
-        let factor = self.loss_factor(&self.member.held.position);
+        let factor = self.loss_factor(&self.member.local_state.position);
         self.count(&batch, verdict, finite);
         self.member.note(&batch, loss, &end.saving);
         self.prepare_sync(verdict, factor)?;
@@ -105,7 +105,7 @@ impl Trainer<'_> {
             .ended
             .map_or(started, |ended| ended.max(started));
         self.learn(&batch, &sections)?;
-        let position = &self.member.held.position;
+        let position = &self.member.local_state.position;
         self.member.reporter.commit(&StepReport {
             step: batch.step,
             epoch: self.plan.data_schedule.position_at(position.samples).epoch,

@@ -32,9 +32,9 @@ impl Trainer<'_> {
         let position = self
             .plan
             .scaling
-            .rescale(self.member.held.position, workers);
+            .rescale(self.member.local_state.position, workers);
         let position = self.with_loss_scale(position);
-        self.member.held.position = position;
+        self.member.local_state.position = position;
 
         let world = self.member.world()?;
         if let Some(group) = world.group() {

@@ -54,7 +54,7 @@ impl Trainer<'_> {
         self.member.count(batch, is_skipped);
         if finite.loss {
             let settings = &self.work.config.loss_scaling;
-            let position = &mut self.member.held.position;
+            let position = &mut self.member.local_state.position;
             position.loss_scale = position.loss_scale.map(|it| it.after(is_skipped, settings));
         }
     }
@@ -66,7 +66,7 @@ impl Trainer<'_> {
         verdict: Verdict,
         factor: Option<f64>,
     ) -> Result<(), Failure> {
-        let next = self.loss_factor(&self.member.held.position);
+        let next = self.loss_factor(&self.member.local_state.position);
         let Some(sync) = &mut self.sync else {
             return Ok(());
         };
@@ -90,7 +90,7 @@ impl Trainer<'_> {
     ) -> Result<Failure, Failure> {
         let order = self.order(batch.epoch);
         let mut is_own = !local_loss.is_finite();
-        let loss_factor = self.loss_factor(&self.member.held.position);
+        let loss_factor = self.loss_factor(&self.member.local_state.position);
         // A sum over the ranks would make all results not finite, and not all ranks run this pass.
         self.work.task.train_among(None);
         if let (Some(sync), false) = (&self.sync, is_own) {
@@ -104,7 +104,7 @@ impl Trainer<'_> {
             step: batch.step,
             loss,
             gradient_norm,
-            skipped_before: self.member.held.position.skips.in_a_row,
+            skipped_before: self.member.local_state.position.skips.in_a_row,
             ranks: self.member.world()?.ranks_that(is_own)?,
         })
     }

@@ -12,7 +12,7 @@ use roundhouse_member::member::Control;
 use roundhouse_member::membership::MembershipWatch;
 use roundhouse_member::report::{Reporter, Work, say, say_error};
 use roundhouse_member::signals::LeaveRequest;
-use roundhouse_member::{Held, Keeping, Launch, Member, State};
+use roundhouse_member::{Checkpointing, Launch, LocalState, Member, State};
 use tch::Device;
 
 use super::identity::identity_of;
@@ -74,10 +74,10 @@ impl<'reporter> Trainer<'reporter> {
 
         let identity = identity_of(&config, &data_schedule, blocks);
         let run = identity.run;
-        let mut held = Held::fresh(scaling.start(), Chain::from(Head::start(&run)));
-        let keeping = Keeping::prepare(&launch, identity, tensors.table()?, reporter)?;
-        if let Some(manifest) = keeping.as_ref().and_then(Keeping::found) {
-            held.stand_for(manifest);
+        let mut local_state = LocalState::fresh(scaling.start(), Chain::from(Head::start(&run)));
+        let checkpointing = Checkpointing::prepare(&launch, identity, tensors.table()?, reporter)?;
+        if let Some(manifest) = checkpointing.as_ref().and_then(Checkpointing::found) {
+            local_state.stand_for(manifest);
         }
         let peers = watch
             .map(|watch| meet_peers(&launch, device, watch, &leave))
@@ -93,7 +93,8 @@ impl<'reporter> Trainer<'reporter> {
             },
             Some(Box::new(device::Memory(device))),
         );
-        let total_steps = held.position.step + data_schedule.steps_to_come(&held.position);
+        let total_steps =
+            local_state.position.step + data_schedule.steps_to_come(&local_state.position);
         reporter.set_total_steps(total_steps);
         if let Some(words) = config.ddp.ends_before_compression(total_steps) {
             say_error(&words);
@@ -126,7 +127,7 @@ impl<'reporter> Trainer<'reporter> {
             launch,
             work,
             plan,
-            member: Member::prepared(control, held, keeping, reporter),
+            member: Member::prepared(control, local_state, checkpointing, reporter),
             sync: None,
             layout,
             last_step: LastStep::default(),

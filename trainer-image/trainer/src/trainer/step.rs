@@ -221,10 +221,11 @@ impl Trainer<'_> {
             digest: _,
         } = finished;
         let mut end = if let Some(numbers) = numbers {
-            self.member.end_step_with(&numbers, rank_vote.finite)?
+            self.member
+                .end_step_from_votes(&numbers, rank_vote.finite)?
         } else {
             rank_vote.leaving = self.member.world_and_leave_watch()?.1.is_leaving();
-            self.member.end_step(local_loss, &rank_vote)?
+            self.member.end_step_by_collective(local_loss, &rank_vote)?
         };
         if let Some(loss_sum) = loss_sum {
             end.loss_sum = loss_sum.f_double_value(&[0])?;

@@ -8,7 +8,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::checkpoint::directory::sync_directory;
 use crate::checkpoint::draft::is_unknown;
-use crate::checkpoint::trouble::{Operation, is_refusal};
+use crate::checkpoint::error::{Operation, is_refusal};
 use crate::checkpoint::{Directory, Manifest, Reason, load};
 use crate::report::say_error;
 
@@ -23,19 +23,21 @@ pub(super) fn name(
     }
     let complete = directory.checkpoint(id);
     if let Err(error) = std::fs::rename(partial, &complete) {
-        let trouble = match load::usable(directory, id) {
+        let volume_error = match load::usable(directory, id) {
             // Another process has given the same state its name a moment ago.
             Ok(saved) => return Ok(Some(saved)),
-            Err(trouble) => trouble,
+            Err(volume_error) => volume_error,
         };
         if !has_files(&error) {
             return Err(Reason::of(Operation::RenameDirectory, error));
         }
         let is_known = directory.damaged().of(id).is_some();
-        let may_be_whole = trouble.is_of_the_volume() && !is_known;
+        let may_be_whole = volume_error.is_of_the_volume() && !is_known;
         replace(directory, partial, id, may_be_whole)
             .map_err(|error| Reason::of(Operation::RenameDirectory, error))?;
-        say_error(&format!("{trouble}; the same state is saved in its place"));
+        say_error(&format!(
+            "{volume_error}; the same state is saved in its place"
+        ));
     }
     directory.damaged().forget(id);
     Ok(None)
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_damaged_checkpoint_gives_its_name_to_the_same_state_on_every_file_system() {
+    fn damaged_checkpoint_is_replaced_by_either_way() {
         type Way = for<'path> fn(&'path Path, &Path, &'path Path) -> io::Result<&'path Path>;
         let ways: [Way; 2] = [
             |partial, complete, _| exchange(partial, complete),

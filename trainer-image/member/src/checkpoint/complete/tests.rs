@@ -86,13 +86,13 @@ pub(in crate::checkpoint) fn write_part(partial: &Path, manifest: &Manifest) {
         world_size: 1,
         table: &manifest.tensors,
         bytes: &[1; 8],
-        pulse: &super::super::Pulse::default(),
+        io_watch: &super::super::IoWatch::default(),
     };
     shard::write(partial, &part).unwrap();
 }
 
 #[test]
-fn a_state_that_a_later_generation_saves_again_keeps_its_checkpoint_and_gets_its_scores() {
+fn second_save_keeps_checkpoint_and_adds_scores() {
     let root = tempfile::tempdir().unwrap();
     let (directory, manifest) = written(root.path());
     let first = complete(&directory, manifest.clone(), 1).unwrap();
@@ -121,7 +121,7 @@ fn a_state_that_a_later_generation_saves_again_keeps_its_checkpoint_and_gets_its
 }
 
 #[test]
-fn one_that_the_volume_has_cut_short_does_not() {
+fn truncated_checkpoint_gets_no_name() {
     let root = tempfile::tempdir().unwrap();
     let (directory, manifest) = written(root.path());
     let part = directory.partial(ID, 1).join(shard::file_name(0, 1));
@@ -135,7 +135,7 @@ fn one_that_the_volume_has_cut_short_does_not() {
 }
 
 #[test]
-fn an_error_on_opening_a_part_is_of_the_volume_unless_nothing_is_there() {
+fn unopenable_part_is_volume_error_unless_absent() {
     let root = tempfile::tempdir().unwrap();
     let (directory, manifest) = written(root.path());
     let path = directory.partial(ID, 1);
@@ -146,7 +146,7 @@ fn an_error_on_opening_a_part_is_of_the_volume_unless_nothing_is_there() {
             sha256: Digest::of(&[]),
             pieces: Vec::new(),
         };
-        check_size(&path, &manifest.tensors, &part).map_err(Trouble::with(&path))
+        check_size(&path, &manifest.tensors, &part).map_err(VolumeError::with(&path))
     };
     std::fs::remove_file(path.join(&name)).unwrap();
     let gone = size_of(&manifest).unwrap_err();
@@ -173,7 +173,7 @@ fn evaluated(root: &Path, step: u64, loss: f64) -> CheckpointId {
 }
 
 #[test]
-fn the_best_checkpoint_is_named_and_kept_and_the_old_best_one_is_deleted() {
+fn best_checkpoint_is_kept_and_former_best_deleted() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     let retention = Retention {
@@ -190,7 +190,7 @@ fn the_best_checkpoint_is_named_and_kept_and_the_old_best_one_is_deleted() {
     ] {
         ids.push(evaluated(root.path(), step, loss));
         delete_old(&directory, ids[ids.len() - 1], retention).unwrap();
-        let named = pointer::read(&directory).unwrap();
+        let named = best_file::read(&directory).unwrap();
         assert_eq!(named.step, best, "after step {step}");
     }
     // The newest two, one of which is the best.
@@ -215,20 +215,20 @@ const BY_LOSS: Retention = Retention {
 };
 
 #[test]
-fn nothing_is_named_or_deleted_if_a_manifest_cannot_be_read() {
+fn unreadable_manifest_stops_naming_and_deletion() {
     let root = tempfile::tempdir().unwrap();
     let (directory, newest, manifest) = best_of_three(root.path());
-    let named = pointer::read(&directory);
+    let named = best_file::read(&directory);
     // Reading a directory is an error of the operating system, as a hiccup of a network volume is.
     let aside = root.path().join("aside");
     std::fs::rename(&manifest, &aside).unwrap();
     std::fs::create_dir(&manifest).unwrap();
-    let trouble = delete_old(&directory, newest, BY_LOSS).unwrap_err();
-    assert!(trouble.is_of_the_volume(), "{trouble}");
+    let volume_error = delete_old(&directory, newest, BY_LOSS).unwrap_err();
+    assert!(volume_error.is_of_the_volume(), "{volume_error}");
     make_room(&directory, newest, 1, BY_LOSS);
     best(&directory, BestMetric::Loss).unwrap_err();
     assert_eq!(directory.list().unwrap().len(), 3);
-    assert_eq!(pointer::read(&directory), named);
+    assert_eq!(best_file::read(&directory), named);
 
     std::fs::remove_dir(&manifest).unwrap();
     std::fs::rename(&aside, &manifest).unwrap();
@@ -237,7 +237,7 @@ fn nothing_is_named_or_deleted_if_a_manifest_cannot_be_read() {
 }
 
 #[test]
-fn a_checkpoint_whose_manifest_is_missing_or_broken_does_not_count() {
+fn missing_or_broken_manifest_does_not_count() {
     for text in [None, Some("{")] {
         let root = tempfile::tempdir().unwrap();
         let (directory, newest, manifest) = best_of_three(root.path());
@@ -246,13 +246,13 @@ fn a_checkpoint_whose_manifest_is_missing_or_broken_does_not_count() {
             Some(text) => std::fs::write(&manifest, text).unwrap(),
         }
         delete_old(&directory, newest, BY_LOSS).unwrap();
-        assert_eq!(pointer::read(&directory).unwrap().step, 30, "{text:?}");
+        assert_eq!(best_file::read(&directory).unwrap().step, 30, "{text:?}");
     }
 }
 
 /// What is known to be damaged, or is cut off, is no checkpoint to go back to.
 #[test]
-fn retention_keeps_so_many_checkpoints_that_can_be_loaded() {
+fn retention_counts_only_loadable_checkpoints() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     let ids = [10, 20, 30, 40].map(|step| evaluated(root.path(), step, 0.5));
@@ -270,7 +270,7 @@ fn retention_keeps_so_many_checkpoints_that_can_be_loaded() {
 
 /// One that a rank has read in vain, or a part of which cannot be opened, must not fill the volume.
 #[test]
-fn old_checkpoints_are_deleted_beside_one_that_cannot_be_read() {
+fn unreadable_checkpoint_does_not_stop_deletion() {
     let retention = Retention {
         keep: 1,
         best: None,
@@ -293,7 +293,7 @@ fn old_checkpoints_are_deleted_beside_one_that_cannot_be_read() {
 }
 
 #[test]
-fn without_a_best_checkpoint_best_json_is_removed_before_the_old_best_one_is_deleted() {
+fn best_json_is_removed_before_former_best_checkpoint() {
     let none_evaluated = Some(BestMetric::Top1);
     for metric in [None, none_evaluated] {
         let root = tempfile::tempdir().unwrap();
@@ -303,7 +303,7 @@ fn without_a_best_checkpoint_best_json_is_removed_before_the_old_best_one_is_del
             best: metric,
         };
         // A directory in the place of the file cannot be removed as a file.
-        let file = root.path().join(pointer::FILE);
+        let file = root.path().join(best_file::FILE);
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
         delete_old(&directory, newest, retention).unwrap_err();
@@ -318,14 +318,14 @@ fn without_a_best_checkpoint_best_json_is_removed_before_the_old_best_one_is_del
 }
 
 #[test]
-fn nothing_is_deleted_if_the_best_checkpoint_cannot_be_named() {
+fn unwritable_best_json_stops_deletion() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     for step in [10, 20, 30] {
         evaluated(root.path(), step, 1.0 / step as f64);
     }
     // A directory in the place of the file.
-    std::fs::create_dir_all(root.path().join(pointer::FILE).join("x")).unwrap();
+    std::fs::create_dir_all(root.path().join(best_file::FILE).join("x")).unwrap();
     let retention = Retention {
         keep: 2,
         best: Some(BestMetric::Loss),

@@ -6,8 +6,8 @@ use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::saving::{Carried, Stage};
 
 use super::Saver;
+use crate::checkpoint::io_watch::IdleTimer;
 use crate::checkpoint::manifest::Manifest;
-use crate::checkpoint::pulse::Standstill;
 use crate::checkpoint::writer::Job;
 use crate::ledger::Progress;
 
@@ -56,7 +56,7 @@ impl Saver {
             Some(flight) if is_rank_0 => {
                 flight.has_all_parts = true;
                 flight.stage = Stage::Busy;
-                self.standstill = Standstill::new(&self.pulse);
+                self.idle_timer = IdleTimer::new(&self.io_watch);
             }
             _ => {
                 self.unsaved = Some((Duration::ZERO, begun.unwrap_or_else(Instant::now)));

@@ -72,7 +72,7 @@ impl Saver {
                 };
                 result
                     .err()
-                    .map(|trouble| News::Failed(trouble.to_string()))
+                    .map(|volume_error| News::Failed(volume_error.to_string()))
             }
             // A newer generation has written. A rank 0 that is its rank 0, too, tries again there.
             Done::Completed {
@@ -129,8 +129,8 @@ impl Saver {
                 self.forget(task);
                 Some(News::Failed(words))
             }
-            Done::NotTidied(trouble) | Done::Refused(trouble) => {
-                Some(News::Failed(trouble.to_string()))
+            Done::NotTidied(volume_error) | Done::Refused(volume_error) => {
+                Some(News::Failed(volume_error.to_string()))
             }
         }
     }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writing_thread_that_panics_is_told_at_once_and_writes_the_next_save() {
+    fn panic_of_writer_is_reported_and_next_save_runs() {
         let folder = tempfile::tempdir().unwrap();
         let settings = CheckpointEnvironment {
             dir: folder.path().to_owned(),

@@ -14,13 +14,13 @@ fn table() -> Table {
 }
 
 /// All bytes of a part, if they are right.
-fn read(directory: &Path, shard: &Shard) -> Result<Vec<u8>, Trouble> {
+fn read(directory: &Path, shard: &Shard) -> Result<Vec<u8>, VolumeError> {
     let mut all = Vec::new();
     let take = |bytes: Vec<u8>| {
         all.extend(bytes);
         ControlFlow::Continue(())
     };
-    let read = super::read(directory, shard, &Pulse::default(), take);
+    let read = super::read(directory, shard, &IoWatch::default(), take);
     read.map(|_| all)
 }
 
@@ -42,7 +42,7 @@ fn write_all(directory: &Path, world_size: u32) -> Vec<Shard> {
                 world_size,
                 table: &table,
                 bytes: &bytes[range],
-                pulse: &Pulse::default(),
+                io_watch: &IoWatch::default(),
             };
             write(directory, &part).unwrap();
             let record = std::fs::read(directory.join(record_name(rank, world_size))).unwrap();
@@ -82,7 +82,7 @@ fn one_rank_writes_a_plain_safetensors_file() {
 }
 
 #[test]
-fn any_damage_is_found_and_nothing_outside_is_read() {
+fn damage_is_detected_and_paths_stay_inside() {
     let directory = tempfile::tempdir().unwrap();
     let shards = write_all(directory.path(), 2);
     let path = directory.path().join(&shards[1].file);

@@ -15,7 +15,7 @@ fn save(directory: &Directory, generation: u64, step: u64, fill: u8) {
         world_size: 1,
         table: &table,
         bytes: &Bytes::filled(fill).0,
-        pulse: directory.pulse(),
+        io_watch: directory.io_watch(),
     };
     shard::write(&directory.partial(id, generation), &part).unwrap();
     let ledger = head(generation, step);
@@ -70,7 +70,7 @@ fn ranks_that_resume_read_one_checkpoint_in_all() {
     let formed = form(processes.collect(), &[]);
     for rank in &formed {
         assert_eq!(
-            (rank.origin(), rank.held.position),
+            (rank.origin(), rank.local_state.position),
             (Origin::Loaded, position(30))
         );
         assert_eq!(rank.bytes, Bytes::filled(HEAD + 1));
@@ -81,7 +81,7 @@ fn ranks_that_resume_read_one_checkpoint_in_all() {
 }
 
 #[test]
-fn a_rank_that_joins_a_live_world_reads_no_checkpoint() {
+fn joining_rank_reads_no_checkpoint() {
     let (root, _) = volume();
     let formed = form(
         vec![
@@ -95,19 +95,22 @@ fn a_rank_that_joins_a_live_world_reads_no_checkpoint() {
             (rank.origin(), rank.bytes),
             (Origin::Live, Bytes::filled(1))
         );
-        assert_eq!((rank.held.position, rank.num_read), (position(37), 0));
+        assert_eq!(
+            (rank.local_state.position, rank.num_read),
+            (position(37), 0)
+        );
     }
 }
 
 #[test]
-fn a_spare_that_found_no_checkpoint_when_it_started_continues_from_the_newest_one() {
+fn spare_from_before_first_save_loads_newest_checkpoint() {
     let (root, directory) = volume();
     // It has waited in the lobby since before the first save.
     let mut spare = with_volume(&root, process(fresh(), 0));
     spare.forgets = true;
     let formed = form(vec![spare], &[]);
     assert_eq!(
-        (formed[0].origin(), formed[0].held.position),
+        (formed[0].origin(), formed[0].local_state.position),
         (Origin::Loaded, position(30))
     );
     assert_eq!(formed[0].bytes, Bytes::filled(HEAD + 1));
@@ -115,7 +118,7 @@ fn a_spare_that_found_no_checkpoint_when_it_started_continues_from_the_newest_on
 }
 
 #[test]
-fn an_old_state_in_memory_gives_way_to_a_newer_checkpoint() {
+fn newer_checkpoint_replaces_state_in_memory() {
     let (root, directory) = volume();
     save(&directory, 8, 40, HEAD + 2);
     // All of them were out of touch while another world trained on; the last one has just started.
@@ -127,7 +130,7 @@ fn an_old_state_in_memory_gives_way_to_a_newer_checkpoint() {
         let formed = form(processes, &[]);
         for rank in &formed {
             assert_eq!(
-                (rank.origin(), rank.held.position),
+                (rank.origin(), rank.local_state.position),
                 (Origin::Loaded, position(40))
             );
             assert_eq!(rank.bytes, Bytes::filled(HEAD + 2));
@@ -140,14 +143,14 @@ fn an_old_state_in_memory_gives_way_to_a_newer_checkpoint() {
 }
 
 #[test]
-fn a_state_in_memory_outlives_a_newer_checkpoint_that_is_damaged() {
+fn damaged_newer_checkpoint_keeps_state_in_memory() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     save(&directory, 8, 40, HEAD);
     damage(&directory, 8, 40);
     for rank in form(vec![with_volume(&root, process(live(7, 535), 1))], &[]) {
         assert_eq!(
-            (rank.origin(), rank.held.position),
+            (rank.origin(), rank.local_state.position),
             (Origin::Live, position(535))
         );
         assert_eq!(rank.bytes, Bytes::filled(1));
@@ -155,7 +158,7 @@ fn a_state_in_memory_outlives_a_newer_checkpoint_that_is_damaged() {
 }
 
 #[test]
-fn a_number_that_another_world_has_written_with_is_not_trained_in() {
+fn generation_written_by_others_is_fenced() {
     for generation in [9, 12] {
         let (root, directory) = volume();
         let ledger = directory.ledger();
@@ -181,14 +184,14 @@ fn damage(directory: &Directory, generation: u64, step: u64) {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over_by_all_ranks_for_the_one_before() {
+fn all_ranks_skip_a_damaged_checkpoint() {
     let (root, directory) = volume();
     damage(&directory, 1, 30);
     let processes = (0..3).map(|_| with_volume(&root, process(fresh(), 0)));
     let formed = form(processes.collect(), &[]);
     for rank in &formed {
         assert_eq!(
-            (rank.origin(), rank.held.position),
+            (rank.origin(), rank.local_state.position),
             (Origin::Loaded, position(20))
         );
         assert_eq!(rank.bytes, Bytes::filled(HEAD));
@@ -202,7 +205,7 @@ fn a_damaged_checkpoint_is_passed_over_by_all_ranks_for_the_one_before() {
 }
 
 #[test]
-fn when_all_checkpoints_are_damaged_the_rank_that_searches_says_so() {
+fn searching_rank_reports_that_all_are_damaged() {
     let (root, directory) = volume();
     damage(&directory, 1, 20);
     damage(&directory, 1, 30);
@@ -220,7 +223,7 @@ fn when_all_checkpoints_are_damaged_the_rank_that_searches_says_so() {
 }
 
 #[test]
-fn a_volume_that_gives_no_checkpoint_is_no_damage() {
+fn unreadable_volume_is_not_damage() {
     for step in [20, 30] {
         let (root, directory) = volume();
         // Reading a directory is an error of the operating system, as that of a volume is. The other one is damaged.
@@ -242,13 +245,13 @@ fn a_volume_that_gives_no_checkpoint_is_no_damage() {
         let live_one = with_volume(&root, process(live(1, 10), 1));
         let formed = form(vec![live_one, with_volume(&root, process(fresh(), 0))], &[]);
         for rank in &formed {
-            assert_eq!(rank.held.position, position(10), "{step}");
+            assert_eq!(rank.local_state.position, position(10), "{step}");
         }
     }
 }
 
 #[test]
-fn a_rank_with_a_checkpoint_goes_on_when_the_newer_state_is_lost() {
+fn rank_with_checkpoint_survives_loss_of_newer_state() {
     let (root, _) = volume();
     // It was receiving the state after step 37 when all that had it were lost.
     let mut torn = fresh();
@@ -259,7 +262,7 @@ fn a_rank_with_a_checkpoint_goes_on_when_the_newer_state_is_lost() {
     );
     for rank in formed {
         assert_eq!(
-            (rank.origin(), rank.held.position),
+            (rank.origin(), rank.local_state.position),
             (Origin::Loaded, position(30))
         );
         assert_eq!(rank.bytes, Bytes::filled(HEAD + 1));

@@ -15,7 +15,7 @@ fn appender(directory: &Directory) -> Appender {
 }
 
 #[test]
-fn a_ledger_whose_creation_was_not_answered_is_found_by_the_next_try() {
+fn retry_finds_ledger_of_unanswered_creation() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     let mut own = appender(&directory);
@@ -72,7 +72,7 @@ fn steps_in_file(directory: &Directory) -> Vec<u64> {
 }
 
 #[test]
-fn a_ledger_whose_handle_is_stale_is_opened_again_and_loses_no_line() {
+fn stale_ledger_handle_is_reopened_without_loss() {
     for num_durable in 0..=3 {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::new(root.path().to_owned());
@@ -85,7 +85,7 @@ fn a_ledger_whose_handle_is_stale_is_opened_again_and_loses_no_line() {
 }
 
 #[test]
-fn a_ledger_that_the_server_lost_is_begun_again_unless_lines_were_durable() {
+fn lost_ledger_restarts_unless_lines_were_durable() {
     for (num_durable, is_lost) in [(0, false), (2, true)] {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::new(root.path().to_owned());
@@ -103,7 +103,7 @@ fn a_ledger_that_the_server_lost_is_begun_again_unless_lines_were_durable() {
 }
 
 #[test]
-fn a_ledger_whose_file_was_removed_or_renamed_is_noticed_by_the_next_sync() {
+fn sync_notices_removed_or_renamed_ledger() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     let mut own = with_lines(&directory, 3);
@@ -111,9 +111,9 @@ fn a_ledger_whose_file_was_removed_or_renamed_is_noticed_by_the_next_sync() {
     std::fs::rename(own.path(), &aside).unwrap();
     for _ in 0..2 {
         // Also while no step is committed, and as often as it is asked.
-        let trouble = own.write().and_then(|()| own.sync()).unwrap_err();
-        assert_eq!(trouble.path, own.path());
-        let words = trouble.to_string();
+        let volume_error = own.write().and_then(|()| own.sync()).unwrap_err();
+        assert_eq!(volume_error.path, own.path());
+        let words = volume_error.to_string();
         assert!(
             words.contains("lost lines") && words.contains("is gone"),
             "{words}"
@@ -124,8 +124,11 @@ fn a_ledger_whose_file_was_removed_or_renamed_is_noticed_by_the_next_sync() {
     assert_eq!(own.chain.durable().step, 3);
     // An older copy lacks durable lines.
     std::fs::write(own.path(), own.header.to_text()).unwrap();
-    let trouble = own.write().and_then(|()| own.sync()).unwrap_err();
-    assert!(trouble.to_string().contains("lost lines"), "{trouble}");
+    let volume_error = own.write().and_then(|()| own.sync()).unwrap_err();
+    assert!(
+        volume_error.to_string().contains("lost lines"),
+        "{volume_error}"
+    );
     std::fs::rename(&aside, own.path()).unwrap();
     own.write().and_then(|()| own.sync()).unwrap();
     assert_eq!(steps_in_file(&directory), [1, 2, 3, 4]);
@@ -133,7 +136,7 @@ fn a_ledger_whose_file_was_removed_or_renamed_is_noticed_by_the_next_sync() {
 }
 
 #[test]
-fn a_ledger_whose_file_is_another_one_is_written_on_if_it_has_the_durable_lines() {
+fn replaced_ledger_with_durable_lines_is_continued() {
     for num_durable in [0, 3] {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::new(root.path().to_owned());
@@ -148,7 +151,7 @@ fn a_ledger_whose_file_is_another_one_is_written_on_if_it_has_the_durable_lines(
 }
 
 #[test]
-fn a_ledger_whose_file_was_removed_before_a_line_was_durable_is_begun_again() {
+fn ledger_removed_before_durable_line_restarts() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     let mut own = with_lines(&directory, 0);
@@ -159,7 +162,7 @@ fn a_ledger_whose_file_was_removed_before_a_line_was_durable_is_begun_again() {
 }
 
 #[test]
-fn the_file_of_another_world_under_a_ledgers_name_is_noticed_by_the_next_sync() {
+fn sync_notices_ledger_of_another_writer() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     let mut own = with_lines(&directory, 3);
@@ -171,7 +174,7 @@ fn the_file_of_another_world_under_a_ledgers_name_is_noticed_by_the_next_sync() 
 
 /// Any order of commits, writes, syncs and faults of the volume that spare what is durable.
 #[test]
-fn no_line_is_lost_by_faults_of_the_volume_that_spare_durable_lines() {
+fn random_volume_faults_lose_no_line() {
     let mut random = 1_u64;
     for seed in 0..120 {
         let root = tempfile::tempdir().unwrap();
@@ -215,7 +218,7 @@ fn no_line_is_lost_by_faults_of_the_volume_that_spare_durable_lines() {
 }
 
 #[test]
-fn a_ledger_whose_name_is_another_worlds_is_not_written_to() {
+fn ledger_of_another_writer_is_not_overwritten() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     let mut own = with_lines(&directory, 0);
@@ -228,7 +231,7 @@ fn a_ledger_whose_name_is_another_worlds_is_not_written_to() {
 }
 
 #[test]
-fn a_ledger_is_begun_although_an_older_one_can_never_be_read() {
+fn unreadable_older_ledger_delays_creation_once() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
     // Reading it is an error that is neither damage nor a missing right.

@@ -128,7 +128,7 @@ mod tests {
 
     /// What TensorFlow's protobuf makes of the same event (`event.SerializeToString()`).
     #[test]
-    fn an_event_has_the_bytes_that_protobuf_gives_it() {
+    fn event_bytes_equal_protobuf() {
         let event = Event {
             wall_time: 1.5,
             step: 300,

@@ -19,7 +19,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn each_generation_has_a_file_that_begins_with_its_version_and_a_start() {
+fn each_generation_file_begins_with_version_and_start() {
     let root = tempfile::tempdir().unwrap();
     let directory = root.path().join("tensorboard");
     let (events, received) = sync_channel(16);
@@ -59,7 +59,7 @@ fn each_generation_has_a_file_that_begins_with_its_version_and_a_start() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_drops_events_and_nothing_else() {
+fn uncreatable_directory_only_drops_events() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let (events, received) = sync_channel(16);
     let begin = Message::Begin {
@@ -76,7 +76,7 @@ fn a_directory_that_cannot_be_made_drops_events_and_nothing_else() {
 }
 
 #[test]
-fn events_that_are_not_taken_are_dropped_at_once() {
+fn full_queue_drops_events_at_once() {
     let (events, received) = sync_channel(2);
     let mut board = Board {
         events,
@@ -84,7 +84,7 @@ fn events_that_are_not_taken_are_dropped_at_once() {
         last_drop: None,
     };
     for step in 1..=5 {
-        board.tell_scalars(step, &[("train/loss", Some(1.0)), ("eval/loss", None)]);
+        board.send_scalars(step, &[("train/loss", Some(1.0)), ("eval/loss", None)]);
     }
     assert!(board.last_drop.is_some());
     let taken: Vec<_> = received.try_iter().collect();
@@ -94,12 +94,12 @@ fn events_that_are_not_taken_are_dropped_at_once() {
     };
     assert_eq!(*what, What::Scalars(vec![("train/loss", 1.0)]));
     let dropped = board.last_drop;
-    board.tell_scalars(6, &[]);
+    board.send_scalars(6, &[]);
     assert_eq!(board.last_drop, dropped, "there is room again");
 }
 
 #[test]
-fn drops_are_said_once_until_there_was_none_for_a_minute() {
+fn drops_are_logged_once_per_quiet_minute() {
     let (events, _received) = sync_channel(1);
     let start = Instant::now();
     let mut board = Board {
@@ -113,7 +113,7 @@ fn drops_are_said_once_until_there_was_none_for_a_minute() {
 }
 
 #[test]
-fn files_sort_by_generation_whatever_the_clocks_say() {
+fn event_files_sort_by_generation_not_clock() {
     let names = [
         file_name(2, 1_700_000_900.7, "node-a", 7),
         file_name(3, 1_700_000_100.0, "node-b\n", 7),

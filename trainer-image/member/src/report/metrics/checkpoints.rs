@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_of_the_checkpoint_and_place_in_the_ledger_are_absent_until_they_are_known() {
+    fn checkpoint_time_and_ledger_step_are_absent_until_known() {
         let registry = Registry::new();
         let metrics = CheckpointMetrics::new(&registry).unwrap();
         let has = |name: &str| {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_were_read_only_grow() {
+    fn read_bytes_only_grow() {
         let metrics = CheckpointMetrics::new(&Registry::new()).unwrap();
         for total in [5, 5, 3, 8] {
             metrics.read(total);

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_data_sets_of_a_mix_are_counted_apart() {
+    fn data_sets_of_a_mix_are_counted_separately() {
         let registry = Registry::new();
         let metrics = DataMetrics::new(&registry).unwrap();
         metrics.set(1, &[("web".to_owned(), 6), ("books".to_owned(), 2)]);

@@ -72,7 +72,7 @@ fn each_form_of_a_route_is_known() {
 }
 
 #[test]
-fn a_network_alone_is_no_connection() {
+fn network_without_connection_counts_nothing() {
     for log in [
         "",
         "worker-0:7:19 [0] NCCL INFO Using network IB\n",

@@ -35,7 +35,7 @@ fn summed(losses: [f64; 3], standing: impl Fn(u64) -> RankVote) -> (Vec<f64>, St
 }
 
 #[test]
-fn sums_say_what_the_numbers_of_the_ranks_say() {
+fn packed_sums_equal_separate_numbers() {
     let packing = Packing::new(1, 3);
     // In another order their sum is another one.
     let losses = [0.1, 1e16, -1e16];
@@ -54,7 +54,7 @@ fn sums_say_what_the_numbers_of_the_ranks_say() {
 }
 
 #[test]
-fn a_loss_that_is_not_finite_is_told_without_spoiling_the_sums() {
+fn nonfinite_loss_is_flagged_and_sums_stay_finite() {
     let (sums, _) = summed([1.0, f64::NAN, f64::INFINITY], standing);
     assert!(sums.iter().all(|sum| sum.is_finite()));
     let end = Packing::new(0, 3).unpack(&sums).unwrap();
@@ -62,7 +62,7 @@ fn a_loss_that_is_not_finite_is_told_without_spoiling_the_sums() {
 }
 
 #[test]
-fn a_device_fills_in_what_the_host_does_not_know() {
+fn device_fills_in_its_slots() {
     let packing = Packing::new(2, 3);
     let (own, loss) = (standing(2), -0.5);
     let mut values = packing.pack(&own, 0.0);
@@ -76,7 +76,7 @@ fn a_device_fills_in_what_the_host_does_not_know() {
 }
 
 #[test]
-fn sums_of_another_world_are_none() {
+fn sums_of_another_world_size_are_rejected() {
     let (sums, _) = summed([1.0, 2.0, 3.0], standing);
     assert_eq!(Packing::new(0, 2).unpack(&sums), None);
     assert!(Packing::new(0, 3).has_dropped(&[]));

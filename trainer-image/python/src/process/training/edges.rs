@@ -21,7 +21,7 @@ impl Training {
 
     /// Committed samples at the last evaluation; 0 before the first. All ranks of a generation have the same.
     pub(in crate::process) const fn evaluated(&self) -> u64 {
-        self.member.held.evaluated
+        self.member.local_state.evaluated
     }
 
     /// The state was evaluated on all ranks, with the same result: it is reported, and the end of the evaluation is a
@@ -32,10 +32,10 @@ impl Training {
     ) -> Result<bool, Failure> {
         (self.begun, self.told) = (None, None);
         self.member.reporter.evaluated(evaluation);
-        self.member.held.evaluated = self.member.held.position.samples;
+        self.member.local_state.evaluated = self.member.local_state.position.samples;
         if self
             .data_schedule
-            .batch_at(&self.member.held.position)
+            .batch_at(&self.member.local_state.position)
             .is_none()
         {
             // Only the last save is left to do, which needs no newcomer.
@@ -63,7 +63,7 @@ impl Training {
 
     /// What comes now takes ranks differently long.
     pub(in crate::process) fn begin_evaluation(&mut self, counts: bool) -> Result<(), Failure> {
-        self.member.held.evaluation_counts = counts;
+        self.member.local_state.evaluation_counts = counts;
         (self.begun, self.told) = (None, None);
         self.member.enter(Phase::Evaluating);
         if let Some(group) = self.member.world()?.group() {

@@ -78,7 +78,7 @@ impl Training {
             self.told = Some(Ok(Sent::Alone { numbers, list }));
             return Ok(());
         };
-        let (turn, list) = world.with_witness(&list);
+        let (turn, list) = world.with_checksum(&list);
         let begun = Python::attach(|py| {
             let arguments = (group.object(py), list, layout.places());
             let sum = numbers.call_method1(py, "begin", arguments);
@@ -110,7 +110,11 @@ impl Training {
                 let rank = self.member.world()?.rank();
                 self.agreed = Some((end, weight));
                 self.begun = Some(begun);
-                faults::point(Point::Update, rank, self.member.held.position.step + 1);
+                faults::point(
+                    Point::Update,
+                    rank,
+                    self.member.local_state.position.step + 1,
+                );
                 Ok(Some(Agreed::Committed((loss, finite, weight))))
             }
             Ok(Ended::Differ(words)) => {
@@ -152,11 +156,13 @@ impl Training {
                 .map_err(|error| lost(py, &error))
         })?;
         let sums = match sent {
-            Sent::ToPeers { turn, .. } => world.hear(*turn, &read)?,
+            Sent::ToPeers { turn, .. } => world.verify_sums(*turn, &read)?,
             Sent::Alone { .. } => read,
         };
         match layout.read(&sums)? {
-            Read::Sums(end, weight) => Ok(Ended::Agreed(self.member.end_step_of(end)?, weight)),
+            Read::Sums(end, weight) => {
+                Ok(Ended::Agreed(self.member.end_step_from_sums(end)?, weight))
+            }
             Read::Differ(words) => Ok(Ended::Differ(words)),
             Read::NoWeight => Ok(Ended::NoWeight),
         }
@@ -188,7 +194,7 @@ impl Training {
             .reporter
             .compare(&end.compute_seconds, self.unevenness);
         let now = Instant::now();
-        let position = self.member.held.position;
+        let position = self.member.local_state.position;
         self.member.reporter.commit(&StepReport {
             step: batch.step,
             epoch: self.data_schedule.position_at(position.samples).epoch,

@@ -46,10 +46,10 @@ fn unreadable_checkpoints_prove_nothing_and_name_the_file() {
         let path = unread(&directory);
         std::os::unix::fs::symlink(&path, &path).unwrap();
         let reason = audited(&directory).unwrap_err();
-        let Unproven::Unread(trouble) = &reason else {
+        let Unproven::Unread(volume_error) = &reason else {
             panic!("{reason}");
         };
-        assert_eq!(trouble.path, path);
+        assert_eq!(volume_error.path, path);
         assert_eq!(reason.exit_code(), ExitCode::VolumeFailed);
         let found = json::not_proven(&reason);
         let found: serde_json::Value = serde_json::from_str(&found).unwrap();

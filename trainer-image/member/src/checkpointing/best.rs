@@ -7,7 +7,7 @@ use roundhouse_contract::BestMetric;
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::saving;
 
-use super::Keeping;
+use super::Checkpointing;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
 use crate::member::Member;
@@ -31,11 +31,13 @@ impl<R: Rendezvous> Member<'_, R> {
     /// [`Failure::PeerLost`] when a rank is gone, [`Failure::State`] when the state cannot be copied,
     /// [`Failure::Fenced`].
     pub fn keep_best<S: State>(&mut self, scores: Scores, state: &S) -> Result<(), Failure> {
-        let step = self.held.position.step;
-        self.held.scores = Some((step, scores));
+        let step = self.local_state.position.step;
+        self.local_state.scores = Some((step, scores));
         let is_first = self.world()?.rank() == 0;
-        let keeping = self.keeping.as_mut().filter(|_| is_first);
-        if let Some(metric) = keeping.and_then(|keeping| keeping.lack_to_tell(&scores)) {
+        let checkpointing = self.checkpointing.as_mut().filter(|_| is_first);
+        if let Some(metric) =
+            checkpointing.and_then(|checkpointing| checkpointing.missing_metric_to_report(&scores))
+        {
             say_error(&format!(
                 "no checkpoint of step {step} is kept as the best one: its evaluation has no finite {metric}"
             ));
@@ -46,15 +48,15 @@ impl<R: Rendezvous> Member<'_, R> {
     /// A generation has formed. If its state was evaluated and is not saved, [`Self::keep_best`] is done again, without
     /// a wait for an earlier save. If steps were committed since the best state, one rank says that it was not saved.
     pub(crate) fn resume_best<S: State>(&mut self, state: &S) -> Result<(), Failure> {
-        let step = self.held.position.step;
-        let scores = self.held.scores_of(step);
-        let Some(keeping) = &self.keeping else {
+        let step = self.local_state.position.step;
+        let scores = self.local_state.scores_of(step);
+        let Some(checkpointing) = &self.checkpointing else {
             return Ok(());
         };
-        if !keeping.saver.judges() {
+        if !checkpointing.saver.judges() {
             return Ok(());
         }
-        let is_saved = keeping.saver.has(step);
+        let is_saved = checkpointing.saver.has(step);
         if let Some(lost) = self.lost_best()? {
             say_error(&format!(
                 "the best state, of step {lost}, was not saved: a new generation formed before its checkpoint was complete"
@@ -66,13 +68,13 @@ impl<R: Rendezvous> Member<'_, R> {
     /// The step of a best state that is neither saved nor there any more. The lowest rank that knows of it is told, no
     /// other; rank 0 if it was in the generation before.
     fn lost_best(&mut self) -> Result<Option<u64>, Failure> {
-        let step = self.held.position.step;
-        let unsaved = self.keeping.as_ref().and_then(|it| it.unsaved_best);
+        let step = self.local_state.position.step;
+        let unsaved = self.checkpointing.as_ref().and_then(|it| it.unsaved_best);
         let lost = unsaved.filter(|unsaved| *unsaved < step);
         let world = self.world()?;
         let (rank, knowing) = (world.rank(), world.ranks_that(lost.is_some())?);
-        if let Some(keeping) = &mut self.keeping {
-            keeping.unsaved_best = None;
+        if let Some(checkpointing) = &mut self.checkpointing {
+            checkpointing.unsaved_best = None;
         }
         Ok(lost.filter(|_| knowing.first() == Some(&rank)))
     }
@@ -84,8 +86,8 @@ impl<R: Rendezvous> Member<'_, R> {
         state: &S,
         longest_wait: Duration,
     ) -> Result<(), Failure> {
-        let step = self.held.position.step;
-        let generation = self.held.generation();
+        let step = self.local_state.position.step;
+        let generation = self.local_state.generation();
         let begun = Instant::now();
         loop {
             if self.machine.current_generation().is_some() {
@@ -93,24 +95,24 @@ impl<R: Rendezvous> Member<'_, R> {
                 self.look();
             }
             let is_cut_off = self.knows_newer_generation() || self.must_break_off();
-            let Some(keeping) = &mut self.keeping else {
+            let Some(checkpointing) = &mut self.checkpointing else {
                 return Ok(());
             };
-            if !keeping.saver.judges() {
+            if !checkpointing.saver.judges() {
                 return Ok(());
             }
-            keeping.hear(generation, self.reporter)?;
+            checkpointing.hear(generation, self.reporter)?;
             self.reporter
-                .volume_moves(keeping.directory.pulse().moves());
+                .volume_moves(checkpointing.directory.io_watch().moves());
             let is_wanted = scores.is_some_and(|scores| {
-                !keeping.judge(step, scores) && keeping.saver.is_best(step, &scores)
+                !checkpointing.judge(step, scores) && checkpointing.saver.is_best(step, &scores)
             });
-            let mut own = keeping.standing(is_wanted);
+            let mut own = checkpointing.standing(is_wanted);
             own.gives_up = is_cut_off || begun.elapsed() >= longest_wait;
             let world = self.world()?;
             let rank = world.rank();
             let sum = world.sum_saving(&own)?;
-            self.held.chain.forget_through(sum.durable_line);
+            self.local_state.chain.forget_through(sum.durable_line);
             if !sum.is_time {
                 return Ok(());
             }
@@ -125,8 +127,8 @@ impl<R: Rendezvous> Member<'_, R> {
             }
             self.proceed(&sum, is_idle, state)?;
             if is_idle {
-                if let Some(keeping) = &mut self.keeping {
-                    keeping.begins_best();
+                if let Some(checkpointing) = &mut self.checkpointing {
+                    checkpointing.begins_best();
                 }
                 return Ok(());
             }
@@ -135,7 +137,7 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 }
 
-impl Keeping {
+impl Checkpointing {
     /// The state of a step was evaluated. If a save of it is in flight, its manifest will say so; returns whether one
     /// is.
     fn judge(&mut self, step: u64, scores: Scores) -> bool {
@@ -152,9 +154,12 @@ impl Keeping {
     }
 
     /// The number by which the best checkpoint is kept, when an evaluation has not found it for the first time.
-    fn lack_to_tell(&mut self, scores: &Scores) -> Option<BestMetric> {
-        let lack = self.saver.lacks(scores).filter(|_| !self.has_told_lack)?;
-        self.has_told_lack = true;
+    fn missing_metric_to_report(&mut self, scores: &Scores) -> Option<BestMetric> {
+        let lack = self
+            .saver
+            .lacks(scores)
+            .filter(|_| !self.has_reported_missing_metric)?;
+        self.has_reported_missing_metric = true;
         Some(lack)
     }
 

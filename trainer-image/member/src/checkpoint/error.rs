@@ -11,14 +11,14 @@ use super::manifest::SCHEMA_VERSION;
 
 /// How long an error is waited out that may pass. One that lasts is taken for damage: training can continue from an older
 /// checkpoint, and this one stays on the volume.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_FOR: Duration = Duration::from_secs(10);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Something on the volume that cannot be used or written: which, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
-pub struct Trouble {
+pub struct VolumeError {
     /// A file or a directory.
     pub path: PathBuf,
     /// What is wrong with it.
@@ -180,7 +180,7 @@ pub(super) fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | NotADirectory)
 }
 
-impl Trouble {
+impl VolumeError {
     /// Whether the volume did not answer as it should. What is there may be whole, and may be read the next time.
     #[must_use]
     pub fn is_of_the_volume(&self) -> bool {
@@ -231,7 +231,7 @@ impl Trouble {
             || matches!(self.reason, Reason::NoWholeLine)
     }
 
-    /// Trouble with a path, for `map_err`.
+    /// VolumeError with a path, for `map_err`.
     pub fn with<E: Into<Reason>>(path: &Path) -> impl Fn(E) -> Self {
         move |reason| Self {
             path: path.to_owned(),
@@ -241,14 +241,16 @@ impl Trouble {
 }
 
 /// Tries again while an error may pass. To pass over a checkpoint for it would lose the steps since the one before.
-pub(crate) fn steadily<T>(mut attempt: impl FnMut() -> Result<T, Trouble>) -> Result<T, Trouble> {
+pub(crate) fn steadily<T>(
+    mut attempt: impl FnMut() -> Result<T, VolumeError>,
+) -> Result<T, VolumeError> {
     let mut end = None;
     loop {
         match attempt() {
             // To read a part may take longer than that.
-            Err(trouble)
-                if trouble.may_pass()
-                    && Instant::now() < *end.get_or_insert_with(|| Instant::now() + PATIENCE) =>
+            Err(volume_error)
+                if volume_error.may_pass()
+                    && Instant::now() < *end.get_or_insert_with(|| Instant::now() + RETRY_FOR) =>
             {
                 std::thread::sleep(PAUSE);
             }
@@ -262,17 +264,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_handle_may_pass_and_a_missing_file_does_not() {
+    fn stale_handle_is_temporary_and_missing_file_is_not() {
         let may_pass = |errno: Errno| {
             let error: io::Error = errno.into();
-            Trouble::with(Path::new("part"))(error).may_pass()
+            VolumeError::with(Path::new("part"))(error).may_pass()
         };
         assert!(may_pass(Errno::STALE) && may_pass(Errno::IO));
         assert!(!may_pass(Errno::NOENT) && !may_pass(Errno::LOOP));
     }
 
     #[test]
-    fn a_file_system_that_renames_no_directory_is_told_from_one_that_is_full() {
+    fn refused_rename_differs_from_full_volume() {
         for refusal in [Errno::MFILE, Errno::NOSYS, Errno::OPNOTSUPP, Errno::PERM] {
             let words = Reason::of(Operation::RenameDirectory, refusal.into()).to_string();
             assert!(
@@ -281,8 +283,8 @@ mod tests {
                 "{words}"
             );
         }
-        for trouble in [Errno::NOSPC, Errno::ROFS, Errno::IO, Errno::STALE] {
-            let reason = Reason::of(Operation::RenameDirectory, trouble.into());
+        for errno in [Errno::NOSPC, Errno::ROFS, Errno::IO, Errno::STALE] {
+            let reason = Reason::of(Operation::RenameDirectory, errno.into());
             assert!(matches!(reason, Reason::Io(_)), "{reason}");
         }
     }

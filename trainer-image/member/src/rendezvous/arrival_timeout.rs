@@ -15,17 +15,17 @@ const LONGEST_STEP: &str = "longest-step-ms";
 
 /// What a store's host has told so far.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct PublishedStep {
     millis: AtomicU64,
 }
 
-impl Told {
+impl PublishedStep {
     /// Tells the ranks that wait at `store`. Only a step that is longer by a quarter, or far shorter, is worth a request.
     /// Without an answer they wait as long as for the last one.
-    pub(super) fn tell(&self, store: &impl Store, longest: Duration) {
+    pub(super) fn publish(&self, store: &impl Store, longest: Duration) {
         let millis = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
         let told = self.millis.load(Ordering::Relaxed);
-        if is_news(told, millis)
+        if is_worth_publishing(told, millis)
             && store
                 .add(LONGEST_STEP, millis.wrapping_sub(told).cast_signed())
                 .is_ok()
@@ -36,7 +36,7 @@ impl Told {
 }
 
 /// Steps below a second change nothing: patience is minutes.
-const fn is_news(told: u64, millis: u64) -> bool {
+const fn is_worth_publishing(told: u64, millis: u64) -> bool {
     const SHORT: u64 = 1_000;
     if millis < SHORT {
         return told >= SHORT;
@@ -46,13 +46,13 @@ const fn is_news(told: u64, millis: u64) -> bool {
 
 /// The patience of one rank, which moves its deadline while it learns.
 #[derive(Clone, Debug)]
-pub(super) struct Patience {
+pub(super) struct ArrivalTimeout {
     since: Instant,
     /// The longest step that it knows of.
     millis: Arc<AtomicU64>,
 }
 
-impl Patience {
+impl ArrivalTimeout {
     /// From now on, knowing nothing.
     pub(super) fn begin() -> Self {
         Self {
@@ -96,25 +96,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_that_wait_learn_how_long_the_steps_of_the_host_are() {
+    fn waiting_ranks_learn_step_time_of_the_host() {
         let network = Memory::default();
         let (host, guest) = (network.serve(1), network.serve(1));
-        let (told, waits) = (Told::default(), Patience::begin());
+        let (published, waits) = (PublishedStep::default(), ArrivalTimeout::begin());
         assert!(waits.learn(&guest).unwrap());
         assert_eq!(waits.seconds(), 120);
         for (step, expected) in [(60, 480), (70, 480), (90, 660), (8, 660)] {
-            told.tell(&host, Duration::from_secs(step));
+            published.publish(&host, Duration::from_secs(step));
             assert!(waits.learn(&guest).unwrap());
             assert_eq!(waits.seconds(), expected, "steps of {step} s");
         }
         // Who comes now finds the shorter steps of today.
-        let newcomer = Patience::begin();
+        let newcomer = ArrivalTimeout::begin();
         assert!(newcomer.learn(&guest).unwrap());
         assert_eq!(newcomer.seconds(), 168);
     }
 
     #[test]
-    fn small_changes_are_no_news() {
+    fn small_timeout_changes_are_not_published() {
         for (told, millis, expected) in [
             (0, 5, false),
             (0, 999, false),
@@ -127,7 +127,7 @@ mod tests {
             (10, 8, false),
         ] {
             assert_eq!(
-                is_news(told, millis),
+                is_worth_publishing(told, millis),
                 expected,
                 "{told} ms, then {millis} ms"
             );

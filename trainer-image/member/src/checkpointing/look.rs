@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use roundhouse_elastic::state::Names;
 
-use super::Keeping;
-use crate::checkpoint::{Manifest, Standstill, Trouble, load};
+use super::Checkpointing;
+use crate::checkpoint::{IdleTimer, Manifest, VolumeError, load};
 use crate::failure::Failure;
 use crate::faults;
 use crate::report::say_error;
@@ -18,7 +18,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// A listing that is under way.
 #[derive(Debug)]
 pub(super) struct Look {
-    answer: Receiver<Result<Names, Trouble>>,
+    answer: Receiver<Result<Names, VolumeError>>,
     /// It was begun for an earlier generation: what was written since may not be in it.
     is_stale: bool,
 }
@@ -27,7 +27,7 @@ pub(super) struct Look {
 #[derive(Debug)]
 pub(crate) struct Search {
     found: Receiver<Result<Option<Manifest>, Failure>>,
-    standstill: Standstill,
+    idle_timer: IdleTimer,
     started: Instant,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Searched {
     Done(Option<Box<Manifest>>),
 }
 
-impl Keeping {
+impl Checkpointing {
     /// A generation forms: the volume is listed for it. A listing that is under way since an earlier generation is waited
     /// for first, so that a volume that hangs holds one thread and not one for each generation.
     pub(crate) fn begin_look(&mut self) {
@@ -58,8 +58,8 @@ impl Keeping {
     }
 
     /// What the listing has found; `None` if it has not ended within this time.
-    pub(crate) fn names(&mut self, patience: Duration) -> Option<Names> {
-        let until = Instant::now() + patience;
+    pub(crate) fn names(&mut self, timeout: Duration) -> Option<Names> {
+        let until = Instant::now() + timeout;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let Some(look) = &self.look else {
@@ -73,8 +73,8 @@ impl Keeping {
                     return Some(names);
                 }
                 Ok(Ok(_)) => self.look = self.list(),
-                Ok(Err(trouble)) => {
-                    say_error(&format!("the checkpoints are not known: {trouble}"));
+                Ok(Err(volume_error)) => {
+                    say_error(&format!("the checkpoints are not known: {volume_error}"));
                     self.look = None;
                 }
                 Err(RecvTimeoutError::Disconnected) => self.look = None,
@@ -116,7 +116,7 @@ impl Keeping {
             .map_err(|error| Failure::Internal(format!("no thread to search: {error}")))?;
         Ok(Search {
             found,
-            standstill: Standstill::new(self.directory.pulse()),
+            idle_timer: IdleTimer::new(self.directory.io_watch()),
             started: Instant::now(),
         })
     }
@@ -128,13 +128,13 @@ impl Keeping {
     pub(crate) fn searched(
         &self,
         search: &mut Search,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Searched, Failure> {
-        match search.found.recv_timeout(patience) {
+        match search.found.recv_timeout(timeout) {
             Ok(found) => found.map(|found| Searched::Done(found.map(Box::new))),
             Err(RecvTimeoutError::Timeout) => {
-                let still = search.standstill.look(self.directory.pulse());
-                self.check_patience(still, search.started)
+                let still = search.idle_timer.look(self.directory.io_watch());
+                self.check_io_timeout(still, search.started)
                     .map(|()| Searched::UnderWay)
             }
             Err(RecvTimeoutError::Disconnected) => Err(Failure::Internal(
@@ -147,8 +147,8 @@ impl Keeping {
     ///
     /// # Errors
     /// [`Failure::VolumeSilent`].
-    pub(crate) fn check_patience(&self, still: Duration, since: Instant) -> Result<(), Failure> {
-        if !self.patience.is_over(still) {
+    pub(crate) fn check_io_timeout(&self, still: Duration, since: Instant) -> Result<(), Failure> {
+        if !self.io_timeout.is_over(still) {
             return Ok(());
         }
         Err(Failure::VolumeSilent {

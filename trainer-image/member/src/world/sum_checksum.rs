@@ -13,22 +13,22 @@ const TOLERANCE: f64 = 1e-11;
 const NUM_FACTORS: u64 = 8;
 
 /// The values and their witness, for the sum of this number. None is negative, or all ranks but one add 0 to it.
-pub(super) fn add(values: &[f64], turn: u64) -> Vec<f64> {
+pub(super) fn append(values: &[f64], turn: u64) -> Vec<f64> {
     let factor = factor(turn);
-    let witness = values.iter().map(|value| factor * (1.0 - value));
-    values.iter().copied().chain(witness).collect()
+    let checksum = values.iter().map(|value| factor * (1.0 - value));
+    values.iter().copied().chain(checksum).collect()
 }
 
 /// The sums of the values, if their witness says that all ranks of a world of this size have given them.
-pub(super) fn hear(sums: &[f64], turn: u64, world_size: u32) -> Option<Vec<f64>> {
-    let (values, witness) = sums.split_at(sums.len() / 2);
+pub(super) fn verified(sums: &[f64], turn: u64, world_size: u32) -> Option<Vec<f64>> {
+    let (values, checksum) = sums.split_at(sums.len() / 2);
     let (factor, size) = (factor(turn), f64::from(world_size));
-    let is_true = |(value, witness): (&f64, &f64)| {
-        let error = (value + witness / factor - size).abs();
+    let is_true = |(value, checksum): (&f64, &f64)| {
+        let error = (value + checksum / factor - size).abs();
         // A comparison with NaN is false.
         value.is_finite() && error <= TOLERANCE * value.abs().max(size)
     };
-    let all_true = values.iter().zip(witness).all(is_true);
+    let all_true = values.iter().zip(checksum).all(is_true);
     all_true.then(|| values.to_vec())
 }
 
@@ -42,50 +42,53 @@ mod tests {
     use super::*;
 
     fn summed(world: &[&[f64]], turn: u64) -> Vec<f64> {
-        let parts: Vec<Vec<f64>> = world.iter().map(|values| add(values, turn)).collect();
+        let parts: Vec<Vec<f64>> = world.iter().map(|values| append(values, turn)).collect();
         (0..parts[0].len())
             .map(|index| parts.iter().map(|part| part[index]).sum())
             .collect()
     }
 
     #[test]
-    fn a_sum_is_what_the_ranks_gave() {
+    fn checksum_confirms_sum_of_all_ranks() {
         let sums = summed(&[&[0.1, 2.0, 0.0], &[0.7, 1e15, 0.0]], 3);
-        assert_eq!(hear(&sums, 3, 2), Some(vec![0.1 + 0.7, 2.0 + 1e15, 0.0]));
+        assert_eq!(
+            verified(&sums, 3, 2),
+            Some(vec![0.1 + 0.7, 2.0 + 1e15, 0.0])
+        );
     }
 
     #[test]
-    fn garbage_convinces_nobody() {
+    fn checksum_rejects_garbage() {
         let sums = summed(&[&[0.0, 7.0], &[1.0, 7.0]], 9);
         for garbage in [f64::NAN, f64::INFINITY, 3.0] {
             for index in 0..sums.len() {
                 let mut spoilt = sums.clone();
                 spoilt[index] = garbage;
-                assert_eq!(hear(&spoilt, 9, 2), None, "{garbage} at {index}");
+                assert_eq!(verified(&spoilt, 9, 2), None, "{garbage} at {index}");
             }
-            assert_eq!(hear(&vec![garbage; sums.len()], 9, 2), None);
+            assert_eq!(verified(&vec![garbage; sums.len()], 9, 2), None);
         }
-        assert_eq!(hear(&vec![0.0; sums.len()], 9, 2), None);
+        assert_eq!(verified(&vec![0.0; sums.len()], 9, 2), None);
     }
 
     #[test]
-    fn what_some_ranks_alone_have_given_convinces_nobody() {
+    fn checksum_rejects_sum_of_some_ranks() {
         let sums = summed(&[&[0.0, 7.0], &[1.0, 7.0]], 9);
-        assert!(hear(&sums, 9, 2).is_some());
-        assert_eq!(hear(&sums, 9, 3), None);
+        assert!(verified(&sums, 9, 2).is_some());
+        assert_eq!(verified(&sums, 9, 3), None);
         // Of one of the values, too.
         let mut spoilt = summed(&[&[0.0, 7.0], &[1.0, 7.0], &[0.0, 7.0]], 9);
         spoilt[1] = sums[1];
         spoilt[3] = sums[3];
-        assert_eq!(hear(&spoilt, 9, 3), None);
+        assert_eq!(verified(&spoilt, 9, 3), None);
     }
 
     #[test]
-    fn what_is_left_of_an_earlier_sum_convinces_nobody() {
+    fn checksum_rejects_leftover_of_earlier_sum() {
         for value in [0.0, 1.0, 5.0] {
             let sums = summed(&[&[value], &[0.0]], 4);
-            assert!(hear(&sums, 4, 2).is_some());
-            assert_eq!(hear(&sums, 5, 2), None);
+            assert!(verified(&sums, 4, 2).is_some());
+            assert_eq!(verified(&sums, 5, 2), None);
         }
     }
 }

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_elastic::best::Scores;
+use roundhouse_elastic::io_timeout::Flight;
 use roundhouse_elastic::ledger::Source;
-use roundhouse_elastic::patience::Flight;
-use roundhouse_elastic::{Claim, Head, Patience, TrainingPosition};
+use roundhouse_elastic::{Claim, Head, IoTimeout, TrainingPosition};
 
 use crate::checkpoint::{self, Damage, Directory, Identity, Manifest, News, Saver};
 use crate::failure::Failure;
@@ -26,10 +26,10 @@ pub mod save;
 
 /// What a process with a checkpoint directory has.
 #[derive(Debug)]
-pub struct Keeping {
+pub struct Checkpointing {
     pub(crate) directory: Directory,
     pub(crate) saver: Saver,
-    pub(crate) patience: Patience,
+    pub(crate) io_timeout: IoTimeout,
     every_steps: Option<u64>,
     identity: Identity,
     table: Table,
@@ -47,7 +47,7 @@ pub struct Keeping {
     /// Step of a best state whose save was abandoned when its generation ended.
     unsaved_best: Option<u64>,
     /// Whether it was told that an evaluation has not found what the best checkpoint is kept by.
-    has_told_lack: bool,
+    has_reported_missing_metric: bool,
     /// Added to the job's generations.
     first_generation: u64,
     /// Since when a rank is known to be stuck.
@@ -66,7 +66,7 @@ struct Saved {
     is_best: bool,
 }
 
-impl Keeping {
+impl Checkpointing {
     /// Prepares what the launch asks for, `None` if it names no directory. Finds the newest checkpoint, of which it
     /// reads no bytes: another process may have a newer state, and one that reads them for all is enough.
     ///
@@ -93,7 +93,7 @@ impl Keeping {
         reporter: &mut Reporter,
     ) -> Result<Self, Failure> {
         let directory = Directory::new(settings.dir.clone());
-        let mut keeping = Self {
+        let mut checkpointing = Self {
             every_steps: settings.every_steps,
             saver: Saver::start(settings, &directory, table.clone())?,
             directory,
@@ -102,28 +102,28 @@ impl Keeping {
             ledger: None,
             source: Source::Initial,
             has_committed: false,
-            patience: launch.checkpoint_io_timeout,
+            io_timeout: launch.checkpoint_io_timeout,
             found: None,
             look: None,
             saved: None,
             unsaved_best: None,
-            has_told_lack: false,
+            has_reported_missing_metric: false,
             first_generation: 0,
             stuck_since: None,
             compares_replicas: launch.compares_replicas,
         };
         let uid = settings.job_uid.clone();
-        let directory = keeping.directory.clone();
+        let directory = checkpointing.directory.clone();
         let first = move || checkpoint::job::first_generation(&directory, uid.as_deref());
-        keeping.first_generation = keeping.ask(first, reporter)??;
-        match keeping.find(reporter) {
+        checkpointing.first_generation = checkpointing.ask(first, reporter)??;
+        match checkpointing.find(reporter) {
             // Peers may have the state. If none has, the generation searches again.
             Err(failure @ Failure::Volume(_)) => say_error(&failure.to_string()),
             found => {
                 found?;
             }
         }
-        Ok(keeping)
+        Ok(checkpointing)
     }
 
     /// The checkpoint that this process stands for, if it has found one.
@@ -149,7 +149,9 @@ impl Keeping {
             let best = move || checkpoint::complete::best(&directory, metric);
             match self.ask(best, reporter)? {
                 Ok(best) => self.saver.know_best(best.map(|(_, best)| best)),
-                Err(trouble) => say_error(&format!("the best checkpoint is not known: {trouble}")),
+                Err(volume_error) => {
+                    say_error(&format!("the best checkpoint is not known: {volume_error}"))
+                }
             }
         }
         Ok(self.found.clone())
@@ -175,8 +177,8 @@ impl Keeping {
         reporter: &mut Reporter,
     ) -> Result<T, Failure> {
         let started = Instant::now();
-        let pulse = self.directory.pulse();
-        let answer = pulse.wait_for(self.patience, question, |moves| {
+        let io_watch = self.directory.io_watch();
+        let answer = io_watch.wait_for(self.io_timeout, question, |moves| {
             reporter.volume_moves(moves);
         });
         let answer = answer.map_err(Failure::io(self.directory.root()))?;
@@ -210,11 +212,11 @@ impl Keeping {
 
     /// What this rank has to say at a step's end.
     pub(crate) fn standing(&mut self, is_time: bool) -> Saving {
-        let still = self.saver.stands_still();
+        let still = self.saver.idle_time();
         Saving {
             stage: self.saver.stage(),
             is_time,
-            is_stuck: self.patience.is_worth_reporting(still),
+            is_stuck: self.io_timeout.is_worth_reporting(still),
             gives_up: false,
             durable_line: self.ledger.as_ref().map_or(0, Ledger::durable),
         }
@@ -234,7 +236,7 @@ impl Keeping {
         if newer.is_none() && self.saver.must_complete() {
             self.complete(generation);
         }
-        reporter.ledger(self.trouble_with_ledger());
+        reporter.ledger(self.ledger_problem());
         if let Some(ledger) = &self.ledger {
             reporter.ledger_is_durable(ledger.durable());
             // A generation that breaks before its first step supersedes nothing.
@@ -253,12 +255,12 @@ impl Keeping {
         }
     }
 
-    fn trouble_with_ledger(&self) -> Option<String> {
+    fn ledger_problem(&self) -> Option<String> {
         let ledger = self.ledger.as_ref()?;
-        let still = ledger.stands_still();
-        if self.patience.is_worth_reporting(still) {
+        let still = ledger.idle_time();
+        if self.io_timeout.is_worth_reporting(still) {
             let path = self.directory.ledger();
-            let seconds = self.patience.rounded(still).as_secs();
+            let seconds = self.io_timeout.rounded(still).as_secs();
             let reason = format!("the volume has not answered for {seconds} s");
             return Some(checkpoint::about(&path, reason));
         }

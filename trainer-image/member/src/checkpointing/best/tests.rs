@@ -8,7 +8,7 @@ use trainee::{Trainee, loss, next_group, own, train};
 mod trainee;
 
 #[test]
-fn the_save_of_the_best_state_begins_on_all_ranks() {
+fn best_state_save_begins_on_all_ranks() {
     let volume = tempfile::tempdir().unwrap();
     let begun = train(volume.path(), 2, |trainee| {
         trainee.step();
@@ -19,13 +19,13 @@ fn the_save_of_the_best_state_begins_on_all_ranks() {
 }
 
 #[test]
-fn no_rank_waits_for_an_earlier_save_when_one_rank_knows_a_newer_generation() {
+fn known_newer_generation_ends_wait_for_earlier_save() {
     let volume = tempfile::tempdir().unwrap();
     let begun = train(volume.path(), 2, |trainee| {
         trainee.step();
-        trainee.keeping().saver.hang();
+        trainee.checkpointing().saver.hang();
         if trainee.rank == 1 {
-            trainee.hear_of(2);
+            trainee.see_generation(2);
         }
         let Trainee { member, bytes, .. } = trainee;
         member
@@ -37,12 +37,12 @@ fn no_rank_waits_for_an_earlier_save_when_one_rank_knows_a_newer_generation() {
 }
 
 #[test]
-fn an_earlier_save_is_not_waited_for_longer_than_the_longest_wait() {
+fn wait_for_earlier_save_is_bounded() {
     let volume = tempfile::tempdir().unwrap();
     let begun = train(volume.path(), 2, |trainee| {
         trainee.step();
         if trainee.rank == 1 {
-            trainee.keeping().saver.hang();
+            trainee.checkpointing().saver.hang();
         }
         let Trainee { member, bytes, .. } = trainee;
         member
@@ -54,7 +54,7 @@ fn an_earlier_save_is_not_waited_for_longer_than_the_longest_wait() {
 }
 
 #[test]
-fn the_save_of_the_best_state_begins_again_if_the_next_generation_forms_before_a_step() {
+fn next_generation_restarts_save_of_best_state() {
     let volume = tempfile::tempdir().unwrap();
     let second = next_group(2);
     let found = train(volume.path(), 2, |trainee| {
@@ -62,7 +62,7 @@ fn the_save_of_the_best_state_begins_again_if_the_next_generation_forms_before_a
         trainee.evaluate(0.5);
         if trainee.rank == 1 {
             // Rank 0 alone decides: another rank may have lost its peers before it knew the result.
-            trainee.member.held.scores = None;
+            trainee.member.local_state.scores = None;
         }
         trainee.lose_save_on(1);
         trainee.join(2, own(&second, trainee));
@@ -80,7 +80,7 @@ fn the_save_of_the_best_state_begins_again_if_the_next_generation_forms_before_a
 }
 
 #[test]
-fn one_rank_says_that_the_best_state_was_not_saved_if_steps_were_committed_since() {
+fn one_rank_reports_lost_best_state_after_further_steps() {
     let volume = tempfile::tempdir().unwrap();
     let second = next_group(2);
     let told = train(volume.path(), 2, |trainee| {
@@ -96,7 +96,7 @@ fn one_rank_says_that_the_best_state_was_not_saved_if_steps_were_committed_since
 }
 
 #[test]
-fn a_save_of_which_a_rank_is_gone_begins_again_with_the_first_step_of_the_next_generation() {
+fn save_abandoned_by_lost_rank_restarts_after_first_step() {
     let volume = tempfile::tempdir().unwrap();
     let second = next_group(2);
     let begun = train(volume.path(), 2, |trainee| {
@@ -113,7 +113,7 @@ fn a_save_of_which_a_rank_is_gone_begins_again_with_the_first_step_of_the_next_g
 }
 
 #[test]
-fn a_save_whose_ranks_meet_again_is_completed_by_the_next_generation() {
+fn next_generation_of_same_ranks_completes_save() {
     let volume = tempfile::tempdir().unwrap();
     let second = next_group(2);
     let in_flight = train(volume.path(), 2, |trainee| {
@@ -136,7 +136,7 @@ fn a_save_whose_ranks_meet_again_is_completed_by_the_next_generation() {
 }
 
 #[test]
-fn a_checkpoint_that_a_new_generation_fences_off_is_completed_in_that_generation() {
+fn fenced_checkpoint_is_completed_by_next_generation() {
     let volume = tempfile::tempdir().unwrap();
     let directory = Directory::new(volume.path().to_owned());
     let id = |generation, step| CheckpointId { generation, step };
@@ -148,7 +148,7 @@ fn a_checkpoint_that_a_new_generation_fences_off_is_completed_in_that_generation
         let newer = directory.checkpoint(id(2, 9));
         std::fs::create_dir_all(&newer).unwrap();
         trainee.step();
-        while trainee.keeping().saver.poll() != [News::Fenced(2)] {
+        while trainee.checkpointing().saver.poll() != [News::Fenced(2)] {
             std::thread::yield_now();
         }
         std::fs::remove_dir(newer).unwrap();
@@ -159,26 +159,26 @@ fn a_checkpoint_that_a_new_generation_fences_off_is_completed_in_that_generation
 }
 
 #[test]
-fn the_time_between_saves_is_counted_over_generations() {
+fn save_interval_counts_across_generations() {
     let volume = tempfile::tempdir().unwrap();
     let second = next_group(2);
     let due = train(volume.path(), 2, |trainee| {
-        trainee.keeping().saver.begins_every(600);
+        trainee.checkpointing().saver.begins_every(600);
         trainee.step();
-        let early = trainee.keeping().saver.is_time();
+        let early = trainee.checkpointing().saver.is_time();
         if trainee.rank == 1 {
             // It is the one that has trained for so long; the other has just joined.
             let long = Duration::from_mins(10);
-            trainee.keeping().saver.take_over((long, false));
+            trainee.checkpointing().saver.take_over((long, false));
         }
         trainee.join(2, own(&second, trainee));
-        (early, trainee.keeping().saver.is_time())
+        (early, trainee.checkpointing().saver.is_time())
     });
     assert_eq!(due, [(false, true), (false, true)]);
 }
 
 #[test]
-fn a_best_state_that_rank_0_completes_already_is_not_lost() {
+fn best_state_that_rank_0_is_completing_is_not_lost() {
     let volume = tempfile::tempdir().unwrap();
     let told = train(volume.path(), 1, |trainee| {
         trainee.step();
@@ -194,7 +194,7 @@ fn a_best_state_that_rank_0_completes_already_is_not_lost() {
 }
 
 #[test]
-fn a_best_state_that_is_saved_is_not_saved_again() {
+fn saved_best_state_is_not_saved_again() {
     let volume = tempfile::tempdir().unwrap();
     let second = next_group(2);
     let begun = train(volume.path(), 2, |trainee| {
@@ -208,13 +208,15 @@ fn a_best_state_that_is_saved_is_not_saved_again() {
 }
 
 #[test]
-fn an_evaluation_without_the_metric_is_told_once_and_saves_nothing() {
+fn missing_metric_is_reported_once_and_saves_nothing() {
     let volume = tempfile::tempdir().unwrap();
     let found = train(volume.path(), 2, |trainee| {
         trainee.step();
         trainee.evaluate(f64::NAN);
-        let is_told = trainee.keeping().has_told_lack;
-        let again = trainee.keeping().lack_to_tell(&loss(f64::NAN));
+        let is_told = trainee.checkpointing().has_reported_missing_metric;
+        let again = trainee
+            .checkpointing()
+            .missing_metric_to_report(&loss(f64::NAN));
         (is_told, again, trainee.in_flight())
     });
     let loss = BestMetric::Loss;

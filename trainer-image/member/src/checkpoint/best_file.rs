@@ -5,8 +5,8 @@ use roundhouse_elastic::CheckpointId;
 use serde::{Deserialize, Serialize};
 
 use super::directory::sync_directory;
-use super::trouble::is_absence;
-use super::{Directory, Reason, Trouble};
+use super::error::is_absence;
+use super::{Directory, Reason, VolumeError};
 
 /// Name of the file in the directory of the job.
 pub const FILE: &str = "best.json";
@@ -16,7 +16,7 @@ const PARTIAL: &str = ".best.json.partial";
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Pointer {
+pub struct BestFile {
     /// Directory of the checkpoint, relative to that of the job.
     pub checkpoint: String,
     /// Committed steps that it holds.
@@ -29,7 +29,7 @@ pub struct Pointer {
 
 /// What the file says; `None` if there is none that can be read.
 #[must_use]
-pub fn read(directory: &Directory) -> Option<Pointer> {
+pub fn read(directory: &Directory) -> Option<BestFile> {
     let text = std::fs::read(directory.root().join(FILE)).ok()?;
     serde_json::from_slice(&text).ok()
 }
@@ -41,30 +41,30 @@ pub fn read(directory: &Directory) -> Option<Pointer> {
 pub(super) fn write(
     directory: &Directory,
     (id, best): &(CheckpointId, BestCheckpoint),
-) -> Result<(), Trouble> {
+) -> Result<(), VolumeError> {
     let BestCheckpoint {
         step,
         metric,
         value,
     } = *best;
-    let pointer = Pointer {
+    let best_file = BestFile {
         checkpoint: format!("checkpoints/{}", id.name()),
         step,
         metric,
         value,
     };
-    if read(directory).as_ref() == Some(&pointer) {
+    if read(directory).as_ref() == Some(&best_file) {
         return Ok(());
     }
     let path = directory.root().join(FILE);
-    try_write(directory, &pointer).map_err(Trouble::with(&path))
+    try_write(directory, &best_file).map_err(VolumeError::with(&path))
 }
 
 /// Removes the file, if there is one: no checkpoint is the best one.
 ///
 /// # Errors
 /// The file cannot be removed.
-pub(super) fn remove(directory: &Directory) -> Result<(), Trouble> {
+pub(super) fn remove(directory: &Directory) -> Result<(), VolumeError> {
     let path = directory.root().join(FILE);
     if std::fs::symlink_metadata(&path).is_err_and(|error| is_absence(&error)) {
         // A read-only volume would refuse to remove even what is not there.
@@ -74,19 +74,19 @@ pub(super) fn remove(directory: &Directory) -> Result<(), Trouble> {
         Err(error) if !is_absence(&error) => Err(error),
         Ok(()) | Err(_) => sync_directory(directory.root()),
     }
-    .map_err(Trouble::with(&path))
+    .map_err(VolumeError::with(&path))
 }
 
-fn try_write(directory: &Directory, pointer: &Pointer) -> Result<(), Reason> {
+fn try_write(directory: &Directory, best_file: &BestFile) -> Result<(), Reason> {
     let root = directory.root();
-    let mut text = serde_json::to_vec_pretty(pointer)?;
+    let mut text = serde_json::to_vec_pretty(best_file)?;
     text.push(b'\n');
     let partial = root.join(PARTIAL);
-    let pulse = directory.pulse();
-    pulse.write_durably(&partial, |file| file.write_all(&text))?;
+    let io_watch = directory.io_watch();
+    io_watch.write_durably(&partial, |file| file.write_all(&text))?;
     std::fs::rename(&partial, root.join(FILE))?;
     sync_directory(root)?;
-    pulse.beat(1);
+    io_watch.advance(1);
     Ok(())
 }
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_names_the_checkpoint_and_is_replaced_as_a_whole() {
+    fn best_file_names_checkpoint_and_is_replaced_atomically() {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::new(root.path().to_owned());
         assert_eq!(read(&directory), None);
@@ -110,9 +110,9 @@ mod tests {
                 value,
             };
             write(&directory, &(id, best)).unwrap();
-            let pointer = read(&directory).unwrap();
-            assert_eq!(pointer.checkpoint, format!("checkpoints/{}", id.name()));
-            assert_eq!((pointer.step, pointer.value), (step, value));
+            let best_file = read(&directory).unwrap();
+            assert_eq!(best_file.checkpoint, format!("checkpoints/{}", id.name()));
+            assert_eq!((best_file.step, best_file.value), (step, value));
         }
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1);
     }

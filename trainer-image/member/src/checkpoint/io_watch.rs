@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::Patience;
+use roundhouse_elastic::IoTimeout;
 
 use crate::blocking;
 use crate::faults;
@@ -19,11 +19,11 @@ const CHUNK: usize = 1 << 20;
 /// Most bytes that one sync has to wait for: it cannot be seen how far a sync is.
 const SYNC_EVERY: usize = 64 << 20;
 /// How often it is looked at while somebody waits for it.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Counts what moves: every byte, file and sync. Its clones share the counts.
 #[derive(Clone, Debug, Default)]
-pub struct Pulse(Arc<Counts>);
+pub struct IoWatch(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -31,9 +31,9 @@ struct Counts {
     num_read: AtomicU64,
 }
 
-impl Pulse {
+impl IoWatch {
     /// So much has moved.
-    pub fn beat(&self, moves: usize) {
+    pub fn advance(&self, moves: usize) {
         self.0.moves.fetch_add(moves as u64, Ordering::Relaxed);
     }
 
@@ -57,15 +57,15 @@ impl Pulse {
     ) -> io::Result<()> {
         faults::volume();
         let file = File::create(path)?;
-        self.beat(1);
+        self.advance(1);
         let mut written = Written {
             file,
-            pulse: self,
+            io_watch: self,
             num_unsynced: 0,
         };
         write(&mut written)?;
         written.file.sync_all()?;
-        self.beat(1);
+        self.advance(1);
         Ok(())
     }
 
@@ -74,8 +74,11 @@ impl Pulse {
         faults::volume();
         faults::stale(path)?;
         let file = File::open(path)?;
-        self.beat(1);
-        Ok(Reading { file, pulse: self })
+        self.advance(1);
+        Ok(Reading {
+            file,
+            io_watch: self,
+        })
     }
 
     /// Has a thread do what waits for the volume; `each` is told now and then what has moved. `None`: nothing
@@ -85,7 +88,7 @@ impl Pulse {
     /// There is no thread to be had, or it panicked.
     pub fn wait_for<T: Send + 'static>(
         &self,
-        patience: Patience,
+        io_timeout: IoTimeout,
         work: impl FnOnce() -> T + Send + 'static,
         mut each: impl FnMut(u64),
     ) -> io::Result<Option<T>> {
@@ -97,14 +100,14 @@ impl Pulse {
                 let _end = end;
                 done.send(work())
             })?;
-        let mut standstill = Standstill::new(self);
+        let mut idle_timer = IdleTimer::new(self);
         loop {
-            match results.recv_timeout(LOOK_INTERVAL) {
+            match results.recv_timeout(POLL_INTERVAL) {
                 Ok(result) => return Ok(Some(result)),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(io::Error::other("the thread that reads it panicked"));
                 }
-                Err(RecvTimeoutError::Timeout) if patience.is_over(standstill.look(self)) => {
+                Err(RecvTimeoutError::Timeout) if io_timeout.is_over(idle_timer.look(self)) => {
                     left.behind();
                     return Ok(None);
                 }
@@ -116,34 +119,34 @@ impl Pulse {
 
 /// For how long nothing has moved.
 #[derive(Clone, Copy, Debug)]
-pub struct Standstill {
+pub struct IdleTimer {
     moves: u64,
     since: Instant,
 }
 
-impl Standstill {
+impl IdleTimer {
     /// Begins now.
     #[must_use]
-    pub fn new(pulse: &Pulse) -> Self {
+    pub fn new(io_watch: &IoWatch) -> Self {
         Self {
-            moves: pulse.moves(),
+            moves: io_watch.moves(),
             since: Instant::now(),
         }
     }
 
     /// How long it has lasted.
-    pub fn look(&mut self, pulse: &Pulse) -> Duration {
-        if pulse.moves() != self.moves {
-            *self = Self::new(pulse);
+    pub fn look(&mut self, io_watch: &IoWatch) -> Duration {
+        if io_watch.moves() != self.moves {
+            *self = Self::new(io_watch);
         }
         self.since.elapsed()
     }
 }
 
 /// A file that is read in steps small enough to see how far it is.
-pub(super) struct Reading<'pulse> {
+pub(super) struct Reading<'io_watch> {
     file: File,
-    pulse: &'pulse Pulse,
+    io_watch: &'io_watch IoWatch,
 }
 
 impl Reading<'_> {
@@ -156,8 +159,8 @@ impl Reading<'_> {
         for chunk in into.chunks_mut(CHUNK) {
             self.file.read_exact_at(chunk, at)?;
             at += chunk.len() as u64;
-            self.pulse.beat(chunk.len());
-            let counts = &self.pulse.0;
+            self.io_watch.advance(chunk.len());
+            let counts = &self.io_watch.0;
             counts
                 .num_read
                 .fetch_add(chunk.len() as u64, Ordering::Relaxed);
@@ -167,9 +170,9 @@ impl Reading<'_> {
 }
 
 /// A file that is written in steps small enough to see it grow.
-struct Written<'pulse> {
+struct Written<'io_watch> {
     file: File,
-    pulse: &'pulse Pulse,
+    io_watch: &'io_watch IoWatch,
     num_unsynced: usize,
 }
 
@@ -177,11 +180,11 @@ impl Write for Written<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         faults::volume();
         let written = self.file.write(&bytes[..bytes.len().min(CHUNK)])?;
-        self.pulse.beat(written);
+        self.io_watch.advance(written);
         self.num_unsynced += written;
         if self.num_unsynced >= SYNC_EVERY {
             self.file.sync_data()?;
-            self.pulse.beat(1);
+            self.io_watch.advance(1);
             self.num_unsynced = 0;
         }
         Ok(written)
@@ -197,36 +200,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back_and_seen_on_its_way() {
+    fn progress_counts_written_and_read_bytes() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let bytes: Vec<u8> = (0..=255).cycle().take(5 * CHUNK / 2).collect();
-        let pulse = Pulse::default();
+        let io_watch = IoWatch::default();
         let write = |file: &mut dyn Write| file.write_all(&bytes);
-        pulse.write_durably(&path, write).unwrap();
-        assert_eq!(pulse.moves(), 2 + bytes.len() as u64);
+        io_watch.write_durably(&path, write).unwrap();
+        assert_eq!(io_watch.moves(), 2 + bytes.len() as u64);
         let mut read = vec![0; bytes.len()];
-        pulse.open(&path).unwrap().read_at(0, &mut read).unwrap();
+        io_watch.open(&path).unwrap().read_at(0, &mut read).unwrap();
         assert!(read == bytes);
-        assert_eq!(pulse.moves(), 3 + 2 * bytes.len() as u64);
+        assert_eq!(io_watch.moves(), 3 + 2 * bytes.len() as u64);
     }
 
     #[test]
-    fn a_writer_that_moves_is_waited_for_and_one_that_does_not_is_left() {
-        let patience = Patience::new(Duration::from_millis(300));
-        let pulse = Pulse::default();
-        let shared = pulse.clone();
+    fn only_a_writer_without_progress_is_abandoned() {
+        let io_timeout = IoTimeout::new(Duration::from_millis(300));
+        let io_watch = IoWatch::default();
+        let shared = io_watch.clone();
         // Longer in all than the patience, and never so long without a move.
         let moves = move || {
             for _ in 0..10 {
                 std::thread::sleep(Duration::from_millis(50));
-                shared.beat(1);
+                shared.advance(1);
             }
             7
         };
-        assert_eq!(pulse.wait_for(patience, moves, |_| {}).unwrap(), Some(7));
+        assert_eq!(
+            io_watch.wait_for(io_timeout, moves, |_| {}).unwrap(),
+            Some(7)
+        );
         let (_kept, never) = channel::<()>();
         let hangs = move || never.recv();
-        assert!(pulse.wait_for(patience, hangs, |_| {}).unwrap().is_none());
+        assert!(
+            io_watch
+                .wait_for(io_timeout, hangs, |_| {})
+                .unwrap()
+                .is_none()
+        );
     }
 }

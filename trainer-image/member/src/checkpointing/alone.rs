@@ -9,13 +9,13 @@ use roundhouse_elastic::shard::shard;
 use roundhouse_elastic::{CheckpointId, Origin};
 
 use super::save::manifest;
-use super::{Keeping, Saved};
+use super::{Checkpointing, Saved};
 use crate::checkpoint::manifest::Tail;
 use crate::checkpoint::shard::Part;
-use crate::checkpoint::{self, Manifest, News, Reason, Trouble, alone, complete};
+use crate::checkpoint::{self, Manifest, News, Reason, VolumeError, alone, complete};
 use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
-use crate::held::Held;
+use crate::local_state::LocalState;
 use crate::member::Member;
 use crate::report::{Reporter, say, say_error};
 use crate::state::State;
@@ -24,7 +24,7 @@ use crate::state::State;
 #[derive(Debug, thiserror::Error)]
 enum NotSaved {
     #[error(transparent)]
-    Volume(#[from] Trouble),
+    Volume(#[from] VolumeError),
     #[error(transparent)]
     Process(#[from] Failure),
 }
@@ -40,39 +40,42 @@ impl<R: Rendezvous> Member<'_, R> {
         }
         let kept = self.keep_alone(state);
         if let Kept::Nowhere(reason) = &kept {
-            let step = self.held.position.step;
+            let step = self.local_state.position.step;
             say_error(&format!("step {step} is not saved: {reason}"));
         }
         self.kept = Some(kept);
     }
 
     fn keep_alone<S: State>(&mut self, state: &S) -> Kept {
-        let head = self.held.chain.head();
+        let head = self.local_state.chain.head();
         if head.step == 0 {
             return Kept::Untrained;
         }
-        match self.held.claim().origin {
+        match self.local_state.claim().origin {
             Origin::Live => {}
             Origin::Loaded => return Kept::Checkpoint,
             Origin::Fresh | Origin::Torn => {
                 return Kept::Nowhere("this process has no whole state".to_owned());
             }
         }
-        let Some(keeping) = &mut self.keeping else {
+        let Some(checkpointing) = &mut self.checkpointing else {
             return Kept::Nowhere("there is no spec.checkpoint".to_owned());
         };
-        keeping.leave();
-        keeping.abandon_save();
+        checkpointing.leave();
+        checkpointing.abandon_save();
         self.reporter.enter(Phase::Saving);
         let id = CheckpointId {
             generation: head.generation,
             step: head.step,
         };
         let started = Instant::now();
-        match keeping.write_alone(id, &self.held, state, self.reporter) {
+        match checkpointing.write_alone(id, &self.local_state, state, self.reporter) {
             Ok(None) => Kept::Checkpoint,
             Ok(Some(manifest)) => {
-                say(&format!("saved without peers: {}", keeping.name(&manifest)));
+                say(&format!(
+                    "saved without peers: {}",
+                    checkpointing.name(&manifest)
+                ));
                 self.reporter.checkpoint(&News::Saved {
                     step: manifest.step,
                     at: manifest.saved_at,
@@ -91,12 +94,12 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 }
 
-impl Keeping {
+impl Checkpointing {
     /// `None`: a checkpoint holds this state, or a newer one.
     fn write_alone<S: State>(
         &self,
         id: CheckpointId,
-        held: &Held,
+        local_state: &LocalState,
         state: &S,
         reporter: &mut Reporter,
     ) -> Result<Option<Manifest>, NotSaved> {
@@ -105,7 +108,7 @@ impl Keeping {
         let Some(path) = self.ask(begin, reporter)?? else {
             return Ok(None);
         };
-        let written = self.write_all(id, held, state, &path, reporter);
+        let written = self.write_all(id, local_state, state, &path, reporter);
         if written.is_err() {
             let directory = self.directory.clone();
             let clean = move || {
@@ -124,7 +127,7 @@ impl Keeping {
     fn write_all<S: State>(
         &self,
         id: CheckpointId,
-        held: &Held,
+        local_state: &LocalState,
         state: &S,
         path: &Path,
         reporter: &mut Reporter,
@@ -136,11 +139,11 @@ impl Keeping {
         for part in 0..num_parts {
             let range = shard(&(0..num_bytes), part, num_parts);
             let mut snapshot = state.snapshot(range, former.take())?;
-            let (table, pulse) = (Arc::clone(&table), self.directory.pulse().clone());
+            let (table, io_watch) = (Arc::clone(&table), self.directory.io_watch().clone());
             let path: PathBuf = path.to_owned();
             let write = move || {
                 let bytes = snapshot.bytes().map_err(|failure| {
-                    Trouble::with(&path)(Reason::NotCopied(failure.to_string()))
+                    VolumeError::with(&path)(Reason::NotCopied(failure.to_string()))
                 })?;
                 let part = Part {
                     id,
@@ -148,22 +151,22 @@ impl Keeping {
                     world_size: num_parts,
                     table: &table,
                     bytes,
-                    pulse: &pulse,
+                    io_watch: &io_watch,
                 };
                 checkpoint::shard::write(&path, &part)?;
-                Ok::<_, Trouble>(snapshot)
+                Ok::<_, VolumeError>(snapshot)
             };
             former = Some(self.ask(write, reporter)??);
         }
         let saved = Saved {
-            ledger: held.chain.head(),
-            position: held.position,
-            scores: held.scores_of(id.step),
+            ledger: local_state.chain.head(),
+            position: local_state.position,
+            scores: local_state.scores_of(id.step),
             is_best: false,
         };
         let tail = Tail {
-            after: held.chain.durable(),
-            lines: held.chain.lines().iter().copied().collect(),
+            after: local_state.chain.durable(),
+            lines: local_state.chain.lines().iter().copied().collect(),
         };
         let manifest = Manifest {
             tail: (!tail.lines.is_empty()).then_some(tail),

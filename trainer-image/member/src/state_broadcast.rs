@@ -33,7 +33,7 @@ pub struct Opened {
 /// A state that can go from rank to rank of a group.
 ///
 /// A [`HostState`] does it for any group. A state on a device does it there.
-pub trait Share<G: Group>: State {
+pub trait StateBroadcast<G: Group>: State {
     /// Memory for a chunk and its [`seal`], from where the group can send it.
     type Parcel;
 
@@ -77,7 +77,7 @@ pub trait Share<G: Group>: State {
 /// A state that goes from rank to rank through host memory, over any group.
 pub trait HostState: State {}
 
-impl<G: Group, S: HostState> Share<G> for S {
+impl<G: Group, S: HostState> StateBroadcast<G> for S {
     type Parcel = HostParcel;
 
     fn parcel(&self, _: &G, length: u64) -> Result<HostParcel, Failure> {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn every_difference_makes_another_digest() {
+    fn digest_detects_each_difference() {
         let digest = |parts: &[&[u8]]| {
             let mut digest = Digest::default();
             for part in parts {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_zeros_nor_another_chunk_are_sealed() {
+    fn seal_rejects_zeros_and_other_chunks() {
         let sum = sum_of_words(b"some words");
         assert_ne!(seal(sum, 0), seal(sum, 64));
         assert_ne!(seal(sum, 0), seal(sum + 1, 0));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_all_the_bytes_in_order() {
+    fn chunks_cover_all_bytes_in_order() {
         assert_eq!(chunks(0, 4).count(), 0);
         let found: Vec<_> = chunks(10, 4).collect();
         assert_eq!(found, [0..4, 4..8, 8..10]);

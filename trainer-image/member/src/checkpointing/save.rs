@@ -5,7 +5,7 @@ use std::time::Instant;
 use roundhouse_elastic::saving::{self, Carried, Decision};
 use roundhouse_elastic::{Batch, CheckpointId, Origin, Place};
 
-use super::{Keeping, Saved};
+use super::{Checkpointing, Saved};
 use crate::checkpoint::Manifest;
 use crate::checkpoint::manifest::SCHEMA_VERSION;
 use crate::failure::Failure;
@@ -20,20 +20,22 @@ impl<R: Rendezvous> Member<'_, R> {
     /// The state is agreed on: rank 0 begins the generation's ledger. `origin` is where the state that
     /// all have now came from.
     pub(crate) fn open_ledger(&mut self, place: &Place, origin: Origin) -> Result<(), Failure> {
-        let generation = self.held.generation();
-        let Some(keeping) = &mut self.keeping else {
+        let generation = self.local_state.generation();
+        let Some(checkpointing) = &mut self.checkpointing else {
             return Ok(());
         };
-        let saved_step = (origin == Origin::Loaded).then_some(self.held.position.step);
-        keeping.saver.enter(generation, place.rank, saved_step);
-        let (directory, run) = (&keeping.directory, keeping.identity.run);
+        let saved_step = (origin == Origin::Loaded).then_some(self.local_state.position.step);
+        checkpointing
+            .saver
+            .enter(generation, place.rank, saved_step);
+        let (directory, run) = (&checkpointing.directory, checkpointing.identity.run);
         let opening = Opening {
             generation,
-            first_generation: keeping.first_generation,
-            source: keeping.source,
+            first_generation: checkpointing.first_generation,
+            source: checkpointing.source,
         };
-        keeping.ledger = (place.rank == 0)
-            .then(|| Ledger::open(directory, opening, &run, &self.held.chain))
+        checkpointing.ledger = (place.rank == 0)
+            .then(|| Ledger::open(directory, opening, &run, &self.local_state.chain))
             .transpose()?;
         Ok(())
     }
@@ -41,39 +43,40 @@ impl<R: Rendezvous> Member<'_, R> {
     /// All ranks have agreed to commit the step of `batch`, and this one has updated its weights, unless the step
     /// `is_skipped`: the step counts.
     pub fn count(&mut self, batch: &Batch, is_skipped: bool) {
-        let position = &mut self.held.position;
+        let position = &mut self.local_state.position;
         *position = position.after(batch.num_samples());
         position.skips = position.skips.after(is_skipped);
     }
 
     /// After [`Self::count`]: the step's line joins the ledger. `loss` is the mean over the batch.
     pub fn note(&mut self, batch: &Batch, loss: f64, sum: &SavingSum) {
-        let generation = self.held.generation();
-        let is_skipped = self.held.position.skips.in_a_row > 0;
-        let chain = &mut self.held.chain;
+        let generation = self.local_state.generation();
+        let is_skipped = self.local_state.position.skips.in_a_row > 0;
+        let chain = &mut self.local_state.chain;
         let line = if is_skipped {
             chain.head().next_skipped(batch, generation, loss)
         } else {
             chain.head().next(batch, generation, loss)
         };
         chain.push(line);
-        let Some(keeping) = &mut self.keeping else {
+        let Some(checkpointing) = &mut self.checkpointing else {
             // Nobody will ever write it.
             chain.forget_through(batch.step);
             return;
         };
-        if let Some(ledger) = &keeping.ledger {
+        if let Some(ledger) = &checkpointing.ledger {
             ledger.append(line);
         }
-        keeping.has_committed = true;
+        checkpointing.has_committed = true;
         chain.forget_through(sum.durable_line);
     }
 
     /// Whether a save is due after this step, however long training has taken.
     #[must_use]
     pub fn saves_at(&self, step: u64) -> bool {
-        let keeping = self.keeping.as_ref();
-        keeping.is_some_and(|keeping| saving::is_due_at(step, keeping.every_steps))
+        let checkpointing = self.checkpointing.as_ref();
+        checkpointing
+            .is_some_and(|checkpointing| saving::is_due_at(step, checkpointing.every_steps))
     }
 
     /// Whether a step's end has something to do for [`Self::save_on`] that needs the state of that step.
@@ -81,10 +84,10 @@ impl<R: Rendezvous> Member<'_, R> {
     /// # Errors
     /// There are none: a defect of the caller.
     pub fn has_to_save(&self, sum: &SavingSum) -> Result<bool, Failure> {
-        let is_due = sum.is_time || self.saves_at(self.held.position.step);
+        let is_due = sum.is_time || self.saves_at(self.local_state.position.step);
         let world_size = u64::from(self.world()?.size());
         let decision = saving::decide(&sum.stages, world_size, is_due);
-        Ok(self.keeping.is_some() && decision != Decision::None)
+        Ok(self.checkpointing.is_some() && decision != Decision::None)
     }
 
     /// After [`Self::note`]: saves begin and continue. `state` is that of the last committed step.
@@ -92,9 +95,9 @@ impl<R: Rendezvous> Member<'_, R> {
     /// # Errors
     /// [`Failure::State`] when the state cannot be copied.
     pub fn save_on<S: State>(&mut self, sum: &SavingSum, state: &S) -> Result<(), Failure> {
-        let is_due = sum.is_time || self.saves_at(self.held.position.step);
+        let is_due = sum.is_time || self.saves_at(self.local_state.position.step);
         self.proceed(sum, is_due, state)?;
-        self.tell_delay(sum)
+        self.report_delay(sum)
     }
 
     /// Does what all ranks conclude from a sum.
@@ -110,37 +113,37 @@ impl<R: Rendezvous> Member<'_, R> {
         if decision == Decision::Begin {
             self.compare_replicas(state)?;
         }
-        let writer = self.held.generation();
-        let Some(keeping) = &mut self.keeping else {
+        let writer = self.local_state.generation();
+        let Some(checkpointing) = &mut self.checkpointing else {
             return Ok(());
         };
         match decision {
             Decision::None => {}
             Decision::Begin => {
-                let ledger = self.held.chain.head();
+                let ledger = self.local_state.chain.head();
                 let id = CheckpointId::of(&ledger);
-                keeping.saved = Some(Saved {
+                checkpointing.saved = Some(Saved {
                     ledger,
-                    position: self.held.position,
-                    scores: self.held.scores_of(id.step),
+                    position: self.local_state.position,
+                    scores: self.local_state.scores_of(id.step),
                     is_best: false,
                 });
                 let started = Instant::now();
-                keeping
+                checkpointing
                     .saver
                     .begin(&ledger, writer, rank, world_size, state)?;
                 self.reporter.checkpoint_begun(started.elapsed());
             }
             Decision::Skip => {
-                keeping.saver.skip();
+                checkpointing.saver.skip();
                 self.reporter.checkpoint_skipped();
             }
             Decision::Complete => {
-                keeping.saver.all_parts_are_durable(rank == 0);
-                keeping.complete(writer);
+                checkpointing.saver.all_parts_are_durable(rank == 0);
+                checkpointing.complete(writer);
             }
             Decision::GiveUp(num_failed) => {
-                if !keeping.saver.give_up(rank) {
+                if !checkpointing.saver.give_up(rank) {
                     self.reporter.checkpoint_given_up(num_failed, world_size);
                 }
             }
@@ -152,18 +155,22 @@ impl<R: Rendezvous> Member<'_, R> {
 impl<R: Rendezvous> Member<'_, R> {
     /// A checkpoint has a part of each rank's state, so a save begins only if all have the same.
     fn compare_replicas<S: State>(&self, state: &S) -> Result<(), Failure> {
-        if !self.keeping.as_ref().is_some_and(|it| it.compares_replicas) {
+        if !self
+            .checkpointing
+            .as_ref()
+            .is_some_and(|it| it.compares_replicas)
+        {
             return Ok(());
         }
         let world = self.world()?;
-        match replicas::compare(world, state, self.held.position.step)? {
+        match replicas::compare(world, state, self.local_state.position.step)? {
             None => Ok(()),
             Some(difference) => Err(state.differs(difference, world.rank())),
         }
     }
 }
 
-impl Keeping {
+impl Checkpointing {
     /// A generation forms, and continues this save of an earlier one.
     pub(crate) fn continue_save(&mut self, continued: Option<Carried>) {
         match continued {

@@ -20,7 +20,7 @@ use crate::report::Reporter;
 use crate::signals::LeaveRequest;
 use crate::state::tests::{Bytes, table};
 use crate::world::Saving;
-use crate::{Held, Keeping, Launch};
+use crate::{Checkpointing, Launch, LocalState};
 
 fn data_schedule() -> DataSchedule {
     DataSchedule::of_steps(100, 10, 50)
@@ -60,7 +60,7 @@ impl Trainee<'_> {
 
     pub(super) fn form(&mut self, generation: u64, group: Threads) -> (Place, Origin) {
         self.member.peers.as_ref().unwrap().rendezvous.give(group);
-        self.hear_of(generation);
+        self.see_generation(generation);
         self.member.apply(Event::Boundary {
             agreed_generation: generation,
             all_leave: false,
@@ -72,7 +72,7 @@ impl Trainee<'_> {
         (place, origin)
     }
 
-    pub(super) fn hear_of(&mut self, generation: u64) {
+    pub(super) fn see_generation(&mut self, generation: u64) {
         let document = document(generation, self.rank, self.num_ranks);
         self.member.machine.see(&document);
     }
@@ -98,7 +98,7 @@ impl Trainee<'_> {
 
     fn commit(&mut self, own: &Saving) {
         let batch = data_schedule()
-            .batch_at(&self.member.held.position)
+            .batch_at(&self.member.local_state.position)
             .unwrap();
         let sum = self.member.world().unwrap().sum_saving(own).unwrap();
         self.member.count(&batch, false);
@@ -106,25 +106,28 @@ impl Trainee<'_> {
         self.member.save_on(&sum, &self.bytes).unwrap();
     }
 
-    pub(super) fn keeping(&mut self) -> &mut Keeping {
-        self.member.keeping.as_mut().unwrap()
+    pub(super) fn checkpointing(&mut self) -> &mut Checkpointing {
+        self.member.checkpointing.as_mut().unwrap()
     }
 
     /// Step of the save in flight.
     pub(super) fn in_flight(&mut self) -> Option<u64> {
-        self.keeping().saver.in_flight().map(|(step, ..)| step)
+        self.checkpointing()
+            .saver
+            .in_flight()
+            .map(|(step, ..)| step)
     }
 
     /// As if another process had taken the place of a rank.
     pub(super) fn lose_save_on(&mut self, rank: u32) {
         if self.rank == rank {
-            self.keeping().abandon_save();
+            self.checkpointing().abandon_save();
         }
     }
 
     /// Waits until this rank has nothing of a save in flight.
     pub(super) fn wait_until_idle(&mut self) {
-        while self.keeping().saver.stage() != Stage::Idle {
+        while self.checkpointing().saver.stage() != Stage::Idle {
             self.member.begin_step().unwrap();
             std::thread::yield_now();
         }
@@ -132,11 +135,11 @@ impl Trainee<'_> {
 
     /// Waits until this rank's part of the save in flight is durable.
     pub(super) fn wait_until_durable(&mut self) {
-        while self.keeping().saver.stage() == Stage::Busy {
+        while self.checkpointing().saver.stage() == Stage::Busy {
             self.member.begin_step().unwrap();
             std::thread::yield_now();
         }
-        assert_eq!(self.keeping().saver.stage(), Stage::Durable);
+        assert_eq!(self.checkpointing().saver.stage(), Stage::Durable);
     }
 }
 
@@ -174,7 +177,7 @@ fn with_member<T>(
     let start = Chain::from(Head::start(&identity.run));
     let launch = by_loss(volume);
     let mut reporter = Reporter::new(&launch).unwrap();
-    let keeping = Keeping::prepare(&launch, identity, table(), &mut reporter).unwrap();
+    let checkpointing = Checkpointing::prepare(&launch, identity, table(), &mut reporter).unwrap();
     let file = Path::new("/nonexistent/membership");
     let (watch, _) = MembershipWatch::start(file);
     let control = Control {
@@ -182,9 +185,9 @@ fn with_member<T>(
         peers: Some(Peers::meet(file, watch, Made::default(), &LeaveRequest::default()).unwrap()),
         leave: LeaveRequest::default(),
     };
-    let held = Held::fresh(Scaling::new(None, &data_schedule()).start(), start);
+    let local_state = LocalState::fresh(Scaling::new(None, &data_schedule()).start(), start);
     let mut trainee = Trainee {
-        member: Member::prepared(control, held, keeping, &mut reporter),
+        member: Member::prepared(control, local_state, checkpointing, &mut reporter),
         bytes: Bytes::filled(1),
         rank,
         num_ranks,

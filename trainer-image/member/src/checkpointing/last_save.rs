@@ -47,9 +47,9 @@ impl<R: Rendezvous> Member<'_, R> {
         match self.save_now(Purpose::Leaving, state) {
             Ok(()) => {
                 if self.is_saved_by_all() {
-                    self.kept = self.keeping.as_ref().map(|_| Kept::Checkpoint);
+                    self.kept = self.checkpointing.as_ref().map(|_| Kept::Checkpoint);
                 } else {
-                    let reason = self.reporter.checkpoint_trouble();
+                    let reason = self.reporter.checkpoint_problem();
                     say_error(&format!("no checkpoint of the last step: {reason}"));
                 }
                 Ok(())
@@ -61,7 +61,7 @@ impl<R: Rendezvous> Member<'_, R> {
             }
             Err(failure @ Failure::Unsaved { .. }) => {
                 say_error(&format!("no checkpoint of the last step: {failure}"));
-                let reason = self.reporter.checkpoint_trouble();
+                let reason = self.reporter.checkpoint_problem();
                 self.kept = Some(Kept::Nowhere(reason));
                 Ok(())
             }
@@ -72,10 +72,12 @@ impl<R: Rendezvous> Member<'_, R> {
     /// Whether each rank knows of a checkpoint of this step: only rank 0 notices that its name could not be given. All ranks ask at
     /// the same time. No, if a peer is lost meanwhile.
     fn is_saved_by_all(&self) -> bool {
-        let Some(keeping) = &self.keeping else {
+        let Some(checkpointing) = &self.checkpointing else {
             return true;
         };
-        let lacks = f64::from(u8::from(!keeping.saver.has(self.held.position.step)));
+        let lacks = f64::from(u8::from(
+            !checkpointing.saver.has(self.local_state.position.step),
+        ));
         let sum = self.world().and_then(|world| world.sum(&[lacks]));
         sum.is_ok_and(|lacking| lacking == [0.0])
     }
@@ -102,16 +104,16 @@ impl<R: Rendezvous> Member<'_, R> {
             num_begun: 0,
             failed_since: None,
         };
-        let generation = self.held.generation();
-        while let Some(keeping) = &mut self.keeping {
-            keeping.hear(generation, self.reporter)?;
+        let generation = self.local_state.generation();
+        while let Some(checkpointing) = &mut self.checkpointing {
+            checkpointing.hear(generation, self.reporter)?;
             self.reporter
-                .volume_moves(keeping.directory.pulse().moves());
-            let is_saved = keeping.saver.has(self.held.position.step);
-            let still = keeping.saver.stands_still();
-            let mut own = keeping.standing(!is_saved && tries.may_begin());
+                .volume_moves(checkpointing.directory.io_watch().moves());
+            let is_saved = checkpointing.saver.has(self.local_state.position.step);
+            let still = checkpointing.saver.idle_time();
+            let mut own = checkpointing.standing(!is_saved && tries.may_begin());
             let failing = tries.failing(is_saved);
-            own.gives_up = keeping.patience.is_over(failing.max(still));
+            own.gives_up = checkpointing.io_timeout.is_over(failing.max(still));
             if own.is_time && own.stage == Stage::Idle && tries.num_begun > 0 {
                 std::thread::sleep(RETRY_AFTER);
             }
@@ -119,9 +121,9 @@ impl<R: Rendezvous> Member<'_, R> {
             if let Some(peers) = &self.peers {
                 peers.interrupter.moves();
             }
-            self.held.chain.forget_through(sum.durable_line);
+            self.local_state.chain.forget_through(sum.durable_line);
             self.pass_on_moves(own.stage, &sum);
-            self.tell_delay(&sum)?;
+            self.report_delay(&sum)?;
             if sum.gives_up {
                 return Err(self.unsaved());
             }
@@ -138,20 +140,20 @@ impl<R: Rendezvous> Member<'_, R> {
 
     /// A rank that has written its part long ago would be taken for hung while the others' bytes still move.
     fn pass_on_moves(&self, own: Stage, sum: &SavingSum) {
-        if let Some(keeping) = &self.keeping
+        if let Some(checkpointing) = &self.checkpointing
             && saving::others_move(own, &sum.stages, sum.num_stuck)
         {
-            keeping.directory.pulse().beat(1);
+            checkpointing.directory.io_watch().advance(1);
         }
     }
 
     /// Tells of a save that takes too long, and when that is over.
-    pub(super) fn tell_delay(&mut self, sum: &SavingSum) -> Result<(), Failure> {
+    pub(super) fn report_delay(&mut self, sum: &SavingSum) -> Result<(), Failure> {
         let world_size = self.world()?.size();
-        if let Some(keeping) = &mut self.keeping {
-            let (step, flight) = keeping.flight(sum);
-            let delay = keeping.patience.delay(&flight);
-            let dir = keeping.directory.checkpoints();
+        if let Some(checkpointing) = &mut self.checkpointing {
+            let (step, flight) = checkpointing.flight(sum);
+            let delay = checkpointing.io_timeout.delay(&flight);
+            let dir = checkpointing.directory.checkpoints();
             self.reporter
                 .checkpoint_delayed(&dir, step, world_size, delay);
         }
@@ -160,13 +162,13 @@ impl<R: Rendezvous> Member<'_, R> {
 
     fn unsaved(&self) -> Failure {
         let root = self
-            .keeping
+            .checkpointing
             .as_ref()
-            .map(|keeping| keeping.directory.root());
+            .map(|checkpointing| checkpointing.directory.root());
         Failure::Unsaved {
             dir: root.map(ToOwned::to_owned).unwrap_or_default(),
-            step: self.held.position.step,
-            reason: self.reporter.checkpoint_trouble(),
+            step: self.local_state.position.step,
+            reason: self.reporter.checkpoint_problem(),
         }
     }
 }

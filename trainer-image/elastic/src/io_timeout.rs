@@ -7,7 +7,7 @@ const REPORT_FRACTION: u32 = 10;
 
 /// Limits of the time that a volume may take without moving bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct IoTimeout {
     limit: Duration,
 }
 
@@ -33,7 +33,7 @@ pub struct Flight {
     pub stuck: Duration,
 }
 
-impl Patience {
+impl IoTimeout {
     /// Creates limits with this timeout.
     #[must_use]
     pub const fn new(limit: Duration) -> Self {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn delay_is_reported_for_stuck_and_blocking_saves() {
-        let patience = Patience::new(seconds(600));
+        let io_timeout = IoTimeout::new(seconds(600));
         for (what, lasts, has_skipped, num_stuck, stuck, expected) in [
             ("no save", None, false, 0, 0, None),
             ("quick save", Some(59), true, 0, 0, None),
@@ -159,15 +159,15 @@ mod tests {
                 num_stuck,
                 stuck: seconds(stuck),
             };
-            assert_eq!(patience.delay(&flight), expected, "{what}: {flight:?}");
+            assert_eq!(io_timeout.delay(&flight), expected, "{what}: {flight:?}");
         }
     }
 
     #[test]
     fn lasting_delay_is_reported_at_growing_intervals() {
-        let patience = Patience::new(seconds(600));
+        let io_timeout = IoTimeout::new(seconds(600));
         let mut reported: Vec<u64> = (60..=7_200)
-            .map(|second| patience.rounded(seconds(second)).as_secs())
+            .map(|second| io_timeout.rounded(seconds(second)).as_secs())
             .collect();
         reported.dedup();
         assert_eq!(reported, [60, 120, 300, 600, 1_200, 3_000, 6_000]);
@@ -175,8 +175,10 @@ mod tests {
 
     #[test]
     fn wait_ends_at_its_limit() {
-        let patience = Patience::new(seconds(20));
-        assert!(!patience.is_over(Duration::from_millis(19_999)) && patience.is_over(seconds(20)));
-        assert!(patience.is_worth_reporting(seconds(2)));
+        let io_timeout = IoTimeout::new(seconds(20));
+        assert!(
+            !io_timeout.is_over(Duration::from_millis(19_999)) && io_timeout.is_over(seconds(20))
+        );
+        assert!(io_timeout.is_worth_reporting(seconds(2)));
     }
 }

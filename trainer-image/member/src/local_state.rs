@@ -7,7 +7,7 @@ use crate::checkpoint::Manifest;
 
 /// How far this process is, and what its state is worth to a new generation.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct LocalState {
     /// Committed steps and samples.
     pub position: TrainingPosition,
     /// Committed samples at the last evaluation; 0 before the first.
@@ -28,7 +28,7 @@ pub struct Held {
     torn: Option<Claim>,
 }
 
-impl Held {
+impl LocalState {
     /// Initial weights.
     #[must_use]
     pub const fn fresh(position: TrainingPosition, chain: Chain) -> Self {
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    fn held(step: u64) -> Held {
+    fn local_state(step: u64) -> LocalState {
         let position = TrainingPosition {
             step,
             samples: 10 * step,
@@ -149,19 +149,19 @@ mod tests {
             step,
             hash: Digest::of(&[b"ledger"]),
         };
-        Held::fresh(position, Chain::from(head))
+        LocalState::fresh(position, Chain::from(head))
     }
 
     #[test]
-    fn scores_go_with_the_state_that_was_evaluated() {
+    fn scores_travel_with_the_evaluated_state() {
         let scores = Scores {
             loss: Some(0.5),
             ..Scores::default()
         };
         for told in [None, Some((7, scores))] {
-            let mut sender = held(7);
+            let mut sender = local_state(7);
             sender.scores = told;
-            let mut receiver = held(3);
+            let mut receiver = local_state(3);
             receiver.scores = Some((3, Scores::default()));
             receiver.take(&sender.words()).unwrap();
             assert_eq!(receiver.scores, told);
@@ -170,10 +170,10 @@ mod tests {
     }
 
     #[test]
-    fn scores_of_another_step_are_none_of_this_one() {
-        let mut held = held(7);
-        held.scores = Some((7, Scores::default()));
-        assert!(held.scores_of(7).is_some());
-        assert!(held.scores_of(8).is_none());
+    fn scores_of_another_step_are_not_returned() {
+        let mut local_state = local_state(7);
+        local_state.scores = Some((7, Scores::default()));
+        assert!(local_state.scores_of(7).is_some());
+        assert!(local_state.scores_of(8).is_none());
     }
 }
