@@ -38,7 +38,7 @@ fn every_metric_that_the_sources_name_is_on_the_page() {
     let directories = [
         ("operator/src/metrics", "roundhouse_"),
         ("trainer-image/agent/src", "roundhouse_agent_"),
-        ("trainer-image/member/src/report", "roundhouse_train_"),
+        ("trainer-image/report/src", "roundhouse_train_"),
     ];
     let mut num_found = 0;
     for (directory, prefix) in directories {

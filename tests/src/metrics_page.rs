@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::Context;
 use prometheus::{Registry, TextEncoder};
 use roundhouse_agent::metrics::Metrics as AgentMetrics;
-use roundhouse_member::report::metrics::Metrics as TrainerMetrics;
 use roundhouse_operator::metrics::{Metrics as OperatorMetrics, testing::touch};
+use roundhouse_report::metrics::Metrics as TrainerMetrics;
 
 use crate::exposition::{Family, parse};
 

@@ -8,7 +8,7 @@ use roundhouse_contract::trainer::data::{Data, OnCorrupt, Reading};
 use roundhouse_contract::trainer::{Model, ModelName};
 use roundhouse_data::prefetch::Options;
 use roundhouse_data::{Dataset, Item, Splits};
-use roundhouse_member::report::say;
+use roundhouse_report::say;
 use roundhouse_trainer::memory::InMemory;
 use roundhouse_trainer::models::masking::MaskedSource;
 use roundhouse_trainer::models::{self, ImageShape, Samples, TokenShape};

@@ -32,7 +32,7 @@ pub use directory::Directory;
 pub use error::{Reason, VolumeError};
 pub use io_watch::{IdleTimer, IoWatch};
 pub use manifest::{Identity, Manifest};
-pub use saver::{News, Saver};
+pub use saver::{Saver, SaverEvent};
 
 /// One sentence about a file: which, and what is wrong.
 pub(crate) fn about(path: &std::path::Path, reason: impl std::fmt::Display) -> String {

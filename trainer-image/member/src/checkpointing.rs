@@ -9,12 +9,12 @@ use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::io_timeout::Flight;
 use roundhouse_elastic::ledger::Source;
 use roundhouse_elastic::{Claim, Head, IoTimeout, TrainingPosition};
+use roundhouse_report::{Reporter, say_error};
 
-use crate::checkpoint::{self, Damage, Directory, Identity, Manifest, News, Saver};
+use crate::checkpoint::{self, Damage, Directory, Identity, Manifest, Saver, SaverEvent};
 use crate::failure::Failure;
 use crate::launch::Launch;
 use crate::ledger::Ledger;
-use crate::report::{Reporter, say_error};
 use crate::state::Table;
 use crate::world::{Saving, SavingSum};
 
@@ -225,12 +225,12 @@ impl Checkpointing {
     /// Reports what has happened; a newer generation ends the process.
     pub(crate) fn hear(&mut self, generation: u64, reporter: &mut Reporter) -> Result<(), Failure> {
         let mut newer = self.ledger.as_ref().and_then(Ledger::fenced);
-        for news in self.saver.poll() {
-            match news {
+        for event in self.saver.poll() {
+            match event {
                 // What was asked in an earlier generation and held up by the volume finds this one.
-                News::Fenced(found) if found <= generation => {}
-                News::Fenced(found) => newer = Some(found),
-                news => reporter.checkpoint(&news),
+                SaverEvent::Fenced(found) if found <= generation => {}
+                SaverEvent::Fenced(found) => newer = Some(found),
+                SaverEvent::Report(report) => reporter.checkpoint(&report),
             }
         }
         if newer.is_none() && self.saver.must_complete() {

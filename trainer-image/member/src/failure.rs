@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::environment::COMPARE_REPLICAS;
+use roundhouse_report::Ending;
 
 use crate::checkpoint::VolumeError;
 use crate::replicas::Difference;
@@ -172,17 +173,6 @@ impl fmt::Display for Kept {
             Self::Nowhere(reason) => write!(f, "; no checkpoint holds its state: {reason}"),
         }
     }
-}
-
-/// How a process ends: its exit code and its last words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ending {
-    /// The code that it exits with.
-    pub code: ExitCode,
-    /// Why, in one sentence.
-    pub words: String,
-    /// A newer generation that has superseded this process, if one has: the next one must be above it.
-    pub newer: Option<u64>,
 }
 
 impl Failure {

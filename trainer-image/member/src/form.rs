@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use roundhouse_elastic::ledger::Source;
 use roundhouse_elastic::{Event, Lost, Origin, Place, StateSource};
+use roundhouse_report::say_error;
 
 use crate::failure::Failure;
 use crate::faults::{self, Point};
 use crate::group::{Group, Rendezvous};
 use crate::lobby::{Peers, listen};
 use crate::member::Member;
-use crate::report::say_error;
 use crate::state::State;
 use crate::state_broadcast::StateBroadcast;
 use crate::world::{Concluded, Own, SinceCommit, World};

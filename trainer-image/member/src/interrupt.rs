@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::{Activity, GroupProgress, StepEstimate};
+use roundhouse_report::say_error;
 
 use crate::failure::Failure;
 use crate::group::Abort;
 use crate::membership::MembershipWatch;
-use crate::report::say_error;
 use crate::signals::LeaveRequest;
 use crate::world::let_go;
 

@@ -12,6 +12,10 @@ use roundhouse_contract::environment::{
     LAST_SEEN_GENERATION, POD_IP,
 };
 use roundhouse_elastic::IoTimeout;
+use roundhouse_report::{Process, Reporter};
+
+use crate::blocking;
+use crate::failure::Failure;
 
 /// How long the checkpoint volume is waited for unless told otherwise.
 pub const CHECKPOINT_IO_TIMEOUT: IoTimeout =
@@ -152,6 +156,20 @@ impl Launch {
             checkpoint_io_timeout: CHECKPOINT_IO_TIMEOUT,
             compares_replicas: true,
         }
+    }
+
+    /// Starts the reports of this process.
+    ///
+    /// # Errors
+    /// [`Failure::Internal`] if two metrics have one name, which is a defect.
+    pub fn reporter(&self) -> Result<Reporter, Failure> {
+        let reporter = Reporter::new(Process {
+            run_dir: self.run_dir.as_deref(),
+            local_rank: self.local_rank,
+            local_world_size: self.local_world_size,
+            num_abandoned_threads: blocking::num_abandoned,
+        });
+        reporter.map_err(|error| Failure::Internal(error.to_string()))
     }
 
     /// Compute threads of this process: its share of the cores, unless `OMP_NUM_THREADS` (passed

@@ -36,15 +36,13 @@ pub mod process;
 pub mod rank_mismatch;
 pub mod rendezvous;
 pub mod replicas;
-pub mod report;
-pub mod sections;
 pub mod signals;
 pub mod state;
 pub mod state_broadcast;
 pub mod world;
 
 pub use checkpointing::Checkpointing;
-pub use failure::{Ending, Failure};
+pub use failure::Failure;
 pub use group::{Abort, Group, Rendezvous};
 pub use launch::Launch;
 pub use local_state::LocalState;

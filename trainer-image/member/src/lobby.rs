@@ -5,6 +5,7 @@ use std::path::Path;
 use roundhouse_contract::membership::{Action as Instruction, Incarnation, Master, Membership};
 use roundhouse_elastic::machine::Verdict;
 use roundhouse_elastic::{Event, Machine};
+use roundhouse_report::say_error;
 
 use crate::checkpoint::Directory;
 use crate::checkpoint::job::newest_generation;
@@ -12,7 +13,6 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupter;
 use crate::launch::{Launch, Source};
 use crate::membership::MembershipWatch;
-use crate::report::say_error;
 use crate::signals::LeaveRequest;
 
 /// How a process that is not alone hears of its peers, and meets them.

@@ -2,6 +2,7 @@
 
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Action, Activity, Event, JoinWait, Machine, Outcome, Place};
+use roundhouse_report::{Reporter, say_error};
 
 use crate::checkpointing::Checkpointing;
 use crate::failure::{Failure, Kept};
@@ -10,7 +11,6 @@ use crate::launch::Launch;
 use crate::lobby::{Peers, look};
 use crate::local_state::LocalState;
 use crate::membership::POLL_INTERVAL;
-use crate::report::{Reporter, say_error};
 use crate::signals::LeaveRequest;
 use crate::world::World;
 

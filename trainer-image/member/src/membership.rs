@@ -64,7 +64,7 @@ fn read(path: &Path) -> String {
 fn parse(path: &Path, text: &str) -> Option<Membership> {
     Membership::parse(text)
         .inspect_err(|error| {
-            crate::report::say_error(&format!("{} is ignored: {error}", path.display()));
+            roundhouse_report::say_error(&format!("{} is ignored: {error}", path.display()));
         })
         .ok()
         .flatten()

@@ -6,11 +6,11 @@ use std::time::Duration;
 use roundhouse_contract::environment::{END_WITH_PARENT, LOCAL_RANK, RUN_DIR};
 use roundhouse_contract::{ExitCode, Reason, TerminationMessage};
 use roundhouse_process_tree::is_ancestor;
+use roundhouse_report::files::RunFiles;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::launch::Launch;
-use crate::report::files::RunFiles;
-use crate::report::say_error;
+use roundhouse_report::say_error;
 
 /// How often a process that is no child of its agent looks whether the agent still lives.
 const LOOK: Duration = Duration::from_millis(200);

@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use pyo3::exceptions::{PyException, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use roundhouse_contract::environment::EnvironmentInvalid;
-use roundhouse_member::failure::{Ending, Failure};
+use roundhouse_member::failure::Failure;
+use roundhouse_report::Ending;
 use roundhouse_torch_errors::ErrorKind;
 
 /// Where the package's exceptions are made.

@@ -14,14 +14,13 @@ use roundhouse_contract::environment::{
 };
 use roundhouse_contract::{ExitCode, Reason};
 use roundhouse_elastic::Machine;
-use roundhouse_member::failure::Ending;
 use roundhouse_member::launch::Source;
 use roundhouse_member::lobby;
 use roundhouse_member::membership::MembershipWatch;
-use roundhouse_member::report::files::RunFiles;
-use roundhouse_member::report::{Evaluation, Reporter};
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Failure, Launch, process};
+use roundhouse_report::files::RunFiles;
+use roundhouse_report::{Ending, Evaluation, Reporter};
 
 use crate::failure::{misled, raised, returned};
 use crate::network::PyNetwork;
@@ -101,7 +100,7 @@ impl Process {
         })?;
         // First of all: documents that are newer than what the file holds now are for this process.
         let (machine, watch) = lobby::enter(&launch).map_err(failed_early)?;
-        let reporter = Reporter::new(&launch).map_err(failed_early)?;
+        let reporter = launch.reporter().map_err(failed_early)?;
         // A script that runs alone is ended as any other.
         let leave = if has_agent {
             let words = process::last_words(&launch);

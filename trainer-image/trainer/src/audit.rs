@@ -8,7 +8,7 @@ use roundhouse_elastic::audit::{self, Finding, Proof, Row};
 use roundhouse_elastic::ledger::Source;
 use roundhouse_member::checkpoint::job::run_of;
 use roundhouse_member::checkpoint::{Directory, VolumeError};
-use roundhouse_member::report::{say, say_error};
+use roundhouse_report::{say, say_error};
 
 pub mod compare;
 mod json;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use roundhouse_data::prefetch::Options;
 use roundhouse_data::{Dataset, HostBatch, Item, Prefetcher, Request};
 use roundhouse_elastic::Permutation;
-use roundhouse_member::report::say_error;
+use roundhouse_report::say_error;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::batch::Batch;

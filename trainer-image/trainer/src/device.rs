@@ -3,7 +3,7 @@
 use roundhouse_c10d::{Backend, device_memory};
 use roundhouse_contract::environment::ExpectedDevice;
 use roundhouse_member::faults;
-use roundhouse_member::report::{DeviceMemory, MemoryProbe};
+use roundhouse_report::{DeviceMemory, MemoryProbe};
 use tch::Device;
 
 use crate::failure::Failure;

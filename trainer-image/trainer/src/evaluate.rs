@@ -4,8 +4,8 @@ use roundhouse_contract::trainer::Precision;
 use roundhouse_elastic::Permutation;
 use roundhouse_elastic::micro::micro_batches;
 use roundhouse_elastic::shard::shard;
-use roundhouse_member::report::Evaluation;
 use roundhouse_member::{Group, World, faults};
+use roundhouse_report::Evaluation;
 
 use crate::failure::Failure;
 use crate::gradients::loss;

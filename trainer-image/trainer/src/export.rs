@@ -11,7 +11,7 @@ use roundhouse_contract::ExitCode;
 use roundhouse_elastic::CheckpointId;
 use roundhouse_member::checkpoint::load::{self, Message};
 use roundhouse_member::checkpoint::{Directory, Manifest, VolumeError, best_file};
-use roundhouse_member::report::{say, say_error};
+use roundhouse_report::{say, say_error};
 
 mod output;
 mod selection;

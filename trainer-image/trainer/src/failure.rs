@@ -7,7 +7,8 @@ use roundhouse_contract::ExitCode;
 use roundhouse_contract::environment::EnvironmentInvalid;
 use roundhouse_contract::trainer::{ConfigInvalid, OptionsInvalid};
 use roundhouse_data::DataError;
-use roundhouse_member::failure::{self, Ending};
+use roundhouse_member::failure;
+use roundhouse_report::Ending;
 
 mod from;
 

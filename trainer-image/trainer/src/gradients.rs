@@ -6,7 +6,7 @@ use roundhouse_contract::trainer::Precision;
 use roundhouse_elastic::{Batch, Permutation};
 use roundhouse_member::World;
 use roundhouse_member::faults::{self, Point};
-use roundhouse_member::sections::Section;
+use roundhouse_report::Section;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::batch::Batch as Samples;

@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clap::Parser;
 use roundhouse_contract::ExitCode;
-use roundhouse_member::report::Reporter;
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Launch, blocking, process};
 
@@ -66,7 +65,7 @@ pub fn main(build: impl Build) -> ! {
 }
 
 fn run(launch: Launch, build: impl Build) -> Result<ExitCode, Failure> {
-    let mut reporter = Reporter::new(&launch)?;
+    let mut reporter = launch.reporter()?;
     set_threads(&launch);
     let leave = LeaveRequest::listen(launch.leave_budget, process::last_words(&launch))?;
     let train = || Trainer::prepare(launch, build, leave, &mut reporter)?.run();

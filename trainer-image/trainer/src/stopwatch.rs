@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use roundhouse_c10d::{Error, Event};
-use roundhouse_member::sections::{Section, Sections};
+use roundhouse_report::{Section, Sections};
 use tch::Device;
 
 /// Measures the sections of one step.

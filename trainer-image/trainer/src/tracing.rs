@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use roundhouse_c10d::{Event, Recording, Trace};
 use roundhouse_contract::{TraceRequest, paths};
-use roundhouse_member::report::{say, say_error};
+use roundhouse_report::{say, say_error};
 use tch::Device;
 
 /// Interval between two searches of the run directory for a request.

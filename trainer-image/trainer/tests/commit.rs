@@ -12,7 +12,6 @@ use roundhouse_c10d::host_syncs;
 use roundhouse_contract::trainer::Optimizer;
 use roundhouse_member::Launch;
 use roundhouse_member::faults::commits_on_device;
-use roundhouse_member::report::Reporter;
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_trainer::{
     Batch, Job, LossSum, Mode, Parameters, Permutation, Role, Source, SourceError, Task, Trainer,
@@ -88,7 +87,7 @@ fn train(on_non_finite: &str) -> (Vec<u64>, u64) {
     let waits = Waits::default();
     let recorded = Arc::clone(&waits);
     let before = host_syncs();
-    let mut reporter = Reporter::new(&launch).unwrap();
+    let mut reporter = launch.reporter().unwrap();
     let build = |_: &roundhouse_trainer::Setup<'_>| {
         let mut parameters = Parameters::default();
         let start = Tensor::from_slice(&[0.5_f32, -0.5]).unsqueeze(1);

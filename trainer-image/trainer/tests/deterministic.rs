@@ -7,7 +7,6 @@ use std::ops::Range;
 
 use roundhouse_contract::trainer::Optimizer;
 use roundhouse_member::Launch;
-use roundhouse_member::report::Reporter;
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_trainer::{
     Batch, Failure, Job, LossSum, Mode, Parameters, Permutation, Role, Setup, Source, SourceError,
@@ -74,7 +73,7 @@ fn train(is_deterministic: bool) -> Result<(), Failure> {
     );
     std::fs::write(&config_file, config).unwrap();
     let launch = Launch::alone(config_file, directory.path().to_owned(), None);
-    let mut reporter = Reporter::new(&launch).unwrap();
+    let mut reporter = launch.reporter().unwrap();
     let build = |_: &Setup<'_>| {
         let mut parameters = Parameters::default();
         parameters.push("weight", Role::Weight, &Tensor::from_slice(&[0.5_f32]))?;

@@ -6,11 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use roundhouse_elastic::ledger::file_name;
+use roundhouse_report::say_error;
 
 use super::draft::{Draft, plain};
 use super::error::{is_absence, steadily};
 use super::{Directory, Reason, VolumeError, about};
-use crate::report::say_error;
 
 /// Generations that one job can have.
 const SPAN: u64 = 1_000_000;

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use roundhouse_elastic::CheckpointId;
+use roundhouse_report::say_error;
 
 use super::error::steadily;
 use super::manifest::{Identity, Manifest};
 use super::{Damage, Directory, Reason, VolumeError, complete, shard};
 use crate::failure::Failure;
 use crate::faults;
-use crate::report::say_error;
 use crate::state::Table;
 
 /// What the reading thread sends.

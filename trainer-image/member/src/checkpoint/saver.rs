@@ -16,11 +16,11 @@ use super::writer::{self, Done, Job};
 use crate::failure::Failure;
 use crate::state::{Snapshot, State, Table};
 
+mod events;
 mod in_flight;
 mod judging;
-mod news;
 
-pub use news::News;
+pub use events::SaverEvent;
 
 /// One is written while the other takes the next: a save that a new generation has abandoned may
 /// still be held up by the volume.

@@ -7,17 +7,17 @@ use std::time::Instant;
 use roundhouse_contract::Phase;
 use roundhouse_elastic::shard::shard;
 use roundhouse_elastic::{CheckpointId, Origin};
+use roundhouse_report::{CheckpointReport, Reporter, say, say_error};
 
 use super::save::manifest;
 use super::{Checkpointing, Saved};
 use crate::checkpoint::manifest::Tail;
 use crate::checkpoint::shard::Part;
-use crate::checkpoint::{self, Manifest, News, Reason, VolumeError, alone, complete};
+use crate::checkpoint::{self, Manifest, Reason, VolumeError, alone, complete};
 use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
 use crate::local_state::LocalState;
 use crate::member::Member;
-use crate::report::{Reporter, say, say_error};
 use crate::state::State;
 
 /// Why a state could not be saved.
@@ -76,7 +76,7 @@ impl<R: Rendezvous> Member<'_, R> {
                     "saved without peers: {}",
                     checkpointing.name(&manifest)
                 ));
-                self.reporter.checkpoint(&News::Saved {
+                self.reporter.checkpoint(&CheckpointReport::Saved {
                     step: manifest.step,
                     at: manifest.saved_at,
                     bytes: manifest.tensors.num_bytes(),
@@ -87,7 +87,8 @@ impl<R: Rendezvous> Member<'_, R> {
             }
             Err(reason) => {
                 let reason = reason.to_string();
-                self.reporter.checkpoint(&News::Failed(reason.clone()));
+                self.reporter
+                    .checkpoint(&CheckpointReport::Failed(reason.clone()));
                 Kept::Nowhere(reason)
             }
         }

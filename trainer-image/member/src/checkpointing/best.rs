@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use roundhouse_contract::BestMetric;
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::saving;
+use roundhouse_report::say_error;
 
 use super::Checkpointing;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
 use crate::member::Member;
-use crate::report::say_error;
 use crate::state::State;
 
 /// How often the ranks ask each other whether an earlier save is over.

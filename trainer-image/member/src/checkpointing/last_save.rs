@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use roundhouse_contract::Phase;
 use roundhouse_elastic::saving::{self, Stage};
+use roundhouse_report::say_error;
 
 use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
 use crate::member::Member;
-use crate::report::say_error;
 use crate::state::State;
 use crate::world::SavingSum;
 

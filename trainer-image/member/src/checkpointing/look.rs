@@ -5,12 +5,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::state::Names;
+use roundhouse_report::say_error;
 
 use super::Checkpointing;
 use crate::checkpoint::{IdleTimer, Manifest, VolumeError, load};
 use crate::failure::Failure;
 use crate::faults;
-use crate::report::say_error;
 
 /// Between two listings of a volume that answers with errors.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

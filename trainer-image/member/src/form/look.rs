@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use roundhouse_elastic::state::{Names, Volume};
 use roundhouse_elastic::{Claim, Origin, Place};
+use roundhouse_report::{say, say_error};
 
 use crate::checkpoint::Manifest;
 use crate::checkpointing::look::Searched;
@@ -12,7 +13,6 @@ use crate::failure::Failure;
 use crate::group::Rendezvous;
 use crate::local_state::LocalState;
 use crate::member::Member;
-use crate::report::{say, say_error};
 use crate::world::{Search, World};
 
 use super::SIGN_OF_LIFE_INTERVAL;

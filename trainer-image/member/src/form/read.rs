@@ -5,13 +5,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::Origin;
+use roundhouse_report::{say, say_error};
 
 use crate::checkpoint::{Damage, IdleTimer, VolumeError, load};
 use crate::checkpointing::Checkpointing;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
 use crate::member::Member;
-use crate::report::{say, say_error};
 use crate::state::State;
 use crate::world::{Agreed, World};
 

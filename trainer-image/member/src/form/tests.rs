@@ -137,7 +137,7 @@ fn form_one(process: Process, group: Threads) -> Formed {
         volume: _,
         forgets,
     } = process;
-    let mut reporter = crate::report::Reporter::new(&launch).unwrap();
+    let mut reporter = launch.reporter().unwrap();
     let checkpointing =
         Checkpointing::prepare(&launch, identity(), table(), &mut reporter).unwrap();
     if let (Some(found), Origin::Fresh) = (

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use roundhouse_elastic::ledger::{self, Beginning, Header, RunIdentity, Start, repeats};
 use roundhouse_elastic::{Chain, Line};
+use roundhouse_report::say_error;
 
 use super::{Opening, Shared, lock, older};
 use crate::checkpoint::directory::sync_directory;
 use crate::checkpoint::draft::Draft;
 use crate::checkpoint::{Directory, VolumeError};
 use crate::faults;
-use crate::report::say_error;
 
 /// How often new lines are put into the file.
 pub(super) const WRITE_INTERVAL: Duration = Duration::from_millis(50);

@@ -13,9 +13,9 @@ use roundhouse_member::launch::Source;
 use roundhouse_member::lobby::Peers;
 use roundhouse_member::member::{Control, Todo};
 use roundhouse_member::rendezvous::StoreRendezvous;
-use roundhouse_member::report::Reporter;
 use roundhouse_member::world::{RankVote, StepOutcome};
 use roundhouse_member::{Checkpointing, Failure, Launch, LocalState, Member, State as _};
+use roundhouse_report::Reporter;
 
 use self::step::Sent;
 pub(super) use self::step::{Agreed, Told};

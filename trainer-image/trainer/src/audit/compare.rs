@@ -8,7 +8,7 @@ use roundhouse_elastic::ledger::Line;
 use roundhouse_elastic::{CheckpointId, Digest};
 use roundhouse_member::checkpoint::load::{self, Message};
 use roundhouse_member::checkpoint::{Directory, Manifest, VolumeError};
-use roundhouse_member::report::{say, say_error};
+use roundhouse_report::{say, say_error};
 use sha2::{Digest as _, Sha256};
 
 use super::Unproven;

@@ -14,8 +14,8 @@
 use roundhouse_elastic::lag::{Asked, Expected};
 use roundhouse_elastic::{Batch, Event, TrainingPosition};
 use roundhouse_member::faults::{self, Point};
-use roundhouse_member::sections::Section;
 use roundhouse_member::world::StepOutcome;
+use roundhouse_report::Section;
 
 use super::step::Begun;
 use super::step_vote::{Agreement, Read, StepVote};

@@ -6,9 +6,8 @@ use std::time::Instant;
 use roundhouse_elastic::numerics::{Finite, Verdict};
 use roundhouse_elastic::{Batch, Event, straggler};
 use roundhouse_member::faults;
-use roundhouse_member::report::StepReport;
-use roundhouse_member::sections::{Section, Sections};
 use roundhouse_member::world::StepOutcome;
+use roundhouse_report::{Section, Sections, StepReport};
 
 use super::step::Begun;
 use super::{LastStep, Trainer};

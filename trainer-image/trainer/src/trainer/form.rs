@@ -3,7 +3,7 @@
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Event, Place};
 use roundhouse_member::member::workers;
-use roundhouse_member::report::say;
+use roundhouse_report::say;
 
 use super::{LastStep, Trainer};
 use crate::failure::Failure;

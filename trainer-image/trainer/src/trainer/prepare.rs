@@ -10,9 +10,9 @@ use roundhouse_member::launch;
 use roundhouse_member::lobby::{self, Peers};
 use roundhouse_member::member::Control;
 use roundhouse_member::membership::MembershipWatch;
-use roundhouse_member::report::{Reporter, Work, say, say_error};
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Checkpointing, Launch, LocalState, Member, State};
+use roundhouse_report::{Reporter, Work, say, say_error};
 use tch::Device;
 
 use super::identity::identity_of;

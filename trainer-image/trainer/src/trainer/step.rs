@@ -6,8 +6,8 @@ use std::time::Instant;
 use roundhouse_c10d::Event as DeviceEvent;
 use roundhouse_elastic::{Batch, Event, Permutation, TrainingPosition};
 use roundhouse_member::faults::{self, Point};
-use roundhouse_member::sections::Section;
 use roundhouse_member::world::{RankVote, StepOutcome};
+use roundhouse_report::Section;
 
 use super::Trainer;
 use crate::clip::{self, Measured};

@@ -4,13 +4,13 @@ use std::io;
 use std::path::Path;
 
 use roundhouse_elastic::CheckpointId;
+use roundhouse_report::say_error;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::checkpoint::directory::sync_directory;
 use crate::checkpoint::draft::is_unknown;
 use crate::checkpoint::error::{Operation, is_refusal};
 use crate::checkpoint::{Directory, Manifest, Reason, load};
-use crate::report::say_error;
 
 /// Gives a checkpoint its name, or finds one of this name that can be loaded.
 pub(super) fn name(

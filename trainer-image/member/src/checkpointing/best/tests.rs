@@ -1,7 +1,7 @@
 use roundhouse_elastic::CheckpointId;
 
 use super::*;
-use crate::checkpoint::{Directory, News, complete};
+use crate::checkpoint::{Directory, SaverEvent, complete};
 use crate::group::threads::Threads;
 use trainee::{Trainee, loss, next_group, own, train};
 
@@ -148,7 +148,7 @@ fn fenced_checkpoint_is_completed_by_next_generation() {
         let newer = directory.checkpoint(id(2, 9));
         std::fs::create_dir_all(&newer).unwrap();
         trainee.step();
-        while trainee.checkpointing().saver.poll() != [News::Fenced(2)] {
+        while trainee.checkpointing().saver.poll() != [SaverEvent::Fenced(2)] {
             std::thread::yield_now();
         }
         std::fs::remove_dir(newer).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use roundhouse_contract::Phase;
 use roundhouse_elastic::Event;
 use roundhouse_member::Failure;
-use roundhouse_member::report::Evaluation;
+use roundhouse_report::Evaluation;
 
 use super::Training;
 

@@ -7,9 +7,8 @@ use roundhouse_elastic::straggler::unevenness;
 use roundhouse_elastic::{Batch, Event};
 use roundhouse_member::Failure;
 use roundhouse_member::faults::{self, Point};
-use roundhouse_member::report::StepReport;
-use roundhouse_member::sections::{Section, Sections};
 use roundhouse_member::world::StepOutcome;
+use roundhouse_report::{Section, Sections, StepReport};
 
 use super::Training;
 use super::numbers::{Layout, Read};

@@ -16,7 +16,6 @@ use crate::group::threads::{Made, Threads};
 use crate::lobby::{Peers, document};
 use crate::member::{Control, Member, Todo};
 use crate::membership::MembershipWatch;
-use crate::report::Reporter;
 use crate::signals::LeaveRequest;
 use crate::state::tests::{Bytes, table};
 use crate::world::Saving;
@@ -176,7 +175,7 @@ fn with_member<T>(
     };
     let start = Chain::from(Head::start(&identity.run));
     let launch = by_loss(volume);
-    let mut reporter = Reporter::new(&launch).unwrap();
+    let mut reporter = launch.reporter().unwrap();
     let checkpointing = Checkpointing::prepare(&launch, identity, table(), &mut reporter).unwrap();
     let file = Path::new("/nonexistent/membership");
     let (watch, _) = MembershipWatch::start(file);

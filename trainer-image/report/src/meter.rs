@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::report::StepReport;
+use crate::StepReport;
 use crate::sections::{Section, Sections};
 
 /// How far back the meter looks.

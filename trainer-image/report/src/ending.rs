@@ -1,9 +1,19 @@
 //! How a process ends, in its own words.
 
-use roundhouse_contract::{Phase, Reason, TerminationMessage};
+use roundhouse_contract::{ExitCode, Phase, Reason, TerminationMessage};
 
 use super::{Reporter, say_error};
-use crate::failure::Ending;
+
+/// How a process ends: its exit code and its last words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// The code that it exits with.
+    pub code: ExitCode,
+    /// Why, in one sentence.
+    pub words: String,
+    /// A newer generation that has superseded this process, if one has: the next one must be above it.
+    pub newer: Option<u64>,
+}
 
 impl Reporter {
     /// Training is complete.

@@ -2,7 +2,7 @@
 
 use prometheus::{IntGaugeVec, Opts, Registry};
 
-use crate::report::transports::Transports;
+use crate::transports::Transports;
 
 /// One series, of value 1, for each transport that the present generation uses.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl TransportMetrics {
     }
 
     /// What the connections of this generation use. Those of earlier ones are absent.
-    pub(in crate::report) fn set(&self, transports: &Transports) {
+    pub(crate) fn set(&self, transports: &Transports) {
         self.used.reset();
         for transport in transports.connections.keys() {
             self.used.with_label_values(&[transport.as_str()]).set(1);

@@ -96,7 +96,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Of a process that has made so many steps.
-    pub(in crate::report) fn status(step: u64) -> RankStatus {
+    pub(crate) fn status(step: u64) -> RankStatus {
         RankStatus {
             phase: Phase::Training,
             rank: Some(0),

@@ -8,7 +8,7 @@ use prometheus::{
 use super::StepReport;
 use super::meter::Meter;
 use super::work::Work;
-use crate::report::Evaluation;
+use crate::Evaluation;
 use crate::sections::Section;
 
 mod checkpoints;
@@ -170,6 +170,11 @@ impl Metrics {
         raise(&self.state_bytes, num_bytes);
     }
 
+    /// This many threads of the process are in calls that nothing waits for any more.
+    pub(super) fn set_abandoned_threads(&self, number: u64) {
+        self.abandoned_threads.set(number.cast_signed());
+    }
+
     /// The generation of this process broke.
     pub(super) fn generation_lost(&self) {
         self.process_group_failures.inc();
@@ -238,8 +243,6 @@ impl Metrics {
     /// # Errors
     /// A metric cannot be encoded: a defect.
     pub fn to_text(&self) -> prometheus::Result<String> {
-        self.abandoned_threads
-            .set(crate::blocking::num_abandoned().cast_signed());
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
@@ -302,8 +305,8 @@ mod tests {
     use roundhouse_elastic::{LossScale, Skips};
 
     use super::*;
-    use crate::report::transports::Transports;
     use crate::sections::Sections;
+    use crate::transports::Transports;
 
     #[test]
     fn text_has_observed_values() {

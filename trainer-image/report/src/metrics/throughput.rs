@@ -4,9 +4,9 @@ use prometheus::{Counter, Gauge, Registry};
 
 use super::late::{Late, late};
 use super::{counter, gauge};
-use crate::report::meter::Meter;
-use crate::report::work::Work;
+use crate::meter::Meter;
 use crate::sections::Section;
+use crate::work::Work;
 
 /// One field per metric.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl DataMetrics {
         })
     }
 
-    pub(in crate::report) fn set(&self, num_skipped: u64, num_by_part: &[(String, u64)]) {
+    pub(crate) fn set(&self, num_skipped: u64, num_by_part: &[(String, u64)]) {
         let raise = |counter: &Counter, to: u64| {
             counter.inc_by((to as f64 - counter.get()).max(0.0));
         };

@@ -118,7 +118,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::report::files::tests::status;
+    use crate::files::tests::status;
 
     const DEADLINE: Duration = Duration::from_secs(20);
 

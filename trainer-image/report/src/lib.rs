@@ -1,16 +1,13 @@
 //! What a process tells the outside: its status and metrics as files of the run directory, and
 //! lines for people. Nothing here may end training: a file that cannot be written is said once.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::environment::nccl::NCCL_DEBUG_FILE;
 use roundhouse_contract::{Phase, Progress, RankStatus};
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::{LossScale, Place, Skips};
-
-use crate::failure::Failure;
-use crate::launch::Launch;
-use crate::sections::Sections;
 
 pub mod board;
 mod checkpoints;
@@ -22,19 +19,23 @@ pub mod meter;
 pub mod metrics;
 mod nccl_log;
 mod repeats;
+pub mod sections;
 mod status_file;
 pub mod transports;
 pub mod work;
 
 use board::Board;
+pub use checkpoints::CheckpointReport;
 use checkpoints::Problems;
 use comparison::Comparison;
+pub use ending::Ending;
 use files::RunFiles;
 use lines::skipped_line;
 pub use lines::{say, say_error};
 use meter::Meter;
 use metrics::Metrics;
 use nccl_log::NcclLog;
+pub use sections::{Section, Sections};
 pub use work::{DeviceMemory, MemoryProbe, Work};
 
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
@@ -110,10 +111,24 @@ impl Evaluation {
     }
 }
 
+/// The process that a [`Reporter`] reports about.
+#[derive(Clone, Copy, Debug)]
+pub struct Process<'path> {
+    /// Directory of its status, metrics and failure files; `None`: it writes none.
+    pub run_dir: Option<&'path Path>,
+    /// Its number among the processes of its worker, from 0.
+    pub local_rank: u32,
+    /// Number of processes of its worker.
+    pub local_world_size: u32,
+    /// Counts its threads in calls that nothing waits for any more.
+    pub num_abandoned_threads: fn() -> u64,
+}
+
 /// Everything that is reported about one process.
 #[derive(Debug)]
 pub struct Reporter {
     files: Option<RunFiles>,
+    num_abandoned_threads: fn() -> u64,
     /// What NCCL says of itself, if it is asked to.
     nccl_log: Option<NcclLog>,
     /// Whether a step of this generation is committed, so that NCCL has connected what it uses.
@@ -141,17 +156,21 @@ impl Reporter {
     ///
     /// # Errors
     /// A metric's name is taken twice: a defect.
-    pub fn new(launch: &Launch) -> Result<Self, Failure> {
-        let metrics = Metrics::new().map_err(|error| Failure::Internal(error.to_string()))?;
+    pub fn new(process: Process<'_>) -> prometheus::Result<Self> {
+        let Process {
+            run_dir,
+            local_rank,
+            local_world_size,
+            num_abandoned_threads,
+        } = process;
+        let metrics = Metrics::new()?;
         let now = Instant::now();
         let mut reporter = Self {
-            files: launch
-                .run_dir
-                .as_deref()
-                .map(|directory| RunFiles::new(directory, launch.local_rank)),
-            nccl_log: launch.run_dir.as_deref().and_then(|directory| {
+            files: run_dir.map(|directory| RunFiles::new(directory, local_rank)),
+            num_abandoned_threads,
+            nccl_log: run_dir.and_then(|directory| {
                 let told = std::env::var_os(NCCL_DEBUG_FILE);
-                NcclLog::of(directory, launch.local_rank, told.as_deref())
+                NcclLog::of(directory, local_rank, told.as_deref())
             }),
             has_stepped: false,
             metrics,
@@ -174,7 +193,7 @@ impl Reporter {
             metrics_due: now,
             line_due: now + LINE_INTERVAL,
             problems: Problems::default(),
-            comparison: Comparison::new(launch.local_world_size),
+            comparison: Comparison::new(local_world_size),
             num_state_bytes: 0,
             volume_moves: 0,
             num_waits: 0,
@@ -357,6 +376,8 @@ impl Reporter {
         if let Some(files) = &mut self.files {
             let device = self.probe.as_ref().and_then(|probe| probe.device_memory());
             self.metrics.memory.look(device);
+            self.metrics
+                .set_abandoned_threads((self.num_abandoned_threads)());
             files.write_metrics(&self.metrics);
         }
     }

@@ -3,7 +3,7 @@
 use prometheus::{IntCounter, IntGauge, Registry};
 
 use super::{int_counter, int_gauge, raise};
-use crate::report::work::DeviceMemory;
+use crate::work::DeviceMemory;
 
 /// One field per metric.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl MemoryMetrics {
     }
 
     /// Looks at the process. `device`: what its GPU says, if it has one; its metrics are absent until then.
-    pub(in crate::report) fn look(&mut self, device: Option<DeviceMemory>) {
+    pub(crate) fn look(&mut self, device: Option<DeviceMemory>) {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         for (gauge, key) in [(&self.resident, "VmRSS:"), (&self.peak_resident, "VmHWM:")] {
             if let Some(bytes) = field(&status, key) {

@@ -2,42 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use roundhouse_contract::BestCheckpoint;
 use roundhouse_elastic::saving::Stage;
+use roundhouse_report::CheckpointReport;
 
 use super::Saver;
 use crate::checkpoint::writer::{Done, Incomplete, Task};
 use crate::ledger::Unwritten;
 
-/// What there is to report.
+/// What the writing thread has done.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
-    /// A checkpoint is complete.
-    Saved {
-        /// Its step.
-        step: u64,
-        /// When, RFC 3339.
-        at: String,
-        /// Its size.
-        bytes: u64,
-        /// From its step's end until it had its name.
-        duration: Duration,
-        /// Itself, if it is the best one now.
-        best: Option<BestCheckpoint>,
-    },
-    /// The newest checkpoint that was there already.
-    Found {
-        /// Its step.
-        step: u64,
-        /// When it was saved, RFC 3339.
-        at: String,
-        /// The best checkpoint that was there already.
-        best: Option<BestCheckpoint>,
-    },
-    /// A checkpoint could not be saved.
-    Failed(String),
-    /// A newer generation has written.
+pub enum SaverEvent {
+    /// A checkpoint was saved or found, or could not be saved.
+    Report(CheckpointReport),
+    /// A newer generation has written to the volume.
     Fenced(u64),
+}
+
+fn failed(reason: &impl ToString) -> SaverEvent {
+    SaverEvent::Report(CheckpointReport::Failed(reason.to_string()))
 }
 
 /// How long ago a time of a manifest was.
@@ -50,14 +32,14 @@ fn age(saved_at: &str) -> Option<Duration> {
 
 impl Saver {
     /// What has happened since the last time.
-    pub fn poll(&mut self) -> Vec<News> {
+    pub fn poll(&mut self) -> Vec<SaverEvent> {
         let done: Vec<Done> = self.results.try_iter().collect();
         done.into_iter()
             .filter_map(|done| self.hear(done))
             .collect()
     }
 
-    fn hear(&mut self, done: Done) -> Option<News> {
+    fn hear(&mut self, done: Done) -> Option<SaverEvent> {
         match done {
             Done::Written {
                 save,
@@ -70,9 +52,7 @@ impl Saver {
                     Ok(()) => Stage::Durable,
                     Err(_) => Stage::Failed,
                 };
-                result
-                    .err()
-                    .map(|volume_error| News::Failed(volume_error.to_string()))
+                result.err().map(|volume_error| failed(&volume_error))
             }
             // A newer generation has written. A rank 0 that is its rank 0, too, tries again there.
             Done::Completed {
@@ -83,7 +63,7 @@ impl Saver {
                 if let Some(flight) = flight {
                     flight.is_completing = false;
                 }
-                Some(News::Fenced(newer))
+                Some(SaverEvent::Fenced(newer))
             }
             Done::Completed { save, result } => {
                 let flight = self.flight.take_if(|flight| flight.save == save);
@@ -94,7 +74,7 @@ impl Saver {
                     self.unsaved = Some((Duration::ZERO, begun));
                 }
                 match result {
-                    Ok((manifest, took)) => Some(News::Saved {
+                    Ok((manifest, took)) => Some(SaverEvent::Report(CheckpointReport::Saved {
                         best: manifest
                             .scores
                             .and_then(|scores| self.has_completed(manifest.step, &scores)),
@@ -102,10 +82,10 @@ impl Saver {
                         bytes: manifest.tensors.num_bytes(),
                         duration: flight.map_or(took, |flight| flight.begun.elapsed()),
                         at: manifest.saved_at,
-                    }),
+                    })),
                     Err(reason) => {
                         self.newest_step = None;
-                        Some(News::Failed(reason.to_string()))
+                        Some(failed(&reason))
                     }
                 }
             }
@@ -114,23 +94,23 @@ impl Saver {
                 if let Some(ago) = age(&manifest.saved_at) {
                     self.was_saved(ago);
                 }
-                Some(News::Found {
+                Some(SaverEvent::Report(CheckpointReport::Found {
                     step: manifest.step,
                     at: manifest.saved_at,
                     best,
-                })
+                }))
             }
-            Done::Fenced(newer) => Some(News::Fenced(newer)),
+            Done::Fenced(newer) => Some(SaverEvent::Fenced(newer)),
             Done::Discarded => {
                 self.is_discarding = false;
                 None
             }
             Done::Panicked { task, words } => {
                 self.forget(task);
-                Some(News::Failed(words))
+                Some(failed(&words))
             }
             Done::NotTidied(volume_error) | Done::Refused(volume_error) => {
-                Some(News::Failed(volume_error.to_string()))
+                Some(failed(&volume_error))
             }
         }
     }
@@ -233,7 +213,7 @@ mod tests {
                 std::thread::yield_now();
             };
             let words = "the thread that writes checkpoints panicked: no such byte";
-            assert_eq!(news, [News::Failed(words.to_owned())]);
+            assert_eq!(news, [failed(&words)]);
             assert_eq!(saver.stage(), Stage::Failed);
         }
     }

@@ -7,10 +7,10 @@ use roundhouse_contract::{BestCheckpoint, BestMetric};
 use roundhouse_elastic::{LossScale, Skips};
 
 use super::Metrics;
-use crate::report::meter::Meter;
-use crate::report::transports::Transports;
-use crate::report::{DeviceMemory, Evaluation, StepReport, Work};
+use crate::meter::Meter;
 use crate::sections::Sections;
+use crate::transports::Transports;
+use crate::{DeviceMemory, Evaluation, StepReport, Work};
 
 impl Metrics {
     /// Metrics of which each has a series.

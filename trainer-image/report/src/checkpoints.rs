@@ -8,7 +8,35 @@ use roundhouse_contract::{BestCheckpoint, Phase};
 use roundhouse_elastic::io_timeout::Delay;
 
 use super::{Reporter, say, say_error};
-use crate::checkpoint::{News, about};
+
+/// What became of a checkpoint, or which one the volume already has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CheckpointReport {
+    /// A checkpoint is complete.
+    Saved {
+        /// Number of committed steps that it holds.
+        step: u64,
+        /// When it was complete, RFC 3339.
+        at: String,
+        /// Size of its tensors.
+        bytes: u64,
+        /// From its step's end until it had its name.
+        duration: Duration,
+        /// Its score, if it is the best checkpoint now.
+        best: Option<BestCheckpoint>,
+    },
+    /// The newest checkpoint that the volume has when a generation begins.
+    Found {
+        /// Number of committed steps that it holds.
+        step: u64,
+        /// When it was saved, RFC 3339.
+        at: String,
+        /// The best checkpoint of the volume.
+        best: Option<BestCheckpoint>,
+    },
+    /// A checkpoint could not be saved, for this reason.
+    Failed(String),
+}
 
 /// What is wrong now.
 #[derive(Debug, Default)]
@@ -44,7 +72,8 @@ impl Reporter {
             return;
         }
         self.problems.delayed = known;
-        let words = delay.map(|delay| about(dir, sentence(step, world_size, delay)));
+        let words =
+            delay.map(|delay| format!("{}: {}", dir.display(), sentence(step, world_size, delay)));
         self.tell(
             "checkpoint",
             words.as_deref(),
@@ -98,9 +127,9 @@ impl Reporter {
     }
 
     /// What has come of a save.
-    pub fn checkpoint(&mut self, news: &News) {
-        match news {
-            News::Saved {
+    pub fn checkpoint(&mut self, report: &CheckpointReport) {
+        match report {
+            CheckpointReport::Saved {
                 step,
                 at,
                 bytes,
@@ -125,18 +154,16 @@ impl Reporter {
                 // Whoever leaves commits no step that would bring it out.
                 self.write_status();
             }
-            News::Found { step, at, best } => {
+            CheckpointReport::Found { step, at, best } => {
                 self.know_best(*best);
                 self.metrics.checkpoints.found(*step, at);
                 self.progress.checkpoint_step = Some(*step);
                 self.progress.checkpoint_at = Some(at.clone());
             }
-            News::Failed(reason) => {
+            CheckpointReport::Failed(reason) => {
                 self.metrics.checkpoints.failed();
                 self.set_checkpoint_problem(Some(reason.clone()));
             }
-            // It ends the process, which says why.
-            News::Fenced(_) => {}
         }
     }
 

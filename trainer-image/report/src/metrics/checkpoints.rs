@@ -89,23 +89,23 @@ impl CheckpointMetrics {
         })
     }
 
-    pub(in crate::report) fn begun(&self, stall: Duration) {
+    pub(crate) fn begun(&self, stall: Duration) {
         self.stall_seconds.set(stall.as_secs_f64());
     }
 
-    pub(in crate::report) fn best(&self, best: &BestCheckpoint) {
+    pub(crate) fn best(&self, best: &BestCheckpoint) {
         self.best_step.known().set(best.step.cast_signed());
         self.best_value.known().set(best.value);
     }
 
     /// `at`: when it was complete, RFC 3339.
-    pub(in crate::report) fn saved(&self, step: u64, bytes: u64, duration: Duration, at: &str) {
+    pub(crate) fn saved(&self, step: u64, bytes: u64, duration: Duration, at: &str) {
         self.found(step, at);
         self.bytes.set(bytes.cast_signed());
         self.seconds.set(duration.as_secs_f64());
     }
 
-    pub(in crate::report) fn found(&self, step: u64, at: &str) {
+    pub(crate) fn found(&self, step: u64, at: &str) {
         self.step.set(step.cast_signed());
         if let Ok(at) = at.parse::<jiff::Timestamp>() {
             self.timestamp.known().set(at.as_second() as f64);
@@ -113,19 +113,19 @@ impl CheckpointMetrics {
     }
 
     /// The lines of so many steps are durable.
-    pub(in crate::report) fn ledger_is_durable(&self, step: u64) {
+    pub(crate) fn ledger_is_durable(&self, step: u64) {
         self.ledger_step.known().set(step.cast_signed());
     }
 
-    pub(in crate::report) fn read(&self, num_bytes: u64) {
+    pub(crate) fn read(&self, num_bytes: u64) {
         raise(&self.read_bytes, num_bytes);
     }
 
-    pub(in crate::report) fn failed(&self) {
+    pub(crate) fn failed(&self) {
         self.failures.inc();
     }
 
-    pub(in crate::report) fn skipped(&self) {
+    pub(crate) fn skipped(&self) {
         self.skipped.inc();
     }
 }
