@@ -1,4 +1,4 @@
-// Which page is shown, and what is known of the connection.
+// Routes to a page, and shows the state of the connection.
 
 import {clock, el, show} from "./dom.js";
 import {jobPage} from "./job.js";
@@ -10,7 +10,7 @@ const live = document.getElementById("live");
 const trouble = document.getElementById("trouble");
 
 let close = () => {};
-/** What goes wrong now, by the question. */
+/** Present errors, by query. */
 let troubles = new Map();
 let lastAnswer = null;
 
@@ -18,7 +18,7 @@ function report(question, now) {
   if (now) troubles.set(question, now);
   else {
     troubles.delete(question);
-    // Without a word the question is no longer asked.
+    // `null` is a success; `undefined` means that the page no longer polls this query.
     if (now === null) lastAnswer = Date.now();
   }
   const first = [...troubles.values()][0];
@@ -27,11 +27,11 @@ function report(question, now) {
   trouble.hidden = !first;
   if (!first) return;
   const heads = {ended: "Connection lost.", lost: "The API server does not answer as it should.", missing: "Not found."};
-  const old = lastAnswer && first.kind !== "missing" ? ` Shown is the state of ${clock(lastAnswer)}. It is tried again every few seconds.` : "";
+  const old = lastAnswer && first.kind !== "missing" ? ` This is the state of ${clock(lastAnswer)}. The page tries again every few seconds.` : "";
   show(trouble, [first, old], () => [el("strong", {}, heads[first.kind]), " ", first.words, old]);
 }
 
-/** Which place it is that the page shows, and the name of the job in it. */
+/** Sets the place (a namespace or a directory) and the title of the page. */
 function head(where, title) {
   place.textContent = where;
   document.title = title ? `${title} – Roundhouse` : "Roundhouse";

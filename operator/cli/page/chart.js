@@ -1,4 +1,4 @@
-// A curve with axes. Its values can be read with the pointer, or with the arrow keys once it has the focus.
+// A chart: a curve with axes. The pointer, or the arrow keys while the chart has the focus, reads single values.
 
 import {clock, el, loss, number, svg} from "./dom.js";
 
@@ -6,7 +6,7 @@ const HEIGHT = 190;
 const MARGIN = {top: 10, right: 12, bottom: 24, left: 52};
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 
-/** About so many round numbers of a range. */
+/** About `count` round numbers between `low` and `high`. */
 function ticks(low, high, count) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -17,7 +17,7 @@ function ticks(low, high, count) {
   return found;
 }
 
-/** About so many round times of a range of milliseconds. */
+/** About `count` round times between `begin` and `end`, in milliseconds since 1970. */
 export function timeTicks(begin, end, count) {
   const rough = (end - begin) / 1000 / count;
   const step = 1000 * (TIMES.find((seconds) => seconds >= rough) ?? Math.ceil(rough / 86400) * 86400);
@@ -35,11 +35,11 @@ function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-/** A chart; `update(curve, marks)` draws it, with lines at the moments `marks`. */
+/** A chart; `update(curve, marks)` draws it, with vertical lines at the times `marks`. */
 export function chart(title) {
   const now = el("output", {"aria-live": "off"});
   const picture = svg("svg", {tabindex: "0", role: "img", height: HEIGHT});
-  const empty = el("p", {class: "empty"}, "Nothing is known yet.");
+  const empty = el("p", {class: "empty"}, "There are no values yet.");
   const plot = el("div", {}, picture);
   const node = el("figure", {class: "chart"}, el("figcaption", {}, el("span", {}, title), now), plot, empty);
   let curve = null;
@@ -81,7 +81,7 @@ export function chart(title) {
 
     const parts = [];
     for (const at of ticks(low, high, 4)) {
-      // Ranks are whole.
+      // A number of ranks is whole, so other grid lines make no sense.
       if (curve.isStepped && !Number.isInteger(at)) continue;
       parts.push(svg("line", {class: "grid", x1: MARGIN.left, x2: MARGIN.left + inner.width, y1: y(at), y2: y(at)}));
       parts.push(svg("text", {x: MARGIN.left - 6, y: y(at) + 4, "text-anchor": "end"}, short(at)));
@@ -161,11 +161,11 @@ export function chart(title) {
   return {
     node,
     close: () => sizes.disconnect(),
-    update: (told, at) => {
-      const mark = JSON.stringify([told, at]);
+    update: (latest, at) => {
+      const mark = JSON.stringify([latest, at]);
       if (mark === drawn) return;
       drawn = mark;
-      curve = told;
+      curve = latest;
       marks = at;
       draw();
     },

@@ -1,9 +1,9 @@
-// Elements. Text of the cluster becomes text nodes and nothing else, and its control characters become visible.
+// Creates elements. Text from the cluster only becomes text nodes, never markup, and its control characters become visible.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Text in which no character steers anything: control characters as pictures (␛), those that change the direction of text or
- *  have no width as \u{…}. Tabs stay. */
+/** Makes text harmless: shows control characters as pictures (␛), and characters that have no width or change the direction
+ *  of text as \u{…}. Tabs stay. */
 export function safe(text) {
   return String(text)
     .replace(/[\u0000-\u0008\u000a-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
@@ -25,15 +25,15 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** An element of HTML. Attributes that are functions listen to the event of that name. */
+/** An HTML element. An attribute that is a function becomes a listener for the event of that name. */
 export const el = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
 
-/** An element of SVG. */
+/** An SVG element, with attributes as in `el`. */
 export const svg = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
 const shown = new WeakMap();
 
-/** Makes the content of a node anew if its data have changed. What had the focus keeps it, by its data-key. */
+/** Rebuilds the content of a node if its data have changed. The element with the focus keeps it, by its data-key. */
 export function show(node, data, build) {
   const mark = JSON.stringify(data);
   if (shown.get(node) === mark) return;
@@ -47,7 +47,7 @@ export function show(node, data, build) {
 /** A state as a coloured word. */
 export const state = (word, mood) => el("span", {class: `state ${mood}`}, word);
 
-/** A number with at most so many digits behind the point, with thin spaces between thousands. */
+/** A number with `digits` decimals and thin spaces between thousands. */
 export function number(value, digits = 0) {
   if (value === null || value === undefined) return "–";
   const text = value.toLocaleString("en", {maximumFractionDigits: digits, minimumFractionDigits: digits});
@@ -57,7 +57,7 @@ export function number(value, digits = 0) {
 /** A loss: four significant digits. */
 export const loss = (value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(4)).toString());
 
-/** The time of day of a moment; `seconds`: with them. */
+/** The time of day, with or without seconds. */
 export function clock(millis, seconds = true) {
   const two = (n) => String(n).padStart(2, "0");
   const at = new Date(millis);

@@ -1,4 +1,4 @@
-// A job in full.
+// The page of one job.
 
 import {chart} from "./chart.js";
 import {el, number, show, state} from "./dom.js";
@@ -35,25 +35,25 @@ const EVENTS = [
 const empty = (words) => el("p", {class: "empty"}, words);
 const items = (lines) => el("ul", {}, lines.map((line) => el("li", {}, line)));
 
-function progress(told) {
-  if (!told) return null;
-  const percent = Math.floor((100 * told.step) / told.totalSteps);
-  const label = `Step ${told.step} of ${told.totalSteps}, ${percent} %`;
-  return el("div", {class: "progress"}, el("progress", {max: told.totalSteps, value: told.step, "aria-label": label}),
-    el("span", {}, `${number(told.step)} of ${number(told.totalSteps)} steps, ${percent} %`));
+function progress(current) {
+  if (!current) return null;
+  const percent = Math.floor((100 * current.step) / current.totalSteps);
+  const label = `Step ${current.step} of ${current.totalSteps}, ${percent} %`;
+  return el("div", {class: "progress"}, el("progress", {max: current.totalSteps, value: current.step, "aria-label": label}),
+    el("span", {}, `${number(current.step)} of ${number(current.totalSteps)} steps, ${percent} %`));
 }
 
-function summary(told) {
-  const lines = told.summary.map((line) => el("p", {}, line));
-  const wrong = told.diagnosis;
+function summary(job) {
+  const lines = job.summary.map((line) => el("p", {}, line));
+  const wrong = job.diagnosis;
   return [
-    told.note ? el("p", {class: "note"}, told.note) : null,
-    progress(told.progress),
+    job.note ? el("p", {class: "note"}, job.note) : null,
+    progress(job.progress),
     ...lines,
     wrong ? el("div", {class: "diagnosis"}, el("h2", {}, "What is wrong"), el("p", {}, wrong.summary),
       wrong.evidence.length > 0 ? [el("h3", {}, "How that is known"), items(wrong.evidence)] : null,
       wrong.advice.length > 0 ? [el("h3", {}, "What to do"), items(wrong.advice)] : null) : null,
-    told.next.length > 0 ? el("div", {class: "next"}, el("h2", {}, "What happens next"), items(told.next)) : null,
+    job.next.length > 0 ? el("div", {class: "next"}, el("h2", {}, "What happens next"), items(job.next)) : null,
   ];
 }
 
@@ -71,32 +71,32 @@ export function jobPage(namespace, name, report, head) {
   const log = logs(namespace, name, report);
   const node = el("div", {},
     title, body.summary,
-    section("Curves", el("div", {class: "charts"}, charts.map((it) => it.node)), "as rank 0 tells; red lines are incidents"),
+    section("Curves", el("div", {class: "charts"}, charts.map((it) => it.node)), "from the log of rank 0; red lines are incidents"),
     section("Generations", line.node),
     section("Ranks", body.ranks),
     section("Conditions", body.conditions),
     section("Events", body.events, "newest first"),
     section("Logs", log.node));
 
-  const take = (told) => {
-    head(told.place, told.name);
-    show(title, [told.name, told.state, told.mood], () => [told.name, " ", state(told.state, told.mood)]);
-    const {summary: lines, diagnosis, next, note} = told;
-    show(body.summary, {summary: lines, diagnosis, next, note, progress: told.progress}, summary);
-    show(body.ranks, told.ranks, (ranks) => (ranks.length > 0 ? table("Ranks", RANKS, ranks) : empty("No worker has been created.")));
-    show(body.conditions, told.conditions, (all) => (all.length > 0 ? table("Conditions", CONDITIONS, all) : empty("The operator has not seen the job yet.")));
-    show(body.events, told.events, (all) => (all.length > 0 ? table("Events", EVENTS, all) : empty("There are no events. Kubernetes keeps them for an hour.")));
-    log.update(told.ranks);
+  const take = (job) => {
+    head(job.place, job.name);
+    show(title, [job.name, job.state, job.mood], () => [job.name, " ", state(job.state, job.mood)]);
+    const {summary: lines, diagnosis, next, note} = job;
+    show(body.summary, {summary: lines, diagnosis, next, note, progress: job.progress}, summary);
+    show(body.ranks, job.ranks, (ranks) => (ranks.length > 0 ? table("Ranks", RANKS, ranks) : empty("No worker has been created.")));
+    show(body.conditions, job.conditions, (all) => (all.length > 0 ? table("Conditions", CONDITIONS, all) : empty("The operator has not seen the job yet.")));
+    show(body.events, job.events, (all) => (all.length > 0 ? table("Events", EVENTS, all) : empty("There are no events. Kubernetes keeps them for an hour.")));
+    log.update(job.ranks);
   };
-  const tell = (story) => {
-    const marks = story.incidents.map((incident) => incident.at);
-    story.curves.forEach((curve, n) => charts[n].update({...curve, end: story.end}, marks));
-    line.update(story);
+  const takeHistory = (history) => {
+    const marks = history.incidents.map((incident) => incident.at);
+    history.curves.forEach((curve, n) => charts[n].update({...curve, end: history.end}, marks));
+    line.update(history);
   };
   const asked = new URLSearchParams({namespace, name});
   const stops = [
     poll(`api/job?${asked}`, take, (trouble) => report("job", trouble)),
-    poll(`api/story?${asked}`, tell, (trouble) => report("story", trouble)),
+    poll(`api/history?${asked}`, takeHistory, (trouble) => report("history", trouble)),
     log.close, line.close, ...charts.map((it) => it.close),
   ];
   return {node, close: () => stops.forEach((stop) => stop())};

@@ -1,4 +1,4 @@
-// All jobs.
+// The page with the list of jobs.
 
 import {el, loss, number, show, state} from "./dom.js";
 import {poll} from "./poll.js";
@@ -34,9 +34,9 @@ function jobs({place, jobs}) {
 export function listPage(report, head) {
   const body = el("div", {}, el("p", {class: "empty"}, "Reading the jobs …"));
   const node = el("div", {}, el("h1", {}, "Jobs"), body);
-  const take = (told) => {
-    head(told.place, null);
-    show(body, {place: told.place, jobs: told.jobs}, jobs);
+  const take = (answer) => {
+    head(answer.place, null);
+    show(body, {place: answer.place, jobs: answer.jobs}, jobs);
   };
   const stop = poll("api/jobs", take, (trouble) => report("jobs", trouble));
   return {node, close: stop};

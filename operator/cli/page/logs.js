@@ -1,4 +1,4 @@
-// The last lines of a process.
+// The logs: the last lines of one process.
 
 import {clock, el, show} from "./dom.js";
 import {poll} from "./poll.js";
@@ -10,7 +10,7 @@ function line({at, who, text}) {
   return el("li", {}, at === null ? null : el("time", {}, clock(at)), el("span", {class: "who"}, who), el("span", {class: "text"}, text));
 }
 
-/** Logs; `update(ranks)` says which there are. Nothing is read before somebody asks. */
+/** Logs; `update(ranks)` sets the choices. The page reads no log before the user chooses a rank. */
 export function logs(namespace, job, report) {
   const choice = el("select", {change: () => open()});
   const previous = el("input", {type: "checkbox", change: () => open()});
@@ -41,12 +41,12 @@ export function logs(namespace, job, report) {
     stop = poll(`api/log?${asked}`, take, (trouble) => report("log", trouble));
   }
 
-  function take(told) {
+  function take(answer) {
     const isAtEnd = lines.hidden || lines.scrollHeight - lines.scrollTop - lines.clientHeight < 24;
-    lines.hidden = told.lines.length === 0;
-    note.hidden = told.lines.length > 0 && told.notes.length === 0;
-    say(told.notes.length > 0 ? told.notes.join("; ") : "There are no lines yet.");
-    show(lines, told.lines, () => told.lines.map(line));
+    lines.hidden = answer.lines.length === 0;
+    note.hidden = answer.lines.length > 0 && answer.notes.length === 0;
+    say(answer.notes.length > 0 ? answer.notes.join("; ") : "There are no lines yet.");
+    show(lines, answer.lines, () => answer.lines.map(line));
     if (isAtEnd) lines.scrollTop = lines.scrollHeight;
   }
 
@@ -54,13 +54,13 @@ export function logs(namespace, job, report) {
   return {
     node,
     close: () => stop(),
-    update: (told) => {
-      ranks = told;
+    update: (latest) => {
+      ranks = latest;
       const chosen = choice.value;
       const options = ranks.map((rank) => [key(rank), name(rank)]);
       show(choice, options, () => [el("option", {value: ""}, "choose a rank"), ...options.map(([value, text]) => el("option", {value}, text))]);
       choice.value = options.some(([value]) => value === chosen) ? chosen : "";
-      // Its pod is gone.
+      // The pod of the chosen rank is gone.
       if (choice.value !== chosen) open();
     },
   };

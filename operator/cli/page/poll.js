@@ -1,4 +1,4 @@
-// Asks the command that serves the page again and again, while the page can be seen.
+// Polls the command that serves the page while the page is visible.
 
 const AGAIN_MILLIS = 3000;
 const LONGEST_MILLIS = 60000;
@@ -25,27 +25,27 @@ async function ask(path) {
   throw {kind: answer.status === 404 ? "missing" : "lost", words: document.error ?? `The answer was ${answer.status}.`};
 }
 
-/** Asks for a document until the function that it returns is called. `take` gets each document, `fail` what went wrong:
- *  `ended` (the command), `lost` (the API server) or `missing`. */
+/** Polls a document until the returned function is called. `take` receives each document, and `fail` an error or null. The
+ *  kind of an error is `ended` (the command), `lost` (the API server) or `missing`. */
 export function poll(path, take, fail) {
-  let goesOn = true;
+  let isActive = true;
   (async () => {
-    while (goesOn) {
+    while (isActive) {
       await visible();
       let pause = AGAIN_MILLIS;
       try {
         const document = await ask(path);
-        if (!goesOn) return;
+        if (!isActive) return;
         pause = 1000 * (document.pauseSeconds ?? 2);
         take(document);
         fail(null);
       } catch (trouble) {
-        if (!goesOn) return;
+        if (!isActive) return;
         if (trouble.kind === undefined) console.error(trouble);
         fail(trouble.kind === undefined ? {kind: "lost", words: `The page has a defect: ${trouble}`} : trouble);
       }
       await new Promise((done) => setTimeout(done, pause));
     }
   })();
-  return () => { goesOn = false; };
+  return () => { isActive = false; };
 }

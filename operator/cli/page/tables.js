@@ -1,8 +1,8 @@
-// Tables. On a narrow screen each row becomes a card, so that nothing has to be scrolled sideways.
+// Tables. On a narrow screen each row becomes a card, so that no table scrolls sideways.
 
 import {el} from "./dom.js";
 
-/** A table. Columns: title, class, and cell(row), which gives text or a node; `null` shows a dash. */
+/** A table. A column has a title, a class, and cell(row), which returns text or a node; `null` shows a dash. */
 export function table(caption, columns, rows) {
   const cell = (column, row) => {
     const content = column.cell(row);
@@ -10,7 +10,7 @@ export function table(caption, columns, rows) {
     return el("td", attributes, el("span", {}, content ?? "–"));
   };
   const head = columns.map((column) => el("th", {role: "columnheader", scope: "col", class: column.class}, column.title));
-  // The roles keep it a table for a screen reader where the style makes cards of it.
+  // With explicit roles it stays a table for screen readers, even where the style turns rows into cards.
   return el("table", {role: "table"},
     el("caption", {class: "hidden"}, caption),
     el("thead", {role: "rowgroup"}, el("tr", {role: "row"}, head)),

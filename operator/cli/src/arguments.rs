@@ -1,11 +1,11 @@
-//! The command line: what can be asked, with examples.
+//! The command line: commands, options and examples.
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::out::Format;
 use crate::{cluster, command, local};
 
-/// The program's second name, under which it is called without kubectl.
+/// Short name of the program, for calls without kubectl.
 const SHORT_NAME: &str = "krh";
 
 const AFTER_HELP: &str = "\
@@ -41,13 +41,12 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Check a file and apply it.
     #[command(after_help = "\
 Examples:
-  kubectl roundhouse submit -f job.yaml --dry-run   the API server checks it, and nothing is changed
+  kubectl roundhouse submit -f job.yaml --dry-run   the API server checks the file and changes nothing
   kubectl roundhouse submit -f job.yaml --watch     exit code 0 if the job succeeds, 1 if it fails
   kubectl roundhouse convert -f pytorchjob.yaml | kubectl roundhouse submit -f -")]
     Submit(command::submit::Options),
@@ -57,10 +56,10 @@ Examples:
   kubectl roundhouse status -A
   kubectl roundhouse status digits -o json | jq .progress.evalAccuracy
 
-LAG is how many steps a rank is behind the furthest one. SAMPLES/S is the rank's share of the job's throughput.
-The agents of the first 64 workers are asked for it; the rest is what the API server knows.")]
+LAG is the number of steps that a rank is behind the furthest one. SAMPLES/S is the rank's share of the job's throughput.
+The command polls the agents of the first 64 workers; for the other workers it shows only what the API server has.")]
     Status(command::status::Options),
-    /// Say why a job does not train: one diagnosis, its evidence, what to do. Exit code 4 if something is wrong.
+    /// Explain why a job does not train: one diagnosis, its evidence, what to do. Exit code 4 if something is wrong.
     Why(command::why::Options),
     /// Show a job live until it ends. Exit code: 0 succeeded, 1 failed, 2 not in time, 3 deleted.
     Watch {
@@ -80,7 +79,7 @@ The agents of the first 64 workers are asked for it; the rest is what the API se
 Examples:
   kubectl roundhouse logs digits --tail 20            the last lines of each pod, merged by time
   kubectl roundhouse logs digits -f --since 5m        the last five minutes, then new lines until the job ends
-  kubectl roundhouse logs digits --previous --rank 3  what rank 3 said before its container was restarted
+  kubectl roundhouse logs digits --previous --rank 3  what rank 3 logged before its container was restarted
   kubectl roundhouse logs digits -o json              one document for each line")]
     Logs(command::logs::Options),
     /// Plot loss, throughput or world size over time, from the lines that rank 0 has logged.
@@ -97,22 +96,22 @@ Examples:
   kubectl roundhouse ui digits --open      the page of one job, in the browser
   kubectl roundhouse ui --local /tmp/long  a run of `run --local --dir /tmp/long`
 
-The page is read-only and updates itself. It is served on 127.0.0.1 alone, and its address holds a random secret, so
+The page is read-only and updates itself. It is served only on 127.0.0.1, and its address contains a random secret, so
 that other users of this machine cannot read it. On another machine, forward the port and keep its number:
 ssh -L 8001:127.0.0.1:8001 HOST, with --port 8001 there.
 
-The API server is asked while a page is open and visible: every two seconds, or less often if its answer takes long.")]
+While a page is open and visible, it polls the API server every two seconds, or less often if answers take long.")]
     Ui(command::ui::Options),
     /// Change the number of workers while a job trains.
     Scale(command::change::Scale),
-    /// Let the workers leave, after a checkpoint if the job has spec.checkpoint; it waits until it is resumed.
+    /// Suspend a job: its workers leave, after a checkpoint if the job has spec.checkpoint. `resume` continues it.
     Suspend(command::change::Suspend),
     /// Resume a suspended job: new workers continue from its checkpoint.
     Resume(command::change::One),
     /// Delete a job; checkpoints on its volume stay.
     Stop(command::change::One),
-    /// Write everything that explains a job into a zip file: objects, events, logs, metrics. Secrets are not read, and
-    /// what looks like one is left out.
+    /// Write a zip file with everything that explains a job: objects, events, logs, metrics. It reads no Secrets, and
+    /// it leaves out text that looks like a secret.
     Report(command::report::Options),
     /// Turn a PyTorchJob, TrainJob or RayJob into a TrainingJob.
     #[command(after_help = "\
@@ -120,17 +119,17 @@ Examples:
   kubectl roundhouse convert -f pytorchjob.yaml > job.yaml
   kubectl get pytorchjob mnist -o yaml | kubectl roundhouse convert -f -
 
-Comments at the top of the result say what could not be carried over. Read them before you submit it.")]
+Comments at the top of the result list what could not be converted. Read them before you submit it.")]
     Convert(command::convert::Options),
-    /// Run a job's workers as processes of this machine, without a cluster: the same plans, the same
-    /// trainer or your own script, elastic as on pods. Ctrl-C ends it and all its processes. Exit codes as of `watch`; 130
-    /// after Ctrl-C.
+    /// Run a job's workers as processes on this machine, without a cluster: with the same planner, the same
+    /// trainer or your own script, and as elastic as on pods. Ctrl-C ends the run and all its processes. Exit codes are
+    /// those of `watch`; 130 after Ctrl-C.
     Run(local::Options),
     /// Print the metrics of a running job's worker.
     Metrics {
         /// Name of the job.
         name: String,
-        /// Only lines that contain this.
+        /// Print only lines that contain this text.
         #[arg(long, default_value = "")]
         filter: String,
         /// Print a document instead of text: name, labels and value of each sample.
@@ -144,17 +143,17 @@ Examples:
   krh completion zsh --name krh > ~/.zfunc/_krh
   kubectl-roundhouse completion kubectl > ~/.local/bin/kubectl_complete-roundhouse
 
-The last one is for `kubectl roundhouse`: with kubectl's own completion in the shell, kubectl asks the program
+The last one is for `kubectl roundhouse`: with kubectl's own completion in the shell, kubectl runs the program
 kubectl_complete-roundhouse on the PATH. Make it executable with chmod +x. It completes names of jobs, too.")]
     Completion(command::completion::Options),
-    /// Say how words may continue, for kubectl.
+    /// Print completions of a word, for kubectl.
     #[command(name = command::complete::COMMAND, hide = true, disable_help_flag = true)]
     Complete(command::complete::Options),
     /// Show the versions of this program, of the operator and of Kubernetes.
     Version(command::version::Options),
 }
 
-/// The command under the name by which the program was called.
+/// The command, named as the program was called.
 pub(crate) fn command(called: &str) -> clap::Command {
     let command = Arguments::command();
     if std::path::Path::new(called)
@@ -166,7 +165,7 @@ pub(crate) fn command(called: &str) -> clap::Command {
     command
 }
 
-/// What was asked. Ends the program with exit code 2 if the command line is wrong.
+/// Parses the command line. Ends the program with exit code 2 if it is wrong.
 pub(crate) fn parse() -> Arguments {
     let called = std::env::args().next().unwrap_or_default();
     let matches = command(&called).get_matches();
@@ -178,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound_and_each_command_says_what_it_does() {
+    fn every_command_is_valid_and_has_a_description() {
         let mut command = command("/usr/bin/krh");
         command.clone().debug_assert();
         assert!(command.render_usage().to_string().contains("krh"));
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_the_help_are_commands_that_exist() {
+    fn examples_in_help_texts_parse() {
         let mut help = vec![AFTER_HELP.to_owned()];
         let command = command("kubectl-roundhouse");
         help.extend(
@@ -201,7 +200,7 @@ mod tests {
             let Some(example) = line.trim().strip_prefix("kubectl roundhouse ") else {
                 continue;
             };
-            // Behind two spaces stands what it does, behind | and > another program.
+            // An explanation follows after two spaces, another program after | or >.
             let example = example.split("  ").next().unwrap();
             let words = example
                 .split([' '])

@@ -1,4 +1,4 @@
-//! The API server: whom to ask, in kubectl's words. What is read and written is in the files below.
+//! The connection to a cluster, with kubectl's options. The modules below read and write its objects.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -29,10 +29,10 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 const NOT_INSTALLED: &str = "TrainingJobs are not installed here: install the chart with \
     `helm upgrade --install roundhouse charts/roundhouse`";
 const WORKER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest answer of an agent that is read. Scrapes of a worker with eight processes are 200 KB.
+/// Longest accepted answer of an agent, in bytes. Metrics of a worker with eight processes are 200 KB.
 const MAX_ANSWER: u64 = 8 << 20;
 
-/// Where jobs are, in kubectl's words.
+/// The cluster and the namespace, as kubectl's options name them.
 #[derive(Args, Debug)]
 pub(crate) struct Place {
     /// Namespace of the job. Default: that of the context.
@@ -65,36 +65,36 @@ impl Place {
             }
             .map_err(words),
             (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(words),
-            // It tells first why this is no pod of a cluster, which is the usual case; its source is why there is no
-            // kubeconfig.
+            // The error says first that this is not a pod, which is usual. Its source says why
+            // there is no kubeconfig.
             (None, None) => Config::infer().await.map_err(|error| {
                 let source = error.source().map(ToString::to_string);
                 source.unwrap_or_else(|| error.to_string())
             }),
         };
-        // The words have all causes.
+        // The text already contains all causes.
         config.map_err(|words| {
             anyhow!(
-                "no cluster is configured: {words}. Set KUBECONFIG, or look at `kubectl config view`"
+                "no cluster is configured: {words}. Set KUBECONFIG, or check `kubectl config view`"
             )
         })
     }
 }
 
-/// A cluster and a namespace of it.
+/// A client of a cluster, with the namespace to use.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
     config: Config,
     namespace: String,
-    /// The namespace that the user gave.
+    /// The namespace from the option -n.
     asked: Option<String>,
 }
 
 impl Cluster {
     pub(crate) async fn connect(place: &Place) -> anyhow::Result<Self> {
         let mut config = place.config().await?;
-        // The default retry can hold one call for minutes; here a person waits for the answer.
+        // The default retry can delay a call for minutes, and the user waits for the answer.
         config.default_retry = false;
         config.connect_timeout = Some(CALL_TIMEOUT);
         config.read_timeout = Some(CALL_TIMEOUT);
@@ -109,7 +109,7 @@ impl Cluster {
         })
     }
 
-    /// The job, if there is one. Parts that a newer version wrote, and that cannot be read, are left out.
+    /// The job, if it exists. Fields of a newer version that cannot be parsed are left out.
     pub(crate) async fn job(&self, name: &str) -> anyhow::Result<Option<TrainingJob>> {
         let jobs: Api<Guarded> = Api::namespaced(self.client.clone(), &self.namespace);
         match jobs.get_opt(name).await {
@@ -121,9 +121,9 @@ impl Cluster {
                 )
             }
             Ok(None) => {
-                // A missing kind is a 404, too; listing tells the two apart.
-                let nothing = ListParams::default().limit(1);
-                jobs.list(&nothing).await.context(NOT_INSTALLED)?;
+                // A missing CRD is a 404, too; only then the list fails as well.
+                let one = ListParams::default().limit(1);
+                jobs.list(&one).await.context(NOT_INSTALLED)?;
                 Ok(None)
             }
             other => Ok(other?.map(|job| job.whole()).transpose()?),
@@ -135,8 +135,8 @@ impl Cluster {
         Ok(first(&self.pods(job).await?))
     }
 
-    /// What an agent answers, through the API server. `None`: it cannot be reached now, or it refuses. `nonce` is that of the
-    /// worker's membership document; an empty one is not sent.
+    /// Requests a path of an agent through the API server's proxy. `None` if the agent is unreachable
+    /// or refuses. `nonce` is the nonce of the worker's membership document; an empty one is not sent.
     pub(crate) async fn ask(&self, pod: &str, path: &str, nonce: &str) -> Option<String> {
         let port = ports::AGENT_HTTP;
         let path = format!(
@@ -152,21 +152,21 @@ impl Cluster {
             let answer = self.client.request_stream(request).await.ok()?;
             whole(answer, MAX_ANSWER).await
         };
-        // A worker that ends in this moment may leave the API server's proxy without an answer.
+        // If the worker ends during the request, the proxy may never answer.
         tokio::time::timeout(WORKER_TIMEOUT, read).await.ok()?
     }
 
-    /// What an agent answers as JSON.
+    /// Requests a path of an agent and parses the answer as JSON.
     async fn ask_json<T: DeserializeOwned>(&self, pod: &str, path: &str, nonce: &str) -> Option<T> {
         serde_json::from_str(&self.ask(pod, path, nonce).await?).ok()
     }
 
-    /// Progress as a worker tells it now.
+    /// The progress that a worker's agent reports now.
     pub(crate) async fn progress(&self, pod: &str) -> Option<Progress> {
         self.ask_json(pod, ports::PROGRESS_PATH, "").await
     }
 
-    /// The same cluster, and another namespace of it.
+    /// The same cluster with another namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -179,13 +179,13 @@ impl Cluster {
         self.asked.as_deref()
     }
 
-    /// Namespace of the jobs.
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
     }
 }
 
-/// A text of at most so many bytes; `None` if there is more, because a part of it may say something else.
+/// Reads a text of at most `most` bytes. `None` if it is longer, because a part of it could be
+/// misleading.
 async fn whole(text: impl AsyncRead, most: u64) -> Option<String> {
     let mut read = String::new();
     let text = std::pin::pin!(text);
@@ -193,7 +193,7 @@ async fn whole(text: impl AsyncRead, most: u64) -> Option<String> {
     (number as u64 <= most).then_some(read)
 }
 
-/// The pod of node rank 0 in the newest generation. A worker that is asked to leave has no place in it.
+/// The pod of node rank 0 in the newest generation, without workers that leave.
 fn first(pods: &[Pod]) -> Option<String> {
     let place = |pod: &Pod| {
         let text = pod.annotations().get(labels::MEMBERSHIP)?;
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kubeconfig_that_is_not_there_is_told_once() {
+    async fn missing_kubeconfig_is_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place {
             namespace: None,
@@ -245,18 +245,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_too_long_is_none() {
+    async fn too_long_answer_is_none() {
         assert_eq!(whole(&b"abc"[..], 3).await.as_deref(), Some("abc"));
         assert_eq!(whole(&b"abcd"[..], 3).await, None);
     }
 
     #[test]
-    fn the_first_worker_is_one_that_stays_in_the_newest_generation() {
+    fn first_worker_is_a_member_of_the_newest_generation() {
         let pods = [
             pod("old", 1, "Join", 0, false),
             pod("first", 2, "Join", 0, false),
             pod("second", 2, "Join", 1, false),
-            pod("told-to-leave", 2, "Leave", 0, false),
+            pod("leaves", 2, "Leave", 0, false),
             pod("gone", 3, "Join", 0, true),
         ];
         assert_eq!(first(&pods).as_deref(), Some("first"));

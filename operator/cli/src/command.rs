@@ -1,4 +1,4 @@
-//! The commands, one file each: what they read, and what they print or change.
+//! The commands, one file each.
 
 pub(crate) mod change;
 pub(crate) mod complete;
@@ -17,15 +17,15 @@ pub(crate) mod why;
 
 use std::process::ExitCode;
 
-/// `watch` gave up before the job had ended.
+/// Exit code of `watch` at its timeout.
 pub(crate) const NOT_IN_TIME: u8 = 2;
-/// The job was deleted while it was watched.
+/// Exit code of `watch` when the job was deleted.
 pub(crate) const DELETED: u8 = 3;
-/// `why` has found something that is wrong.
+/// Exit code of `why` when something is wrong.
 pub(crate) const WRONG: u8 = 4;
 
-/// Ended by Ctrl-C.
+/// Exit code after Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// What a command ends with, or why it failed.
+/// The exit code of a command, or its error.
 pub(crate) type Outcome = anyhow::Result<ExitCode>;

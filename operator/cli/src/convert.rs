@@ -1,7 +1,8 @@
-//! Jobs of other operators as TrainingJobs. Pure: documents in, a document and notes out.
+//! Converts jobs of other operators to TrainingJobs. Pure: documents in, a document and notes out.
 //!
-//! The scripts stay as they are, so the result has `elastic.mode: Restart`: the agent starts the command once for each
-//! process, with the variables that torchrun sets. What has no counterpart becomes a note.
+//! The scripts stay unchanged, so the result has `elastic.mode: Restart`: the agent starts the command
+//! once for each process, with the variables that torchrun sets. A field without a counterpart becomes
+//! a note.
 
 use std::fmt::Write;
 
@@ -21,7 +22,7 @@ mod tests;
 mod train_job;
 mod unread;
 
-/// A job in the making.
+/// A TrainingJob under construction, with its notes.
 #[derive(Debug, Default)]
 struct Draft {
     metadata: Map<String, Value>,
@@ -32,10 +33,11 @@ struct Draft {
 /// Longest name of a TrainingJob.
 const MAX_NAME: usize = roundhouse_contract::names::MAX_JOB_NAME_LENGTH;
 
-/// The TrainingJobs of a text, each with comments before it. Documents of other kinds are named in a comment.
+/// Converts the jobs of a text. Comments before each TrainingJob list its notes; a comment also names
+/// each document of another kind.
 ///
 /// # Errors
-/// It is not YAML, has no job that can be converted, or a job lacks what every TrainingJob needs.
+/// The text is not YAML or has no job to convert, or a job lacks a field that every TrainingJob needs.
 pub(crate) fn convert(text: &str) -> anyhow::Result<String> {
     let (mut jobs, mut others) = (Vec::new(), Vec::new());
     for document in items(strict::documents(text)?) {
@@ -67,12 +69,12 @@ pub(crate) fn convert(text: &str) -> anyhow::Result<String> {
     }
     let mut text = jobs.join("---\n");
     for other in others {
-        text = format!("# {other} is not a job of training: it is left out.\n{text}");
+        text = format!("# {other} is not a training job: it is left out.\n{text}");
     }
     Ok(text)
 }
 
-/// The documents, with the items of a list in place of the list: `kubectl get -o yaml` prints one.
+/// The documents, with each list replaced by its items: `kubectl get -o yaml` prints a list.
 fn items(documents: Vec<Value>) -> Vec<Value> {
     let expand = |document: Value| {
         let is_list = document["kind"]
@@ -86,7 +88,7 @@ fn items(documents: Vec<Value>) -> Vec<Value> {
     documents.into_iter().flat_map(expand).collect()
 }
 
-/// The document, after it was checked as the operator checks it.
+/// Writes the document with its comments, after the operator's validation.
 fn written(draft: Draft, kind: &str, name: &str) -> anyhow::Result<String> {
     let Draft {
         metadata,
@@ -101,11 +103,11 @@ fn written(draft: Draft, kind: &str, name: &str) -> anyhow::Result<String> {
         .namespace
         .get_or_insert_with(|| "default".to_owned());
     roundhouse_planner::validate(&job)?;
-    // A name of the input may hold anything, a line break too; what follows it must stay a comment.
+    // A name of the input may contain a line break; `plain` keeps the text after it in the comment.
     let from = plain(&format!("{kind} {name}"));
     let mut text = format!("# Converted from {from} by `kubectl roundhouse convert`.\n");
     if !notes.is_empty() {
-        text += "# What could not be carried over, and what to look at:\n";
+        text += "# Notes on fields that could not be converted, and on what to check:\n";
     }
     for note in notes {
         let _ = writeln!(text, "# - {}", plain(&note));
@@ -123,7 +125,7 @@ impl Draft {
         let usable = usable_name(name);
         if usable != name {
             draft.note(format!(
-                "metadata.name: {name} became {usable}: names of pods are made from it"
+                "metadata.name: {name} became {usable}: it is part of the pods' names"
             ));
         }
         draft.metadata.insert("name".to_owned(), json!(usable));
@@ -138,11 +140,11 @@ impl Draft {
             }
         }
         draft.set("elastic", json!({"mode": "Restart"}));
-        draft.note("The script must resume from a checkpoint of its own: it is started again whenever the set of workers changes.");
+        draft.note("The script must resume from a checkpoint of its own: it restarts whenever the set of workers changes.");
         draft
     }
 
-    /// Notes each field of the document that neither `read` nor an earlier note names.
+    /// Notes each field of the document that is neither in `read` nor in an earlier note.
     fn note_unread(&mut self, document: &Value, read: &[&str]) {
         for path in unread::paths(document, read) {
             let is_named = self.notes.iter().any(|note| {
@@ -150,7 +152,7 @@ impl Draft {
                 rest.is_some_and(|rest| rest.starts_with([':', ' ', '.']))
             });
             if !is_named {
-                self.note(format!("{path}: no field of a TrainingJob has its meaning"));
+                self.note(format!("{path}: a TrainingJob has no such field"));
             }
         }
     }
@@ -168,7 +170,7 @@ impl Draft {
         }
     }
 
-    /// Notes fields that have no counterpart, with what to do instead.
+    /// Notes fields without a counterpart, with what to do instead.
     fn leave_out(&mut self, within: &Value, path: &str, fields: &[(&str, &str)]) {
         for (field, instead) in fields {
             if !within[*field].is_null() {
@@ -178,7 +180,7 @@ impl Draft {
     }
 }
 
-/// A name that a TrainingJob may have.
+/// Changes a name to one that a TrainingJob may have.
 fn usable_name(name: &str) -> String {
     let kept = name
         .to_lowercase()

@@ -1,5 +1,5 @@
-//! What was read about one job: the objects of the API server and what its agents told. Everything that is shown is a
-//! pure function of this.
+//! What was read about one job: the objects of the API server and the reports of its agents. All
+//! output is a pure function of these facts.
 
 use std::collections::BTreeMap;
 
@@ -16,52 +16,51 @@ pub(crate) mod worker;
 use metrics::Sample;
 use worker::Worker;
 
-/// What was read about one job.
+/// Everything that was read about one job.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    /// The job.
     pub(crate) job: TrainingJob,
     /// Pods with the job's UID in their label.
     pub(crate) pods: Vec<Pod>,
     /// Events about the job and its pods, oldest first.
     pub(crate) events: Vec<Event>,
-    /// What agents told, by the name of their pod.
-    pub(crate) told: BTreeMap<String, Told>,
-    /// When all of this was read.
+    /// The agents' reports, by pod name.
+    pub(crate) reports: BTreeMap<String, AgentReport>,
+    /// The time of the read.
     pub(crate) now: Timestamp,
 }
 
-/// What one agent told.
+/// The report of one agent.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(crate) struct Told {
+pub(crate) struct AgentReport {
     /// Progress of the job as this worker knows it.
     pub(crate) progress: Option<Progress>,
-    /// Processes that the agent started anew.
+    /// Processes that the agent restarted.
     pub(crate) restarts: Option<ProcessRestarts>,
     /// Metrics of the agent and its ranks.
     pub(crate) metrics: Vec<Sample>,
 }
 
 impl Facts {
-    /// Name of the job.
     pub(crate) fn name(&self) -> String {
         self.job.name_any()
     }
 
-    /// The status; an empty one before the operator has seen the job.
+    /// The status; empty before the operator has seen the job.
     pub(crate) fn status(&self) -> TrainingJobStatus {
         self.job.status.clone().unwrap_or_default()
     }
 
-    /// The state in one word, and the message of the condition that matters most now; empty before the operator has seen the job.
+    /// The state in one word, and the message of the most important condition; both are empty before
+    /// the operator has seen the job.
     pub(crate) fn front(&self) -> (String, String) {
         let status = self.status();
         let message = status.front().map(|front| front.message.clone());
         (status.state().to_owned(), message.unwrap_or_default())
     }
 
-    /// The newest generation, 0 before the first.
+    /// The number of the newest generation; 0 before the first.
     pub(crate) fn generation(&self) -> u64 {
         let status = self.job.status.as_ref();
         let membership = status.and_then(|status| status.membership.as_ref());
@@ -79,23 +78,23 @@ impl Facts {
         workers
     }
 
-    /// The newest progress that is known: of an agent, or of the status. What an agent of an older generation says is
-    /// not newer than the status.
+    /// The newest progress from an agent or from the status, by generation and then by step.
     pub(crate) fn progress(&self) -> Option<Progress> {
         let status = self.job.status.as_ref();
         let stored = status.and_then(|status| status.progress.as_ref());
         let stored = stored.map(|stored| stored.progress.clone());
-        let told = self.told.values().filter_map(|told| told.progress.clone());
-        let all = told.chain(stored.clone());
-        // Only rank 0 knows a straggler, and what was repeated.
+        let reported = self.reports.values();
+        let reported = reported.filter_map(|report| report.progress.clone());
+        let all = reported.chain(stored.clone());
+        // Only rank 0 knows a straggler and the repeated steps, so prefer its report.
         let of_rank_0 = |it: &Progress| (it.straggler.is_some(), it.repeated_steps);
         all.max_by_key(|it| (it.generation, it.step, of_rank_0(it)))
             .map(|newest| merged(newest, stored))
     }
 
-    /// Processes of each worker.
+    /// Number of processes of each worker.
     pub(crate) fn procs(&self) -> u32 {
-        // The job was started with these. What counts as a GPU is a setting of the operator.
+        // Prefer the number that the operator used: its settings decide which resources are GPUs.
         let status = self.job.status.as_ref();
         let membership = status.and_then(|status| status.membership.as_ref());
         let started = membership.and_then(MembershipStatus::procs_per_worker);
@@ -106,7 +105,7 @@ impl Facts {
     }
 }
 
-/// An agent that was started anew may not have evaluated yet: what the status knows of evaluations stays.
+/// Adds the status's evaluations to the newest progress, because a restarted agent has none yet.
 fn merged(newest: Progress, stored: Option<Progress>) -> Progress {
     let Some(stored) = stored else { return newest };
     let newest = newest.with_repeats_of(Some(&stored));
@@ -125,7 +124,7 @@ mod tests {
     use crate::testing::job;
 
     #[test]
-    fn the_processes_of_a_job_are_those_that_it_was_started_with() {
+    fn procs_are_those_of_the_membership() {
         let case = job()
             .trains(2)
             .with("status/membership/worldSize", json!(8));

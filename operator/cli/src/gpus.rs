@@ -1,4 +1,5 @@
-//! What counts as a GPU: a setting of the operator, which its users cannot read in general.
+//! Resources that count as GPUs. The operator has them in its settings, which its users usually cannot
+//! read.
 
 use anyhow::Context;
 use roundhouse_api::TrainingJob;
@@ -7,8 +8,8 @@ use roundhouse_planner::{Examined, ValidatedJob, examine, gpu};
 /// Names of the resources that are GPUs.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct GpuNames {
-    /// Extended resources that are whole GPUs, with commas between them: a worker has one process for each. Give what the chart's
-    /// value `gpuResources` lists in the cluster. Only the check of the file uses these names; the operator uses the chart's.
+    /// Extended resources that are whole GPUs, separated by commas: a worker has one process for each GPU. Give the names
+    /// of the chart's value `gpuResources`. Only the check of the file uses these names; the operator uses the chart's.
     #[arg(
         long = "gpu-resources",
         value_name = "NAMES",
@@ -19,7 +20,7 @@ pub(crate) struct GpuNames {
 }
 
 impl GpuNames {
-    /// The job, if it can be run where these are the GPUs.
+    /// Validates the job with these names of GPUs.
     pub(crate) fn validate(&self, job: &TrainingJob) -> anyhow::Result<ValidatedJob> {
         let Examined { job, refusal } = examine(job, &self.listed, &[]);
         let Some(refusal) = refusal else {
@@ -32,7 +33,7 @@ impl GpuNames {
         let names = names.join(" and ");
         Err(refusal).with_context(|| {
             format!(
-                "GPUs are {names} here; if the chart's gpuResources lists others in the cluster, give these with --gpu-resources"
+                "GPUs are {names} here; if the chart's gpuResources has other names, give them with --gpu-resources"
             )
         })
     }
@@ -59,24 +60,24 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_checked_with_the_names_of_gpus_that_the_cluster_has() {
+    fn job_is_validated_with_the_given_gpu_resources() {
         let job = job(2, &json!({"nvidia.com/gpu.shared": "4"}));
-        let told = format!("{:#}", GpuNames::default().validate(&job).unwrap_err());
-        assert!(told.contains("--gpu-resources"), "{told}");
-        assert!(told.contains("spec.workers.procsPerWorker"), "{told}");
+        let error = format!("{:#}", GpuNames::default().validate(&job).unwrap_err());
+        assert!(error.contains("--gpu-resources"), "{error}");
+        assert!(error.contains("spec.workers.procsPerWorker"), "{error}");
         let listed = "nvidia.com/gpu.shared".parse().unwrap();
         let valid = GpuNames { listed }.validate(&job).unwrap();
         assert_eq!(valid.procs_per_worker, 4);
     }
 
     #[test]
-    fn another_mistake_is_told_without_gpus() {
+    fn errors_without_gpus_do_not_mention_them() {
         let no_workers = job(0, &json!({}));
         let mut too_many_processes = job(1, &json!({}));
         too_many_processes.spec.workers.procs_per_worker = Some(5_000);
         for wrong in [no_workers, too_many_processes] {
-            let told = GpuNames::default().validate(&wrong).unwrap_err();
-            assert!(!format!("{told:#}").contains("gpu"), "{told:#}");
+            let error = GpuNames::default().validate(&wrong).unwrap_err();
+            assert!(!format!("{error:#}").contains("gpu"), "{error:#}");
         }
     }
 }

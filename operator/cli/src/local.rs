@@ -1,5 +1,5 @@
-//! `run --local`: a job on this machine, without a cluster. The planner that plans pods plans processes
-//! here: observe → validate → plan → apply → report, a few dozen times a second.
+//! `run --local`: runs a job on this machine, without a cluster. The operator's planner plans
+//! processes instead of pods: observe → validate → plan → apply → report, every 10 ms.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,33 +20,32 @@ use crate::render::View;
 use crate::screen::Screen;
 
 mod capacity;
+mod custom_command;
 mod edits;
 mod executor;
 mod hangup;
-mod home;
 mod launch;
+mod launch_plan;
 mod manifest;
 mod memory;
 mod orphans;
-mod own;
 mod pids;
 mod probe;
 mod programs;
 pub(crate) mod record;
-mod setting;
+mod run_directory;
 mod worker;
 
 use edits::Edits;
 use executor::Executor;
 use hangup::Hangup;
-use home::{Home, Outcome};
 use manifest::Manifest;
-use record::diary::Diary;
+use record::recorder::Recorder;
+use run_directory::{Outcome, RunDirectory};
 
 const TICK: Duration = Duration::from_millis(10);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What to run, and where.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Run the job's workers as processes on this machine. (For a cluster: `kubectl apply -f FILE`.)
@@ -57,7 +56,7 @@ pub(crate) struct Options {
     /// `spec.workers.replicas` rescales the running job; `spec.suspend: true` suspends it, and `false` resumes it.
     #[arg(short, long = "filename", value_name = "FILE")]
     file: PathBuf,
-    /// Which job, if the file has several.
+    /// Name of the job to run, if the file has several jobs.
     #[arg(long)]
     name: Option<String>,
     /// Directory with the job's data, instead of the volume that the file names.
@@ -81,38 +80,44 @@ pub(crate) struct Options {
     trainer: Option<PathBuf>,
 }
 
-/// Runs a job to its end; the exit code is that of `watch`.
+/// Runs a job until it ends. The exit codes are those of `watch`.
 pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let dir = options.dir.as_deref().map(home::locate).transpose()?;
+    let dir = options
+        .dir
+        .as_deref()
+        .map(run_directory::locate)
+        .transpose()?;
     let options = &Options {
         dir,
         ..options.clone()
     };
     let mut manifest = Manifest::read(&options.file, options.name.as_deref())?;
-    setting::keep_state(&mut manifest.job, options);
-    manifest.job.metadata.uid = Some(setting::run_uid());
+    launch_plan::keep_state(&mut manifest.job, options);
+    manifest.job.metadata.uid = Some(launch_plan::run_uid());
     let job = validated(&manifest.job, &options.gpus)?;
     capacity::check(&job)?;
-    let home = Home::make(options.dir.as_deref())?;
-    let setting = setting::of(options, &manifest, &job, &home)?;
+    let run_directory = RunDirectory::make(options.dir.as_deref())?;
+    let launch_plan = launch_plan::of(options, &manifest, &job, &run_directory)?;
     let name = job.identity.name.clone();
     let begins = format!(
         "{name}: {} on this machine, without a cluster; logs: {}",
         counted(job.replicas, "worker"),
-        home.logs().display()
+        run_directory.logs().display()
     );
-    let where_to_look = format!(
+    let page = format!(
         "See it in a browser: kubectl-roundhouse ui --local {}",
-        home.path().display()
+        run_directory.path().display()
     );
-    let lines = own::unused(&job).into_iter().chain(home.resumes());
-    let mut lines = std::iter::once(begins).chain(lines).chain([where_to_look]);
+    let lines = custom_command::unused(&job)
+        .into_iter()
+        .chain(run_directory.resumes());
+    let mut lines = std::iter::once(begins).chain(lines).chain([page]);
     if lines.try_for_each(|text| line(&text)).is_err() {
         return Ok(ExitCode::from(INTERRUPTED));
     }
     let mut run = Run {
         edits: Edits::of(options),
-        executor: Executor::new(&name, setting),
+        executor: Executor::new(&name, launch_plan),
         job: manifest.job,
         valid: job,
         last: None,
@@ -121,33 +126,33 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         progress: None,
         screen: Screen::new(),
         is_unread: false,
-        diary: Diary::begin(home.path())?,
+        recorder: Recorder::begin(run_directory.path())?,
     };
     roundhouse_process_tree::adopt_orphans()?;
     let code = run.until_it_ends().await;
     let fails = run.fails();
     run.record(true);
-    // Nobody is left behind, whatever happened.
+    // After an error, too, no worker may outlive this program.
     run.executor.kill();
-    let mut tended = Ok(());
-    while tended.is_ok() && run.executor.num_workers() > 0 {
-        tended = run.executor.tend();
+    let mut supervised = Ok(());
+    while supervised.is_ok() && run.executor.num_workers() > 0 {
+        supervised = run.executor.supervise();
         tokio::time::sleep(TICK).await;
     }
-    let code = tended.and(code);
+    let code = supervised.and(code);
     let outcome = match code {
         Ok(0) => Outcome::Succeeded,
         Ok(INTERRUPTED) if fails => Outcome::GivenUp,
         Ok(INTERRUPTED) => Outcome::Interrupted,
         Ok(_) | Err(_) => Outcome::Failed,
     };
-    let words = home.close(outcome);
-    // A terminal that is gone is no reason to fail.
+    let words = run_directory.close(outcome);
+    // A closed terminal must not change the exit code.
     let _ = line(&words);
     code.map(ExitCode::from)
 }
 
-/// The job as it runs here: its processes are on this machine, so nobody places them.
+/// The validated job without scheduling fields: all processes run on this machine.
 fn validated(job: &TrainingJob, gpus: &GpuNames) -> anyhow::Result<ValidatedJob> {
     Ok(ValidatedJob {
         scheduling: Scheduling::default(),
@@ -165,10 +170,10 @@ struct Run {
     progress_at: Instant,
     progress: Option<Progress>,
     screen: Screen,
-    /// Whether the program that read standard output is gone, as `head` is after its lines: the run ends as one whose
-    /// terminal is gone.
+    /// Whether the reader of standard output has closed it, as `head` does after its lines. The run
+    /// then ends as if its terminal were closed.
     is_unread: bool,
-    diary: Diary,
+    recorder: Recorder,
 }
 
 impl Run {
@@ -177,21 +182,21 @@ impl Run {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut hangup = Hangup::listen()?;
         loop {
-            self.executor.tend()?;
-            for words in self.executor.troubles() {
+            self.executor.supervise()?;
+            for words in self.executor.new_problems() {
                 self.screen.note(&format!("  {words}"));
             }
             let edited = self
                 .edits
-                .look(&self.job, self.executor.setting(), &self.screen);
+                .poll(&self.job, self.executor.launch_plan(), &self.screen);
             if let Some(edits::Edited {
                 job,
                 valid,
-                setting,
+                launch_plan,
             }) = edited
             {
                 (self.job, self.valid) = (job, valid);
-                self.executor.renew(setting);
+                self.executor.set_launch_plan(launch_plan);
                 self.last = None;
             }
             self.plan()?;
@@ -213,9 +218,9 @@ impl Run {
         let none = names.is_empty();
         self.screen
             .close(if none { "no worker runs" } else { &asked });
-        self.executor.dismiss();
+        self.executor.ask_to_leave();
         while self.executor.num_workers() > 0 {
-            self.executor.tend()?;
+            self.executor.supervise()?;
             tokio::select! {
                 () = tokio::time::sleep(TICK) => {}
                 _ = interrupt.recv() => self.executor.kill(),
@@ -226,7 +231,7 @@ impl Run {
         Ok(INTERRUPTED)
     }
 
-    /// Whether a worker has failed since the last committed step, or fails before its first.
+    /// Whether a worker has failed since the last committed step, or waits after a crash.
     fn fails(&self) -> bool {
         let incidents = self.job.status.as_ref().map(|status| &status.incidents);
         let waits = |observed: &Observed| {
@@ -238,7 +243,7 @@ impl Run {
         incidents.is_some_and(|it| it.since_progress > 0) || self.last.as_ref().is_some_and(waits)
     }
 
-    /// Plans until nothing changes any more, if anything has changed.
+    /// If the observed state has changed, plans and applies until it no longer changes.
     fn plan(&mut self) -> anyhow::Result<()> {
         if self.progress_at <= Instant::now() && self.last.is_some() {
             self.progress_at = Instant::now() + PROGRESS_INTERVAL;
@@ -269,11 +274,11 @@ impl Run {
             self.wake_at = requeue_after.map(|after| Instant::now() + after);
             self.executor.apply(&actions)?;
             self.job.status = Some(status);
-            if let Some(line) = self.executor.newcomers(&actions) {
+            if let Some(line) = self.executor.new_processes(&actions) {
                 self.screen.note(&format!("  {line}"));
             }
             for event in events {
-                self.diary.note(&self.job, &event);
+                self.recorder.note(&self.job, &event);
                 let words = format!("  {}: {}", event.reason, plain(&event.message));
                 self.screen.note(&words);
             }
@@ -284,7 +289,7 @@ impl Run {
         if let Some(ProgressSample { progress, at: _ }) = self.executor.progress() {
             let status = self.job.status.as_ref();
             if status.is_some_and(|status| is_in_new_trouble(status, &progress)) {
-                // Steps alone are no reason to plan.
+                // New steps do not need a new plan; a new straggler or checkpoint error does.
                 self.last = None;
             }
             self.progress = Some(progress);
@@ -294,23 +299,23 @@ impl Run {
         self.record(false);
     }
 
-    /// Writes what `ui --local` shows.
+    /// Writes the record for `ui --local`.
     fn record(&mut self, is_last: bool) {
-        // What was planned last may know a later step.
+        // The last plan may have seen a later step.
         let status = self.job.status.as_ref();
         let stored = status.and_then(|status| status.progress.as_ref());
         let stored = stored.map(|stored| &stored.progress);
         let both = self.progress.iter().chain(stored);
         let progress = both.max_by_key(|it| (it.generation, it.step));
-        let told = self
-            .diary
+        let problem = self
+            .recorder
             .write(&self.job, &self.executor, progress, is_last);
-        if let Some(words) = told {
+        if let Some(words) = problem {
             self.screen.note(&format!("  {words}"));
         }
     }
 
-    /// The exit code, once the job has ended and all workers are gone or completed.
+    /// The exit code, once the job has ended.
     fn end(&mut self) -> Option<u8> {
         let status = self.job.status.as_ref()?;
         if !status.is_terminal() {

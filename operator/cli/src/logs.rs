@@ -1,7 +1,9 @@
-//! Log lines of all workers in one stream. Where lines come from is a [`Source`], so that a test can be one.
+//! Merges the log lines of all workers into one stream. Lines come from a [`Source`], which tests
+//! implement, too.
 //!
-//! The agent writes the rank of a process in its current generation before each line, so a line says itself whose it is.
-//! What is done here: no line is lost or shown twice while containers restart, pods are replaced and connections break.
+//! The agent prefixes each line with the rank of its process in the current generation, so a line names
+//! its writer. These modules guarantee that no line is lost or shown twice while containers restart,
+//! pods are replaced and connections break.
 
 use std::future::Future;
 use std::io;
@@ -20,7 +22,7 @@ mod tests;
 pub(crate) use line::{Line, Speaker};
 pub(crate) use reader::Begin;
 
-/// The log of one pod, as far as its status tells.
+/// A pod whose log can be read, from the pod's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Name of the pod.
@@ -29,42 +31,42 @@ pub(crate) struct Target {
     pub(crate) uid: String,
     /// Index of the worker.
     pub(crate) worker: u32,
-    /// Restarts of the trainer container: which one it is now.
+    /// Restarts of the trainer container, which identify the present container.
     pub(crate) restarts: u32,
-    /// Whether a trainer container has ever run in the pod, and its node answers.
+    /// Whether a trainer container has ever run in the pod, and the node answers.
     pub(crate) has_started: bool,
-    /// Whether it runs now.
+    /// Whether the trainer container runs now.
     pub(crate) is_running: bool,
 }
 
-/// What is there to be read.
+/// The pods of a job at one time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
-    /// One for each pod.
+    /// One target for each pod.
     pub(crate) targets: Vec<Target>,
-    /// Whether the job has ended or is gone, so that no pods follow.
+    /// Whether the job has ended or is gone, so that no new pods will appear.
     pub(crate) is_over: bool,
 }
 
-/// Which part of a log is wanted.
+/// The part of a log to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// That of the container before the last restart.
+    /// Whether to read the container before the last restart.
     pub(crate) previous: bool,
-    /// Lines that come later, too, until the container ends.
+    /// Whether to wait for later lines until the container ends.
     pub(crate) follow: bool,
-    /// Lines from a moment on.
+    /// Only lines from this time on.
     pub(crate) since: Option<Timestamp>,
-    /// So many last lines at most.
+    /// Only this many last lines.
     pub(crate) tail: Option<i64>,
 }
 
 /// Lines as they arrive, each with its time before it: `2026-01-01T00:00:00.5Z text`.
 pub(crate) type Lines = BoxStream<'static, io::Result<String>>;
 
-/// Where logs come from.
+/// A source of logs.
 pub(crate) trait Source {
-    /// The pods that are there now.
+    /// Lists the present pods.
     fn list(&self) -> impl Future<Output = anyhow::Result<Listing>>;
 
     /// Opens the log of a pod.

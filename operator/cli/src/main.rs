@@ -1,6 +1,6 @@
 //! `kubectl roundhouse`: run, follow, explain and steer TrainingJobs from a terminal.
 
-// They panic when nobody reads what they print: see `out::line` and `out::aside`.
+// The print macros panic when the reader has closed the pipe: use `out::line` and `out::aside`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod arguments;
@@ -36,7 +36,7 @@ async fn main() -> ExitCode {
     let result = Box::pin(run(arguments::parse())).await;
     result.unwrap_or_else(|error| {
         if is_closed_pipe(&error) {
-            // `| head` has seen enough.
+            // The reader, such as `head`, has closed the pipe: that is not an error.
             return ExitCode::SUCCESS;
         }
         let text = format!("{error:#}");

@@ -1,5 +1,5 @@
-//! How results are printed: as text for people, as JSON or YAML for programs. Text of the cluster never steers the
-//! terminal, and colours are off when the output is not one.
+//! Prints results: text for users, JSON or YAML for programs. Text from the cluster cannot control the
+//! terminal, and colours are off when the output is not a terminal.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -9,19 +9,19 @@ use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
-/// Form of the output for programs.
+/// Formats of the output for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// JSON, indented.
+    /// Print JSON with indentation.
     Json,
-    /// YAML.
+    /// Print one YAML document.
     Yaml,
 }
 
-/// Prints a value as text, or in the form that was asked for.
+/// Prints a value as text, or in the requested format.
 ///
 /// # Errors
-/// The value cannot be written, or standard output is closed.
+/// The value cannot be serialized, or standard output is closed.
 pub(crate) fn print<T: Serialize>(
     value: &T,
     format: Option<Format>,
@@ -35,8 +35,8 @@ pub(crate) fn print<T: Serialize>(
     write(&text)
 }
 
-/// Prints text, with one line end after it. Colours are left out when standard output is no terminal, or when
-/// `NO_COLOR` is set.
+/// Prints text and one line end. Removes colours if standard output is not a terminal or `NO_COLOR` is
+/// set.
 ///
 /// # Errors
 /// Standard output is closed.
@@ -46,10 +46,10 @@ pub(crate) fn write(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Prints a line about something that continues whether or not it can be shown.
+/// Prints a line about work that continues even if the line cannot be written.
 ///
 /// # Errors
-/// Nobody reads standard output any more. What it was redirected to may be full: that is no error.
+/// The reader has closed standard output. A full disk is not an error.
 pub(crate) fn line(text: &str) -> std::io::Result<()> {
     line_to(std::io::stdout(), text)
 }
@@ -61,21 +61,22 @@ fn line_to(mut out: impl Write, text: &str) -> std::io::Result<()> {
     }
 }
 
-/// Says something beside the result. `eprintln!` would panic if standard error cannot be written.
+/// Prints a message to standard error. `eprintln!` would panic if the message cannot be written.
 pub(crate) fn aside(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Without characters that steer a terminal: text of the cluster must not change what a person sees beside it.
+/// Replaces characters that control a terminal by spaces, so that text from the cluster cannot change
+/// the other output.
 pub(crate) fn plain(text: &str) -> String {
     text.chars()
-        .map(|c| if steers(c) { ' ' } else { c })
+        .map(|c| if controls(c) { ' ' } else { c })
         .collect()
 }
 
-/// Control characters (Unicode's Cc), and those of Cf, Zl and Zp that are invisible, break a line or change its
-/// direction: U+202E shows the rest of a line from right to left.
-fn steers(c: char) -> bool {
+/// Control characters (Unicode's Cc), and characters of Cf, Zl and Zp that are invisible, break a line
+/// or change its direction: U+202E shows the rest of a line from right to left.
+fn controls(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
@@ -84,12 +85,12 @@ fn steers(c: char) -> bool {
         )
 }
 
-/// JSON in which what [`plain`] leaves out is written as an escape. Of control characters serde escapes only those below
-/// U+0020, and a terminal takes U+009B for the beginning of a sequence.
+/// JSON that escapes the characters that [`plain`] replaces. Of the control characters serde escapes
+/// only those below U+0020, but U+009B also begins a terminal sequence.
 fn json(value: &impl Serialize) -> anyhow::Result<String> {
     let mut text = String::new();
     for c in serde_json::to_string_pretty(value)?.chars() {
-        if steers(c) && c != '\n' {
+        if controls(c) && c != '\n' {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 write!(text, "\\u{unit:04x}")?;
             }
@@ -100,29 +101,26 @@ fn json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Text in a style; [`write`] removes the style where it is not wanted.
+/// Text in a style; [`write`] removes the style if colours are off.
 pub(crate) fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// For headings.
 pub(crate) fn heading(text: &str) -> String {
     styled(Style::new().bold(), text)
 }
 
-/// How a state is to be taken.
+/// Whether a state is good or bad, for its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Mood {
-    /// It goes well.
     Good,
-    /// It has failed.
     Bad,
-    /// Neither, so far.
+    /// The job is neither healthy nor failed yet.
     Open,
 }
 
-/// How a state or reason is to be taken.
+/// The mood of a state or reason.
 pub(crate) fn mood_of(state: &str) -> Mood {
     const GOOD: [&str; 5] = ["Training", "Completed", "Succeeded", "Ready", "Healthy"];
     const BAD: [&str; 4] = ["Failed", "OOMKilled", "CrashLoopBackOff", "Error"];
@@ -136,7 +134,7 @@ pub(crate) fn mood_of(state: &str) -> Mood {
     }
 }
 
-/// The style of a state or reason: green for what goes well, red for what has failed, yellow for the rest.
+/// The style of a state or reason: green for good, red for bad, yellow for the others.
 pub(crate) fn style_of(state: &str) -> Style {
     let colour = match mood_of(state) {
         Mood::Good => AnsiColor::Green,
@@ -146,7 +144,8 @@ pub(crate) fn style_of(state: &str) -> Style {
     Style::new().fg_color(Some(colour.into()))
 }
 
-/// A table as kubectl prints them: no lines, columns as wide as their content. `rows` have one cell for each column.
+/// A table in kubectl's style: no lines, columns as wide as their content. Each row has one cell for
+/// each column.
 pub(crate) fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_that_turn_or_hide_text_become_spaces_and_escapes_in_json() {
+    fn invisible_characters_become_spaces_or_json_escapes() {
         assert_eq!(plain("a\u{202e}b\u{200b}c\u{2028}d"), "a b c d");
         let text = "x\u{9b}2J\u{202e}\u{e0041}\u{e9}";
         let written = json(&text).unwrap();
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_fails_for_a_reader_that_is_gone_and_not_for_a_full_disk() {
+    fn line_fails_for_closed_pipe_but_not_for_full_disk() {
         let full = std::fs::File::options().write(true).open("/dev/full");
         line_to(full.unwrap(), "a line").unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_aligned_columns_and_no_trailing_spaces() {
+    fn table_columns_are_aligned_without_trailing_spaces() {
         let rows = [vec!["a", "1"], vec!["longer\u{7}", "2"]];
         let rows = rows.map(|row| row.into_iter().map(str::to_owned).collect());
         let text = table(&["NAME", "N"], rows);

@@ -1,4 +1,4 @@
-//! What a job's numbers were over time, drawn from the lines that rank 0 has logged.
+//! Plots a job's numbers over time, from the lines that rank 0 has logged.
 
 use jiff::Timestamp;
 
@@ -10,32 +10,30 @@ pub(crate) mod history;
 pub(crate) mod png;
 pub(crate) mod svg;
 
-/// What is plotted.
+/// The number to plot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum What {
     /// Training loss over steps.
     Loss,
     /// Samples or tokens per second over time.
     Throughput,
-    /// Ranks over time.
+    /// Number of ranks over time.
     WorldSize,
 }
 
-/// Something that a job told at a moment.
+/// A report of rank 0 with its time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Moment {
-    /// When, if that is known.
+    /// `None` if the log line has no time.
     pub(crate) at: Option<Timestamp>,
-    /// What.
-    pub(crate) told: Told,
+    pub(crate) reported: Reported,
 }
 
-/// What a job told.
+/// What rank 0 reported.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Told {
-    /// A step.
+pub(crate) enum Reported {
     Step {
-        /// Committed steps.
+        /// Number of committed steps.
         step: f64,
         /// Training loss, if it is a number.
         loss: Option<f64>,
@@ -44,21 +42,15 @@ pub(crate) enum Told {
         /// Whether the speed is in tokens.
         is_in_tokens: bool,
     },
-    /// A generation begins.
-    World {
-        /// Its number.
-        generation: u64,
-        /// Its ranks.
-        size: u32,
-    },
+    /// The begin of a generation.
+    Generation { number: u64, world_size: u32 },
 }
 
-/// Points of a curve, and what they are.
+/// A curve to draw.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Curve {
-    /// What stands over it.
     pub(crate) title: String,
-    /// What x is: `steps`, or `s` since the first point.
+    /// Unit of x: `steps`, or `s` since the first moment.
     pub(crate) x_unit: &'static str,
     /// Points with growing x.
     pub(crate) points: Vec<(f64, f64)>,
@@ -66,7 +58,7 @@ pub(crate) struct Curve {
     pub(crate) is_stepped: bool,
 }
 
-/// The curve of some moments, in their order.
+/// The curve of some moments, which are sorted by time.
 pub(crate) fn curve(what: What, name: &str, moments: &[Moment]) -> Curve {
     let begin = moments.iter().find_map(|moment| moment.at);
     let seconds = |at: Option<Timestamp>| {
@@ -75,8 +67,8 @@ pub(crate) fn curve(what: What, name: &str, moments: &[Moment]) -> Curve {
     };
     let is_in_tokens = moments.iter().any(|moment| {
         matches!(
-            moment.told,
-            Told::Step {
+            moment.reported,
+            Reported::Step {
                 is_in_tokens: true,
                 ..
             }
@@ -84,10 +76,12 @@ pub(crate) fn curve(what: What, name: &str, moments: &[Moment]) -> Curve {
     });
     let points = moments
         .iter()
-        .filter_map(|Moment { at, told }| match (what, *told) {
-            (What::Loss, Told::Step { step, loss, .. }) => Some((step, loss?)),
-            (What::Throughput, Told::Step { speed, .. }) => Some((seconds(*at)?, speed)),
-            (What::WorldSize, Told::World { size, .. }) => Some((seconds(*at)?, size.into())),
+        .filter_map(|Moment { at, reported }| match (what, *reported) {
+            (What::Loss, Reported::Step { step, loss, .. }) => Some((step, loss?)),
+            (What::Throughput, Reported::Step { speed, .. }) => Some((seconds(*at)?, speed)),
+            (What::WorldSize, Reported::Generation { world_size, .. }) => {
+                Some((seconds(*at)?, world_size.into()))
+            }
             _ => None,
         });
     let points: Vec<(f64, f64)> = points
@@ -107,7 +101,7 @@ pub(crate) fn curve(what: What, name: &str, moments: &[Moment]) -> Curve {
     }
 }
 
-/// Without points that were taken back: after a resume from a checkpoint the steps behind it are done again.
+/// Removes points of steps that were repeated after a resume from an older checkpoint.
 fn forward(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let mut kept: Vec<(f64, f64)> = Vec::with_capacity(points.len());
     for (x, y) in points {
@@ -120,22 +114,23 @@ fn forward(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
 }
 
 impl Moment {
-    /// What a line tells; one of another rank than 0 tells nothing.
+    /// Parses a log line of rank 0; `None` for other lines.
     pub(crate) fn of(line: &Line) -> Option<Self> {
         if line.speaker != Speaker::Rank(0) {
             return None;
         }
-        let told = told(line.text.trim())?;
-        Some(Self { at: line.at, told })
+        let reported = parse(line.text.trim())?;
+        let at = line.at;
+        Some(Self { at, reported })
     }
 }
 
-fn told(text: &str) -> Option<Told> {
+fn parse(text: &str) -> Option<Reported> {
     if let Some(rest) = text.strip_prefix("generation ") {
-        let (generation, size) = rest.split_once(": rank 0 of ")?;
-        return Some(Told::World {
-            generation: generation.parse().ok()?,
-            size: size.split(',').next()?.parse().ok()?,
+        let (number, size) = rest.split_once(": rank 0 of ")?;
+        return Some(Reported::Generation {
+            number: number.parse().ok()?,
+            world_size: size.split(',').next()?.parse().ok()?,
         });
     }
     let rest = text.strip_prefix("step ")?;
@@ -144,7 +139,7 @@ fn told(text: &str) -> Option<Told> {
     let loss = rest.split(", ").next()?.parse().ok();
     let speed = rest.rsplit(", ").next()?;
     let (speed, unit) = speed.split_once(' ')?;
-    Some(Told::Step {
+    Some(Reported::Step {
         step: step.parse().ok()?,
         loss,
         speed: speed.parse().ok()?,
@@ -152,7 +147,7 @@ fn told(text: &str) -> Option<Told> {
     })
 }
 
-/// Smallest and largest of some numbers, apart at least so much that something can be drawn.
+/// Smallest and largest of some numbers; wider if they are equal, so that a curve can be drawn.
 fn range(numbers: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let low = numbers.clone().fold(f64::INFINITY, f64::min);
     let high = numbers.fold(f64::NEG_INFINITY, f64::max);
@@ -164,7 +159,7 @@ fn range(numbers: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     }
 }
 
-/// A number for an axis: four significant digits, and none behind the point of a whole number.
+/// A number for an axis: about four significant digits, and no decimals for a whole number.
 fn label(number: f64) -> String {
     let size = number.abs();
     let is_whole = number.fract() == 0.0 && size < 100_000.0;
@@ -227,11 +222,11 @@ mod tests {
     }
 
     #[test]
-    fn the_curves_are_what_rank_0_has_told() {
+    fn curves_come_from_lines_of_rank_0() {
         let moments: Vec<Moment> = lines().iter().filter_map(Moment::of).collect();
         let of = |what| curve(what, "digits", &moments);
         let loss = of(What::Loss);
-        // Step 20 was done again after a resume: what was before step 18 stays.
+        // Steps 18 to 20 were repeated after a resume, so the old point of step 20 is dropped.
         assert_eq!(loss.points, [(10.0, 2.5), (18.0, 1.75)]);
         let speed = of(What::Throughput);
         assert_eq!(speed.title, "samples/s of digits");
@@ -243,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn throughput_of_a_language_model_is_in_tokens() {
+    fn language_model_throughput_is_in_tokens() {
         let line = line(
             0,
             "[rank 0] step 1 of 2 (50 %), epoch 0: loss 2, rate 0.1, 9000 tokens/s",

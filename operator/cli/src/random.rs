@@ -1,12 +1,12 @@
-//! Random text that nobody can guess.
+//! Random text for secrets.
 
 use std::fs::File;
 use std::io::{self, Read};
 
-/// So many random bytes of the kernel, in hexadecimal.
+/// `BYTES` random bytes of the kernel, in hexadecimal.
 ///
 /// # Errors
-/// The kernel gives none.
+/// `/dev/urandom` cannot be read.
 pub(crate) fn hex<const BYTES: usize>() -> io::Result<String> {
     let mut bytes = [0; BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -1,34 +1,35 @@
-//! Leaves secrets out of what a report shows. Secrets themselves are never read; but values of variables, arguments and
-//! log lines may be ones. What is doubtful is left out. Pure.
+//! Removes secrets from a report. The plugin never reads Secret objects, but variables, arguments and
+//! log lines may contain secrets. Text that may be a secret is removed. Pure.
 
 use std::collections::BTreeSet;
 
 use regex::Regex;
 use serde_json::Value;
 
-/// What stands in place of a secret.
+/// Replacement of a secret.
 pub(crate) const LEFT_OUT: &str = "<left out>";
-/// Shorter values of variables are not looked for elsewhere: they would be found everywhere.
+/// Shorter values of variables are not removed from other text, where they would match too often.
 const MIN_VALUE: usize = 6;
-/// Variables of ours have no secrets.
+/// Prefix of Roundhouse's own variables, which contain no secrets.
 const OURS: &str = "ROUNDHOUSE_";
 
-/// Texts that look like secrets; what group 1 matches stays.
+/// Patterns of text that looks like a secret. The match of group 1 stays.
 const PATTERNS: [&str; 11] = [
-    // Private keys. Lines of a log may have a prefix each, such as the time. A key without its end is left to `random`.
+    // Private keys, also with a prefix such as the time before each line. `random` finds a key without
+    // its end.
     r"(?s)()-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----.*?-----END [A-Z ]*PRIVATE KEY[A-Z ]*-----",
     // JSON Web Tokens, such as those of service accounts.
     r"()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?",
     // Keys with the prefix of their issuer: GitHub, GitLab, Hugging Face, Slack, OpenAI, NVIDIA, PyPI, W&B, AWS, Google.
     r"()\b(?:gh[pousr]_|github_pat_|glpat-|hf_|xox[abeprs]-|sk-|nvapi-|pypi-|wandb_v1_|AKIA|ASIA|AIza|ya29\.)[A-Za-z0-9_-]{12,}",
-    // HTTP.
+    // HTTP headers with credentials.
     r"(?i)(authorization[\x22']?\s*[:=]\s*[\x22']?(?:(?:bearer|basic|token)\s+)?)[^\s\x22',]+",
     r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}",
-    // Signatures of addresses: S3, Google Cloud Storage, Azure.
+    // Signatures in addresses: S3, Google Cloud Storage, Azure.
     r"(?i)([?&](?:x-(?:amz|goog)-(?:signature|credential|security-token)|signature|sig|access_token|key)=)[^\s&\x22']+",
-    // Names of secrets with their value, quoted or not: in logs, in arguments, in documents.
+    // Names of secrets followed by a value, quoted or not, in logs, arguments and documents.
     r"(?i)((?:password|passwd|passphrase|secret|token|nonce|credentials?|(?:api|access|private|account)[_-]?key)[\x22']?(?:\s*[:=]\s*|\s+(?:is|was)\s+))(?:\x22[^\x22\n]*\x22|'[^'\n]*'|[\x22']?[^\s\x22',;&}]+)",
-    // Options with their value as the next word: commands in a shell's line.
+    // Options with the value as the next word, in command lines.
     r"(?i)(\s--?[a-z0-9_-]*(?:password|passwd|passphrase|secret|token|(?:api|access|private|account)[_-]?key)\s+)(?:\x22[^\x22\n]*\x22|'[^'\n]*'|[^\s\x22',;&|-][^\s\x22',;&|]*)",
     // Commands that take a key as their argument.
     r"(?i)(\b(?:wandb|huggingface-cli|hf|docker|ngc)\s+(?:auth\s+)?login\s+(?:--[a-z-]+(?:=\S+)?\s+)*)[^\s\x22'|;&-][^\s\x22'|;&]*",
@@ -37,14 +38,14 @@ const PATTERNS: [&str; 11] = [
     r"(://)[^/\s:@]+:[^/\s@]+@",
 ];
 
-/// Longer words of letters and digits in random order are keys, whatever they are called.
+/// Long words, which count as keys if [`is_random`] says that their characters are random.
 const RANDOM: &str = r"[A-Za-z0-9+/_=-]{32,}";
-/// Random words that explain a job and open nothing: identifiers of objects and digests of images.
+/// UIDs of objects. They and digests of images are random but not secret, so they stay.
 const IDENTIFIER: &str =
     r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$";
 const DIGEST_PREFIX: &str = "sha256:";
 
-/// Options and keys whose value is a secret.
+/// Ends of names of options and keys whose value is a secret.
 const NAMES: [&str; 7] = [
     "password",
     "passwd",
@@ -52,15 +53,15 @@ const NAMES: [&str; 7] = [
     "token",
     "apikey",
     "accesskey",
-    // Of a generation: agents accept it as proof that a client may read the job.
+    // The nonce of a generation: agents accept it as proof that a client may read the job.
     "nonce",
 ];
 
-/// What is known of a job's secrets.
+/// Removes the secrets of one job.
 #[derive(Debug)]
 pub(crate) struct Redactor {
     patterns: Vec<Regex>,
-    /// Names of variables that come from a Secret: `NAME=value` is left out everywhere.
+    /// Patterns for variables from a Secret: the value of `NAME=value` is removed everywhere.
     names: Vec<Regex>,
     /// Values of variables, the longest first.
     values: Vec<String>,
@@ -69,10 +70,10 @@ pub(crate) struct Redactor {
 }
 
 impl Redactor {
-    /// Of the objects that are shown.
+    /// A redactor that knows the variables and nonces of `objects`.
     ///
     /// # Errors
-    /// A pattern is not one: a defect.
+    /// A pattern is invalid, which would be a defect.
     pub(crate) fn of(objects: &[Value]) -> anyhow::Result<Self> {
         let (mut names, mut values) = (BTreeSet::new(), BTreeSet::new());
         for object in objects {
@@ -96,7 +97,7 @@ impl Redactor {
         })
     }
 
-    /// A text without what looks like a secret.
+    /// The text without secrets.
     pub(crate) fn text(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for value in &self.values {
@@ -125,7 +126,7 @@ impl Redactor {
         kept + &text[end..]
     }
 
-    /// An object without values of variables, and without what looks like a secret.
+    /// Removes values of variables and other secrets from an object.
     pub(crate) fn object(&self, object: &mut Value) {
         match object {
             Value::Object(map) => {
@@ -165,8 +166,8 @@ impl Redactor {
     }
 }
 
-/// Whether a long word is random: digits and both cases are mixed as in base64, or it is hexadecimal. Paths and names
-/// of classes have few digits and few capitals.
+/// Whether a long word is random: it mixes digits and both cases as in base64, or it is hexadecimal.
+/// Paths and names of classes have few digits and few capitals.
 fn is_random(word: &str) -> bool {
     let share = |is: fn(&u8) -> bool| {
         let number = word.bytes().filter(is).count();
@@ -175,7 +176,7 @@ fn is_random(word: &str) -> bool {
     let is_hex = share(u8::is_ascii_hexdigit) >= 1.0;
     let digits = share(u8::is_ascii_digit);
     if is_hex {
-        // A long number, or a word such as `deadbeef` repeated, has no mixture.
+        // A long number or a word such as `deadbeef` does not mix digits and letters.
         return (0.2..0.95).contains(&digits);
     }
     digits >= 0.05 && share(u8::is_ascii_uppercase) >= 0.15 && share(u8::is_ascii_lowercase) >= 0.15
@@ -190,7 +191,7 @@ fn is_secret_name(name: &str) -> bool {
     NAMES.iter().any(|secret| plain.ends_with(secret))
 }
 
-/// Names and values of the variables in an object, and nonces.
+/// Collects the names and values of secret variables, and nonces, from an object.
 fn learn(object: &Value, names: &mut BTreeSet<String>, values: &mut BTreeSet<String>) {
     match object {
         Value::Object(map) => {
@@ -226,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_like_a_secret_is_left_out_of_a_text() {
+    fn secrets_are_removed_from_text() {
         let redactor = Redactor::of(&[]).unwrap();
         for (text, secret) in [
             ("Authorization: Bearer abcdef123456", "abcdef123456"),
@@ -267,11 +268,11 @@ mod tests {
         }
     }
 
-    /// A key of 64 characters a line, as OpenSSL writes it.
+    /// A line of a private key as OpenSSL writes it, with 64 characters.
     const KEY_LINE: &str = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj";
 
     #[test]
-    fn a_private_key_in_a_log_goes_with_all_its_lines() {
+    fn all_lines_of_a_private_key_are_removed() {
         let redactor = Redactor::of(&[]).unwrap();
         let begin = "-----BEGIN PRIVATE KEY-----";
         let end = "-----END PRIVATE KEY-----";
@@ -282,7 +283,7 @@ mod tests {
         };
         for lines in [
             &["before", begin, KEY_LINE, KEY_LINE, end, "after"][..],
-            // The log begins or ends within the key.
+            // The log begins or ends inside the key.
             &["before", KEY_LINE, end, "after"],
             &["before", begin, KEY_LINE, "after"],
         ] {
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_explains_a_job_stays() {
+    fn text_without_secrets_is_unchanged() {
         let redactor = Redactor::of(&[]).unwrap();
         for text in [
             "step 4 of 9 (44 %), epoch 0: loss 2.5000, rate 0.1, 9000 tokens/s",
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_variables_and_secret_arguments_are_left_out_of_objects_and_logs() {
+    fn variables_and_secret_arguments_are_removed() {
         let pod = json!({
             "metadata": {"managedFields": [1], "annotations": {
                 "kubectl.kubernetes.io/last-applied-configuration": "{\"env\": \"s3cr3t-value\"}"}},

@@ -1,4 +1,4 @@
-//! A job as one line of text. Pure.
+//! Renders a job as one line of text. Pure.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use serde::Serialize;
 use crate::out::plain;
 use crate::view::{seconds_left, span_of};
 
-/// State of a job that trains.
+/// The state of a job that trains.
 const TRAINING: &str = "Training";
 
-/// What is shown of a job.
+/// The fields of a job that `watch` and `run` show.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct View {
@@ -23,13 +23,13 @@ pub(crate) struct View {
     pub(crate) world_size: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) progress: Option<Progress>,
-    /// Time until the last step, in words.
+    /// Remaining time until the last step, such as `3m10s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) left: Option<String>,
 }
 
 impl View {
-    /// Of the job's status, with fresher progress if there is any.
+    /// From the job's status, and from an agent's progress `fresh` unless the status is newer.
     pub(crate) fn of(job: &TrainingJob, fresh: Option<Progress>) -> Self {
         let Some(status) = &job.status else {
             let state = "not seen by the operator yet".to_owned();
@@ -64,7 +64,7 @@ impl View {
         }
     }
 
-    /// The last line: how it ended.
+    /// The last line about a job that has ended.
     pub(crate) fn end(&self) -> String {
         let Self { state, message, .. } = self;
         match &self.progress {
@@ -73,7 +73,7 @@ impl View {
         }
     }
 
-    /// State, and who trains or why nobody does.
+    /// The state, and the workers that train or the reason why none does.
     pub(crate) fn head(&self) -> String {
         let Self {
             state,
@@ -91,14 +91,15 @@ impl View {
         }
     }
 
-    /// The numbers of training.
+    /// Loss, throughput, evaluation and remaining time.
     pub(crate) fn numbers(&self) -> String {
         let Some(progress) = &self.progress else {
             return String::new();
         };
         let loss = progress.loss.map_or_else(|| "-".to_owned(), loss_text);
         let mut text = format!("loss {loss}");
-        // The newest generation has a speed once it has made a step. The progress of some scripts names none.
+        // Before the first step of a generation, the speed is that of the generation before.
+        // Some scripts report progress without a generation (0).
         let is_of_newest = [0, self.generation].contains(&progress.generation);
         if self.state == TRAINING && is_of_newest {
             let _ = write!(text, "  {:.0} samples/s", progress.samples_per_second);
@@ -115,7 +116,7 @@ impl View {
         text
     }
 
-    /// All of it in one line.
+    /// Head, step and numbers in one line.
     pub(crate) fn line(&self) -> String {
         match &self.progress {
             None => self.head(),
@@ -127,7 +128,7 @@ impl View {
     }
 }
 
-/// A loss with four decimals, unless it has grown beyond all measure.
+/// A loss with four decimals, or in scientific notation from 1e6 on.
 pub(crate) fn loss_text(loss: f64) -> String {
     if loss.abs() < 1e6 {
         format!("{loss:.4}")
@@ -156,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_has_grown_beyond_all_measure_stays_short() {
+    fn huge_loss_is_written_with_an_exponent() {
         assert_eq!(loss_text(0.25), "0.2500");
         assert_eq!(loss_text(1_605_514_766_480_172_200_000.0), "1.606e21");
     }
 
     #[test]
-    fn before_the_first_generation_the_reason_is_told() {
+    fn job_before_its_first_generation_shows_the_reason() {
         let status = serde_json::json!({"conditions": [{
             "type": "Running", "status": "False", "reason": "Unschedulable",
             "message": "0 of 2\u{1b}[31m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_resume_there_is_no_loss_before_the_first_step_and_nothing_is_wrong() {
+    fn resumed_job_has_no_loss_before_its_first_step() {
         let resumed = Progress {
             step: 480,
             total_steps: 1_000,
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn while_it_trains_the_numbers_are_told() {
+    fn training_job_shows_its_numbers() {
         let status = serde_json::json!({
             "conditions": [{"type": "Running", "status": "True", "reason": "Training",
                 "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}],

@@ -1,4 +1,4 @@
-//! Where a job is shown: a bar on a terminal, lines elsewhere, documents for programs.
+//! Shows a job that runs: a bar on a terminal, lines in other output, documents for programs.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -8,10 +8,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::out::{self, Format};
 use crate::render::View;
 
-/// Between two lines of numbers where there is no terminal.
+/// Time between two lines of numbers without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Where the job is shown.
 pub(crate) enum Screen {
     Bar(ProgressBar),
     Lines {
@@ -25,7 +24,7 @@ pub(crate) enum Screen {
 }
 
 impl Screen {
-    /// A document for each change; words go to standard error.
+    /// Prints a document for each change; messages go to standard error.
     pub(crate) const fn of_documents(format: Format) -> Self {
         Self::Documents { format, last: None }
     }
@@ -42,10 +41,11 @@ impl Screen {
         Self::Bar(bar)
     }
 
-    /// The last look at a job: documents have all of it, and people are told how it ended.
+    /// Shows the last state of a job. Only documents need it, because [`Self::close`] prints the end
+    /// for users.
     ///
     /// # Errors
-    /// Standard output is closed.
+    /// The reader has closed standard output.
     pub(crate) fn show_last(&mut self, view: &View) -> anyhow::Result<()> {
         match self {
             Self::Documents { .. } => self.show(view),
@@ -53,10 +53,10 @@ impl Screen {
         }
     }
 
-    /// A look at a job.
+    /// Shows the present state of a job.
     ///
     /// # Errors
-    /// Standard output is closed.
+    /// The reader has closed standard output.
     pub(crate) fn show(&mut self, view: &View) -> anyhow::Result<()> {
         match self {
             Self::Bar(bar) => {
@@ -64,7 +64,7 @@ impl Screen {
                 bar.set_message(view.numbers());
                 let progress = view.progress.as_ref();
                 if let Some(progress) = progress.filter(|it| it.total_steps > 0) {
-                    // There is no bar before it is known how long it is.
+                    // Show the bar only once the number of steps is known.
                     if bar.length().is_none() {
                         bar.set_style(style("{prefix}\n{bar:40} {pos}/{len}  {msg}  {elapsed}"));
                     }
@@ -90,7 +90,8 @@ impl Screen {
         Ok(())
     }
 
-    /// A line that stays, above the bar. If nobody reads it any more, the next look at the job says so.
+    /// Prints a line above the bar. If the reader has closed standard output, the next
+    /// [`Self::show`] returns the error.
     pub(crate) fn note(&self, text: &str) {
         match self {
             Self::Bar(bar) => bar.println(text),
@@ -111,7 +112,7 @@ impl Screen {
     }
 }
 
-/// A bar whose length is not known yet.
+/// A bar without a length, for the time before the number of steps is known.
 fn bar() -> ProgressBar {
     ProgressBar::no_length().with_style(style("{prefix}  {msg}  {elapsed}"))
 }
@@ -122,7 +123,7 @@ fn style(template: &str) -> ProgressStyle {
         .progress_chars("=> ")
 }
 
-/// One of many documents: a line of JSON, or YAML behind its mark.
+/// One document of a stream: a line of JSON, or YAML after `---`.
 fn document(format: Format, view: &View) -> anyhow::Result<String> {
     Ok(match format {
         Format::Json => serde_json::to_string(view)?,
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_no_bar_before_the_number_of_steps_is_known() {
+    fn bar_appears_once_the_number_of_steps_is_known() {
         let terminal = InMemoryTerm::new(10, 120);
         let bar = bar();
         bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn each_document_can_be_told_from_the_next_one() {
+    fn documents_of_a_stream_are_separable() {
         let view = View {
             state: "Training".to_owned(),
             message: "a\n---\nb".to_owned(),
@@ -171,12 +172,12 @@ mod tests {
         };
         let json = document(Format::Json, &view).unwrap();
         assert_eq!(json.lines().count(), 1);
-        let told: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(told["state"], "Training");
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(read["state"], "Training");
         let yaml = document(Format::Yaml, &view).unwrap();
         let text = format!("{yaml}\n{yaml}\n");
-        let told: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
-        assert_eq!(told.len(), 2);
-        assert_eq!(told[1]["message"], "a\n---\nb");
+        let read: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
+        assert_eq!(read.len(), 2);
+        assert_eq!(read[1]["message"], "a\n---\nb");
     }
 }

@@ -1,5 +1,5 @@
-//! Documents of the job's file as strictly as `kubectl apply` reads them: a kind that is not known here, or a
-//! field that its type does not have, would otherwise be a wish that nobody hears. Pure.
+//! Parses the documents of a job's file as strictly as `kubectl apply`. A wrong kind or an unknown field
+//! would otherwise be ignored silently. Pure.
 
 use anyhow::{bail, ensure};
 use kube::Resource;
@@ -7,32 +7,32 @@ use roundhouse_api::TrainingJob;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// How much two words are alike, from 0 to 1, if one is a slip of the other.
+/// Similarity of two words, from 0 to 1, above which one counts as a typing error of the other.
 const LIKE: f64 = 0.8;
 
-/// What a document is.
+/// The kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     TrainingJob,
     ConfigMap,
-    /// Something for a cluster, such as a claim.
+    /// An object that only a cluster uses, such as a claim.
     Other,
 }
 
 /// The documents of a text, in order.
 ///
 /// # Errors
-/// It is not YAML; the place is told in one line.
+/// The text is not YAML; the error names line and column.
 pub(crate) fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
     let options = serde_saphyr::options! { with_snippet: false };
     let all: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
     Ok(all.into_iter().filter(|it| !it.is_null()).collect())
 }
 
-/// What a document says that it is.
+/// The kind of a document.
 ///
 /// # Errors
-/// It is meant for Roundhouse and says so wrongly.
+/// The document is almost a TrainingJob or a ConfigMap, but its `apiVersion` or `kind` is wrong.
 pub(crate) fn kind(document: &Value) -> anyhow::Result<Kind> {
     let word = |field: &str| document[field].as_str().unwrap_or_default();
     let (version, kind) = (word("apiVersion"), word("kind"));
@@ -41,36 +41,36 @@ pub(crate) fn kind(document: &Value) -> anyhow::Result<Kind> {
     if kind == our_kind {
         ensure!(
             version == our_version,
-            "apiVersion: is {version:?}; of a {our_kind} it is {our_version:?}"
+            "apiVersion: {version:?} is wrong for a {our_kind}: use {our_version:?}"
         );
         return Ok(Kind::TrainingJob);
     }
     if version.split('/').next() == Some(&*our_group) {
-        bail!("kind: is {kind:?}; with apiVersion {version:?} it is {our_kind:?}");
+        bail!("kind: {kind:?} is wrong for apiVersion {version:?}: use {our_kind:?}");
     }
     match (version, kind) {
         ("v1", "ConfigMap") => Ok(Kind::ConfigMap),
-        (_, "ConfigMap") => bail!("apiVersion: is {version:?}; of a ConfigMap it is \"v1\""),
+        (_, "ConfigMap") => bail!("apiVersion: {version:?} is wrong for a ConfigMap: use \"v1\""),
         _ => Ok(Kind::Other),
     }
 }
 
-/// A document as its type.
+/// Parses a document as its type.
 ///
 /// # Errors
-/// A field is unknown or has a wrong value; its path is told.
+/// A field is unknown or has a wrong value; the error names its path.
 pub(crate) fn parse<T: DeserializeOwned>(document: Value) -> anyhow::Result<T> {
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(document, &mut track);
     let mut unknown = Vec::new();
     let parsed = serde_ignored::deserialize(tracked, |path| unknown.push(words(&path.to_string())));
-    // Not every type reads what `kind` has looked at.
+    // Some types do not have these fields; `kind` has checked them.
     unknown.retain(|path| !matches!(path.as_str(), "apiVersion" | "kind"));
     let named = unknown.iter().map(|path| format!("unknown field {path:?}"));
     let named = named.collect::<Vec<String>>().join(", ");
     match parsed {
         Err(error) => {
-            // A field that is missing may be one that is misspelt.
+            // The cause of a missing field may be a misspelt one, so name unknown fields, too.
             let beside = if named.is_empty() { "" } else { "; " };
             let wrong = in_words(&error.to_string());
             bail!("{}: {wrong}{beside}{named}", track.path())
@@ -80,7 +80,7 @@ pub(crate) fn parse<T: DeserializeOwned>(document: Value) -> anyhow::Result<T> {
     }
 }
 
-/// An error of serde's without the names of Rust's types, and with the field that was meant.
+/// Rewrites an error of serde: without the names of Rust's types, and with the field that was meant.
 fn in_words(error: &str) -> String {
     let error = match meant(error) {
         Some(field) => format!("{error}; did you mean `{field}`?"),
@@ -89,12 +89,13 @@ fn in_words(error: &str) -> String {
     ["u64", "u32"].iter().fold(error, |text, name| {
         text.replace(
             &format!("expected {name}"),
-            "expected a whole number, not below 0",
+            "expected a whole number of at least 0",
         )
     })
 }
 
-/// The known field or word that is most like an unknown one, by serde's words: the first in backquotes is unknown.
+/// The known word that is most similar to the unknown one. In serde's error, the first word in
+/// backquotes is the unknown one.
 fn meant(error: &str) -> Option<&str> {
     let mut quoted = error.split('`').skip(1).step_by(2);
     let unknown = quoted.next().filter(|_| error.starts_with("unknown "))?;
@@ -104,7 +105,8 @@ fn meant(error: &str) -> Option<&str> {
     (likeness(&best) > LIKE).then_some(best)
 }
 
-/// A path as Kubernetes writes it: `containers[0].image`. What is optional is not a step of its own.
+/// A path in the style of Kubernetes: `containers[0].image`. Serde adds a step `?` for each optional
+/// field, which is dropped.
 fn words(path: &str) -> String {
     let steps = path.split('.').filter(|step| *step != "?");
     let written = steps.map(|step| match step.parse::<usize>() {
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_unknown_or_wrong_is_named_with_its_path() {
+    fn unknown_or_wrong_field_is_named_with_its_path() {
         assert!(parse::<TrainingJob>(job(|_| {})).is_ok());
         for (pointer, field) in [
             ("", "specs"),
@@ -162,45 +164,48 @@ mod tests {
         ] {
             let name = field.rsplit('.').next().unwrap();
             let wrong = job(|job| job.pointer_mut(pointer).unwrap()[name] = json!(1));
-            let told = parse::<TrainingJob>(wrong).unwrap_err().to_string();
+            let error = parse::<TrainingJob>(wrong).unwrap_err().to_string();
             assert!(
-                told.contains(field) && told.contains("unknown field"),
-                "{told}"
+                error.contains(field) && error.contains("unknown field"),
+                "{error}"
             );
         }
         let wrong = job(|job| job["spec"]["workers"]["replicas"] = json!("two"));
-        let told = parse::<TrainingJob>(wrong).unwrap_err().to_string();
-        assert!(told.starts_with("spec.workers.replicas: "), "{told}");
+        let error = parse::<TrainingJob>(wrong).unwrap_err().to_string();
+        assert!(error.starts_with("spec.workers.replicas: "), "{error}");
     }
 
     #[test]
-    fn a_slip_is_told_with_what_was_meant() {
+    fn typo_suggests_the_correct_field() {
         let slip = job(|job| {
             let trainer = job["spec"]["trainer"].as_object_mut().unwrap();
             let size = trainer.remove("globalBatchSize").unwrap();
             trainer.insert("globalBatchsize".to_owned(), size);
         });
-        let told = parse::<TrainingJob>(slip).unwrap_err().to_string();
-        assert!(told.ends_with("did you mean `globalBatchSize`?"), "{told}");
+        let error = parse::<TrainingJob>(slip).unwrap_err().to_string();
+        assert!(
+            error.ends_with("did you mean `globalBatchSize`?"),
+            "{error}"
+        );
         let missing = job(|job| {
             let workers = job["spec"]["workers"].as_object_mut().unwrap();
             let number = workers.remove("replicas").unwrap();
             workers.insert("replicsa".to_owned(), number);
         });
-        let told = parse::<TrainingJob>(missing).unwrap_err().to_string();
+        let error = parse::<TrainingJob>(missing).unwrap_err().to_string();
         for words in [
             "missing field `replicas`",
             "unknown field \"spec.workers.replicsa\"",
         ] {
-            assert!(told.contains(words), "{told}");
+            assert!(error.contains(words), "{error}");
         }
         let other = job(|job| job["spec"]["trainer"]["colour"] = json!("green"));
-        let told = parse::<TrainingJob>(other).unwrap_err().to_string();
-        assert!(!told.contains("did you mean"), "{told}");
+        let error = parse::<TrainingJob>(other).unwrap_err().to_string();
+        assert!(!error.contains("did you mean"), "{error}");
     }
 
     #[test]
-    fn what_is_nearly_a_job_is_not_passed_over() {
+    fn almost_a_job_is_refused() {
         let of =
             |version: &str, kind: &str| super::kind(&json!({"apiVersion": version, "kind": kind}));
         let ours = "roundhouse.dev/v1alpha1";
@@ -213,8 +218,8 @@ mod tests {
             (ours, "trainingjob", "kind: "),
             ("v2", "ConfigMap", "apiVersion: "),
         ] {
-            let told = of(version, kind).unwrap_err().to_string();
-            assert!(told.starts_with(field), "{told}");
+            let error = of(version, kind).unwrap_err().to_string();
+            assert!(error.starts_with(field), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Fixtures: a job as the API server and its agents would tell of it, built step by step.
+//! Test fixtures: a job as the API server and its agents would report it, built step by step.
 
 use std::collections::BTreeMap;
 
@@ -6,28 +6,25 @@ use jiff::{SignedDuration, Timestamp};
 use roundhouse_contract::{Progress, labels};
 use serde_json::{Value, json};
 
-use crate::facts::{Facts, Told, metrics};
+use crate::facts::{AgentReport, Facts, metrics};
 use crate::local::record::Record;
 
-/// The moment at which everything is read.
+/// The time of every read.
 pub(crate) fn now() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
 }
 
-/// So many seconds before that.
+/// The time `seconds` before [`now`].
 pub(crate) fn before(seconds: i64) -> String {
     (now() - SignedDuration::from_secs(seconds)).to_string()
 }
 
-/// A job in the making.
+/// Builder of a job with its pods, events and agents' reports.
 pub(crate) struct Case {
-    /// The TrainingJob.
     pub(crate) job: Value,
-    /// Its pods.
     pub(crate) pods: Vec<Value>,
-    /// Events.
     pub(crate) events: Vec<Value>,
-    told: BTreeMap<String, Told>,
+    reports: BTreeMap<String, AgentReport>,
 }
 
 /// A job `digits` of two workers that the operator has accepted.
@@ -48,13 +45,13 @@ pub(crate) fn job() -> Case {
         job,
         pods: Vec::new(),
         events: Vec::new(),
-        told: BTreeMap::new(),
+        reports: BTreeMap::new(),
     }
     .condition("Accepted", "True", "Valid", "2 workers with 1 process each")
 }
 
 impl Case {
-    /// Puts a condition in front.
+    /// Inserts a condition before the others.
     pub(crate) fn condition(
         mut self,
         kind: &str,
@@ -73,12 +70,12 @@ impl Case {
         self
     }
 
-    /// It does not run, for a reason.
+    /// The job does not train, for this reason.
     pub(crate) fn waits(self, reason: &str, message: &str) -> Self {
         self.condition("Running", "False", reason, message)
     }
 
-    /// It trains in generation 3 with so many workers, which are made with it, at step 480 of 1000.
+    /// The job trains in generation 3 at step 480 of 1000, with this number of workers, which it adds.
     pub(crate) fn trains(mut self, nodes: u32) -> Self {
         let wanted = self.job["spec"]["workers"]["replicas"].as_u64().unwrap();
         let status = &mut self.job["status"];
@@ -101,7 +98,7 @@ impl Case {
         case
     }
 
-    /// A pod that is placed, with a state of its trainer container.
+    /// Adds a pod on a node, with this state of its trainer container.
     pub(crate) fn pod(
         mut self,
         index: u32,
@@ -124,7 +121,7 @@ impl Case {
         self
     }
 
-    /// A worker that trains in generation 3 with its index as node rank.
+    /// Adds a worker that trains in generation 3 with its index as node rank.
     pub(crate) fn member(self, index: u32) -> Self {
         let mut case = self.lobby(index, true);
         let document = json!({
@@ -137,7 +134,7 @@ impl Case {
         case
     }
 
-    /// A worker that runs and is in no generation; without `ready` it prepares.
+    /// Adds a running worker outside a generation; without `ready` it still prepares.
     pub(crate) fn lobby(self, index: u32, ready: bool) -> Self {
         self.pod(
             index,
@@ -148,7 +145,7 @@ impl Case {
         )
     }
 
-    /// A worker whose container waits.
+    /// Adds a worker whose container waits.
     pub(crate) fn container_waits(self, index: u32, reason: &str, message: &str) -> Self {
         self.pod(
             index,
@@ -159,7 +156,7 @@ impl Case {
         )
     }
 
-    /// A worker whose sidecar waits, and whose trainer is ready.
+    /// Adds a worker whose sidecar waits while its trainer is ready.
     pub(crate) fn sidecar_waits(self, index: u32, reason: &str, message: &str) -> Self {
         let mut case = self.lobby(index, true);
         let status = &mut case.pods.last_mut().unwrap()["status"];
@@ -175,7 +172,7 @@ impl Case {
         case
     }
 
-    /// A worker whose container has ended five times, the last time so.
+    /// Adds a worker whose container has ended five times, the last time as given.
     pub(crate) fn crashes(self, index: u32, code: i32, reason: &str, words: &str) -> Self {
         let message = json!({
             "reason": "Crashed", "generation": 0, "step": 0, "message": words,
@@ -187,7 +184,7 @@ impl Case {
         self.pod(index, &state, false, 5, &last)
     }
 
-    /// A worker whose init container has failed twice; exit code and words are those of the last failure.
+    /// Adds a worker whose init container has failed twice, the last time as given.
     pub(crate) fn init_fails(self, index: u32, name: &str, code: i32, words: &str) -> Self {
         let state = json!({"waiting": {"reason": "PodInitializing"}});
         let mut case = self.pod(index, &state, false, 0, &json!({}));
@@ -201,7 +198,7 @@ impl Case {
         case
     }
 
-    /// A worker that the scheduler finds no node for.
+    /// Adds a worker for which the scheduler finds no node.
     pub(crate) fn unschedulable(self, index: u32, words: &str) -> Self {
         let mut case = self.pod(index, &json!({}), false, 0, &json!({}));
         let pod = case.pods.last_mut().unwrap();
@@ -212,7 +209,7 @@ impl Case {
         case
     }
 
-    /// The newest failure.
+    /// Sets the last failure, which counts as one incident.
     pub(crate) fn last_failure(mut self, reason: &str, code: i32, message: &str) -> Self {
         self.job["status"]["lastFailure"] = json!({
             "time": before(90), "worker": "digits-worker-1-0", "rank": 1, "node": "node-1", "reason": reason,
@@ -232,47 +229,47 @@ impl Case {
         self
     }
 
-    /// What the agent of a worker tells.
-    pub(crate) fn told(mut self, index: u32, progress: Progress, exposition: &str) -> Self {
-        let told = Told {
+    /// Adds the report of a worker's agent, with these metrics.
+    pub(crate) fn reports(mut self, index: u32, progress: Progress, exposition: &str) -> Self {
+        let report = AgentReport {
             progress: Some(progress),
             restarts: None,
             metrics: metrics::parse(exposition),
         };
-        self.told.insert(format!("digits-worker-{index}-0"), told);
+        self.reports
+            .insert(format!("digits-worker-{index}-0"), report);
         self
     }
 
-    /// What a run in a directory would have written.
+    /// The record that a run without a cluster would have written.
     pub(crate) fn record(self) -> Record {
         let Facts {
             job,
             pods,
             events,
-            told,
+            reports,
             now: _,
         } = self.facts();
         Record {
             job,
             pods,
             events,
-            told,
+            reports,
         }
     }
 
-    /// What was read.
     pub(crate) fn facts(self) -> Facts {
         let Self {
             job,
             pods,
             events,
-            told,
+            reports,
         } = self;
         Facts {
             job: serde_json::from_value(job).unwrap(),
             pods: serde_json::from_value(json!(pods)).unwrap(),
             events: serde_json::from_value(json!(events)).unwrap(),
-            told,
+            reports,
             now: now(),
         }
     }

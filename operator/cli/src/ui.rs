@@ -1,18 +1,20 @@
 //! The page of `ui`: a small HTTP server for one user of this machine. It reads and never writes.
 //!
-//! A request passes the [`guard`], is routed by the [`server`], and answered from [`assets`] or by the [`desk`], which
-//! asks the [`origin`] (a cluster, or the directory of a run) as seldom as it can.
+//! The [`guard`] admits or refuses a request. The [`server`] routes it to [`assets`] or to the
+//! [`query_cache`]. The cache reads the [`source`] (a cluster, or the directory of a run) and limits
+//! how often it does so.
 
 mod assets;
-mod desk;
 mod document;
 mod guard;
-pub(crate) mod origin;
+mod history;
+mod model;
+mod query_cache;
 mod server;
-mod story;
+pub(crate) mod source;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use desk::Desk;
 pub(crate) use guard::Guard;
+pub(crate) use query_cache::QueryCache;
 pub(crate) use server::serve;

@@ -1,4 +1,5 @@
-//! A job as `status` shows it: a pure function of the [`Facts`], and the document of `-o json` and `-o yaml`.
+//! A job as `status` shows it, as text and as the document of `-o json` and `-o yaml`: a pure function of
+//! the [`Facts`].
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -25,45 +26,37 @@ pub(crate) use summary::{numbers, seconds_left, span_of};
 use ranks::Rank;
 use span::{ago, left};
 
-/// Events that are shown, the newest of them.
+/// Most events to show, the newest ones.
 const MAX_EVENTS: usize = 10;
 
-/// A job.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct JobView {
-    /// Name of the job.
     pub(crate) name: String,
-    /// Its namespace.
     pub(crate) namespace: String,
-    /// What the job does or waits for, in one word.
+    /// The state of the job in one word.
     pub(crate) state: String,
-    /// What the job does, in sentences.
+    /// The state of the job in sentences.
     pub(crate) summary: Vec<String>,
-    /// Its conditions, the one that matters most first.
+    /// The conditions, the most important one first.
     pub(crate) conditions: Vec<ConditionView>,
-    /// Workers by state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) workers: Option<WorkersStatus>,
-    /// The newest generation, 0 before the first.
+    /// The number of the newest generation; 0 before the first.
     pub(crate) generation: u64,
-    /// Ranks of that generation.
+    /// Number of ranks of that generation.
     pub(crate) world_size: u32,
-    /// How far training has come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) progress: Option<Progress>,
     /// Seconds until the last step at the present speed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seconds_left: Option<u64>,
-    /// The newest checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint: Option<CheckpointStatus>,
-    /// Failures so far.
     pub(crate) incidents: Incidents,
-    /// The newest failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_failure: Option<LastFailure>,
-    /// One for each process of each worker.
+    /// One entry for each process of each worker.
     pub(crate) ranks: Vec<Rank>,
     /// The newest events about the job and its pods, oldest first.
     pub(crate) events: Vec<EventView>,
@@ -71,43 +64,37 @@ pub(crate) struct JobView {
     pub(crate) next: Vec<String>,
 }
 
-/// A condition.
+/// A condition of the job.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ConditionView {
-    /// Its type.
     #[serde(rename = "type")]
     pub(crate) kind: String,
     /// `True`, `False` or `Unknown`.
     pub(crate) status: String,
-    /// Why, in one word.
     pub(crate) reason: String,
-    /// Why, in a sentence.
     pub(crate) message: String,
-    /// When its status changed.
+    /// The time of the last change of `status`.
     pub(crate) since: Timestamp,
 }
 
-/// An event.
+/// An event about the job or one of its pods.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EventView {
-    /// When it was seen last.
+    /// Time of the last occurrence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<Timestamp>,
-    /// `Normal` or `Warning`.
+    /// The type: `Normal` or `Warning`.
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    /// What it is about: `Pod digits-worker-0-0`.
+    /// Kind and name of the object, such as `Pod digits-worker-0-0`.
     pub(crate) about: String,
-    /// In one word.
     pub(crate) reason: String,
-    /// In a sentence.
     pub(crate) message: String,
 }
 
 impl JobView {
-    /// Of what was read.
     pub(crate) fn of(facts: &Facts) -> Self {
         let status = facts.status();
         let membership = status.membership.as_ref();
@@ -147,7 +134,7 @@ impl JobView {
     }
 }
 
-/// What a job is called that the operator has not seen yet.
+/// The state for a reason: `Unseen` if the operator has not seen the job yet, which has no reason then.
 pub(crate) fn state(reason: &str) -> String {
     if reason.is_empty() {
         "Unseen".to_owned()
@@ -156,7 +143,7 @@ pub(crate) fn state(reason: &str) -> String {
     }
 }
 
-/// When an event was seen last.
+/// Time of an event's last occurrence.
 pub(crate) fn time_of(event: &Event) -> Option<Timestamp> {
     let series = event
         .series
@@ -180,12 +167,12 @@ fn event(event: &Event) -> EventView {
     }
 }
 
-/// How long ago something was.
+/// Time since `at`, such as `3m10s`; `-` if it is unknown.
 pub(crate) fn since(at: Option<Timestamp>, now: Timestamp) -> String {
     at.map_or_else(|| "-".to_owned(), |at| ago(at, now))
 }
 
-/// How long until something.
+/// Time until `at`, such as `3m10s`.
 pub(crate) fn until(at: Timestamp, now: Timestamp) -> String {
     left(at.duration_since(now))
 }

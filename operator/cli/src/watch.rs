@@ -1,4 +1,4 @@
-//! `watch`: a job until it ends, as a bar on a terminal and as lines elsewhere.
+//! `watch`: follows a job until it ends.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use crate::screen::Screen;
 use crate::view::exit;
 
 const INTERVAL: Duration = Duration::from_millis(500);
-/// A job that does not exist may be applied in this moment, and a server that does not answer may come back.
+/// Longest wait for a job that does not exist yet, and for an API server that stops answering.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a job is followed at most, unless the user says so.
+/// Default of the option `--timeout`, in seconds.
 pub(crate) const DEFAULT_SECONDS: u64 = 3_600;
 
-/// Follows a job until it has ended, or until Ctrl-C; the job continues.
+/// Follows a job until it has ended. Ctrl-C stops following, and the job continues.
 pub(crate) async fn watch(
     cluster: &Cluster,
     name: &str,
@@ -52,7 +52,7 @@ async fn until_it_ends(
     let mut incidents = None::<u32>;
     loop {
         let job = match cluster.job(name).await {
-            // An API server that restarts is no reason to stop looking.
+            // Keep following while the API server restarts.
             Err(_) if answered.is_some_and(|at| at.elapsed() < PATIENCE) => {
                 tokio::time::sleep(INTERVAL).await;
                 continue;
@@ -79,7 +79,7 @@ async fn until_it_ends(
             screen.note(&words);
         }
         let mut view = view(cluster, &job).await;
-        // What is stored lags behind what a worker told a moment ago.
+        // The status may be older than the last report of a worker.
         if let (Some(last), Some(now)) = (&furthest, &view.progress)
             && last.generation == now.generation
             && last.step > now.step
@@ -105,7 +105,7 @@ async fn until_it_ends(
     }
 }
 
-/// The newest failure in words, if there are more incidents than at the last look.
+/// A message about the newest failure, if the number of incidents has grown since the last call.
 fn new_incident(job: &TrainingJob, known: &mut Option<u32>) -> Option<String> {
     let status = job.status.as_ref()?;
     let total = status.incidents.total;

@@ -1,5 +1,5 @@
-//! Why a job does not train, or how it does: one diagnosis with its evidence and what to do. A pure function of the
-//! [`Facts`]: the first rule that applies decides, causes before consequences.
+//! Diagnoses why a job does not train: one situation with evidence and advice. A pure function of the
+//! [`Facts`]: the first rule that applies decides, and causes come before consequences.
 
 use serde::Serialize;
 
@@ -15,28 +15,28 @@ mod tests;
 mod training;
 mod waiting;
 
-/// What is the case, in one word.
+/// The situation of a job, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(crate) enum Situation {
-    /// Another controller looks after the job.
+    /// Another controller manages the job.
     NotManaged,
     /// The job is deleted, and a finalizer holds it.
     Deleting,
     /// The operator has not seen the job.
     Unseen,
-    /// The spec cannot be run.
+    /// The operator does not accept the spec.
     InvalidSpec,
     /// The administrator's policy does not allow what the job asks for.
     ForbiddenByPolicy,
     /// The namespace has as many jobs as the administrator's policy allows.
     TooManyJobs,
-    /// A newer operator ran the job, and this one cannot.
+    /// The job's workers use a newer protocol than the operator knows.
     NewerProtocol,
-    /// The job is complete.
+    /// All workers of the job have completed.
     Succeeded,
     /// The loss is no longer finite.
     Diverged,
-    /// A worker used more memory than it has.
+    /// A worker ran out of memory.
     OutOfMemory,
     /// The data is missing or corrupt.
     DataInvalid,
@@ -48,7 +48,7 @@ pub(crate) enum Situation {
     Failed,
     /// The job is suspended on request.
     Suspended,
-    /// Workers of before a suspension still leave.
+    /// Workers from before a suspension still leave.
     Resuming,
     /// Another object has a name that the job needs.
     NameTaken,
@@ -60,7 +60,7 @@ pub(crate) enum Situation {
     Refused,
     /// The API server does not answer when the operator creates the job's objects.
     NoAnswer,
-    /// Somebody's queue holds the job.
+    /// A queue holds the job's pods with scheduling gates.
     SchedulingGated,
     /// The scheduler finds no node.
     Unschedulable,
@@ -68,13 +68,13 @@ pub(crate) enum Situation {
     ImagePullFailed,
     /// The kubelet cannot start the container.
     ContainerConfigError,
-    /// A pod is placed, and its containers do not start.
+    /// A pod has a node, but its containers do not start.
     ContainerCreating,
-    /// An init container, or a sidecar before the trainer, fails.
+    /// An init container fails, or a sidecar that starts before the trainer.
     InitContainerFailed,
     /// A worker ends again and again before it is ready.
     CrashLoop,
-    /// Kubernetes has lost touch with a node.
+    /// Kubernetes has lost contact with a node.
     NodeUnreachable,
     /// Kubernetes ended a worker's pod.
     WorkerFailed,
@@ -82,24 +82,24 @@ pub(crate) enum Situation {
     BelowMinReplicas,
     /// A worker was lost and is replaced.
     Recovering,
-    /// A generation forms.
+    /// The workers form a generation.
     Forming,
     /// Workers prepare, or wait for others.
     Lobby,
     /// Checkpoints cannot be written.
     CheckpointFailing,
-    /// Progress is old.
+    /// The job has made no step for several minutes.
     NoProgress,
     /// One worker is much slower than the others.
     Straggler,
-    /// It trains with fewer workers than are wanted.
+    /// The job trains with fewer workers than wanted.
     FewerWorkers,
-    /// It trains.
+    /// The job trains, and nothing is wrong.
     Healthy,
 }
 
 impl Situation {
-    /// Whether a person or the operator has something to mend.
+    /// Whether the user or the operator must repair something.
     pub(crate) const fn is_wrong(self) -> bool {
         !matches!(
             self,
@@ -115,17 +115,16 @@ impl Situation {
     }
 }
 
-/// What is the case, how that is known, and what to do.
+/// A situation with its evidence and advice.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Diagnosis {
-    /// In one word.
     pub(crate) situation: Situation,
-    /// Whether there is something to mend.
+    /// Whether something must be repaired; see [`Situation::is_wrong`].
     pub(crate) is_wrong: bool,
-    /// In a sentence.
+    /// The situation in a sentence.
     pub(crate) summary: String,
-    /// What was read that shows it.
+    /// Facts that show the situation.
     pub(crate) evidence: Vec<String>,
     /// What to do, in order.
     pub(crate) advice: Vec<String>,
@@ -142,7 +141,7 @@ impl Diagnosis {
         }
     }
 
-    /// Adds something that was read, unless it is empty or known.
+    /// Adds evidence, unless it is empty or a duplicate.
     fn shown_by(mut self, evidence: impl Into<String>) -> Self {
         let evidence = evidence.into();
         if !evidence.is_empty() && !self.evidence.contains(&evidence) {
@@ -151,14 +150,14 @@ impl Diagnosis {
         self
     }
 
-    /// Adds something to do.
-    fn do_(mut self, advice: impl Into<String>) -> Self {
+    /// Adds the next thing to do.
+    fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice.push(advice.into());
         self
     }
 }
 
-/// The diagnosis.
+/// The diagnosis of a job.
 pub(crate) fn diagnose(facts: &Facts) -> Diagnosis {
     let found = spec::rule(facts)
         .or_else(|| ended::rule(facts))

@@ -1,4 +1,4 @@
-//! `run --local` with an agent that does nothing, whose output cannot be written.
+//! `run --local` when its output cannot be written. The agent of these tests only sleeps.
 
 #![allow(clippy::unwrap_used, reason = "tests and their helpers")]
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const JOB: &str = r#"{"apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "digits"},
     "spec": {"workers": {"replicas": 2}, "trainer": {"model": {"name": "mlp"}, "data": {"format": "idx"},
     "globalBatchSize": 10, "epochs": 1}}}"#;
-/// Of a run that was interrupted.
+/// Exit code of an interrupted run.
 const INTERRUPTED: Option<i32> = Some(130);
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -44,24 +44,24 @@ fn ends(mut child: Child) {
         assert!(begun.elapsed() < DEADLINE, "not in time");
         std::thread::sleep(Duration::from_millis(10));
     };
-    let mut said = String::new();
+    let mut error = String::new();
     child
         .stderr
         .take()
         .unwrap()
-        .read_to_string(&mut said)
+        .read_to_string(&mut error)
         .unwrap();
-    assert_eq!((status.code(), &*said), (INTERRUPTED, ""));
+    assert_eq!((status.code(), &*error), (INTERRUPTED, ""));
 }
 
-/// Processes of agents that were started.
+/// Pids of the agents that have started.
 fn pids(directory: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(directory.join("agent.pids")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
 #[test]
-fn a_run_whose_reader_is_gone_ends_quietly_with_its_workers() {
+fn closed_output_ends_the_run_and_its_workers() {
     let directory = tempfile::tempdir().unwrap();
     let mut child = run(directory.path(), Stdio::piped());
     let mut reader = BufReader::new(child.stdout.take().unwrap());
@@ -74,7 +74,7 @@ fn a_run_whose_reader_is_gone_ends_quietly_with_its_workers() {
 }
 
 #[test]
-fn a_run_whose_output_is_on_a_full_disk_continues() {
+fn run_continues_when_its_output_disk_is_full() {
     let directory = tempfile::tempdir().unwrap();
     let full = File::options().write(true).open("/dev/full").unwrap();
     let child = run(directory.path(), full.into());

@@ -1,4 +1,4 @@
-//! The page of `kubectl roundhouse ui` as a user has it: the program, before an API server that a test plays.
+//! Tests the page of `kubectl roundhouse ui`: runs the program with a fake API server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests and their helpers")]
 
@@ -28,7 +28,7 @@ fn each<'a>(array: &'a Value, field: &str) -> Vec<&'a Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_says_what_the_api_server_the_agents_and_the_logs_say() {
+async fn page_combines_api_server_agents_and_logs() {
     let api = Fake::start(scenario::cluster()).await;
     let page = Plugin::start(&api, &["ui", "gpt2-romeo"]).await;
     assert!(page.url.ends_with("/#/ml/gpt2-romeo"), "{}", page.url);
@@ -46,16 +46,16 @@ async fn the_page_says_what_the_api_server_the_agents_and_the_logs_say() {
     assert_eq!(ranks[5]["restarts"], 1);
     assert_eq!(ranks[5]["node"], "gpu-5");
 
-    let story = page.document(&format!("api/story?{GPT}")).await;
-    assert_eq!(each(&story["generations"], "number"), [1, 2, 3, 4]);
-    assert_eq!(each(&story["generations"], "worldSize"), [6, 8, 7, 8]);
-    let incidents = each(&story["incidents"], "reason");
+    let history = page.document(&format!("api/history?{GPT}")).await;
+    assert_eq!(each(&history["generations"], "number"), [1, 2, 3, 4]);
+    assert_eq!(each(&history["generations"], "worldSize"), [6, 8, 7, 8]);
+    let incidents = each(&history["incidents"], "reason");
     assert_eq!(incidents, ["Killed", "HardwareFault"]);
-    let loss = &story["curves"][0];
+    let loss = &history["curves"][0];
     assert_eq!(loss["title"], "Loss");
     let points = loss["points"].as_array().unwrap();
     assert_eq!(points.last().unwrap()[0], 4_180.0);
-    assert_eq!(story["curves"][1]["unit"], "tokens/s");
+    assert_eq!(history["curves"][1]["unit"], "tokens/s");
 
     let asked = format!("api/log?{GPT}&pod=gpt2-romeo-worker-0-0&process=0");
     let log = page.document(&asked).await;
@@ -63,7 +63,7 @@ async fn the_page_says_what_the_api_server_the_agents_and_the_logs_say() {
     let last = text.last().unwrap().as_str().unwrap();
     assert!(last.starts_with("step 4180 of 10000"), "{last}");
 
-    // Nothing was changed, and no Secret was read.
+    // The page changes nothing and reads no Secret.
     for call in api.calls() {
         assert!(call.starts_with("GET "), "{call}");
         assert!(!call.contains("secrets"), "{call}");
@@ -71,7 +71,7 @@ async fn the_page_says_what_the_api_server_the_agents_and_the_logs_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_on_the_machine_and_pages_of_other_names_are_refused() {
+async fn foreign_hosts_and_missing_tokens_are_refused() {
     let api = Fake::start(scenario::cluster()).await;
     let page = Plugin::start(&api, &["ui"]).await;
     let own = format!("127.0.0.1:{}", page.port);
@@ -86,20 +86,20 @@ async fn strangers_on_the_machine_and_pages_of_other_names_are_refused() {
         assert_eq!(found, status, "{host} {path}");
         assert_eq!(body.contains("gpt2-romeo"), status == 200);
     }
-    // All of 127.0.0.0/8 is this machine: who listens everywhere would answer here.
+    // A server that listens on all addresses would answer on 127.0.0.2, too.
     let other = tokio::net::TcpStream::connect(("127.0.0.2", page.port)).await;
     assert!(other.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_wrong_is_said_in_words_and_ctrl_c_ends_it_well() {
+async fn page_explains_errors_and_ctrl_c_succeeds() {
     let api = Fake::start(scenario::cluster()).await;
     let page = Plugin::start(&api, &["ui", "-n", "ml"]).await;
-    let (status, body) = page.get("api/job?namespace=ml&name=nobody").await;
+    let (status, body) = page.get("api/job?namespace=ml&name=missing").await;
     assert_eq!(status, 404);
-    assert!(body.contains("There is no TrainingJob nobody"), "{body}");
+    assert!(body.contains("There is no TrainingJob missing"), "{body}");
     api.stop_answering();
-    // Not asked before, so it is not what was kept of the last answer.
+    // This query is new, so the cache has no answer.
     let (status, body) = page.get(&format!("api/job?{GPT}")).await;
     assert_eq!(status, 502);
     assert!(body.contains("etcd leader changed"), "{body}");
@@ -107,11 +107,11 @@ async fn what_goes_wrong_is_said_in_words_and_ctrl_c_ends_it_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_or_a_run_that_is_not_there_is_said_before_anything_is_served() {
+async fn missing_job_or_run_fails_before_serving() {
     let api = Fake::start(scenario::cluster()).await;
-    let (code, error) = plugin::fails(&api, &["ui", "nobody"]).await;
+    let (code, error) = plugin::fails(&api, &["ui", "missing"]).await;
     assert_eq!(code, Some(1));
-    assert!(error.contains("there is no TrainingJob nobody"), "{error}");
+    assert!(error.contains("there is no TrainingJob missing"), "{error}");
     let (code, error) = plugin::fails(&api, &["ui", "--local", "/nowhere"]).await;
     assert_eq!(code, Some(1));
     assert!(error.contains("run --local --dir"), "{error}");

@@ -145,7 +145,7 @@ const KNOWN: [(&str, Proof); 49] = [
     ),
     (
         "kubectl-roundhouse ui --local",
-        Runs("operator/cli/src/ui/tests.rs", "Origin::of_directory"),
+        Runs("operator/cli/src/ui/tests.rs", "DataSource::of_directory"),
     ),
     ("make cluster-down", Runs("tests/run/e2e", "cluster down")),
     (

@@ -9,15 +9,16 @@ use kube::{Api, ResourceExt};
 use super::write::{FIELD_MANAGER, refusal};
 use super::{Cluster, DryRun};
 
-/// The cause of a conflict, as the API server names it.
+/// The API server's reason for a conflict of field managers.
 const CONFLICT: &str = "FieldManagerConflict";
 
 impl Cluster {
-    /// Applies an object. Fields that another tool owns with another value are taken from it only with `force`. What
-    /// `scale`, `suspend` and `resume` have changed is ours and always follows the file.
+    /// Applies an object. Only with `force` it overwrites a field that another tool has set to another
+    /// value. Fields that `scale`, `suspend` or `resume` have changed always follow the file.
     ///
     /// # Errors
-    /// The kind is unknown, the object belongs to another namespace than the one asked for, or the API server refuses.
+    /// The kind is unknown, the object has another namespace than -n, or the API server refuses the
+    /// object.
     pub(crate) async fn apply(
         &self,
         mut object: DynamicObject,
@@ -70,7 +71,7 @@ impl Cluster {
     }
 }
 
-/// The conflicts of an apply: the manager in the API server's words, and the field.
+/// The conflicts of an apply: the API server's message, which names the manager, and the field.
 fn conflicts(status: &Status) -> Vec<(&str, &str)> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     causes
@@ -79,15 +80,15 @@ fn conflicts(status: &Status) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Whether the only other owner of the fields is what this plugin has merged into the object: to the API server an
-/// apply and a merge under one name are two managers.
+/// Whether this plugin's own merge patches are the only other owner of the fields. For the API server,
+/// an apply and a merge with one manager name are two managers.
 fn is_with_ourselves(status: &Status) -> bool {
     let ours = format!("conflict with \"{FIELD_MANAGER}\"");
     let conflicts = conflicts(status);
     !conflicts.is_empty() && conflicts.iter().all(|(with, _)| with.starts_with(&ours))
 }
 
-/// What to do about a conflict.
+/// A conflict as an error that says what to do.
 fn conflict(error: &kube::Error) -> Option<anyhow::Error> {
     let kube::Error::Api(status) = error else {
         return None;
@@ -98,7 +99,7 @@ fn conflict(error: &kube::Error) -> Option<anyhow::Error> {
         .collect();
     (!named.is_empty()).then(|| {
         anyhow!(
-            "{}. Remove the field from the file to keep that value, or give --force-conflicts to set that of the file",
+            "{}. Remove the field from the file to keep that value, or give --force-conflicts to set the file's value",
             named.join("; ")
         )
     })
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_with_another_tool_names_the_field_and_what_to_do() {
+    fn conflict_with_another_tool_names_field_and_advice() {
         let ours = "conflict with \"kubectl-roundhouse\" using roundhouse.dev/v1alpha1 at 2026-11-26T00:00:00Z";
         let other = "conflict with \"kube-controller-manager\" with subresource \"scale\"";
         let field = ".spec.workers.replicas";

@@ -1,4 +1,4 @@
-//! Logs of a job's pods, through the API server.
+//! Reads the logs of a job's pods through the API server.
 
 use anyhow::Context;
 use futures::{AsyncBufRead, AsyncBufReadExt, StreamExt, stream};
@@ -11,13 +11,13 @@ use super::{CALL_TIMEOUT, Cluster};
 use crate::facts::worker::Worker;
 use crate::logs::{Lines, Listing, Part, Source, Target};
 
-/// The logs of one job.
+/// The logs of all pods of one job, including pods that start later.
 pub(crate) struct JobLogs<'a> {
     cluster: &'a Cluster,
     name: String,
-    /// UID of the job when it was first found: a later job of the same name is another one.
+    /// UID of the job; a later job with the same name does not count.
     uid: String,
-    /// A client that waits for lines for as long as it takes.
+    /// A client without a read timeout, because a followed log may be silent for long.
     client: Client,
 }
 
@@ -25,7 +25,7 @@ impl Cluster {
     /// The logs of a job.
     ///
     /// # Errors
-    /// There is no such job, or it cannot be read.
+    /// The job does not exist, or the API server does not return it.
     pub(crate) async fn logs(&self, name: &str) -> anyhow::Result<JobLogs<'_>> {
         let job = self.wanted_job(name).await?;
         let mut config = self.config.clone();
@@ -38,7 +38,7 @@ impl Cluster {
         })
     }
 
-    /// The logs of pods that were listed already, as far as they are written now.
+    /// The logs of some known pods, without following them.
     pub(crate) fn logs_of(&self, pods: &[Pod]) -> PodLogs<'_> {
         PodLogs {
             cluster: self,
@@ -47,7 +47,6 @@ impl Cluster {
     }
 }
 
-/// Logs of some pods.
 pub(crate) struct PodLogs<'a> {
     cluster: &'a Cluster,
     targets: Vec<Target>,
@@ -106,13 +105,13 @@ async fn open(cluster: &Cluster, client: &Client, pod: &str, part: Part) -> anyh
         ..LogParams::default()
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), cluster.namespace());
-    // A kubelet that does not answer must not keep the lines of the others back.
+    // A silent kubelet must not delay the lines of other pods.
     let bytes = tokio::time::timeout(CALL_TIMEOUT, pods.log_stream(pod, &parameters)).await;
     let bytes = bytes.context("its kubelet does not answer")?;
     Ok(lines(Box::pin(bytes.map_err(super::write::refusal)?)).boxed())
 }
 
-/// The logs of pods, by worker.
+/// The log targets of pods, in the order of workers.
 pub(crate) fn targets(pods: &[Pod]) -> Vec<Target> {
     let mut targets: Vec<Target> = pods.iter().map(target).collect();
     targets.sort_by_key(|target| target.worker);
@@ -131,7 +130,7 @@ fn target(pod: &Pod) -> Target {
     }
 }
 
-/// Bytes as lines; those that are not UTF-8 are replaced.
+/// Splits bytes into lines; replaces bytes that are not UTF-8.
 fn lines(
     bytes: impl AsyncBufRead + Unpin + Send + 'static,
 ) -> impl futures::Stream<Item = std::io::Result<String>> + Send + 'static {
@@ -152,7 +151,7 @@ mod tests {
     use futures::TryStreamExt;
 
     #[tokio::test]
-    async fn a_last_line_without_an_end_and_bytes_that_are_not_utf8_are_lines() {
+    async fn unfinished_and_invalid_utf8_lines_are_read() {
         let bytes = futures::io::Cursor::new(b"a\r\n\n\xffb".to_vec());
         let found: Vec<String> = lines(bytes).try_collect().await.unwrap();
         assert_eq!(found, ["a", "", "\u{fffd}b"]);

@@ -1,4 +1,4 @@
-//! Reads everything about a job: its object, pods, events, and what its agents tell.
+//! Reads everything about a job: its object, pods and events, and the reports of its agents.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -17,39 +17,40 @@ use serde::de::DeserializeOwned;
 use super::{Cluster, NOT_INSTALLED};
 use crate::facts::metrics;
 use crate::facts::worker::Worker;
-use crate::facts::{Facts, Told};
+use crate::facts::{AgentReport, Facts};
 use crate::view::time_of;
 
-/// Agents that are asked at once.
+/// Requests in flight at a time.
 const AT_ONCE: usize = 16;
-/// Agents that are asked at all: those of the lowest ranks. The others show what the API server knows.
+/// Most agents to poll, those of the lowest ranks. For other workers only the API server's data is
+/// shown.
 const MAX_ASKED: usize = 64;
-/// Objects of one answer: the API server need not hold all of them at once.
+/// Objects per page of a list, which limits the API server's memory for one request.
 const PAGE: u32 = 250;
-/// Pods whose events are read: those that are not ready explain a job that does not train.
+/// Most pods whose events are read, among those that are not ready.
 const MAX_TROUBLED: usize = 8;
 
 impl Cluster {
-    /// The job.
+    /// The job with this name.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// The job does not exist, or the API server does not return it.
     pub(crate) async fn wanted_job(&self, name: &str) -> anyhow::Result<TrainingJob> {
         let job = self.job(name).await?;
         job.with_context(|| {
             format!(
-                "there is no TrainingJob {name} in namespace {}; `kubectl roundhouse status` lists those that are there, \
-                 -n NAMESPACE looks elsewhere",
+                "there is no TrainingJob {name} in namespace {}: `kubectl roundhouse status` lists its jobs; \
+                 give another namespace with -n",
                 self.namespace()
             )
         })
     }
 
-    /// All jobs of the namespace, or of all namespaces. One that a newer version wrote keeps none of the others from being
-    /// listed: parts that cannot be read are left out.
+    /// All jobs of the namespace, or of all namespaces. Fields of a newer version that cannot be parsed
+    /// are left out, so one newer job does not hide the others.
     ///
     /// # Errors
-    /// They cannot be listed.
+    /// The API server refuses the list, or the CRD is not installed.
     pub(crate) async fn jobs(&self, everywhere: bool) -> anyhow::Result<Vec<TrainingJob>> {
         let client = self.client.clone();
         let api: Api<Guarded> = if everywhere {
@@ -60,69 +61,70 @@ impl Cluster {
         match pages(&api, ListParams::default()).await {
             Ok(jobs) => jobs.iter().map(|job| Ok(job.whole()?)).collect(),
             Err(kube::Error::Api(status)) if status.code == 404 => anyhow::bail!(NOT_INSTALLED),
-            Err(error) => Err(error).context("TrainingJobs cannot be listed"),
+            Err(error) => Err(error).context("cannot list TrainingJobs"),
         }
     }
 
-    /// Pods of a job.
+    /// All pods of a job, by the label with its UID.
     ///
     /// # Errors
-    /// They cannot be listed.
+    /// The API server refuses the list.
     pub(crate) async fn pods(&self, job: &TrainingJob) -> anyhow::Result<Vec<Pod>> {
         let uid = job.uid().unwrap_or_default();
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), self.namespace());
         let selector = ListParams::default().labels(&format!("{}={uid}", labels::JOB_UID));
         let listed = pages(&pods, selector).await;
-        listed.context("the job's pods cannot be listed")
+        listed.context("cannot list the job's pods")
     }
 
-    /// Everything about a job. Agents that do not answer are left out, and so are events that may not be read.
+    /// Everything about a job, without agents that do not answer and without events that the user may
+    /// not read.
     ///
     /// # Errors
-    /// There is no such job, or job or pods cannot be read.
+    /// The job does not exist, or the API server does not return the job or its pods.
     pub(crate) async fn facts(&self, name: &str) -> anyhow::Result<Facts> {
         Box::pin(self.facts_of(self.wanted_job(name).await?)).await
     }
 
-    /// Everything about a job that was read in this moment; see [`Self::facts`].
+    /// Everything about a job that was just read; see [`Self::facts`].
     ///
     /// # Errors
-    /// Its pods cannot be read.
+    /// The API server does not return the pods.
     pub(crate) async fn facts_of(&self, job: TrainingJob) -> anyhow::Result<Facts> {
         let pods = self.pods(&job).await?;
         let mut facts = Facts {
             job,
             pods,
             events: Vec::new(),
-            told: BTreeMap::new(),
+            reports: BTreeMap::new(),
             now: Timestamp::now(),
         };
         let workers = facts.workers();
-        facts.told = self.told(&workers).await;
+        facts.reports = self.reports(&workers).await;
         facts.events = self.events(&facts, &workers).await;
         Ok(facts)
     }
 
-    async fn told(&self, workers: &[Worker]) -> BTreeMap<String, Told> {
+    async fn reports(&self, workers: &[Worker]) -> BTreeMap<String, AgentReport> {
         let asked = workers
             .iter()
             .filter(|it| it.is_running && !it.is_unreachable);
         let asked: Vec<&Worker> = asked.take(MAX_ASKED).collect();
-        let told = stream::iter(asked).map(|worker| async move {
-            let told = self.told_by(worker).await;
-            (worker.pod.clone(), told)
+        let reports = stream::iter(asked).map(|worker| async move {
+            let report = self.report_of(worker).await;
+            (worker.pod.clone(), report)
         });
-        told.buffer_unordered(AT_ONCE).collect().await
+        reports.buffer_unordered(AT_ONCE).collect().await
     }
 
-    async fn told_by(&self, worker: &Worker) -> Told {
+    async fn report_of(&self, worker: &Worker) -> AgentReport {
         let pod = &worker.pod;
         let (progress, restarts, text) = futures::join!(
             self.progress(pod),
             self.ask_json(pod, ports::RESTARTS_PATH, worker.nonce()),
             self.ask(pod, ports::METRICS_PATH, ""),
         );
-        Told {
+        AgentReport {
             progress,
             restarts,
             metrics: metrics::parse(&text.unwrap_or_default()),
@@ -148,14 +150,14 @@ impl Cluster {
         if let Some(about) = of_last_failure(facts) {
             let begun = facts.job.creation_timestamp().map(|it| it.0);
             let found = self.events_about(about).await.into_iter();
-            // An earlier job of this name may have had a pod of that name.
+            // An earlier job with this name may have had a pod with the same name.
             events.extend(found.filter(|event| time_of(event) >= begun));
         }
         events.sort_by_key(time_of);
         events
     }
 
-    /// Events about an object; none if they may not be read.
+    /// Events about an object; none if the user may not read them.
     async fn events_about(&self, object: String) -> Vec<Event> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), self.namespace());
         let listed = events.list(&ListParams::default().fields(&object)).await;
@@ -163,14 +165,15 @@ impl Cluster {
     }
 }
 
-/// The pod that failed last, if it is gone: its events are kept for an hour.
+/// Selector of the events about the pod that failed last, if the pod is gone. Kubernetes keeps events
+/// for an hour.
 fn of_last_failure(facts: &Facts) -> Option<String> {
     let worker = facts.status().last_failure?.worker;
     let is_gone = !facts.pods.iter().any(|pod| pod.name_any() == worker);
     is_gone.then(|| format!("involvedObject.kind=Pod,involvedObject.name={worker}"))
 }
 
-/// All objects of a list, page by page.
+/// Reads all pages of a list.
 async fn pages<K>(api: &Api<K>, selector: ListParams) -> kube::Result<Vec<K>>
 where
     K: Clone + DeserializeOwned + Debug,
@@ -198,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server with two pages of one job each, the first of which a newer version wrote.
+    /// An API server with two pages of one job each. A newer version wrote the first job.
     async fn serve(request: Request<Body>) -> Result<Response<Body>, Infallible> {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let is_second = query.contains("continue=next");
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn jobs_of_a_newer_version_are_listed_with_the_others_page_by_page() {
+    async fn jobs_of_newer_versions_are_listed_across_pages() {
         let cluster = Cluster {
             client: Client::new(tower::service_fn(serve), "ml"),
             config: Config::new(Uri::from_static("http://127.0.0.1:1")),

@@ -1,4 +1,4 @@
-//! Versions of what runs in the cluster.
+//! Reads the versions of Kubernetes, the TrainingJob API and the operators.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
@@ -16,7 +16,7 @@ impl Cluster {
         Ok(self.client.apiserver_version().await?.git_version)
     }
 
-    /// Versions of the TrainingJob API that are served; none if it is not installed.
+    /// Served versions of the TrainingJob API; none if it is not installed.
     pub(crate) async fn api_versions(&self) -> Vec<String> {
         let groups = self.client.list_api_groups().await;
         let groups = groups.map(|groups| groups.groups).unwrap_or_default();
@@ -28,7 +28,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Images of the operators of all namespaces; none if they may not be listed.
+    /// Images of the operators in all namespaces; none if the user may not list Deployments.
     pub(crate) async fn operator_images(&self) -> Vec<String> {
         let deployments: Api<Deployment> = Api::all(self.client.clone());
         let selector = format!(

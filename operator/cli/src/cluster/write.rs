@@ -1,4 +1,4 @@
-//! Changes of a job, and whether they are only tried.
+//! Changes and deletes a job, also as a dry run.
 
 use anyhow::Context;
 use kube::Api;
@@ -9,19 +9,19 @@ use serde_json::Value;
 
 use super::Cluster;
 
-/// Who changed a field, as the API server notes it.
+/// The plugin's name as a field manager.
 pub(super) const FIELD_MANAGER: &str = "kubectl-roundhouse";
 
-/// Whether a change is only tried.
+/// The option `--dry-run` of commands that change something.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct DryRun {
-    /// Let the API server check the change, and change nothing.
+    /// Let the API server check the change without making it.
     #[arg(long = "dry-run")]
     pub(crate) is_on: bool,
 }
 
 impl DryRun {
-    /// What is added to a message about a change.
+    /// Suffix of a message about a change.
     pub(crate) const fn suffix(self) -> &'static str {
         if self.is_on {
             " (dry run: nothing was changed)"
@@ -35,7 +35,7 @@ impl Cluster {
     /// Merges a patch into a job.
     ///
     /// # Errors
-    /// There is no such job, or the API server refuses; its words say what to change.
+    /// The job does not exist, or the API server refuses the patch; its message says what to change.
     pub(crate) async fn patch(
         &self,
         name: &str,
@@ -58,7 +58,7 @@ impl Cluster {
     /// Deletes a job; its pods leave within their grace period.
     ///
     /// # Errors
-    /// There is no such job, or the API server refuses.
+    /// The job does not exist, or the API server refuses to delete it.
     pub(crate) async fn delete(&self, name: &str, dry_run: DryRun) -> anyhow::Result<()> {
         let jobs: Api<TrainingJob> = Api::namespaced(self.client.clone(), self.namespace());
         let parameters = DeleteParams {
@@ -73,7 +73,7 @@ impl Cluster {
     }
 }
 
-/// The API server's own words, without the type of the error.
+/// The API server's message without the name of the error type.
 pub(super) fn refusal(error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow::anyhow!("{}", status.message),

@@ -1,4 +1,4 @@
-//! `scale`, `suspend`, `resume` and `stop`: one change of one job each.
+//! `scale`, `suspend`, `resume` and `stop`: each makes one change to one job.
 
 use std::process::ExitCode;
 
@@ -12,19 +12,17 @@ use super::Outcome;
 use crate::cluster::{Cluster, DryRun};
 use crate::out::{self, Format};
 
-/// How many workers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Scale {
     /// Name of the job.
     name: String,
-    /// Workers wanted. The present ones keep training while others join or leave.
+    /// Number of workers. The present workers keep training while others join or leave.
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     replicas: u32,
     #[command(flatten)]
     common: Common,
 }
 
-/// Which job.
 #[derive(Debug, clap::Args)]
 pub(crate) struct One {
     /// Name of the job.
@@ -68,15 +66,14 @@ pub(crate) async fn scale(cluster: &Cluster, options: &Scale) -> Outcome {
         before if before == *replicas => format!("{name} has {wanted} already"),
         before => format!("{name} is scaled from {before} to {wanted}"),
     };
-    told(&changed, *common, &sentence)
+    report(&changed, *common, &sentence)
 }
 
-/// Which job to suspend.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Suspend {
     #[command(flatten)]
     one: One,
-    /// Suspend it although it has no spec.checkpoint: what its workers have learnt is lost.
+    /// Suspend the job although it has no spec.checkpoint and loses its training progress.
     #[arg(long)]
     yes: bool,
 }
@@ -88,22 +85,22 @@ pub(crate) async fn suspend(cluster: &Cluster, options: &Suspend) -> Outcome {
     } = options;
     let job = living(cluster, name, "suspended").await?;
     let (saves, resumes) = match (&job.spec.checkpoint, job.spec.suspend) {
-        (_, true) => return told(&job, *common, &format!("{name} is suspended already")),
+        (_, true) => return report(&job, *common, &format!("{name} is suspended already")),
         (Some(_), false) => (
             "its workers save a checkpoint and leave",
             "lets it continue from there",
         ),
         (None, false) if keeps_its_own_state(&job) => (
             "its workers leave",
-            "starts its script again, which has to load its own checkpoint",
+            "starts its script again, which must load its own checkpoint",
         ),
         (None, false) => {
             ensure!(
                 *yes || common.dry_run.is_on || !has_trained(&job),
-                "{name} has no spec.checkpoint, so what its workers have learnt would be lost: give --yes to suspend it all the same"
+                "{name} has no spec.checkpoint, so its training progress would be lost: give --yes to suspend it anyway"
             );
             (
-                "its workers leave, and what they have learnt is lost, as it has no spec.checkpoint",
+                "its workers leave, and its training progress is lost, because it has no spec.checkpoint",
                 "starts it again at step 0",
             )
         }
@@ -113,7 +110,7 @@ pub(crate) async fn suspend(cluster: &Cluster, options: &Suspend) -> Outcome {
         .await?;
     let sentence =
         format!("{name} is suspended: {saves}. `kubectl roundhouse resume {name}` {resumes}");
-    told(&changed, *common, &sentence)
+    report(&changed, *common, &sentence)
 }
 
 fn has_trained(job: &TrainingJob) -> bool {
@@ -121,7 +118,7 @@ fn has_trained(job: &TrainingJob) -> bool {
     status.is_some_and(|status| status.membership.is_some())
 }
 
-/// Whether Roundhouse knows nothing of the job's checkpoints, because its script starts anew with each generation.
+/// Whether the job's script manages its own checkpoints, because it is restarted with each generation.
 fn keeps_its_own_state(job: &TrainingJob) -> bool {
     job.spec.elastic.mode == Mode::Restart
 }
@@ -130,13 +127,13 @@ pub(crate) async fn resume(cluster: &Cluster, options: &One) -> Outcome {
     let One { name, common } = options;
     let job = living(cluster, name, "resumed").await?;
     if !job.spec.suspend {
-        return told(&job, *common, &format!("{name} is not suspended"));
+        return report(&job, *common, &format!("{name} is not suspended"));
     }
     let changed = cluster
         .patch(name, &json!({"spec": {"suspend": false}}), common.dry_run)
         .await?;
     let sentence = format!("{name} is resumed. `kubectl roundhouse watch {name}` follows it");
-    told(&changed, *common, &sentence)
+    report(&changed, *common, &sentence)
 }
 
 pub(crate) async fn stop(cluster: &Cluster, options: &One) -> Outcome {
@@ -155,17 +152,17 @@ pub(crate) async fn stop(cluster: &Cluster, options: &One) -> Outcome {
             "its workers save a checkpoint and leave; a job of this name continues from there"
         }
         (None, false) if keeps_its_own_state(&job) => {
-            "its workers leave; checkpoints that its script keeps itself stay"
+            "its workers leave; the checkpoints of its script stay"
         }
         (None, false) => {
-            "its workers leave; nothing of what it has learnt is kept, as it has no spec.checkpoint"
+            "its workers leave; its training progress is lost, because it has no spec.checkpoint"
         }
     };
     cluster.delete(name, common.dry_run).await?;
-    told(&job, *common, &format!("{name} is deleted: {rest}"))
+    report(&job, *common, &format!("{name} is deleted: {rest}"))
 }
 
-/// The job, if it has not ended.
+/// The job; an error if it has ended.
 async fn living(cluster: &Cluster, name: &str, what: &str) -> anyhow::Result<TrainingJob> {
     let job = cluster.wanted_job(name).await?;
     let ended = job
@@ -179,7 +176,7 @@ async fn living(cluster: &Cluster, name: &str, what: &str) -> anyhow::Result<Tra
     Ok(job)
 }
 
-fn told(job: &TrainingJob, common: Common, sentence: &str) -> Outcome {
+fn report(job: &TrainingJob, common: Common, sentence: &str) -> Outcome {
     let Common { dry_run, output } = common;
     out::print(job, output, |_| format!("{sentence}.{}", dry_run.suffix()))?;
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,5 @@
-//! How the words of a command may continue, as kubectl asks it of a plugin: the program `kubectl_complete-roundhouse` gets the
-//! words so far, prints what the last one may become, and then a number that says what the shell shall do besides.
+//! Completion for kubectl: the program `kubectl_complete-roundhouse` receives the words so far, prints
+//! the completions of the last word, and then a number with instructions for the shell.
 //!
 //! Protocol: <https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/#customizing-kubectl-completion>; numbers:
 //! cobra's `ShellCompDirective`.
@@ -14,24 +14,23 @@ use kube::ResourceExt;
 use super::Outcome;
 use crate::cluster::{Cluster, Place};
 
-/// Name of the hidden command that the script calls.
+/// Name of the hidden command that [`script`] calls.
 pub(crate) const COMMAND: &str = "__complete";
-/// Cobra: files are completed if nothing else is.
+/// Cobra's directive: complete file names if there are no completions.
 const FILES: u8 = 0;
-/// Cobra: files are not completed.
+/// Cobra's directive: do not complete file names.
 const NO_FILES: u8 = 4;
-/// A person waits.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest time to list the jobs.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The words.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// What stands behind the command so far; the last word is to be completed.
+    /// The words after the command; the last word is incomplete.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
 }
 
-/// What a word may be.
+/// The possible completions of a word.
 #[derive(Debug, Default, PartialEq)]
 struct Choices {
     words: Vec<String>,
@@ -39,7 +38,7 @@ struct Choices {
     is_job: bool,
 }
 
-/// The program that kubectl asks; `name`: how it calls the plugin.
+/// The script `kubectl_complete-roundhouse`; it calls the plugin as `name`.
 pub(crate) fn script(name: &str) -> String {
     format!("#!/bin/sh\nexec {name} {COMMAND} -- \"$@\"\n")
 }
@@ -49,13 +48,13 @@ pub(crate) async fn run(command: &Command, options: &Options) -> Outcome {
         let (last, before) = split;
         (last.as_str(), before)
     });
-    // Only a command that is built knows its global options everywhere.
+    // Only after `build` every subcommand has the global options.
     let mut command = command.clone();
     command.build();
     let mut choices = choices(&command, before, last);
     if choices.is_job {
-        let asked = tokio::time::timeout(PATIENCE, jobs(&command, before)).await;
-        choices.words.extend(asked.unwrap_or_default());
+        let listed = tokio::time::timeout(TIMEOUT, jobs(&command, before)).await;
+        choices.words.extend(listed.unwrap_or_default());
     }
     let fitting = choices.words.iter().filter(|word| word.starts_with(last));
     let mut lines: Vec<String> = fitting.cloned().collect();
@@ -65,7 +64,7 @@ pub(crate) async fn run(command: &Command, options: &Options) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Names of the jobs of the namespace that the words name; none if they cannot be listed.
+/// Names of the jobs in the namespace that the words choose; none if the list fails.
 async fn jobs(command: &Command, words: &[String]) -> Vec<String> {
     let program = std::iter::once(command.get_name().to_owned());
     let words = program.chain(words.iter().cloned());
@@ -83,7 +82,7 @@ async fn jobs(command: &Command, words: &[String]) -> Vec<String> {
     jobs.iter().map(ResourceExt::name_any).collect()
 }
 
-/// What the last word may be, behind the words before it. Pure.
+/// The completions of the last word after the words before it. Pure.
 fn choices(root: &Command, before: &[String], last: &str) -> Choices {
     let (mut current, mut num_given, mut pending) = (root, 0, None);
     for word in before {
@@ -103,7 +102,7 @@ fn choices(root: &Command, before: &[String], last: &str) -> Choices {
     }
     if last.starts_with('-') {
         let all = options(root, current).filter(|option| !option.is_hide_set());
-        // A global option is the root's and the command's.
+        // The set removes duplicates: a global option belongs to the root and to the command.
         let longs = all.filter_map(|option| Some(format!("--{}", option.get_long()?)));
         let longs: BTreeSet<String> = longs.collect();
         return Choices {
@@ -128,7 +127,7 @@ fn options<'a>(root: &'a Command, current: &'a Command) -> impl Iterator<Item = 
     own.chain(global)
 }
 
-/// The option whose value is the next word.
+/// The option that takes the next word as its value.
 fn awaiting<'a>(root: &'a Command, current: &'a Command, word: &str) -> Option<&'a Arg> {
     let found = match word.strip_prefix("--") {
         Some(long) if long.contains('=') => None,
@@ -184,19 +183,19 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_completed_where_a_job_is_named_and_a_file_where_a_file_is() {
+    fn job_names_and_files_are_completed_in_their_positions() {
         assert!(found(&["status", ""]).is_job);
         assert!(found(&["-n", "ml", "logs", "-f", "di"]).is_job);
         assert!(found(&["logs", "--rank=0", ""]).is_job);
-        assert!(!found(&["status", "digits", ""]).is_job, "it has one");
-        assert!(!found(&["logs", "--rank", ""]).is_job, "it is the option's");
+        assert!(!found(&["status", "digits", ""]).is_job, "it has a job");
+        assert!(!found(&["logs", "--rank", ""]).is_job, "a value of --rank");
         assert!(found(&["submit", "-f", ""]).is_file);
         assert!(found(&["--kubeconfig", ""]).is_file);
         assert_eq!(found(&["scale", "digits", ""]), Choices::default());
     }
 
     #[test]
-    fn the_program_for_kubectl_hands_all_words_over() {
+    fn kubectl_script_passes_all_words() {
         let script = script("kubectl-roundhouse");
         assert!(script.starts_with("#!/bin/sh\n"));
         assert!(script.contains("exec kubectl-roundhouse __complete -- \"$@\""));

@@ -1,4 +1,4 @@
-//! `completion`: scripts for shells, and the program that kubectl asks.
+//! `completion`: prints completion scripts for shells and for kubectl.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,6 @@ use clap_complete::Shell;
 
 use super::{Outcome, complete};
 
-/// Which shell.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The shell, or `kubectl` for `kubectl roundhouse`.
@@ -18,13 +17,13 @@ pub(crate) struct Options {
     name: String,
 }
 
-/// For whom the script is.
+/// The shell or program that uses the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum For {
     Bash,
     Elvish,
     Fish,
-    /// The program `kubectl_complete-roundhouse`.
+    /// The program `kubectl_complete-roundhouse`, for kubectl.
     Kubectl,
     #[value(name = "powershell")]
     PowerShell,

@@ -1,4 +1,4 @@
-//! `convert`: jobs of other operators as TrainingJobs.
+//! `convert`: converts jobs of other operators to TrainingJobs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +8,6 @@ use anyhow::Context;
 use super::{Outcome, submit};
 use crate::{convert, out};
 
-/// What to convert.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The file with PyTorchJobs, TrainJobs or RayJobs; `-` reads standard input.

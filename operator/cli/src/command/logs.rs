@@ -1,4 +1,4 @@
-//! `logs`: the lines of all ranks in one stream.
+//! `logs`: prints the lines of all ranks in one stream.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,28 +16,27 @@ use crate::logs::merge::merge;
 use crate::logs::{Begin, Line, Speaker};
 use crate::out;
 
-/// Between two looks at the pods.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Time between two lists of the pods.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Which lines.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Name of the job.
     name: String,
-    /// Lines of these ranks only, such as `0,3-5`. A rank is a process's place in the generation that trained when it
-    /// wrote the line. Without this option, lines of agents and of processes without a rank are shown, too.
+    /// Print only lines of these ranks, such as `0,3-5`. A process has its rank from the generation in which it wrote
+    /// the line. Without this option, lines of agents and of processes without a rank are shown, too.
     #[arg(long, value_name = "RANKS")]
     rank: Option<Ranks>,
     /// Follow the lines until the job has ended, through restarts, replacements and new generations.
     #[arg(short, long)]
     follow: bool,
-    /// Lines of the containers before the last restart.
+    /// Print the lines of the containers before the last restart.
     #[arg(short, long, conflicts_with = "follow")]
     previous: bool,
-    /// Only lines that are not older than this, such as `10m` or `1h30m`.
+    /// Print only lines that are not older than this, such as `10m` or `1h30m`.
     #[arg(long, value_name = "SPAN", value_parser = span)]
     since: Option<SignedDuration>,
-    /// The last lines of each pod only.
+    /// Print only this many last lines of each pod.
     #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..))]
     tail: Option<i64>,
     /// Print a JSON document for each line.
@@ -45,7 +44,7 @@ pub(crate) struct Options {
     output: Option<LineFormat>,
 }
 
-/// Form of the lines for programs.
+/// Formats of the lines for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LineFormat {
     /// A JSON document for each line.
@@ -53,7 +52,7 @@ enum LineFormat {
 }
 
 fn span(text: &str) -> Result<SignedDuration, String> {
-    let wrong = || format!("{text:?} is not a span of time: give one such as 90s, 10m or 1h30m");
+    let wrong = || format!("{text:?} is not a duration: give one such as 90s, 10m or 1h30m");
     let span: SignedDuration = text.parse().map_err(|_| wrong())?;
     if span.is_negative() {
         Err(wrong())
@@ -67,7 +66,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     let now = Timestamp::now();
     let since = options.since.and_then(|since| now.checked_sub(since).ok());
     let begin = match options.tail {
-        // Of a pod that has written nothing yet there is no last line: only what comes later.
+        // With `--tail 0` only later lines count, which a begin at the present time expresses.
         Some(0) => Begin {
             since: Some(now),
             tail: None,
@@ -80,7 +79,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
         if options
             .rank
             .as_ref()
-            .is_some_and(|ranks| !ranks.have(line.speaker))
+            .is_some_and(|ranks| !ranks.contains(line.speaker))
         {
             return Ok(());
         }
@@ -93,7 +92,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     };
     let note = |text: &str| out::aside(&out::plain(text));
     if options.follow {
-        follow(&source, begin, LOOK_EVERY, show, note).await?;
+        follow(&source, begin, POLL_INTERVAL, show, note).await?;
     } else {
         merge(&source, begin, options.previous, show, note).await?;
     }

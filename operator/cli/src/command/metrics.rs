@@ -1,4 +1,4 @@
-//! `metrics`: what a worker's `/metrics` says now.
+//! `metrics`: prints the present metrics of a worker's agent.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -11,14 +11,12 @@ use super::Outcome;
 use crate::cluster::Cluster;
 use crate::out::{self, Format, plain};
 
-/// A sample as a document.
+/// One sample for `-o json` and `-o yaml`.
 #[derive(Debug, PartialEq, Serialize)]
 struct Sample<'a> {
-    /// Name of the metric.
     name: &'a str,
-    /// Labels and their values.
     labels: BTreeMap<&'a str, String>,
-    /// The value as it is written: JSON has no `NaN` and no `+Inf`.
+    /// The value as text, because JSON has no `NaN` and no `+Inf`.
     value: &'a str,
 }
 
@@ -31,12 +29,13 @@ pub(crate) async fn print(
     let job = cluster.wanted_job(name).await?;
     if let Some(status) = job.status.as_ref().filter(|status| status.is_terminal()) {
         let state = status.state();
-        anyhow::bail!("{name} has ended ({state}): workers have metrics while they run");
+        anyhow::bail!("{name} has ended ({state}): workers serve metrics only while they run");
     }
     let pod = cluster.first_worker(&job).await?;
     let pod = pod.with_context(|| format!("{name} has no worker that trains"))?;
     let text = cluster.ask(&pod, ports::METRICS_PATH, "").await;
-    let text = text.with_context(|| format!("{pod} cannot be asked: has it ended?"))?;
+    let text = text
+        .with_context(|| format!("{pod} does not answer: see `kubectl roundhouse why {name}`"))?;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let lines: Vec<&str> = lines.filter(|line| line.contains(filter)).collect();
     if output.is_some() {
@@ -50,7 +49,8 @@ pub(crate) async fn print(
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line of the exposition format: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
+/// Parses a line of the exposition format:
+/// <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 fn sample(line: &str) -> Option<Sample<'_>> {
     let (head, labels, rest) = if let Some(begin) = line.find('{') {
         let (labels, rest) = labels(&line[begin + 1..])?;
@@ -66,7 +66,7 @@ fn sample(line: &str) -> Option<Sample<'_>> {
     })
 }
 
-/// Labels up to the closing brace, and what follows it.
+/// Labels up to the closing brace, and the text after it.
 fn labels(mut text: &str) -> Option<(BTreeMap<&str, String>, &str)> {
     let mut labels = BTreeMap::new();
     loop {
@@ -81,7 +81,7 @@ fn labels(mut text: &str) -> Option<(BTreeMap<&str, String>, &str)> {
     }
 }
 
-/// A value up to its closing quote, and what follows it.
+/// A value up to its closing quote, and the text after it.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.char_indices();
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_has_its_name_labels_and_value() {
+    fn sample_has_name_labels_and_value() {
         let found = sample("a_total{rank=\"0\",path=\"x \\\"}\\\\ y\\n\"} 1e3 1700").unwrap();
         assert_eq!((found.name, found.value), ("a_total", "1e3"));
         assert_eq!(found.labels["rank"], "0");

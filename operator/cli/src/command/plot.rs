@@ -1,4 +1,4 @@
-//! `plot`: loss, throughput or world size over time.
+//! `plot`: draws loss, throughput or world size over time.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -12,17 +12,16 @@ use crate::cluster::Cluster;
 use crate::out;
 use crate::plot::{What, braille, curve, history, png, svg};
 
-/// Size where standard output is no terminal.
+/// Lines and columns when standard output is not a terminal.
 const SIZE: (u16, u16) = (24, 80);
-/// Lines of a plot at most.
+/// Most lines of a plot.
 const MAX_HEIGHT: u16 = 30;
 
-/// What to plot.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Name of the job.
     name: String,
-    /// What to plot.
+    /// The quantity to plot.
     #[arg(long, value_enum, default_value_t = What::Loss)]
     what: What,
     /// Print a picture or the points instead.
@@ -30,14 +29,14 @@ pub(crate) struct Options {
     output: Option<Picture>,
 }
 
-/// Form of the result.
+/// Formats other than text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Picture {
-    /// An SVG picture.
+    /// Print an SVG picture.
     Svg,
-    /// A PNG picture.
+    /// Print a PNG picture.
     Png,
-    /// The points.
+    /// Print the points as JSON.
     Json,
 }
 
@@ -49,8 +48,8 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     let curve = curve(*what, name, &moments);
     ensure!(
         !curve.points.is_empty(),
-        "rank 0 of {name} has logged nothing to plot: the built-in trainer does so as soon as it trains; \
-         `kubectl roundhouse status {name}` shows what is known"
+        "rank 0 of {name} has logged nothing to plot: the built-in trainer logs as soon as it trains; \
+         see `kubectl roundhouse status {name}`"
     );
     match output {
         None => {
@@ -66,7 +65,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
             let mut out = std::io::stdout().lock();
             ensure!(
                 !out.is_terminal(),
-                "a PNG picture is not for a terminal: write `> {name}.png` behind the command"
+                "a terminal cannot show a PNG picture: add `> {name}.png` to the command"
             );
             out.write_all(&png::draw(&curve)?)?;
             out.flush()?;

@@ -1,4 +1,4 @@
-//! `report`: everything that explains a job, in a zip file.
+//! `report`: writes a zip file with everything that explains a job.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,10 +20,9 @@ use crate::redact::Redactor;
 use crate::view::JobView;
 use crate::why::diagnose;
 
-/// Last lines of each log.
+/// Most lines of each log, the last ones.
 const MAX_LINES: i64 = 5_000;
 
-/// Where to write it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Name of the job.
@@ -33,7 +32,7 @@ pub(crate) struct Options {
     file: Option<PathBuf>,
 }
 
-/// What is read beside the objects: a name in the report, and text.
+/// Files of the report: name and text.
 type Texts = Vec<(String, String)>;
 
 pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
@@ -50,7 +49,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     });
     write(&path, &files)?;
     out::write(&format!(
-        "{} has {} files about {name}. Look through it before you give it to others.",
+        "{} has {} files about {name}. Check it for secrets before you share it.",
         path.display(),
         files.len()
     ))?;
@@ -89,11 +88,11 @@ fn readme(facts: &Facts) -> String {
         "TrainingJob {} in namespace {}, read at {}.\n\n\
          job.yaml, pods.yaml, events.yaml  objects of the API server; values of variables are left out\n\
          status.txt, why.yaml              what `kubectl roundhouse status` and `why` say\n\
-         metrics/                          what each agent tells\n\
+         metrics/                          metrics of each agent\n\
          logs/                             the last {MAX_LINES} lines of each container; .previous: before its last restart\n\
-         ledger.jsonl                      the last lines of the ledger, while a worker runs that has one\n\n\
+         ledger.jsonl                      the last lines of the ledger, if a running worker has one\n\n\
          No Secret was read. Text that looks like a password, key or token is replaced.\n\
-         The whole ledger lies on the checkpoint volume, which only workers mount; there, `roundhouse-train audit` checks it.\n",
+         The whole ledger is on the checkpoint volume, which only workers mount; there, `roundhouse-train audit` checks it.\n",
         facts.name(),
         facts.job.metadata.namespace.as_deref().unwrap_or_default(),
         facts.now
@@ -102,7 +101,7 @@ fn readme(facts: &Facts) -> String {
 
 async fn metrics(cluster: &Cluster, facts: &Facts) -> Texts {
     let mut texts = Vec::new();
-    for pod in facts.told.keys() {
+    for pod in facts.reports.keys() {
         if let Some(text) = cluster.ask(pod, ports::METRICS_PATH, "").await {
             texts.push((format!("metrics/{pod}.prom"), text));
         }
@@ -110,11 +109,13 @@ async fn metrics(cluster: &Cluster, facts: &Facts) -> Texts {
     texts
 }
 
-/// The last lines of the ledger, from a worker: all mount the same volume, so the first one that has it will do.
+/// The last lines of the ledger, from the first worker that has one: all workers mount the same volume.
 async fn ledger(cluster: &Cluster, facts: &Facts) -> Option<(String, String)> {
     let workers = facts.workers();
-    let asked = workers.iter().filter(|it| facts.told.contains_key(&it.pod));
-    for worker in asked {
+    let answering = workers
+        .iter()
+        .filter(|it| facts.reports.contains_key(&it.pod));
+    for worker in answering {
         let lines = cluster.ask(&worker.pod, ports::LEDGER_PATH, worker.nonce());
         if let Some(lines) = lines.await {
             return Some(("ledger.jsonl".to_owned(), lines));
@@ -145,7 +146,7 @@ async fn logs(cluster: &Cluster, name: &str) -> anyhow::Result<Texts> {
     Ok(texts)
 }
 
-/// The last lines of a log, or why it cannot be read.
+/// The last lines of a log, or the error.
 async fn log(source: &impl Source, pod: &str, previous: bool) -> String {
     let part = Part {
         previous,
@@ -160,7 +161,7 @@ async fn log(source: &impl Source, pod: &str, previous: bool) -> String {
                 .collect()
                 .await
         }
-        Err(error) => format!("cannot be read: {error:#}\n"),
+        Err(error) => format!("cannot read this log: {error:#}\n"),
     }
 }
 
@@ -205,7 +206,8 @@ mod tests {
         "eyJhbGciOiJSUzI1NiJ9",
         "hunter2hunter2",
         "arg-secret-9",
-        // The nonces of the status, and of a pod that is one generation behind. A word of letters alone does not count as random.
+        // The nonces of the status and of a pod that is one generation behind. They have only letters,
+        // so the check for random words does not find them.
         "feedfacefeedfacefeedfacefeedface",
         "deadbeefdeadbeefdeadbeefdeadbeef",
     ];
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_has_no_secret() {
+    fn report_contains_no_secret() {
         let files = files(&facts(), texts()).unwrap();
         for (name, text) in &files {
             for secret in SECRETS {
@@ -258,7 +260,7 @@ mod tests {
         }
         let all: String = files.iter().map(|(_, text)| text.as_str()).collect();
         assert!(!all.contains("kind: Secret"));
-        // What explains the job is there.
+        // The report still explains the job.
         for kept in [
             "secretKeyRef",
             "API_KEY_OF_US",
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_a_zip_file_that_reads_back_and_is_not_overwritten() {
+    fn report_reads_back_and_is_not_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.zip");
         let files = files(&facts(), texts()).unwrap();

@@ -1,4 +1,4 @@
-//! `status`: one job in full, or all jobs in a table.
+//! `status`: shows one job in full, or all jobs in a table.
 
 use std::process::ExitCode;
 
@@ -10,10 +10,9 @@ use crate::out::{self, Format, heading, plain, style_of, styled, table};
 use crate::view::list::{self, or_dash};
 use crate::view::{JobView, since};
 
-/// What to show.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Name of the job. Left out: all jobs of the namespace.
+    /// Name of the job. Without it: all jobs of the namespace.
     name: Option<String>,
     /// Jobs of all namespaces.
     #[arg(short = 'A', long, conflicts_with = "name")]
@@ -48,7 +47,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A job in full.
+/// The text for one job.
 pub(crate) fn text(view: &JobView, now: Timestamp) -> String {
     let mut parts = vec![head(view)];
     if !view.conditions.is_empty() {
@@ -95,7 +94,6 @@ fn conditions(view: &JobView, now: Timestamp) -> String {
     table(&["TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"], rows)
 }
 
-/// The table of ranks.
 pub(crate) fn ranks(view: &JobView, now: Timestamp) -> String {
     let rows = view.ranks.iter().map(|rank| {
         let slower = rank.slower.map(|factor| format!(" ({factor:.1} x slower)"));

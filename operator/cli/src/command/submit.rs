@@ -1,4 +1,4 @@
-//! `submit`: applies a file as `kubectl apply --server-side` does, after it was checked here.
+//! `submit`: checks a file, then applies it as `kubectl apply --server-side` does.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,9 @@ use crate::out::{self, Format, plain};
 use crate::strict::{self, Kind};
 use crate::watch;
 
-/// What to apply.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The file with the job and what it needs, such as a ConfigMap with data; `-` reads standard input.
+    /// The file with the job and other objects that it needs, such as a ConfigMap with data; `-` reads standard input.
     #[arg(short, long = "filename", value_name = "FILE")]
     file: PathBuf,
     /// Follow the job until it ends; Ctrl-C stops following, and the job keeps running. Exit codes are those of `watch`.
@@ -32,10 +31,10 @@ pub(crate) struct Options {
     dry_run: DryRun,
     #[command(flatten)]
     gpus: GpuNames,
-    /// Set fields that another tool has set to another value, such as the number of workers by an autoscaler.
+    /// Overwrite fields that another tool has set to another value, for example the number of workers set by an autoscaler.
     #[arg(long)]
     force_conflicts: bool,
-    /// Print the objects as the API server has them.
+    /// Print the applied objects as documents.
     #[arg(short, long, value_enum)]
     output: Option<Format>,
 }
@@ -96,7 +95,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether it is a job that was there and has ended.
+/// Whether the object is a job that existed before and has ended.
 fn has_ended(object: &DynamicObject) -> bool {
     let status = object.data.get("status").cloned();
     let status = status.and_then(|it| serde_json::from_value::<TrainingJobStatus>(it).ok());
@@ -106,7 +105,7 @@ fn has_ended(object: &DynamicObject) -> bool {
 fn next_step(name: &str, ended: bool) -> String {
     if ended {
         format!(
-            "{name} has ended, and an ended job is not run again. To run it once more, `kubectl roundhouse stop {name}` and submit it again."
+            "{name} has ended, and applying it does not run it again. To run it again, use `kubectl roundhouse stop {name}`, then submit it."
         )
     } else {
         format!("Follow it with `kubectl roundhouse watch {name}`.")
@@ -124,7 +123,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The objects of a text. Jobs are checked as the operator does it, before anything is applied.
+/// The objects of a text. Jobs pass the operator's validation before anything is applied.
 fn check(text: &str, gpus: &GpuNames) -> anyhow::Result<Vec<DynamicObject>> {
     let mut objects = Vec::new();
     for document in strict::documents(text)? {
@@ -166,7 +165,7 @@ mod tests {
         workers: {replicas: 2}\n  trainer: {model: {name: mlp}, data: {format: idx}, globalBatchSize: 8, epochs: 1}\n";
 
     #[test]
-    fn a_job_that_has_ended_is_not_said_to_be_followed() {
+    fn ended_job_gets_advice_to_stop_it_first() {
         let mut object: DynamicObject = serde_json::from_value(serde_json::json!({
             "apiVersion": "roundhouse.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "a"},
         }))
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn all_objects_of_a_file_are_taken_in_order() {
+    fn objects_of_a_file_keep_their_order() {
         let text = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: data}}\n---\n{JOB}");
         let objects = check(&text, &GpuNames::default()).unwrap();
         let names: Vec<_> = objects
@@ -193,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_with_its_field_before_anything_is_applied() {
-        for (from, to, told) in [
+    fn invalid_field_is_named_before_anything_is_applied() {
+        for (from, to, field) in [
             ("epochs: 1", "epoch: 1", "spec.trainer.epoch"),
             (
                 "globalBatchSize: 8",
@@ -206,7 +205,7 @@ mod tests {
         ] {
             let text = JOB.replace(from, to);
             let error = format!("{:#}", check(&text, &GpuNames::default()).unwrap_err());
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(field), "{error}");
         }
         assert!(
             check("---\n", &GpuNames::default())

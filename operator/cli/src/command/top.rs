@@ -1,4 +1,4 @@
-//! `top`: jobs or ranks live, in a table.
+//! `top`: shows jobs or ranks live, in a table.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -16,18 +16,17 @@ use crate::out::{self, heading, plain, style_of, styled, table};
 use crate::view::list::{self, or_dash};
 use crate::view::{JobView, numbers};
 
-/// Alternate screen on, cursor off; and both back.
+/// Escape codes: alternate screen on, cursor off; and the reverse.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
-/// To the first line; and what is left of a line, and of the screen, is cleared.
+/// Escape codes: cursor to the first line; clear the rest of a line and of the screen.
 const HOME: &str = "\u{1b}[H";
 const CLEAR_LINE: &str = "\u{1b}[K";
 const CLEAR_REST: &str = "\u{1b}[J";
 
-/// What to show.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Name of the job whose ranks are shown. Left out: all jobs of the namespace.
+    /// Name of the job whose ranks are shown. Without it: all jobs of the namespace.
     name: Option<String>,
     /// Jobs of all namespaces.
     #[arg(short = 'A', long, conflicts_with = "name")]
@@ -52,7 +51,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The other screen of the terminal, left again whatever happens.
+/// The terminal's alternate screen; dropping it restores the normal screen, also after an error.
 struct Screen;
 
 impl Screen {
@@ -80,13 +79,13 @@ async fn until_interrupted(cluster: &Cluster, options: &Options) -> anyhow::Resu
         let text = match look(cluster, options).await {
             Ok(text) => text,
             Err(error) if !has_shown => return Err(error),
-            // A server that restarts answers again.
+            // An API server that restarts will answer again, so keep polling.
             Err(error) => format!("error: {}", plain(&format!("{error:#}"))),
         };
         has_shown = true;
         let (height, width) = Term::stdout().size();
         let mut out = std::io::stdout().lock();
-        // Without colours the codes that place the lines are still needed.
+        // Without colours only the colour codes go; the codes that place the lines stay.
         let is_plain = AutoStream::choice(&out) == ColorChoice::Never;
         let text = if is_plain {
             strip_str(&text).to_string()
@@ -107,7 +106,7 @@ async fn look(cluster: &Cluster, options: &Options) -> anyhow::Result<String> {
     Ok(list::text(&lines, options.all_namespaces, now))
 }
 
-/// A job's ranks with what their agents tell of where time goes.
+/// A job's ranks, with the shares of time that their agents report.
 fn ranks(facts: &Facts, now: Timestamp) -> String {
     let view = JobView::of(facts);
     let state = styled(style_of(&view.state), &view.state);
@@ -121,8 +120,9 @@ fn ranks(facts: &Facts, now: Timestamp) -> String {
         head = format!("{head}\n{}", numbers(progress));
     }
     let rows = view.ranks.iter().map(|rank| {
-        let told = facts.told.get(&rank.pod).zip(rank.rank);
-        let metric = |name: &str| told.and_then(|(told, rank)| of_rank(&told.metrics, name, rank));
+        let report = facts.reports.get(&rank.pod).zip(rank.rank);
+        let metric =
+            |name: &str| report.and_then(|(report, rank)| of_rank(&report.metrics, name, rank));
         let share =
             |name: &str| or_dash(metric(name).map(|share| format!("{:.0} %", share * 100.0)));
         let memory = metric("roundhouse_train_resident_memory_bytes");
@@ -161,7 +161,7 @@ fn ranks(facts: &Facts, now: Timestamp) -> String {
     format!("{head}\n\n{shown}")
 }
 
-/// A text as a picture of the whole terminal: lines that are too many or too long are cut.
+/// Fits a text into the terminal: cuts long lines and surplus lines.
 fn frame(text: &str, height: usize, width: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let room = height.saturating_sub(1).max(1);
@@ -186,7 +186,7 @@ mod tests {
     use crate::testing::{job, now, progress};
 
     #[test]
-    fn a_frame_fits_into_the_terminal() {
+    fn frame_fits_into_the_terminal() {
         let text = (0..10)
             .map(|n| format!("line {n} is long"))
             .collect::<Vec<_>>()
@@ -202,11 +202,11 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_shows_where_its_time_goes() {
+    fn rank_shows_shares_of_its_time() {
         let exposition = "roundhouse_train_data_wait_ratio{rank=\"1\"} 0.25\n\
                           roundhouse_train_communication_ratio{rank=\"1\"} 0.5\n\
                           roundhouse_train_resident_memory_bytes{rank=\"1\"} 2097152\n";
-        let facts = job().trains(2).told(1, progress(), exposition).facts();
+        let facts = job().trains(2).reports(1, progress(), exposition).facts();
         let text = ranks(&facts, now());
         let line = text.lines().find(|line| line.starts_with('1')).unwrap();
         let cells: Vec<&str> = line

@@ -14,10 +14,9 @@ use tokio::task::LocalSet;
 use super::Outcome;
 use crate::cluster::{Cluster, Place};
 use crate::out;
-use crate::ui::origin::Origin;
-use crate::ui::{Desk, Guard, serve};
+use crate::ui::source::DataSource;
+use crate::ui::{Guard, QueryCache, serve};
 
-/// What to show, and where.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Name of the job whose page comes first. Left out: the list of jobs.
@@ -25,7 +24,7 @@ pub(crate) struct Options {
     /// Jobs of all namespaces.
     #[arg(short = 'A', long, conflicts_with_all = ["name", "local"])]
     all_namespaces: bool,
-    /// Show the run of `run --local` in this directory instead of a cluster. It may be one that has ended.
+    /// Show the run of `run --local` in this directory instead of a cluster. The run may have ended.
     #[arg(long, value_name = "DIR", conflicts_with = "name")]
     local: Option<PathBuf>,
     /// Port on 127.0.0.1. Default: a free one.
@@ -37,15 +36,15 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(place: &Place, options: &Options) -> Outcome {
-    let origin = match &options.local {
-        Some(dir) => Origin::of_directory(dir)?,
-        None => Origin::of_cluster(Cluster::connect(place).await?, options.all_namespaces),
+    let source = match &options.local {
+        Some(dir) => DataSource::of_directory(dir)?,
+        None => DataSource::of_cluster(Cluster::connect(place).await?, options.all_namespaces),
     };
-    let first = origin.first_page(options.name.as_deref()).await?;
+    let first = source.first_page(options.name.as_deref()).await?;
     let address = (Ipv4Addr::LOCALHOST, options.port);
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!(
-            "port {} of 127.0.0.1 cannot be used: give another --port, or leave it out",
+            "cannot use port {} of 127.0.0.1: give another --port, or leave it out",
             options.port
         )
     })?;
@@ -53,46 +52,46 @@ pub(crate) async fn run(place: &Place, options: &Options) -> Outcome {
     let url = guard.url(&first);
     out::write(&url)?;
     out::aside(
-        "The page is for you alone: its address holds a secret. It changes nothing. Ctrl-C ends it.",
+        "Keep the address to yourself: it contains a secret. The page is read-only. Ctrl-C ends it.",
     );
-    // It is removed at the end: the browser has read it long before.
-    let _way = options.open.then(|| open(&url)).flatten();
+    // Dropping the file removes it. The browser reads it right after the start.
+    let _redirect = options.open.then(|| open(&url)).flatten();
     let tasks = LocalSet::new();
     tokio::select! {
-        never = tasks.run_until(serve(listener, guard, Desk::new(origin))) => match never {},
+        never = tasks.run_until(serve(listener, guard, QueryCache::new(source))) => match never {},
         ended = tokio::signal::ctrl_c() => ended?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks the desktop to open the page. Arguments of a process can be seen by all users, so it is given a file that only
-/// this user can read, and that leads to the page.
+/// Opens the page in the desktop's browser. All users can see the arguments of a process, so the
+/// argument is not the address but a file that only this user can read and that redirects to the page.
 fn open(url: &str) -> Option<NamedTempFile> {
-    let opened = way(url).and_then(|way| {
+    let opened = redirect(url).and_then(|redirect| {
         let program = if cfg!(target_os = "macos") {
             "open"
         } else {
             "xdg-open"
         };
         let mut command = Command::new(program);
-        command.arg(way.path());
+        command.arg(redirect.path());
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
         quiet.stderr(Stdio::null()).spawn().context(program)?;
-        Ok(way)
+        Ok(redirect)
     });
     match opened {
-        Ok(way) => Some(way),
+        Ok(redirect) => Some(redirect),
         Err(error) => {
             out::aside(&format!(
-                "No browser can be opened ({error:#}): open the address yourself."
+                "Cannot open a browser ({error:#}): open the address yourself."
             ));
             None
         }
     }
 }
 
-/// A file that leads to the page.
-fn way(url: &str) -> anyhow::Result<NamedTempFile> {
+/// A temporary HTML file that redirects to the page.
+fn redirect(url: &str) -> anyhow::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("roundhouse-").suffix(".html");
     let mut file = builder.tempfile()?;
@@ -112,11 +111,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_that_leads_to_the_page_is_for_its_user_alone() {
-        let way = way("http://127.0.0.1:1/abc/#/ml/digits").unwrap();
-        let mode = way.as_file().metadata().unwrap().permissions().mode();
+    fn redirect_file_is_readable_only_by_its_user() {
+        let redirect = redirect("http://127.0.0.1:1/abc/#/ml/digits").unwrap();
+        let mode = redirect.as_file().metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "{mode:o}");
-        let text = std::fs::read_to_string(way.path()).unwrap();
+        let text = std::fs::read_to_string(redirect.path()).unwrap();
         assert!(text.contains("url=http://127.0.0.1:1/abc/#/ml/digits"));
     }
 }

@@ -1,4 +1,4 @@
-//! `version`: of this program, and of what it talks to.
+//! `version`: shows the versions of this program, the operator and Kubernetes.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,6 @@ use super::Outcome;
 use crate::cluster::{Cluster, Place};
 use crate::out::{self, Format, plain};
 
-/// How to show it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Show the version of this program only.
@@ -19,22 +18,19 @@ pub(crate) struct Options {
     output: Option<Format>,
 }
 
-/// The versions that are known.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Versions {
-    /// Of this program.
     client: &'static str,
     /// Versions of the TrainingJob API that the cluster serves.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     apis: Vec<String>,
-    /// Images of operators, if they may be listed.
+    /// Images of operators, if the user may list Deployments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     operators: Vec<String>,
-    /// Of Kubernetes.
     #[serde(skip_serializing_if = "Option::is_none")]
     kubernetes: Option<String>,
-    /// Why the cluster could not be asked.
+    /// The error of the connection to the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -90,7 +86,7 @@ fn text(versions: &Versions) -> String {
     lines.extend(
         error
             .iter()
-            .map(|error| format!("The cluster cannot be asked: {error}")),
+            .map(|error| format!("The cluster does not answer: {error}")),
     );
     plain_lines(&lines)
 }

@@ -1,4 +1,4 @@
-//! `why`: one diagnosis, its evidence, and what to do.
+//! `why`: explains a job by one diagnosis with its evidence and advice.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,6 @@ use crate::cluster::Cluster;
 use crate::out::{self, Format, heading, plain, styled};
 use crate::why::{Diagnosis, diagnose};
 
-/// What to explain.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Name of the job.

@@ -1,15 +1,15 @@
-//! Commands: torchrun is left out, because the agent does what it does.
+//! Converts commands: removes torchrun, because the agent replaces it.
 
-/// What a container runs, once for each process.
+/// The command that the agent runs once for each process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Command {
     pub(super) words: Vec<String>,
-    /// Processes of each worker, if torchrun was told so.
+    /// Processes of each worker, from torchrun's option `--nproc-per-node`.
     pub(super) procs: Option<u32>,
     pub(super) notes: Vec<String>,
 }
 
-/// Options of torchrun that have no value.
+/// Options of torchrun without a value.
 const FLAGS: [&str; 7] = [
     "standalone",
     "no-python",
@@ -28,8 +28,8 @@ const LAUNCHERS: [&str; 6] = [
     "mpiexec",
     "colossalai",
 ];
-/// Variables that other operators set in the pod. In a worker only its processes have them, so the kubelet leaves
-/// `$(RANK)` as it is.
+/// Variables that other operators set in the pod. Roundhouse sets them only for the processes, so the
+/// kubelet does not replace `$(RANK)`.
 const POD_VARIABLES: [&str; 7] = [
     "$(RANK)",
     "$(WORLD_SIZE)",
@@ -40,16 +40,16 @@ const POD_VARIABLES: [&str; 7] = [
     "$(PET_",
 ];
 
-/// What a person has to look at in the words of a command, or in values of variables.
+/// Notes on the words of a command or on values of variables that the user must check.
 pub(super) fn warnings<'a>(words: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut notes = Vec::new();
     for word in words {
-        // A shell's line holds several words.
+        // A command line for a shell is one argument with several words.
         for part in word.split_whitespace() {
             let program = part.rsplit('/').next().unwrap_or(part);
             if LAUNCHERS.contains(&program) {
                 notes.push(format!(
-                    "{program} starts processes of its own: put the script itself into command; the agent starts it once for each process"
+                    "{program} starts its own processes: put the script itself into command; the agent starts it once for each process"
                 ));
             }
         }
@@ -71,7 +71,7 @@ pub(super) fn of(command: &[String], args: &[String]) -> Command {
         return Command {
             words,
             procs: None,
-            notes: vec!["the container has no command, and that of its image is not known here: put it into command".to_owned()],
+            notes: vec!["the container has no command, and the entry point of its image is unknown: put it into command".to_owned()],
         };
     }
     let Some((before, all)) = launcher(&words) else {
@@ -115,7 +115,7 @@ pub(super) fn of(command: &[String], args: &[String]) -> Command {
     }
     if !dropped.is_empty() {
         notes.push(format!(
-            "options of torchrun are left out, as the agent takes its place: {}",
+            "options of torchrun are left out, because the agent replaces it: {}",
             dropped.join(" ")
         ));
     }
@@ -140,13 +140,13 @@ pub(super) fn of(command: &[String], args: &[String]) -> Command {
     }
 }
 
-/// The legacy launcher passes the local rank as an argument, unless it is asked for the variable.
+/// Whether the legacy launcher passes the local rank as an argument; `--use-env` turns that off.
 fn passes_local_rank(words: &[String]) -> bool {
     let has = |name: &str| words.iter().any(|word| word.replace('_', "-") == name);
     has("torch.distributed.launch") && !has("--use-env")
 }
 
-/// The interpreter, and what follows the launcher, if the command begins with one.
+/// The interpreter, and the words after the launcher, if the command begins with a launcher.
 fn launcher(words: &[String]) -> Option<(&str, Vec<&str>)> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let is = |word: &str, name: &str| word.rsplit('/').next() == Some(name);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn torchrun_is_left_out_and_its_processes_are_kept() {
+    fn torchrun_is_removed_and_its_processes_are_kept() {
         for (command, expected, procs) in [
             ("python train.py --lr 1", "python train.py --lr 1", None),
             (
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_rewritten_is_noted() {
+    fn command_that_cannot_be_converted_is_noted() {
         let words = ["sh", "-c", "torchrun train.py"].map(str::to_owned);
         assert!(of(&words, &[]).notes[0].contains("shell"));
         let none = of(&[], &["train.py".to_owned()]);

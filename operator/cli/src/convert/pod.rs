@@ -1,11 +1,12 @@
-//! Pod templates: the container becomes `trainer`, and what the operator decides itself is left out.
+//! Converts pod templates: renames the container to `trainer`, and removes fields that the operator
+//! sets.
 
 use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::{Draft, command};
 
-/// What the agent sets for each process.
+/// Variables that the agent sets for each process.
 const OURS: [&str; 9] = [
     "RANK",
     "WORLD_SIZE",
@@ -17,7 +18,7 @@ const OURS: [&str; 9] = [
     "MASTER_PORT",
     "TORCHELASTIC_RESTART_COUNT",
 ];
-/// Fields of the pod that the operator decides.
+/// Fields of the pod that the operator sets.
 const REFUSED: [&str; 7] = [
     "restartPolicy",
     "hostNetwork",
@@ -28,11 +29,11 @@ const REFUSED: [&str; 7] = [
     "subdomain",
 ];
 
-/// The template with a container named `trainer`, which was `container` before. Processes of each worker that its
-/// command asks for come back.
+/// The template in which the container `container` is named `trainer`, and the number of processes of
+/// each worker that its command requests.
 ///
 /// # Errors
-/// There is no such container.
+/// The template has no such container.
 pub(super) fn template(
     draft: &mut Draft,
     template: &Value,
@@ -47,7 +48,7 @@ pub(super) fn template(
             .is_none_or(|value| value == "OnFailure" || value == "Never" || value == false);
         if !is_default {
             draft.note(format!(
-                "{path}.spec.{field}: the operator decides it for every worker"
+                "{path}.spec.{field}: the operator sets it for every worker"
             ));
         }
     }
@@ -73,7 +74,7 @@ pub(super) fn template(
     Ok((whole, procs))
 }
 
-/// The container that trains.
+/// Converts the training container; returns the processes of each worker that its command requests.
 fn trainer(draft: &mut Draft, container: &mut Value, path: &str) -> Option<u32> {
     container["name"] = json!("trainer");
     let words = |value: &Value| -> Vec<String> {
@@ -116,7 +117,8 @@ fn trainer(draft: &mut Draft, container: &mut Value, path: &str) -> Option<u32> 
     procs
 }
 
-/// Keeps the last of several variables of one name, at the place of the first. Their names come back.
+/// Of several variables with one name, keeps the last value at the position of the first. Returns the
+/// names of the duplicates.
 fn without_duplicates(env: &mut Vec<Value>) -> Vec<String> {
     let (mut kept, mut names): (Vec<Value>, Vec<String>) = (Vec::new(), Vec::new());
     for variable in env.drain(..) {

@@ -1,4 +1,4 @@
-//! Kubeflow's PyTorchJob (`kubeflow.org/v1`).
+//! Converts Kubeflow's PyTorchJob (`kubeflow.org/v1`).
 //!
 //! Fields: <https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/>.
 
@@ -12,7 +12,7 @@ const READ: [&str; 17] = [
     "spec.elasticPolicy.minReplicas",
     "spec.elasticPolicy.maxReplicas",
     "spec.elasticPolicy.nProcPerNode",
-    // There is no rendezvous to configure.
+    // Roundhouse has no rendezvous to configure.
     "spec.elasticPolicy.rdzvBackend",
     "spec.elasticPolicy.rdzvHost",
     "spec.elasticPolicy.rdzvPort",
@@ -48,7 +48,7 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
         ("Master", master)
     };
     if is_worker && !master.is_null() && master["template"] != worker["template"] {
-        draft.note("spec.pytorchReplicaSpecs.Master.template differs from that of Worker, which all workers have now");
+        draft.note("spec.pytorchReplicaSpecs.Master.template differs from that of Worker, which now applies to all workers");
     }
     let path = format!("spec.pytorchReplicaSpecs.{role}.template");
     let (template, from_command) =
@@ -68,14 +68,15 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
     restarts(&mut draft, chosen, role);
     run_policy(&mut draft, &spec["runPolicy"]);
     if is_worker && count(master) > 0 {
-        // A PyTorchJob has succeeded when its master has completed, which is rank 0.
+        // A PyTorchJob succeeds when its master, which is rank 0, completes.
         draft.set("successPolicy", json!("RankZero"));
     }
     draft.note_unread(document, &READ);
     Ok(draft)
 }
 
-/// A number, also one that is written as a string. `auto` and `gpu` are what a TrainingJob does without it.
+/// A number, also if it is written as a string. `auto` and `gpu` need no field: a TrainingJob chooses
+/// the number of processes in the same way by default.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
@@ -100,7 +101,7 @@ fn elastic(draft: &mut Draft, policy: &Value, workers: &mut Value) {
         &[
             (
                 "metrics",
-                "make a HorizontalPodAutoscaler for the TrainingJob: it has a scale subresource",
+                "create a HorizontalPodAutoscaler for the TrainingJob: it has a scale subresource",
             ),
             (
                 "maxRestarts",
@@ -114,10 +115,10 @@ fn restarts(draft: &mut Draft, replica: &Value, role: &str) {
     let path = format!("spec.pytorchReplicaSpecs.{role}.restartPolicy");
     match replica["restartPolicy"].as_str() {
         Some("ExitCode") => draft.note(format!(
-            "{path} ExitCode: codes 1 to 127 end the job there; write failurePolicy.rules with onExitCodes for those that shall"
+            "{path} ExitCode: exit codes 1 to 127 fail a PyTorchJob; write failurePolicy.rules with onExitCodes for the codes that must fail this job"
         )),
         Some("Never") => draft.note(format!(
-            "{path} Never: a worker that fails is started again here; set failurePolicy.backoffLimit to 0 if that shall end the job"
+            "{path} Never: Roundhouse restarts a failed worker; set failurePolicy.backoffLimit to 0 if a failure must fail the job"
         )),
         _ => {}
     }
@@ -140,7 +141,7 @@ fn run_policy(draft: &mut Draft, policy: &Value) {
         "spec.runPolicy",
         &[
             ("schedulingPolicy", "name the gang scheduler in scheduling.gang, its queue in scheduling.queueName and the priority class in scheduling.priorityClassName"),
-            ("managedBy", "set spec.managedBy if another controller shall look after the TrainingJob"),
+            ("managedBy", "set spec.managedBy if another controller manages the TrainingJob"),
         ],
     );
 }

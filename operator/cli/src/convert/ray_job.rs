@@ -1,4 +1,4 @@
-//! A RayJob (`ray.io/v1`) that trains.
+//! Converts a RayJob (`ray.io/v1`) that trains.
 //!
 //! Fields: <https://docs.ray.io/en/latest/cluster/kubernetes/getting-started/rayjob-quick-start.html>.
 
@@ -12,7 +12,7 @@ const READ: [&str; 9] = [
     "spec.suspend",
     "spec.activeDeadlineSeconds",
     "spec.backoffLimit",
-    // The pods go when the job has ended, as cleanPodPolicy says.
+    // cleanPodPolicy decides which pods are deleted when the job has ended.
     "spec.shutdownAfterJobFinishes",
     "spec.rayClusterSpec.rayVersion",
     "spec.rayClusterSpec.headGroupSpec",
@@ -20,7 +20,7 @@ const READ: [&str; 9] = [
     "spec.rayClusterSpec.enableInTreeAutoscaling",
 ];
 
-/// What a shell has to read.
+/// Characters that only a shell interprets.
 const SHELL_CHARACTERS: [char; 10] = ['"', '\'', '$', '|', '&', ';', '<', '>', '`', '\\'];
 
 pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
@@ -35,7 +35,7 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
          rank and address in the environment, and leave out ScalingConfig, RunConfig and ray.init().",
     );
     draft.note(
-        "spec.rayClusterSpec.headGroupSpec: there is no head; its resources are not asked for",
+        "spec.rayClusterSpec.headGroupSpec: a TrainingJob has no head; its resources are not requested",
     );
     let groups = cluster["workerGroupSpecs"]
         .as_array()
@@ -48,7 +48,7 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
         ),
         [first, rest @ ..] => {
             if !rest.is_empty() {
-                draft.note("spec.rayClusterSpec.workerGroupSpecs: only the first group is carried over; all workers of a TrainingJob are alike");
+                draft.note("spec.rayClusterSpec.workerGroupSpecs: only the first group is converted; all workers of a TrainingJob are alike");
             }
             ("spec.rayClusterSpec.workerGroupSpecs[0]", first)
         }
@@ -83,10 +83,10 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
         spec,
         "spec",
         &[
-            ("runtimeEnvYAML", "install packages in the image, set variables in workers.template, and bring the working directory in the image or a volume"),
-            ("ttlSecondsAfterFinished", "pods go by cleanPodPolicy; set ttlSecondsAfterFinished if the TrainingJob itself shall be deleted"),
-            ("clusterSelector", "the job has pods of its own"),
-            ("submitterPodTemplate", "nothing submits the script: each worker runs it"),
+            ("runtimeEnvYAML", "install packages in the image, set variables in workers.template, and put the working directory into the image or a volume"),
+            ("ttlSecondsAfterFinished", "cleanPodPolicy deletes the pods; set ttlSecondsAfterFinished to delete the TrainingJob itself"),
+            ("clusterSelector", "a TrainingJob creates its own pods"),
+            ("submitterPodTemplate", "a TrainingJob has no submitter: each worker runs the script"),
         ],
     );
     draft.note_unread(document, &READ);
@@ -97,7 +97,7 @@ fn bounds(draft: &mut Draft, group: &Value, workers: &mut Value, path: &str) {
     let replicas = workers["replicas"].as_u64().unwrap_or(1);
     match group["minReplicas"].as_u64() {
         Some(0) => draft.note(format!(
-            "{path}.minReplicas is 0: a TrainingJob trains with 1 worker at least"
+            "{path}.minReplicas is 0: a TrainingJob needs at least 1 worker to train"
         )),
         Some(min) if min < replicas => workers["minReplicas"] = json!(min),
         _ => {}
@@ -107,7 +107,7 @@ fn bounds(draft: &mut Draft, group: &Value, workers: &mut Value, path: &str) {
     }
 }
 
-/// A command line as words; one that needs a shell is given to one.
+/// A command line as words, or as an argument of `sh -c` if it needs a shell.
 fn words(line: &str) -> Vec<String> {
     if line.contains(SHELL_CHARACTERS) {
         return ["sh", "-c", line].map(str::to_owned).to_vec();

@@ -9,9 +9,9 @@ fn fixture(name: &str) -> (String, std::path::PathBuf) {
     (text, directory.join(format!("{name}.golden.yaml")))
 }
 
-/// Set `ROUNDHOUSE_WRITE_GOLDEN` to write the files anew; then read their difference.
+/// To update the golden files, set `ROUNDHOUSE_WRITE_GOLDEN`, and review their difference.
 #[test]
-fn jobs_of_other_operators_become_the_jobs_that_were_reviewed() {
+fn converted_jobs_equal_the_golden_files() {
     for name in ["pytorchjob", "trainjob", "rayjob"] {
         let (text, golden) = fixture(name);
         let converted = convert(&text).unwrap();
@@ -27,7 +27,7 @@ fn jobs_of_other_operators_become_the_jobs_that_were_reviewed() {
 }
 
 #[test]
-fn what_comes_out_is_a_job_that_can_be_run() {
+fn converted_jobs_are_valid() {
     for name in ["pytorchjob", "trainjob", "rayjob"] {
         let converted = convert(&fixture(name).0).unwrap();
         for document in strict::documents(&converted).unwrap() {
@@ -39,7 +39,7 @@ fn what_comes_out_is_a_job_that_can_be_run() {
 }
 
 #[test]
-fn what_has_no_counterpart_is_named() {
+fn fields_without_counterpart_are_noted() {
     for (name, words) in [
         (
             "pytorchjob",
@@ -84,16 +84,16 @@ fn what_has_no_counterpart_is_named() {
 }
 
 #[test]
-fn text_without_a_job_is_refused_with_what_it_has() {
-    let told = |text: &str| convert(text).unwrap_err().to_string();
-    assert!(told("kind: ConfigMap\nmetadata: {name: a}\n").contains("ConfigMap a"));
-    assert!(told("").contains("nothing"));
-    assert!(told("text\n").contains("there is no PyTorchJob"));
-    assert!(told("kind: TrainingJob\nmetadata: {name: a}\n").contains("already"));
+fn text_without_a_job_is_refused() {
+    let error = |text: &str| convert(text).unwrap_err().to_string();
+    assert!(error("kind: ConfigMap\nmetadata: {name: a}\n").contains("ConfigMap a"));
+    assert!(error("").contains("nothing"));
+    assert!(error("text\n").contains("there is no PyTorchJob"));
+    assert!(error("kind: TrainingJob\nmetadata: {name: a}\n").contains("already"));
 }
 
 #[test]
-fn a_name_with_a_line_break_stays_in_its_comment() {
+fn name_with_line_break_stays_in_its_comment() {
     let (text, _) = fixture("pytorchjob");
     let job = text.replace(
         "  name: mnist\n",
@@ -107,7 +107,7 @@ fn a_name_with_a_line_break_stays_in_its_comment() {
 }
 
 #[test]
-fn a_list_is_converted_item_by_item() {
+fn list_is_converted_item_by_item() {
     let list = "kind: List\nitems:\n- kind: PyTorchJob\n  metadata: {name: a}\n  spec: {pytorchReplicaSpecs: {Worker: \
         {template: {spec: {containers: [{name: pytorch, image: i, command: [python, a.py]}]}}}}}\n- kind: ConfigMap\n  \
         metadata: {name: c}\n";
@@ -117,13 +117,13 @@ fn a_list_is_converted_item_by_item() {
         "{converted}"
     );
     assert!(
-        converted.contains("# ConfigMap c is not a job"),
+        converted.contains("# ConfigMap c is not a training job"),
         "{converted}"
     );
 }
 
 #[test]
-fn a_field_that_no_conversion_reads_is_noted() {
+fn unread_field_is_noted() {
     let job = |extra: &str| {
         format!(
             "kind: PyTorchJob\nmetadata: {{generateName: c5-}}\nspec:\n  {extra}\n  pytorchReplicaSpecs: {{Worker: {{template: \
@@ -133,7 +133,7 @@ fn a_field_that_no_conversion_reads_is_noted() {
     };
     let converted = convert(&job("cleanPodPolicy: None")).unwrap();
     for words in [
-        "# - spec.cleanPodPolicy: no field",
+        "# - spec.cleanPodPolicy: a TrainingJob has no such field",
         "c5- became c5:",
         "variable A is set more than once",
     ] {
@@ -141,11 +141,11 @@ fn a_field_that_no_conversion_reads_is_noted() {
     }
     assert_eq!(converted.matches("name: A").count(), 1, "{converted}");
     let converted = convert(&job("nprocPerNode: auto")).unwrap();
-    assert!(!converted.contains("no field"), "{converted}");
+    assert!(!converted.contains("no such field"), "{converted}");
 }
 
 #[test]
-fn a_name_becomes_one_that_a_job_may_have() {
+fn converted_name_is_valid_for_a_job() {
     assert_eq!(usable_name("Llama.Tune"), "llama-tune");
     assert_eq!(usable_name("7b"), "job-7b");
     assert_eq!(usable_name(&"a-".repeat(40)).len(), 43);

@@ -1,6 +1,7 @@
-//! Kubeflow's TrainJob (`trainer.kubeflow.org/v1alpha1`).
+//! Converts Kubeflow's TrainJob (`trainer.kubeflow.org/v1alpha1`).
 //!
-//! Fields: <https://www.kubeflow.org/docs/components/trainer/>. What its runtime has is not known here.
+//! Fields: <https://www.kubeflow.org/docs/components/trainer/>. The fields of its runtime are in another
+//! object, which the conversion does not read.
 
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
         _ => "clustertrainingruntime",
     };
     draft.note(format!(
-        "spec.runtimeRef: what {runtime} adds is not known here; `kubectl get {kind} {runtime} -o yaml` shows it"
+        "spec.runtimeRef: the fields of {runtime} are not converted; `kubectl get {kind} {runtime} -o yaml` shows them"
     ));
     let mut container = json!({"name": "trainer"});
     for field in ["image", "command", "args", "env"] {
@@ -48,7 +49,7 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
     let template = json!({"spec": {"containers": [container]}});
     let (template, from_command) = pod::template(&mut draft, &template, "trainer", "spec.trainer")?;
     let replicas = trainer["numNodes"].as_u64().unwrap_or_else(|| {
-        draft.note("spec.trainer.numNodes is missing: workers.replicas is 1; the runtime may have another number");
+        draft.note("spec.trainer.numNodes is missing: workers.replicas is 1; check the number in the runtime");
         1
     });
     let mut workers = json!({"replicas": replicas, "template": template});
@@ -77,7 +78,7 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
             ("annotations", "write them into workers.template.metadata"),
             (
                 "managedBy",
-                "set spec.managedBy if another controller shall look after the TrainingJob",
+                "set spec.managedBy if another controller manages the TrainingJob",
             ),
             (
                 "podGroupPolicy",

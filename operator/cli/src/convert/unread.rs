@@ -1,8 +1,8 @@
-//! Fields that no conversion reads: each becomes a note, so that nothing is left out silently. Pure.
+//! Finds fields that no conversion reads. Each becomes a note, so no field is lost silently. Pure.
 
 use serde_json::Value;
 
-/// Fields of metadata that the API server or `kubectl` sets, and those that [`super::Draft::of`] reads.
+/// Fields of metadata that the API server or `kubectl` sets, or that [`super::Draft::of`] reads.
 const METADATA: [&str; 14] = [
     "metadata.name",
     "metadata.generateName",
@@ -20,7 +20,7 @@ const METADATA: [&str; 14] = [
     "metadata.ownerReferences",
 ];
 
-/// Paths of the document that `read` does not cover, in order. A path covers all fields below it.
+/// Paths of the document that `read` does not cover, in order. A path covers all fields under it.
 pub(super) fn paths(document: &Value, read: &[&str]) -> Vec<String> {
     let covered: Vec<&str> = ["apiVersion", "kind", "status"]
         .iter()
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_unread_unless_it_or_a_field_above_it_is_read() {
+    fn field_is_read_if_it_or_its_parent_is() {
         let document = json!({
             "kind": "X", "metadata": {"name": "a", "finalizers": ["f"]}, "status": {"x": 1},
             "spec": {"a": {"b": 1, "c": 2}, "d": [1], "e": {}, "f": null},

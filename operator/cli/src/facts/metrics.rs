@@ -1,21 +1,19 @@
-//! Prometheus text, as agents serve it.
+//! Parses the Prometheus text that agents serve.
 //!
 //! Format: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
 use serde::{Deserialize, Serialize};
 
-/// One sample.
+/// One sample of a metric.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Sample {
-    /// Name of the metric.
     pub(crate) name: String,
-    /// Value of the label `rank`, if it has one.
+    /// Value of the label `rank`, if the sample has that label.
     pub(crate) rank: Option<u32>,
-    /// The value.
     pub(crate) value: f64,
 }
 
-/// The samples of a text. Lines that are not samples are left out.
+/// The samples of a text. Other lines are skipped.
 pub(crate) fn parse(text: &str) -> Vec<Sample> {
     text.lines().filter_map(sample).collect()
 }
@@ -55,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_of_a_rank_is_found_by_name_and_rank() {
+    fn sample_is_found_by_name_and_rank() {
         let text = "# HELP roundhouse_train_step Committed steps\n# TYPE roundhouse_train_step gauge\n\
                     roundhouse_train_step{rank=\"0\"} 7\nroundhouse_train_step{rank=\"3\"} 8\n\
                     roundhouse_agent_processes 2\nbroken{\nx{rank=\"0\",section=\"a b\"} NaN\n";

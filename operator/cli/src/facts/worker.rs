@@ -1,4 +1,4 @@
-//! One worker as its pod tells of it.
+//! The state of one worker, from its pod.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition};
@@ -9,22 +9,21 @@ use self::init::InitContainer;
 
 pub(crate) mod init;
 
-/// One worker.
+/// The state of one worker.
 #[derive(Clone, Debug)]
 #[allow(
     clippy::struct_excessive_bools,
-    reason = "facts that Kubernetes tells one by one"
+    reason = "Kubernetes reports these facts separately"
 )]
 pub(crate) struct Worker {
     /// Name of the pod.
     pub(crate) pod: String,
     /// Index of the worker in its job.
     pub(crate) index: u32,
-    /// How many pods this worker has had before.
+    /// Number of earlier pods of this worker.
     pub(crate) attempt: u32,
-    /// Node, once it is placed.
+    /// Node of the pod, once the scheduler has chosen one.
     pub(crate) node: Option<String>,
-    /// Phase of the pod.
     pub(crate) phase: String,
     /// Whether the trainer container is ready.
     pub(crate) is_ready: bool,
@@ -32,44 +31,43 @@ pub(crate) struct Worker {
     pub(crate) is_running: bool,
     /// Whether the pod has a deletion timestamp.
     pub(crate) is_leaving: bool,
-    /// Whether Kubernetes has lost touch with its node.
+    /// Whether Kubernetes has lost contact with the node.
     pub(crate) is_unreachable: bool,
     /// Restarts of the trainer container.
     pub(crate) restarts: u32,
-    /// Why a container waits: reason and message.
+    /// Reason and message of a container that waits.
     pub(crate) waiting: Option<(String, String)>,
-    /// Why the scheduler has not placed the pod, in its words.
+    /// The scheduler's message, if it finds no node for the pod.
     pub(crate) unschedulable: Option<String>,
     /// Reason and message of a pod that Kubernetes ended.
     pub(crate) failed: Option<(String, String)>,
-    /// How the trainer container ended last.
+    /// The last end of the trainer container.
     pub(crate) end: Option<End>,
-    /// The init container or sidecar that failed, and that the trainer container waits for.
+    /// The failed init container or sidecar that the trainer container waits for.
     pub(crate) init: Option<InitContainer>,
-    /// Its place in the generation that it was told last.
+    /// The newest membership document of the worker.
     pub(crate) place: Option<Membership>,
 }
 
-/// How a container ended.
+/// The end of a container.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     /// Exit code; 128 + n for signal n.
     pub(crate) code: i32,
-    /// Kubernetes' reason.
+    /// Kubernetes' reason, such as `OOMKilled`.
     pub(crate) reason: String,
     /// The agent's termination message.
     pub(crate) message: Option<TerminationMessage>,
-    /// When.
     pub(crate) at: Option<Timestamp>,
 }
 
 impl Worker {
-    /// The nonce of its membership document, which its agent requires for more than metrics. Empty: it has none.
+    /// The nonce of the membership document; empty if there is none. The agent requires it for every
+    /// path except metrics and progress.
     pub(crate) fn nonce(&self) -> &str {
         self.place.as_ref().map_or("", |place| &place.nonce)
     }
 
-    /// As its pod tells of it.
     pub(crate) fn of(pod: &Pod) -> Self {
         let status = pod.status.clone().unwrap_or_default();
         let init = init::failed(&status);
@@ -97,7 +95,8 @@ impl Worker {
             is_ready: trainer.is_some_and(|it| it.ready) && phase == "Running",
             is_running: trainer.is_some_and(|it| state(it).running.is_some()),
             is_leaving: pod.metadata.deletion_timestamp.is_some(),
-            // The node controller says so of pods whose containers are ready as far as was told last.
+            // The node controller sets Ready to False, while ContainersReady keeps the kubelet's last
+            // report.
             is_unreachable: unready
                 && is_true("ContainersReady")
                 && pod
@@ -121,7 +120,7 @@ impl Worker {
         }
     }
 
-    /// Its place in a generation, if it is a member with the container that runs now.
+    /// The worker's membership in a generation, if it belongs to the container that runs now.
     pub(crate) fn place_in(&self, generation: u64) -> Option<&Membership> {
         let place = self.place.as_ref()?;
         let is_member = generation > 0
@@ -161,12 +160,13 @@ fn state(container: &ContainerStatus) -> ContainerState {
 fn waiting(container: &ContainerStatus) -> Option<(String, String)> {
     let waiting = state(container).waiting?;
     let reason = waiting.reason?;
-    // What every container goes through is no news.
+    // Every container passes through these states.
     let is_ordinary = matches!(reason.as_str(), "ContainerCreating" | "PodInitializing");
     (!is_ordinary).then(|| (reason, waiting.message.unwrap_or_default()))
 }
 
-/// A sidecar that crashes is nothing to the trainer; until it has begun for the first time the pod is Pending.
+/// Whether a container other than the trainer has never begun, so the pod stays Pending. A crash of
+/// such a container does not stop the trainer.
 fn never_began((reason, _): &(String, String)) -> bool {
     reason != "CrashLoopBackOff"
 }

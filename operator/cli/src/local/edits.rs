@@ -1,4 +1,4 @@
-//! Changes of the job's file while it runs: what `kubectl apply` or `kubectl scale` is for a cluster.
+//! Applies edits of the job's file while the job runs, as `kubectl apply` does on a cluster.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,27 +8,27 @@ use roundhouse_api::TrainingJob;
 use roundhouse_api::fields::{Edit, FIELDS};
 use roundhouse_planner::ValidatedJob;
 
-use super::launch::Setting;
+use super::launch_plan::LaunchPlan;
 use super::manifest::Manifest;
-use super::{Options, capacity, setting, validated};
+use super::{Options, capacity, launch_plan, validated};
 use crate::screen::Screen;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The file, and when it was last written.
+/// Watches the job's file for edits.
 #[derive(Debug)]
 pub(crate) struct Edits {
     options: Options,
     written_at: Option<SystemTime>,
-    looked_at: Instant,
+    checked_at: Instant,
 }
 
-/// A job after a change of its file, and the setting of workers that start from now on.
+/// The job after an edit, and the launch plan of workers that start from now on.
 #[derive(Debug)]
 pub(crate) struct Edited {
     pub(crate) job: TrainingJob,
     pub(crate) valid: ValidatedJob,
-    pub(crate) setting: Setting,
+    pub(crate) launch_plan: LaunchPlan,
 }
 
 impl Edits {
@@ -36,47 +36,48 @@ impl Edits {
         Self {
             options: options.clone(),
             written_at: written_at(&options.file),
-            looked_at: Instant::now(),
+            checked_at: Instant::now(),
         }
     }
 
-    /// The job as it is wanted now, if that has changed. A file that cannot be used changes nothing.
-    pub(crate) fn look(
+    /// The edited job, if the file has changed its spec. An invalid file changes nothing; the screen
+    /// shows the error.
+    pub(crate) fn poll(
         &mut self,
         current: &TrainingJob,
-        setting: &Setting,
+        launch_plan: &LaunchPlan,
         screen: &Screen,
     ) -> Option<Edited> {
-        if self.looked_at.elapsed() < INTERVAL {
+        if self.checked_at.elapsed() < INTERVAL {
             return None;
         }
-        self.looked_at = Instant::now();
+        self.checked_at = Instant::now();
         let written_at = written_at(&self.options.file);
         if written_at.is_none() || written_at == self.written_at {
             return None;
         }
         self.written_at = written_at;
-        match self.wanted(current, setting) {
+        match self.wanted(current, launch_plan) {
             Ok(edited) => (edited.job.spec != current.spec).then_some(edited),
             Err(error) => {
-                screen.note(&format!("  the change is not used: {error:#}"));
+                screen.note(&format!("  the edit of the file is ignored: {error:#}"));
                 None
             }
         }
     }
 
-    fn wanted(&self, current: &TrainingJob, setting: &Setting) -> anyhow::Result<Edited> {
+    fn wanted(&self, current: &TrainingJob, launch_plan: &LaunchPlan) -> anyhow::Result<Edited> {
         let Options { file, name, .. } = &self.options;
         let mut wanted = Manifest::read(file, name.as_deref())?.job;
-        setting::keep_state(&mut wanted, &self.options);
+        launch_plan::keep_state(&mut wanted, &self.options);
         let job = merge(current, wanted)?;
         let valid = validated(&job, &self.options.gpus)?;
         capacity::check(&valid)?;
-        let setting = setting::after_edit(&self.options, setting, &valid)?;
+        let launch_plan = launch_plan::after_edit(&self.options, launch_plan, &valid)?;
         Ok(Edited {
             job,
             valid,
-            setting,
+            launch_plan,
         })
     }
 }
@@ -85,7 +86,7 @@ fn written_at(file: &Path) -> Option<SystemTime> {
     std::fs::metadata(file).and_then(|it| it.modified()).ok()
 }
 
-/// The current job with the wanted spec, where it may change.
+/// The current job with the wanted spec, if only mutable fields differ.
 fn merge(current: &TrainingJob, wanted: TrainingJob) -> anyhow::Result<TrainingJob> {
     let mut refused = FIELDS
         .iter()
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_a_cluster_never_changes_is_refused_here_too() {
+    fn edit_of_an_immutable_field_is_refused() {
         for (path, value) in [
             ("trainer.epochs", json!(2)),
             ("workers.procsPerWorker", json!(2)),
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_workers_are_started_with_changes_only_while_the_job_is_suspended() {
+    fn launch_fields_change_only_while_suspended() {
         let rule = json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3]}}]);
         for (path, value) in [
             ("failurePolicy.rules", rule),
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_workers_changes_at_any_time() {
+    fn replicas_change_at_any_time() {
         let changed = merged(false, "workers.replicas", &json!(1)).unwrap();
         assert_eq!(changed.spec.workers.replicas, 1);
     }

@@ -1,4 +1,4 @@
-//! Workers as processes: what there is, and the actions of a plan carried out on them.
+//! Runs workers as processes: observes them for the planner and carries out a plan's actions.
 
 use std::collections::BTreeMap;
 
@@ -7,57 +7,57 @@ use roundhouse_api::TrainingJobStatus;
 use roundhouse_contract::names;
 use roundhouse_planner::{Action, Observed, Presence, ProgressSample};
 
-use super::launch::Setting;
+use super::launch_plan::LaunchPlan;
 use super::orphans::Orphans;
 use super::worker::Worker;
-use crate::facts::Told;
+use crate::facts::AgentReport;
 
-/// All workers of one job.
+/// The workers of one job.
 #[derive(Debug)]
 pub(crate) struct Executor {
     job_name: String,
-    setting: Setting,
+    launch_plan: LaunchPlan,
     workers: BTreeMap<String, Worker>,
     orphans: Orphans,
     num_started: u32,
 }
 
 impl Executor {
-    pub(crate) fn new(job_name: &str, setting: Setting) -> Self {
+    pub(crate) fn new(job_name: &str, launch_plan: LaunchPlan) -> Self {
         Self {
             job_name: job_name.to_owned(),
-            setting,
+            launch_plan,
             workers: BTreeMap::new(),
             orphans: Orphans::default(),
             num_started: 0,
         }
     }
 
-    /// What the workers have in common.
-    pub(crate) const fn setting(&self) -> &Setting {
-        &self.setting
+    pub(crate) const fn launch_plan(&self) -> &LaunchPlan {
+        &self.launch_plan
     }
 
-    /// Gives workers that start from now on another setting. Workers that run keep theirs.
-    pub(crate) fn renew(&mut self, setting: Setting) {
-        self.setting = setting;
+    /// Replaces the launch plan of workers that start from now on. Running workers keep theirs.
+    pub(crate) fn set_launch_plan(&mut self, launch_plan: LaunchPlan) {
+        self.launch_plan = launch_plan;
     }
 
-    /// Collects workers that have ended and what they left behind, then restarts those that failed.
-    pub(crate) fn tend(&mut self) -> anyhow::Result<()> {
+    /// Reaps workers that have ended, kills the processes that they left behind, and restarts
+    /// workers that failed.
+    pub(crate) fn supervise(&mut self) -> anyhow::Result<()> {
         for worker in self.workers.values_mut() {
             if worker.collect()? {
                 self.orphans.expect();
             }
         }
         let agents: Vec<i32> = self.workers.values().filter_map(Worker::pid).collect();
-        self.orphans.tend(&agents);
+        self.orphans.kill(&agents);
         if self.orphans.are_left() {
             return Ok(());
         }
         let mut gone = Vec::new();
         for (name, worker) in &mut self.workers {
-            if !worker.tend(&self.setting) {
+            if !worker.supervise(&self.launch_plan) {
                 gone.push(name.clone());
             }
         }
@@ -70,44 +70,47 @@ impl Executor {
     pub(crate) fn observe(&self, status: &TrainingJobStatus) -> Observed {
         Observed {
             status: status.clone(),
-            // Processes of one machine find each other without a Service.
+            // Processes on one machine need no Service.
             service: Presence::Ours,
             network_policy: Presence::Ours,
             pods: self.workers.values().map(Worker::observed).collect(),
-            // They are processes of this program: nothing is cached.
+            // The workers are child processes of this program, so no cache can be stale.
             fresh: true,
             ..Observed::default()
         }
     }
 
-    /// What the first worker of the newest generation tells.
+    /// The progress that the first worker of the newest generation reports.
     pub(crate) fn progress(&self) -> Option<ProgressSample> {
         let firsts = self.workers.values().filter(|it| it.leads().is_some());
         let newest = firsts.max_by_key(|it| it.leads())?;
-        let progress = newest.progress(&self.setting)?;
+        let progress = newest.progress(&self.launch_plan)?;
         Some(ProgressSample {
             progress,
             at: Timestamp::now(),
         })
     }
 
-    /// What the agents of workers that run would answer, by worker.
-    pub(crate) fn told(&self) -> BTreeMap<String, Told> {
+    /// The reports that the agents of running workers would send, by worker.
+    pub(crate) fn agent_reports(&self) -> BTreeMap<String, AgentReport> {
         let workers = self.workers.values();
-        let told = workers.map(|worker| (worker.name().to_owned(), worker.told(&self.setting)));
-        told.collect()
+        let reports = workers.map(|worker| {
+            let report = worker.agent_report(&self.launch_plan);
+            (worker.name().to_owned(), report)
+        });
+        reports.collect()
     }
 
-    /// What cannot be done for now, each thing once.
-    pub(crate) fn troubles(&mut self) -> Vec<String> {
+    /// Problems since the last call, each of them once.
+    pub(crate) fn new_problems(&mut self) -> Vec<String> {
         let workers = self.workers.values_mut();
-        workers.filter_map(Worker::trouble).collect()
+        workers.filter_map(Worker::new_problem).collect()
     }
 
     /// Carries out a plan's actions, in order.
     ///
     /// # Errors
-    /// Not even the first worker can be started.
+    /// The first worker cannot be started. Later workers are retried instead.
     pub(crate) fn apply(&mut self, actions: &[Action]) -> anyhow::Result<()> {
         for action in actions {
             match action {
@@ -115,26 +118,26 @@ impl Executor {
                 | Action::CreateNetworkPolicy
                 | Action::RepairService { .. }
                 | Action::RepairNetworkPolicy { .. }
-                // Nothing is scheduled here: see `validated`.
+                // The job has no scheduling fields here; see `validated`.
                 | Action::ApplyPodGroup { .. }
                 | Action::DeletePodGroup { .. }
                 | Action::LeaveDomain { .. }
-                // The run ends with the job, and what it has told stays.
+                // The run ends with the job, and its record stays.
                 | Action::EndGroup { .. }
                 | Action::DeleteJob { .. } => {}
                 Action::CreateWorker {
                     index,
                     attempt,
-                    // All are on one node.
+                    // All workers are on one node.
                     avoid: _,
                     lost: _,
-                    // All run the programs of this machine.
+                    // All workers run the programs of this machine.
                     built_like: _,
                 } => {
                     let name = names::worker_pod(&self.job_name, *index, *attempt);
                     let number = self.num_started + 1;
                     let worker =
-                        Worker::start(&self.setting, name.clone(), (*index, *attempt), number)?;
+                        Worker::start(&self.launch_plan, name.clone(), (*index, *attempt), number)?;
                     self.num_started = number;
                     self.workers.insert(name, worker);
                 }
@@ -146,11 +149,11 @@ impl Executor {
                 } => {
                     let mut membership = membership.clone();
                     let address = &membership.master.address;
-                    // In pods all stores have one port; here each has its own.
+                    // In pods every store has the same port. Here each worker has its own port.
                     let host = self.workers.values().find(|w| w.address() == *address);
                     membership.master.port = host.map_or(0, Worker::port);
                     if let Some(worker) = self.workers.get_mut(pod) {
-                        worker.tell(&self.setting, membership);
+                        worker.issue(&self.launch_plan, membership);
                     }
                 }
                 Action::DeletePod {
@@ -168,27 +171,27 @@ impl Executor {
         Ok(())
     }
 
-    /// The processes of those who get a place with these actions, of whom nothing was said yet.
-    pub(crate) fn newcomers(&mut self, actions: &[Action]) -> Option<String> {
-        let mut told = Vec::new();
+    /// Process ids of workers that join with these actions, if they were not printed yet.
+    pub(crate) fn new_processes(&mut self, actions: &[Action]) -> Option<String> {
+        let mut joined = Vec::new();
         for action in actions {
             if let Action::IssueMembership { pod, .. } = action
                 && let Some(worker) = self.workers.get_mut(pod)
-                && let Some(pids) = worker.introduce()
+                && let Some(pids) = worker.new_processes()
             {
                 let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-                told.push(format!("{pod} {}", pids.join(" ")));
+                joined.push(format!("{pod} {}", pids.join(" ")));
             }
         }
-        (!told.is_empty()).then(|| format!("Processes: {}", told.join(", ")))
+        (!joined.is_empty()).then(|| format!("Processes: {}", joined.join(", ")))
     }
 
-    /// Asks everybody to leave.
-    pub(crate) fn dismiss(&mut self) {
+    /// Asks all workers to leave (SIGTERM).
+    pub(crate) fn ask_to_leave(&mut self) {
         self.workers.values_mut().for_each(Worker::delete);
     }
 
-    /// Ends everybody at once.
+    /// Kills all workers (SIGKILL).
     pub(crate) fn kill(&mut self) {
         self.workers.values_mut().for_each(Worker::kill);
     }

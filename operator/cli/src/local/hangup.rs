@@ -1,8 +1,8 @@
-//! SIGHUP: the terminal, or the connection to this machine, is gone.
+//! SIGHUP: the terminal or the connection to this machine was closed.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signal, if this program is to end with its terminal: `nohup` has it ignored.
+/// Receives SIGHUP, unless the parent has ignored it, as `nohup` does.
 #[derive(Debug)]
 pub(super) struct Hangup(Option<Signal>);
 
@@ -25,7 +25,7 @@ impl Hangup {
     }
 }
 
-/// Whether the signals that `/proc/self/status` lists as ignored contain SIGHUP, which is number 1.
+/// Whether `/proc/self/status` lists SIGHUP (signal 1, bit 0 of the mask) as ignored.
 fn is_ignored(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_that_nohup_has_ignored_stays_ignored() {
+    fn sighup_stays_ignored_under_nohup() {
         assert!(is_ignored("Name:\tx\nSigIgn:\t0000000000001001\n"));
         assert!(!is_ignored("Name:\tx\nSigIgn:\t0000000000001000\n"));
         assert!(!is_ignored(""));

@@ -1,4 +1,4 @@
-//! The file that `kubectl apply -f` would take: one TrainingJob and the `ConfigMaps` beside it.
+//! Reads the file for `kubectl apply -f`: one TrainingJob, and the `ConfigMaps` with its data.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::strict::{self, Kind};
 
-/// What the file says that matters here.
+/// The job to run and the `ConfigMaps` of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct Manifest {
     pub(crate) job: TrainingJob,
@@ -21,7 +21,7 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Reads a file; with several jobs in it, `name` says which.
+    /// Reads a file. If it has several jobs, `name` chooses one.
     pub(crate) fn read(path: &Path, name: Option<&str>) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
@@ -57,7 +57,7 @@ impl Manifest {
             }
         };
         if jobs.next().is_some() {
-            bail!("there are several TrainingJobs: say which with --name");
+            bail!("there are several TrainingJobs: choose one with --name");
         }
         job.metadata
             .namespace
@@ -65,9 +65,10 @@ impl Manifest {
         Ok(Self { job, config_maps })
     }
 
-    /// The directory with the job's data: what its volume is here.
+    /// The directory on this machine that replaces the job's data volume.
     ///
-    /// `given` is the user's word; a ConfigMap of the file is written out below `into`.
+    /// `given` is the value of `--data`. A data volume from a ConfigMap of the file is written to a
+    /// directory below `into`.
     pub(crate) fn data_dir(&self, given: Option<&Path>, into: &Path) -> anyhow::Result<PathBuf> {
         let trainer = self.job.spec.trainer.as_ref();
         let data = trainer.map(|trainer| &trainer.data);
@@ -84,10 +85,10 @@ impl Manifest {
             check(&root, "--data", "")?;
         }
         if let Some(path) = path {
-            // An absolute one is that, wherever the data's directory is.
+            // An absolute path does not depend on the data directory.
             let may_help = given.is_none() && Path::new(path).is_relative();
             let advice = if may_help {
-                ", or give the data's with --data DIR"
+                ", or give the data directory with --data DIR"
             } else {
                 ""
             };
@@ -96,7 +97,7 @@ impl Manifest {
         Ok(root)
     }
 
-    /// What a volume holds, as files below `into`.
+    /// Writes the ConfigMap of a volume as files below `into`.
     fn write_out(&self, volume: &DataVolume, into: &Path) -> anyhow::Result<PathBuf> {
         let Some(source) = &volume.config_map else {
             bail!(
@@ -123,7 +124,7 @@ impl Manifest {
         for (file, bytes) in texts.chain(binaries) {
             let is_plain = !file.is_empty() && !file.contains('/') && file != "..";
             if !is_plain {
-                bail!("ConfigMap {name}: {file:?} is no name of a file");
+                bail!("ConfigMap {name}: {file:?} is not a file name");
             }
             std::fs::write(dir.join(file), bytes)?;
         }
@@ -131,7 +132,8 @@ impl Manifest {
     }
 }
 
-/// Refuses what the API server would: see [`roundhouse_api::manifest`]. The job's name is checked with the rest of the spec.
+/// Refuses values that the API server would refuse; see [`roundhouse_api::manifest`]. Validation of
+/// the spec checks the job's name.
 fn refuse(document: &Value) -> anyhow::Result<()> {
     if let Some(namespace) = document["metadata"]["namespace"].as_str()
         && let Some(message) = names::refusal_of_namespace(namespace)
@@ -144,7 +146,7 @@ fn refuse(document: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the data may be made by the program.
+/// Whether the program may create its data itself.
 fn may_need_no_file(data: &Data) -> bool {
     data.format == DataFormat::Custom
 }
@@ -154,7 +156,7 @@ fn check(directory: &Path, field: &str, advice: &str) -> anyhow::Result<()> {
     let shown = directory.display();
     ensure!(
         is_there,
-        "{field}: there is no directory {shown}: correct it{advice}"
+        "{field}: there is no directory {shown}: correct the path{advice}"
     );
     Ok(())
 }
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_and_the_data_beside_it_are_read() {
+    fn job_and_its_config_map_data_are_read() {
         let text = format!(
             "{}---\nkind: ConfigMap\napiVersion: v1\nmetadata: {{name: numbers}}\n\
              binaryData: {{one: AQI=}}\ndata: {{two: text}}\n",
@@ -188,38 +190,38 @@ mod tests {
     }
 
     #[test]
-    fn data_that_is_not_there_is_missed_before_anything_is_started() {
+    fn missing_data_is_refused_before_the_start() {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
         let mut manifest = Manifest::parse(&job("a"), None).unwrap();
-        let told = |manifest: &Manifest, given: Option<&Path>| {
+        let refusal = |manifest: &Manifest, given: Option<&Path>| {
             manifest.data_dir(given, here).unwrap_err().to_string()
         };
-        let said = told(&manifest, Some(&here.join("nowhere")));
+        let error = refusal(&manifest, Some(&here.join("nowhere")));
         assert!(
-            said.starts_with("--data: ") && said.contains("nowhere"),
-            "{said}"
+            error.starts_with("--data: ") && error.contains("nowhere"),
+            "{error}"
         );
         let trainer = manifest.job.spec.trainer.as_mut().unwrap();
         trainer.data.volume = None;
-        assert!(told(&manifest, None).contains("give --data DIR"));
+        assert!(refusal(&manifest, None).contains("give --data DIR"));
         let custom = |manifest: &mut Manifest, format| {
             manifest.job.spec.trainer.as_mut().unwrap().data.format = format;
         };
-        // A program of the user's own may make its data.
+        // The user's own program may create its data.
         custom(&mut manifest, DataFormat::Custom);
         assert_eq!(manifest.data_dir(None, here).unwrap(), Path::new("/"));
         custom(&mut manifest, DataFormat::Idx);
         let trainer = manifest.job.spec.trainer.as_mut().unwrap();
         trainer.data.path = Some("digits".to_owned());
-        let said = told(&manifest, Some(here));
-        assert!(said.starts_with("spec.trainer.data.path: "), "{said}");
+        let error = refusal(&manifest, Some(here));
+        assert!(error.starts_with("spec.trainer.data.path: "), "{error}");
         std::fs::create_dir(here.join("digits")).unwrap();
         assert_eq!(manifest.data_dir(Some(here), here).unwrap(), here);
     }
 
     #[test]
-    fn what_the_schema_of_a_cluster_refuses_is_refused_with_its_bound() {
+    fn schema_violation_is_refused_with_its_bound() {
         let job = job("a");
         let with = |line: &str| format!("{job}  {line}\n");
         for (text, words) in [
@@ -236,8 +238,8 @@ mod tests {
                 "metadata.namespace: must be at most 63",
             ),
         ] {
-            let told = format!("{:#}", Manifest::parse(&text, None).unwrap_err());
-            assert!(told.contains(words), "{told}");
+            let error = format!("{:#}", Manifest::parse(&text, None).unwrap_err());
+            assert!(error.contains(words), "{error}");
         }
         let another = with("failurePolicy: {backoffLimit: 100000}");
         let both = format!("{another}---\n{}", job.replace("name: a}", "name: b}"));
@@ -245,22 +247,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_ambiguous_is_said() {
+    fn missing_or_ambiguous_job_is_refused() {
         let two = format!("{}---\n{}", job("a"), job("b"));
-        let told = |text: &str, name| format!("{:#}", Manifest::parse(text, name).unwrap_err());
+        let error = |text: &str, name| format!("{:#}", Manifest::parse(text, name).unwrap_err());
         assert_eq!(
-            told(&two, None),
-            "there are several TrainingJobs: say which with --name"
+            error(&two, None),
+            "there are several TrainingJobs: choose one with --name"
         );
-        assert_eq!(told(&two, Some("c")), "there is no TrainingJob c");
-        assert_eq!(told("kind: Pod\n", None), "there is no TrainingJob");
+        assert_eq!(error(&two, Some("c")), "there is no TrainingJob c");
+        assert_eq!(error("kind: Pod\n", None), "there is no TrainingJob");
         let alone = Manifest::parse(&two, Some("b")).unwrap();
         let missing = alone.data_dir(None, Path::new("/nonexistent")).unwrap_err();
         assert!(missing.to_string().contains("no ConfigMap numbers"));
     }
 
     #[test]
-    fn a_file_of_a_config_map_stays_in_its_directory() {
+    fn config_map_file_cannot_leave_its_directory() {
         let text = format!(
             "{}---\nkind: ConfigMap\napiVersion: v1\nmetadata: {{name: numbers}}\ndata: {{\"../x\": text}}\n",
             job("a")
@@ -268,6 +270,6 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let manifest = Manifest::parse(&text, None).unwrap();
         let refused = manifest.data_dir(None, directory.path()).unwrap_err();
-        assert!(refused.to_string().contains("no name of a file"));
+        assert!(refused.to_string().contains("is not a file name"));
     }
 }

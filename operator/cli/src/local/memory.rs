@@ -1,19 +1,20 @@
-//! Where the workers' small files are: a directory away from the volume of the checkpoints, as a pod has it in memory. A
-//! volume that is full must not keep a process from telling that it trains.
+//! Creates the directory of the workers' small files, in memory where possible, as in a pod. It is not
+//! on the checkpoint volume: a full volume must not stop a process from reporting progress.
 
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
 const PREFIX: &str = "roundhouse-workers-";
-/// Is there if systemd runs the machine. When a user logs out it empties `/dev/shm` and removes `XDG_RUNTIME_DIR`, and a
-/// run in tmux or under nohup continues.
+/// Exists if systemd runs the machine. When a user logs out, systemd empties `/dev/shm` and removes
+/// `XDG_RUNTIME_DIR`, although a run in tmux or under nohup continues.
 const SYSTEMD: &str = "/run/systemd/system";
 
-/// Makes the directory. `link` leads to it, so that a later run finds what a run that was killed has left.
+/// Creates the directory, and the link `link` to it. Through the link, a later run finds and removes
+/// what a killed run left.
 ///
 /// # Errors
-/// No directory can be made anywhere.
+/// No candidate directory can be created.
 pub(super) fn make(link: &Path) -> std::io::Result<TempDir> {
     let places = places(Path::new(SYSTEMD).is_dir());
     remove_left(link, &places);
@@ -22,12 +23,12 @@ pub(super) fn make(link: &Path) -> std::io::Result<TempDir> {
         || make_in(link.parent().unwrap_or_else(|| Path::new("."))),
         Ok,
     )?;
-    // Some file systems have no links: then nothing of a run that is killed is found.
+    // Some file systems have no links. The files of a killed run then stay.
     let _ = std::os::unix::fs::symlink(made.path(), link);
     Ok(made)
 }
 
-/// The best one first.
+/// Candidate parent directories, the best one first.
 fn places(has_systemd: bool) -> Vec<PathBuf> {
     let memory = (!has_systemd).then(|| PathBuf::from("/dev/shm"));
     memory.into_iter().chain([std::env::temp_dir()]).collect()
@@ -42,8 +43,8 @@ fn make_in(place: &Path) -> std::io::Result<TempDir> {
     Ok(made)
 }
 
-/// Removes what an earlier run was killed beside, wherever it is. A link that someone else has made leads to nothing that
-/// is removed.
+/// Removes the directory that a killed run left, if the link leads to one with our prefix in a
+/// candidate directory. The target of any other link stays.
 fn remove_left(link: &Path, places: &[PathBuf]) {
     if let Ok(left) = std::fs::read_link(link) {
         let name = left.file_name().and_then(|name| name.to_str());
@@ -53,7 +54,7 @@ fn remove_left(link: &Path, places: &[PathBuf]) {
             let _ = std::fs::remove_dir_all(left);
         }
     }
-    // Earlier versions had the files here.
+    // Earlier versions had a directory here instead of a link.
     let _ = std::fs::remove_dir_all(link).or_else(|_| std::fs::remove_file(link));
 }
 
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_workers_are_not_on_the_volume_of_the_checkpoints_and_none_are_left() {
+    fn worker_files_are_off_the_volume_and_are_removed() {
         let home = tempfile::tempdir().unwrap();
         let link = home.path().join("workers");
         let killed = make(&link).unwrap().keep();
@@ -72,7 +73,7 @@ mod tests {
         let next = make(&link).unwrap();
         assert!(!killed.exists());
         assert_eq!(std::fs::read_link(&link).unwrap(), next.path());
-        // A directory of an earlier version gives way, and one of somebody else stays.
+        // A directory of an earlier version is replaced, and the target of a foreign link stays.
         std::fs::remove_file(&link).unwrap();
         std::fs::create_dir(&link).unwrap();
         let third = make(&link).unwrap();
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn no_place_is_one_that_a_logout_empties() {
+    fn worker_files_survive_a_logout() {
         assert_eq!(places(true), [std::env::temp_dir()]);
         assert_eq!(places(false)[0], Path::new("/dev/shm"));
     }

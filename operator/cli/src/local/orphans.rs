@@ -1,29 +1,31 @@
-//! What agents that have ended left behind. An agent ends all that its processes have started; one that was killed cannot.
-//! This program adopts orphans, so they become its children, and it kills them.
+//! Kills the processes that a killed agent left behind. An agent that ends by itself ends all its
+//! processes; a killed agent cannot. This program adopts orphans, so they become its children.
 
 use std::time::{Duration, Instant};
 
 use roundhouse_process_tree::{Process, below, collect_orphans, processes, send_all};
 use rustix::process::Signal;
 
-/// Between two looks at all processes of the machine.
+/// Pause between two scans of the machine's processes.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Looks in a row that find nothing, after which nothing is left.
-const CLEAN_LOOKS: u32 = 2;
-/// A process that was killed may wait in the kernel for a volume; after this time nothing waits for it.
+/// Scans in a row that must find no orphan.
+const CLEAN_SCANS: u32 = 2;
+/// A killed process may wait in the kernel for a volume. After this time the run no longer waits for
+/// it.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// Orphans that may be there.
+/// Searches for orphans after an agent has ended.
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
-    /// Since an agent ended, until two looks in a row find nothing: a process may start another one and end during a look.
+    /// When an agent ended; `None` after [`CLEAN_SCANS`] clean scans. One scan is not enough: a
+    /// process may start another one and end during the scan.
     since: Option<Instant>,
-    clean_looks: u32,
-    look_at: Option<Instant>,
+    clean_scans: u32,
+    scan_at: Option<Instant>,
 }
 
 impl Orphans {
-    /// An agent has ended.
+    /// Begins the search, because an agent has ended.
     pub(super) fn expect(&mut self) {
         *self = Self {
             since: Some(Instant::now()),
@@ -31,34 +33,35 @@ impl Orphans {
         };
     }
 
-    /// Whether something may be left of an agent that has ended: nothing may start beside it.
+    /// Whether processes of an ended agent may be left; no worker may start beside them.
     pub(super) fn are_left(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Kills what is left; `agents`: children of this program that live, and end what is below them themselves.
-    pub(super) fn tend(&mut self, agents: &[i32]) {
+    /// Scans for orphans and kills them. `agents` are the living children of this program, which end
+    /// their own processes.
+    pub(super) fn kill(&mut self, agents: &[i32]) {
         let now = Instant::now();
         let Some(since) = self.since else { return };
-        if self.look_at.is_some_and(|at| at > now) {
+        if self.scan_at.is_some_and(|at| at > now) {
             return;
         }
         let all = processes();
         collect_orphans(&all, agents);
         let left = left(std::process::id().cast_signed(), &all, agents);
         send_all(&left, Signal::KILL);
-        self.clean_looks = if left.is_empty() {
-            self.clean_looks + 1
+        self.clean_scans = if left.is_empty() {
+            self.clean_scans + 1
         } else {
             0
         };
-        let is_over = self.clean_looks >= CLEAN_LOOKS || now >= since + STUCK;
+        let is_over = self.clean_scans >= CLEAN_SCANS || now >= since + STUCK;
         self.since = Some(since).filter(|_| !is_over);
-        self.look_at = Some(now + PAUSE);
+        self.scan_at = Some(now + PAUSE);
     }
 }
 
-/// All that is below this program, but for agents and what is below them. Pure.
+/// All descendants of this program except agents and their descendants. Pure.
 fn left(own: i32, all: &[Process], agents: &[i32]) -> Vec<Process> {
     let orphans = all.iter().filter(|it| it.parent == own && it.runs);
     let orphans = orphans.filter(|it| !agents.contains(&it.pid));
@@ -72,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_below_this_program_is_left_but_for_what_agents_look_after() {
+    fn orphans_exclude_agents_and_their_processes() {
         let process = |pid, parent, runs| Process {
             pid,
             parent,

@@ -1,8 +1,9 @@
-//! Processes that a worker's agent has started: a person may want to end one, and see what happens.
+//! Pids of the processes that a worker's agent has started, so that the user can kill one to test
+//! recovery.
 
 use std::path::Path;
 
-/// The children of a process, in the order of their numbers. None is known where the kernel does not tell.
+/// Pids of a process's children, in ascending order; empty if the kernel does not list them.
 pub(super) fn children(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten();
@@ -24,9 +25,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_is_known_whichever_thread_started_it() {
+    fn children_of_all_threads_are_listed() {
         let child = std::thread::spawn(|| Command::new("sleep").arg("60").spawn().unwrap());
-        // The kernel counts it to another thread when the one that started it has ended.
+        // When the thread that started the child ends, the kernel moves the child to another thread.
         let mut child = child.join().unwrap();
         assert!(children(std::process::id()).contains(&child.id()));
         child.kill().unwrap();

@@ -1,5 +1,5 @@
-//! Whether a worker gives a sign of life: its agent is asked over HTTP as the kubelet asks the agent of a pod. While its
-//! processes write their files it is not given up, because they train.
+//! Checks that a worker is alive: polls its agent over HTTP, as the kubelet's readiness probe does for
+//! a pod. A worker whose processes still write their files counts as alive, because they train.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-/// The numbers of a pod's readiness probe.
+/// The same values as the readiness probe of a pod.
 const PERIOD: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(5);
 const FAILURES: u32 = 3;
 
-/// Asks one life of an agent until it is dropped.
+/// Polls one agent process until it is dropped.
 #[derive(Debug)]
 pub(super) struct Probe {
     answers: Arc<AtomicBool>,
@@ -26,14 +26,14 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Of the agent with this run directory, where it says its address.
+    /// Polls the agent with this run directory; a file there has the agent's address.
     pub(super) fn start(run_dir: &Path) -> Self {
         Self::with(run_dir, PERIOD, TIMEOUT)
     }
 
     pub(super) fn with(run_dir: &Path, period: Duration, limit: Duration) -> Self {
         let answers = Arc::new(AtomicBool::new(true));
-        let task = tokio::spawn(ask_on(
+        let task = tokio::spawn(poll(
             run_dir.to_owned(),
             period,
             limit,
@@ -42,8 +42,8 @@ impl Probe {
         Self { answers, task }
     }
 
-    /// False once it has given no sign of life several times in a row, until it does. One that has not said its address yet, as
-    /// an older one never does, is not judged.
+    /// False after several failed polls in a row, until a poll succeeds. True while the agent has not
+    /// written its address; older agents never write it.
     pub(super) fn answers(&self) -> bool {
         self.answers.load(Ordering::Relaxed)
     }
@@ -55,7 +55,7 @@ impl Drop for Probe {
     }
 }
 
-async fn ask_on(run_dir: PathBuf, period: Duration, limit: Duration, answers: Arc<AtomicBool>) {
+async fn poll(run_dir: PathBuf, period: Duration, limit: Duration, answers: Arc<AtomicBool>) {
     let file = paths::agent_address(&run_dir);
     let (mut failures, mut seen) = (0, None);
     loop {
@@ -76,7 +76,7 @@ async fn ask_on(run_dir: PathBuf, period: Duration, limit: Duration, answers: Ar
     }
 }
 
-/// When a file of the processes was written last.
+/// Time of the last write to a file of the processes.
 fn newest(run_dir: &Path) -> Option<SystemTime> {
     let entries = std::fs::read_dir(run_dir).ok()?.flatten();
     let times = entries.filter_map(|entry| entry.metadata().ok()?.modified().ok());
@@ -90,7 +90,7 @@ async fn ask(address: SocketAddr) -> std::io::Result<()> {
         ports::HEALTHZ_PATH
     );
     stream.write_all(request.as_bytes()).await?;
-    // Whatever it answers, it is alive.
+    // Any answer shows that the agent is alive.
     stream.read_u8().await.map(drop)
 }
 
@@ -104,24 +104,24 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(20);
 
     async fn until(probe: &Probe, answers: bool) {
-        let told = async {
+        let reached = async {
             while probe.answers() != answers {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(DEADLINE, told).await.unwrap();
+        timeout(DEADLINE, reached).await.unwrap();
     }
 
     #[tokio::test]
-    async fn an_agent_that_is_stopped_gives_no_sign_of_life_until_it_answers() {
+    async fn stopped_agent_is_silent_until_it_answers() {
         let directory = tempfile::tempdir().unwrap();
         let probe = Probe::with(directory.path(), SOON, SOON);
         sleep(SOON * 20).await;
         assert!(
             probe.answers(),
-            "an agent that has no address is not judged"
+            "an agent without an address counts as alive"
         );
-        // The kernel accepts connections for a process that is stopped.
+        // The kernel accepts connections even for a stopped process.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         std::fs::write(paths::agent_address(directory.path()), address).unwrap();
@@ -135,7 +135,7 @@ mod tests {
         until(&probe, true).await;
         answering.abort();
         until(&probe, false).await;
-        // Its processes train on without it.
+        // The processes keep training while the agent is stopped.
         let status = paths::rank_status(directory.path(), 0);
         let writing = tokio::spawn(async move {
             loop {

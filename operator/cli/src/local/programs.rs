@@ -1,15 +1,15 @@
-//! Where agent and trainer are on this machine.
+//! Finds the agent and the trainer on this machine.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
-/// The agent: the user's word, else beside this program, else on the PATH.
+/// The agent: from `--agent`, else beside this program, else on the PATH.
 pub(super) fn agent(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     find(given, "roundhouse-agent", "--agent")
 }
 
-/// The built-in trainer: the user's word, else beside this program, else on the PATH.
+/// The built-in trainer: from `--trainer`, else beside this program, else on the PATH.
 pub(super) fn trainer(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     find(given, "roundhouse-train", "--trainer")
 }

@@ -1,5 +1,5 @@
-//! What a run tells of itself in its directory, for `kubectl roundhouse ui --local DIR`: the objects that a cluster would
-//! have of the job, and its progress over time.
+//! The record of a run in its directory, for `kubectl roundhouse ui --local DIR`: the objects that the
+//! API server would have, and the progress over time.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -14,36 +14,36 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::facts::Told;
+use crate::facts::AgentReport;
 use crate::plot::{self, Moment};
 
-pub(super) mod diary;
-mod object;
+mod objects;
+pub(super) mod recorder;
 
-/// The objects, in the run's directory.
+/// File with the objects.
 const RECORD: &str = "record.json";
-/// A line for each sample of progress, in the run's directory.
+/// File with one line for each sample of progress.
 const PROGRESS: &str = "progress.jsonl";
 
-/// A run as a cluster would tell of it.
+/// A run in the form of Kubernetes objects.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Record {
     /// The job with its status.
     pub(crate) job: TrainingJob,
-    /// Its workers.
+    /// The workers as pods.
     pub(crate) pods: Vec<v1::Pod>,
-    /// Events about it, oldest first.
+    /// Events about the job, oldest first.
     pub(crate) events: Vec<v1::Event>,
-    /// What the agents would answer, by the name of their pod.
-    pub(crate) told: BTreeMap<String, Told>,
+    /// The agents' reports, by pod name.
+    pub(crate) reports: BTreeMap<String, AgentReport>,
 }
 
 impl Record {
-    /// As the run wrote it last.
+    /// Reads the record that the run wrote last.
     ///
     /// # Errors
-    /// There is none in the directory, or it cannot be read.
+    /// The directory has no record, or the record cannot be read.
     pub(crate) fn read(dir: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(dir.join(RECORD)).with_context(|| {
             let what = if dir.is_dir() {
@@ -52,14 +52,14 @@ impl Record {
                 "is not a directory"
             };
             format!(
-                "{} {what}: give that of `kubectl roundhouse run --local --dir`",
+                "{} {what}: give the directory of `kubectl roundhouse run --local --dir`",
                 dir.display()
             )
         })?;
         serde_json::from_str(&text).with_context(|| dir.join(RECORD).display().to_string())
     }
 
-    /// Writes it, so that a reader sees the old one or this one, never half of it.
+    /// Replaces the record atomically: a reader sees the old one or the new one.
     pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
         let partial = dir.join(RECORD).with_extension("partial");
         std::fs::write(&partial, serde_json::to_vec(self)?)?;
@@ -67,19 +67,18 @@ impl Record {
     }
 }
 
-/// Progress at a moment.
+/// The progress of the job at one time.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Sample {
-    /// When.
     pub(crate) at: Timestamp,
-    /// What rank 0 told.
+    /// The progress that rank 0 reported.
     #[serde(flatten)]
     pub(crate) progress: Progress,
 }
 
 impl Sample {
-    /// Adds it to the file of a directory that was opened for appending.
+    /// Appends the sample as one line to an open file.
     fn append(&self, mut file: &std::fs::File) -> io::Result<()> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');
@@ -87,7 +86,7 @@ impl Sample {
     }
 }
 
-/// What the run in a directory has told so far; nothing if it has told nothing. A line that is not whole yet is left out.
+/// The progress that a run has recorded so far. An incomplete last line is skipped.
 pub(crate) fn moments(dir: &Path) -> Vec<Moment> {
     let Ok(file) = std::fs::File::open(dir.join(PROGRESS)) else {
         return Vec::new();
@@ -99,28 +98,30 @@ pub(crate) fn moments(dir: &Path) -> Vec<Moment> {
         let at = Some(at);
         if generation != progress.generation {
             generation = progress.generation;
-            let size = progress.world_size;
-            let told = plot::Told::World { generation, size };
-            moments.push(Moment { at, told });
+            let reported = plot::Reported::Generation {
+                number: generation,
+                world_size: progress.world_size,
+            };
+            moments.push(Moment { at, reported });
         }
-        let told = plot::Told::Step {
+        let reported = plot::Reported::Step {
             step: progress.step as f64,
             loss: progress.loss,
             speed: progress.samples_per_second,
             is_in_tokens: false,
         };
-        moments.push(Moment { at, told });
+        moments.push(Moment { at, reported });
     }
     moments
 }
 
-/// The process that runs in a directory, if one does.
+/// The pid of the run that uses a directory, if one does.
 pub(crate) fn runner(dir: &Path) -> Option<u32> {
-    let pid = std::fs::read_to_string(dir.join(super::home::LOCK)).ok()?;
+    let pid = std::fs::read_to_string(dir.join(super::run_directory::LOCK)).ok()?;
     let pid = pid.trim().parse::<i32>().ok()?;
-    let told = test_kill_process(Pid::from_raw(pid)?);
-    // One of another user may not be signalled, and lives.
-    (told != Err(Errno::SRCH)).then_some(pid.cast_unsigned())
+    let exists = test_kill_process(Pid::from_raw(pid)?);
+    // Another error than ESRCH means that the process exists but belongs to another user.
+    (exists != Err(Errno::SRCH)).then_some(pid.cast_unsigned())
 }
 
 #[cfg(test)]
@@ -129,7 +130,7 @@ mod tests {
     use crate::testing::{job, progress};
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_a_missing_one_says_what_to_give() {
+    fn record_reads_back_and_a_missing_one_gives_advice() {
         let dir = tempfile::tempdir().unwrap();
         let error = Record::read(dir.path()).unwrap_err().to_string();
         assert!(
@@ -141,7 +142,7 @@ mod tests {
             missing.to_string().contains("is not a directory"),
             "{missing}"
         );
-        let record = job().trains(2).told(0, progress(), "").record();
+        let record = job().trains(2).reports(0, progress(), "").record();
         record.write(dir.path()).unwrap();
         let read = Record::read(dir.path()).unwrap();
         assert_eq!(
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_become_moments_and_a_new_generation_is_one_of_its_own() {
+    fn samples_and_new_generations_become_moments() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(moments(dir.path()), []);
         let file = std::fs::File::create(dir.path().join(PROGRESS)).unwrap();
@@ -166,25 +167,28 @@ mod tests {
             Sample { at, progress }.append(&file).unwrap();
         }
         (&file).write_all(b"{\"at\":").unwrap();
-        let told: Vec<_> = moments(dir.path()).iter().map(|it| it.told).collect();
-        let world = |generation| plot::Told::World {
-            generation,
-            size: 2,
+        let reported: Vec<_> = moments(dir.path()).iter().map(|it| it.reported).collect();
+        let begins = |number| plot::Reported::Generation {
+            number,
+            world_size: 2,
         };
-        let step = |step| plot::Told::Step {
+        let step = |step| plot::Reported::Step {
             step,
             loss: Some(0.25),
             speed: 100.0,
             is_in_tokens: false,
         };
-        assert_eq!(told, [world(1), step(5.0), step(6.0), world(2), step(7.0)]);
+        assert_eq!(
+            reported,
+            [begins(1), step(5.0), step(6.0), begins(2), step(7.0)]
+        );
     }
 
     #[test]
-    fn a_directory_has_a_runner_while_its_process_lives() {
+    fn directory_has_a_runner_while_its_process_lives() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(runner(dir.path()), None);
-        let lock = dir.path().join(super::super::home::LOCK);
+        let lock = dir.path().join(super::super::run_directory::LOCK);
         std::fs::write(&lock, format!("{}\n", std::process::id())).unwrap();
         assert_eq!(runner(dir.path()), Some(std::process::id()));
         let mut child = std::process::Command::new("true").spawn().unwrap();

@@ -1,5 +1,5 @@
-//! One worker on this machine: an agent process where a cluster has a pod. Its container is "restarted"
-//! when it fails, as a kubelet would, and its place in a generation is a file instead of an annotation.
+//! One worker on this machine: an agent process instead of a pod. The executor restarts a failed agent,
+//! as the kubelet restarts a container, and writes the membership to a file instead of an annotation.
 
 use std::fs::OpenOptions;
 use std::net::Ipv4Addr;
@@ -14,72 +14,73 @@ use roundhouse_contract::{Action, Membership, TerminationMessage};
 use roundhouse_planner::{Processes, Termination};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::launch::{self, Setting, free_port};
+use super::launch::{self, free_port};
+use super::launch_plan::LaunchPlan;
 use super::probe::Probe;
-use mending::Trouble;
+use retry::Problem;
 
-mod mending;
 mod pod;
-mod telling;
+mod report;
+mod retry;
 #[cfg(test)]
 mod tests;
 
-/// Of a worker that ended before it was ready; doubles each time.
+/// Back-off of a worker that ended before it was ready; it doubles each time.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(30);
 
-/// A worker's attempt.
+/// One attempt of a worker, which corresponds to one pod.
 #[derive(Debug)]
 pub(crate) struct Worker {
     name: String,
     index: u32,
     attempt: u32,
-    /// Unique among all workers that the executor ever started.
+    /// Unique among all workers of this executor.
     number: u32,
-    /// Between SIGTERM and SIGKILL; the agent gives its processes less.
+    /// Time between SIGTERM and SIGKILL; the agent gives its processes less.
     grace: Duration,
     port: u16,
     child: Option<Child>,
-    /// How many it had.
+    /// Number of agents that this worker has started.
     lives: u32,
-    /// Asks its agent for signs of life.
     probe: Option<Probe>,
-    /// Exit code of an agent that was collected and not judged yet.
+    /// Exit code of an agent that was reaped but not handled yet.
     ended: Option<i32>,
     restarts: u32,
     back_off: Duration,
     restart_at: Option<Instant>,
     kill_at: Option<Instant>,
-    /// The same for the planner: until then others may have to wait for it.
+    /// `kill_at` for the planner: other workers may have to wait for this one until then.
     gone_by: Option<Timestamp>,
     completed: bool,
     created_at: Timestamp,
     ready: bool,
-    /// Since when it is ready, or is not.
+    /// When `ready` changed last.
     ready_at: Option<Timestamp>,
-    /// Whether this life of it ever was.
+    /// Whether the present agent was ever ready.
     was_ready: bool,
-    /// The agent whose processes were told of.
-    introduced: Option<u32>,
+    /// The agent whose processes were printed.
+    announced_agent: Option<u32>,
     termination: Option<Termination>,
     membership: Option<Membership>,
-    /// When to write it again, if it could not be written.
-    tell_at: Option<Instant>,
-    trouble: Option<Trouble>,
-    /// What its agent tells of its processes while it is not ready.
+    /// When to write the membership again after a failed write.
+    write_again_at: Option<Instant>,
+    problem: Option<Problem>,
+    /// The state of the processes that the agent reports while the worker is not ready.
     processes: Option<Processes>,
 }
 
 impl Worker {
     pub(crate) fn start(
-        setting: &Setting,
+        plan: &LaunchPlan,
         name: String,
         place: (u32, u32),
         number: u32,
     ) -> anyhow::Result<Self> {
-        let mut worker = Self::idle(name, place, number, setting.job.grace);
-        if let Err(error) = worker.spawn(setting) {
-            // The first one fails for want of a program rather than of room.
+        let mut worker = Self::idle(name, place, number, plan.job.grace);
+        if let Err(error) = worker.spawn(plan) {
+            // If the first worker cannot start, the program is missing. Later errors are
+            // temporary, for example a full disk.
             if number == 1 {
                 return Err(error);
             }
@@ -110,34 +111,34 @@ impl Worker {
             ready: false,
             ready_at: None,
             was_ready: false,
-            introduced: None,
+            announced_agent: None,
             termination: None,
             membership: None,
-            tell_at: None,
-            trouble: None,
+            write_again_at: None,
+            problem: None,
             processes: None,
         }
     }
 
-    fn spawn(&mut self, setting: &Setting) -> anyhow::Result<()> {
-        let dir = self.dir(setting);
+    fn spawn(&mut self, plan: &LaunchPlan) -> anyhow::Result<()> {
+        let dir = self.dir(plan);
         let run_dir = dir.join("run");
-        // What an earlier life said must not count for this one.
+        // Reports of an earlier agent must not count for this one.
         let _ = std::fs::remove_dir_all(&run_dir);
         let _ = std::fs::remove_file(dir.join("termination"));
         std::fs::create_dir_all(&run_dir)?;
         self.port = free_port(self.number)?;
-        let log_file = setting.dir.join("logs").join(format!("{}.log", self.name));
+        let log_file = plan.dir.join("logs").join(format!("{}.log", self.name));
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(&log_file)
             .with_context(|| format!("cannot write {}", log_file.display()))?;
-        let child = launch::command(setting, self, &dir)
+        let child = launch::command(plan, self, &dir)
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
-            .with_context(|| format!("cannot start {}", setting.agent.display()))?;
+            .with_context(|| format!("cannot start {}", plan.agent.display()))?;
         self.child = Some(child);
         self.probe = Some(Probe::start(&run_dir));
         (self.restarts, self.lives) = (self.lives, self.lives + 1);
@@ -146,7 +147,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Sees whether its agent has ended, and kills it when its time is over. True if it has ended now.
+    /// Reaps the agent if it has ended, and kills it when its grace period is over. Returns true if
+    /// the agent has ended now.
     pub(crate) fn collect(&mut self) -> anyhow::Result<bool> {
         let Some(child) = &mut self.child else {
             return Ok(false);
@@ -167,29 +169,29 @@ impl Worker {
         Ok(false)
     }
 
-    /// Sees whether it has ended or become ready, and does what a kubelet would. Nothing is left of an agent that was
-    /// collected. False when the worker is gone.
-    pub(crate) fn tend(&mut self, setting: &Setting) -> bool {
+    /// Handles an ended agent, restarts it if due, and updates readiness, as the kubelet does. All
+    /// processes of an ended agent must be gone before. Returns false when the worker is gone.
+    pub(crate) fn supervise(&mut self, plan: &LaunchPlan) -> bool {
         if let Some(code) = self.ended.take() {
-            // It is gone the next time: its last words are to be heard before.
-            self.end(setting, code);
+            // A deleted worker is removed only in the next call, so the planner sees its exit first.
+            self.end(plan, code);
         } else if self.kill_at.is_some() && self.child.is_none() {
             return false;
         }
-        self.mend(setting);
-        let ready = self.child.is_some() && self.gives_signs() && self.tells_ready(setting);
+        self.retry(plan);
+        let ready = self.child.is_some() && self.is_responsive() && self.is_reported_ready(plan);
         if ready != self.ready {
             self.ready = ready;
             self.ready_at = Some(Timestamp::now());
         }
         self.was_ready |= ready;
-        let is_asked = setting.job.procs_per_worker > 1 && self.child.is_some() && !ready;
-        self.processes = is_asked.then(|| self.tells_of_processes(setting));
+        let is_asked = plan.job.procs_per_worker > 1 && self.child.is_some() && !ready;
+        self.processes = is_asked.then(|| self.reported_processes(plan));
         true
     }
 
-    fn end(&mut self, setting: &Setting, exit_code: i32) {
-        let text = std::fs::read_to_string(self.dir(setting).join("termination"));
+    fn end(&mut self, plan: &LaunchPlan, exit_code: i32) {
+        let text = std::fs::read_to_string(self.dir(plan).join("termination"));
         self.termination = Some(Termination {
             restarts: self.restarts,
             exit_code,
@@ -211,7 +213,7 @@ impl Worker {
         }
     }
 
-    /// Asks it to leave; it is gone when its process has ended.
+    /// Asks the worker to leave (SIGTERM); after the grace period it is killed.
     pub(crate) fn delete(&mut self) {
         if self.kill_at.is_none() {
             self.kill_at = Some(Instant::now() + self.grace);
@@ -221,7 +223,7 @@ impl Worker {
         }
     }
 
-    /// Ends it at once.
+    /// Kills the worker (SIGKILL).
     pub(crate) fn kill(&mut self) {
         self.kill_at = Some(Instant::now());
         self.gone_by = Some(Timestamp::now());
@@ -235,25 +237,25 @@ impl Worker {
             .as_ref()
             .and_then(|child| Pid::from_raw(child.id().cast_signed()));
         if let Some(pid) = pid {
-            // It may have ended in this moment; it is not reaped yet, so the pid is its own.
+            // The agent may have ended, but it is not reaped yet, so no other process has its pid.
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// The generation of which it is the first worker, if it is. One that leaves may be, until it is told that the
-    /// next one is without it.
+    /// The generation in which this worker has node rank 0, if any. A leaving worker keeps it until a
+    /// membership with the action Leave.
     pub(crate) fn leads(&self) -> Option<u64> {
         let membership = self.membership.as_ref()?;
         let leads = membership.action == Action::Join && membership.node_rank == 0;
         leads.then_some(membership.generation)
     }
 
-    /// Whether its agent gives signs of life; one that does not run is not missed.
-    fn gives_signs(&self) -> bool {
+    /// Whether the agent answers the probe; true if no agent runs.
+    fn is_responsive(&self) -> bool {
         self.probe.as_ref().is_none_or(Probe::answers)
     }
 
-    /// Its agent, if that runs.
+    /// Pid of the agent, if one runs.
     pub(crate) fn pid(&self) -> Option<i32> {
         self.child.as_ref().map(|child| child.id().cast_signed())
     }
@@ -270,13 +272,13 @@ impl Worker {
         self.port
     }
 
-    /// An address of its own: all of 127.0.0.0/8 is this machine.
+    /// An address in 127.0.0.0/8 for this worker alone; the whole range is this machine.
     pub(crate) fn address(&self) -> String {
         let [_, high, middle, low] = self.number.to_be_bytes();
         Ipv4Addr::new(127, high.saturating_add(1), middle, low).to_string()
     }
 
-    fn dir(&self, setting: &Setting) -> PathBuf {
-        setting.workers.join(&self.name)
+    fn dir(&self, plan: &LaunchPlan) -> PathBuf {
+        plan.workers.join(&self.name)
     }
 }

@@ -10,26 +10,26 @@ use super::line::split_time;
 use super::reader::{Begin, Reader};
 use super::{Line, Lines, Source, Target};
 
-/// Lines that may wait to be shown; streams pause when there are more.
+/// Capacity of the channel to the printer; streams pause while it is full.
 const WAITING_LINES: usize = 1_024;
-/// Looks in a row that may fail before following ends, as when the API server restarts.
-const MAX_FAILED_LOOKS: u32 = 30;
+/// Lists in a row that may fail, for example while the API server restarts.
+const MAX_FAILED_LISTS: u32 = 30;
 
-/// What happens in a stream.
+/// A line of a pod (UID and text), or the end of its stream (UID).
 enum News {
     Line(String, String),
     End(String),
 }
 
-/// Follows until the job has ended and its logs are read. `show` gets each line once; those of one pod come in their
-/// order. `note` gets what is worth a word, such as a log that is gone.
+/// Follows until the job has ended and all logs are read. `show` receives each line once; the lines of
+/// one pod arrive in order. `note` receives warnings, for example about a log that is gone.
 ///
 /// # Errors
-/// The pods cannot be listed for a while, or `show` fails.
+/// The source fails to list the pods too often in a row, or `show` fails.
 pub(crate) async fn follow(
     source: &impl Source,
     begin: Begin,
-    look_every: Duration,
+    poll_interval: Duration,
     mut show: impl FnMut(&Line) -> anyhow::Result<()>,
     mut note: impl FnMut(&str),
 ) -> anyhow::Result<()> {
@@ -37,9 +37,9 @@ pub(crate) async fn follow(
     let mut readers = HashMap::<String, Reader>::new();
     let mut known = HashMap::<String, Target>::new();
     let mut first = HashSet::<String>::new();
-    let (mut is_first_look, mut failed_looks) = (true, 0);
-    let mut look = tokio::time::interval(look_every);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut is_first_list, mut failed_lists) = (true, 0);
+    let mut poll = tokio::time::interval(poll_interval);
+    poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             Some(news) = news.recv() => match news {
@@ -58,19 +58,19 @@ pub(crate) async fn follow(
                     }
                 }
             },
-            _ = look.tick() => {
+            _ = poll.tick() => {
                 let listing = match source.list().await {
                     Ok(listing) => listing,
-                    Err(error) if failed_looks >= MAX_FAILED_LOOKS => return Err(error),
+                    Err(error) if failed_lists >= MAX_FAILED_LISTS => return Err(error),
                     Err(_) => {
-                        failed_looks += 1;
+                        failed_lists += 1;
                         continue;
                     }
                 };
-                failed_looks = 0;
-                if is_first_look {
+                failed_lists = 0;
+                if is_first_list {
                     first.extend(listing.targets.iter().map(|target| target.uid.clone()));
-                    is_first_look = false;
+                    is_first_list = false;
                 }
                 for target in &listing.targets {
                     known.insert(target.uid.clone(), target.clone());
@@ -79,13 +79,13 @@ pub(crate) async fn follow(
                     let Some(open) = reader.next(target, begin) else { continue };
                     if open.num_lost > 0 {
                         let (pod, lost) = (&target.pod, open.num_lost);
-                        note(&format!("{pod}: the logs of {lost} restarts are gone: Kubernetes keeps the last one only"));
+                        note(&format!("{pod}: the logs of {lost} restarts are lost: Kubernetes keeps only the last one"));
                     }
                     match source.open(&target.pod, open.part).await {
                         Ok(lines) => pump(lines, target.uid.clone(), sender.clone()),
                         Err(error) => {
                             if open.part.previous {
-                                note(&format!("{}: its log before the restart is gone: {error:#}", target.pod));
+                                note(&format!("{}: cannot read its log before the restart: {error:#}", target.pod));
                             }
                             reader.ended(false);
                         }
@@ -100,10 +100,10 @@ pub(crate) async fn follow(
     }
 }
 
-/// Carries lines from a stream to the one place that shows them, so that they stay whole.
+/// Sends the lines of a stream to the task that prints, so that lines of several pods do not mix.
 fn pump(mut lines: Lines, uid: String, sender: mpsc::Sender<News>) {
     tokio::spawn(async move {
-        // A stream that breaks is opened again, as one that ends.
+        // The reader reopens a stream that breaks in the same way as one that ends.
         while let Some(Ok(line)) = lines.next().await {
             if sender.send(News::Line(uid.clone(), line)).await.is_err() {
                 return;

@@ -1,4 +1,4 @@
-//! One line of a log: when, who, what. Pure.
+//! Parses one line of a log: its time, its writer and its text. Pure.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -9,33 +9,31 @@ use serde::Serialize;
 
 use crate::out::styled;
 
-/// Whose line it is.
+/// The writer of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Speaker {
     /// A rank of a generation.
     Rank(u32),
-    /// A process that is in no generation: worker and place on it.
+    /// A process outside a generation: index of the worker, and local rank.
     Process(u32, u32),
     /// The agent of a worker.
     Agent(u32),
 }
 
-/// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// When it was written, by the node's clock.
+    /// Time of the line by the node's clock.
     pub(crate) at: Option<Timestamp>,
-    /// Pod that it comes from.
+    /// Name of the pod.
     pub(crate) pod: String,
-    /// Whose it is.
     pub(crate) speaker: Speaker,
     /// The line without time and prefix.
     pub(crate) text: String,
 }
 
 impl Line {
-    /// Of a raw line of a worker's log.
+    /// Parses a raw line of a worker's log.
     pub(crate) fn parse(raw: &str, pod: &str, worker: u32) -> Self {
         let (at, rest) = split_time(raw);
         let (speaker, text) = split_speaker(rest, worker);
@@ -47,7 +45,8 @@ impl Line {
         }
     }
 
-    /// As it is shown: a coloured prefix, then the text without control characters other than tabs.
+    /// The line for the terminal: a coloured prefix, then the text without control characters except
+    /// tabs.
     pub(crate) fn shown(&self) -> String {
         let prefix = format!("[{}]", self.speaker.name());
         format!(
@@ -68,7 +67,7 @@ impl Speaker {
         }
     }
 
-    /// Ranks have colours of their own, as far as there are any; the others are dim.
+    /// Each rank has one of 12 colours; other writers are dim.
     fn style(self) -> Style {
         const COLOURS: [u8; 12] = [39, 208, 78, 213, 220, 45, 203, 148, 141, 180, 51, 111];
         match self {
@@ -81,7 +80,7 @@ impl Speaker {
     }
 }
 
-/// Time and rest of a raw line; a line without a time is whole.
+/// Time and rest of a raw line; without a time, the rest is the whole line.
 pub(super) fn split_time(raw: &str) -> (Option<Timestamp>, &str) {
     let (first, rest) = raw.split_once(' ').unwrap_or((raw, ""));
     match first.parse() {
@@ -118,8 +117,8 @@ fn harmless(text: &str) -> String {
 pub(crate) struct Ranks(BTreeSet<u32>);
 
 impl Ranks {
-    /// Whether a line of this speaker is wanted.
-    pub(crate) fn have(&self, speaker: Speaker) -> bool {
+    /// Whether the writer is one of these ranks.
+    pub(crate) fn contains(&self, speaker: Speaker) -> bool {
         matches!(speaker, Speaker::Rank(rank) if self.0.contains(&rank))
     }
 }
@@ -150,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_whose_it_is() {
+    fn prefix_names_rank_process_or_agent() {
         for (raw, speaker, text) in [
             (
                 "2026-01-01T00:00:00.25Z [rank 13] step 4",
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_does_not_steer_the_terminal() {
+    fn line_has_no_control_characters() {
         let line = Line::parse(
             "2026-01-01T00:00:00Z [rank 0] a\u{1b}[2J\tb\u{9b}1m",
             "p",
@@ -193,13 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_ranks_has_numbers_and_ranges() {
+    fn rank_set_parses_numbers_and_ranges() {
         let ranks: Ranks = "0,3-5".parse().unwrap();
         let wanted: Vec<u32> = (0..8)
-            .filter(|rank| ranks.have(Speaker::Rank(*rank)))
+            .filter(|rank| ranks.contains(Speaker::Rank(*rank)))
             .collect();
         assert_eq!(wanted, [0, 3, 4, 5]);
-        assert!(!ranks.have(Speaker::Process(0, 0)) && !ranks.have(Speaker::Agent(0)));
+        assert!(!ranks.contains(Speaker::Process(0, 0)));
+        assert!(!ranks.contains(Speaker::Agent(0)));
         for wrong in ["", "a", "3-1", "1,,2", "-1", "0-4000000000"] {
             assert!(wrong.parse::<Ranks>().is_err(), "{wrong:?}");
         }

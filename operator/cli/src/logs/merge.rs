@@ -10,11 +10,11 @@ use super::line::split_time;
 use super::reader::Begin;
 use super::{Line, Lines, Part, Source, Target};
 
-/// Reads what is there now. `previous`: of the containers before the last restart; pods without one are left out.
-/// Lines of one pod come in their order, those of different pods by time.
+/// Reads the present logs. With `previous` it reads the containers before the last restart, and skips
+/// pods without a restart. Lines of one pod keep their order; lines of several pods are sorted by time.
 ///
 /// # Errors
-/// The pods cannot be listed, or `show` fails.
+/// The source fails to list the pods, or `show` fails.
 pub(crate) async fn merge(
     source: &impl Source,
     begin: Begin,
@@ -33,10 +33,7 @@ pub(crate) async fn merge(
     for target in source.list().await?.targets.into_iter().filter(wanted) {
         match source.open(&target.pod, part).await {
             Ok(lines) => logs.push((target, lines)),
-            Err(error) => note(&format!(
-                "{}: its log cannot be read: {error:#}",
-                target.pod
-            )),
+            Err(error) => note(&format!("{}: cannot read its log: {error:#}", target.pod)),
         }
     }
     let mut heads = BinaryHeap::new();
@@ -51,10 +48,10 @@ pub(crate) async fn merge(
     Ok(())
 }
 
-/// Time, place among the logs, and text of the next line of a log.
+/// The next line of a log: its time, the index of the log, and the raw line.
 type Head = Reverse<(Option<Timestamp>, usize, String)>;
 
-/// The next line of a log. One without a time follows the line before it.
+/// Pushes the next line of a log. A line without a time gets the time of the line before it.
 async fn push(
     heads: &mut BinaryHeap<Head>,
     logs: &mut [(Target, Lines)],

@@ -1,41 +1,41 @@
-//! What is to be read next of one pod. Pure.
+//! Decides which log of a pod to open next. Pure.
 
 use jiff::Timestamp;
 
 use super::seen::Seen;
 use super::{Part, Target};
 
-/// How far one pod is read.
+/// The reading position in the logs of one pod.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// Which container is or was read last, by the restarts before it.
+    /// The container that was read last, as its number of restarts.
     container: Option<u32>,
-    /// Whether that one is read to its end.
+    /// Whether that container was read to its end.
     is_complete: bool,
-    /// What is being read.
+    /// The log that is open now.
     open: Option<Open>,
     pub(super) seen: Seen,
 }
 
-/// A log that is opened.
+/// A log to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Open {
-    /// Which container.
+    /// The container, as its number of restarts.
     container: u32,
-    /// Whether it had ended before: then its end is the end.
+    /// Whether the container had ended when the log was opened, so that the end of the stream is the
+    /// end of the log.
     has_ended: bool,
-    /// What is asked for.
     pub(super) part: Part,
-    /// Containers before it whose logs Kubernetes no longer has.
+    /// Number of containers before it whose logs Kubernetes no longer has.
     pub(super) num_lost: u32,
 }
 
-/// What is asked of logs that are opened for the first time.
+/// Where to begin in logs that are opened for the first time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Begin {
-    /// Lines from a moment on.
+    /// Only lines from this time on.
     pub(crate) since: Option<Timestamp>,
-    /// So many last lines at most.
+    /// Only this many last lines.
     pub(crate) tail: Option<i64>,
 }
 
@@ -44,7 +44,8 @@ impl Reader {
         self.open.is_some()
     }
 
-    /// What to open now. `begin`: for pods that were there when following began; later ones are read from their begin.
+    /// The log to open now, if any. `begin` applies to pods that existed when following began; later
+    /// pods are read from the start.
     pub(super) fn next(&mut self, target: &Target, begin: Option<Begin>) -> Option<Open> {
         if self.is_open() || !target.has_started {
             return None;
@@ -76,7 +77,7 @@ impl Reader {
                 previous,
                 follow: true,
                 since: again.max(begin.since),
-                // What came after the last lines of then is wanted whole.
+                // `tail` applies only to the first log of a pod; later logs are read completely.
                 tail: begin.tail.filter(|_| self.container.is_none()),
             },
             num_lost,
@@ -85,10 +86,10 @@ impl Reader {
         Some(open)
     }
 
-    /// The log that was open has come to its end, or could not be read.
+    /// Records that the open log has ended, or that it could not be read.
     pub(super) fn ended(&mut self, was_read: bool) {
         let Some(open) = self.open.take() else { return };
-        // What Kubernetes no longer has of the container before is lost; the present one may still come.
+        // A previous log that cannot be read is lost; the present log is tried again.
         if was_read || open.part.previous {
             self.container = Some(open.container);
             self.is_complete = open.has_ended;
@@ -111,7 +112,7 @@ mod tests {
         }
     }
 
-    /// Which container is opened next, and whether as the previous one.
+    /// The container that is opened next, and whether as the previous one.
     fn opens(reader: &mut Reader, restarts: u32, is_running: bool) -> Option<(u32, bool)> {
         let open = reader.next(&target(restarts, is_running), None)?;
         reader.ended(true);
@@ -119,20 +120,20 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_restarts_is_read_to_its_end_before_the_next_one() {
+    fn restarted_container_is_read_before_the_next_one() {
         let mut reader = Reader::default();
         assert_eq!(opens(&mut reader, 0, true), Some((0, false)));
-        // The stream broke, and the container restarted meanwhile.
+        // The stream broke, and then the container restarted.
         assert_eq!(opens(&mut reader, 1, true), Some((0, true)));
         assert_eq!(opens(&mut reader, 1, true), Some((1, false)));
-        // It ended: read once more, then it is complete.
+        // The container ended: one more read completes it.
         assert_eq!(opens(&mut reader, 1, false), Some((1, false)));
         assert_eq!(opens(&mut reader, 1, false), None);
         assert_eq!(opens(&mut reader, 2, true), Some((2, false)));
     }
 
     #[test]
-    fn a_log_that_is_opened_again_is_not_read_from_before_the_moment_that_was_asked_for() {
+    fn reopened_log_does_not_begin_before_since() {
         let since = Timestamp::from_second(1_000).unwrap();
         let begin = Begin {
             since: Some(since),
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_whose_logs_are_gone_are_counted() {
+    fn containers_with_lost_logs_are_counted() {
         let mut reader = Reader::default();
         assert_eq!(opens(&mut reader, 0, false), Some((0, false)));
         let open = reader.next(&target(4, true), None).unwrap();
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_cannot_be_opened_is_tried_again_and_a_previous_one_is_not() {
+    fn failed_open_is_retried_except_for_previous_logs() {
         let mut reader = Reader::default();
         assert!(reader.next(&target(0, true), None).is_some());
         assert!(reader.next(&target(0, true), None).is_none(), "it is open");

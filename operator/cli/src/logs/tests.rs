@@ -1,4 +1,4 @@
-//! 64 ranks whose streams break, whose containers restart and whose pods are replaced.
+//! Follows 64 ranks while streams break, containers restart and pods are replaced.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,39 +13,39 @@ use super::merge::merge;
 use super::{Begin, Lines, Listing, Part, Source, Target};
 
 const WORKERS: u32 = 64;
-/// Lines of each container.
+/// Number of lines of each container.
 const LINES: usize = 40;
-/// Lines after which a stream breaks.
+/// Number of lines after which a stream breaks.
 const BREAKS_AFTER: usize = 7;
 
-/// Lines of one container; `None` instead of the next line while it runs.
 struct Container {
     lines: Vec<String>,
 }
 
-/// A pod in the making: its containers, and how many lines of the last one are written.
+/// A pod: its containers, and the number of written lines of the last one.
 struct Pod {
     target: Target,
     containers: Vec<Container>,
     num_written: usize,
-    /// Number of its first container: its times lie behind those of all before.
+    /// Number of its first container, from which the times of its lines follow.
     first_life: usize,
-    /// Containers whose log was opened while they were the last one.
+    /// Number of containers whose log was opened while they were the last one.
     num_opened: usize,
 }
 
-/// A cluster that makes a step at each look.
+/// A cluster that advances with each list of its pods.
 struct Fake {
     pods: RefCell<Vec<Pod>>,
 }
 
-/// The line `n` of a rank that is in a pod at a time.
+/// A raw line with a time, in seconds and nanoseconds.
 fn line(second: i64, nanos: i32, text: &str) -> String {
     let at = Timestamp::new(1_700_000_000 + second, nanos).unwrap();
     format!("{at} {text}")
 }
 
-/// A container's lines: two in the lobby, then as a rank, several at the same time.
+/// A container whose first two lines come from the lobby and the others from a rank. Several lines have
+/// the same time.
 fn container(worker: u32, rank: u32, life: usize) -> Container {
     let second = i64::try_from(life).unwrap() * 30;
     let lines = (0..LINES).map(|n| {
@@ -86,8 +86,9 @@ impl Fake {
         }
     }
 
-    /// Containers write, end, restart; every fifth worker is replaced by another pod. A container that ends is not the
-    /// last one before its log was opened: Kubernetes keeps one log beside the present one. True: all have ended.
+    /// Lets containers write, end and restart; another pod replaces every fifth worker. A container
+    /// restarts only after its log was opened, because Kubernetes keeps only one previous log. Returns
+    /// true when all containers have ended.
     fn step(&self) -> bool {
         let mut new = Vec::new();
         for pod in self.pods.borrow_mut().iter_mut() {
@@ -96,9 +97,9 @@ impl Fake {
             if pod.num_written < length {
                 pod.num_written = (pod.num_written + 9).min(length);
             } else if pod.num_opened < lives {
-                // It waits.
+                // The container waits until its log is opened.
             } else if worker % 3 == 0 && lives < 3 {
-                // It restarts at once: nobody has seen it ended. Its rank is another one.
+                // The container restarts before a list shows its end, and gets another rank.
                 let rank = (worker + 1) % WORKERS;
                 pod.containers
                     .push(container(worker, rank, pod.first_life + lives));
@@ -116,7 +117,7 @@ impl Fake {
         pods.iter().all(|pod| !pod.target.is_running)
     }
 
-    /// What each pod has written, without times.
+    /// The lines of each pod without their times.
     fn written(&self) -> BTreeMap<String, Vec<String>> {
         let pods = self.pods.borrow();
         let all = pods.iter().map(|pod| {
@@ -151,7 +152,7 @@ impl Source for Fake {
         } else {
             (last, pod.num_written)
         };
-        // As the API server does it: from a whole second on.
+        // The API server rounds `since` down to a whole second.
         let since = part
             .since
             .map(|it| Timestamp::from_second(it.as_second()).unwrap());
@@ -177,7 +178,7 @@ impl Source for Fake {
 }
 
 #[tokio::test]
-async fn sixty_four_ranks_lose_no_line_and_each_is_whose_it_says() {
+async fn sixty_four_ranks_lose_no_line() {
     let fake = Fake::new();
     let mut shown = BTreeMap::<String, Vec<String>>::new();
     let mut notes = Vec::new();
@@ -207,7 +208,7 @@ async fn sixty_four_ranks_lose_no_line_and_each_is_whose_it_says() {
 }
 
 #[tokio::test]
-async fn logs_that_are_read_once_are_merged_by_time() {
+async fn merged_logs_are_sorted_by_time() {
     let fake = Fake::new();
     for pod in fake.pods.borrow_mut().iter_mut() {
         pod.num_written = LINES;
@@ -225,7 +226,7 @@ async fn logs_that_are_read_once_are_merged_by_time() {
     .unwrap();
     assert_eq!(shown.len(), WORKERS as usize * LINES);
     assert!(shown.is_sorted_by_key(|(at, ..)| *at));
-    // Lines of one time of a pod stay in their order.
+    // Lines of one pod with the same time keep their order.
     let own: Vec<_> = shown
         .iter()
         .filter(|(_, pod, _)| pod == "digits-worker-9-0")
@@ -237,7 +238,7 @@ async fn logs_that_are_read_once_are_merged_by_time() {
 }
 
 #[tokio::test]
-async fn only_lines_since_a_moment_are_asked_for() {
+async fn since_limits_the_lines_of_present_pods() {
     let fake = Fake::new();
     let since = Timestamp::from_second(1_700_000_003).unwrap();
     let begin = Begin {
@@ -246,7 +247,7 @@ async fn only_lines_since_a_moment_are_asked_for() {
     };
     let mut oldest = None;
     let show = |line: &super::Line| {
-        // A pod that is made later is shown whole.
+        // A pod that is created later is shown completely.
         if line.pod.ends_with("-0") {
             oldest = oldest.min(line.at).or(line.at);
         }

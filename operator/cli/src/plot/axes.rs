@@ -1,24 +1,22 @@
-//! Where a curve lies in a picture of [`WIDTH`] by [`HEIGHT`] points. Pure.
+//! Positions of a curve and its ticks in a picture of [`WIDTH`] by [`HEIGHT`] points. Pure.
 
 use super::{Curve, label, range};
 
-/// Width of a picture.
 pub(super) const WIDTH: f64 = 800.0;
-/// Height of a picture.
 pub(super) const HEIGHT: f64 = 400.0;
 /// Left, top, right and bottom of the axes.
 pub(super) const FRAME: (f64, f64, f64, f64) = (70.0, 40.0, 780.0, 360.0);
-/// Marks of each axis, beside that of its begin.
-const NUM_MARKS: u32 = 4;
+/// Ticks of each axis, besides the one at its begin.
+const NUM_TICKS: u32 = 4;
 
-/// The scales of both axes.
+/// The ranges of both axes.
 pub(super) struct Axes {
     x: (f64, f64),
     y: (f64, f64),
 }
 
-/// A mark of both axes: where, and what stands there.
-pub(super) struct Mark {
+/// A tick of both axes: its position, and its labels.
+pub(super) struct Tick {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) x_label: String,
@@ -33,7 +31,7 @@ impl Axes {
         }
     }
 
-    /// Where a point is.
+    /// The position of a point in the picture.
     pub(super) fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
         let (left, top, right, bottom) = FRAME;
         let across = (x - self.x.0) / (self.x.1 - self.x.0);
@@ -54,19 +52,19 @@ impl Axes {
         corners
     }
 
-    pub(super) fn marks(&self) -> Vec<Mark> {
-        let marks = (0..=NUM_MARKS).map(|mark| {
-            let part = f64::from(mark) / f64::from(NUM_MARKS);
+    pub(super) fn ticks(&self) -> Vec<Tick> {
+        let ticks = (0..=NUM_TICKS).map(|tick| {
+            let part = f64::from(tick) / f64::from(NUM_TICKS);
             let value = |(low, high): (f64, f64)| low + (high - low) * part;
             let (x, y) = (value(self.x), value(self.y));
             let (at_x, at_y) = self.at((x, y));
-            Mark {
+            Tick {
                 x: at_x,
                 y: at_y,
                 x_label: label(x),
                 y_label: label(y),
             }
         });
-        marks.collect()
+        ticks.collect()
     }
 }

@@ -1,11 +1,12 @@
-//! A curve in the terminal, with eight points in each character (Unicode's Braille patterns). Pure.
+//! Draws a curve in the terminal, with eight points in each character (Unicode's Braille patterns).
+//! Pure.
 
 use super::{Curve, label, range};
 
-/// Points of a character, by row and column; bits as Unicode has them from U+2800 on.
+/// Bits of the points in a character, by row and column, as offsets from U+2800.
 const BITS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
-/// The curve with axes, in so many columns and lines all in all.
+/// The curve with axes in `width` columns and `height` lines.
 pub(crate) fn draw(curve: &Curve, width: usize, height: usize) -> String {
     let Curve {
         title,
@@ -75,7 +76,7 @@ impl Canvas {
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "rounded and not negative; what lies outside has no cell"
+            reason = "rounded and not negative; a point outside the canvas has no cell"
         )]
         let (x, y) = (x.round().max(0.0) as usize, y.round().max(0.0) as usize);
         let cell = self.cells.get_mut(y / 4 * self.columns + x / 2);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_that_falls_goes_from_the_upper_left_to_the_lower_right() {
+    fn falling_curve_runs_from_upper_left_to_lower_right() {
         let text = draw(&curve(&[(1.0, 4.125), (100.0, 1.0)], false), 18, 6);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "loss of digits");

@@ -1,16 +1,17 @@
-//! Reads what rank 0 has told so far from the logs of a job's pods.
+//! Reads the reports of rank 0 from the logs of a job's pods.
 
 use super::Moment;
 use crate::logs::merge::merge;
 use crate::logs::{Begin, Line, Source};
 
-/// All moments of a job that its logs still have, by time. `note` gets what is worth a word, such as a log that is gone.
+/// All moments in the present logs of a job, by time. `note` receives warnings, for example about a log
+/// that is gone.
 ///
 /// # Errors
-/// The pods cannot be listed.
+/// The source fails to list the pods.
 pub(crate) async fn read(source: &impl Source, note: impl Fn(&str)) -> anyhow::Result<Vec<Moment>> {
     let mut moments = Vec::new();
-    // What was told before the last restart comes first; pods without one have no such log.
+    // Read the logs from before the last restart first; pods without a restart have none.
     for previous in [true, false] {
         let keep = |line: &Line| {
             moments.extend(Moment::of(line));
@@ -22,10 +23,10 @@ pub(crate) async fn read(source: &impl Source, note: impl Fn(&str)) -> anyhow::R
     Ok(moments)
 }
 
-/// Adds what was told later than all that is known.
+/// Appends moments that are newer than all known ones.
 ///
 /// # Errors
-/// The pods cannot be listed.
+/// The source fails to list the pods.
 pub(crate) async fn extend(moments: &mut Vec<Moment>, source: &impl Source) -> anyhow::Result<()> {
     let newest = moments.iter().filter_map(|moment| moment.at).max();
     let begin = Begin {
@@ -35,7 +36,7 @@ pub(crate) async fn extend(moments: &mut Vec<Moment>, source: &impl Source) -> a
     let mut news = Vec::new();
     for previous in [true, false] {
         let keep = |line: &Line| {
-            // A log is given from a whole second on, so its first lines come again.
+            // The API server rounds `since` down to a whole second, so some lines arrive again.
             if line.at > newest {
                 news.extend(Moment::of(line));
             }

@@ -1,4 +1,4 @@
-//! A curve as a PNG picture. Pure.
+//! Draws a curve as a PNG picture. Pure.
 
 use std::convert::Infallible;
 
@@ -22,15 +22,15 @@ const GRID: Rgb888 = Rgb888::CSS_LIGHT_GRAY;
 /// The curve with axes and a grid. Characters that are not ASCII are shown as `?`.
 ///
 /// # Errors
-/// The picture cannot be encoded: a defect.
+/// The encoder fails, which would be a defect.
 pub(crate) fn draw(curve: &Curve) -> anyhow::Result<Vec<u8>> {
     let mut picture = Picture::new();
     let (left, top, right, bottom) = FRAME;
     let axes = Axes::of(curve);
-    for mark in axes.marks() {
-        picture.line(&[(left, mark.y), (right, mark.y)], GRID, 1);
-        picture.text(&mark.y_label, (left - 8.0, mark.y + 4.0), Alignment::Right);
-        picture.text(&mark.x_label, (mark.x, bottom + 18.0), Alignment::Center);
+    for tick in axes.ticks() {
+        picture.line(&[(left, tick.y), (right, tick.y)], GRID, 1);
+        picture.text(&tick.y_label, (left - 8.0, tick.y + 4.0), Alignment::Right);
+        picture.text(&tick.x_label, (tick.x, bottom + 18.0), Alignment::Center);
     }
     picture.line(
         &[(left, top), (left, bottom), (right, bottom)],
@@ -60,7 +60,8 @@ impl Picture {
         }
     }
 
-    /// Thick lines are thin ones side by side: the joins of long thick ones overflow in `embedded-graphics`.
+    /// Draws a thick line as several thin lines, because `embedded-graphics` overflows at the joins of
+    /// long thick lines.
     fn line(&mut self, corners: &[(f64, f64)], colour: Rgb888, width: i32) {
         let style = PrimitiveStyle::with_stroke(colour, 1);
         for offset in (0..width).flat_map(|x| (0..width).map(move |y| Point::new(x, y))) {
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_picture_reads_back_with_the_curve_in_it() {
+    fn png_reads_back_with_the_curve() {
         let curve = Curve {
             title: "loss of digits".to_owned(),
             x_unit: "steps",
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!((info.width, info.height), (800, 400));
         let colour = |x: usize, y: usize| &bytes[(y * 800 + x) * 3..][..3];
         let line = [LINE.r(), LINE.g(), LINE.b()];
-        // Its highest point is in the middle; above it is nothing.
+        // The highest point is in the middle, and the picture above it is empty.
         assert!((423..=427).any(|x| colour(x, 41) == line));
         assert_eq!(colour(425, 30), [0xff, 0xff, 0xff]);
     }

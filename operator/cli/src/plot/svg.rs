@@ -1,4 +1,4 @@
-//! A curve as an SVG picture. Pure.
+//! Draws a curve as an SVG picture. Pure.
 
 use std::fmt::Write;
 
@@ -15,8 +15,8 @@ pub(crate) fn draw(curve: &Curve) -> String {
          <text x=\"{left}\" y=\"24\" font-size=\"16\">{}</text>\n",
         escaped(&curve.title)
     );
-    for mark in axes.marks() {
-        let (x, y) = (mark.x, mark.y);
+    for tick in axes.ticks() {
+        let (x, y) = (tick.x, tick.y);
         let _ = write!(
             svg,
             "<path d=\"M{left} {y:.1}H{right}\" stroke=\"#ddd\"/>\n\
@@ -24,9 +24,9 @@ pub(crate) fn draw(curve: &Curve) -> String {
              <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
             left - 8.0,
             y + 4.0,
-            mark.y_label,
+            tick.y_label,
             bottom + 18.0,
-            mark.x_label
+            tick.x_label
         );
     }
     let corners = axes.line(curve);
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_points_are_where_they_belong() {
+    fn svg_points_have_the_right_positions() {
         let curve = Curve {
             title: "a < b".to_owned(),
             x_unit: "steps",

@@ -1,6 +1,5 @@
-//! The files of the page. They are part of the program, and load nothing from elsewhere.
+//! The files of the page. The program contains them, and they load nothing from other hosts.
 
-/// A file: its path, type and text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asset {
     path: &'static str,
@@ -35,7 +34,7 @@ const ASSETS: [Asset; 12] = [
     asset!("/timeline.js", "timeline.js", SCRIPT),
 ];
 
-/// The file of a path.
+/// The file that is served under `path`.
 pub(super) fn find(path: &str) -> Option<Asset> {
     ASSETS.into_iter().find(|asset| asset.path == path)
 }
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_loads_nothing_from_elsewhere() {
+    fn assets_load_nothing_from_other_hosts() {
         for Asset { path, text, .. } in ASSETS {
             // Names of XML namespaces are not addresses.
             let text = text.replace("http://www.w3.org/2000/svg", "");
@@ -56,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_page_names_is_served() {
+    fn assets_named_by_the_page_are_served() {
         for Asset { path, text, .. } in ASSETS {
             let marks = ["href=\"", "src=\"", "from \"./"];
             for named in marks.iter().flat_map(|mark| text.split(mark).skip(1)) {
@@ -69,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn text_becomes_text_and_never_markup() {
+    fn scripts_never_create_markup_from_text() {
         for Asset { path, text, .. } in ASSETS {
             for word in [
                 "innerHTML",

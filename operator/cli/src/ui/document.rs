@@ -1,10 +1,10 @@
-//! What the page is told, as documents. Words are made here and nowhere else, so that the page says what `status` and
-//! `why` say. Pure.
+//! The JSON documents for the page. Every sentence comes from here, so the page says the same as
+//! `status` and `why`. Pure.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::origin::Origin;
+use super::source::DataSource;
 use crate::facts::Facts;
 use crate::logs::Line;
 use crate::out::mood_of;
@@ -12,8 +12,7 @@ use crate::view::ranks::Rank;
 use crate::view::{ConditionView, EventView, JobView, list, since};
 use crate::why::{Diagnosis, diagnose};
 
-/// Jobs in a list.
-pub(super) fn jobs(origin: &Origin, jobs: &[list::Line], now: Timestamp) -> Value {
+pub(super) fn jobs(source: &DataSource, jobs: &[list::Line], now: Timestamp) -> Value {
     let jobs = jobs.iter().map(|line| {
         let list::Line {
             namespace,
@@ -34,11 +33,10 @@ pub(super) fn jobs(origin: &Origin, jobs: &[list::Line], now: Timestamp) -> Valu
             "samplesPerSecond": samples_per_second, "incidents": incidents, "age": since(*created, now),
         })
     });
-    json!({"place": origin.title(), "isCluster": origin.is_cluster(), "jobs": jobs.collect::<Vec<_>>()})
+    json!({"place": source.title(), "isCluster": source.is_cluster(), "jobs": jobs.collect::<Vec<_>>()})
 }
 
-/// A job in full.
-pub(super) fn job(origin: &Origin, facts: &Facts) -> Value {
+pub(super) fn job(source: &DataSource, facts: &Facts) -> Value {
     let now = facts.now;
     let JobView {
         name,
@@ -62,20 +60,20 @@ pub(super) fn job(origin: &Origin, facts: &Facts) -> Value {
     let progress = progress.map(|it| json!({"step": it.step, "totalSteps": it.total_steps}));
     let conditions = conditions.iter().map(|it| condition(it, now));
     let ranks = ranks.iter().map(|it| rank(it, now));
-    // The newest first: a page is read from its top.
+    // The newest event comes first on the page.
     let events = events.iter().rev().map(|it| event(it, now));
     json!({
-        "name": name, "namespace": namespace, "place": origin.title(), "isCluster": origin.is_cluster(),
-        "note": origin.note(facts), "state": state, "mood": mood_of(&state), "summary": summary,
-        "diagnosis": diagnosis(&diagnose(facts), origin), "progress": progress, "generation": generation,
+        "name": name, "namespace": namespace, "place": source.title(), "isCluster": source.is_cluster(),
+        "note": source.note(facts), "state": state, "mood": mood_of(&state), "summary": summary,
+        "diagnosis": diagnosis(&diagnose(facts), source), "progress": progress, "generation": generation,
         "worldSize": world_size, "processes": facts.procs(),
         "conditions": conditions.collect::<Vec<_>>(), "next": next,
         "ranks": ranks.collect::<Vec<_>>(), "events": events.collect::<Vec<_>>(),
     })
 }
 
-/// A diagnosis, if it says more than the state does. What it advises is for a cluster.
-fn diagnosis(diagnosis: &Diagnosis, origin: &Origin) -> Option<Value> {
+/// A diagnosis, if something is wrong. Its advice applies only to a cluster.
+fn diagnosis(diagnosis: &Diagnosis, source: &DataSource) -> Option<Value> {
     let Diagnosis {
         situation: _,
         is_wrong,
@@ -83,7 +81,7 @@ fn diagnosis(diagnosis: &Diagnosis, origin: &Origin) -> Option<Value> {
         evidence,
         advice,
     } = diagnosis;
-    let advice: &[String] = if origin.is_cluster() { advice } else { &[] };
+    let advice: &[String] = if source.is_cluster() { advice } else { &[] };
     is_wrong.then(|| json!({"summary": summary, "evidence": evidence, "advice": advice}))
 }
 
@@ -136,7 +134,6 @@ fn event(event: &EventView, now: Timestamp) -> Value {
     })
 }
 
-/// A line of a log.
 pub(super) fn line(line: &Line) -> Value {
     let Line {
         at,

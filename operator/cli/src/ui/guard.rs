@@ -1,7 +1,8 @@
-//! Who may read the page: whoever knows the token, under a name of this machine.
+//! Access control of the page: the path must begin with the token, and the Host header must name
+//! this machine.
 //!
-//! Any user of the machine can connect to a port of 127.0.0.1, and any web site can let its own name point there (DNS
-//! rebinding). So the path begins with a random token, and the Host header must be this machine's.
+//! Any user of the machine can connect to a port of 127.0.0.1, and any web site can point its own
+//! name at that address (DNS rebinding). The random token and the Host check prevent both.
 
 use std::io;
 
@@ -12,7 +13,6 @@ use crate::random;
 /// Bytes of the token: 128 bits cannot be guessed.
 const TOKEN_BYTES: usize = 16;
 
-/// What a request must have.
 #[derive(Debug)]
 pub(crate) struct Guard {
     token: String,
@@ -22,9 +22,9 @@ pub(crate) struct Guard {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It is addressed to another machine.
+    /// The Host header is missing, repeated or names another machine.
     Host,
-    /// It does not have the token.
+    /// The path does not begin with the token.
     Token,
 }
 
@@ -38,31 +38,33 @@ impl Refusal {
 
     pub(super) const fn words(self) -> &'static str {
         match self {
-            Self::Host => "This page is served under the name 127.0.0.1 alone.",
+            Self::Host => {
+                "This page is served only as 127.0.0.1 or localhost: use that in the address."
+            }
             Self::Token => {
-                "The address lacks its secret. Open the one that `kubectl roundhouse ui` has printed."
+                "The address lacks its secret. Open the address that `kubectl roundhouse ui` printed."
             }
         }
     }
 }
 
 impl Guard {
-    /// With a new random token.
+    /// A guard with a new random token.
     ///
     /// # Errors
-    /// The kernel gives no random bytes.
+    /// The kernel does not provide random bytes.
     pub(crate) fn new(port: u16) -> io::Result<Self> {
         let token = random::hex::<TOKEN_BYTES>()?;
         Ok(Self { token, port })
     }
 
-    /// Address of the page; `place`: what stands behind `#`.
+    /// Address of the page, with `place` after the token: a path or a fragment.
     pub(crate) fn url(&self, place: &str) -> String {
         let Self { token, port } = self;
         format!("http://127.0.0.1:{port}/{token}/{place}")
     }
 
-    /// The path behind the token.
+    /// The rest of the path after the token.
     pub(super) fn admit<'a>(&self, hosts: &[&[u8]], path: &'a str) -> Result<&'a str, Refusal> {
         let own = ["127.0.0.1", "localhost"].map(|name| format!("{name}:{}", self.port));
         let is_own = |host: &[u8]| own.iter().any(|own| own.as_bytes() == host);
@@ -81,7 +83,7 @@ impl Guard {
         }
     }
 
-    /// Takes as long for every token of the right length, so that its time tells nothing.
+    /// Compares in constant time for tokens of the right length, so timing reveals nothing.
     fn is_token(&self, token: &str) -> bool {
         let pairs = self.token.bytes().zip(token.bytes());
         let difference = pairs.fold(0, |sum, (own, theirs)| sum | (own ^ theirs));
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_own_name_and_the_token_are_admitted() {
+    fn guard_admits_only_own_host_and_token() {
         let guard = Guard::new(8_001).unwrap();
         let token = guard.token.clone();
         assert_eq!(token.len(), 2 * TOKEN_BYTES);
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn each_server_has_a_token_of_its_own() {
+    fn each_server_has_its_own_token() {
         let (one, other) = (Guard::new(1).unwrap(), Guard::new(1).unwrap());
         assert_ne!(one.token, other.token);
         assert!(one.url("#/ml/digits").ends_with("/#/ml/digits"));

@@ -1,4 +1,4 @@
-//! Requests to the page: each is let in by the guard, or refused; then it is routed.
+//! Serves the page over HTTP: the guard admits or refuses a request, and the server routes it.
 
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -17,23 +17,26 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use super::assets;
-use super::desk::{Desk, Job, LogOf, Trouble};
 use super::guard::Guard;
+use super::model::{JobName, LogRequest, QueryError};
+use super::query_cache::QueryCache;
 
-/// Most connections at a time. Whoever connects without the token holds one for a few seconds at most.
+/// Most connections at a time. A client without the token holds one for a few seconds at most.
 const MAX_CONNECTIONS: usize = 64;
-/// Time for the headers of a request.
+/// Longest time to receive the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of a request's headers.
 const MAX_HEADER_BYTES: usize = 16 << 10;
-/// Pause after an accept that failed, as for want of descriptors.
+/// Pause after an accept that failed, for example because no file descriptor was free.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 
-/// Nothing is loaded from elsewhere, no script but the page's own runs, and no other page may hold this one in a frame.
+/// The browser loads nothing from other hosts, runs only the page's own scripts, and refuses to show
+/// the page in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What every answer says. The address holds the token, so nothing may keep it or pass it on.
+/// Headers of every answer. The address contains the token, so no cache may store it and no request
+/// may carry it as a referrer.
 const HEADERS: [(HeaderName, &str); 6] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -49,8 +52,8 @@ const HEADERS: [(HeaderName, &str); 6] = [
 type Answer = Response<Full<Bytes>>;
 
 /// Serves until the future is dropped. It must run in a [`tokio::task::LocalSet`].
-pub(crate) async fn serve(listener: TcpListener, guard: Guard, desk: Desk) -> Infallible {
-    let (guard, desk) = (Rc::new(guard), Rc::new(desk));
+pub(crate) async fn serve(listener: TcpListener, guard: Guard, queries: QueryCache) -> Infallible {
+    let (guard, queries) = (Rc::new(guard), Rc::new(queries));
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let place = Arc::clone(&places).acquire_owned().await;
@@ -58,18 +61,18 @@ pub(crate) async fn serve(listener: TcpListener, guard: Guard, desk: Desk) -> In
             tokio::time::sleep(AFTER_ERROR).await;
             continue;
         };
-        let (guard, desk) = (Rc::clone(&guard), Rc::clone(&desk));
+        let (guard, queries) = (Rc::clone(&guard), Rc::clone(&queries));
         tokio::task::spawn_local(async move {
             let service = service_fn(|request: Request<Incoming>| {
-                let (guard, desk) = (Rc::clone(&guard), Rc::clone(&desk));
-                async move { Ok::<_, Infallible>(answer(&guard, &desk, &request).await) }
+                let (guard, queries) = (Rc::clone(&guard), Rc::clone(&queries));
+                async move { Ok::<_, Infallible>(answer(&guard, &queries, &request).await) }
             });
             let mut connection = http1::Builder::new();
             connection
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_buf_size(MAX_HEADER_BYTES);
-            // An error is the browser's: it has gone away.
+            // An error here means that the browser has closed the connection.
             let _ = connection
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
@@ -78,7 +81,7 @@ pub(crate) async fn serve(listener: TcpListener, guard: Guard, desk: Desk) -> In
     }
 }
 
-pub(super) async fn answer<B>(guard: &Guard, desk: &Desk, request: &Request<B>) -> Answer {
+pub(super) async fn answer<B>(guard: &Guard, queries: &QueryCache, request: &Request<B>) -> Answer {
     let hosts = request.headers().get_all(header::HOST).iter();
     let hosts: Vec<&[u8]> = hosts.map(HeaderValue::as_bytes).collect();
     let path = match guard.admit(&hosts, request.uri().path()) {
@@ -89,7 +92,7 @@ pub(super) async fn answer<B>(guard: &Guard, desk: &Desk, request: &Request<B>) 
         return text(StatusCode::METHOD_NOT_ALLOWED, "The page is read-only.");
     }
     if path.is_empty() {
-        // Without the slash, names in the page would lead to nowhere.
+        // Without the last slash, relative addresses in the page would resolve to the wrong path.
         let place = HeaderValue::from_str(&format!("{}/", request.uri().path()));
         let mut answer = text(StatusCode::PERMANENT_REDIRECT, "");
         answer
@@ -104,7 +107,7 @@ pub(super) async fn answer<B>(guard: &Guard, desk: &Desk, request: &Request<B>) 
         return text(StatusCode::NOT_FOUND, "There is no such page.");
     };
     let query = request.uri().query().unwrap_or_default();
-    match ask(desk, question, query).await {
+    match ask(queries, question, query).await {
         Ok(document) => json(StatusCode::OK, &document),
         Err(trouble) => {
             let words = trouble.to_string();
@@ -113,37 +116,38 @@ pub(super) async fn answer<B>(guard: &Guard, desk: &Desk, request: &Request<B>) 
     }
 }
 
-async fn ask(desk: &Desk, question: &str, query: &str) -> Result<Value, Trouble> {
+async fn ask(queries: &QueryCache, question: &str, query: &str) -> Result<Value, QueryError> {
     if question == "jobs" {
-        return desk.jobs().await;
+        return queries.jobs().await;
     }
     let (namespace, name) = (name(query, "namespace")?, name(query, "name")?);
-    let job = Job { namespace, name };
+    let job = JobName { namespace, name };
     match question {
-        "job" => desk.job(&job).await,
-        "story" => desk.story(&job).await,
+        "job" => queries.job(&job).await,
+        "history" => queries.history(&job).await,
         "log" => {
             let number = parameter(query, "process").and_then(|text| text.parse().ok());
-            let log = LogOf {
+            let log = LogRequest {
                 pod: self::name(query, "pod")?,
                 process: number.unwrap_or(0),
                 previous: parameter(query, "previous") == Some("true"),
             };
-            desk.log(&job, &log).await
+            queries.log(&job, &log).await
         }
-        _ => Err(Trouble::Missing(format!("There is no {question}."))),
+        _ => Err(QueryError::NotFound(format!("There is no {question}."))),
     }
 }
 
-/// A parameter that is the name of an object. Names have no characters that an address would write in another way.
-fn name(query: &str, key: &str) -> Result<String, Trouble> {
+/// A parameter with the name of a Kubernetes object. Such names need no decoding: they have no
+/// characters that an address escapes.
+fn name(query: &str, key: &str) -> Result<String, QueryError> {
     let is_of_names = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.');
     let found = parameter(query, key).filter(|name| {
         name.starts_with(|c: char| c.is_ascii_alphanumeric())
             && name.len() <= 253
             && name.chars().all(is_of_names)
     });
-    let wrong = || Trouble::Wrong(format!("{key} is not the name of an object."));
+    let wrong = || QueryError::Invalid(format!("{key} is not the name of an object."));
     found.map(str::to_owned).ok_or_else(wrong)
 }
 
@@ -178,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_could_be_a_path_is_refused() {
+    fn name_that_could_be_a_path_is_refused() {
         assert_eq!(name("a=1&name=digits-2.b", "name").unwrap(), "digits-2.b");
         for query in [
             "",

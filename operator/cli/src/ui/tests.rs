@@ -1,4 +1,4 @@
-//! Requests as a browser and as strangers would make them, to the page of a run's directory.
+//! Requests of a browser and of other clients to the page of a run's directory.
 
 use http_body_util::BodyExt;
 use hyper::header::{self, HOST};
@@ -6,9 +6,9 @@ use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::origin::Origin;
 use super::server::answer;
-use super::{Desk, Guard};
+use super::source::DataSource;
+use super::{Guard, QueryCache};
 use crate::testing::{Case, before, job, progress};
 
 const PORT: u16 = 8_001;
@@ -16,7 +16,7 @@ const PORT: u16 = 8_001;
 struct Stage {
     dir: TempDir,
     guard: Guard,
-    desk: Desk,
+    queries: QueryCache,
 }
 
 impl Stage {
@@ -26,7 +26,7 @@ impl Stage {
         case.record().write(dir.path()).unwrap();
         Self {
             guard: Guard::new(PORT).unwrap(),
-            desk: Desk::new(Origin::of_directory(dir.path()).unwrap()),
+            queries: QueryCache::new(DataSource::of_directory(dir.path()).unwrap()),
             dir,
         }
     }
@@ -38,12 +38,14 @@ impl Stage {
             .header(HOST, host)
             .body(())
             .unwrap();
-        let (head, body) = answer(&self.guard, &self.desk, &request).await.into_parts();
+        let (head, body) = answer(&self.guard, &self.queries, &request)
+            .await
+            .into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         Response::from_parts(head, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    /// With the token, from this machine.
+    /// Sends a request with the token and this machine's Host header.
     async fn get(&self, path: &str) -> Response<String> {
         let url = self.guard.url(path);
         let path = url.strip_prefix("http://127.0.0.1:8001").unwrap();
@@ -60,7 +62,7 @@ impl Stage {
 const DIGITS: &str = "namespace=ml&name=digits";
 
 #[tokio::test]
-async fn strangers_are_refused_and_nothing_can_be_changed() {
+async fn other_clients_and_other_methods_are_refused() {
     let stage = Stage::new(job().trains(2));
     let url = stage.guard.url("api/jobs");
     let path = url.strip_prefix("http://127.0.0.1:8001").unwrap();
@@ -81,13 +83,13 @@ async fn strangers_are_refused_and_nothing_can_be_changed() {
     ] {
         let answer = stage.send(method, host, path).await;
         assert_eq!(answer.status(), status, "{method} {host} {path}");
-        let is_told = answer.body().contains("digits");
-        assert_eq!(is_told, status == 200, "{}", answer.body());
+        let names_the_job = answer.body().contains("digits");
+        assert_eq!(names_the_job, status == 200, "{}", answer.body());
     }
 }
 
 #[tokio::test]
-async fn every_answer_forbids_what_the_page_does_not_need() {
+async fn every_answer_has_security_headers() {
     let stage = Stage::new(job());
     for (path, kind) in [
         ("", "text/html; charset=utf-8"),
@@ -109,7 +111,7 @@ async fn every_answer_forbids_what_the_page_does_not_need() {
 }
 
 #[tokio::test]
-async fn without_the_last_slash_the_page_is_found_all_the_same() {
+async fn path_without_last_slash_redirects_to_the_page() {
     let stage = Stage::new(job());
     let url = stage.guard.url("");
     let place = url.strip_prefix("http://127.0.0.1:8001").unwrap();
@@ -121,9 +123,9 @@ async fn without_the_last_slash_the_page_is_found_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_job_that_trains_is_told_in_full() {
+async fn training_job_is_served_completely() {
     let step = "roundhouse_train_step{rank=\"0\"} 480\n";
-    let mut case = job().trains(2).told(0, progress(), step);
+    let mut case = job().trains(2).reports(0, progress(), step);
     case = case.last_failure("Killed", 137, "killed by SIGKILL");
     case.events = vec![json!({
         "metadata": {}, "involvedObject": {"kind": "TrainingJob", "name": "digits"}, "type": "Normal",
@@ -146,14 +148,14 @@ async fn a_job_that_trains_is_told_in_full() {
     assert_eq!(page["events"][0]["reason"], "GenerationIssued");
     let summary = page["summary"].to_string();
     assert!(summary.contains("Step 480 of 1000"), "{summary}");
-    // Nobody runs in the directory, and the job has not ended.
+    // No process runs in the directory, and the job has not ended.
     let note = page["note"].as_str().unwrap();
     assert!(note.contains("stopped"), "{note}");
 
-    let story = stage.document(&format!("api/story?{DIGITS}")).await;
-    assert_eq!(story["generations"][0]["number"], 3);
-    assert_eq!(story["incidents"][0]["exit"], "ended by SIGKILL");
-    assert_eq!(story["curves"].as_array().unwrap().len(), 3);
+    let history = stage.document(&format!("api/history?{DIGITS}")).await;
+    assert_eq!(history["generations"][0]["number"], 3);
+    assert_eq!(history["incidents"][0]["exit"], "ended by SIGKILL");
+    assert_eq!(history["curves"].as_array().unwrap().len(), 3);
 
     let asked = format!("api/log?{DIGITS}&pod=digits-worker-0-0&process=0");
     let log = stage.document(&asked).await;
@@ -164,7 +166,7 @@ async fn a_job_that_trains_is_told_in_full() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_in_words() {
+async fn missing_object_is_explained() {
     let stage = Stage::new(job());
     for (path, status, words) in [
         (
@@ -184,17 +186,17 @@ async fn what_is_not_there_is_said_in_words() {
         let answer = stage.get(path).await;
         assert_eq!(answer.status(), status, "{path}");
         let document: Value = serde_json::from_str(answer.body()).unwrap();
-        let told = document["error"].as_str().unwrap();
-        assert!(told.contains(words), "{told}");
+        let error = document["error"].as_str().unwrap();
+        assert!(error.contains(words), "{error}");
     }
     std::fs::remove_dir_all(stage.dir.path()).unwrap();
-    // Not asked before, so nothing is kept.
+    // This query is new, so the cache has no answer.
     let answer = stage.get("api/jobs").await;
     assert_eq!(answer.status(), StatusCode::BAD_GATEWAY);
 }
 
 #[tokio::test]
-async fn hostile_text_stays_text() {
+async fn hostile_text_stays_json() {
     let hostile = "</script><script>alert(1)</script>\u{1b}[2J\u{202e}";
     let case = job().waits("Unschedulable", hostile);
     let stage = Stage::new(case);

@@ -1,8 +1,9 @@
-//! Exit codes in words.
+//! Explains exit codes in words.
 
 use roundhouse_contract::ExitCode;
 
-/// What an exit code means, without a full stop. `reason` is Kubernetes' reason, which knows of memory.
+/// The meaning of an exit code, without a full stop. `reason` is Kubernetes' reason, which shows whether
+/// the container ran out of memory.
 pub(crate) fn words(code: i32, reason: &str) -> String {
     if reason == "OOMKilled" {
         return "killed: it used more memory than its limit".to_owned();
@@ -38,7 +39,7 @@ fn of_others(code: i32) -> String {
                 |name| format!("ended by {name}"),
             )
         }
-        _ => "the program ended with an error of its own".to_owned(),
+        _ => "the program ended with its own error code".to_owned(),
     }
 }
 
@@ -64,13 +65,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_exit_code_has_words_of_its_own() {
+    fn every_exit_code_has_its_own_meaning() {
         let ours = ExitCode::ALL.map(|code| words(code.code(), "Error"));
         let distinct: std::collections::BTreeSet<_> = ours.iter().collect();
         assert_eq!(distinct.len(), ours.len(), "{ours:?}");
         assert_eq!(words(137, "Error"), "ended by SIGKILL");
         assert_eq!(words(159, "Error"), "ended by signal 31");
         assert!(words(137, "OOMKilled").contains("memory"));
-        assert!(words(1, "Error").contains("error of its own"));
+        assert!(words(1, "Error").contains("its own error code"));
     }
 }

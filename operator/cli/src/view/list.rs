@@ -1,4 +1,4 @@
-//! All jobs of a namespace, or of all namespaces, one line each.
+//! The list of jobs, one line each.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -8,41 +8,35 @@ use serde::Serialize;
 use super::{since, state};
 use crate::out::table;
 
-/// A job in a list.
+/// One job in the list.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Line {
-    /// Namespace.
     pub(crate) namespace: String,
-    /// Name.
     pub(crate) name: String,
-    /// What the job does or waits for, in one word.
+    /// The state of the job in one word.
     pub(crate) state: String,
-    /// Workers that are ready, of those wanted.
+    /// Ready and wanted workers, such as `1/2`.
     pub(crate) ready: String,
     /// Ranks of the newest generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) world_size: Option<u32>,
-    /// Committed steps.
+    /// Number of committed steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) step: Option<u64>,
-    /// Steps done of all.
+    /// Share of the steps that are committed, such as `48%`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) percent: Option<String>,
-    /// Training loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) loss: Option<f64>,
-    /// Samples per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) samples_per_second: Option<f64>,
-    /// Failures so far.
     pub(crate) incidents: u32,
-    /// When the job was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) created: Option<Timestamp>,
 }
 
-/// Jobs as lines, by namespace and name.
+/// One line for each job, sorted by namespace and name.
 pub(crate) fn lines(jobs: &[TrainingJob]) -> Vec<Line> {
     let mut lines: Vec<Line> = jobs.iter().map(line).collect();
     lines.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
@@ -70,7 +64,7 @@ fn line(job: &TrainingJob) -> Line {
     }
 }
 
-/// The table.
+/// The lines as a table.
 pub(crate) fn text(lines: &[Line], with_namespace: bool, now: Timestamp) -> String {
     let mut columns = vec![
         "NAME",
@@ -108,7 +102,7 @@ pub(crate) fn text(lines: &[Line], with_namespace: bool, now: Timestamp) -> Stri
     table(&columns, rows)
 }
 
-/// A value, or `-` where there is none.
+/// The value, or `-` if there is none.
 pub(crate) fn or_dash(value: Option<impl std::fmt::Display>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }

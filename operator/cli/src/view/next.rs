@@ -1,4 +1,4 @@
-//! What happens next, and when.
+//! Explains what happens next to a job, and when.
 
 use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::{CleanPodPolicy, ConditionType, TrainingJobStatus};
@@ -7,10 +7,10 @@ use roundhouse_planner::status::counted;
 use super::until;
 use crate::facts::Facts;
 
-/// What happens next, and when, the soonest first as far as times are known.
+/// Sentences about what happens next. Those with the soonest times come first.
 pub(crate) fn of(facts: &Facts) -> Vec<String> {
     let Some(status) = &facts.job.status else {
-        return vec!["The operator looks at the job as soon as it runs.".to_owned()];
+        return vec!["The operator reconciles the job as soon as the operator runs.".to_owned()];
     };
     if status.is_terminal() {
         let expiry = expiry(facts, status);
@@ -29,8 +29,7 @@ pub(crate) fn of(facts: &Facts) -> Vec<String> {
         }
         "TooManyJobs" => {
             return vec![
-                "The job begins when another one of its namespace has ended or is suspended."
-                    .to_owned(),
+                "The job begins when another job of its namespace ends or is suspended.".to_owned(),
             ];
         }
         "NewerProtocol" => {
@@ -95,7 +94,7 @@ fn while_training(facts: &Facts, status: &TrainingJobStatus) -> Vec<String> {
         let window = facts.job.spec.elastic.join_window_seconds;
         let missing = counted(wanted - nodes, "worker");
         all.push(format!(
-            "{missing} more can join: a worker that is ready waits {window}s at most for others (joinWindowSeconds). \
+            "{missing} more can join: a ready worker waits at most {window}s for others (joinWindowSeconds). \
              {ready} of {wanted} are ready."
         ));
     }
@@ -169,7 +168,7 @@ fn until_training(facts: &Facts, status: &TrainingJobStatus) -> Vec<String> {
             .as_ref()
             .is_some_and(|(reason, _)| reason == "CrashLoopBackOff")
     }) {
-        all.push("The kubelet starts a container that crashed again after a back-off of 10s, doubling up to 5m.".to_owned());
+        all.push("The kubelet restarts a crashed container after a back-off of 10s, which doubles up to 5m.".to_owned());
     }
     all
 }
@@ -190,7 +189,7 @@ fn span(seconds: u64) -> SignedDuration {
     SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX))
 }
 
-/// A moment in whole seconds, UTC.
+/// A time in whole seconds, UTC.
 fn whole(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }

@@ -1,4 +1,4 @@
-//! The table of ranks.
+//! The table of ranks: one row for each process of each worker.
 
 use jiff::Timestamp;
 use roundhouse_contract::{Action, ProcessRestarts};
@@ -7,64 +7,58 @@ use serde::Serialize;
 use super::{exit, since};
 use crate::facts::metrics::of_rank;
 use crate::facts::worker::Worker;
-use crate::facts::{Facts, Told};
+use crate::facts::{AgentReport, Facts};
 
 /// One process of a worker.
-#[allow(
-    clippy::struct_field_names,
-    reason = "the field's words: rank, local rank"
-)]
+#[allow(clippy::struct_field_names, reason = "usual terms: rank, local rank")]
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Rank {
-    /// Its rank in the newest generation, if it is a member.
+    /// Rank in the newest generation, if the worker is a member.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rank: Option<u32>,
     /// Index of the worker.
     pub(crate) worker: u32,
-    /// Place of the process on the worker.
     pub(crate) local_rank: u32,
-    /// Pod of the worker.
+    /// Name of the worker's pod.
     pub(crate) pod: String,
-    /// Node of the pod, once it is placed.
+    /// Node of the pod, once the scheduler has chosen one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<String>,
-    /// What it does, in one word.
+    /// The state of the process in one word.
     pub(crate) state: String,
-    /// Steps that it has committed, if its agent could be asked.
+    /// Committed steps, if the agent answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) step: Option<u64>,
-    /// Steps that it is behind the furthest rank.
+    /// Number of steps behind the furthest rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lag: Option<u64>,
-    /// Its share of the samples per second.
+    /// This rank's share of the job's samples per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) samples_per_second: Option<f64>,
-    /// How many times as long as the others it takes for its part of a step, if the others wait for it.
+    /// For a straggler: its time for its part of a step, divided by that of the other workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slower: Option<f64>,
-    /// Restarts of the worker's container, and of its processes within this life of it.
+    /// Restarts of the container, plus restarts of processes in the present container.
     pub(crate) restarts: u32,
-    /// How it ended last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_exit: Option<LastExit>,
 }
 
-/// How a process ended.
+/// The last end of a process.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LastExit {
     /// Exit code; 128 + n for signal n.
     pub(crate) code: i32,
-    /// What it means.
+    /// The meaning of the exit code.
     pub(crate) words: String,
-    /// When, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<Timestamp>,
 }
 
 impl LastExit {
-    /// In a cell of a table.
+    /// The text for a cell of a table.
     pub(crate) fn cell(&self, now: Timestamp) -> String {
         let Self { code, words, at } = self;
         let at = at.map(|at| format!(", {} ago", since(Some(at), now)));
@@ -89,11 +83,11 @@ pub(crate) fn of(facts: &Facts) -> Vec<Rank> {
 }
 
 fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Rank {
-    let told = facts.told.get(&worker.pod);
+    let report = facts.reports.get(&worker.pod);
     let place = worker.place_in(generation);
     let number = place.map(|place| place.rank(local_rank));
     let progress = facts.progress().filter(|it| it.generation == generation);
-    let restarts = told.and_then(|told| told.restarts.as_ref());
+    let restarts = report.and_then(|report| report.restarts.as_ref());
     let state = state(worker, local_rank, restarts, generation);
     let is_training = state == "Training";
     let speed = progress
@@ -109,7 +103,7 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
         pod: worker.pod.clone(),
         node: worker.node.clone(),
         state,
-        step: number.and_then(|number| step(told?, number)),
+        step: number.and_then(|number| step(report?, number)),
         lag: None,
         samples_per_second: speed.map(|it| it.samples_per_second / f64::from(it.world_size)),
         slower: straggler.map(|it| it.factor),
@@ -118,18 +112,23 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
     }
 }
 
-fn step(told: &Told, rank: u32) -> Option<u64> {
-    let value = of_rank(&told.metrics, "roundhouse_train_step", rank)?;
+fn step(report: &AgentReport, rank: u32) -> Option<u64> {
+    let value = of_rank(&report.metrics, "roundhouse_train_step", rank)?;
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a count of steps that was checked to be one"
+        reason = "the range check makes it a valid number of steps"
     )]
     (0.0..9e15).contains(&value).then_some(value as u64)
 }
 
-fn state(worker: &Worker, local: u32, told: Option<&ProcessRestarts>, generation: u64) -> String {
-    let is_preparing = told.is_some_and(|told| told.preparing.contains(&local));
+fn state(
+    worker: &Worker,
+    local: u32,
+    restarts: Option<&ProcessRestarts>,
+    generation: u64,
+) -> String {
+    let is_preparing = restarts.is_some_and(|it| it.preparing.contains(&local));
     let asked_to_leave = worker
         .place
         .as_ref()
@@ -154,8 +153,8 @@ fn state(worker: &Worker, local: u32, told: Option<&ProcessRestarts>, generation
     word.to_owned()
 }
 
-fn last_exit(worker: &Worker, local: u32, told: Option<&ProcessRestarts>) -> Option<LastExit> {
-    let in_place = told.and_then(|told| told.last.as_ref());
+fn last_exit(worker: &Worker, local: u32, restarts: Option<&ProcessRestarts>) -> Option<LastExit> {
+    let in_place = restarts.and_then(|it| it.last.as_ref());
     if let Some(end) = in_place.filter(|end| end.local_rank == local) {
         return Some(LastExit {
             code: end.exit_code,

@@ -1,13 +1,13 @@
-//! Spans of time in words, as kubectl writes them: two units at most.
+//! Durations in kubectl's style, with at most two units.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How long ago a moment was; `0s` for one that lies ahead by the node's clock.
+/// Time since `at`; `0s` if a node's clock has put `at` into the future.
 pub(crate) fn ago(at: Timestamp, now: Timestamp) -> String {
     left(now.duration_since(at))
 }
 
-/// A span that is not negative: `45s`, `3m10s`, `2h5m`, `3d4h`.
+/// A duration such as `45s`, `3m10s`, `2h5m` or `3d4h`; a negative one is `0s`.
 pub(crate) fn left(span: SignedDuration) -> String {
     let seconds = span.as_secs().max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_has_two_units_at_most() {
+    fn duration_has_at_most_two_units() {
         for (seconds, expected) in [
             (-3, "0s"),
             (45, "45s"),

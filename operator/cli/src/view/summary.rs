@@ -1,4 +1,4 @@
-//! What a job does, in sentences.
+//! Summarizes a job in sentences.
 
 use jiff::SignedDuration;
 use roundhouse_api::{ConditionType, TrainingJob};
@@ -10,7 +10,7 @@ use super::{since, state};
 use crate::facts::Facts;
 use crate::render::loss_text;
 
-/// What the job does, in sentences; the first says its state.
+/// The state of the job (first sentence), its progress, spares, checkpoints and incidents.
 pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
     let status = facts.status();
     let (reason, message) = facts.front();
@@ -31,7 +31,7 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
         let verb = if spares == 1 { "waits" } else { "wait" };
         let spares = counted(spares, "spare");
         all.push(format!(
-            "{spares} {verb} in the lobby for a member that is lost."
+            "{spares} {verb} in the lobby to replace a lost member."
         ));
     }
     if let Some(checkpoint) = &status.checkpoint {
@@ -57,14 +57,14 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
     all
 }
 
-/// So many seconds in words.
+/// A number of seconds as a duration, such as `3m10s`.
 pub(crate) fn span_of(seconds: u64) -> String {
     left(SignedDuration::from_secs(
         i64::try_from(seconds).unwrap_or(i64::MAX),
     ))
 }
 
-/// The numbers of training, evaluations included.
+/// The numbers of training and of the last evaluation.
 pub(crate) fn numbers(progress: &Progress) -> String {
     let Progress {
         step,
@@ -111,16 +111,17 @@ pub(crate) fn numbers(progress: &Progress) -> String {
     parts.join(", ")
 }
 
-/// Seconds until the last step, if each takes `globalBatchSize` samples at the present speed; `None` if that is not known.
+/// Seconds until the last step, if each step uses `globalBatchSize` samples at the present speed. `None`
+/// if the job does not train, or if its batch size is not fixed.
 pub(crate) fn seconds_left(job: &TrainingJob, progress: &Progress) -> Option<u64> {
     let status = job.status.as_ref()?;
     let trainer = job.spec.trainer.as_ref()?;
     let trains = status.is_true(ConditionType::Running);
     let steps = progress.total_steps.checked_sub(progress.step)?;
-    // Batches that change with the epoch or with the workers are not known ahead.
+    // A batch size that changes with the epoch or the workers cannot be predicted.
     let schedule = trainer.schedule.batch_growth.is_none();
     let is_fixed = schedule && job.spec.elastic.on_scale == OnScale::KeepGlobalBatch;
-    // A batch of a whole epoch may be larger than the data.
+    // With one step per epoch, the batch may be larger than the data.
     let epochs = trainer.epochs.map(u64::from);
     let is_part = epochs.is_none_or(|epochs| progress.total_steps > epochs);
     let speed = progress.samples_per_second / f64::from(trainer.global_batch_size);

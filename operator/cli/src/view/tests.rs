@@ -10,13 +10,12 @@ fn shown(view: &JobView) -> String {
 }
 
 #[test]
-fn a_job_that_trains_shows_each_rank_with_its_step_and_lag() {
+fn training_job_shows_step_and_lag_of_each_rank() {
     let step = |rank: u32, step: u64| format!("roundhouse_train_step{{rank=\"{rank}\"}} {step}\n");
-    let case =
-        job()
-            .trains(2)
-            .told(0, progress(), &step(0, 480))
-            .told(1, progress(), &step(1, 478));
+    let case = job()
+        .trains(2)
+        .reports(0, progress(), &step(0, 480))
+        .reports(1, progress(), &step(1, 478));
     let view = JobView::of(&case.facts());
     let ranks: Vec<_> = view
         .ranks
@@ -43,7 +42,7 @@ fn a_job_that_trains_shows_each_rank_with_its_step_and_lag() {
 }
 
 #[test]
-fn steps_that_were_lost_and_repeated_are_shown() {
+fn repeated_steps_are_shown() {
     let repeated = Progress {
         repeated_steps: 12,
         last_repeat: Some(Repeat {
@@ -55,17 +54,17 @@ fn steps_that_were_lost_and_repeated_are_shown() {
         }),
         ..progress()
     };
-    let case = job().trains(2).told(0, repeated, "");
+    let case = job().trains(2).reports(0, repeated, "");
     let text = shown(&JobView::of(&case.facts()));
     let words = "12 committed steps lost and repeated (the last: 31-42).";
     assert!(text.contains(words), "{text}");
 }
 
 #[test]
-fn spares_are_told_apart_from_the_workers_that_train() {
+fn spares_are_shown_apart_from_active_workers() {
     for (spares, sentence) in [
-        (1, "1 spare waits in the lobby for a member that is lost."),
-        (2, "2 spares wait in the lobby for a member that is lost."),
+        (1, "1 spare waits in the lobby to replace a lost member."),
+        (2, "2 spares wait in the lobby to replace a lost member."),
     ] {
         let case = job().trains(2).with("status/workers/spares", json!(spares));
         let view = JobView::of(&case.facts());
@@ -79,7 +78,7 @@ fn spares_are_told_apart_from_the_workers_that_train() {
 }
 
 #[test]
-fn a_worker_that_crashed_shows_its_exit_code_in_words() {
+fn crashed_worker_shows_meaning_of_its_exit_code() {
     let case = job()
         .crashes(0, 137, "OOMKilled", "killed")
         .with("spec/startDeadlineSeconds", json!(600))
@@ -97,7 +96,7 @@ fn a_worker_that_crashed_shows_its_exit_code_in_words() {
 }
 
 #[test]
-fn text_of_the_cluster_does_not_steer_the_terminal() {
+fn cluster_text_cannot_control_the_terminal() {
     let case = job().waits("Unschedulable", "0 of 2\u{1b}[2J\u{9b}1m");
     let text = text(&JobView::of(&case.facts()), now());
     let stripped = anstream::adapter::strip_str(&text).to_string();
@@ -109,7 +108,7 @@ fn text_of_the_cluster_does_not_steer_the_terminal() {
 }
 
 #[test]
-fn what_happens_next_is_told_with_its_time() {
+fn next_events_are_shown_with_their_times() {
     let saves = json!({
         "volume": {"hostPath": {"path": "/srv"}}, "everySteps": 100, "everySeconds": 300, "keep": 3});
     let trains = job()
@@ -176,7 +175,7 @@ fn what_happens_next_is_told_with_its_time() {
 }
 
 #[test]
-fn the_document_has_what_the_text_has() {
+fn document_has_the_fields_of_the_text() {
     let document = serde_json::to_value(JobView::of(&job().trains(2).facts())).unwrap();
     assert_eq!(document["state"], "Training");
     assert_eq!(document["progress"]["evalPerplexity"], 12.5);
@@ -185,7 +184,7 @@ fn the_document_has_what_the_text_has() {
 }
 
 #[test]
-fn a_job_that_the_operator_has_not_seen_is_shown_all_the_same() {
+fn job_without_status_is_unseen() {
     let case = job().with("status", serde_json::Value::Null);
     let view = JobView::of(&case.facts());
     assert_eq!(view.state, "Unseen");

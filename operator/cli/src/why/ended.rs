@@ -1,4 +1,4 @@
-//! Jobs that have ended.
+//! Diagnoses jobs that have ended.
 
 use roundhouse_api::{ConditionType, LastFailure};
 use roundhouse_contract::ExitCode;
@@ -25,55 +25,54 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
     let diagnosis = of_failure(&name, &failed.reason, &failed.message, last);
     let diagnosis = last.map_or(diagnosis.clone(), |last| diagnosis.shown_by(evidence(last)));
     let again = format!(
-        "A job that has failed stays so: run `kubectl roundhouse stop {name}`, then submit it again. \
+        "A failed job does not run again: run `kubectl roundhouse stop {name}`, then submit it again. \
          With spec.checkpoint it continues from the newest checkpoint."
     );
-    Some(diagnosis.do_(again))
+    Some(diagnosis.advise(again))
 }
 
-/// What a failure is, and what to do about it: the same whether it ended the job or not.
+/// The cause of a failure and advice on it, independent of whether the failure ended the job.
 pub(super) fn cause(last: &LastFailure) -> Option<Diagnosis> {
     let words = last.message.to_lowercase();
     let code = last.exit_code.and_then(ExitCode::from_code);
     let worker = &last.worker;
-    // The trainer's words: another run would end the same way, so the exit code is that of a wrong configuration.
+    // Divergence has the exit code of a wrong configuration, because another run would diverge again.
+    // Only the trainer's message distinguishes it.
     if words.contains("training diverges") {
         let summary = format!("Training diverged: {}.", last.message);
         return Some(
             Diagnosis::new(Situation::Diverged, summary)
-                .do_("Lower trainer.optimizer.learningRate, or raise trainer.schedule.warmupSteps.")
-                .do_("To skip a few bad steps instead, set trainer.onNonFinite to Skip; with precision fp16, see trainer.lossScaling."),
+                .advise("Lower trainer.optimizer.learningRate, or raise trainer.schedule.warmupSteps.")
+                .advise("To skip a few bad steps instead, set trainer.onNonFinite to Skip; with precision fp16, see trainer.lossScaling."),
         );
     }
     if last.reason == "OOMKilled" || words.contains("out of memory") {
         let summary = format!("{worker} ran out of memory.");
         return Some(
             Diagnosis::new(Situation::OutOfMemory, summary)
-                .do_("Lower trainer.microBatchSize, or set trainer.activationCheckpointing to Blocks for a model that has blocks.")
-                .do_("If the host's memory ran out, raise resources.limits.memory of the container named trainer in workers.template."),
+                .advise("Lower trainer.microBatchSize, or set trainer.activationCheckpointing to Blocks for a model that has blocks.")
+                .advise("If the host's memory ran out, raise resources.limits.memory of the container named trainer in workers.template."),
         );
     }
     match code? {
         ExitCode::DataInvalid => {
             let summary = format!("The data is missing or corrupt: {}.", last.message);
-            Some(
-                Diagnosis::new(Situation::DataInvalid, summary).do_(
-                    "Correct trainer.data, or what is in its volume. The message has the path.",
-                ),
-            )
+            Some(Diagnosis::new(Situation::DataInvalid, summary).advise(
+                "Correct trainer.data, or the files in its volume. The message has the path.",
+            ))
         }
         ExitCode::ConfigInvalid => {
-            let summary = format!("The configuration cannot be run: {}.", last.message);
+            let summary = format!("The configuration is wrong: {}.", last.message);
             Some(
                 Diagnosis::new(Situation::ConfigInvalid, summary)
-                    .do_("Correct the field that the message names."),
+                    .advise("Correct the field that the message names."),
             )
         }
         _ => None,
     }
 }
 
-/// A failure as evidence.
+/// The sentence about a failure that serves as evidence.
 pub(super) fn evidence(last: &LastFailure) -> String {
     let node = last.node.as_ref().map(|node| format!(" on node {node}"));
     let rank = last.rank.map(|rank| format!(" rank {rank}"));
@@ -96,7 +95,7 @@ fn of_failure(name: &str, reason: &str, message: &str, last: Option<&LastFailure
             Situation::DeadlineExceeded,
             format!("The job failed: {message}."),
         )
-        .do_(format!("Correct the cause, or raise spec.{field}."))
+        .advise(format!("Correct the cause, or raise spec.{field}."))
     };
     match reason {
         "StartDeadlineExceeded" => return deadline("startDeadlineSeconds"),
@@ -112,14 +111,14 @@ fn of_failure(name: &str, reason: &str, message: &str, last: Option<&LastFailure
     );
     match reason {
         "BackoffLimitExceeded" | "MaxIncidentsExceeded" => failed
-            .do_(format!("Correct what the last failure says. `kubectl roundhouse logs {name} --previous` shows the end of containers that were restarted, if their pods are still there."))
-            .do_("If the nodes were at fault, raise spec.failurePolicy.backoffLimit or maxIncidents."),
+            .advise(format!("Correct what the last failure says. `kubectl roundhouse logs {name} --previous` shows the end of containers that were restarted, if their pods are still there."))
+            .advise("If the nodes were at fault, raise spec.failurePolicy.backoffLimit or maxIncidents."),
         "MaxReplacementsExceeded" => failed
-            .do_("See what takes the pods away: `kubectl get events`, and the nodes. Deletions by other programs are in the API server's audit log.")
-            .do_("If the job is meant to wait out more, raise spec.failurePolicy.maxReplacements."),
+            .advise("See what takes the pods away: `kubectl get events`, and the nodes. Deletions by other programs are in the API server's audit log.")
+            .advise("If the job is meant to wait out more, raise spec.failurePolicy.maxReplacements."),
         "FailurePolicyRule" => {
-            failed.do_("A rule of spec.failurePolicy ended the job. Change the rule if it should not.")
+            failed.advise("A rule of spec.failurePolicy ended the job. Change the rule if it should not.")
         }
-        _ => failed.do_("Correct what the message says."),
+        _ => failed.advise("Correct what the message says."),
     }
 }

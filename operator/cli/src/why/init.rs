@@ -1,4 +1,4 @@
-//! An init container that fails: the trainer waits for it.
+//! Diagnoses an init container that fails, so that the trainer waits for it.
 
 use super::{Diagnosis, Situation};
 use crate::facts::worker::Worker;
@@ -25,7 +25,7 @@ pub(super) fn rule(worker: &Worker) -> Option<Diagnosis> {
     Some(
         diagnosis
             .shown_by(format!("{name} was restarted {restarts} times"))
-            .do_(format!("See its log: `kubectl logs {pod} -c {name}`."))
-            .do_("Correct that container in workers.template. More restarts than failurePolicy.backoffLimit fail the job."),
+            .advise(format!("See its log: `kubectl logs {pod} -c {name}`."))
+            .advise("Correct that container in workers.template. More restarts than failurePolicy.backoffLimit fail the job."),
     )
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a worker's pod, if something is.
+//! Diagnoses workers' pods that cannot be created, placed, started or kept.
 
 use k8s_openapi::api::core::v1::Event;
 use roundhouse_api::Workers;
@@ -8,7 +8,7 @@ use crate::facts::Facts;
 use crate::facts::worker::Worker;
 use crate::view::exit;
 
-/// Applies when a pod cannot be made, placed, started or kept.
+/// Applies when something is wrong with a pod of the job.
 pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
     let (reason, message) = facts.front();
     if let Some(refused) = refused(facts, &reason, &message) {
@@ -31,24 +31,24 @@ fn refused(facts: &Facts, reason: &str, message: &str) -> Option<Diagnosis> {
     match reason {
         "NameTaken" => Some(
             Diagnosis::new(Situation::NameTaken, format!("Another object has a name that the job needs: {message}."))
-                .do_("Delete or rename that object, or give the job another name."),
+                .advise("Delete or rename that object, or give the job another name."),
         ),
         "GangSchedulerMissing" => Some(
-            Diagnosis::new(Situation::GangSchedulerMissing, format!("The job's gang scheduler is not there: {message}."))
-                .do_("Ask an administrator to install it; the operator looks again by itself. Or, to do without: delete the job and apply it with `scheduling.gang: None`."),
+            Diagnosis::new(Situation::GangSchedulerMissing, format!("The job's gang scheduler is not installed: {message}."))
+                .advise("Ask an administrator to install it; the operator then continues by itself. Or delete the job and apply it with `scheduling.gang: None`."),
         ),
         "Refused" if message.contains("exceeded quota") => Some(
             Diagnosis::new(Situation::QuotaExceeded, "The namespace's quota does not allow the job's pods.")
-                .do_("See what is used: `kubectl describe resourcequota`.")
-                .do_(format!("Ask for less, for example `kubectl roundhouse scale {name} N` or smaller resources in workers.template; or ask for a larger quota. The operator tries again by itself.")),
+                .advise("See the usage: `kubectl describe resourcequota`.")
+                .advise(format!("Request less, for example `kubectl roundhouse scale {name} N` or smaller resources in workers.template, or ask an administrator for a larger quota. The operator tries again by itself.")),
         ),
         "Refused" if message.contains("does not answer") => Some(
             Diagnosis::new(Situation::NoAnswer, format!("The job's objects cannot be created: {message}."))
-                .do_("Look for an admission webhook that is slow or gone: `kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations`. The operator tries again by itself."),
+                .advise("Look for an admission webhook that is slow or gone: `kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations`. The operator tries again by itself."),
         ),
         "Refused" => Some(
             Diagnosis::new(Situation::Refused, format!("The API server refuses an object of the job: {message}."))
-                .do_("Change workers.template so that the policy named there allows it, or change the policy. The operator tries again by itself."),
+                .advise("Change workers.template so that the policy in the message allows it, or change the policy. The operator tries again by itself."),
         ),
         _ => None,
     }
@@ -57,9 +57,9 @@ fn refused(facts: &Facts, reason: &str, message: &str) -> Option<Diagnosis> {
 fn unreachable(worker: &Worker) -> Option<Diagnosis> {
     let node = worker.node.as_ref().filter(|_| worker.is_unreachable)?;
     Some(
-        Diagnosis::new(Situation::NodeUnreachable, format!("Kubernetes has lost touch with node {node}."))
+        Diagnosis::new(Situation::NodeUnreachable, format!("Kubernetes has lost contact with node {node}."))
             .shown_by(format!("pod {} on it is not Ready although its containers are", worker.pod))
-            .do_(format!("Look at the node: `kubectl describe node {node}`. The worker is replaced on another one if there is room.")),
+            .advise(format!("Check the node: `kubectl describe node {node}`. The operator replaces the worker on another node if there is room.")),
     )
 }
 
@@ -79,20 +79,20 @@ fn unschedulable(facts: &Facts, workers: &[Worker]) -> Option<Diagnosis> {
     let lacks_claim = words.contains("persistentvolumeclaim") && words.contains("not found");
     let mut diagnosis = Diagnosis::new(Situation::Unschedulable, summary)
         .shown_by(format!("{}: {words}", first.pod))
-        .do_(if lacks_claim {
-            "Create the PersistentVolumeClaim, or correct its name in the job. The workers are placed by themselves then."
+        .advise(if lacks_claim {
+            "Create the PersistentVolumeClaim, or correct its name in the job. The scheduler then places the workers."
         } else {
-            "Free or add what the scheduler misses, or ask for less: resources, nodeSelector, affinity and tolerations in workers.template."
+            "Free or add what the scheduler's message names, or change resources, nodeSelector, affinity or tolerations in workers.template."
         });
     let Workers {
         replicas,
         min_replicas,
         ..
     } = facts.job.spec.workers;
-    // Fewer workers help only if some have a place.
+    // Fewer workers help only if some have a node.
     let some_fit = all.len() < replicas as usize;
     if some_fit && min_replicas.is_none_or(|min| min >= replicas) {
-        diagnosis = diagnosis.do_("To train with fewer workers meanwhile, set workers.minReplicas below workers.replicas.");
+        diagnosis = diagnosis.advise("To train with fewer workers meanwhile, set workers.minReplicas below workers.replicas.");
     }
     for node in avoided.iter().filter(|node| node.until.0 > facts.now) {
         diagnosis = diagnosis.shown_by(format!(
@@ -110,19 +110,19 @@ fn waiting(worker: &Worker) -> Option<Diagnosis> {
     let diagnosis = match reason.as_str() {
         "ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName" => {
             Diagnosis::new(Situation::ImagePullFailed, format!("The node of {pod} cannot get the image."))
-                .do_("Correct the image's name in workers.template, or trainer.image in the values of the chart.")
-                .do_("For a private registry, set imagePullSecrets in workers.template.")
+                .advise("Correct the image's name in workers.template, or trainer.image in the values of the chart.")
+                .advise("For a private registry, set imagePullSecrets in workers.template.")
         }
         "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => {
             Diagnosis::new(Situation::ContainerConfigError, format!("The kubelet cannot start the container of {pod}."))
-                .do_("An image whose user is root needs securityContext.runAsUser in workers.template. A ConfigMap or Secret that the template names must exist.")
+                .advise("An image whose user is root needs securityContext.runAsUser in workers.template. A ConfigMap or Secret that the template names must exist.")
         }
         _ => return None,
     };
     Some(diagnosis.shown_by(evidence))
 }
 
-/// A container that ends before its worker has trained, again and again.
+/// Applies to a container that keeps ending before its worker is ready.
 fn crash(facts: &Facts, worker: &Worker) -> Option<Diagnosis> {
     let (reason, _) = worker.waiting.as_ref()?;
     let end = worker
@@ -153,10 +153,10 @@ fn crash(facts: &Facts, worker: &Worker) -> Option<Diagnosis> {
     let known = memory.or(last).as_ref().and_then(ended::cause);
     let diagnosis = known.unwrap_or_else(|| {
         let summary = format!(
-            "{pod} ends again and again before it can train: {words} (exit code {}).",
+            "{pod} keeps ending before it can train: {words} (exit code {}).",
             end.code
         );
-        Diagnosis::new(Situation::CrashLoop, summary).do_(format!(
+        Diagnosis::new(Situation::CrashLoop, summary).advise(format!(
             "See its last lines: `kubectl roundhouse logs {name} --previous --tail 50`."
         ))
     });
@@ -178,11 +178,12 @@ fn failed(worker: &Worker) -> Option<Diagnosis> {
     Some(
         Diagnosis::new(Situation::WorkerFailed, summary)
             .shown_by(format!("{}: {reason}: {message}", worker.pod))
-            .do_("Nothing, if the node was drained or short of something: the operator replaces the worker after a while."),
+            .advise("Nothing, if the node was drained or lacked resources: the operator replaces the worker after a while."),
     )
 }
 
-/// The operator says so after half a minute; the kubelet's events say it at once.
+/// Applies to a pod whose containers do not start. The operator reports it after 30 s, the kubelet's
+/// events at once.
 fn creating(facts: &Facts, workers: &[Worker], reason: &str, message: &str) -> Option<Diagnosis> {
     let warnings: Vec<&Event> = facts
         .events
@@ -192,26 +193,26 @@ fn creating(facts: &Facts, workers: &[Worker], reason: &str, message: &str) -> O
                 && event.involved_object.kind.as_deref() == Some("Pod")
         })
         .collect();
-    let is_told =
+    let is_reported =
         reason == "ContainerCreating" || message.contains("does not start its containers");
-    if !is_told && !warnings.iter().any(|event| lacks_volume(event, workers)) {
+    if !is_reported && !warnings.iter().any(|event| lacks_volume(event, workers)) {
         return None;
     }
     let mut diagnosis = Diagnosis::new(
         Situation::ContainerCreating,
-        "A worker has a node, and its containers do not start: most often a volume is missing.",
+        "A worker has a node, but its containers do not start: most often a volume is missing.",
     );
     for event in warnings {
         let (reason, message) = (event.reason.as_deref(), event.message.as_deref());
         let (reason, message) = (reason.unwrap_or_default(), message.unwrap_or_default());
         diagnosis = diagnosis.shown_by(format!("event {reason}: {message}"));
     }
-    Some(diagnosis.do_(
-        "Make the ConfigMap, claim or directory that trainer.data and spec.checkpoint name. The pods start by themselves then.",
+    Some(diagnosis.advise(
+        "Create the ConfigMap, claim or directory that trainer.data and spec.checkpoint name. The pods then start by themselves.",
     ))
 }
 
-/// Whether the kubelet has no volume for a pod that still waits for it.
+/// Whether the event says that the kubelet cannot mount a volume of a pod that has not started yet.
 fn lacks_volume(event: &Event, workers: &[Worker]) -> bool {
     let is_of_volumes = matches!(
         event.reason.as_deref(),

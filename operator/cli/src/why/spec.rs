@@ -1,4 +1,5 @@
-//! Jobs that nobody works on: another controller's, unseen, invalid, suspended.
+//! Diagnoses jobs that the operator does not run: managed by another controller, unseen, invalid or
+//! suspended.
 
 use super::{Diagnosis, Situation};
 use crate::facts::Facts;
@@ -7,17 +8,14 @@ use kube::ResourceExt;
 use roundhouse_api::finalizers_of_others;
 use roundhouse_contract::labels;
 
-/// Applies to a job that the operator does not run now, for a reason in its spec or because it has not seen it.
+/// Applies to a job that the operator does not run because of its spec, or has not seen yet.
 pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
     let (spec, name) = (&facts.job.spec, facts.name());
     let (reason, message) = facts.front();
     if spec.managed_by != labels::DEFAULT_MANAGER {
-        let summary = format!(
-            "Another controller looks after the job: {}.",
-            spec.managed_by
-        );
+        let summary = format!("Another controller manages the job: {}.", spec.managed_by);
         let diagnosis = Diagnosis::new(Situation::NotManaged, summary);
-        return Some(diagnosis.do_(format!(
+        return Some(diagnosis.advise(format!(
             "To let Roundhouse run it, leave out spec.managedBy. The field is immutable: run `kubectl roundhouse stop {name}` \
              and submit the job again."
         )));
@@ -25,10 +23,10 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
     if facts.job.status.is_none() {
         let created = facts.job.creation_timestamp().map(|at| at.0);
         return Some(
-            Diagnosis::new(Situation::Unseen, "The operator has not looked at the job.")
+            Diagnosis::new(Situation::Unseen, "The operator has not seen the job yet.")
                 .shown_by(format!("The job was created {} ago and has no status.", since(created, facts.now)))
-                .do_("See whether the operator runs: `kubectl get pods -A -l app.kubernetes.io/component=operator`.")
-                .do_("An operator that is installed for certain namespaces only does not see the others: look at the values of its chart."),
+                .advise("Check that the operator runs: `kubectl get pods -A -l app.kubernetes.io/component=operator`.")
+                .advise("Check in the values of its chart that the operator watches this namespace."),
         );
     }
     if reason == "Deleting" {
@@ -37,14 +35,14 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
         let is_held = finalizers_of_others(finalizers).next().is_some();
         let diagnosis = Diagnosis::new(Situation::Deleting, summary).shown_by(message);
         return Some(if is_held {
-            diagnosis.do_("Wait for the controller that owns the finalizer, or find out why it does not remove it.")
+            diagnosis.advise("Wait for the controller that owns the finalizer, or find out why it does not remove it.")
         } else {
-            diagnosis.do_("Wait until its pods have left.")
+            diagnosis.advise("Wait until its pods have left.")
         });
     }
     if reason == "InvalidSpec" {
-        let summary = format!("The spec cannot be run: {message}.");
-        return Some(Diagnosis::new(Situation::InvalidSpec, summary).do_(
+        let summary = format!("The spec is invalid: {message}.");
+        return Some(Diagnosis::new(Situation::InvalidSpec, summary).advise(
             "Correct that field in your file, then run `kubectl roundhouse submit -f FILE`.",
         ));
     }
@@ -53,8 +51,8 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
         return Some(
             Diagnosis::new(Situation::ForbiddenByPolicy, summary)
                 .shown_by(message)
-                .do_("Leave these fields out of your file, then run `kubectl roundhouse submit -f FILE`.")
-                .do_("Or ask an administrator to allow them: each policy.… above is a value of the operator's chart."),
+                .advise("Remove these fields from your file, then run `kubectl roundhouse submit -f FILE`.")
+                .advise("Or ask an administrator to allow them: each policy.… above is a value of the operator's chart."),
         );
     }
     if reason == "TooManyJobs" {
@@ -62,18 +60,18 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
         return Some(
             Diagnosis::new(Situation::TooManyJobs, summary)
                 .shown_by(message)
-                .do_("Wait: the job begins by itself when another one has ended or is suspended. `kubectl get trainingjobs` lists them.")
-                .do_("Or ask an administrator to raise policy.maxJobsPerNamespace of the operator's chart."),
+                .advise("Wait: the job begins by itself when another job ends or is suspended. `kubectl get trainingjobs` lists them.")
+                .advise("Or ask an administrator to raise policy.maxJobsPerNamespace of the operator's chart."),
         );
     }
     if reason == "NewerProtocol" {
         let summary =
-            "The operator was rolled back, and does not know the protocol of the job's workers.";
+            "The operator was rolled back and does not know the protocol of the job's workers.";
         return Some(
             Diagnosis::new(Situation::NewerProtocol, summary)
                 .shown_by(message)
-                .do_("Upgrade the operator to the version that ran before.")
-                .do_(format!("Or run `kubectl roundhouse suspend {name}`, then `kubectl roundhouse resume {name}`: the job continues from its newest checkpoint.")),
+                .advise("Upgrade the operator to the version that ran before.")
+                .advise(format!("Or run `kubectl roundhouse suspend {name}`, then `kubectl roundhouse resume {name}`: the job continues from its newest checkpoint.")),
         );
     }
     let ended = facts.status().is_terminal();
@@ -83,7 +81,7 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
                 Situation::Suspended,
                 "The job is suspended: spec.suspend is true.",
             )
-            .do_(format!(
+            .advise(format!(
                 "To let it continue, run `kubectl roundhouse resume {name}`."
             )),
         );

@@ -1,5 +1,5 @@
-//! Who stopped a container: its process only sees SIGTERM and says that it left on request. The kubelet's events say
-//! whether a probe or a hook of the template was the cause.
+//! Explains why the kubelet stopped a container. The process receives only SIGTERM and reports that it
+//! left on request; the kubelet's events say whether a probe or a hook of the template was the cause.
 
 use k8s_openapi::api::core::v1::Event;
 use roundhouse_contract::{ExitCode, Reason};
@@ -15,7 +15,7 @@ const REASONS: [&str; 5] = [
     "Killing",
     "ExceededGracePeriod",
 ];
-/// Events that are shown: the newest.
+/// Most events to show, the newest ones.
 const MOST: usize = 3;
 
 /// Adds the kubelet's events to a diagnosis of something wrong, if a worker has left.
@@ -32,7 +32,7 @@ pub(super) fn explained(facts: &Facts, diagnosis: Diagnosis) -> Diagnosis {
         .into_iter()
         .rev()
         .fold(diagnosis, Diagnosis::shown_by);
-    diagnosis.do_(
+    diagnosis.advise(
         "The kubelet stopped the container: correct the probe or the lifecycle hook of workers.template that its event names.",
     )
 }

@@ -1,4 +1,4 @@
-//! Jobs that train, well or less well.
+//! Diagnoses jobs that train.
 
 use jiff::SignedDuration;
 use roundhouse_api::ConditionType;
@@ -7,7 +7,8 @@ use super::{Diagnosis, Situation, pods};
 use crate::facts::Facts;
 use crate::view::{ranks, since};
 
-/// Progress that is older is worth a word. The operator writes it every ten seconds; agents tell it at once.
+/// Age above which progress counts as too old. The operator writes progress every 10 s, and agents
+/// report it at once.
 const OLD: SignedDuration = SignedDuration::from_mins(3);
 
 /// Applies to a job that trains.
@@ -24,7 +25,7 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
     let numbers = facts.progress().map(|it| crate::view::numbers(&it));
     let healthy = || {
         Diagnosis::new(Situation::Healthy, "The job trains, and nothing is wrong.")
-            .do_(format!("Follow it with `kubectl roundhouse watch {name}`."))
+            .advise(format!("Follow it with `kubectl roundhouse watch {name}`."))
     };
     Some(
         found
@@ -36,8 +37,8 @@ pub(super) fn rule(facts: &Facts) -> Option<Diagnosis> {
 fn checkpoint(facts: &Facts) -> Option<Diagnosis> {
     let status = facts.status();
     let checkpoint = status.checkpoint?;
-    let told = facts.progress().and_then(|it| it.checkpoint_error);
-    let error = told.or(checkpoint.error)?;
+    let reported = facts.progress().and_then(|it| it.checkpoint_error);
+    let error = reported.or(checkpoint.error)?;
     let newest = checkpoint.step.map_or_else(
         || "no checkpoint is known".to_owned(),
         |step| {
@@ -48,12 +49,12 @@ fn checkpoint(facts: &Facts) -> Option<Diagnosis> {
     Some(
         Diagnosis::new(
             Situation::CheckpointFailing,
-            "The job trains, but its checkpoints cannot be written: what it learns is lost if all workers are lost.",
+            "The job trains, but its checkpoints cannot be written: its progress is lost if all workers are lost.",
         )
         .shown_by(error)
         .shown_by(newest)
-        .do_("Mend the volume of spec.checkpoint: it is full, read-only, slow or gone. It needs room for `keep` checkpoints and one more.")
-        .do_("Nothing has to be restarted: the next attempt follows by itself."),
+        .advise("Repair the volume of spec.checkpoint: it is full, read-only, slow or gone. It needs room for one more checkpoint than `keep`.")
+        .advise("Nothing must be restarted: the job tries again by itself."),
     )
 }
 
@@ -69,10 +70,12 @@ fn no_progress(facts: &Facts) -> Option<Diagnosis> {
     let name = facts.name();
     let timeout = facts.job.spec.stall_timeout_seconds;
     let advice = match timeout {
-        Some(0) => "spec.stallTimeoutSeconds is 0, so no hang is found: set it, or leave it out."
+        Some(0) => "spec.stallTimeoutSeconds is 0, so no hang is detected: raise it, or remove it."
             .to_owned(),
-        _ => "The agent ends a process that hangs, after it has logged what every thread does."
-            .to_owned(),
+        _ => {
+            "The agent logs what each thread of a hanging process does, and then ends the process."
+                .to_owned()
+        }
     };
     let summary = format!(
         "The job has made no step for {}.",
@@ -80,9 +83,9 @@ fn no_progress(facts: &Facts) -> Option<Diagnosis> {
     );
     Some(
         Diagnosis::new(Situation::NoProgress, summary)
-            .shown_by(format!("step {stored} was told {} ago", since(Some(read_at), facts.now)))
-            .do_(advice)
-            .do_(format!("Look at what the ranks say: `kubectl roundhouse logs {name} --tail 20`. A long evaluation or save makes no step, either.")),
+            .shown_by(format!("step {stored} was reported {} ago", since(Some(read_at), facts.now)))
+            .advise(advice)
+            .advise(format!("Read the logs of the ranks: `kubectl roundhouse logs {name} --tail 20`. A long evaluation or save makes no step, either.")),
     )
 }
 
@@ -103,9 +106,9 @@ fn straggler(facts: &Facts) -> Option<Diagnosis> {
     let one_less = wanted.saturating_sub(1).max(1);
     Some(
         Diagnosis::new(Situation::Straggler, summary)
-            .do_(format!("Look at node {node}: another load, a throttled GPU, a slow disk. `kubectl describe node {node}`."))
-            .do_(format!("To move the worker, run `kubectl cordon {node}` and `kubectl delete pod {pod}`: it is replaced, and the others keep training."))
-            .do_(format!("To continue without it, run `kubectl roundhouse scale {name} {one_less}`: the worker that the others wait for goes first.")),
+            .advise(format!("Check node {node} for another load, a throttled GPU or a slow disk: `kubectl describe node {node}`."))
+            .advise(format!("To move the worker, run `kubectl cordon {node}` and `kubectl delete pod {pod}`: the operator replaces it, and the others keep training."))
+            .advise(format!("To continue without it, run `kubectl roundhouse scale {name} {one_less}`: scaling down removes the straggler first.")),
     )
 }
 

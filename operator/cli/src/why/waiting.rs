@@ -1,4 +1,4 @@
-//! Jobs whose workers are fine, and wait for each other.
+//! Diagnoses jobs whose workers are healthy but do not train yet.
 
 use roundhouse_planner::status::counted;
 
@@ -16,26 +16,26 @@ pub(super) fn rule(facts: &Facts) -> Diagnosis {
     let diagnosis = match reason.as_str() {
         "Resuming" => Diagnosis::new(
             Situation::Resuming,
-            "The job was resumed; workers of before the suspension still leave.",
+            "The job was resumed, but workers from before the suspension still leave.",
         )
-        .do_("Nothing: they leave within their grace period."),
+        .advise("Nothing: they leave within their grace period."),
         "BelowMinReplicas" => {
             let min = spec.min_replicas.unwrap_or(spec.replicas);
             let summary = format!("Fewer workers are left than workers.minReplicas ({min}). They keep their state and wait.");
             Diagnosis::new(Situation::BelowMinReplicas, summary)
-                .do_("Nothing, if the lost workers can be replaced.")
-                .do_("To continue with those that are left, lower workers.minReplicas in the job.")
+                .advise("Nothing, if the lost workers can be replaced.")
+                .advise("To continue with those that are left, lower workers.minReplicas in the job.")
         }
         "Recovering" => Diagnosis::new(Situation::Recovering, "A worker was lost. The others keep their state and wait for it.")
-            .do_("Nothing: it is started again or replaced.")
-            .do_("To let the others continue without it the next time, set workers.minReplicas below workers.replicas."),
+            .advise("Nothing: it is restarted or replaced.")
+            .advise("To let the other workers continue without it the next time, set workers.minReplicas below workers.replicas."),
         "SchedulingGated" => Diagnosis::new(
             Situation::SchedulingGated,
             "A queue holds the job: its pods have scheduling gates, which the queue removes when the job may run.",
         )
-        .do_("Ask whoever owns the gate. Kueue tells what a workload waits for: `kubectl get workloads.kueue.x-k8s.io`."),
+        .advise("Ask the owner of the queue. With Kueue, `kubectl get workloads.kueue.x-k8s.io` shows what a workload waits for."),
         "Forming" => Diagnosis::new(Situation::Forming, "The workers form a generation.")
-            .do_("Nothing: this takes a moment."),
+            .advise("Nothing: this takes a moment."),
         _ => lobby(facts),
     };
     let recovers = matches!(
@@ -46,7 +46,7 @@ pub(super) fn rule(facts: &Facts) -> Diagnosis {
         Some(last) => diagnosis.shown_by(ended::evidence(last)),
         None => diagnosis,
     };
-    diagnosis.do_(format!("Watch it: `kubectl roundhouse watch {name}`."))
+    diagnosis.advise(format!("Watch it: `kubectl roundhouse watch {name}`."))
 }
 
 fn lobby(facts: &Facts) -> Diagnosis {
@@ -66,5 +66,5 @@ fn lobby(facts: &Facts) -> Diagnosis {
     for rank in ranks.iter().filter(|rank| !is_ready(&rank.state)) {
         diagnosis = diagnosis.shown_by(format!("{}: {}", rank.pod, rank.state));
     }
-    diagnosis.do_("Nothing yet: workers load libraries and data before they are ready.")
+    diagnosis.advise("Nothing yet: workers load libraries and data before they are ready.")
 }

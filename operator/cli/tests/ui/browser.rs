@@ -1,4 +1,4 @@
-//! Chromium without a window, steered through its driver. Protocol: <https://www.w3.org/TR/webdriver2/>.
+//! Controls a headless Chromium through its driver. Protocol: <https://www.w3.org/TR/webdriver2/>.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use crate::plugin::exchange;
 
-/// How long something may take to be seen. It is far longer than it takes.
+/// Longest wait for a condition; it is far longer than needed.
 const SOON: Duration = Duration::from_secs(60);
 
 /// A browser with one page.
@@ -41,7 +41,7 @@ impl Browser {
                 break port.trim_end_matches('.').parse().unwrap();
             }
         };
-        // What it says later must have somewhere to go.
+        // Keep reading, so that the driver does not block on a full pipe.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         let profile = format!("--user-data-dir={}", home.path().display());
         let mut browser = Self {
@@ -57,7 +57,7 @@ impl Browser {
             "--disable-dev-shm-usage",
             "--hide-scrollbars",
             "--lang=en",
-            // Whoever asks for another machine finds none.
+            // The browser resolves no other host.
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
             &profile,
         ];
@@ -100,7 +100,7 @@ impl Browser {
         self.post("url", &json!({"url": url})).await;
     }
 
-    /// The value of a script's `return`.
+    /// Runs a script, and returns the value of its `return`.
     pub(crate) async fn run(&self, script: &str) -> Value {
         let body = json!({"script": script, "args": []});
         self.post("execute/sync", &body).await
@@ -119,7 +119,7 @@ impl Browser {
         }
     }
 
-    /// Presses a key, by its character or the private one that the protocol has for it.
+    /// Presses a key, given as its character or as the protocol's private character for it.
     pub(crate) async fn press(&self, key: char) {
         let actions = json!([{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]);
         let body = json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]});
@@ -131,7 +131,7 @@ impl Browser {
         self.post("goog/cdp/execute", &body).await
     }
 
-    /// `light` or `dark`.
+    /// Sets the colour scheme: `light` or `dark`.
     pub(crate) async fn colours(&self, scheme: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         let parameters = json!({"features": features});
@@ -139,7 +139,7 @@ impl Browser {
             .await;
     }
 
-    /// Pixels of the window.
+    /// Sets the size of the window in pixels.
     pub(crate) async fn size(&self, width: u32, height: u32) {
         let parameters =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
@@ -149,13 +149,14 @@ impl Browser {
 
     /// Messages of the console since the last call.
     pub(crate) async fn console(&self) -> Vec<String> {
-        let told = self.post("se/log", &json!({"type": "browser"})).await;
-        let told = told.as_array().unwrap().iter();
-        told.map(|entry| entry["message"].as_str().unwrap().to_owned())
+        let log = self.post("se/log", &json!({"type": "browser"})).await;
+        let entries = log.as_array().unwrap().iter();
+        entries
+            .map(|entry| entry["message"].as_str().unwrap().to_owned())
             .collect()
     }
 
-    /// A PNG picture of the page from its top to a height, below which it is cut.
+    /// Saves a PNG picture of the page, cut at `max_height`.
     pub(crate) async fn picture(&self, path: &Path, width: u32, max_height: u32) {
         let height = self
             .run("return document.documentElement.scrollHeight")
@@ -163,13 +164,13 @@ impl Browser {
         let height = height.as_u64().unwrap().min(max_height.into());
         let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
         let parameters = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
-        let told = self.devtools("Page.captureScreenshot", &parameters).await;
-        let bytes = decoded(told["data"].as_str().unwrap());
+        let answer = self.devtools("Page.captureScreenshot", &parameters).await;
+        let bytes = decoded(answer["data"].as_str().unwrap());
         std::fs::write(path, smaller(&bytes)).unwrap();
     }
 }
 
-/// The same PNG picture in fewer bytes.
+/// Compresses a PNG picture better.
 fn smaller(bytes: &[u8]) -> Vec<u8> {
     let mut reader = png::Decoder::new(std::io::Cursor::new(bytes))
         .read_info()

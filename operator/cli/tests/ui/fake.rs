@@ -1,4 +1,4 @@
-//! An API server that says what a scenario says, and notes what it was asked.
+//! A fake API server that serves a scenario and records the calls.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 use crate::scenario::Scenario;
 
-/// The server; it ends with the test's runtime.
+/// The fake API server; it ends with the test's runtime.
 pub(crate) struct Fake {
     pub(crate) port: u16,
     shared: Arc<Mutex<Shared>>,
@@ -44,25 +44,25 @@ impl Fake {
         self.shared.lock().unwrap().calls.clone()
     }
 
-    /// Every call fails from now on.
+    /// Fails every call from now on.
     pub(crate) fn stop_answering(&self) {
         self.shared.lock().unwrap().answers = false;
     }
 
-    /// Calls succeed again.
+    /// Lets calls succeed again.
     #[cfg(feature = "browser")]
     pub(crate) fn answer_again(&self) {
         self.shared.lock().unwrap().answers = true;
     }
 
-    /// Changes what is said.
+    /// Changes the scenario from now on.
     #[cfg(feature = "browser")]
     pub(crate) fn change(&self, change: impl FnOnce(&mut Scenario)) {
         change(&mut self.shared.lock().unwrap().scenario);
     }
 }
 
-/// What is below the group's path.
+/// Answers requests under the path of Roundhouse's API group.
 fn jobs(scenario: &Scenario, path: &[&str]) -> Response {
     match path {
         ["trainingjobs"] | ["namespaces", "ml", "trainingjobs"] => {
@@ -122,7 +122,7 @@ async fn answer(State(shared): State<Arc<Mutex<Shared>>>, request: Request) -> R
             what,
         ] => {
             let pod = agent.split(':').next().unwrap();
-            scenario.told(pod, what).map_or_else(
+            scenario.agent(pod, what).map_or_else(
                 || refused(503, "no such agent"),
                 IntoResponse::into_response,
             )

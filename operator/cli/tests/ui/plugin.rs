@@ -1,4 +1,4 @@
-//! The program, and requests to its page as bytes: so a test can say any Host.
+//! Runs the plugin, and sends requests to its page as bytes, so that a test can set any Host header.
 
 use std::process::Stdio;
 
@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use crate::fake::Fake;
 
-/// `kubectl roundhouse ui` while it serves. It is killed with the value.
+/// A running `kubectl roundhouse ui`; dropping the value kills it.
 pub(crate) struct Plugin {
     pub(crate) url: String,
     pub(crate) port: u16,
@@ -41,7 +41,7 @@ fn command(api: &Fake, home: &TempDir, arguments: &[&str]) -> Command {
     command
 }
 
-/// A call that ends by itself: its exit code and what it said to standard error.
+/// Runs a call that must end by itself; returns its exit code and its standard error.
 pub(crate) async fn fails(api: &Fake, arguments: &[&str]) -> (Option<i32>, String) {
     let home = TempDir::new().unwrap();
     let output = command(api, &home, arguments).output().await.unwrap();
@@ -50,7 +50,7 @@ pub(crate) async fn fails(api: &Fake, arguments: &[&str]) -> (Option<i32>, Strin
 }
 
 impl Plugin {
-    /// Starts it, and waits for the address that it prints.
+    /// Starts the plugin, and waits for the address that it prints.
     pub(crate) async fn start(api: &Fake, arguments: &[&str]) -> Self {
         let home = TempDir::new().unwrap();
         let mut child = command(api, &home, arguments).spawn().unwrap();
@@ -70,21 +70,21 @@ impl Plugin {
         }
     }
 
-    /// Status and body of an answer, with the token.
+    /// Requests a path with the token; returns status and body.
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
         let host = format!("127.0.0.1:{}", self.port);
         let path = format!("/{}/{path}", self.token);
         get(self.port, &host, &path).await.unwrap()
     }
 
-    /// A document that is there.
+    /// Requests a document, which must exist.
     pub(crate) async fn document(&self, path: &str) -> Value {
         let (status, body) = self.get(path).await;
         assert_eq!(status, 200, "{path}: {body}");
         serde_json::from_str(&body).unwrap()
     }
 
-    /// Ends it as Ctrl-C does, and returns its exit code.
+    /// Sends SIGINT, as Ctrl-C does, and returns the exit code.
     pub(crate) async fn interrupt(mut self) -> Option<i32> {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         kill_process(Pid::from_raw(pid).unwrap(), Signal::INT).unwrap();
@@ -92,13 +92,14 @@ impl Plugin {
     }
 }
 
-/// Status and body of an answer.
+/// Sends a GET request; returns status and body.
 pub(crate) async fn get(port: u16, host: &str, path: &str) -> std::io::Result<(u16, String)> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     exchange(port, &request).await
 }
 
-/// Sends bytes, and reads an answer with a known length: not every server closes the connection when it is asked to.
+/// Sends a request, and reads an answer with a known length, because some servers keep the connection
+/// open in spite of `Connection: close`.
 pub(crate) async fn exchange(port: u16, request: &str) -> std::io::Result<(u16, String)> {
     let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port)).await?);
     stream.write_all(request.as_bytes()).await?;

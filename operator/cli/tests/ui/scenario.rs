@@ -1,25 +1,24 @@
-//! Jobs as an API server, its kubelets and the agents tell of them: one that has grown, lost two workers and trains again,
-//! and three others.
+//! A scenario for the fake API server, its kubelets and the agents: a job that has grown, lost two
+//! workers and trains again, and three other jobs.
 
 use std::fmt::Write;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-/// UID of the job with workers.
+/// UID of [`JOB`], the job that has workers.
 const UID: &str = "11111111-2222-3333-4444-555555555555";
 const JOB: &str = "gpt2-romeo";
 const NUM_WORKERS: usize = 8;
-/// Seconds that the job has trained.
+/// Training time of the job, in seconds.
 const TRAINED: i64 = 2_280;
 const STEP: u64 = 4_180;
 
-/// Everything that can be asked.
 pub(crate) struct Scenario {
     pub(crate) jobs: Vec<Value>,
     pub(crate) pods: Vec<Value>,
     pub(crate) events: Vec<Value>,
-    /// The log of rank 0.
+    /// The log lines of rank 0.
     pub(crate) lines: Vec<String>,
 }
 
@@ -47,8 +46,8 @@ impl Scenario {
         )
     }
 
-    /// What an agent answers.
-    pub(crate) fn told(&self, pod: &str, what: &str) -> Option<String> {
+    /// The answer of an agent to a request for `what`.
+    pub(crate) fn agent(&self, pod: &str, what: &str) -> Option<String> {
         let found = self.pods.iter().find(|it| it["metadata"]["name"] == *pod)?;
         let index: usize = found["metadata"]["labels"]["roundhouse.dev/worker-index"]
             .as_str()?
@@ -191,8 +190,8 @@ fn events() -> Vec<Value> {
         ),
         event(
             "WorkerFailed",
-            "gpt2-romeo-worker-5-0 rank 5 on gpu-5: Killed (exit code 137) after step 1320: killed by SIGKILL; \
-            if nobody killed it, it ran out of memory (resources.limits.memory)",
+            "gpt2-romeo-worker-5-0 rank 5 on gpu-5: Killed (exit code 137) after step 1320: killed by SIGKILL: \
+            it may have run out of memory (resources.limits.memory)",
             1_559,
         ),
         event(
@@ -214,7 +213,7 @@ fn events() -> Vec<Value> {
     ]
 }
 
-/// What rank 0 has logged: a line every six seconds or so, whose numbers follow the generations.
+/// The log of rank 0: a line about every six seconds, with numbers that follow the generations.
 fn lines() -> Vec<String> {
     let mut lines = Vec::new();
     let (mut generation, mut noise) = (0, 1_u64);
@@ -234,7 +233,7 @@ fn lines() -> Vec<String> {
                 ago(seconds + 2)
             ));
         }
-        // Numbers that only look random, so that the picture is the same each time (MMIX's generator, by Knuth).
+        // A fixed pseudorandom sequence (Knuth's MMIX generator), so the picture is always the same.
         noise = noise
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
@@ -255,7 +254,7 @@ fn lines() -> Vec<String> {
     lines
 }
 
-/// The jobs of a namespace.
+/// The scenario with all four jobs.
 pub(crate) fn cluster() -> Scenario {
     let [digits, bert, resnet] = others();
     Scenario {

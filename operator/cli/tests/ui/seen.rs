@@ -1,6 +1,6 @@
-//! The page in a browser: what is seen, on which screens, by keyboard, and with text that would like to be markup.
+//! Tests the page in a browser: screen sizes, contrast, keyboard, hostile text and lost connections.
 //!
-//! With `ROUNDHOUSE_PICTURES=DIR`, pictures of the page are kept there.
+//! With `ROUNDHOUSE_PICTURES=DIR` the tests save pictures of the page in DIR.
 
 use std::path::Path;
 
@@ -18,9 +18,9 @@ const LEFT: char = '\u{e012}';
 const WIDTHS: [u32; 4] = [1_160, 720, 360, 320];
 
 const IS_COMPLETE: &str = "document.querySelectorAll('path.curve').length === 3 \
-    && document.querySelector('.story li') && document.querySelectorAll('tbody tr').length > 8";
+    && document.querySelector('.history li') && document.querySelectorAll('tbody tr').length > 8";
 
-/// Elements whose text stands out too little from what is behind it, by WCAG 2.2: 4.5, or 3 for large text.
+/// Elements whose text has less contrast than WCAG 2.2 requires: 4.5, or 3 for large text.
 /// Source of the formula: <https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio>.
 const LOW_CONTRAST: &str = r"
 const light = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
@@ -41,14 +41,14 @@ for (const node of document.querySelectorAll('body *')) {
 }
 return bad;";
 
-/// Elements that can be used and have no name for a screen reader.
+/// Interactive elements without a name for screen readers.
 const NAMELESS: &str = r"
 const named = (node) => node.getAttribute('aria-label') || node.labels?.length || node.textContent.trim();
 return [...document.querySelectorAll('a, button, select, input, progress, svg[role=img], ol[tabindex]')]
   .filter((node) => !node.closest('[hidden]') && !named(node)).map((node) => node.outerHTML.slice(0, 80));";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_fits_every_screen_in_both_colours_and_loads_nothing_from_elsewhere() {
+async fn page_fits_all_screens_and_colour_schemes() {
     let api = Fake::start(scenario::cluster()).await;
     let page = Plugin::start(&api, &["ui", "gpt2-romeo"]).await;
     let browser = Browser::start().await;
@@ -73,8 +73,8 @@ async fn the_page_fits_every_screen_in_both_colours_and_loads_nothing_from_elsew
     let elsewhere = "return performance.getEntriesByType('resource').map((it) => it.name)\
         .filter((it) => !it.startsWith(location.origin))";
     assert_eq!(browser.run(elsewhere).await, json!([]));
-    let told = browser.console().await;
-    assert!(told.is_empty(), "{told:?}");
+    let messages = browser.console().await;
+    assert!(messages.is_empty(), "{messages:?}");
     if let Ok(directory) = std::env::var("ROUNDHOUSE_PICTURES") {
         take_pictures(&browser, &page, Path::new(&directory)).await;
     }
@@ -116,7 +116,7 @@ async fn choose_log(browser: &Browser) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_can_be_reached_and_read_by_keyboard() {
+async fn page_is_usable_by_keyboard() {
     let api = Fake::start(scenario::cluster()).await;
     let page = Plugin::start(&api, &["ui"]).await;
     let browser = Browser::start().await;
@@ -124,7 +124,7 @@ async fn everything_can_be_reached_and_read_by_keyboard() {
     browser
         .until("document.querySelectorAll('tbody a').length === 4")
         .await;
-    // The name of the page, bert, digits, gpt2-romeo.
+    // Four presses reach gpt2-romeo: the page's name, bert and digits come first.
     for _ in 0..4 {
         browser.press(TAB).await;
     }
@@ -142,7 +142,7 @@ async fn everything_can_be_reached_and_read_by_keyboard() {
     browser
         .until("document.querySelector('.chart output').textContent.includes('at step')")
         .await;
-    // A log is read after a rank is chosen.
+    // The page reads a log only after the user has chosen a rank.
     choose_log(&browser).await;
     let text = browser
         .run("return document.querySelector('.log li:last-child').textContent")
@@ -154,7 +154,7 @@ async fn everything_can_be_reached_and_read_by_keyboard() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_text_is_shown_and_never_run() {
+async fn hostile_text_is_shown_but_never_run() {
     let api = Fake::start(scenario::cluster()).await;
     let hostile = "<img src=x onerror='window.hacked=1'></script><script>window.hacked=1</script>\u{1b}[31m\u{202e}\u{9b}";
     api.change(|all| {
@@ -177,7 +177,7 @@ async fn hostile_text_is_shown_and_never_run() {
     let text = browser.run("return document.body.innerText").await;
     let text = text.as_str().unwrap();
     let shown = "<img src=x onerror='window.hacked=1'></script><script>window.hacked=1</script>\u{241b}[31m\\u{202e}\\u{9b}";
-    // Summary, condition, node, event, log.
+    // The text appears in summary, condition, node, event and log.
     assert!(text.matches(shown).count() >= 5, "{text}");
     assert!(!text.contains(['\u{1b}', '\u{202e}', '\u{9b}']));
     assert_eq!(
@@ -189,7 +189,7 @@ async fn hostile_text_is_shown_and_never_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_connection_is_said_and_so_is_its_end() {
+async fn lost_and_restored_connections_are_shown() {
     let api = Fake::start(scenario::cluster()).await;
     let page = Plugin::start(&api, &["ui", "gpt2-romeo"]).await;
     let browser = Browser::start().await;
@@ -205,10 +205,10 @@ async fn a_lost_connection_is_said_and_so_is_its_end() {
         .await;
     browser
         .until(&format!(
-            "{trouble}.textContent.includes('Shown is the state of')"
+            "{trouble}.textContent.includes('This is the state of')"
         ))
         .await;
-    // What was known is still there.
+    // The last known state is still shown.
     browser.until(IS_COMPLETE).await;
     api.answer_again();
     browser.until(&format!("!{trouble}")).await;

@@ -1,4 +1,4 @@
-//! An init container, or a sidecar that starts before the trainer, that fails.
+//! Finds an init container, or a sidecar that starts before the trainer, that fails.
 
 use k8s_openapi::api::core::v1::PodStatus;
 use roundhouse_planner::kubelet::Initializing;
@@ -6,15 +6,13 @@ use roundhouse_planner::kubelet::Initializing;
 /// An init container that failed.
 #[derive(Clone, Debug)]
 pub(crate) struct InitContainer {
-    /// Its name.
     pub(crate) name: String,
     /// Exit code of its last end.
     pub(crate) code: i32,
     /// Kubernetes' reason of that end.
     pub(crate) reason: String,
-    /// The last line that it wrote, as far as Kubernetes has kept it.
+    /// The last line that it wrote, if Kubernetes has kept it.
     pub(crate) words: String,
-    /// How often it was restarted.
     pub(crate) restarts: u32,
 }
 

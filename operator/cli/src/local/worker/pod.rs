@@ -1,11 +1,11 @@
-//! A worker as the planner knows workers: a pod. Pure.
+//! A worker as a pod for the planner. Pure.
 
 use roundhouse_planner::{Container, Pod, PodPhase, Waiting};
 
 use super::Worker;
 
 impl Worker {
-    /// What a planner would be told of its pod.
+    /// The worker as the planner observes a pod.
     pub(crate) fn observed(&self) -> Pod {
         let waiting = self.restart_at.filter(|_| !self.back_off.is_zero());
         Pod {
@@ -24,8 +24,8 @@ impl Worker {
                 PodPhase::Running
             },
             ready: self.ready,
-            // It gets no place in the next generation, and is replaced if it stays so.
-            unreachable: !self.gives_signs(),
+            // The planner leaves it out of the next generation, and replaces it if it stays silent.
+            unreachable: !self.is_responsive(),
             ready_at: self.ready_at,
             ip: Some(self.address()),
             container: Container {

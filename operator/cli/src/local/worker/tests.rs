@@ -6,7 +6,7 @@ use roundhouse_contract::{Incarnation, Master, environment, paths};
 use roundhouse_planner::ValidatedJob;
 use serde_json::json;
 
-use super::mending::RETRY;
+use super::retry::RETRY;
 use super::*;
 
 const GRACE: Duration = Duration::from_secs(600);
@@ -14,7 +14,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_millis(20);
 
 #[test]
-fn a_worker_that_leaves_says_until_when_it_may_be_waited_for() {
+fn leaving_worker_has_a_deadline() {
     let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1, GRACE);
     assert_eq!(worker.observed().gone_by, None);
     let before = Timestamp::now();
@@ -28,7 +28,7 @@ fn a_worker_that_leaves_says_until_when_it_may_be_waited_for() {
 }
 
 #[test]
-fn a_worker_that_is_told_to_leave_leads_nobody() {
+fn worker_with_leave_membership_leads_no_generation() {
     let mut worker = Worker::idle("digits-worker-0-0".to_owned(), (0, 0), 1, GRACE);
     worker.membership = Some(document(Action::Join));
     assert_eq!(worker.leads(), Some(3));
@@ -36,13 +36,13 @@ fn a_worker_that_is_told_to_leave_leads_nobody() {
     assert_eq!(worker.leads(), None);
 }
 
-/// The operator's pods get theirs from the same function.
+/// `launch::environment` builds the same variables for the operator's pods.
 #[test]
-fn every_variable_that_the_job_gives_its_workers_is_in_the_agents_environment() {
+fn agent_environment_has_all_variables_of_the_job() {
     let directory = tempfile::tempdir().unwrap();
-    let setting = setting(directory.path());
+    let plan = plan(directory.path());
     let worker = Worker::idle("w".to_owned(), (3, 0), 1, GRACE);
-    let command = launch::command(&setting, &worker, &worker.dir(&setting));
+    let command = launch::command(&plan, &worker, &worker.dir(&plan));
     let variable = |name: &str| {
         let mut all = command.get_envs();
         let (_, value) = all.find(|(known, _)| *known == name)?;
@@ -66,24 +66,24 @@ fn every_variable_that_the_job_gives_its_workers_is_in_the_agents_environment() 
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_said_once_and_written_later_and_nobody_ends() {
+async fn failed_write_is_reported_once_and_retried() {
     let directory = tempfile::tempdir().unwrap();
-    let setting = setting(directory.path());
-    // Without a directory for logs no file can be made there, also by root.
-    let start = |number| Worker::start(&setting, "w".to_owned(), (0, 0), number);
+    let plan = plan(directory.path());
+    // Without the log directory even root cannot create a file in it.
+    let start = |number| Worker::start(&plan, "w".to_owned(), (0, 0), number);
     assert!(start(1).is_err(), "a run that cannot begin fails");
     let mut worker = start(2).unwrap();
-    std::fs::remove_dir_all(setting.workers.join("w")).unwrap();
-    worker.tell(&setting, document(Action::Join));
-    assert!(worker.tend(&setting));
-    let said = worker.trouble().unwrap();
-    assert!(said.starts_with("w: cannot write "), "{said}");
+    std::fs::remove_dir_all(plan.workers.join("w")).unwrap();
+    worker.issue(&plan, document(Action::Join));
+    assert!(worker.supervise(&plan));
+    let message = worker.new_problem().unwrap();
+    assert!(message.starts_with("w: cannot write "), "{message}");
     std::thread::sleep(RETRY);
-    assert!(worker.tend(&setting) && worker.pid().is_none());
-    assert_eq!(worker.trouble(), None, "once");
+    assert!(worker.supervise(&plan) && worker.pid().is_none());
+    assert_eq!(worker.new_problem(), None, "once");
     std::fs::create_dir(directory.path().join("logs")).unwrap();
-    until(|| worker.tend(&setting) && worker.pid().is_some()).await;
-    let text = std::fs::read_to_string(setting.workers.join("w").join(paths::MEMBERSHIP_FILE));
+    until(|| worker.supervise(&plan) && worker.pid().is_some()).await;
+    let text = std::fs::read_to_string(plan.workers.join("w").join(paths::MEMBERSHIP_FILE));
     assert!(Membership::parse(&text.unwrap()).is_ok());
     assert_eq!(worker.observed().container.restarts, 0);
     worker.kill();
@@ -91,29 +91,29 @@ async fn what_cannot_be_written_is_said_once_and_written_later_and_nobody_ends()
 }
 
 #[tokio::test]
-async fn a_worker_whose_agent_is_stopped_is_ready_again_when_the_agent_answers() {
+async fn stopped_worker_is_ready_when_its_agent_answers() {
     let directory = tempfile::tempdir().unwrap();
-    let setting = setting(directory.path());
+    let plan = plan(directory.path());
     std::fs::create_dir(directory.path().join("logs")).unwrap();
-    let mut worker = Worker::start(&setting, "w".to_owned(), (0, 0), 1).unwrap();
-    let run_dir = setting.workers.join("w/run");
+    let mut worker = Worker::start(&plan, "w".to_owned(), (0, 0), 1).unwrap();
+    let run_dir = plan.workers.join("w/run");
     let status = r#"{"phase":"Training","rank":0,"generation":1,"step":9}"#;
     std::fs::write(paths::rank_status(&run_dir, 0), status).unwrap();
-    // Nobody accepts its connections, as of a process that is stopped.
+    // The listener accepts no connection, like a stopped process.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::fs::write(paths::agent_address(&run_dir), address).unwrap();
     worker.probe = Some(Probe::with(&run_dir, SOON, SOON));
-    worker.tend(&setting);
+    worker.supervise(&plan);
     assert!(worker.observed().ready);
-    until(|| worker.tend(&setting) && worker.observed().unreachable).await;
+    until(|| worker.supervise(&plan) && worker.observed().unreachable).await;
     assert!(!worker.observed().ready);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let _ = std::io::Write::write_all(&mut stream.unwrap(), b"HTTP/1.1 200 OK\r\n\r\n");
         }
     });
-    until(|| worker.tend(&setting) && worker.observed().ready).await;
+    until(|| worker.supervise(&plan) && worker.observed().ready).await;
     worker.kill();
     until(|| worker.collect().unwrap()).await;
 }
@@ -126,12 +126,12 @@ async fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Workers whose agents do nothing.
-fn setting(directory: &Path) -> Setting {
+/// A launch plan whose agent only sleeps.
+fn plan(directory: &Path) -> LaunchPlan {
     let agent = directory.join("agent");
     std::fs::write(&agent, "#!/bin/sh\nexec sleep 600\n").unwrap();
     std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
-    Setting {
+    LaunchPlan {
         agent,
         program: vec!["program".to_owned()],
         dir: directory.to_owned(),

@@ -1,4 +1,4 @@
-//! Where the page's facts come from: a cluster, or the directory of a run without one.
+//! Reads what the page shows: from a cluster, or from the directory of a run without a cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use kube::ResourceExt;
 use roundhouse_api::TrainingJob;
 use serde_json::{Value, json};
 
-use super::desk::{Job, LogOf, Trouble};
 use super::document;
+use super::model::{JobName, LogRequest, QueryError};
 use crate::cluster::Cluster;
 use crate::facts::Facts;
 use crate::local::record::{self, Record};
@@ -22,26 +22,22 @@ mod files;
 
 use files::Files;
 
-/// Lines of a log that are shown of each process.
+/// Lines of the log that the page shows for one process.
 const LINES: u32 = 400;
-/// Lines that are read at most.
+/// Most lines to read from the log of one pod.
 const MAX_LINES: u32 = 4_000;
 
-/// Where facts come from.
-pub(crate) enum Origin {
-    /// An API server.
+pub(crate) enum DataSource {
     Cluster {
-        /// It, and the namespace.
         cluster: Box<Cluster>,
-        /// Whether jobs of all namespaces are listed.
+        /// Whether to list the jobs of all namespaces.
         everywhere: bool,
     },
     /// The directory of a run without a cluster.
     Directory(PathBuf),
 }
 
-impl Origin {
-    /// A cluster; `everywhere`: with jobs of all namespaces.
+impl DataSource {
     pub(crate) fn of_cluster(cluster: Cluster, everywhere: bool) -> Self {
         let cluster = Box::new(cluster);
         Self::Cluster {
@@ -50,19 +46,19 @@ impl Origin {
         }
     }
 
-    /// The directory of a run.
+    /// The directory of a run without a cluster.
     ///
     /// # Errors
-    /// It has no record of one.
+    /// The directory has no record of a run.
     pub(crate) fn of_directory(dir: &Path) -> anyhow::Result<Self> {
         Record::read(dir)?;
         Ok(Self::Directory(std::path::absolute(dir)?))
     }
 
-    /// What stands behind the address of the page: nothing for the list of jobs, the place of a job in it otherwise.
+    /// The fragment of the page's address: empty for the list of jobs, `#/NAMESPACE/NAME` for a job.
     ///
     /// # Errors
-    /// The origin cannot be read, or there is no such job.
+    /// The source cannot be read, or there is no such job.
     pub(crate) async fn first_page(&self, name: Option<&str>) -> anyhow::Result<String> {
         let place = |job: &TrainingJob| {
             let namespace = job.namespace().unwrap_or_default();
@@ -89,12 +85,12 @@ impl Origin {
         }
     }
 
-    /// Whether there is a cluster, for which commands of the plugin are.
+    /// Whether there is a cluster, so that the page may suggest commands for it.
     pub(super) const fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster { .. })
     }
 
-    /// What the page is about, in words.
+    /// Title of the page: the namespace, or the directory of the run.
     pub(super) fn title(&self) -> String {
         match self {
             Self::Cluster {
@@ -105,7 +101,7 @@ impl Origin {
         }
     }
 
-    /// Something about the origin that a reader should know now.
+    /// A warning about the source: the run in the directory has been stopped.
     pub(super) fn note(&self, facts: &Facts) -> Option<String> {
         let Self::Directory(dir) = self else {
             return None;
@@ -113,12 +109,12 @@ impl Origin {
         let has_ended = facts.status().is_terminal();
         let is_left = !has_ended && record::runner(dir).is_none();
         is_left.then(|| {
-            "The run has been stopped. Shown is what it wrote last; the same command continues it."
+            "The run was stopped. This page shows its last state. To continue it, run the same command again."
                 .to_owned()
         })
     }
 
-    pub(super) async fn jobs(&self) -> Result<Vec<TrainingJob>, Trouble> {
+    pub(super) async fn jobs(&self) -> Result<Vec<TrainingJob>, QueryError> {
         Ok(match self {
             Self::Cluster {
                 cluster,
@@ -128,10 +124,10 @@ impl Origin {
         })
     }
 
-    pub(super) async fn facts(&self, job: &Job) -> Result<Facts, Trouble> {
-        let Job { namespace, name } = job;
+    pub(super) async fn facts(&self, job: &JobName) -> Result<Facts, QueryError> {
+        let JobName { namespace, name } = job;
         let missing =
-            || Trouble::Missing(format!("There is no TrainingJob {name} in {namespace}."));
+            || QueryError::NotFound(format!("There is no TrainingJob {name} in {namespace}."));
         match self {
             Self::Cluster { cluster, .. } => {
                 let cluster = cluster.in_namespace(namespace);
@@ -143,7 +139,7 @@ impl Origin {
                     job,
                     pods,
                     events,
-                    told,
+                    reports,
                 } = Record::read(dir)?;
                 if job.name_any() != *name || job.namespace().as_deref() != Some(namespace) {
                     return Err(missing());
@@ -152,21 +148,22 @@ impl Origin {
                     job,
                     pods,
                     events,
-                    told,
+                    reports,
                     now: Timestamp::now(),
                 })
             }
         }
     }
 
-    /// Adds to `moments` what the job has told since the newest of them, or since its begin if there are none.
-    /// `generation`: that of the last call; a later one may have rank 0 on another pod.
+    /// Appends to `moments` what rank 0 has reported after the newest of them, or everything if
+    /// there are none. `generation` is the generation at the last call: in a later generation,
+    /// rank 0 may be on another pod.
     pub(super) async fn extend(
         &self,
         moments: &mut Vec<Moment>,
         facts: &Facts,
         generation: u64,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), QueryError> {
         let cluster = match self {
             Self::Cluster { cluster, .. } => cluster.in_namespace(&namespace(facts)),
             Self::Directory(dir) => {
@@ -181,7 +178,7 @@ impl Origin {
         if generation != facts.generation() {
             return Ok(history::extend(moments, &cluster.logs_of(&facts.pods)).await?);
         }
-        // Rank 0 is on one pod: the others need not be asked again.
+        // In the same generation rank 0 is still on the same pod, so the other logs have nothing new.
         let workers = facts.workers();
         let first = workers.iter().find(|worker| {
             let place = worker.place_in(generation);
@@ -192,11 +189,14 @@ impl Origin {
         Ok(history::extend(moments, &cluster.logs_of(&pods)).await?)
     }
 
-    /// The last lines of a log, as a document.
-    pub(super) async fn log(&self, facts: &Facts, log: &LogOf) -> Result<Value, Trouble> {
+    /// The last lines of a log, as a JSON document.
+    pub(super) async fn log(&self, facts: &Facts, log: &LogRequest) -> Result<Value, QueryError> {
         let pods = only(&facts.pods, &log.pod);
         if pods.is_empty() {
-            return Err(Trouble::Missing(format!("There is no pod {}.", log.pod)));
+            return Err(QueryError::NotFound(format!(
+                "There is no pod {}.",
+                log.pod
+            )));
         }
         let lines = match self {
             Self::Cluster { cluster, .. } => {
@@ -209,7 +209,7 @@ impl Origin {
     }
 }
 
-impl std::fmt::Debug for Origin {
+impl std::fmt::Debug for DataSource {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(&self.title())
     }
@@ -224,14 +224,14 @@ fn only(pods: &[Pod], name: &str) -> Vec<Pod> {
     found.cloned().collect()
 }
 
-/// The last lines of one process and its agent.
-async fn lines(source: &impl Source, procs: u32, log: &LogOf) -> anyhow::Result<Value> {
+/// The last lines of one process and of its agent.
+async fn lines(source: &impl Source, procs: u32, log: &LogRequest) -> anyhow::Result<Value> {
     let procs = procs.max(1);
     let begin = Begin {
         since: None,
         tail: Some(LINES.saturating_mul(procs).min(MAX_LINES).into()),
     };
-    // A rank of any generation tells which process of its worker it is.
+    // The local rank follows from the rank in every generation.
     let is_wanted = |speaker| match speaker {
         Speaker::Rank(rank) => rank % procs == log.process,
         Speaker::Process(_, local) => local == log.process,

@@ -1,4 +1,4 @@
-//! Incidents: what the operator has told of workers that failed. Pure.
+//! Incidents of a job, from the operator's events and the status. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -8,16 +8,17 @@ use serde_json::{Value, json};
 use crate::facts::Facts;
 use crate::view::{exit, since, time_of};
 
-/// Those that are known, oldest first. Kubernetes keeps events for an hour; of those before, the newest is in the status.
+/// All known incidents, oldest first. Kubernetes keeps events for an hour; the status keeps the
+/// newest incident.
 pub(super) fn of(facts: &Facts) -> Vec<LastFailure> {
     let events = facts
         .events
         .iter()
         .filter(|event| event.reason.as_deref() == Some(EventReason::WorkerFailed.as_str()));
-    let told = events.filter_map(|event| parse(event.message.as_deref()?, time_of(event)?));
-    let mut all: Vec<LastFailure> = told.collect();
+    let reported = events.filter_map(|event| parse(event.message.as_deref()?, time_of(event)?));
+    let mut all: Vec<LastFailure> = reported.collect();
     if let Some(last) = facts.status().last_failure {
-        // The status knows when it happened; the event, when it was told.
+        // The status has the time of the failure, the event only the time of its publication.
         match all.iter_mut().rfind(|it| is_same(it, &last)) {
             Some(same) => *same = last,
             None => all.push(last),
@@ -27,7 +28,7 @@ pub(super) fn of(facts: &Facts) -> Vec<LastFailure> {
     all
 }
 
-/// Whether they differ at most in what an event tells otherwise: time, node and message.
+/// Whether both describe one failure. An event may differ from the status in time, node and message.
 fn is_same(one: &LastFailure, other: &LastFailure) -> bool {
     one.worker == other.worker
         && one.rank == other.rank
@@ -36,12 +37,11 @@ fn is_same(one: &LastFailure, other: &LastFailure) -> bool {
         && step(one) == step(other)
 }
 
-/// Step 0 is before training, which no event tells.
+/// The step, except 0: events do not mention a step before training.
 fn step(incident: &LastFailure) -> Option<u64> {
     incident.step.filter(|step| *step > 0)
 }
 
-/// As a document.
 pub(super) fn document(incident: &LastFailure, now: Timestamp) -> Value {
     let LastFailure {
         time: Time(at),
@@ -60,7 +60,8 @@ pub(super) fn document(incident: &LastFailure, now: Timestamp) -> Value {
     })
 }
 
-/// The operator's sentence, as its planner writes it: `POD[ rank R][ on NODE]: REASON[ (exit code C)][ after step S][: MESSAGE]`.
+/// Parses the planner's sentence:
+/// `POD[ rank R][ on NODE]: REASON[ (exit code C)][ after step S][: MESSAGE]`.
 fn parse(text: &str, at: Timestamp) -> Option<LastFailure> {
     let (who, what) = text.split_once(": ")?;
     let (what, message) = what.split_once(": ").unwrap_or((what, ""));
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
     use crate::testing::{before, job};
 
-    fn told(text: &str, seconds: i64) -> Value {
+    fn event(text: &str, seconds: i64) -> Value {
         json!({
             "metadata": {}, "involvedObject": {"kind": "TrainingJob", "name": "digits"}, "type": "Warning",
             "reason": "WorkerFailed", "message": text, "lastTimestamp": before(seconds),
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_of_the_operators_sentence_is_found() {
+    fn event_message_is_parsed_completely() {
         let at = Timestamp::UNIX_EPOCH;
         let full = "digits-worker-1-0 rank 1 on node-1: Killed (exit code 137) after step 103: killed by SIGKILL: or not";
         let found = parse(full, at).unwrap();
@@ -132,23 +133,23 @@ mod tests {
     }
 
     #[test]
-    fn an_incident_that_status_and_event_tell_is_one() {
+    fn incident_in_status_and_event_is_shown_once() {
         let mut case = job().trains(2).last_failure("Killed", 137, "out of memory");
         let words = "digits-worker-1-0 rank 1 on node-1: Killed (exit code 137) after step 480: out of memory";
         case.events = vec![
-            told("digits-worker-0-0: Evicted", 200),
-            told(words, 150),
-            told(words, 80),
+            event("digits-worker-0-0: Evicted", 200),
+            event(words, 150),
+            event(words, 80),
         ];
         let found = of(&case.facts());
         let times: Vec<String> = found.iter().map(|it| it.time.0.to_string()).collect();
-        // The newest of the two is that of the status, with its time.
+        // The newer of the two equal events is the failure in the status, with the status's time.
         assert_eq!(times, [before(200), before(150), before(90)]);
         assert_eq!(found[2].message, "out of memory");
     }
 
     #[test]
-    fn an_incident_that_no_event_tells_any_more_is_shown_from_the_status() {
+    fn incident_without_event_comes_from_the_status() {
         let case = job().trains(2).last_failure("Killed", 137, "");
         assert_eq!(of(&case.facts()).len(), 1);
     }

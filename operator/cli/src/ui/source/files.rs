@@ -1,4 +1,4 @@
-//! The logs of a run without a cluster: a file for each worker, in which all its lives follow one another.
+//! The logs of a run without a cluster: one file for each worker, across all restarts.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -11,10 +11,9 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::cluster::targets;
 use crate::logs::{Lines, Listing, Part, Source, Target};
 
-/// Bytes that are read of a log, the last ones.
+/// Most bytes to read, from the end of a log.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The logs of some workers.
 #[derive(Debug)]
 pub(super) struct Files {
     dir: PathBuf,
@@ -40,7 +39,9 @@ impl Source for Files {
 
     async fn open(&self, pod: &str, part: Part) -> anyhow::Result<Lines> {
         if part.previous {
-            bail!("the log of a run without a cluster continues through restarts");
+            bail!(
+                "the log of a run without a cluster is one file across restarts: leave out `previous`"
+            );
         }
         let path = self.dir.join(format!("{pod}.log"));
         let text = end(&path).with_context(|| path.display().to_string())?;
@@ -52,7 +53,7 @@ impl Source for Files {
     }
 }
 
-/// The end of a file, from the begin of a line on.
+/// The last [`MAX_BYTES`] of a file, without the incomplete first line.
 fn end(path: &Path) -> anyhow::Result<String> {
     let mut file = File::open(path)?;
     let skipped = file.metadata()?.len().saturating_sub(MAX_BYTES);
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_last_lines_of_a_long_log_are_read() {
+    async fn last_lines_of_a_long_log_are_read() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("logs")).unwrap();
         let lines: Vec<String> = (0..200_000).map(|n| format!("line {n}\n")).collect();

@@ -1,4 +1,4 @@
-//! Keeps the record of a run up to date while it runs.
+//! Writes the record of a run while it runs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,39 +14,39 @@ use kube::ResourceExt;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::Progress;
 
-use super::{PROGRESS, Record, Sample, object};
-use crate::facts::Told;
+use super::{PROGRESS, Record, Sample, objects};
+use crate::facts::AgentReport;
 use crate::local::executor::Executor;
 
-/// Between two records while the run continues.
+/// Time between two records while the run continues.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Between two samples at the begin of a run; later it is a thousandth of the time that the run has taken, so that the
-/// file of a run of days stays small.
+/// Shortest time between two samples. Later it is a thousandth of the run's age, so that the file of
+/// a run of several days stays small.
 const FIRST_SAMPLES: Duration = Duration::from_millis(250);
-/// Events that are kept, the newest of them.
+/// Number of events that the record keeps, the newest ones.
 const MAX_EVENTS: usize = 200;
 
-/// What is known of a run besides what its job and workers tell.
+/// Collects what a record contains and writes it.
 #[derive(Debug)]
-pub(crate) struct Diary {
+pub(crate) struct Recorder {
     dir: PathBuf,
     samples: File,
     begun: Instant,
     begun_at: Timestamp,
     events: Vec<Event>,
-    /// Workers and what they told, as long as there were any: what is read of a run that has ended is about them.
-    last: (Vec<Pod>, BTreeMap<String, Told>),
+    /// The last known workers and their reports; the record of an ended run shows them.
+    last: (Vec<Pod>, BTreeMap<String, AgentReport>),
     written: Option<Instant>,
-    /// When the last sample was taken, and its generation and step.
+    /// Time, generation and step of the last sample.
     sampled: Option<(Instant, u64, u64)>,
     has_failed: bool,
 }
 
-impl Diary {
+impl Recorder {
     /// Begins a new record in a run's directory.
     ///
     /// # Errors
-    /// The file of samples cannot be made.
+    /// The file of samples cannot be created.
     pub(crate) fn begin(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(PROGRESS);
         let samples = File::create(&path).with_context(|| path.display().to_string())?;
@@ -63,17 +63,17 @@ impl Diary {
         })
     }
 
-    /// Notes an event about the job.
+    /// Adds an event about the job.
     pub(crate) fn note(&mut self, job: &TrainingJob, event: &roundhouse_planner::Event) {
         if self.events.len() == MAX_EVENTS {
             self.events.remove(0);
         }
         self.events
-            .push(object::event(job, event, Timestamp::now()));
+            .push(objects::event(job, event, Timestamp::now()));
     }
 
-    /// Writes the record if it is time to, or in any case if the run ends. Says once that it cannot: a full disk is no
-    /// reason to end a run.
+    /// Writes the record if one is due, or if the run ends. Returns the first error as a message
+    /// instead of failing, because a full disk must not end the run.
     pub(crate) fn write(
         &mut self,
         job: &TrainingJob,
@@ -92,7 +92,7 @@ impl Diary {
         };
         let error = sampled.and(written).err()?;
         let is_first = !std::mem::replace(&mut self.has_failed, true);
-        is_first.then(|| format!("the record for `ui --local` cannot be written: {error}"))
+        is_first.then(|| format!("cannot write the record for `ui --local`: {error}"))
     }
 
     fn record(&mut self, job: &TrainingJob, executor: &Executor) -> Record {
@@ -101,19 +101,19 @@ impl Diary {
         if executor.num_workers() > 0 {
             let namespace = job.namespace().unwrap_or_default();
             let workers = executor.observe(&job.status.clone().unwrap_or_default());
-            let pods = workers.pods.iter().map(|it| object::pod(it, &namespace));
-            self.last = (pods.collect(), executor.told());
+            let pods = workers.pods.iter().map(|it| objects::pod(it, &namespace));
+            self.last = (pods.collect(), executor.agent_reports());
         }
-        let (pods, told) = self.last.clone();
+        let (pods, reports) = self.last.clone();
         Record {
             job,
             pods,
             events: self.events.clone(),
-            told,
+            reports,
         }
     }
 
-    /// Adds a sample if there is a new step, and the last one is long enough ago.
+    /// Appends a sample if there is a new step and the last sample is old enough.
     fn sample(&mut self, progress: &Progress, now: Instant, is_last: bool) -> io::Result<()> {
         let Progress {
             generation, step, ..
@@ -149,10 +149,10 @@ mod tests {
     use crate::testing::progress;
 
     #[test]
-    fn samples_are_taken_less_often_the_longer_a_run_takes() {
+    fn longer_runs_record_fewer_samples() {
         let dir = tempfile::tempdir().unwrap();
-        let mut diary = Diary::begin(dir.path()).unwrap();
-        let begun = diary.begun;
+        let mut recorder = Recorder::begin(dir.path()).unwrap();
+        let begun = recorder.begun;
         let mut at = |millis: u64, step: u64, generation: u64, is_last: bool| {
             let progress = Progress {
                 step,
@@ -160,11 +160,11 @@ mod tests {
                 ..progress()
             };
             let now = begun + Duration::from_millis(millis);
-            diary.sample(&progress, now, is_last).unwrap();
-            let told = moments(dir.path());
-            let steps = told
+            recorder.sample(&progress, now, is_last).unwrap();
+            let recorded = moments(dir.path());
+            let steps = recorded
                 .iter()
-                .filter(|it| matches!(it.told, crate::plot::Told::Step { .. }));
+                .filter(|it| matches!(it.reported, crate::plot::Reported::Step { .. }));
             steps.count()
         };
         assert_eq!(at(0, 1, 1, false), 1);
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(at(250, 3, 1, false), 2);
         assert_eq!(at(900, 3, 1, false), 2, "no new step");
         assert_eq!(at(1_000, 4, 2, false), 3);
-        // After an hour it is one in 3.6 s, but for the begin of a generation and the end.
+        // After an hour one sample in 3.6 s is due. A new generation and the end add a sample at once.
         assert_eq!(at(3_600_000, 5, 2, false), 4);
         assert_eq!(at(3_602_000, 6, 2, false), 4);
         assert_eq!(at(3_602_000, 6, 3, false), 5);

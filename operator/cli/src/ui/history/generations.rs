@@ -1,4 +1,4 @@
-//! Generations as a timeline: when each began and ended, and how many ranks it had. Pure.
+//! Generations as a timeline: begin, end and world size of each. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,24 @@ use roundhouse_api::{ConditionType, EventReason, LastFailure};
 use serde_json::{Value, json};
 
 use crate::facts::Facts;
-use crate::plot::{Moment, Told};
+use crate::plot::{Moment, Reported};
 use crate::view::{since, time_of};
 
-/// A generation.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Generation {
     number: u64,
     pub(super) begin: Timestamp,
-    /// Absent while it trains.
+    /// `None` while the generation trains.
     end: Option<Timestamp>,
     world_size: u32,
 }
 
-/// Those that are known, oldest first: from what rank 0 has logged, and from the operator's events. A generation ends with
-/// an incident, or when the next one begins.
+/// All known generations, oldest first, from the log of rank 0 and from the operator's events. A
+/// generation ends at its first incident, or when the next generation begins.
 pub(super) fn of(facts: &Facts, moments: &[Moment], incidents: &[LastFailure]) -> Vec<Generation> {
-    let logged = moments.iter().filter_map(|moment| match moment.told {
-        Told::World { generation, size } => Some((generation, size, moment.at?)),
-        Told::Step { .. } => None,
+    let logged = moments.iter().filter_map(|moment| match moment.reported {
+        Reported::Generation { number, world_size } => Some((number, world_size, moment.at?)),
+        Reported::Step { .. } => None,
     });
     let issued = facts
         .events
@@ -52,7 +51,7 @@ pub(super) fn of(facts: &Facts, moments: &[Moment], incidents: &[LastFailure]) -
         Generation {
             number: *number,
             begin: *begin,
-            // One that trains is not broken by what happened in it.
+            // A generation that still trains has no end, whatever incidents it had.
             end: next.map(|next| broken.unwrap_or(next)),
             world_size: *world_size,
         }
@@ -71,7 +70,7 @@ fn end_of_last(facts: &Facts) -> Option<Timestamp> {
     (condition.status != "True").then_some(condition.last_transition_time.0)
 }
 
-/// Number and world size of the planner's sentence: `generation 3: 2 workers, world size 4`.
+/// Number and world size from the planner's sentence: `generation 3: 2 workers, world size 4`.
 fn parse(text: &str) -> Option<(u64, u32)> {
     let (number, rest) = text.strip_prefix("generation ")?.split_once(':')?;
     let (_, size) = rest.split_once("world size ")?;
@@ -80,7 +79,6 @@ fn parse(text: &str) -> Option<(u64, u32)> {
 }
 
 impl Generation {
-    /// As a document.
     pub(super) fn document(&self, now: Timestamp) -> Value {
         let Self {
             number,
@@ -102,10 +100,10 @@ mod tests {
     use super::*;
     use crate::testing::{before, job};
 
-    fn world(generation: u64, size: u32, seconds: i64) -> Moment {
+    fn begins(number: u64, world_size: u32, seconds: i64) -> Moment {
         Moment {
             at: Some(before(seconds).parse().unwrap()),
-            told: Told::World { generation, size },
+            reported: Reported::Generation { number, world_size },
         }
     }
 
@@ -119,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_ends_with_an_incident_or_with_the_next_one() {
+    fn generation_ends_with_incident_or_next_generation() {
         // The incident of the fixture was 90 s ago.
         let mut case = job().trains(2).last_failure("Killed", 137, "");
         case.events = vec![json!({
@@ -127,7 +125,7 @@ mod tests {
             "message": "generation 3: 2 workers, world size 2; more are wanted: x", "lastTimestamp": before(60),
         })];
         let facts = case.facts();
-        let moments = [world(1, 4, 300), world(2, 8, 200), world(3, 2, 59)];
+        let moments = [begins(1, 4, 300), begins(2, 8, 200), begins(3, 2, 59)];
         let found = of(&facts, &moments, &incidents::of(&facts));
         assert_eq!(
             shown(&found),
@@ -140,19 +138,19 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_generation_of_a_job_that_waits_or_has_ended_has_an_end() {
+    fn newest_generation_of_an_idle_job_has_an_end() {
         let waits = job().trains(2).waits("Recovering", "").facts();
-        let found = of(&waits, &[world(3, 2, 300)], &[]);
+        let found = of(&waits, &[begins(3, 2, 300)], &[]);
         assert_eq!(found[0].end.unwrap().to_string(), before(30));
         let ended = job()
             .trains(2)
             .with("status/completionTime", json!(before(10)));
-        let found = of(&ended.facts(), &[world(3, 2, 300)], &[]);
+        let found = of(&ended.facts(), &[begins(3, 2, 300)], &[]);
         assert_eq!(found[0].end.unwrap().to_string(), before(10));
     }
 
     #[test]
-    fn without_anything_known_there_is_no_generation() {
+    fn new_job_has_no_generation() {
         assert_eq!(of(&job().facts(), &[], &[]), []);
         assert_eq!(parse("generation x"), None);
     }

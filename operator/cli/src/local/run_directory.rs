@@ -1,4 +1,5 @@
-//! The directory of a run: nobody else's while it runs, and what is left of it afterwards.
+//! The directory of a run: a lock gives it to one run at a time, and the end of the run decides what
+//! stays in it.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
@@ -9,44 +10,43 @@ use jiff::Timestamp;
 use roundhouse_elastic::CheckpointId;
 use tempfile::TempDir;
 
+use super::launch_plan::state;
 use super::memory;
-use super::setting::state;
 use crate::view::span::ago;
 
-/// Locked while a run is in the directory; it has the number of its process.
+/// Lock file with the pid of the run; the run holds the lock while it is in the directory.
 pub(super) const LOCK: &str = "lock";
 
-/// Leads to the files of the workers while a run is in the directory.
+/// Link to the workers' files while a run is in the directory.
 const WORKERS: &str = "workers";
 
-/// The run's directory.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct RunDirectory {
     path: PathBuf,
-    /// Removed when it is dropped.
+    /// A directory without `--dir`; dropping it removes the directory.
     temporary: Option<TempDir>,
-    /// The small files of the workers. Removed when it is dropped.
+    /// The small files of the workers; dropping it removes them.
     workers: TempDir,
-    /// Committed steps that an earlier run had saved here.
+    /// Committed steps of the newest checkpoint of an earlier run.
     found: Option<u64>,
-    /// Held as long as it is open.
+    /// The kernel holds the lock while the file is open.
     _lock: File,
 }
 
-/// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Succeeded,
     Failed,
     Interrupted,
-    /// Interrupted while a worker failed again and again.
+    /// The user interrupted the run while a worker kept failing.
     GivenUp,
 }
 
-/// The user's directory as an absolute path without `..`, as `spec.checkpoint` wants it. It need not be there.
+/// The user's directory as an absolute path without `..`, as `spec.checkpoint` requires. The
+/// directory need not exist.
 ///
 /// # Errors
-/// It is empty, or there is no current directory.
+/// The path is empty, or the current directory does not exist.
 pub(super) fn locate(given: &Path) -> anyhow::Result<PathBuf> {
     let mut path = PathBuf::new();
     for component in std::path::absolute(given).context("--dir")?.components() {
@@ -60,11 +60,12 @@ pub(super) fn locate(given: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-impl Home {
-    /// The user's directory, located, or one that is removed unless the run fails.
+impl RunDirectory {
+    /// The user's directory (from [`locate`]), or a temporary directory that stays only if the run
+    /// fails.
     ///
     /// # Errors
-    /// It cannot be made, or another run is in it.
+    /// The directory cannot be created, or another run holds its lock.
     pub(super) fn make(given: Option<&Path>) -> anyhow::Result<Self> {
         let (path, temporary) = if let Some(given) = given {
             (given.to_owned(), None)
@@ -77,14 +78,14 @@ impl Home {
             "--dir: {} is a file, not a directory",
             path.display()
         );
-        let cannot = |what: &Path| format!("cannot make {}; give another --dir", what.display());
+        let cannot = |what: &Path| format!("cannot create {}; give another --dir", what.display());
         std::fs::create_dir_all(&path).with_context(|| cannot(&path))?;
         let lock = lock(&path)?;
         let logs = path.join("logs");
         std::fs::create_dir_all(&logs).with_context(|| cannot(&logs))?;
-        // Places of workers of an earlier run must not be taken for this one's.
+        // A new directory, because membership files of an earlier run must not reach this run's workers.
         let workers =
-            memory::make(&path.join(WORKERS)).context("cannot make a directory for workers")?;
+            memory::make(&path.join(WORKERS)).context("cannot create a directory for workers")?;
         Ok(Self {
             found: saved_step(&state(&path)),
             path,
@@ -106,7 +107,7 @@ impl Home {
         self.path.join("logs")
     }
 
-    /// A run that continues an earlier one says so, and from where.
+    /// The sentence for a run that continues an earlier one: step, age and directory of the checkpoint.
     pub(super) fn resumes(&self) -> Option<String> {
         let (step, state) = (self.found?, state(&self.path));
         let changed = std::fs::metadata(state.join("checkpoints"));
@@ -121,7 +122,8 @@ impl Home {
         ))
     }
 
-    /// What a person should know now. What nobody asked to keep is kept for failures alone, which its logs explain.
+    /// Cleans up, and returns the last message to the user. Of a temporary directory only the logs
+    /// stay, and only after a failure.
     pub(super) fn close(self, outcome: Outcome) -> String {
         let logs = self.logs();
         let _ = std::fs::remove_file(self.path.join(WORKERS));
@@ -136,7 +138,7 @@ impl Home {
     }
 }
 
-/// Removes what is in a directory, as far as possible, but for one thing.
+/// Removes the entries of a directory except `kept`; ignores errors.
 fn clear_but(directory: &Path, kept: &Path) {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()).filter(|it| it != kept) {
@@ -151,7 +153,7 @@ fn farewell(dir: &Path, outcome: Outcome, found: Option<u64>) -> String {
     };
     if outcome == Outcome::Succeeded && found == Some(step) {
         return format!(
-            "no step was left to train: an earlier run had made all {step} of them, and its state is in {}; give more epochs or \
+            "no step was left to train: an earlier run had trained all {step} steps, and its state is in {}; give more epochs or \
              steps, another --dir, or delete that directory",
             state.display()
         );
@@ -159,7 +161,7 @@ fn farewell(dir: &Path, outcome: Outcome, found: Option<u64>) -> String {
     let next = match outcome {
         Outcome::Succeeded => "with more epochs or steps to train, the same command continues",
         Outcome::Failed | Outcome::GivenUp => {
-            "once the reason is mended, the same command continues"
+            "once the cause is corrected, the same command continues"
         }
         Outcome::Interrupted => "the same command continues",
     };
@@ -167,7 +169,7 @@ fn farewell(dir: &Path, outcome: Outcome, found: Option<u64>) -> String {
     format!("step {step} is saved in {state}; {next} from there; logs: {logs}")
 }
 
-/// Committed steps of the newest checkpoint.
+/// Committed steps of the newest complete checkpoint.
 fn saved_step(state: &Path) -> Option<u64> {
     let entries = std::fs::read_dir(state.join("checkpoints")).ok()?;
     let names = entries.flatten().map(|entry| entry.file_name());
@@ -175,7 +177,8 @@ fn saved_step(state: &Path) -> Option<u64> {
     ids.max().map(|id| id.step)
 }
 
-/// Locks a directory for this process; the kernel gives it back however the process ends.
+/// Locks a directory for this process. The kernel releases the lock when the process ends, even by
+/// SIGKILL.
 fn lock(directory: &Path) -> anyhow::Result<File> {
     let path = directory.join(LOCK);
     let named = || path.display().to_string();
@@ -192,7 +195,7 @@ fn lock(directory: &Path) -> anyhow::Result<File> {
             let mut holder = String::new();
             let _ = file.read_to_string(&mut holder);
             bail!(
-                "--dir: another run (pid {}) is in {}; end it first, or give another directory",
+                "--dir: another run (pid {}) uses {}; end it first, or give another directory",
                 holder.trim(),
                 directory.display()
             );
@@ -209,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_located_from_where_the_user_is() {
+    fn path_is_made_absolute_without_parent_steps() {
         let here = std::env::current_dir().unwrap();
         assert_eq!(
             locate(Path::new("../x")).unwrap(),
@@ -223,52 +226,54 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_has_one_run_at_a_time() {
+    fn directory_has_one_run_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
-        let first = Home::make(Some(directory.path())).unwrap();
+        let first = RunDirectory::make(Some(directory.path())).unwrap();
         std::fs::write(first.path().join("workers/theirs"), "").unwrap();
-        let refused = Home::make(Some(directory.path())).unwrap_err().to_string();
+        let refused = RunDirectory::make(Some(directory.path()))
+            .unwrap_err()
+            .to_string();
         let pid = std::process::id();
         assert!(refused.contains(&format!("(pid {pid})")), "{refused}");
         assert!(first.path().join("workers/theirs").exists(), "untouched");
         drop(first);
-        let second = Home::make(Some(directory.path())).unwrap();
+        let second = RunDirectory::make(Some(directory.path())).unwrap();
         assert!(!second.path().join("workers/theirs").exists());
     }
 
     #[test]
-    fn a_directory_that_was_not_asked_for_is_kept_for_a_failure_alone() {
+    fn temporary_directory_stays_only_after_a_failure() {
         for (outcome, is_kept) in [
             (Outcome::Succeeded, false),
             (Outcome::Interrupted, false),
             (Outcome::Failed, true),
             (Outcome::GivenUp, true),
         ] {
-            let home = Home::make(None).unwrap();
-            let (path, logs) = (home.path().to_owned(), home.logs());
-            let told = home.close(outcome);
+            let run = RunDirectory::make(None).unwrap();
+            let (path, logs) = (run.path().to_owned(), run.logs());
+            let message = run.close(outcome);
             assert_eq!(path.exists(), is_kept);
-            assert_eq!(told.contains(&logs.display().to_string()), is_kept);
-            assert_eq!(told.contains("--dir DIR keeps them"), !is_kept);
+            assert_eq!(message.contains(&logs.display().to_string()), is_kept);
+            assert_eq!(message.contains("--dir DIR keeps them"), !is_kept);
             let left = std::fs::read_dir(&path).into_iter().flatten().flatten();
             let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
             assert!(left.iter().all(|name| name == "logs"), "{left:?}");
             let _ = std::fs::remove_dir_all(path);
         }
         let path = {
-            let home = Home::make(None).unwrap();
-            home.path().to_owned()
+            let run = RunDirectory::make(None).unwrap();
+            run.path().to_owned()
         };
         assert!(!path.exists(), "a run that never began leaves nothing");
     }
 
     #[test]
-    fn a_directory_of_the_users_is_told_with_what_is_saved_there() {
+    fn end_of_run_names_the_saved_step_and_directory() {
         let directory = tempfile::tempdir().unwrap();
         let checkpoints = directory.path().join("state/checkpoints");
         let close = |outcome| {
-            let home = Home::make(Some(directory.path())).unwrap();
-            home.close(outcome)
+            let run = RunDirectory::make(Some(directory.path())).unwrap();
+            run.close(outcome)
         };
         assert!(close(Outcome::Interrupted).contains("no step is saved yet"));
         for (generation, step) in [(1, 900), (1_000_001, 480)] {
@@ -280,26 +285,26 @@ mod tests {
             step: 500,
         };
         std::fs::create_dir(checkpoints.join(id.partial_name(1))).unwrap();
-        let told = close(Outcome::Interrupted);
+        let message = close(Outcome::Interrupted);
         let state = directory.path().join("state");
         let saved = format!("step 480 is saved in {}", state.display());
-        assert!(told.starts_with(&saved), "{told}");
-        // Each of these runs finds what the first one left, and makes no step.
-        let home = Home::make(Some(directory.path())).unwrap();
-        let words = home.resumes().unwrap();
+        assert!(message.starts_with(&saved), "{message}");
+        // Each later run finds the checkpoint of step 480 and trains no further step.
+        let run = RunDirectory::make(Some(directory.path())).unwrap();
+        let words = run.resumes().unwrap();
         assert!(
             words.starts_with("continues from step 480 of an earlier run, saved "),
             "{words}"
         );
-        drop(home);
+        drop(run);
         assert!(close(Outcome::Succeeded).starts_with("no step was left to train"));
-        let home = Home::make(Some(directory.path())).unwrap();
+        let run = RunDirectory::make(Some(directory.path())).unwrap();
         let later = CheckpointId {
             generation: 1_000_003,
             step: 490,
         };
         std::fs::create_dir(checkpoints.join(later.name())).unwrap();
-        assert!(home.close(Outcome::Succeeded).contains("more epochs"));
+        assert!(run.close(Outcome::Succeeded).contains("more epochs"));
         assert!(directory.path().join("logs").exists());
     }
 }

@@ -1,10 +1,11 @@
-//! Fewer points that look the same. Pure.
+//! Reduces the points of a curve without changing how it looks. Pure.
 
-/// Points that a chart of some hundred pixels needs, twice over.
+/// Most points of a curve: about twice as many as a chart has pixels.
 const MAX_POINTS: usize = 1_200;
 
-/// The points, or of so many neighbours the lowest, the highest and the last, so that no peak is lost.
-pub(super) fn out(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+/// At most [`MAX_POINTS`] points. Of each group of neighbours the lowest, the highest and the last
+/// point remain, so every peak stays visible.
+pub(super) fn points(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     if points.len() <= MAX_POINTS {
         return points.to_vec();
     }
@@ -31,12 +32,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_points_become_few_and_keep_their_order_their_peaks_and_their_end() {
+    fn downsampling_keeps_order_peaks_and_last_point() {
         let mut points: Vec<(f64, f64)> = (0..100_000).map(|x| (f64::from(x), 1.0)).collect();
-        assert_eq!(out(&points[..MAX_POINTS]).len(), MAX_POINTS);
+        assert_eq!(points(&points[..MAX_POINTS]).len(), MAX_POINTS);
         points[41_234].1 = 9.0;
         points[73_000].1 = -9.0;
-        let kept = out(&points);
+        let kept = points(&points);
         assert!(kept.len() <= MAX_POINTS, "{}", kept.len());
         assert!(kept.is_sorted_by(|a, b| a.0 < b.0));
         for point in [points[41_234], points[73_000], points[99_999]] {

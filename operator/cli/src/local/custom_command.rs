@@ -1,5 +1,6 @@
-//! A command of the user's own on this machine: what of the pod template has a meaning here, and what has none. The command
-//! runs with the programs and in the directory of whoever starts it, so a path that only pods have is refused.
+//! The user's own command on this machine: which fields of the pod template apply here, and which do
+//! not. The command runs with the user's programs in the current directory, so a path that exists only
+//! in pods is refused.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,18 +12,18 @@ use roundhouse_planner::ValidatedJob;
 
 use super::programs;
 
-/// A program with its arguments, and the variables that it is given.
-pub(super) type Told = (Vec<String>, Vec<(String, String)>);
+/// A program with its arguments, and its environment variables.
+pub(super) type Invocation = (Vec<String>, Vec<(String, String)>);
 
-/// The command as it is run here, and the variables that the template gives it. `get` reads this program's environment.
+/// The command to run here, and the template's variables. `get` reads this program's environment.
 ///
 /// # Errors
-/// Names what this machine does not have.
+/// This machine lacks the program, a path or a variable; the error names it.
 pub(super) fn of(
     template: &PodTemplateSpec,
     command: &[String],
     get: impl Fn(&str) -> Option<String>,
-) -> anyhow::Result<Told> {
+) -> anyhow::Result<Invocation> {
     let Some((at, container)) = trainer(template) else {
         bail!("spec.workers.template has no container named {TRAINER_CONTAINER}");
     };
@@ -44,12 +45,13 @@ pub(super) fn of(
     };
     ensure!(
         is_there,
-        "{field}.command: there is no program {program} here: activate the environment that has it, or correct its name"
+        "{field}.command: there is no program {program} on this machine: activate the environment that has it, or correct its name"
     );
     Ok((command, variables))
 }
 
-/// One line that names what of the template is not used here; `None` for the built-in trainer, which has no command.
+/// One line that names the unused fields of the template. `None` for the built-in trainer, which has
+/// no command.
 pub(super) fn unused(job: &ValidatedJob) -> Option<String> {
     let command = job.program.own_command()?;
     let (_, container) = trainer(&job.template)?;
@@ -90,7 +92,7 @@ fn trainer(template: &PodTemplateSpec) -> Option<(usize, &Container)> {
         .find(|(_, container)| container.name == TRAINER_CONTAINER)
 }
 
-/// The container's variables, each with those before it in its value, as the kubelet does it.
+/// The container's variables. As in the kubelet, a value may use the variables before it.
 fn variables(
     container: &Container,
     field: &str,
@@ -104,10 +106,10 @@ fn variables(
     } in container.env.iter().flatten()
     {
         if value_from.is_some() {
-            // What the processes inherit stands in its place.
+            // The processes inherit the user's variable instead.
             ensure!(
                 get(name).is_some(),
-                "{field}.env[{name}].valueFrom: only a cluster knows it: set {name} in your environment"
+                "{field}.env[{name}].valueFrom: only a cluster has this value: set {name} in your environment"
             );
             continue;
         }
@@ -121,21 +123,22 @@ fn variables(
     Ok(all)
 }
 
-/// A file below a mount of the pods would be missing without a word of why.
+/// Refuses a path below a mount of the pods; otherwise the command would fail later without naming
+/// the cause.
 fn refuse_path_of_pods(container: &Container, text: &str, field: &str) -> anyhow::Result<()> {
     let mut mounts = container.volume_mounts.iter().flatten();
     let mount = mounts.find(|mount| Path::new(text).starts_with(&mount.mount_path));
     match mount {
         Some(mount) if !Path::new(text).exists() => bail!(
-            "{field}.command: {text} is in the volume {} of the pods: give a path that is there on this machine, too",
+            "{field}.command: {text} is in the volume {} of the pods: give a path that exists on this machine, too",
             mount.name
         ),
         Some(_) | None => Ok(()),
     }
 }
 
-/// Puts values in the place of `$(NAME)`, as Kubernetes does in commands and variables: a name that is not known stays, and
-/// `$$` is a `$`.
+/// Replaces `$(NAME)` by its value, as Kubernetes does in commands and variables. An unknown name
+/// stays as it is, and `$$` becomes `$`.
 fn expand(text: &str, known: &BTreeMap<&str, &str>) -> String {
     let mut result = String::new();
     let mut rest = text;
@@ -166,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    fn told(container: &Value, command: &[&str]) -> anyhow::Result<Told> {
+    fn invocation(container: &Value, command: &[&str]) -> anyhow::Result<Invocation> {
         let mut trainer = json!({"name": "trainer"});
         let fields = container.as_object().unwrap().clone();
         trainer.as_object_mut().unwrap().extend(fields);
@@ -179,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_the_template_are_in_its_command_as_in_a_pod() {
+    fn template_variables_are_expanded_as_in_a_pod() {
         let env = json!({"env": [
             {"name": "LR", "value": "0.1"},
             {"name": "ALL", "value": "--lr=$(LR)"},
             {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
         ]});
         let command = ["sh", "$(ALL)", "$$(LR)", "$(UNKNOWN)", "$HOME", "a$(", "$"];
-        let (command, variables) = told(&env, &command).unwrap();
+        let (command, variables) = invocation(&env, &command).unwrap();
         let expected = ["sh", "--lr=0.1", "$(LR)", "$(UNKNOWN)", "$HOME", "a$(", "$"];
         assert_eq!(command, expected);
         assert_eq!(variables[1], ("ALL".to_owned(), "--lr=0.1".to_owned()));
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_machine_does_not_have_is_named() {
+    fn missing_program_path_or_variable_is_named() {
         let secret = json!({"env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]});
         let mount = json!({"volumeMounts": [{"name": "script", "mountPath": "/no/such/script"}]});
         for (container, command, words) in [
@@ -210,7 +213,7 @@ mod tests {
                 "no program no-such-python",
             ),
         ] {
-            let refused = told(&container, command).unwrap_err().to_string();
+            let refused = invocation(&container, command).unwrap_err().to_string();
             assert!(refused.contains(words), "{refused}");
         }
     }

@@ -1,4 +1,4 @@
-//! Workers and events of a run as the API server would have them. Pure.
+//! Workers and events of a run as Kubernetes objects. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -11,7 +11,6 @@ use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::{EventType, PodPhase, Termination};
 
-/// A worker as a pod.
 pub(super) fn pod(worker: &roundhouse_planner::Pod, namespace: &str) -> Pod {
     let index = worker.index.unwrap_or(0).to_string();
     let own = [
@@ -103,9 +102,13 @@ fn terminated(end: &Termination) -> ContainerStateTerminated {
     }
 }
 
-/// An event about the job.
-pub(super) fn event(job: &TrainingJob, told: &roundhouse_planner::Event, at: Timestamp) -> Event {
-    let kind = match told.kind {
+/// An Event about the job, from the planner's event.
+pub(super) fn event(
+    job: &TrainingJob,
+    planned: &roundhouse_planner::Event,
+    at: Timestamp,
+) -> Event {
+    let kind = match planned.kind {
         EventType::Normal => "Normal",
         EventType::Warning => "Warning",
     };
@@ -117,8 +120,8 @@ pub(super) fn event(job: &TrainingJob, told: &roundhouse_planner::Event, at: Tim
             ..ObjectReference::default()
         },
         last_timestamp: Some(Time(at)),
-        message: Some(told.message.clone()),
-        reason: Some(told.reason.clone()),
+        message: Some(planned.message.clone()),
+        reason: Some(planned.reason.clone()),
         type_: Some(kind.to_owned()),
         ..Event::default()
     }
@@ -159,15 +162,15 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_read_back_from_its_pod() {
+    fn worker_reads_back_from_its_pod() {
         let runs = worker(false, None);
         assert_eq!((runs.index, runs.attempt, runs.restarts), (3, 1, 2));
         assert!(runs.is_running && runs.end.is_none());
-        // It was started again after an end.
+        // The container ended once and runs again.
         let again = worker(false, Some(1));
         assert!(again.is_running);
         assert_eq!(again.end.unwrap().code, 137);
-        // It has ended, and waits for its next life or not.
+        // The container has ended, with and without a back-off before the restart.
         let ended = worker(false, Some(2));
         assert!(!ended.is_running && ended.end.is_some());
         let waits = worker(true, Some(2));

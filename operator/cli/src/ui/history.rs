@@ -1,4 +1,4 @@
-//! What has become of a job: its curves, its generations and its incidents. Pure.
+//! The history of a job for the page: curves, generations and incidents. Pure.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -6,34 +6,34 @@ use serde_json::{Value, json};
 use crate::facts::Facts;
 use crate::plot::{Curve, Moment, What, curve};
 
+mod downsample;
 mod generations;
 mod incidents;
-mod thin;
 
-/// As a document. Times are in milliseconds since 1970.
+/// The history as a JSON document. Times are in milliseconds since 1970.
 pub(super) fn of(facts: &Facts, moments: &[Moment]) -> Value {
     let incidents = incidents::of(facts);
     let generations = generations::of(facts, moments, &incidents);
-    let told = moments.iter().filter_map(|moment| moment.at);
+    let reported = moments.iter().filter_map(|moment| moment.at);
     let end = facts.status().completion_time.map_or(facts.now, |it| it.0);
-    let begin = told
+    let begin = reported
         .clone()
         .chain(generations.iter().map(|it| it.begin))
         .chain(incidents.iter().map(|it| it.time.0))
         .min();
     let curves = [What::Loss, What::Throughput, What::WorldSize];
-    let first = told.clone().next();
+    let first = reported.clone().next();
     let curves = curves.map(|what| drawn(what, &curve(what, "", moments), first));
     json!({
         "begin": begin.map(Timestamp::as_millisecond),
-        "end": end.max(told.max().unwrap_or(end)).as_millisecond(),
+        "end": end.max(reported.max().unwrap_or(end)).as_millisecond(),
         "curves": curves,
         "generations": generations.iter().map(|it| it.document(facts.now)).collect::<Vec<_>>(),
         "incidents": incidents.iter().map(|it| incidents::document(it, facts.now)).collect::<Vec<_>>(),
     })
 }
 
-/// A curve for the page; `begin`: the moment from which seconds are counted.
+/// A curve for the page; its seconds count from `begin`.
 fn drawn(what: What, curve: &Curve, begin: Option<Timestamp>) -> Value {
     let Curve {
         title,
@@ -41,7 +41,7 @@ fn drawn(what: What, curve: &Curve, begin: Option<Timestamp>) -> Value {
         points,
         is_stepped,
     } = curve;
-    // The title is made for a picture on its own: `samples/s of NAME`.
+    // `curve` writes titles for separate pictures, such as `samples/s of NAME`; NAME is empty here.
     let quantity = title.trim_end_matches(" of ");
     let (title, unit) = match what {
         What::Loss => ("Loss", ""),
@@ -51,6 +51,6 @@ fn drawn(what: What, curve: &Curve, begin: Option<Timestamp>) -> Value {
     let is_over_time = what != What::Loss;
     json!({
         "title": title, "unit": unit, "isOverTime": is_over_time, "isStepped": is_stepped,
-        "begin": begin.map(Timestamp::as_millisecond), "points": thin::out(points),
+        "begin": begin.map(Timestamp::as_millisecond), "points": downsample::points(points),
     })
 }

@@ -1,0 +1,75 @@
+//! Reads the status files of a worker's processes, and lists these processes.
+
+use roundhouse_contract::{Phase, ProcessRestarts, Progress, RankStatus, paths};
+use roundhouse_planner::Processes;
+
+use super::Worker;
+use crate::facts::AgentReport;
+use crate::facts::metrics::Sample;
+use crate::local::launch_plan::LaunchPlan;
+use crate::local::pids;
+
+impl Worker {
+    pub(super) fn is_reported_ready(&self, plan: &LaunchPlan) -> bool {
+        (0..plan.job.procs_per_worker).all(|rank| {
+            self.status(plan, rank)
+                .is_some_and(|status| status.phase.is_ready())
+        })
+    }
+
+    /// The state of the processes, as the agent would report it over HTTP.
+    pub(super) fn reported_processes(&self, plan: &LaunchPlan) -> Processes {
+        Processes::of(self.reported_restarts(plan), self.restarts)
+    }
+
+    fn reported_restarts(&self, plan: &LaunchPlan) -> ProcessRestarts {
+        let file = paths::restarts(&self.dir(plan).join("run"));
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let reported: ProcessRestarts = serde_json::from_str(&text).unwrap_or_default();
+        let is_prepared = |rank: &u32| {
+            let status = self.status(plan, *rank);
+            status.is_some_and(|status| status.phase != Phase::Preparing)
+        };
+        let preparing = (0..plan.job.procs_per_worker).filter(|rank| !is_prepared(rank));
+        ProcessRestarts {
+            preparing: preparing.collect(),
+            ..reported
+        }
+    }
+
+    /// The report for the page of `ui`: progress, restarted processes, and the step of each rank.
+    pub(crate) fn agent_report(&self, plan: &LaunchPlan) -> AgentReport {
+        let statuses = (0..plan.job.procs_per_worker).filter_map(|local| self.status(plan, local));
+        let steps = statuses.filter(|status| status.rank.is_some());
+        let steps = steps.map(|status| Sample {
+            name: "roundhouse_train_step".to_owned(),
+            rank: status.rank,
+            value: status.step as f64,
+        });
+        AgentReport {
+            metrics: steps.collect(),
+            progress: self.progress(plan),
+            restarts: Some(self.reported_restarts(plan)),
+        }
+    }
+
+    fn status(&self, plan: &LaunchPlan, local_rank: u32) -> Option<RankStatus> {
+        let file = paths::rank_status(&self.dir(plan).join("run"), local_rank);
+        serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()
+    }
+
+    /// The progress that the worker's first process reports.
+    pub(crate) fn progress(&self, plan: &LaunchPlan) -> Option<Progress> {
+        self.status(plan, 0)?.progress
+    }
+
+    /// Pids of the agent's processes, once for each agent.
+    pub(crate) fn new_processes(&mut self) -> Option<Vec<u32>> {
+        let agent = self.child.as_ref()?.id();
+        if self.announced_agent.replace(agent) == Some(agent) {
+            return None;
+        }
+        let pids = pids::children(agent);
+        (!pids.is_empty()).then_some(pids)
+    }
+}
