@@ -23,13 +23,13 @@ A link named krh is a shorter name: ln -s \"$(command -v kubectl-roundhouse)\" ~
 
 Exit codes:
   0    done; watch and run: the job succeeded; why: nothing is wrong
-  1    it could not be done; watch and run: the job failed
+  1    the command failed; watch and run: the job failed
   2    the command line is wrong; watch: the job has not ended in time
   3    watch: the job was deleted
   4    why: something is wrong
   130  ended by Ctrl-C";
 
-/// Run TrainingJobs on this machine, and submit, follow, explain and steer those of a cluster.
+/// Run TrainingJobs on this machine, and submit, follow, explain and control TrainingJobs of a cluster.
 ///
 /// Put it on the PATH and call it as `kubectl roundhouse`. It uses kubectl's configuration.
 #[derive(Debug, Parser)]

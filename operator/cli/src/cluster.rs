@@ -35,13 +35,13 @@ const MAX_ANSWER: u64 = 8 << 20;
 /// The cluster and the namespace, as kubectl's options name them.
 #[derive(Args, Debug)]
 pub(crate) struct Place {
-    /// Namespace of the job. Default: that of the context.
+    /// Namespace of the job. Default: the namespace of the context.
     #[arg(short, long, global = true)]
     namespace: Option<String>,
     /// Context of the kubeconfig. Default: the current one.
     #[arg(long, global = true)]
     context: Option<String>,
-    /// Path of the kubeconfig. Default: that of KUBECONFIG, else ~/.kube/config.
+    /// Path of the kubeconfig. Default: the value of KUBECONFIG, else ~/.kube/config.
     #[arg(long, global = true)]
     kubeconfig: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `kubectl roundhouse`: run, follow, explain and steer TrainingJobs from a terminal.
+//! `kubectl roundhouse`: runs, follows, explains and controls TrainingJobs from a terminal.
 
 // The print macros panic when the reader has closed the pipe: use `out::line` and `out::aside`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]

@@ -42,7 +42,7 @@ pub(crate) enum Reported {
         /// Whether the speed is in tokens.
         is_in_tokens: bool,
     },
-    /// The begin of a generation.
+    /// The start of a generation.
     Generation { number: u64, world_size: u32 },
 }
 

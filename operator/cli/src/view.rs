@@ -134,7 +134,7 @@ impl JobView {
     }
 }
 
-/// The state for a reason: `Unseen` if the operator has not seen the job yet, which has no reason then.
+/// The state of a job with this reason; `Unseen` for an empty reason, before the operator has seen it.
 pub(crate) fn state(reason: &str) -> String {
     if reason.is_empty() {
         "Unseen".to_owned()

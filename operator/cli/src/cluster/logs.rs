@@ -17,7 +17,7 @@ pub(crate) struct JobLogs<'a> {
     name: String,
     /// UID of the job; a later job with the same name does not count.
     uid: String,
-    /// A client without a read timeout, because a followed log may be silent for long.
+    /// A client without a read timeout, because a followed log may be silent for hours.
     client: Client,
 }
 

@@ -66,7 +66,7 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
     let now = Timestamp::now();
     let since = options.since.and_then(|since| now.checked_sub(since).ok());
     let begin = match options.tail {
-        // With `--tail 0` only later lines count, which a begin at the present time expresses.
+        // `--tail 0` prints only later lines, so begin at the present time.
         Some(0) => Begin {
             since: Some(now),
             tail: None,

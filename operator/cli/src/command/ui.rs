@@ -1,4 +1,4 @@
-//! `ui`: a read-only web page of the jobs, for this user of this machine alone.
+//! `ui`: serves a read-only web page of the jobs, which only this user of this machine can open.
 
 use std::io::Write;
 use std::net::Ipv4Addr;
