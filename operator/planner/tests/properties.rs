@@ -1,4 +1,4 @@
-//! Whatever happens to pods, and wherever the operator is stopped: what must always hold.
+//! Properties that always hold, for random events of pods and random stops of the operator.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -6,12 +6,19 @@ use std::time::Duration;
 
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection, proptest};
-use roundhouse_api::{ConditionReason, ConditionType, Gang};
+use roundhouse_api::Gang;
 use roundhouse_contract::Action as Instruction;
-use roundhouse_planner::generation::members::Members;
 use roundhouse_planner::generation::worker::is_alive;
 use roundhouse_planner::testing::{World, raw_gang_job, world, world_of};
-use roundhouse_planner::{Action, ObservedGroup, Plan, PlanReason, Pod, PodPhase};
+use roundhouse_planner::{PlanReason, Pod, PodPhase};
+
+use self::invariants::{
+    no_worker_comes_before_its_group, only_a_deadline_that_counts_ends_it,
+    only_a_job_that_has_ended_is_deleted, the_group_is_right,
+};
+
+#[path = "properties/invariants.rs"]
+mod invariants;
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -110,64 +117,6 @@ fn happen(world: &mut World, event: &Event) {
         Event::Lingering(is) => world.lingering = is,
         Event::Fresh(is) => world.observed.fresh = is,
         Event::Prepared(_) | Event::Ends(..) | Event::Fails(_) => {}
-    }
-}
-
-/// A deadline ends a job only if its pods are known as they are, and the start deadline only if they are too few.
-fn only_a_deadline_that_counts_ends_it(world: &World, plan: &Plan) {
-    let failed = plan.status.condition(ConditionType::Failed);
-    let Some(failed) = failed.filter(|_| !world.observed.status.is_terminal()) else {
-        return;
-    };
-    let is = |reason: ConditionReason| failed.reason == reason.as_str();
-    let is_late_start = is(ConditionReason::StartDeadlineExceeded);
-    if is_late_start || is(ConditionReason::DeadlineExceeded) {
-        assert!(world.observed.fresh, "ended by an old cache");
-    }
-    let able = Members::of(&world.job, &world.observed, world.now).able();
-    let enough = able.len() >= world.job.min_replicas as usize;
-    assert!(!is_late_start || !enough, "ended with enough workers");
-}
-
-/// A gang scheduler must know the group of every pod.
-fn no_worker_comes_before_its_group(world: &World, plan: &Plan) {
-    let mut has_group = matches!(world.observed.group, ObservedGroup::Ours { .. })
-        || world.job.scheduling.gang == Gang::None;
-    for action in &plan.actions {
-        has_group |= matches!(action, Action::ApplyPodGroup { .. });
-        let creates = matches!(action, Action::CreateWorker { .. });
-        assert!(has_group || !creates, "{:?}", plan.actions);
-    }
-}
-
-/// At rest the group says what the job needs, or there is none.
-fn the_group_is_right(world: &World) {
-    let needs_group = world.job.scheduling.gang != Gang::None
-        && !world.job.suspend
-        && !world.observed.status.is_terminal();
-    match &world.observed.group {
-        ObservedGroup::Ours { group, .. } => {
-            assert!(needs_group, "it was left behind");
-            assert_eq!(group.min_member, world.job.min_replicas);
-        }
-        ObservedGroup::Missing => {
-            let waits = matches!(world.state(), "Resuming");
-            assert!(!needs_group || waits, "{:?}", world.observed);
-        }
-        ObservedGroup::Impossible(_) | ObservedGroup::Foreign | ObservedGroup::ForeignLeaving => {}
-    }
-}
-
-/// It is deleted only after its end, and only as the API server knows it.
-fn only_a_job_that_has_ended_is_deleted(world: &World, plan: &Plan) {
-    let deletes = |action: &Action| matches!(action, Action::DeleteJob { .. });
-    if plan.actions.iter().any(deletes) {
-        assert!(world.observed.fresh, "deleted by an old cache");
-        assert!(
-            world.observed.status.is_terminal(),
-            "deleted before its end"
-        );
-        assert!(world.job.ttl_after_finished.is_some(), "nobody wants that");
     }
 }
 

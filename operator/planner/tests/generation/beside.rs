@@ -1,0 +1,161 @@
+//! Two process groups never train at once: a process leaves its generation only for a newer one
+//! whose membership it receives.
+
+mod property;
+
+use jiff::SignedDuration;
+use roundhouse_api::{Checkpoint, CheckpointVolume};
+use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::{PlanReason, Pod};
+
+/// As the node lifecycle controller tells it.
+fn is_cut_off(world: &mut World, at: usize) {
+    world.is_unreachable(at, true);
+    world.observed.pods[at].ready_at = Some(world.now);
+}
+
+/// Worker 0 trains alone. Worker 1 joins, and the node of worker 0 is cut off before its kubelet shows generation 2 there.
+fn joined_by_one() -> World {
+    let mut world = world(1).training();
+    (world.job.replicas, world.job.max_replicas) = (2, 2);
+    world.settle();
+    world.prepared(1);
+    world.settle();
+    assert_eq!(world.generations(), [2, 2]);
+    for at in 0..2 {
+        world.is_on(at, &format!("n{at}"));
+    }
+    world.lingering = true;
+    world.seconds_pass(5);
+    is_cut_off(&mut world, 0);
+    world
+}
+
+#[test]
+fn a_member_of_a_generation_that_never_formed_does_not_begin_beside_one_that_trains() {
+    let mut world = joined_by_one();
+    for _ in 0..9 {
+        world.settle();
+        assert_eq!(world.generation(), 2);
+        assert_eq!(world.state(), "NodeUnreachable");
+        world.seconds_pass(30);
+    }
+    let mut back = world.clone();
+    back.is_unreachable(0, false);
+    assert_eq!(back.settle().reason, PlanReason::Training);
+    assert_eq!((back.generation(), back.observed.pods.len()), (2, 2));
+    // After as long Kubernetes gives its pods up, too.
+    world.seconds_pass(60);
+    world.settle();
+    assert!(world.observed.pods[0].deleting);
+    assert_eq!(world.generation(), 3);
+}
+
+#[test]
+fn a_member_of_a_generation_that_has_formed_continues_at_once() {
+    let mut world = joined_by_one();
+    world.observed.formed = Some(2);
+    world.settle();
+    assert_eq!(world.generation(), 3);
+    assert!(!world.observed.pods[0].deleting, "its node may blink");
+}
+
+#[test]
+fn that_a_generation_has_formed_is_stored() {
+    let mut world = joined_by_one();
+    world.is_unreachable(0, false);
+    world.observed.formed = Some(2);
+    world.settle();
+    // Another operator, which has not asked anybody yet.
+    world.observed.formed = None;
+    is_cut_off(&mut world, 0);
+    world.settle();
+    assert_eq!(world.generation(), 3);
+}
+
+/// Of two members one has died, and the other was out of touch while two spares were given places. It is back.
+fn with_the_only_state() -> World {
+    let mut world = world(2);
+    world.job.spares = 2;
+    let mut world = world.lobby();
+    world.settle();
+    world.observed.formed = Some(1);
+    world.settle();
+    for at in 0..4 {
+        world.is_on(at, &format!("n{at}"));
+    }
+    world.lingering = true;
+    is_cut_off(&mut world, 0);
+    world.vanishes(1);
+    world.settle();
+    let places = |pod: &Pod| pod.membership.as_ref().map(|it| it.generation);
+    assert_eq!(places(&world.observed.pods[1]), Some(2));
+    assert!(!world.observed.pods.iter().any(|pod| pod.deleting));
+    world.is_unreachable(0, false);
+    world
+}
+
+#[test]
+fn a_member_with_the_only_state_stays_and_one_whose_generation_never_formed_goes() {
+    let mut world = with_the_only_state();
+    let mut formed = world.clone();
+    world.settle();
+    assert!(!world.observed.pods[0].deleting);
+    assert_eq!(world.generations()[0], world.generation());
+    formed.observed.formed = Some(2);
+    formed.settle();
+    assert!(
+        formed.observed.pods[0].deleting,
+        "the others hold a newer one"
+    );
+}
+
+/// Two members train, and so many of them are asked to leave within a minute. Their replacements are prepared.
+fn drained(leaving: usize, has_checkpoint: bool) -> World {
+    let mut world = world(2).training();
+    world.job.checkpoint = has_checkpoint.then(|| Checkpoint {
+        volume: CheckpointVolume::default(),
+        every_steps: None,
+        every_seconds: None,
+        keep: 3,
+        best: None,
+    });
+    world.observed.formed = Some(1);
+    world.settle();
+    for at in 0..leaving {
+        world.is_deleted(at);
+        world.observed.pods[at].gone_by = Some(world.now + SignedDuration::from_secs(60));
+    }
+    world.settle();
+    for at in 2..world.observed.pods.len() {
+        world.prepared(at);
+    }
+    world
+}
+
+#[test]
+fn newcomers_wait_for_those_that_leave_with_the_only_state_and_save_it() {
+    let mut world = drained(2, true);
+    let plan = world.settle();
+    assert_eq!(world.generation(), 1, "{plan:?}");
+    assert!(plan.requeue_after.is_some_and(|it| it.as_secs() <= 60));
+    let mut gone = world.clone();
+    for _ in 0..2 {
+        gone.vanishes(0);
+    }
+    gone.settle();
+    assert_eq!(gone.generation(), 2);
+    // Longer than their grace nobody waits.
+    world.seconds_pass(61);
+    world.settle();
+    assert_eq!(world.generation(), 2);
+}
+
+#[test]
+fn newcomers_do_not_wait_for_leavers_if_a_member_stays_or_nothing_can_be_saved() {
+    for (leaving, has_checkpoint) in [(1, true), (2, false)] {
+        let mut world = drained(leaving, has_checkpoint);
+        world.settle();
+        assert_eq!(world.generation(), 2, "{leaving} {has_checkpoint}");
+    }
+}

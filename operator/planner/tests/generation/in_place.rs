@@ -1,0 +1,172 @@
+//! A process of a worker dies and restarts while the container of the worker continues.
+
+use roundhouse_api::{ExitCodeOperator, FailureAction, FailureRule, OnExitCodes};
+use roundhouse_planner::PlanReason;
+use roundhouse_planner::testing::{World, world};
+
+/// A job of workers with two processes each, one of which would do, in generation 1 for a minute.
+fn training(workers: u32) -> World {
+    let mut world = world(workers);
+    world.job.procs_per_worker = 2;
+    world.job.min_replicas = 1;
+    let mut world = world.training();
+    world.seconds_pass(60);
+    world
+}
+
+fn nodes(world: &World) -> u32 {
+    world.observed.status.membership.as_ref().unwrap().nodes
+}
+
+fn incidents(world: &World) -> (u32, Option<i32>) {
+    let status = &world.observed.status;
+    let last = status.last_failure.as_ref();
+    (status.incidents.total, last.and_then(|last| last.exit_code))
+}
+
+#[test]
+fn the_others_go_on_at_once_and_the_worker_joins_them_when_its_process_is_prepared() {
+    let mut world = training(3);
+    world.process_dies(1, 137, 1, 40);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!((world.generation(), nodes(&world)), (2, 2));
+    assert_eq!(incidents(&world), (1, Some(137)));
+    let last = world.observed.status.last_failure.clone().unwrap();
+    assert_eq!((last.rank, last.step), (Some(1), Some(40)));
+    assert_eq!(last.message, "words");
+
+    world.seconds_pass(60);
+    world.settle();
+    assert_eq!(world.generation(), 2, "nobody waits for it");
+    world.process_is_prepared(1);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!((world.generation(), nodes(&world)), (3, 3));
+    world.is_ready(1, true);
+    world.seconds_pass(60);
+    world.settle();
+    assert_eq!(
+        (world.generation(), incidents(&world).0),
+        (3, 1),
+        "one incident"
+    );
+    let pod = &world.observed.pods[1];
+    assert_eq!(pod.container.restarts, 0);
+}
+
+#[test]
+fn the_only_worker_waits_for_its_process_and_goes_on_with_the_state_of_its_siblings() {
+    let mut world = training(1);
+    world.process_dies(0, 137, 1, 40);
+    world.settle();
+    assert_eq!((world.generation(), world.state()), (1, "Recovering"));
+    world.seconds_pass(600);
+    world.settle();
+    assert_eq!((world.generation(), incidents(&world).0), (1, 1));
+    world.process_is_prepared(0);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(world.generation(), 2);
+    world.is_ready(0, true);
+    world.seconds_pass(60);
+    world.settle();
+    assert_eq!((world.generation(), incidents(&world)), (2, (1, Some(137))));
+}
+
+#[test]
+fn an_end_of_an_earlier_generation_is_not_counted_again() {
+    let mut world = training(1);
+    world.process_dies(0, 137, 1, 40);
+    world.process_is_prepared(0);
+    world.settle();
+    assert_eq!(world.generation(), 2);
+    // Generation 2 forms, and the agent still tells of the end in generation 1.
+    world.seconds_pass(5);
+    world.settle();
+    assert_eq!((world.generation(), incidents(&world).0), (2, 1));
+    world.process_dies(0, 137, 2, 41);
+    world.process_is_prepared(0);
+    world.settle();
+    assert_eq!((world.generation(), incidents(&world).0), (3, 2));
+}
+
+#[test]
+fn an_end_that_is_told_after_the_lost_peers_takes_their_place_and_is_not_counted_again() {
+    let mut world = training(2);
+    world.job.min_replicas = 2;
+    world.is_ready(0, false);
+    world.is_ready(1, false);
+    world.seconds_pass(2);
+    world.settle();
+    assert_eq!((world.generation(), incidents(&world)), (2, (1, None)));
+    world.process_dies(1, 137, 1, 40);
+    world.process_is_prepared(1);
+    world.settle();
+    assert_eq!(incidents(&world), (1, Some(137)));
+}
+
+#[test]
+fn processes_that_die_again_and_again_without_a_step_end_the_job() {
+    let mut world = training(1);
+    for _ in 0..=world.job.backoff_limit {
+        let newest = world.generation();
+        world.process_dies(0, 137, newest, 40);
+        world.process_is_prepared(0);
+        world.settle();
+        world.is_ready(0, true);
+        world.seconds_pass(30);
+    }
+    assert_eq!(world.state(), "BackoffLimitExceeded");
+}
+
+#[test]
+fn rules_of_the_failure_policy_hold_for_a_process_as_for_a_container() {
+    for (action, state) in [
+        (FailureAction::FailJob, "FailurePolicyRule"),
+        (FailureAction::Ignore, "Training"),
+    ] {
+        let mut world = training(2);
+        world.job.rules = vec![FailureRule {
+            action,
+            on_exit_codes: Some(OnExitCodes {
+                operator: ExitCodeOperator::In,
+                values: vec![42],
+            }),
+            on_pod_conditions: None,
+            on_reasons: None,
+        }];
+        world.process_dies(1, 42, 1, 40);
+        world.settle();
+        assert_eq!(world.state(), state, "{action:?}");
+        assert_eq!(world.observed.status.incidents.total, 0, "{action:?}");
+    }
+}
+
+#[test]
+fn a_worker_whose_agent_tells_nothing_is_given_time_to_prepare() {
+    let mut world = training(1);
+    world.is_ready(0, false);
+    world.seconds_pass(2);
+    world.settle();
+    assert_eq!((world.generation(), incidents(&world)), (2, (1, None)));
+    world.seconds_pass(60);
+    world.settle();
+    assert_eq!(world.generation(), 2, "its process may still load");
+    world.seconds_pass(61);
+    world.settle();
+    assert_eq!((world.generation(), incidents(&world).0), (3, 2));
+}
+
+#[test]
+fn a_container_that_ends_after_its_process_was_started_anew_tells_the_newer_end() {
+    let mut world = training(2);
+    world.process_dies(1, 137, 1, 40);
+    world.settle();
+    world.process_is_prepared(1);
+    world.settle();
+    assert_eq!((world.generation(), nodes(&world)), (3, 2));
+    world.is_ready(1, true);
+    world.seconds_pass(60);
+    world.ends(1, 77, 90);
+    world.observed.pods[1].node = Some("n1".to_owned());
+    world.settle();
+    assert_eq!(incidents(&world), (2, Some(77)));
+}

@@ -1,0 +1,31 @@
+//! Pods are mapped to workers.
+
+use roundhouse_planner::testing::world;
+use roundhouse_planner::{Action, DeleteReason, Pod};
+
+fn deletes(actions: &[Action]) -> Vec<(&str, DeleteReason)> {
+    let deleted = |action| match action {
+        &Action::DeletePod {
+            ref pod, reason, ..
+        } => Some((pod.as_str(), reason)),
+        _ => None,
+    };
+    actions.iter().filter_map(deleted).collect()
+}
+
+#[test]
+fn of_two_pods_of_one_worker_the_later_attempt_stays() {
+    let mut world = world(1).training();
+    let later = Pod {
+        name: "digits-worker-0-3".into(),
+        uid: "x".into(),
+        attempt: 3,
+        ..world.observed.pods[0].clone()
+    };
+    world.observed.pods.push(later);
+    let plan = world.plan();
+    assert_eq!(
+        deletes(&plan.actions),
+        [("digits-worker-0-0", DeleteReason::Surplus)]
+    );
+}

@@ -1,0 +1,68 @@
+//! A restored API server: the workers follow a generation that the restored status does not have.
+//! Their agents ignore memberships that are not newer than theirs.
+
+use roundhouse_contract::Progress;
+use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::{PlanReason, ProgressSample};
+
+/// A job that trains in generation 1, as the API server knows, and whose rank 0 tells of another one.
+fn follows(generation: u64) -> World {
+    let mut world = world(2).training();
+    let progress = Progress {
+        generation,
+        step: 40,
+        total_steps: 100,
+        ..Progress::default()
+    };
+    let at = world.now;
+    world.observed.progress = Some(ProgressSample { progress, at });
+    world
+}
+
+#[test]
+fn members_that_follow_a_generation_which_was_forgotten_get_a_newer_one() {
+    let mut world = follows(7);
+    assert_eq!(world.plan().reason, PlanReason::RaisingGeneration);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(world.generations(), [8, 8]);
+    assert_eq!(world.observed.status.incidents.total, 0, "nobody failed");
+}
+
+#[test]
+fn a_generation_that_was_being_issued_is_followed_by_one_that_agents_obey() {
+    let mut world = follows(7);
+    world.observed.pods[1].membership = None;
+    assert_eq!(world.plan().reason, PlanReason::RaisingGeneration);
+    world.settle();
+    assert_eq!(world.generation(), 8);
+}
+
+#[test]
+fn the_number_of_a_worker_that_failed_is_not_given_again() {
+    let mut world = world(3);
+    world.job.min_replicas = 1;
+    let mut world = world.training();
+    world.ends(2, 137, 40);
+    let end = world.observed.pods[2].container.termination.as_mut();
+    end.unwrap().message.as_mut().unwrap().generation = 9;
+    world.settle();
+    assert!(world.generation() >= 10, "{}", world.generation());
+}
+
+#[test]
+fn a_document_that_outlived_its_status_is_newer_than_nothing() {
+    let mut world = world(2).training();
+    for pod in &mut world.observed.pods {
+        pod.membership.as_mut().unwrap().generation = 5;
+    }
+    world.settle();
+    assert_eq!(world.generations(), [6, 6]);
+}
+
+#[test]
+fn a_number_that_no_older_state_explains_is_not_believed() {
+    for generation in [u64::MAX, 1_000_000] {
+        let world = follows(generation);
+        assert_eq!(world.plan().reason, PlanReason::Training);
+    }
+}

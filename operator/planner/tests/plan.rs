@@ -1,0 +1,37 @@
+//! Which plans cannot be undone.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use roundhouse_planner::testing::{World, world};
+
+const DEADLINE: i64 = 600;
+
+/// Two workers are made and not ready; the job must start within [`DEADLINE`] seconds.
+fn starting() -> World {
+    let mut world = world(2);
+    world.job.start_deadline = Some(Duration::from_secs(DEADLINE.unsigned_abs()));
+    world.settle();
+    world
+}
+
+#[test]
+fn what_deletes_a_pod_counts_an_incident_or_ends_the_job_cannot_be_taken_back() {
+    let is_irrevocable = |world: &World| {
+        let before = &world.observed.status;
+        world.plan().is_irrevocable(before)
+    };
+    assert!(!is_irrevocable(&world(2)), "pods are made");
+    let training = starting().training();
+    assert!(!is_irrevocable(&training));
+    let mut suspended = training.clone();
+    suspended.job.suspend = true;
+    assert!(is_irrevocable(&suspended), "pods are deleted");
+    let mut failed = training.clone();
+    failed.ends(0, 1, 3);
+    assert!(is_irrevocable(&failed), "an incident is counted");
+    let mut late = starting();
+    late.seconds_pass(DEADLINE + 1);
+    late.observed.fresh = true;
+    assert!(is_irrevocable(&late), "the job ends");
+}

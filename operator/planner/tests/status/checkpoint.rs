@@ -1,0 +1,166 @@
+//! What the status shows of checkpoints.
+
+use roundhouse_api::{Best, Checkpoint, CheckpointVolume};
+use roundhouse_contract::{BestCheckpoint, BestMetric, Progress};
+use roundhouse_planner::ProgressSample;
+use roundhouse_planner::testing::{World, world};
+
+/// Two workers train.
+fn trains() -> World {
+    world(2).training()
+}
+
+fn checkpoint() -> Checkpoint {
+    Checkpoint {
+        volume: CheckpointVolume::default(),
+        every_steps: None,
+        every_seconds: None,
+        keep: 3,
+        best: None,
+    }
+}
+
+fn told(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
+    world.seconds_pass(10);
+    told_now(world, step, checkpoint, error);
+}
+
+fn told_now(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
+    let (progress, at) = (progress(step, checkpoint, error), world.now);
+    world.observed.progress = Some(ProgressSample { progress, at });
+}
+
+fn progress(step: u64, checkpoint: Option<u64>, error: Option<&str>) -> Progress {
+    Progress {
+        generation: 1,
+        step,
+        total_steps: 100,
+        checkpoint_step: checkpoint,
+        checkpoint_at: checkpoint.map(|_| "1970-01-01T00:00:07.5Z".to_owned()),
+        checkpoint_error: error.map(str::to_owned),
+        ..Progress::default()
+    }
+}
+
+fn message(world: &World) -> &str {
+    &world.observed.status.front().unwrap().message
+}
+
+#[test]
+fn the_newest_checkpoint_is_shown_and_one_that_fails_is_told_once() {
+    let mut world = trains();
+    told(&mut world, 50, Some(40), None);
+    world.settle();
+    let shown = world.observed.status.checkpoint.clone().unwrap();
+    assert_eq!(
+        (shown.step, shown.time.unwrap().0.as_second()),
+        (Some(40), 7)
+    );
+    told(&mut world, 60, None, Some("no space left"));
+    let plan = world.plan();
+    assert_eq!(plan.events[0].reason, "CheckpointFailed");
+    world.settle();
+    assert_eq!(
+        world.observed.status.checkpoint.as_ref().unwrap().step,
+        Some(40)
+    );
+    assert!(message(&world).ends_with("trouble with checkpoints: no space left"));
+    assert_eq!(world.state(), "Training");
+    told(&mut world, 70, Some(40), Some("no space left"));
+    assert!(world.plan().events.is_empty());
+    told(&mut world, 80, Some(80), None);
+    world.settle();
+    assert!(!message(&world).contains("trouble"));
+}
+
+#[test]
+fn trouble_with_a_checkpoint_is_shown_at_once_and_other_progress_when_it_is_time() {
+    let mut world = trains();
+    told(&mut world, 50, Some(40), None);
+    world.settle();
+    told_now(&mut world, 51, Some(40), Some("no space left"));
+    world.settle();
+    assert!(message(&world).ends_with("trouble with checkpoints: no space left"));
+    told_now(&mut world, 52, Some(52), None);
+    world.settle();
+    let shown = world.observed.status.progress.as_ref().unwrap();
+    assert_eq!(shown.progress.step, 51);
+}
+
+const BEST: BestCheckpoint = BestCheckpoint {
+    step: 30,
+    metric: BestMetric::Top1,
+    value: 0.75,
+};
+
+/// Two workers train, and the best checkpoint is kept.
+fn keeps_best(metric: BestMetric) -> World {
+    let mut world = trains();
+    world.job.checkpoint = Some(Checkpoint {
+        best: Some(Best { metric }),
+        ..checkpoint()
+    });
+    world
+}
+
+/// Rank 0 tells of a best checkpoint, if it knows one; returns what the status says then.
+fn told_best(world: &mut World, step: u64, best: Option<BestCheckpoint>) -> Option<BestCheckpoint> {
+    world.seconds_pass(10);
+    let progress = Progress {
+        best_checkpoint: best,
+        ..progress(step, Some(40), None)
+    };
+    let at = world.now;
+    world.observed.progress = Some(ProgressSample { progress, at });
+    world.settle();
+    let shown = world.observed.status.checkpoint.as_ref();
+    shown.and_then(|shown| shown.best)
+}
+
+#[test]
+fn the_best_checkpoint_is_shown_and_stays_known() {
+    let mut world = keeps_best(BestMetric::Top1);
+    assert_eq!(told_best(&mut world, 50, Some(BEST)), Some(BEST));
+    // Another rank 0, which has not looked at the volume yet.
+    assert_eq!(told_best(&mut world, 60, None), Some(BEST));
+}
+
+#[test]
+fn the_best_checkpoint_is_not_shown_any_more_when_the_job_keeps_none_by_its_metric() {
+    let mut world = keeps_best(BestMetric::Top1);
+    assert_eq!(told_best(&mut world, 50, Some(BEST)), Some(BEST));
+    world.job = keeps_best(BestMetric::Loss).job;
+    assert_eq!(told_best(&mut world, 60, None), None);
+
+    let mut world = keeps_best(BestMetric::Top1);
+    assert_eq!(told_best(&mut world, 50, Some(BEST)), Some(BEST));
+    world.job.checkpoint = Some(checkpoint());
+    // Nothing is known of checkpoints after the resumption.
+    told(&mut world, 60, None, None);
+    world.settle();
+    let shown = world.observed.status.checkpoint.clone().unwrap();
+    assert_eq!((shown.step, shown.best), (Some(40), None));
+}
+
+#[test]
+fn the_status_is_not_written_while_nothing_that_it_says_has_changed() {
+    let full = Some("no space left");
+    for (what, best, checkpoint, error) in [
+        (
+            "rank 0 does not know the best one",
+            Some(BEST),
+            Some(40),
+            None,
+        ),
+        ("rank 0 knows no checkpoint", None, None, full),
+        ("nothing is told of checkpoints", Some(BEST), None, None),
+    ] {
+        let mut world = keeps_best(BestMetric::Top1);
+        told_best(&mut world, 50, best);
+        told(&mut world, 50, checkpoint, error);
+        world.settle();
+        let before = world.observed.status.clone();
+        told(&mut world, 50, checkpoint, error);
+        assert_eq!(world.plan().status, before, "{what}");
+    }
+}

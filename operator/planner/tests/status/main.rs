@@ -1,0 +1,11 @@
+//! What the status shows: conditions, progress, checkpoints, and what a job waits for.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod checkpoint;
+mod conditions;
+mod not_accepted;
+mod progress;
+mod repeats;
+mod scheduling_gates;
+mod waiting;
+mod write_blocked;

@@ -1,0 +1,39 @@
+//! What a job waits for.
+
+use roundhouse_planner::Waiting;
+use roundhouse_planner::testing::{World, world};
+
+#[test]
+fn other_numbers_in_the_schedulers_words_are_no_news() {
+    let mut world = world(3);
+    world.settle();
+    let words = |world: &mut World, words: &str| {
+        world.observed.pods[1].unschedulable = Some(words.into());
+        world.settle();
+        world.observed.status.front().unwrap().message.clone()
+    };
+    let first = words(&mut world, "0/5 nodes are available: 3 Insufficient cpu");
+    let same = words(&mut world, "0/6 nodes are available: 4 Insufficient cpu");
+    assert_eq!(same, first);
+    world.prepared(0);
+    let ready = words(&mut world, "0/7 nodes are available: 5 Insufficient cpu");
+    assert!(ready.starts_with("1 of 3 workers ready; "), "{ready}");
+    assert!(ready.contains("3 Insufficient cpu"), "{ready}");
+    let other = words(&mut world, "0/7 nodes are available: 7 had taints");
+    assert!(other.contains("7 had taints"), "{other}");
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words() {
+    let mut world = world(1);
+    world.settle();
+    let (reason, message) = ("ImagePullBackOff".to_owned(), "no such image".to_owned());
+    world.observed.pods[0].container.waiting = Some(Waiting { reason, message });
+    world.settle();
+    assert_eq!(world.state(), "ImagePullFailed");
+    let message = &world.observed.status.front().unwrap().message;
+    assert!(
+        message.ends_with("digits-worker-0-0: ImagePullBackOff: no such image"),
+        "{message}"
+    );
+}

@@ -1,0 +1,106 @@
+//! Invalid values are refused with the name of their field.
+
+use roundhouse_api::{Best, Checkpoint, CheckpointClaim, CheckpointVolume};
+use roundhouse_contract::trainer::{DataFormat, Model, ModelName};
+use roundhouse_contract::{BestMetric, Mode};
+use roundhouse_planner::testing::raw_job;
+use roundhouse_planner::{Observed, Rejection, examine, gpu, plan_rejected, validate};
+
+fn best_by(metric: BestMetric) -> Checkpoint {
+    Checkpoint {
+        volume: CheckpointVolume {
+            persistent_volume_claim: Some(CheckpointClaim {
+                claim_name: "state".into(),
+            }),
+            ..CheckpointVolume::default()
+        },
+        every_steps: None,
+        every_seconds: None,
+        keep: 2,
+        best: Some(Best { metric }),
+    }
+}
+
+#[test]
+fn what_an_evaluation_finds_and_a_volume_takes_is_kept() {
+    let mut job = raw_job(1);
+    job.spec.checkpoint = Some(best_by(BestMetric::Top1));
+    job.spec.trainer.as_mut().unwrap().tensorboard = true;
+    validate(&job).unwrap();
+}
+
+#[test]
+fn what_cannot_be_run_is_said_in_one_sentence() {
+    type Change = fn(&mut roundhouse_api::TrainingJob);
+    let cases: [(&str, Change); 9] = [
+        ("metadata.name", |job| {
+            job.metadata.name = Some("a.b".into())
+        }),
+        ("spec.workers.replicas", |job| job.spec.workers.replicas = 0),
+        ("spec.trainer.epochs", |job| {
+            job.spec.trainer.as_mut().unwrap().epochs = None
+        }),
+        ("spec.workers.template.spec.hostNetwork", |job| {
+            job.spec
+                .workers
+                .template
+                .get_or_insert_default()
+                .spec
+                .get_or_insert_default()
+                .host_network = Some(true);
+        }),
+        ("spec.workers.template.spec.restartPolicy", |job| {
+            job.spec
+                .workers
+                .template
+                .get_or_insert_default()
+                .spec
+                .get_or_insert_default()
+                .restart_policy = Some("Always".into());
+        }),
+        ("spec.workers.procsPerWorker", |job| {
+            job.spec.workers.procs_per_worker = Some(65)
+        }),
+        ("spec.checkpoint.best.metric", |job| {
+            job.spec.checkpoint = Some(best_by(BestMetric::Perplexity));
+        }),
+        ("spec.checkpoint.best.metric", |job| {
+            job.spec.checkpoint = Some(best_by(BestMetric::Top5));
+            let trainer = job.spec.trainer.as_mut().unwrap();
+            trainer.model = Model::new(ModelName::Gpt2);
+            trainer.data.format = DataFormat::Parquet;
+        }),
+        ("spec.trainer.tensorboard", |job| {
+            job.spec.trainer.as_mut().unwrap().tensorboard = true
+        }),
+    ];
+    for (field, change) in cases {
+        let mut job = raw_job(1);
+        change(&mut job);
+        let error = validate(&job).unwrap_err();
+        assert_eq!(error.field, field);
+        let managed = examine(&job, &gpu::Listed::default(), &[]);
+        assert_eq!(managed.refusal.as_ref(), Some(&error));
+        let rejection = Rejection::from(error);
+        let (mut observed, now) = (Observed::default(), jiff::Timestamp::UNIX_EPOCH);
+        let plan = plan_rejected(&managed.job, &rejection, &observed, now);
+        assert_eq!(plan.status.front().unwrap().reason, "InvalidSpec");
+        assert_eq!((plan.actions.len(), plan.events.len()), (0, 1));
+        observed.status = plan.status;
+        let again = plan_rejected(&managed.job, &rejection, &observed, now);
+        assert_eq!((again.events.len(), again.status), (0, observed.status));
+    }
+}
+
+#[test]
+fn a_script_of_ones_own_chooses_its_best_checkpoint_itself() {
+    let mut job = raw_job(1);
+    job.spec.trainer = None;
+    job.spec.elastic.mode = Mode::Restart;
+    job.spec.workers.template = serde_json::from_value(serde_json::json!({"spec": {"containers": [
+        {"name": "trainer", "image": "script", "command": ["train"]}]}}))
+    .unwrap();
+    validate(&job).unwrap();
+    job.spec.checkpoint = Some(best_by(BestMetric::Loss));
+    assert_eq!(validate(&job).unwrap_err().field, "spec.checkpoint.best");
+}

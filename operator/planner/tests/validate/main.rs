@@ -1,0 +1,7 @@
+//! Jobs that cannot run are refused with the field and what to change.
+#![allow(clippy::unwrap_used)]
+
+mod cel_rules;
+mod checks;
+mod job;
+mod placement;
