@@ -1,10 +1,11 @@
-//! Compiles the bridge against the headers of the libtorch that `LIBTORCH` names: as one source, because reading those headers
-//! takes 5-20 seconds of CPU time, and all the rest two.
+//! Compiles the bridge against the headers of the libtorch that `LIBTORCH` names. It compiles all
+//! sources as one, because reading these headers takes 5-20 s of CPU time, and all the rest 2 s.
 
 use std::path::{Path, PathBuf};
 
 const BRIDGE: &str = "src/bridge";
-/// Of feature `fake-nccl`, and a source of its own: it has names that others have, too.
+/// Source of the feature `fake-nccl`. It is compiled separately, because it reuses names of other
+/// sources.
 const FAKE: &str = "fake_nccl.cpp";
 
 fn main() -> Result<(), String> {
@@ -23,13 +24,13 @@ fn main() -> Result<(), String> {
         .cpp(true)
         .std("c++17")
         .warnings(false)
-        // Debug information of libtorch's headers is hundreds of megabytes.
+        // Debug information of libtorch's headers has hundreds of megabytes.
         .debug(false)
         .define("USE_C10D_GLOO", None)
         .define("_GLIBCXX_USE_CXX11_ABI", "1")
         .include(libtorch.join("include"))
         .include(libtorch.join("include/torch/csrc/api/include"))
-        // The wheel leaves gloo's headers out; libtorch.sh puts the distribution's there.
+        // The wheel lacks the headers of gloo; libtorch.sh copies those of the distribution there.
         .include(libtorch.join("include-gloo"));
     if std::env::var_os("CARGO_FEATURE_NCCL").is_some() {
         build.define("USE_C10D_NCCL", None);
@@ -51,12 +52,12 @@ fn main() -> Result<(), String> {
     println!("cargo::rustc-link-search=native={}", lib.display());
     println!("cargo::rustc-link-lib=torch_cpu");
     println!("cargo::rustc-link-lib=c10");
-    // Only this package's own tests get the rpath; a program over this crate sets its own.
+    // Only this package's own tests get the rpath. A program that uses this crate sets its own.
     println!("cargo::rustc-link-arg=-Wl,-rpath,{}", lib.display());
     Ok(())
 }
 
-/// A source that includes the others.
+/// Writes a source that includes all other sources.
 fn together() -> Result<PathBuf, String> {
     let out = std::env::var_os("OUT_DIR")
         .map(PathBuf::from)
@@ -71,7 +72,7 @@ fn together() -> Result<PathBuf, String> {
     Ok(together)
 }
 
-/// Sources of the bridge, in a fixed order.
+/// The sources of the bridge, in a fixed order.
 fn sources() -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(BRIDGE).map_err(|error| format!("{BRIDGE}: {error}"))?;
     let mut sources: Vec<PathBuf> = entries

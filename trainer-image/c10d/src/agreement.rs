@@ -1,4 +1,4 @@
-//! The sum at the end of a step on which ranks decide, without making the host wait for the device.
+//! The vote of the ranks at the end of a step: a sum that does not make the host wait for the device.
 
 use std::ptr::{NonNull, null, null_mut};
 
@@ -10,11 +10,12 @@ use crate::group::ProcessGroup;
 use crate::stream::Event;
 use crate::tensors::pointer;
 
-/// Relative to the sum of magnitudes. Each half may be summed in another order, over thousands of ranks.
+/// Tolerance relative to the sum of magnitudes. Thousands of ranks may sum the values and their
+/// checksums in different orders.
 const TOLERANCE: f64 = 1e-11;
 const NUM_FACTORS: u64 = 8;
 
-/// Values that were summed over a group, some of them perhaps still on their way.
+/// A sum over a group that was launched and may not be complete yet.
 #[derive(Debug)]
 pub struct Agreement {
     sums: Tensor,
@@ -24,47 +25,49 @@ pub struct Agreement {
     event: Event,
 }
 
-/// What a process brings to an [`Agreement`]. All tensors are on the device of the group.
+/// The input of one process to an [`Agreement`]. All tensors are on the device of the group.
 #[derive(Clone, Copy, Debug)]
 pub struct Vote<'a> {
-    /// What is summed: f64, one dimension.
+    /// Values to sum: f64, one dimension.
     pub values: &'a Tensor,
-    /// If an element of it is not finite on one rank, the agreement is not good on any.
+    /// If an element is not finite on one rank, the agreement is not good on any rank.
     pub finite: Option<&'a Tensor>,
-    /// What must be the same on all ranks: i64, one dimension. For example digests of what the ranks hold.
+    /// Values that must be the same on all ranks, such as digests of gradients: i64, one dimension.
     pub equal: Option<&'a Tensor>,
-    /// What is not summed, and comes to the host with the sums: f64, one dimension.
+    /// Values that are not summed and are copied to the host with the sums: f64, one dimension.
     pub aside: Option<&'a Tensor>,
 }
 
-/// What an [`Agreement`] has come to.
+/// The result of an [`Agreement`] on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agreed {
     /// The sums, in the order of the values.
     pub sums: Vec<f64>,
-    /// [`Vote::aside`] of this process.
+    /// The values of [`Vote::aside`] of this process.
     pub aside: Vec<f64>,
-    /// All sums are what all ranks gave, and no rank was aborting the group when it gave them. Else they are garbage.
+    /// Whether the sums contain the values of all ranks and no rank was aborting the group. Otherwise
+    /// they are garbage.
     pub is_right: bool,
-    /// [`Vote::equal`] is the same on all ranks.
+    /// Whether [`Vote::equal`] is the same on all ranks.
     pub is_same: bool,
-    /// Both, and all that must be finite is. Else an update under [`Agreement::found_inf`] was not made.
+    /// Whether both are true and [`Vote::finite`] is finite. Otherwise an update under
+    /// [`Agreement::found_inf`] has changed nothing.
     pub is_good: bool,
 }
 
-/// Sums [`Vote::values`] over the group, after what is in the stream already, say the gradient buckets. No group:
-/// this process is alone.
+/// Sums [`Vote::values`] over the group, after the work that is already in the stream, such as the
+/// gradient buckets. Without a group this process is alone.
 ///
-/// A sum is right if it is finite and its witness is right: with each value `v` travel `|v|` and, for both,
-/// `k·(1 - x)` with `k` of this `turn`. Value and witness tell of how many ranks they are the sum, and garbage of an
-/// aborted collective, or what is left of an earlier turn, does not. All ranks give the same `turn`, another one
-/// each time.
+/// A sum is right if it is finite and matches its checksum. With each value `v` the ranks also sum
+/// `|v|` and, for both, the checksum `k·(1 - x)`, where `k` depends on `turn`. The sum of a value and
+/// its checksum show how many ranks they cover. Garbage of an aborted collective, or values of an
+/// earlier turn, do not match. All ranks must pass the same `turn`, and another one for each call.
 ///
 /// # Errors
-/// A peer is gone (Gloo), the group was aborted, or a list is not one of f64.
+/// A peer is lost (Gloo), the group was aborted, or a list has another type.
 pub fn agree(vote: Vote<'_>, turn: u64, group: Option<&ProcessGroup>) -> Result<Agreement> {
     let size = f64::from(group.map_or(1, ProcessGroup::world_size));
-    // A power of two, so that nothing is rounded.
+    // A power of two, so that the multiplication does not round.
     let factor = f64::from(2_u32 << (turn % NUM_FACTORS));
     let Vote {
         values,
@@ -80,7 +83,8 @@ pub fn agree(vote: Vote<'_>, turn: u64, group: Option<&ProcessGroup>) -> Result<
         let (equal, aside) = (pointer(equal), pointer(aside));
         let outs = (&raw mut sums, &raw mut found_inf, &raw mut host);
         let event = &raw mut event;
-        // SAFETY: group and tensors are live or null where that is allowed; all outs are valid for a write.
+        // SAFETY: group and tensors are live, or null where the bridge allows it; all outs are valid for a
+        // write.
         unsafe {
             ffi::rh_agree(
                 raw, values, finite, equal, aside, factor, size, TOLERANCE, outs.0, outs.1, outs.2,
@@ -92,15 +96,15 @@ pub fn agree(vote: Vote<'_>, turn: u64, group: Option<&ProcessGroup>) -> Result<
         Some(group) => group.collective(call),
         None => check(call(null())),
     };
-    // They are freed here if the group was aborted meanwhile.
+    // Take ownership before the error check, so that an aborted group does not leak them.
     let made = NonNull::new(event).map(|event| {
-        // SAFETY: the bridge has made each with `new`, as tch expects, before it made the event.
+        // SAFETY: the bridge created each tensor with `new`, as tch expects, before it created the event.
         let tensors = [sums, found_inf, host].map(|made| unsafe { Tensor::from_ptr(made) });
         (tensors, Event::from_raw(event))
     });
     result?;
     let ([sums, found_inf, host], event) =
-        made.ok_or_else(|| Error::refused("the bridge made no event"))?;
+        made.ok_or_else(|| Error::refused("the bridge created no event"))?;
     Ok(Agreement {
         sums,
         found_inf,
@@ -111,12 +115,13 @@ pub fn agree(vote: Vote<'_>, turn: u64, group: Option<&ProcessGroup>) -> Result<
 }
 
 impl Agreement {
-    /// The sums on the device (f64).
+    /// The sums on the device, as f64.
     pub const fn sums(&self) -> &Tensor {
         &self.sums
     }
 
-    /// On the device (f32, one element): 0 if the agreement is good, else 1. For [`Gate`](crate::Gate).
+    /// The flag on the device (f32, one element): 0 if the agreement is good, else 1. For
+    /// [`Gate`](crate::Gate).
     pub const fn found_inf(&self) -> &Tensor {
         &self.found_inf
     }
@@ -124,33 +129,34 @@ impl Agreement {
     /// Whether [`Self::wait`] returns at once.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn is_there(&self) -> Result<bool> {
         self.event.has_passed()
     }
 
-    /// Reads the sums, best one step later. What it tells is what the device has done, also if the group was aborted
-    /// since then.
+    /// Waits for the sums and reads them; call it one step later. The result is what the device has done,
+    /// even if the group has been aborted since.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn wait(&self) -> Result<Agreed> {
         self.wait_until(&self.event)
     }
 
-    /// [`Self::wait`], but for an event that was recorded in the same stream after the agreement.
+    /// Like [`Self::wait`], but waits for an event that was recorded in the same stream after the
+    /// agreement.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn wait_until(&self, later: &Event) -> Result<Agreed> {
         later.wait()?;
         self.read()
     }
 
-    /// What [`Self::wait`] returns, if it is there; `None` if the host would have to wait for it.
+    /// Returns the result of [`Self::wait`], or `None` if the host would have to wait.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn peek(&self) -> Result<Option<Agreed>> {
         if self.is_there()? {
             return self.read().map(Some);

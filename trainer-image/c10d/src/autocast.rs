@@ -1,4 +1,4 @@
-//! Mixed precision, and the switches that trade precision or reproducibility for speed.
+//! Mixed precision, and the process-wide switches that trade precision or reproducibility for speed.
 
 use std::marker::PhantomData;
 
@@ -7,31 +7,33 @@ use tch::{Device, Kind};
 use crate::error::{Error, Result, check};
 use crate::ffi;
 
-/// While it lives, operations of this thread that gain from it run in bf16 or fp16 (matrix products, convolutions,
-/// attention), and those that need fp32 do not (softmax, norms), as with `torch.autocast`. A loss on a GPU is computed in
-/// the type of its scores, so give it scores in fp32. Run the forward pass and the loss within it, the backward pass
-/// after it. Guards nest. The casts of weights are kept until the outermost one ends, so it must end before the weights
+/// A guard for mixed precision. While it lives, matrix products, convolutions and attention of this thread
+/// run in bf16 or fp16, and operations that need fp32 (softmax, norms) do not, as with
+/// `torch.autocast`. A loss on a GPU is computed in the type of its scores, so pass scores in fp32. Run
+/// the forward pass and the loss within the guard, and the backward pass after it. Guards can be nested.
+/// libtorch caches casts of weights until the outermost guard ends, so it must end before the weights
 /// change.
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub struct Autocast {
     before: ffi::RhAutocast,
-    /// The state is the thread's.
+    /// Autocast is a state of the thread, so the guard must not be `Send`.
     of_thread: PhantomData<*const ()>,
 }
 
 impl Autocast {
-    /// `kind`: [`Kind::BFloat16`], [`Kind::Half`], or [`Kind::Float`] to switch autocast off within.
+    /// Enters autocast. `kind` is [`Kind::BFloat16`], [`Kind::Half`], or [`Kind::Float`] to switch autocast
+    /// off while the guard lives.
     ///
     /// # Errors
-    /// Another kind, or a device that is neither CPU nor CUDA.
+    /// The kind is another one, or the device is neither CPU nor CUDA.
     pub fn enter(device: Device, kind: Kind) -> Result<Self> {
         let cuda = match device {
             Device::Cpu => false,
             Device::Cuda(_) => true,
             _ => return Err(Error::refused(format!("autocast on {device:?}"))),
         };
-        // libtorch's numbers of the types.
+        // The numbers are libtorch's scalar types.
         let (enabled, dtype) = match kind {
             Kind::BFloat16 => (true, 15),
             Kind::Half => (true, 5),
@@ -50,45 +52,48 @@ impl Autocast {
 
 impl Drop for Autocast {
     fn drop(&mut self) {
-        // SAFETY: of the same thread, for the guard is not `Send`. It sets flags, which does not fail.
+        // SAFETY: this is the thread that entered, because the guard is not `Send`. The call only sets
+        // flags and does not fail.
         let _ = unsafe { ffi::rh_autocast_leave(&raw const self.before) };
     }
 }
 
-/// Switches of the whole process. The default is PyTorch's, but for TF32 in matrix products, which is off there.
+/// Switches of the whole process. They start with PyTorch's defaults, where TF32 is off for matrix
+/// products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numerics {
-    /// fp32 matrix products and convolutions on tensor cores, with 10 bits of mantissa.
+    /// Run fp32 matrix products and convolutions on tensor cores, with 10 bits of mantissa.
     pub tf32: bool,
-    /// cuDNN measures its algorithms for each new shape and takes the fastest. The choice can differ between runs.
+    /// Let cuDNN measure its algorithms for each new shape and use the fastest. The choice can differ
+    /// between runs.
     pub cudnn_benchmark: bool,
-    /// Only deterministic kernels; an operation that has none is an error. Matrix products on CUDA also need the
-    /// environment variable `CUBLAS_WORKSPACE_CONFIG=:4096:8`, set before the first one.
+    /// Use only deterministic kernels; an operation without one is an error. Matrix products on CUDA also
+    /// need the environment variable `CUBLAS_WORKSPACE_CONFIG=:4096:8` before the first product.
     pub deterministic: bool,
 }
 
 impl Numerics {
-    /// Sets them.
+    /// Sets the switches of this process.
     ///
     /// # Errors
-    /// None that a caller can cause.
+    /// libtorch fails; no argument can cause this.
     pub fn apply(self) -> Result<()> {
         let raw = ffi::RhNumerics {
             tf32: self.tf32,
             benchmark: self.cudnn_benchmark,
             deterministic: self.deterministic,
         };
-        // SAFETY: reads the struct.
+        // SAFETY: the bridge only reads the struct.
         check(unsafe { ffi::rh_numerics_set(&raw const raw) })
     }
 
-    /// Those that are set.
+    /// The current switches of this process.
     ///
     /// # Errors
-    /// None that a caller can cause.
+    /// libtorch fails; no argument can cause this.
     pub fn current() -> Result<Self> {
         let mut raw = ffi::RhNumerics::default();
-        // SAFETY: valid for a write.
+        // SAFETY: `raw` is valid for a write.
         check(unsafe { ffi::rh_numerics_get(&raw mut raw) })?;
         Ok(Self {
             tf32: raw.tf32,

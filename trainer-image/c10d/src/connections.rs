@@ -1,5 +1,6 @@
-//! The TCP connections of a Gloo group. Gloo has no abort, so a group is cut off by cutting these: a
-//! thread that waits for data on one of them, here or at its other end, gets an error at once.
+//! The TCP connections of a Gloo group. Gloo has no abort, so an abort closes these connections. A
+//! thread that waits for data on one of them, in this process or in a peer, then gets an error at
+//! once.
 
 use std::collections::HashMap;
 use std::net::{Shutdown, TcpStream};
@@ -8,13 +9,13 @@ use std::os::fd::{BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-/// Second handles of the connections. While they live, the connections stay open for the peers, too, so
-/// they go with the group.
+/// Duplicates of the group's connections. The connections stay open while the duplicates live, so the
+/// group must own them and drop them with itself.
 #[derive(Debug, Default)]
 pub(crate) struct Connections(Vec<TcpStream>);
 
-/// The open sockets of this process by inode, with a descriptor of each. The numbers of descriptors alone say
-/// nothing: what another thread closes meanwhile, say a former group, leaves its number to a later one.
+/// The open sockets of this process by inode, each with a descriptor. Descriptors alone do not identify a
+/// socket: if another thread closes a socket meanwhile, a new socket can reuse its descriptor.
 pub(crate) fn sockets() -> HashMap<u64, RawFd> {
     std::fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -33,15 +34,16 @@ pub(crate) fn sockets() -> HashMap<u64, RawFd> {
 }
 
 impl Connections {
-    /// Those that were opened since, except those of stores, by their ports: while a group is built, this
-    /// process may connect to one, and others to the one that it serves itself. They would lose it with the group.
+    /// The sockets that were opened since `before`, except connections to stores, which `store_ports`
+    /// identify. While a group is created, this process may connect to a store, and peers may connect to
+    /// the store that this process serves. Aborting the group must not close these connections.
     pub(crate) fn opened_since(before: &HashMap<u64, RawFd>, store_ports: &[u16]) -> Self {
         let connections = sockets().into_iter().filter_map(|(inode, descriptor)| {
             if before.contains_key(&inode) {
                 return None;
             }
-            // SAFETY: borrowed for the call alone. If it was closed meanwhile, or another thread has
-            // opened something else under its number, what is duplicated is told apart below.
+            // SAFETY: borrowed only for the call. If another thread closed the descriptor meanwhile, or
+            // reused it, the checks below reject the duplicate.
             let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
             let stream = TcpStream::from(borrowed.try_clone_to_owned().ok()?);
             let ports = [
@@ -54,12 +56,12 @@ impl Connections {
         Self(connections.collect())
     }
 
-    /// How many there are.
+    /// Number of connections in the group.
     pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether a peer has ended one of them and all that it has sent is read.
+    /// Whether a peer has closed a connection and this process has read all its data.
     pub(crate) fn is_one_ended(&self) -> bool {
         self.0.iter().any(|connection| {
             let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -71,10 +73,10 @@ impl Connections {
         })
     }
 
-    /// Ends all of them, in both directions.
+    /// Closes all connections in both directions.
     pub(crate) fn cut(&self) {
         for connection in &self.0 {
-            // It may have ended by itself.
+            // An error means that the connection is closed already.
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
@@ -90,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// A listener with a connection to it: both ends.
+    /// A listener, and both ends of a connection to it.
     fn pair() -> (TcpListener, TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -99,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_ended_when_all_that_came_is_read() {
+    fn connection_is_ended_when_all_data_is_read() {
         let (_listener, mut own, mut peer) = pair();
         let connections = Connections(vec![own.try_clone().unwrap()]);
         assert!(!connections.is_one_ended());
@@ -113,14 +115,14 @@ mod tests {
         }
     }
 
-    /// Nothing is cut here: other tests of this process have sockets, too.
+    /// This test closes no connection, because other tests of this process have sockets, too.
     #[test]
-    fn sockets_of_before_and_of_stores_are_not_the_groups() {
+    fn earlier_sockets_and_stores_are_not_the_groups() {
         let (_first, early, _peer_of_early) = pair();
         let (_second, former, _peer_of_former) = pair();
         let before = sockets();
         let (_third, own, _peer_of_own) = pair();
-        // The descriptor's number is the one of a socket that is closed now.
+        // This descriptor belonged to a socket that is closed now.
         let mut reused = OwnedFd::from(former);
         dup2(&own, &mut reused).unwrap();
         let (store, of_store, _peer_of_store) = pair();
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_ends_both_directions() {
+    fn cut_closes_both_directions() {
         let (_listener, mut own, mut peer) = pair();
         Connections(vec![own.try_clone().unwrap()]).cut();
         assert_eq!(own.read(&mut [0]).unwrap(), 0);

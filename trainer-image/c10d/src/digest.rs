@@ -1,4 +1,4 @@
-//! Whether ranks hold the same bits.
+//! Digests, which show whether ranks hold the same bits.
 
 use tch::Tensor;
 
@@ -6,12 +6,13 @@ use crate::error::Result;
 use crate::ffi;
 use crate::tensors::{made, pointers};
 
-/// One number (i64, one element, no dimension) for the bits of dense tensors whose elements have 4 or 8 bytes: the sum of
-/// their 64-bit words modulo 2^64. A word that differs always changes it; several that differ do, but for one case in 2^64.
-/// It is made on the tensors' device, and the host does not wait.
+/// Computes one number (i64, one element, no dimension) for the bits of dense tensors whose elements
+/// have 4 or 8 bytes: the sum of their 64-bit words modulo 2^64. A single different word always changes
+/// it. Several different words change it except in one of 2^64 cases. The tensors' device computes it,
+/// and the host does not wait.
 ///
 /// # Errors
-/// Elements of another size, or the device has failed.
+/// Elements have another size, or the device reports a failure.
 pub fn digest(tensors: &[Tensor]) -> Result<Tensor> {
     let list = pointers(tensors);
     // SAFETY: tensors and list are live, `out` valid for a write.

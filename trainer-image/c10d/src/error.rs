@@ -1,4 +1,4 @@
-//! What can go wrong below.
+//! Errors of calls into libtorch.
 
 use std::ffi::{CStr, CString, c_int};
 
@@ -6,21 +6,21 @@ use crate::ffi;
 
 pub use roundhouse_torch_errors::ErrorKind;
 
-/// Result of a call into libtorch.
+/// The result of a call into libtorch.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A failed call.
+/// A failed call into libtorch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// What the caller can do about it.
+    /// The kind of the error, which shows what the caller can do.
     pub kind: ErrorKind,
-    /// libtorch's words.
+    /// The error message of libtorch.
     pub message: String,
 }
 
 impl Error {
-    /// A call that was refused before it reached libtorch.
+    /// The error of a call that this crate refuses before it reaches libtorch.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self {
             kind: ErrorKind::Other,
@@ -28,7 +28,7 @@ impl Error {
         }
     }
 
-    /// Whether a peer or the store is the cause, not the call.
+    /// Whether a lost peer or a lost store is the cause.
     #[must_use]
     pub const fn is_peer_lost(&self) -> bool {
         matches!(self.kind, ErrorKind::ConnectionLost | ErrorKind::Timeout)
@@ -45,7 +45,7 @@ impl From<tch::TchError> for Error {
     }
 }
 
-/// Where tch's own calls fail, too. The message still tells the kind: [`ErrorKind::of_message`].
+/// For functions that return errors of tch. [`ErrorKind::of_message`] restores the kind from the message.
 impl From<Error> for tch::TchError {
     fn from(error: Error) -> Self {
         Self::Torch(error.message)
@@ -66,11 +66,12 @@ pub(crate) fn check(status: c_int) -> Result<()> {
     })
 }
 
-/// Kind of a bridge call's error: by its class, if that decides, else by its text.
+/// The kind of a bridge call's error: by its class if the class is decisive, else by its text.
 fn of_call(class: c_int, message: &str) -> ErrorKind {
     match (class, ErrorKind::of_message(message)) {
         (ffi::OUT_OF_MEMORY, _) => ErrorKind::OutOfMemory,
-        // Only a distributed call throws these: a peer is gone, or the group was aborted because one is.
+        // Only a distributed call throws these: a peer is lost, or the group was aborted for a lost
+        // peer.
         (ffi::DISTRIBUTED, ErrorKind::Other) if !message.contains("ncclInvalid") => {
             ErrorKind::ConnectionLost
         }
@@ -78,7 +79,7 @@ fn of_call(class: c_int, message: &str) -> ErrorKind {
     }
 }
 
-/// Text for C++.
+/// Converts a string for C++.
 pub(crate) fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::refused(format!("{text:?} has a NUL character")))
 }
@@ -89,8 +90,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_class_of_an_exception_decides_before_its_text() {
-        let words = "NCCL error: some words that nobody knows";
+    fn class_of_an_exception_takes_precedence_over_its_text() {
+        let words = "NCCL error: an unknown message";
         assert_eq!(of_call(ffi::DISTRIBUTED, words), ConnectionLost);
         assert_eq!(of_call(ffi::ERROR, words), Other);
         assert_eq!(of_call(ffi::OUT_OF_MEMORY, words), OutOfMemory);

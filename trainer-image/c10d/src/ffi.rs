@@ -1,4 +1,4 @@
-//! The C ABI of `src/bridge`, as declared there.
+//! Declarations of the C ABI of `src/bridge`.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -1,5 +1,5 @@
-//! Operations on lists of tensors, in a few kernels for the whole list and without gradients. Nothing here waits for
-//! the device.
+//! Operations on lists of tensors, in a few kernels for the whole list and without gradients. No
+//! function here waits for the device.
 
 use std::ffi::c_int;
 
@@ -9,7 +9,7 @@ use crate::error::{Result, check};
 use crate::ffi;
 use crate::tensors::{made, pointers, same_length};
 
-/// The norm of each tensor, in fp32, on its device. `order`: 2 for the Euclidean one.
+/// The norm of each tensor, in fp32, on its device. `order` 2 is the Euclidean norm.
 ///
 /// # Errors
 /// The list is empty or has tensors that are not floating point.
@@ -18,7 +18,7 @@ pub fn norms(tensors: &[Tensor], order: f64) -> Result<Vec<Tensor>> {
     let mut out = vec![std::ptr::null_mut(); list.len()];
     // SAFETY: tensors and list are live, `out` has room for as many handles.
     check(unsafe { ffi::rh_foreach_norm(list.as_ptr(), list.len(), order, out.as_mut_ptr()) })?;
-    // SAFETY: the bridge has made each with `new`, as tch expects.
+    // SAFETY: the bridge created each tensor with `new`, as tch expects.
     let owned = |pointer| unsafe { Tensor::from_ptr(pointer) };
     Ok(out.into_iter().map(owned).collect())
 }
@@ -26,17 +26,17 @@ pub fn norms(tensors: &[Tensor], order: f64) -> Result<Vec<Tensor>> {
 /// The Euclidean norm of all elements of all tensors: one fp32 number on the device.
 ///
 /// # Errors
-/// As [`norms`].
+/// The same as [`norms`].
 pub fn total_norm(tensors: &[Tensor]) -> Result<Tensor> {
     let list = pointers(tensors);
     // SAFETY: tensors and list are live, `out` valid for a write.
     made(|out| unsafe { ffi::rh_total_norm(list.as_ptr(), list.len(), out) })
 }
 
-/// `x ← √x`.
+/// `x ← √x` for each tensor.
 ///
 /// # Errors
-/// Tensors that are not floating point.
+/// A tensor is not of a floating-point type.
 pub fn sqrt_(tensors: &mut [Tensor]) -> Result<()> {
     let list = pointers(tensors);
     // SAFETY: tensors and list are live.
@@ -54,12 +54,12 @@ pub fn add_scalar_(tensors: &mut [Tensor], value: f64) -> Result<()> {
 /// `x ← x · value`.
 ///
 /// # Errors
-/// As [`add_scalar_`].
+/// The same as [`add_scalar_`].
 pub fn mul_scalar_(tensors: &mut [Tensor], value: f64) -> Result<()> {
     scalar(1, tensors, value)
 }
 
-/// `x ← x / value`, one number on the tensors' device.
+/// `x ← x / value`, where `value` is one number on the tensors' device.
 ///
 /// # Errors
 /// `value` has more than one element or is on another device.
@@ -72,7 +72,7 @@ pub fn div_tensor_(tensors: &mut [Tensor], value: &Tensor) -> Result<()> {
 /// `x ← x + factor · y`.
 ///
 /// # Errors
-/// Lists of different lengths, or shapes that do not fit.
+/// The lists have different lengths, or the shapes do not match.
 pub fn add_(tensors: &mut [Tensor], others: &[Tensor], factor: f64) -> Result<()> {
     pairwise(0, tensors, others, factor)
 }
@@ -80,7 +80,7 @@ pub fn add_(tensors: &mut [Tensor], others: &[Tensor], factor: f64) -> Result<()
 /// `x ← x · y`. A `y` of one element scales its whole tensor: a trust ratio for each layer (LARS, LAMB).
 ///
 /// # Errors
-/// As [`add_`].
+/// The same as [`add_`].
 pub fn mul_(tensors: &mut [Tensor], others: &[Tensor]) -> Result<()> {
     pairwise(1, tensors, others, 1.0)
 }
@@ -88,7 +88,7 @@ pub fn mul_(tensors: &mut [Tensor], others: &[Tensor]) -> Result<()> {
 /// `x ← x / y`.
 ///
 /// # Errors
-/// As [`add_`].
+/// The same as [`add_`].
 pub fn div_(tensors: &mut [Tensor], others: &[Tensor]) -> Result<()> {
     pairwise(2, tensors, others, 1.0)
 }
@@ -96,15 +96,15 @@ pub fn div_(tensors: &mut [Tensor], others: &[Tensor]) -> Result<()> {
 /// `x ← x + weight · (end - x)`: a moving average.
 ///
 /// # Errors
-/// As [`add_`].
+/// The same as [`add_`].
 pub fn lerp_(tensors: &mut [Tensor], ends: &[Tensor], weight: f64) -> Result<()> {
     pairwise(3, tensors, ends, weight)
 }
 
-/// `x ← y`, also between kinds and devices. Copies to or from pinned memory are not waited for.
+/// `x ← y`, also between kinds and devices. The host does not wait for copies to or from pinned memory.
 ///
 /// # Errors
-/// As [`add_`].
+/// The same as [`add_`].
 pub fn copy_(tensors: &mut [Tensor], sources: &[Tensor]) -> Result<()> {
     pairwise(4, tensors, sources, 1.0)
 }

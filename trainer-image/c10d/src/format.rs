@@ -1,4 +1,4 @@
-//! Memory formats: how a tensor's elements lie in memory. tch's own calls drop them.
+//! Memory formats: the order of a tensor's elements in memory. tch's own calls do not preserve them.
 
 use std::ffi::c_int;
 
@@ -8,20 +8,21 @@ use crate::error::{Result, check};
 use crate::ffi;
 use crate::tensors::{made, pointers};
 
-/// How elements lie in memory. The numbers are libtorch's.
+/// The order of elements in memory. The numbers are those of libtorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryFormat {
-    /// The last dimension is the closest: NCHW for images.
+    /// Consecutive elements along the last dimension: NCHW for images.
     Contiguous = 0,
-    /// As the tensor it is made from.
+    /// The format of the source tensor.
     Preserve = 1,
-    /// NHWC: channels are the closest. Of tensors with 4 dimensions; convolutions on tensor cores are faster so.
+    /// NHWC, for tensors with 4 dimensions: consecutive elements along the channels. Convolutions on tensor
+    /// cores are faster in this format.
     ChannelsLast = 2,
-    /// NDHWC, of tensors with 5 dimensions.
+    /// NDHWC, for tensors with 5 dimensions.
     ChannelsLast3d = 3,
 }
 
-/// The tensor itself if it has the format, else a copy that has it.
+/// Returns the tensor itself if it has the format, else a copy with the format.
 ///
 /// # Errors
 /// The format needs another number of dimensions.
@@ -44,18 +45,18 @@ pub fn is_channels_last(tensor: &Tensor) -> Result<bool> {
 /// An uninitialized tensor of the same shape, kind and device.
 ///
 /// # Errors
-/// Out of memory, or the format needs another number of dimensions.
+/// There is too little memory, or the format needs another number of dimensions.
 pub fn empty_like(tensor: &Tensor, format: MemoryFormat) -> Result<Tensor> {
     // SAFETY: the tensor is live, `out` valid for a write.
     made(|out| unsafe { ffi::rh_empty_like(tensor.as_ptr(), format as c_int, out) })
 }
 
-/// Changes the format of tensors in place. Leaves that require gradients stay leaves; tensors that have another
-/// number of dimensions than the format stay as they are, so all weights of a model may be given. Do it before a
-/// Reducer or an optimizer's state is built over them.
+/// Changes the format of tensors in place. Leaves that require gradients stay leaves. Tensors with another
+/// number of dimensions do not change, so the caller can pass all weights of a model. Call it before
+/// creating a Reducer or an optimizer's state for the tensors.
 ///
 /// # Errors
-/// Out of memory.
+/// There is too little memory.
 pub fn convert(tensors: &mut [Tensor], format: MemoryFormat) -> Result<()> {
     let list = pointers(tensors);
     // SAFETY: tensors and list are live.

@@ -1,5 +1,5 @@
-//! Optimizer updates of all parameters in a few kernels. A flag on the device holds them back without the host
-//! knowing: the same flag serves the commit of a step, loss scaling, and steps that are skipped.
+//! Optimizer updates of all parameters in a few kernels. A flag on the device can skip an update without
+//! the host reading it. The same flag serves the commit of a step, loss scaling, and skipped steps.
 
 use std::ptr::null;
 
@@ -9,36 +9,37 @@ use crate::error::{Result, check};
 use crate::ffi;
 use crate::tensors::{pointer, pointers, same_length};
 
-/// Whether an update is made, and of what scale its gradients are. Both are fp32 tensors of one element on the
-/// parameters' device.
+/// Controls an update on the device. Both fields are fp32 tensors of one element on the parameters'
+/// device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gate<'a> {
-    /// The gradients are divided by it first, in place.
+    /// Divisor of the gradients; they are divided in place before the update.
     pub grad_scale: Option<&'a Tensor>,
-    /// Where it is 1, parameters and state stay as they are, whatever the gradients are; where 0, they change.
+    /// If it is 1, parameters and state do not change, whatever the gradients are. If it is 0, they do.
     pub found_inf: Option<&'a Tensor>,
 }
 
-/// SGD, as `torch.optim.SGD` with dampening 0.
+/// An update of SGD, as `torch.optim.SGD` with dampening 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SgdUpdate {
-    /// Learning rate.
+    /// Learning rate of this update.
     pub lr: f64,
-    /// Momentum; 0 for none.
+    /// Momentum; 0 means no momentum.
     pub momentum: f64,
-    /// Is added to the gradient, times the weight.
+    /// Weight decay: this times the weight is added to the gradient.
     pub weight_decay: f64,
-    /// Nesterov's momentum.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
 }
 
 impl SgdUpdate {
-    /// One update: `g ← g + weight_decay·w`, `m ← momentum·m + g`, `w ← w - lr·m` (Nesterov: `lr·(g + momentum·m)`).
-    /// `momenta` begin as zeros of the parameters' memory format; without momentum there are none.
+    /// Applies one update: `g ← g + weight_decay·w`, `m ← momentum·m + g`, `w ← w - lr·m` (Nesterov:
+    /// `lr·(g + momentum·m)`). `momenta` must start as zeros in the parameters' memory format; without
+    /// momentum the list is empty.
     ///
     /// # Errors
-    /// Lists of different lengths; a gradient or momentum whose shape, memory format, kind or device is not its
-    /// parameter's.
+    /// The lists have different lengths, or the shape, memory format, kind or device of a gradient or
+    /// momentum differs from its parameter.
     pub fn apply(
         self,
         parameters: &mut [Tensor],
@@ -62,7 +63,7 @@ impl SgdUpdate {
         let [list, grads, buffers] = lists.each_ref().map(Vec::as_ptr);
         let buffers = if has_momentum { buffers } else { null() };
         let (scale, found_inf) = (pointer(gate.grad_scale), pointer(gate.found_inf));
-        // SAFETY: tensors and lists are live and of this length; null is allowed where it is given.
+        // SAFETY: tensors and lists are live and have this length; the bridge accepts null where null is passed.
         check(unsafe {
             ffi::rh_fused_sgd(
                 list,
@@ -77,39 +78,39 @@ impl SgdUpdate {
     }
 }
 
-/// AdamW (Loshchilov and Hutter, ICLR 2019), as `torch.optim.AdamW`.
+/// An update of AdamW (Loshchilov and Hutter, ICLR 2019), as `torch.optim.AdamW`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamWUpdate {
-    /// Learning rate.
+    /// Learning rate of this update.
     pub lr: f64,
-    /// Decay of the mean of gradients.
+    /// Decay rate of the mean of the gradients.
     pub beta1: f64,
-    /// Decay of the mean of their squares.
+    /// Decay rate of the mean of the gradients' squares.
     pub beta2: f64,
-    /// Is added to the root.
+    /// Constant that is added to the square root in the denominator.
     pub eps: f64,
-    /// Decoupled: `w ← w - lr·weight_decay·w`.
+    /// Decoupled weight decay: `w ← w - lr·weight_decay·w`.
     pub weight_decay: f64,
 }
 
-/// The moments of [`AdamWUpdate`], which begin as zeros of the parameters' memory format.
+/// The moments of [`AdamWUpdate`]. They must start as zeros in the parameters' memory format.
 #[derive(Debug)]
 pub struct Moments<'a> {
-    /// Means of the gradients.
+    /// Running means of the gradients.
     pub means: &'a mut [Tensor],
-    /// Means of their squares.
+    /// Running means of the gradients' squares.
     pub squares: &'a mut [Tensor],
-    /// How many updates were made: one fp32 number on the parameters' device. It counts on by itself, except where
-    /// [`Gate::found_inf`] is 1.
+    /// Number of applied updates: one fp32 number on the parameters' device. The kernel increments it, except
+    /// if [`Gate::found_inf`] is 1.
     pub step: &'a mut Tensor,
 }
 
 impl AdamWUpdate {
-    /// One update.
+    /// Applies one update to all parameters.
     ///
     /// # Errors
-    /// Lists of different lengths; a gradient or moment whose shape, memory format, kind or device is not its
-    /// parameter's.
+    /// The lists have different lengths, or the shape, memory format, kind or device of a gradient or moment
+    /// differs from its parameter.
     pub fn apply(
         self,
         parameters: &mut [Tensor],
@@ -138,7 +139,7 @@ impl AdamWUpdate {
             pointer(gate.grad_scale),
             pointer(gate.found_inf),
         );
-        // SAFETY: tensors and lists are live and of this length; null is allowed where it is given.
+        // SAFETY: tensors and lists are live and have this length; the bridge accepts null where null is passed.
         check(unsafe {
             ffi::rh_fused_adamw(
                 list, grads, means, squares, count, step, raw, scale, found_inf,

@@ -22,18 +22,20 @@ pub use exchange::Exchange;
 pub use options::{Backend, GroupOptions, ReduceOp};
 pub use sum::take_sum_wait;
 
-/// So often in a row a collective is found waiting beside a connection that a peer has ended before it has failed. The
-/// last collective of a group may end a moment after a peer has left.
+/// Number of consecutive checks that must find a collective waiting while a peer has closed its
+/// connection, before the collective counts as failed. The last collective of a group may end shortly
+/// after a peer has left.
 const LOOKS_AT_ENDED: u32 = 20;
 
-/// The collective over Gloo that was found waiting beside an ended connection, and how often in a row.
+/// A collective over Gloo that was waiting beside a closed connection, and the number of consecutive checks
+/// that found it.
 #[derive(Debug, Default)]
 struct Stuck {
     wait: u64,
     num_looks: u32,
 }
 
-/// The ranks of one generation. Every collective must be called by all of them, in one order.
+/// The ranks of one generation. All ranks must call the same collectives in the same order.
 #[derive(Debug)]
 pub struct ProcessGroup {
     raw: NonNull<ffi::RhGroup>,
@@ -42,37 +44,38 @@ pub struct ProcessGroup {
     stuck: Mutex<Stuck>,
     is_aborted: AtomicBool,
     is_shut: AtomicBool,
-    /// How the group's end went: by a shutdown or by an abort, whichever came first.
+    /// The result of the shutdown or abort of the group, whichever happened first.
     ended: OnceLock<Result<()>>,
     rank: u32,
     world_size: u32,
 }
 
-// SAFETY: c10d's process groups may be used from any thread; `abort` is meant for another one.
+// SAFETY: c10d's process groups may be used from any thread; `abort` is meant for other threads.
 unsafe impl Send for ProcessGroup {}
 // SAFETY: as above.
 unsafe impl Sync for ProcessGroup {}
 
 impl ProcessGroup {
-    /// Meets `world_size` ranks in the store and connects to them; blocks until all are there.
+    /// Connects to the other ranks through the store. Blocks until all `world_size` ranks are connected.
     ///
-    /// Gloo has no abort, so over it an abort closes the connections of the group: those that this process has opened
-    /// meanwhile, except to stores. A connection that another thread opens meanwhile is taken for one of them.
+    /// Gloo has no abort, so an abort closes the connections of the group. These are the connections that
+    /// this process opens during this call, except those to stores. A connection that another thread opens
+    /// during this call is mistaken for one of them.
     ///
     /// # Errors
-    /// `rank` is not below `world_size`, or a peer did not come within the timeout.
+    /// `rank` is not below `world_size`, or a peer does not connect within the timeout.
     pub fn new(store: &Store, rank: u32, world_size: u32, options: &GroupOptions) -> Result<Self> {
         let (own, size) = (int(rank)?, int(world_size)?);
         if rank >= world_size {
             return Err(Error::refused(format!(
-                "rank {rank} of a world of {world_size}"
+                "rank {rank} must be below the world size {world_size}"
             )));
         }
         let name = c_string(&options.name)?;
         let address = c_string(&options.address.to_string())?;
         let (timeout, before) = (milliseconds(options.timeout), connections::sockets());
         let raw = match options.backend {
-            // SAFETY: the store is live, texts are NUL-terminated, `out` is valid for a write.
+            // SAFETY: the store is live, strings are NUL-terminated, `out` is valid for a write.
             Backend::Gloo => make(|out| unsafe {
                 let (address, name) = (address.as_ptr(), name.as_ptr());
                 ffi::rh_group_gloo(store.as_ptr(), own, size, timeout, address, name, out)
@@ -111,29 +114,29 @@ impl ProcessGroup {
         })
     }
 
-    /// This process's rank.
+    /// The rank of this process.
     #[must_use]
     pub const fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// Number of ranks.
+    /// Number of ranks in the group.
     #[must_use]
     pub const fn world_size(&self) -> u32 {
         self.world_size
     }
 
-    /// Which library moves the data.
+    /// The library that moves the data.
     #[must_use]
     pub const fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// Combines the tensor of all ranks, in place. With NCCL the result is there when it has been read by the
-    /// CPU, and it is one if [`Self::check`] then says that the group was not aborted.
+    /// Combines the tensors of all ranks in place. With NCCL the result is complete when the CPU has read it,
+    /// and it is valid only if [`Self::check`] succeeds after that.
     ///
     /// # Errors
-    /// A peer is gone or silent, or the tensor is not dense and contiguous.
+    /// A peer is lost or does not answer, or the tensor is not dense and contiguous.
     pub fn all_reduce(&self, tensor: &mut Tensor, operation: ReduceOp) -> Result<()> {
         fit(tensor)?;
         let operation = match operation {
@@ -147,10 +150,10 @@ impl ProcessGroup {
         })
     }
 
-    /// Copies the tensor of rank `root` into that of all ranks; when it is there, see [`Self::all_reduce`].
+    /// Copies the tensor of rank `root` to all ranks. [`Self::all_reduce`] describes when it is complete.
     ///
     /// # Errors
-    /// A peer is gone or silent, the tensor is not dense and contiguous, or there is no such rank.
+    /// A peer is lost or does not answer, the tensor is not dense and contiguous, or there is no such rank.
     pub fn broadcast(&self, tensor: &mut Tensor, root: u32) -> Result<()> {
         fit(tensor)?;
         let root = self.root(root)?;
@@ -160,11 +163,11 @@ impl ProcessGroup {
         })
     }
 
-    /// [`Self::broadcast`] of many tensors, packed into few messages. They may have any strides, different ones on
-    /// each rank, too: elements travel in the order of their indices.
+    /// Broadcasts many tensors in few messages. Their strides may be arbitrary and may differ between ranks,
+    /// because elements are sent in the order of their indices.
     ///
     /// # Errors
-    /// A peer is gone or silent, or there is no such rank.
+    /// A peer is lost or does not answer, or there is no such rank.
     pub fn broadcast_coalesced(&self, tensors: &mut [Tensor], root: u32) -> Result<()> {
         tensors.iter().try_for_each(usable)?;
         let root = self.root(root)?;
@@ -176,16 +179,17 @@ impl ProcessGroup {
         })
     }
 
-    /// Waits until all ranks are here. With NCCL it may be the device alone that waits.
+    /// Waits until all ranks have called it. With NCCL possibly only the device waits.
     ///
     /// # Errors
-    /// A peer is gone or silent.
+    /// A peer is lost or does not answer.
     pub fn barrier(&self) -> Result<()> {
         // SAFETY: the group is live.
         self.collective(|group| unsafe { ffi::rh_group_barrier(group) })
     }
 
-    /// A collective on a group that was aborted before it, or meanwhile, has failed, whatever came of it.
+    /// Runs a collective. If the group was aborted before or during the call, the collective has failed,
+    /// whatever it returned.
     pub(crate) fn collective(&self, call: impl FnOnce(*const ffi::RhGroup) -> c_int) -> Result<()> {
         self.check()?;
         if self.is_shut.load(Ordering::SeqCst) {
@@ -195,11 +199,11 @@ impl ProcessGroup {
         self.check().and(result)
     }
 
-    /// Whether results that have been waited for can be results: nobody in this process had begun to abort
-    /// the group.
+    /// Checks that this process has not started to abort the group, so that results for which the caller has
+    /// waited are valid.
     ///
     /// # Errors
-    /// The group was aborted; what its collectives have left is garbage.
+    /// The group was aborted; results of its collectives are garbage.
     pub fn check(&self) -> Result<()> {
         if self.is_aborted.load(Ordering::SeqCst) {
             return Err(Error {
@@ -210,9 +214,10 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Whether a collective has failed that itself does not return: then [`Self::abort`] is to end it. NCCL's watchdog
-    /// knows of those that have hung for longer than the timeout. Over Gloo it is one that waits although a peer has
-    /// ended its connection. Ask about every 50 ms: it has failed when it was found so 20 times in a row.
+    /// Whether a collective has failed without returning. The caller must then end it with [`Self::abort`].
+    /// NCCL's watchdog detects collectives that hang for longer than the timeout. Over Gloo a collective has
+    /// failed if it still waits after a peer has closed its connection. Call this about every 50 ms: it
+    /// returns true after 20 consecutive such findings.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         if self.backend == Backend::Gloo {
@@ -229,7 +234,7 @@ impl ProcessGroup {
         // SAFETY: the group is live, `wait` valid for a write.
         let asked = check(unsafe { ffi::rh_group_oldest_wait(self.raw.as_ptr(), &raw mut wait) });
         let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have opened others while the group was built, which say nothing of its peers.
+        // Other threads may have opened connections while the group was created; these are not to peers.
         let are_of_peers = self.connections.len() + 1 == self.world_size as usize;
         if asked.is_err() || wait == 0 || !are_of_peers || !self.connections.is_one_ended() {
             *stuck = Stuck::default();
@@ -244,53 +249,53 @@ impl ProcessGroup {
         num_looks >= LOOKS_AT_ENDED
     }
 
-    /// How long collectives wait for their peers from now on.
+    /// Sets how long later collectives wait for their peers.
     ///
     /// # Errors
-    /// The library cannot change it.
+    /// The library cannot change the timeout.
     pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
         let timeout = milliseconds(timeout);
         // SAFETY: the group is live.
         check(unsafe { ffi::rh_group_set_timeout(self.raw.as_ptr(), timeout) })
     }
 
-    /// Ends the group in order, when its collectives are done and no more are needed. Call it on all ranks at
-    /// about the same time, best when the next group has completed its first collective: NCCL waits for the ranks
-    /// of the same host, at most the group's timeout. If that fails, the group is aborted. Gloo has nothing to
-    /// wait for. Without it a group over NCCL is aborted when it is dropped, while peers may still read this
-    /// rank's memory.
+    /// Ends the group in order, after its last collective. Call it on all ranks at about the same time,
+    /// ideally when the next group has completed its first collective: NCCL waits for the ranks of the same
+    /// host, for at most the group's timeout. If the shutdown fails, the group is aborted. Gloo does not
+    /// wait. A group over NCCL that is dropped without a shutdown is aborted, while peers may still read
+    /// this rank's memory.
     ///
     /// # Errors
-    /// The shutdown failed and the group was aborted instead, or it had been aborted before. The group is over in
-    /// either case.
+    /// The shutdown failed and the group was aborted instead, or the group had been aborted before. In both
+    /// cases the group can no longer be used.
     pub fn shutdown(&self) -> Result<()> {
         self.is_shut.store(true, Ordering::SeqCst);
         let shutdown = || {
             // SAFETY: the group is live.
             check(unsafe { ffi::rh_group_shutdown(self.raw.as_ptr()) }).inspect_err(|_| {
                 self.is_aborted.store(true, Ordering::SeqCst);
-                // The reason why the shutdown failed says more.
+                // Return the error of the shutdown, which explains the failure.
                 let _ = self.abort_now();
             })
         };
         self.ended.get_or_init(shutdown).clone().and(self.check())
     }
 
-    /// Makes pending collectives end, here and on all ranks, and all later ones fail. From any thread: NCCL
-    /// allows only one abort per group, so a second caller waits until the first is done. The abort of a group
-    /// that has been shut down does nothing. Gloo has no abort: its connections are cut, and a thread of Gloo that
-    /// does not notice is left behind, see [`num_abandoned`].
+    /// Ends pending collectives, in this process and on all ranks, and makes all later collectives fail. Any
+    /// thread can call it. NCCL allows only one abort per group, so a second caller waits until the first
+    /// abort is done. Aborting a group after its shutdown has no effect. Gloo has no abort: this closes its
+    /// connections, and abandons a thread of Gloo that does not notice (see [`num_abandoned`]).
     ///
     /// # Errors
-    /// The library refused.
+    /// The library refused the abort.
     pub fn abort(&self) -> Result<()> {
-        // First of all: a thread that the abort wakes must know the reason.
+        // Set the flag first: a thread that the abort wakes must know the reason.
         self.is_aborted.store(true, Ordering::SeqCst);
         self.ended.get_or_init(|| self.abort_now()).clone()
     }
 
     fn abort_now(&self) -> Result<()> {
-        // SAFETY: the group is live; aborting while another thread waits is what it is for.
+        // SAFETY: the group is live; the function may be called while another thread waits.
         let result = check(unsafe { ffi::rh_group_abort(self.raw.as_ptr()) });
         self.connections.cut();
         result
@@ -299,7 +304,9 @@ impl ProcessGroup {
     fn root(&self, root: u32) -> Result<c_int> {
         if root >= self.world_size {
             let size = self.world_size;
-            return Err(Error::refused(format!("root {root} of a world of {size}")));
+            return Err(Error::refused(format!(
+                "root {root} must be below the world size {size}"
+            )));
         }
         int(root)
     }
@@ -309,26 +316,26 @@ impl ProcessGroup {
     }
 }
 
-/// Collectives over Gloo of groups that this process has aborted, which nothing waits for any more and which have not
-/// ended. Each may hold a thread, until the timeout that it began with.
+/// Number of Gloo collectives of aborted groups that have not ended and for which no thread waits. Each may
+/// occupy a thread until its timeout.
 #[must_use]
 pub fn num_abandoned() -> u64 {
-    // SAFETY: reads a counter.
+    // SAFETY: the call only reads a counter.
     unsafe { ffi::rh_num_abandoned() }
 }
 
-/// How many groups this process has aborted over the stand-in for NCCL, those included that were dropped without a
-/// shutdown.
+/// Number of groups over the fake NCCL that this process has aborted, including groups that were dropped
+/// without a shutdown.
 #[cfg(feature = "fake-nccl")]
 #[must_use]
 pub fn fake_nccl_aborts() -> u64 {
-    // SAFETY: reads a counter.
+    // SAFETY: the call only reads a counter.
     unsafe { ffi::rh_fake_nccl_aborts() }
 }
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // SAFETY: made by the bridge and freed once. An error while closing changes nothing.
+        // SAFETY: the bridge created the group, and this frees it once. An error while closing has no effect.
         let _ = unsafe { ffi::rh_group_free(self.raw.as_ptr()) };
     }
 }
@@ -337,19 +344,19 @@ fn int(value: u32) -> Result<c_int> {
     c_int::try_from(value).map_err(|_| Error::refused(format!("{value} is too large")))
 }
 
-/// What a collective can take; checked here because the library's answer would be an exception on
-/// one of its own threads.
+/// Checks that a collective can use the tensor. The library would throw an exception on one of its own
+/// threads, which ends the process.
 fn fit(tensor: &Tensor) -> Result<()> {
     usable(tensor)?;
     if !tensor.is_contiguous() {
-        return Err(Error::refused("a tensor that is not contiguous"));
+        return Err(Error::refused("the tensor is not contiguous"));
     }
     Ok(())
 }
 
 fn usable(tensor: &Tensor) -> Result<()> {
     if !tensor.defined() {
-        return Err(Error::refused("an undefined tensor"));
+        return Err(Error::refused("the tensor is undefined"));
     }
     match (tensor.device(), tensor.kind()) {
         (Device::Cpu | Device::Cuda(_), kind) if !matches!(kind, Kind::ComplexHalf) => Ok(()),

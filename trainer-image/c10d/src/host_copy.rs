@@ -1,4 +1,4 @@
-//! Copies from a device to host memory that the host need not wait for.
+//! Copies from a device to host memory for which the host does not wait.
 
 use std::ffi::c_int;
 
@@ -9,24 +9,25 @@ use crate::ffi;
 use crate::stream::{Event, Stream};
 use crate::tensors::made;
 
-/// Host memory, and what is being copied to it. For a GPU the memory is pinned, and the copy runs on a stream of its own.
+/// A buffer in host memory for copies from a device. For a GPU the memory is pinned, and the copies run on a
+/// separate stream.
 #[derive(Debug)]
 pub struct HostCopy {
-    /// Bytes `[length]`. Nobody else has a handle of it.
+    /// Bytes `[length]`. No other handle of this tensor exists.
     memory: Tensor,
     length: usize,
     device: Device,
     stream: Stream,
     copied: Option<Event>,
-    /// A copy was launched, and nothing tells when it is complete.
+    /// Whether a copy was launched without an event that shows its completion.
     is_torn: bool,
 }
 
 impl HostCopy {
-    /// Memory for so many bytes of a device.
+    /// Allocates memory for `length` bytes of a device.
     ///
     /// # Errors
-    /// There is no (pinned) memory, or the device has failed or is not there.
+    /// There is too little (pinned) memory, or the device has failed or does not exist.
     pub fn new(length: usize, device: Device) -> Result<Self> {
         let size = i64::try_from(length);
         let size = size.map_err(|_| Error::refused(format!("a copy of {length} bytes")))?;
@@ -43,23 +44,24 @@ impl HostCopy {
         })
     }
 
-    /// How many bytes there is room for.
+    /// Size of the buffer in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there is room for none.
+    /// Whether the buffer has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Begins a copy. `gather` writes the bytes to a tensor `[length]` on the device, in the order of the thread's
-    /// current stream; what that stream does afterwards is not in the copy. An earlier copy is over then.
+    /// Starts a copy. `gather` writes the bytes to a tensor `[length]` on the device, in the order of the
+    /// thread's current stream; later work in that stream does not change the copy. Waits for an earlier copy
+    /// first.
     ///
     /// # Errors
-    /// Those of `gather`; the device has too little memory for the tensor, or has failed.
+    /// `gather` fails, or the device has too little memory for the tensor, or the device has failed.
     pub fn begin(
         &mut self,
         gather: impl FnOnce(&Tensor) -> std::result::Result<(), TchError>,
@@ -70,11 +72,11 @@ impl HostCopy {
         let is_gathered = Event::record(self.device)?;
         let guard = self.stream.enter()?;
         is_gathered.block()?;
-        // When it is freed, its memory goes back to the stream that it was made on only after the copy.
+        // So the allocator does not reuse the memory of `gathered` before the copy is complete.
         self.stream.uses(&gathered)?;
         self.is_torn = true;
-        // SAFETY: both tensors are live. `memory` belongs to this value, which is borrowed mutably, and is not read
-        // before the copy is complete.
+        // SAFETY: both tensors are live. `memory` belongs to this value, which is borrowed mutably, and is not
+        // read before the copy is complete.
         check(unsafe { ffi::rh_copy_later(self.memory.as_mut_ptr(), gathered.as_ptr()) })?;
         self.copied = Some(Event::record(self.device)?);
         self.is_torn = false;
@@ -82,13 +84,14 @@ impl HostCopy {
         Ok(())
     }
 
-    /// Waits until the copy is complete. Before the first one the bytes are 0.
+    /// Waits until the copy is complete, and returns its bytes. Before the first copy they are 0.
     ///
     /// # Errors
-    /// The device has failed, now or when the copy was launched.
+    /// The device has failed since or during the launch of the copy.
     pub fn bytes(&mut self) -> Result<&[u8]> {
         if self.is_torn {
-            let words = "a copy to host memory was launched, and the device cannot tell when it is complete";
+            let words =
+                "the device failed after launching a copy to host memory, so its end is unknown";
             return Err(Error::refused(words));
         }
         if let Some(copied) = &self.copied {
@@ -99,8 +102,8 @@ impl HostCopy {
             return Ok(&[]);
         }
         let start = self.memory.data_ptr().cast::<u8>().cast_const();
-        // SAFETY: the memory has `length` bytes, which were written when it was made, and no copy to it is on its way.
-        // Nobody else has a handle of it, and a new copy needs this value mutably.
+        // SAFETY: the memory has `length` initialized bytes, and no copy to it is running. No other handle of it
+        // exists, and a new copy needs this value mutably.
         Ok(unsafe { std::slice::from_raw_parts(start, self.length) })
     }
 }
@@ -110,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_keeps_its_bytes_while_their_source_changes() {
+    fn copy_keeps_its_bytes_while_their_source_changes() {
         let mut copy = HostCopy::new(3, Device::Cpu).unwrap();
         assert_eq!((copy.len(), copy.is_empty()), (3, false));
         assert_eq!(copy.bytes().unwrap(), [0, 0, 0]);
@@ -125,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_cannot_be_gathered_is_an_error() {
+    fn failed_gather_is_an_error() {
         let mut copy = HostCopy::new(3, Device::Cpu).unwrap();
         let four = Tensor::from_slice(&[1_u8, 2, 3, 4]);
         let gather = |gathered: &Tensor| gathered.shallow_clone().f_copy_(&four);
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_nothing_is_empty() {
+    fn copy_of_nothing_is_empty() {
         let mut copy = HostCopy::new(0, Device::Cpu).unwrap();
         copy.begin(|_| Ok(())).unwrap();
         assert!(copy.is_empty() && copy.bytes().unwrap().is_empty());

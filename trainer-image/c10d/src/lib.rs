@@ -1,13 +1,13 @@
 //! Safe Rust over the parts of libtorch that tch lacks: c10d's store, process groups, collectives and the Reducer of
-//! `DistributedDataParallel`; and the tools of a fast step: autocast, memory formats, recomputed activations,
-//! updates of whole lists of tensors, streams.
+//! `DistributedDataParallel`. It also has tools for fast steps: autocast, memory formats, recomputed
+//! activations, updates of whole lists of tensors, and streams.
 //!
-//! Three floors: `src/bridge` is a C ABI that catches every C++ exception; `ffi` declares it; the
-//! public types check tensors before they call. A call never panics: what goes wrong is an
-//! [`Error`]. An exception on one of the library's own threads ends the process all the same, so
-//! the death of a process must always be survivable.
+//! The crate has three layers: `src/bridge` is a C ABI that catches every C++ exception; `ffi` declares
+//! this ABI; the public types check tensors before they call. A call never panics: failures are an
+//! [`Error`]. An exception on one of the library's own threads still ends the process, so a job must
+//! survive the death of a process.
 
-// Tests compare with numbers that are exact.
+// Tests compare with exact numbers.
 #![cfg_attr(test, allow(clippy::float_cmp))]
 
 mod agreement;

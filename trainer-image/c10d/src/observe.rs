@@ -1,4 +1,4 @@
-//! What an operator wants to know: memory and versions.
+//! Memory use and versions, for metrics and checks.
 
 use std::ffi::c_int;
 
@@ -7,27 +7,29 @@ use tch::Device;
 use crate::error::{Error, Result, check};
 use crate::ffi;
 
-/// Memory of one GPU that libtorch's allocator has, in bytes. What NCCL, cuDNN and the driver take is not in it.
+/// Memory of libtorch's allocator on one GPU, in bytes. It does not include the memory of NCCL, cuDNN and the
+/// driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// In tensors.
+    /// Memory that tensors currently use.
     pub allocated: u64,
-    /// Most that was in tensors since the last [`reset_peak_memory`].
+    /// Largest use by tensors since the last [`reset_peak_memory`].
     pub peak_allocated: u64,
-    /// Taken from the device, for tensors of now or later.
+    /// Memory that the allocator has taken from the device, for current and later tensors.
     pub reserved: u64,
-    /// Most that was taken since then.
+    /// Largest amount taken since the last [`reset_peak_memory`].
     pub peak_reserved: u64,
-    /// How often the allocator had to give back memory before the device had some left: each stalls the device.
+    /// Number of times that the allocator had to release cached memory to satisfy a request. Each time stalls
+    /// the device.
     pub num_retries: u64,
-    /// How often it was out of memory.
+    /// Number of requests that failed for lack of memory.
     pub num_failures: u64,
 }
 
-/// `None` for a CPU, whose memory libtorch does not count.
+/// The memory of a device. `None` for a CPU, whose memory libtorch does not count.
 ///
 /// # Errors
-/// The device is not there, or nothing has used it yet.
+/// The device does not exist or was not used yet.
 pub fn device_memory(device: Device) -> Result<Option<DeviceMemory>> {
     let Some(device) = gpu(device)? else {
         return Ok(None);
@@ -46,10 +48,10 @@ pub fn device_memory(device: Device) -> Result<Option<DeviceMemory>> {
     }))
 }
 
-/// Begins the peaks of [`device_memory`] anew.
+/// Resets the peaks of [`device_memory`] to the current values.
 ///
 /// # Errors
-/// As [`device_memory`].
+/// The same as [`device_memory`].
 pub fn reset_peak_memory(device: Device) -> Result<()> {
     match gpu(device)? {
         // SAFETY: takes a number.
@@ -67,21 +69,21 @@ fn gpu(device: Device) -> Result<Option<c_int>> {
     }
 }
 
-/// NCCL's version in the form of `NCCL_VERSION_CODE`, 22809 for 2.28.9.
+/// Versions of NCCL in the form of `NCCL_VERSION_CODE`, such as 22809 for 2.28.9.
 #[cfg(feature = "nccl")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NcclVersions {
-    /// Of the library that is loaded.
+    /// Version of the loaded library.
     pub loaded: u32,
-    /// Of the headers that this program was compiled with. They must be equal: the options of a group contain a
-    /// struct of NCCL's.
+    /// Version of the headers at compile time. Both versions must be equal, because the options of a group
+    /// contain a struct of NCCL.
     pub compiled: u32,
 }
 
-/// Asks NCCL.
+/// Reads the versions from NCCL.
 ///
 /// # Errors
-/// The library does not answer.
+/// The library returns no version.
 #[cfg(feature = "nccl")]
 pub fn nccl_versions() -> Result<NcclVersions> {
     let (mut loaded, mut compiled) = (0, 0);

@@ -1,4 +1,4 @@
-//! What a process sets for itself once, at its start.
+//! Settings of the process: file descriptors and devices.
 
 use std::ffi::c_int;
 
@@ -8,11 +8,12 @@ use tch::Device;
 use crate::error::{Error, Result, check};
 use crate::ffi;
 
-/// Raises this process's limit of open files to the hard limit and returns it (`u64::MAX`: there is none). A group
-/// over Gloo opens two descriptors per peer; the usual soft limit of 1,024 ends near 500 ranks.
+/// Raises this process's limit of open files to the hard limit and returns it (`u64::MAX`: no limit). A
+/// group over Gloo opens two descriptors per peer, so the usual soft limit of 1,024 allows about 500
+/// ranks.
 ///
 /// # Errors
-/// The system refuses.
+/// The system refuses the new limit.
 pub fn raise_descriptor_limit() -> Result<u64> {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let limit = Rlimit {
@@ -24,10 +25,10 @@ pub fn raise_descriptor_limit() -> Result<u64> {
     Ok(maximum.unwrap_or(u64::MAX))
 }
 
-/// How many GPUs this process can use, at least 1.
+/// Number of GPUs that this process can use, at least 1.
 ///
 /// # Errors
-/// There is none, in the words of CUDA and its driver, such as that the driver is too old.
+/// There is no usable GPU. The message is that of CUDA or its driver, such as that the driver is too old.
 #[cfg(feature = "nccl")]
 pub fn num_gpus() -> Result<u32> {
     let mut number = 0;
@@ -36,8 +37,8 @@ pub fn num_gpus() -> Result<u32> {
     Ok(u32::try_from(number).unwrap_or_default())
 }
 
-/// Makes a GPU the calling thread's, for streams, pinned memory and tensors that name no device. Each thread begins
-/// with device 0.
+/// Makes a GPU the current device of the calling thread, for streams, pinned memory and tensors without an
+/// explicit device. Each thread starts with device 0.
 ///
 /// # Errors
 /// There is no such GPU, it has failed, or this libtorch has no CUDA.
@@ -46,11 +47,11 @@ pub fn set_device(device: u16) -> Result<()> {
     check(unsafe { ffi::rh_set_device(c_int::from(device)) })
 }
 
-/// Gives device memory that libtorch keeps for later tensors back to the device, for libraries that do not allocate by way of
-/// libtorch, such as NCCL. The host waits for the device. A CPU has none.
+/// Releases libtorch's cached memory to the device, for libraries with their own allocations, such as NCCL.
+/// The host waits for the device. It has no effect for a CPU.
 ///
 /// # Errors
-/// The device has failed.
+/// The device reports a failure.
 pub fn empty_cache(device: Device) -> Result<()> {
     match device {
         // SAFETY: takes nothing.
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cpu_has_no_cache_to_empty_and_a_missing_gpu_is_an_error() {
+    fn empty_cache_ignores_cpus_and_refuses_missing_gpus() {
         empty_cache(Device::Cpu).unwrap();
         if !tch::Cuda::is_available() {
             assert!(empty_cache(Device::Cuda(0)).is_err());
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_soft_limit_of_open_files_becomes_the_hard_one() {
+    fn soft_limit_of_open_files_becomes_the_hard_limit() {
         let before = getrlimit(Resource::Nofile);
         assert!(raise_descriptor_limit().unwrap() >= before.current.unwrap());
         let after = getrlimit(Resource::Nofile);

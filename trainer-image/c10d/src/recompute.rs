@@ -1,4 +1,4 @@
-//! Activations that are computed again in the backward pass instead of being kept.
+//! Activation checkpointing: the backward pass recomputes activations instead of keeping them.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -14,24 +14,25 @@ use crate::tensors::made;
 
 type Segment = Box<dyn FnMut(&Tensor, Vec<Tensor>) -> std::result::Result<Tensor, TchError> + Send>;
 
-/// Computes `segment(activation, parameters)`, and of all its activations keeps the input alone (activation
-/// checkpointing; Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). The backward pass runs the
-/// segment again, with the autocast of the first run, and then computes its gradients. Peak memory falls from the
-/// activations of all segments to the inputs of all and the activations of one; the price is a second forward pass.
+/// Computes `segment(activation, parameters)` and keeps only the input of all activations (activation
+/// checkpointing; Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). The backward pass runs
+/// the segment again, with the autocast of the first run, and then computes its gradients. Peak memory falls
+/// from the activations of all segments to the inputs of all segments and the activations of one segment.
+/// The cost is a second forward pass.
 ///
-/// The gradients of `parameters` reach them through their own accumulators in the outer backward pass, once for each
-/// call. So hooks of a [`Reducer`](crate::Reducer) run as without recomputation, with a static graph or without, also
-/// for a parameter that something else uses, too.
+/// The outer backward pass accumulates the gradients of `parameters` once per call, through their own
+/// accumulators. So the hooks of a [`Reducer`](crate::Reducer) run as without recomputation, with a static
+/// graph or without, also for a parameter that is used elsewhere, too.
 ///
-/// The segment must be a function of its arguments: it takes each tensor that needs a gradient from them, not from its
-/// surroundings, changes none of them, and draws the same random numbers each time. It is dropped after the backward
-/// pass, or with the graph. On a GPU the second run is on a thread of libtorch's.
+/// The segment must be a function of its arguments: it must not capture tensors that need a gradient, must not
+/// change its arguments, and must draw the same random numbers each time. It is dropped after the backward
+/// pass, or with the graph. On a GPU the second run uses a thread of libtorch.
 ///
-/// Where no gradient is asked for, the segment runs once and is dropped.
+/// If no gradient is required, the segment runs once and is dropped.
 ///
 /// # Errors
-/// Those of the segment; a panic in it is one, too. An error or a panic of the second run is an error of
-/// [`backward`](crate::backward), as is an input that was changed in place after the first run.
+/// The segment fails or panics. An error or a panic of the second run is an error of
+/// [`backward`](crate::backward), and so is an input that was changed in place after the first run.
 pub fn recompute<F>(activation: &Tensor, parameters: &[Tensor], segment: F) -> Result<Tensor>
 where
     F: FnMut(&Tensor, Vec<Tensor>) -> std::result::Result<Tensor, TchError> + Send + 'static,
@@ -57,8 +58,8 @@ extern "C" fn run(
     output: *mut *mut C_tensor,
     words: *mut ffi::RhWords,
 ) -> bool {
-    // SAFETY: C++ passes `count` live tensors, and the context that `recompute` made. It runs a segment on one thread
-    // at a time.
+    // SAFETY: C++ passes `count` live tensors and the context that `recompute` created. It runs a segment on one
+    // thread at a time.
     let (segment, inputs) = unsafe {
         (
             &mut *context.cast::<Segment>(),
@@ -70,25 +71,26 @@ extern "C" fn run(
         let handle = |raw: &*mut C_tensor| unsafe { Tensor::clone_from_ptr(*raw) };
         let (activation, parameters) = inputs
             .split_first()
-            .ok_or_else(|| TchError::Torch("a segment without an input".to_owned()))?;
+            .ok_or_else(|| TchError::Torch("the segment has no input".to_owned()))?;
         segment(&handle(activation), parameters.iter().map(handle).collect())
     }));
     let failure = match outcome {
         Ok(Ok(tensor)) => {
-            // SAFETY: valid for a write. C++ takes the tensor, which tch made with C++'s `new`.
+            // SAFETY: `output` is valid for a write. C++ takes ownership of the tensor, which tch created with
+            // C++'s `new`.
             unsafe { *output = ManuallyDrop::new(tensor).as_ptr().cast_mut() };
             return true;
         }
         Ok(Err(error)) => error.to_string(),
         Err(panic) => format!("panic in a segment: {}", panic_message(&*panic)),
     };
-    // SAFETY: the words live during this call; the text is copied.
+    // SAFETY: `words` lives during this call; the text is copied.
     unsafe { ffi::rh_segment_failed(words, failure.as_ptr().cast(), failure.len()) };
     false
 }
 
 extern "C" fn free(context: *mut c_void) {
-    // SAFETY: made by `recompute`, and freed once. A panic must not unwind into C++.
+    // SAFETY: `recompute` created the context, and this frees it once. A panic must not unwind into C++.
     let _ = catch_unwind(AssertUnwindSafe(|| unsafe {
         drop(Box::from_raw(context.cast::<Segment>()));
     }));

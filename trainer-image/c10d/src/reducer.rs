@@ -1,5 +1,5 @@
-//! Gradients of all ranks, averaged while the backward pass still runs: c10d's Reducer, the engine
-//! of `DistributedDataParallel` (Li et al., VLDB 2020).
+//! c10d's Reducer, the engine of `DistributedDataParallel` (Li et al., VLDB 2020): it averages the
+//! gradients of all ranks while the backward pass still runs.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -16,33 +16,34 @@ mod hook;
 
 pub use hook::{CommHook, PowerSgd};
 
-/// How gradients are packed.
+/// How gradients are packed and sent.
 #[derive(Clone, Debug)]
 pub struct ReducerOptions {
-    /// Size of a bucket that is reduced at once.
+    /// Size in bytes of a bucket, which is reduced in one collective.
     pub bucket_cap_bytes: usize,
-    /// Size of the first bucket; a small one lets communication start early.
+    /// Size in bytes of the first bucket. A small first bucket lets communication start early.
     pub first_bucket_bytes: usize,
-    /// Gradients are views of the buckets, which saves a copy.
+    /// Whether gradients are views of the buckets, which saves a copy.
     pub gradient_as_bucket_view: bool,
-    /// What of the gradients travels.
+    /// The form in which gradients are sent.
     pub hook: CommHook,
     /// Indices of the parameters whose gradients [`CommHook::PowerSgd`] never compresses.
     pub whole: Vec<usize>,
-    /// Parameters that the loss does not depend on get no gradient, instead of making the pass wait for them for
-    /// ever. Costs a walk through the graph and a small collective per pass: see
-    /// [`Reducer::prepare_for_backward_from`].
+    /// Whether to find parameters on which the loss does not depend. They get no gradient; without this
+    /// option the pass would wait for their gradients indefinitely. It costs a walk through the graph and a
+    /// small collective per pass: see [`Reducer::prepare_for_backward_from`].
     pub find_unused_parameters: bool,
-    /// Each pass uses the same parameters, each of them as often as in the first pass, whose outputs the Reducer
-    /// needs: see [`Reducer::prepare_for_backward_from`].
+    /// Promises that each pass uses each parameter as often as the first pass. The Reducer needs the outputs
+    /// of the first pass: see [`Reducer::prepare_for_backward_from`].
     pub static_graph: bool,
-    /// The layout of an earlier Reducer over parameters of the same shapes: see [`Reducer::buckets`]. All ranks
-    /// must give the same, or none. Then the first pass has the final buckets, and none are rebuilt.
+    /// The layout of an earlier Reducer for parameters of the same shapes: see [`Reducer::buckets`]. All
+    /// ranks must pass the same layout, or none. With a layout the first pass already has the final buckets,
+    /// which are not rebuilt.
     pub buckets: Option<Vec<Vec<usize>>>,
 }
 
 impl Default for ReducerOptions {
-    /// As PyTorch: 25 MiB, 1 MiB first, views.
+    /// The defaults of PyTorch: buckets of 25 MiB, a first bucket of 1 MiB, and views.
     fn default() -> Self {
         Self {
             bucket_cap_bytes: 25 << 20,
@@ -59,30 +60,31 @@ impl Default for ReducerOptions {
 
 /// Averages the gradients of the parameters over the ranks of a group.
 ///
-/// Each step, on every rank: [`zero_grad`]; for each micro-batch [`Self::prepare_for_forward`],
-/// forward, (last micro-batch only) [`Self::prepare_for_backward`], [`backward`]. After the last
-/// backward every parameter's gradient is the sum over ranks divided by their number.
+/// In each step every rank calls [`zero_grad`], and then for each micro-batch
+/// [`Self::prepare_for_forward`], the forward pass, [`Self::prepare_for_backward`] (only for the last
+/// micro-batch), and [`backward`]. After the last backward pass the gradient of every parameter is the sum
+/// over the ranks divided by their number.
 #[derive(Debug)]
 pub struct Reducer {
     raw: NonNull<ffi::RhReducer>,
 }
 
-// SAFETY: moved to another thread, it is still used by one at a time (all calls take `&mut self`).
+// SAFETY: only one thread at a time uses the Reducer, because all calls that change it take `&mut self`.
 unsafe impl Send for Reducer {}
 
 impl Reducer {
-    /// Checks that all ranks have parameters of the same shapes, and hooks into their gradients. A
-    /// collective. It does not make their values equal: broadcast them first.
+    /// Checks that all ranks have parameters of the same shapes, and installs hooks on their gradients. A
+    /// collective. It does not make the parameters' values equal, so broadcast them first.
     ///
     /// # Errors
-    /// The ranks' parameters differ, one needs no gradient, or a peer is gone.
+    /// The ranks' parameters differ, a parameter requires no gradient, or a peer is lost.
     pub fn new(
         parameters: &[Tensor],
         group: &ProcessGroup,
         options: &ReducerOptions,
     ) -> Result<Self> {
         if parameters.is_empty() {
-            return Err(Error::refused("a model without parameters"));
+            return Err(Error::refused("the model has no parameters"));
         }
         if let Some(index) = parameters.iter().position(|tensor| !tensor.requires_grad()) {
             return Err(Error::refused(format!(
@@ -110,36 +112,37 @@ impl Reducer {
         make(|out| {
             let (list, count) = (pointers.as_ptr(), pointers.len());
             let options = &raw const raw_options;
-            // SAFETY: tensors, lists, options and group are live; the bridge copies the handles it keeps.
+            // SAFETY: tensors, lists, options and group are live; the bridge copies the handles that it keeps.
             unsafe { ffi::rh_reducer_new(list, count, group.as_ptr(), options, out) }
         })
         .map(|raw| Self { raw })
     }
 
-    /// Before every forward pass. A collective once, after the first step.
+    /// Must be called before every forward pass. It is a collective once, after the first step.
     ///
     /// # Errors
-    /// A peer is gone.
+    /// A peer is lost.
     pub fn prepare_for_forward(&mut self) -> Result<()> {
         // SAFETY: the reducer is live and borrowed exclusively.
         check(unsafe { ffi::rh_reducer_prepare_for_forward(self.raw.as_ptr()) })
     }
 
-    /// Before the backward pass that synchronizes: the last micro-batch of a step. Gradients of the
-    /// micro-batches before it have only been added up on their own rank.
+    /// Must be called before the backward pass that synchronizes, which is that of a step's last micro-batch.
+    /// Gradients of earlier micro-batches accumulate on their own rank.
     ///
     /// # Errors
-    /// The step before was not completed.
+    /// The previous step is incomplete.
     pub fn prepare_for_backward(&mut self) -> Result<()> {
         self.prepare_for_backward_from(&[])
     }
 
-    /// [`Self::prepare_for_backward`] with what the forward pass has computed, say the loss. A Reducer with
-    /// [`ReducerOptions::find_unused_parameters`] needs it to see which parameters get no gradient, and one with
-    /// [`ReducerOptions::static_graph`] for its first pass; the first output is then what [`backward`] begins from.
+    /// Like [`Self::prepare_for_backward`], with outputs of the forward pass, such as the loss. A Reducer with
+    /// [`ReducerOptions::find_unused_parameters`] needs the outputs to find parameters without a gradient. A
+    /// Reducer with [`ReducerOptions::static_graph`] needs them for its first pass; [`backward`] must then
+    /// start from the first output.
     ///
     /// # Errors
-    /// The step before was not completed, or outputs are missing.
+    /// The previous step is incomplete, or outputs are missing.
     pub fn prepare_for_backward_from(&mut self, outputs: &[Tensor]) -> Result<()> {
         let outputs = pointers(outputs);
         let (raw, list, count) = (self.raw.as_ptr(), outputs.as_ptr(), outputs.len());
@@ -147,96 +150,98 @@ impl Reducer {
         check(unsafe { ffi::rh_reducer_prepare_for_backward(raw, list, count) })
     }
 
-    /// The parameters' indices, bucket by bucket in the order in which buckets are reduced. Once they are final
-    /// they can go into [`ReducerOptions::buckets`] of the Reducers of later generations.
+    /// The indices of the parameters in each bucket, in the order in which buckets are reduced. When the
+    /// layout is final, it can be [`ReducerOptions::buckets`] of Reducers of later generations.
     ///
     /// # Errors
-    /// None that a caller can cause.
+    /// libtorch fails; no argument can cause this.
     pub fn buckets(&self) -> Result<Vec<Vec<usize>>> {
         let raw = self.raw.as_ptr();
-        // SAFETY: the reducer is live; `consume` and its context are those that `collect` gives.
+        // SAFETY: the reducer is live; `collect` provides `consume` and its context.
         collect(|context, consume| unsafe { ffi::rh_reducer_buckets(raw, context, consume) })
     }
 
-    /// Whether [`Self::buckets`] will not change any more: from the second [`Self::prepare_for_forward`] on (the third
-    /// with [`ReducerOptions::static_graph`]), at once if a layout was given, or with
-    /// [`ReducerOptions::find_unused_parameters`], where the first one stays.
+    /// Whether [`Self::buckets`] is final. It is final after the second [`Self::prepare_for_forward`] (the
+    /// third with [`ReducerOptions::static_graph`]). It is final at once if a layout was given, or with
+    /// [`ReducerOptions::find_unused_parameters`], which keeps the first layout.
     #[must_use]
     pub fn has_final_buckets(&self) -> bool {
         // SAFETY: the reducer is live.
         unsafe { ffi::rh_reducer_has_final_buckets(self.raw.as_ptr()) }
     }
 
-    /// How long the last backward pass that synchronized went on after this rank had all its own
-    /// gradients: it waited for its peers, and for what was left of the reduction. `None` before the
-    /// first. On a GPU it returns when the reduction has ended.
+    /// How long the last synchronizing backward pass continued after this rank had computed all its own
+    /// gradients: it waited for its peers and for the rest of the reduction. `None` before the first such
+    /// pass. On a GPU the call returns when the reduction has ended.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn waited(&mut self) -> Result<Option<Duration>> {
         let mut nanoseconds = -1;
-        // SAFETY: the reducer is live and borrowed exclusively; the number outlives the call.
+        // SAFETY: the reducer is live and borrowed exclusively; `nanoseconds` outlives the call.
         check(unsafe { ffi::rh_reducer_waited(self.raw.as_ptr(), &raw mut nanoseconds) })?;
         Ok(u64::try_from(nanoseconds).ok().map(Duration::from_nanos))
     }
 
-    /// The backward pass that synchronized is over: from now on [`Self::waited_before`] can tell of it. Without this
-    /// call it can from the next [`Self::prepare_for_forward`] on.
+    /// Marks the end of the synchronizing backward pass, so that [`Self::waited_before`] can return its wait.
+    /// Without this call, it can do so after the next [`Self::prepare_for_forward`].
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn end_pass(&mut self) -> Result<()> {
         // SAFETY: the reducer is live and borrowed exclusively.
         check(unsafe { ffi::rh_reducer_end_pass(self.raw.as_ptr()) })
     }
 
-    /// [`digest`](crate::digest) of what the sums of the last pass have left, which is the same on all ranks. The host does
-    /// not wait.
+    /// The [`digest`](crate::digest) of the sums of the last pass, which is the same on all ranks. The host
+    /// does not wait.
     ///
     /// # Errors
-    /// Gradients of a kind that has no digest, or the device has failed.
+    /// Gradients are of a kind without a digest, or the device reports a failure.
     pub fn digest(&self) -> Result<Tensor> {
         // SAFETY: the reducer is live, `out` valid for a write.
         made(|out| unsafe { ffi::rh_reducer_digest(self.raw.as_ptr(), out) })
     }
 
-    /// [`Self::waited`] of the oldest pass that has ended on the device and was not told of, without waiting for
-    /// the device. `None` if there is none: a GPU's pass ends while the host prepares later ones. A pass counts
-    /// from [`Self::end_pass`] on; of passes that nobody asks for the last 8 are kept.
+    /// The wait ([`Self::waited`]) of the oldest pass that has ended on the device and that this function has
+    /// not returned yet. It does not wait for the device. `None` if there is no such pass: a pass on a GPU
+    /// ends while the host prepares later passes. A pass is available after [`Self::end_pass`]; the last 8
+    /// passes are kept.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn waited_before(&mut self) -> Result<Option<Duration>> {
         let mut nanoseconds = -1;
-        // SAFETY: the reducer is live and borrowed exclusively; the number outlives the call.
+        // SAFETY: the reducer is live and borrowed exclusively; `nanoseconds` outlives the call.
         check(unsafe { ffi::rh_reducer_waited_before(self.raw.as_ptr(), &raw mut nanoseconds) })?;
         Ok(u64::try_from(nanoseconds).ok().map(Duration::from_nanos))
     }
 }
 
-/// What [`CommHook::PowerSgd`] keeps from pass to pass. With other hooks these calls do nothing.
+/// The state of [`CommHook::PowerSgd`] between passes. With other hooks these calls have no effect.
 impl Reducer {
-    /// The last pass is not used: what it has left over, and what all passes before it have, goes into no later one. All
-    /// ranks must call it after the same pass, or the ranks' gradients of later passes are garbage.
+    /// Must be called if the last pass is not used. It discards the compression errors of this and of all
+    /// earlier passes. All ranks must call it after the same pass; otherwise the gradients of later passes
+    /// are garbage.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn forget(&mut self) -> Result<()> {
         // SAFETY: the reducer is live and borrowed exclusively.
         check(unsafe { ffi::rh_reducer_forget(self.raw.as_ptr()) })
     }
 
-    /// The gradients of later passes are larger by this factor than those before, since their loss is.
+    /// Must be called if the loss of later passes is scaled by `factor` relative to earlier passes.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn rescale(&mut self, factor: f64) -> Result<()> {
         // SAFETY: the reducer is live and borrowed exclusively.
         check(unsafe { ffi::rh_reducer_rescale(self.raw.as_ptr(), factor) })
     }
 
-    /// How many bytes of gradients this rank has given to collectives in its last pass, as [`CommHook::payload_bytes`]
-    /// foretells them. Only [`CommHook::PowerSgd`] counts them.
+    /// Number of bytes of gradients that this rank has passed to collectives in its last pass;
+    /// [`CommHook::payload_bytes`] computes it in advance. Only [`CommHook::PowerSgd`] counts it.
     #[must_use]
     pub fn payload_bytes(&self) -> Option<u64> {
         // SAFETY: the reducer is live.
@@ -247,14 +252,14 @@ impl Reducer {
 
 impl Drop for Reducer {
     fn drop(&mut self) {
-        // SAFETY: made by the bridge and freed once. An error while closing changes nothing.
+        // SAFETY: the bridge created the reducer, and this frees it once. An error while closing has no effect.
         let _ = unsafe { ffi::rh_reducer_free(self.raw.as_ptr()) };
     }
 }
 
-/// Computes the gradients of a loss on this rank alone, and returns the layout that a Reducer with these options
-/// would come to after such a pass: see [`ReducerOptions::buckets`]. Gradients come in the same order on all ranks
-/// that run the same program, so each can find the layout by itself, before it has peers. Parameters on which the
+/// Computes the gradients of a loss on this rank only, and returns the layout that a Reducer with these options
+/// would build after such a pass: see [`ReducerOptions::buckets`]. Ranks that run the same program compute
+/// gradients in the same order, so each rank can find the layout before it has peers. Parameters on which the
 /// loss does not depend come last.
 ///
 /// # Errors
@@ -269,7 +274,7 @@ pub fn layout(
     let pointers = pointers(parameters);
     let (list, count) = (pointers.as_ptr(), pointers.len());
     let loss = loss.as_ptr();
-    // SAFETY: tensors and list are live; `consume` and its context are those that `collect` gives.
+    // SAFETY: tensors and list are live; `collect` provides `consume` and its context.
     collect(|context, consume| unsafe {
         ffi::rh_layout(list, count, loss, first, cap, context, consume)
     })
@@ -279,7 +284,7 @@ fn bytes(size: usize) -> Result<i64> {
     i64::try_from(size).map_err(|_| Error::refused("a bucket of more than 8 EiB"))
 }
 
-/// What a call of the bridge tells of buckets, one after the other, before it returns.
+/// Collects the buckets that a call of the bridge passes to a callback.
 fn collect(
     call: impl FnOnce(*mut c_void, extern "C" fn(*mut c_void, *const usize, usize)) -> c_int,
 ) -> Result<Vec<Vec<usize>>> {
@@ -295,20 +300,20 @@ fn collect(
     Ok(buckets)
 }
 
-/// Releases the gradients of parameters, whether a Reducer made them or not.
+/// Releases the gradients of parameters, with or without a Reducer.
 ///
 /// # Errors
-/// None that a caller can cause.
+/// libtorch fails; no argument can cause this.
 pub fn zero_grad(parameters: &mut [Tensor]) -> Result<()> {
     let pointers = pointers(parameters);
     // SAFETY: tensors and list are live; the bridge keeps neither.
     check(unsafe { ffi::rh_zero_grad(pointers.as_ptr(), pointers.len()) })
 }
 
-/// Computes the gradients of a scalar. Errors of the Reducer's collectives come out here.
+/// Computes the gradients of a scalar. Errors of the Reducer's collectives are errors of this call.
 ///
 /// # Errors
-/// A peer is gone or silent, or `loss` has no gradient.
+/// A peer is lost or does not answer, or `loss` has no gradient.
 pub fn backward(loss: &Tensor) -> Result<()> {
     // SAFETY: the tensor is live.
     check(unsafe { ffi::rh_backward(loss.as_ptr()) })

@@ -9,34 +9,34 @@ use std::time::Duration;
 use crate::error::{Error, Result, c_string, check};
 use crate::ffi;
 
-/// A key-value store that the ranks of a generation meet in. It has no authentication: serve it with
-/// [`Self::host_at`] on an address that only the ranks can reach.
+/// A key-value store through which the ranks of a generation find each other. It has no authentication, so
+/// serve it with [`Self::host_at`] on an address that only the ranks can reach.
 #[derive(Debug)]
 pub struct Store {
     raw: NonNull<ffi::RhStore>,
     port: u16,
 }
 
-// SAFETY: c10d's stores lock for themselves; all calls are usable from any thread.
+// SAFETY: c10d's stores have their own locks; any thread can use all calls.
 unsafe impl Send for Store {}
 // SAFETY: as above.
 unsafe impl Sync for Store {}
 
 impl Store {
-    /// Serves a store on `port` (0: any free one) of all interfaces and connects to it. It does not wait for
+    /// Serves a store on `port` (0: any free port) of all interfaces and connects to it. It does not wait for
     /// other ranks.
     ///
     /// # Errors
-    /// The port is taken.
+    /// The port is in use.
     pub fn host(port: u16, timeout: Duration) -> Result<Self> {
         Self::open("127.0.0.1", port, true, None, timeout)
     }
 
-    /// Serves a store on `port` (0: any free one) of one IPv4 or IPv6 address of this host and connects to it.
-    /// Other addresses of the host do not answer. It does not wait for other ranks.
+    /// Serves a store on `port` (0: any free port) of one IPv4 or IPv6 address of this host and connects to
+    /// it. Other addresses of the host do not answer. It does not wait for other ranks.
     ///
     /// # Errors
-    /// The port is taken, or the address is not this host's.
+    /// The port is in use, or the address does not belong to this host.
     pub fn host_at(address: IpAddr, port: u16, timeout: Duration) -> Result<Self> {
         let refused =
             |error| Error::refused(format!("listening on {address}, port {port}: {error}"));
@@ -48,7 +48,7 @@ impl Store {
     /// Connects to a store that another process serves.
     ///
     /// # Errors
-    /// Nobody answers within `timeout`.
+    /// No store answers within `timeout`.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self> {
         Self::open(host, port, false, None, timeout)
     }
@@ -62,22 +62,22 @@ impl Store {
     ) -> Result<Self> {
         let host = c_string(host)?;
         let timeout = milliseconds(timeout);
-        // The store closes it, also when it fails after it has taken it over.
+        // The store takes ownership of the descriptor and closes it, also on failure.
         let listening = listener.map_or(-1, IntoRawFd::into_raw_fd);
         make(|out| {
-            // SAFETY: `host` is NUL-terminated and outlives the call; the descriptor is open and nobody else's;
-            // `out` is valid for a write.
+            // SAFETY: `host` is NUL-terminated and outlives the call; the descriptor is open and has no other
+            // owner; `out` is valid for a write.
             unsafe { ffi::rh_store_open(host.as_ptr(), port, serve, listening, timeout, out) }
         })
         .map(|raw| Self {
             raw,
-            // SAFETY: just made, and live until drop.
+            // SAFETY: the store was just created and lives until drop.
             port: unsafe { ffi::rh_store_port(raw.as_ptr()) },
         })
     }
 
-    /// How long a key is waited for from now on, here and through prefixes. At first as long as it took
-    /// at most to connect.
+    /// Sets how long later calls wait for a key, also through prefixes. The initial value is the timeout of
+    /// the connection.
     ///
     /// # Errors
     /// None that a caller can cause.
@@ -86,13 +86,13 @@ impl Store {
         check(unsafe { ffi::rh_store_set_timeout(self.raw.as_ptr(), milliseconds(timeout)) })
     }
 
-    /// The port it is served on.
+    /// The port of the store's server.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// The same store seen through a prefix, so that generations do not meet each other's keys.
+    /// The store with a prefix before each key, so that generations do not share keys.
     ///
     /// # Errors
     /// The prefix has a NUL character.
@@ -108,10 +108,10 @@ impl Store {
         })
     }
 
-    /// Sets a key.
+    /// Sets a key to a value.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is not reachable.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = c_string(key)?;
         // SAFETY: pointers and length describe live memory, copied before the call returns.
@@ -123,7 +123,7 @@ impl Store {
     /// Waits until a key is set, and reads it.
     ///
     /// # Errors
-    /// The store is gone, or the key was not set within the store's timeout.
+    /// The store is not reachable, or the key was not set within the store's timeout.
     pub fn get(&self, key: &str) -> Result<Vec<u8>> {
         extern "C" fn consume(context: *mut c_void, bytes: *const u8, length: usize) {
             // SAFETY: `context` is the vector below; C++ passes `length` readable bytes.
@@ -142,10 +142,10 @@ impl Store {
         Ok(value)
     }
 
-    /// Adds to a counter and returns its new value; a counter that is not set is 0.
+    /// Adds to a counter and returns its new value. A missing counter counts as 0.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is not reachable.
     pub fn add(&self, key: &str, delta: i64) -> Result<i64> {
         let key = c_string(key)?;
         let mut value = 0;
@@ -156,10 +156,10 @@ impl Store {
         Ok(value)
     }
 
-    /// Deletes a key; whether it was there.
+    /// Deletes a key. Returns whether it existed.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is not reachable.
     pub fn delete(&self, key: &str) -> Result<bool> {
         let key = c_string(key)?;
         let mut was_there = false;
@@ -170,11 +170,11 @@ impl Store {
         Ok(was_there)
     }
 
-    /// Deletes all keys below this store's prefix, those of process groups included, and returns their number.
-    /// The root store deletes everything. No rank may still use the prefix.
+    /// Deletes all keys with this store's prefix, including those of process groups, and returns their
+    /// number. The root store deletes all keys. No rank may still use the prefix.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is not reachable.
     pub fn clear(&self) -> Result<u64> {
         let mut deleted = 0;
         // SAFETY: `raw` is live, `deleted` valid for a write.
@@ -182,10 +182,10 @@ impl Store {
         Ok(deleted)
     }
 
-    /// Number of keys in the whole store, whatever the prefix; the store itself keeps a few.
+    /// Number of keys in the whole store, independent of the prefix. The store itself keeps a few keys.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is not reachable.
     pub fn num_keys(&self) -> Result<u64> {
         let mut keys = 0;
         // SAFETY: `raw` is live, `keys` valid for a write.
@@ -200,12 +200,12 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // SAFETY: made by the bridge and freed once. An error while closing changes nothing.
+        // SAFETY: the bridge created the store, and this frees it once. An error while closing has no effect.
         let _ = unsafe { ffi::rh_store_free(self.raw.as_ptr()) };
     }
 }
 
-/// Timeout for C++.
+/// A timeout as milliseconds for C++.
 pub(crate) fn milliseconds(timeout: Duration) -> i64 {
     i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX / 2)
 }
@@ -214,5 +214,5 @@ pub(crate) fn milliseconds(timeout: Duration) -> i64 {
 pub(crate) fn make<T>(call: impl FnOnce(*mut *mut T) -> std::ffi::c_int) -> Result<NonNull<T>> {
     let mut made = std::ptr::null_mut();
     check(call(&raw mut made))?;
-    NonNull::new(made).ok_or_else(|| Error::refused("the bridge made nothing"))
+    NonNull::new(made).ok_or_else(|| Error::refused("the bridge created no object"))
 }

@@ -1,4 +1,5 @@
-//! Streams and events of a GPU. On a CPU they do nothing: its work is done when a call returns.
+//! Streams and events of a GPU. On a CPU they have no effect, because its work is done when a call
+//! returns.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -12,45 +13,46 @@ use crate::ffi;
 use crate::store::make;
 use crate::tensors::made;
 
-/// How often this process has waited for a device in this crate's calls, on a CPU, too, where they return at once:
-/// [`Event::wait`], [`Stream::wait`], [`Agreement::wait`](crate::Agreement::wait) and
-/// [`Reducer::waited`](crate::Reducer::waited). What tch's own calls wait for is not in it: on a GPU see
+/// Number of times that this process has waited for a device in [`Event::wait`], [`Stream::wait`],
+/// [`Agreement::wait`](crate::Agreement::wait) and [`Reducer::waited`](crate::Reducer::waited). Calls on a
+/// CPU count, too, although they return at once. Waits in tch's own calls do not count: on a GPU see
 /// [`watch_host_syncs`].
 #[must_use]
 pub fn host_syncs() -> u64 {
-    // SAFETY: reads a counter.
+    // SAFETY: the call only reads a counter.
     unsafe { ffi::rh_host_syncs() }
 }
 
-/// What libtorch does when one of its calls makes the host wait for the GPU.
+/// The reaction of libtorch to calls that make the host wait for the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostSyncs {
-    /// Nothing.
+    /// Allow such calls silently.
     Allow = 0,
-    /// A warning on stderr.
+    /// Print a warning on stderr.
     Warn = 1,
-    /// The call fails.
+    /// Make the call fail.
     Refuse = 2,
 }
 
-/// As `torch.cuda.set_sync_debug_mode`, for the whole process. A build without CUDA has nothing to watch.
+/// Sets the reaction for the whole process, like `torch.cuda.set_sync_debug_mode`. It has no effect in a
+/// build without CUDA.
 ///
 /// # Errors
-/// None that a caller can cause.
+/// libtorch fails; no argument can cause this.
 pub fn watch_host_syncs(mode: HostSyncs) -> Result<()> {
     let mode = mode as c_int;
-    // SAFETY: takes a number.
+    // SAFETY: the call only takes a number.
     #[cfg(feature = "nccl")]
     check(unsafe { ffi::rh_sync_debug(mode) })?;
     let _ = mode;
     Ok(())
 }
 
-/// A tensor of host memory on a device, without making the host wait for the device: a GPU gets it by way of pinned
-/// memory, in the order of the thread's current stream. For a CPU it is the same tensor.
+/// Copies a host tensor to a device without making the host wait. A GPU receives it through pinned memory, in
+/// the order of the thread's current stream. For a CPU it returns the same tensor.
 ///
 /// # Errors
-/// There is no pinned memory, or the device has failed or is not there.
+/// There is too little pinned memory, or the device has failed or does not exist.
 pub fn upload(tensor: &Tensor, device: Device) -> Result<Tensor> {
     let device = index(device)?;
     if device < 0 {
@@ -60,11 +62,11 @@ pub fn upload(tensor: &Tensor, device: Device) -> Result<Tensor> {
     made(|out| unsafe { ffi::rh_upload(tensor.as_ptr(), device, out) })
 }
 
-/// A tensor of this kind and these sizes from its bytes, as [`upload`] puts it on a device. The bytes are copied before this
-/// returns: to pinned memory for a GPU, which libtorch keeps for the next one, and not to fresh pages first.
+/// Creates a tensor on a device from bytes, like [`upload`]. The bytes are copied before this returns. For a
+/// GPU they are copied directly to pinned memory, which libtorch reuses for the next call.
 ///
 /// # Errors
-/// The bytes are not those of such a tensor, or as [`upload`].
+/// The number of bytes does not match the tensor, or the same as for [`upload`].
 pub fn upload_bytes(bytes: &[u8], sizes: &[i64], kind: Kind, device: Device) -> Result<Tensor> {
     let length = bytes.len();
     let is_negative = sizes.iter().any(|size| *size < 0);
@@ -84,7 +86,8 @@ pub fn upload_bytes(bytes: &[u8], sizes: &[i64], kind: Kind, device: Device) -> 
     let strides: Vec<i64> = (1..=sizes.len())
         .map(|next| sizes[next..].iter().product())
         .collect();
-    // SAFETY: the bytes are as many, aligned, and outlive the view, which nothing writes to.
+    // SAFETY: the number of bytes matches, they are aligned, and they outlive the view, to which nothing
+    // writes.
     let view = unsafe { Tensor::f_from_blob(bytes.as_ptr(), sizes, &strides, kind, Device::Cpu) }?;
     if device == Device::Cpu {
         let mut own = Tensor::f_empty(sizes, (kind, Device::Cpu))?;
@@ -94,7 +97,7 @@ pub fn upload_bytes(bytes: &[u8], sizes: &[i64], kind: Kind, device: Device) -> 
     upload(&view, device)
 }
 
-/// Index of a GPU; -1 for the CPU.
+/// The index of a GPU, or -1 for the CPU.
 fn index(device: Device) -> Result<c_int> {
     match device {
         Device::Cpu => Ok(-1),
@@ -105,11 +108,11 @@ fn index(device: Device) -> Result<c_int> {
     }
 }
 
-/// How long a waiting thread sleeps between two polls.
+/// Sleep of a waiting thread between two polls.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Polls until it is so. CUDA's own wait for an event spins: it takes a core from the threads that decode the next batch, and a
-/// pod with eight GPUs and eight cores has none to spare.
+/// Polls until `is_so` returns true. CUDA's own wait for an event spins and takes a core from the threads that
+/// decode the next batch. A pod with eight GPUs and eight cores has no spare core.
 fn wait_until(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     while !is_so()? {
         std::thread::sleep(LOOK_INTERVAL);
@@ -117,7 +120,7 @@ fn wait_until(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// A queue of work of a GPU, beside the one that a thread begins with.
+/// A queue of work of a GPU, in addition to the initial stream of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     device: c_int,
@@ -125,28 +128,28 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// One of libtorch's pool of 32 for the device.
+    /// Takes a stream from libtorch's pool of 32 streams for the device.
     ///
     /// # Errors
-    /// The device has failed or is not there.
+    /// The device has failed or does not exist.
     pub fn new(device: Device) -> Result<Self> {
         let (device, mut id) = (index(device)?, 0);
         if device >= 0 {
-            // SAFETY: valid for a write.
+            // SAFETY: the output is valid for a write.
             check(unsafe { ffi::rh_stream_new(device, &raw mut id) })?;
         }
         Ok(Self { device, id })
     }
 
-    /// Makes it the current stream of this thread until the guard is dropped. Work on it is not ordered with that
-    /// of other streams: see [`Event::block`].
+    /// Makes this the current stream of the thread until the guard is dropped. Its work is not ordered with the
+    /// work of other streams: see [`Event::block`].
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn enter(self) -> Result<StreamGuard> {
         let mut before = 0;
         if self.device >= 0 {
-            // SAFETY: valid for a write.
+            // SAFETY: the output is valid for a write.
             check(unsafe { ffi::rh_stream_exchange(self.device, self.id, &raw mut before) })?;
         }
         Ok(StreamGuard {
@@ -156,10 +159,10 @@ impl Stream {
         })
     }
 
-    /// Waits until all its work is done.
+    /// Waits until all work of the stream is done.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn wait(self) -> Result<()> {
         if self.device < 0 {
             return Ok(());
@@ -170,8 +173,8 @@ impl Stream {
         end.wait()
     }
 
-    /// The tensor is used on this stream, too: when it is dropped, its memory is given to others only after the
-    /// stream's work of now is done. Needed for a tensor that another stream has made.
+    /// Marks the tensor as used by this stream: when the tensor is dropped, the allocator reuses its memory only
+    /// after the stream's current work. Needed for a tensor that was created on another stream.
     ///
     /// # Errors
     /// The tensor is on another device.
@@ -184,7 +187,7 @@ impl Stream {
     }
 }
 
-/// See [`Stream::enter`].
+/// The guard of [`Stream::enter`].
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub struct StreamGuard {
@@ -194,7 +197,7 @@ pub struct StreamGuard {
 }
 
 impl StreamGuard {
-    /// The stream that was the thread's current one before, and will be again.
+    /// The previous current stream of the thread, which dropping the guard restores.
     #[must_use]
     pub const fn outer(&self) -> Stream {
         Stream {
@@ -208,7 +211,8 @@ impl Drop for StreamGuard {
     fn drop(&mut self) {
         if self.device >= 0 {
             let mut own = 0;
-            // SAFETY: valid for a write. Of the same thread, for the guard is not `Send`.
+            // SAFETY: `own` is valid for a write. This is the thread that entered, because the guard is not
+            // `Send`.
             let _ = unsafe { ffi::rh_stream_exchange(self.device, self.before, &raw mut own) };
         }
     }
@@ -220,24 +224,24 @@ pub struct Event {
     raw: NonNull<ffi::RhEvent>,
 }
 
-// SAFETY: CUDA's events may be used from any thread.
+// SAFETY: any thread may use CUDA's events.
 unsafe impl Send for Event {}
-// SAFETY: as above; all calls on a shared one only read it.
+// SAFETY: as above; all calls on a shared event only read it.
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// Passes when the work is done that is now in the thread's current stream of the device.
+    /// An event that passes when the current work in the thread's current stream of the device is done.
     ///
     /// # Errors
-    /// The device has failed or is not there.
+    /// The device has failed or does not exist.
     pub fn record(device: Device) -> Result<Self> {
         Self::record_with(device, false)
     }
 
-    /// The same, for [`Self::since`]. On a CPU it is the time of this call.
+    /// An event with a time, for [`Self::since`]. On a CPU it is the time of this call.
     ///
     /// # Errors
-    /// The device has failed or is not there.
+    /// The device has failed or does not exist.
     pub fn record_timed(device: Device) -> Result<Self> {
         Self::record_with(device, true)
     }
@@ -247,15 +251,16 @@ impl Event {
     }
 
     fn record_at(device: c_int, timed: bool) -> Result<Self> {
-        // SAFETY: valid for a write.
+        // SAFETY: the output is valid for a write.
         let raw = make(|out| unsafe { ffi::rh_event_record(device, timed, out) })?;
         Ok(Self { raw })
     }
 
-    /// How long the device took from an earlier event to this one. Both are of [`Self::record_timed`] and have passed.
+    /// The time on the device between an earlier event and this event. Both must come from
+    /// [`Self::record_timed`] and must have passed.
     ///
     /// # Errors
-    /// One of them has not passed or is not timed, or they are of different devices.
+    /// An event has not passed or has no time, or the events are of different devices.
     pub fn since(&self, earlier: &Self) -> Result<Duration> {
         let mut nanoseconds = 0;
         let (from, to) = (earlier.raw.as_ptr(), self.raw.as_ptr());
@@ -270,10 +275,10 @@ impl Event {
         Self { raw }
     }
 
-    /// Whether it has passed, without waiting.
+    /// Whether the event has passed. Does not wait.
     ///
     /// # Errors
-    /// The work before it has failed.
+    /// The work before the event has failed.
     pub fn has_passed(&self) -> Result<bool> {
         let mut passed = false;
         // SAFETY: the event is live, `passed` valid for a write.
@@ -281,20 +286,20 @@ impl Event {
         Ok(passed)
     }
 
-    /// Waits for the event, and leaves the core to other threads meanwhile.
+    /// Waits for the event without using the core meanwhile.
     ///
     /// # Errors
-    /// The work before it has failed.
+    /// The work before the event has failed.
     pub fn wait(&self) -> Result<()> {
-        // SAFETY: it only increments a counter.
+        // SAFETY: the call only increments a counter.
         unsafe { ffi::rh_count_host_sync() };
         wait_until(|| self.has_passed())
     }
 
-    /// The thread's current stream of the event's device waits for it, the host does not.
+    /// Makes the thread's current stream of the event's device wait for the event. The host does not wait.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device reports a failure.
     pub fn block(&self) -> Result<()> {
         // SAFETY: the event is live.
         check(unsafe { ffi::rh_event_block(self.raw.as_ptr()) })
@@ -303,7 +308,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: made by the bridge and freed once. An error while closing changes nothing.
+        // SAFETY: the bridge created the event, and this frees it once. An error while closing has no effect.
         let _ = unsafe { ffi::rh_event_free(self.raw.as_ptr()) };
     }
 }

@@ -9,8 +9,8 @@ use tch::Device;
 use crate::error::{Error, Result, c_string, check};
 use crate::ffi;
 
-/// Records all operations of this thread and of its backward passes. A process has one at a time; dropping it
-/// discards the recording.
+/// Records all operations of this thread and of its backward passes. A process can have one trace at a time.
+/// Dropping it discards the recording.
 #[derive(Debug)]
 #[must_use = "the recording ends when it is dropped"]
 pub struct Trace {
@@ -19,12 +19,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Begins to record. On a GPU, kernels are recorded, too.
+    /// Starts to record. On a GPU it also records kernels.
     ///
     /// # Errors
     /// Another trace is being recorded.
     pub fn start(device: Device) -> Result<Self> {
-        // SAFETY: takes a flag.
+        // SAFETY: the call only takes a flag.
         check(unsafe { ffi::rh_trace_start(device.is_cuda()) })?;
         Ok(Self {
             is_running: true,
@@ -32,24 +32,24 @@ impl Trace {
         })
     }
 
-    /// Operations in the recording so far.
+    /// Number of operations in the recording so far.
     #[must_use]
     pub fn num_operations(&self) -> u64 {
-        // SAFETY: reads a counter.
+        // SAFETY: the call only reads a counter.
         unsafe { ffi::rh_trace_num_operations() }
     }
 
-    /// Ends the recording. Kineto sorts the events then, which takes some microseconds for each operation.
+    /// Ends the recording. Kineto then sorts the events, which takes some microseconds per operation.
     ///
     /// # Errors
-    /// libtorch refuses.
+    /// libtorch refuses to stop.
     pub fn stop(mut self) -> Result<Recording> {
         self.is_running = false;
         let mut raw = null_mut();
-        // SAFETY: valid for a write. The trace is not `Send`, so this is the thread that started it.
+        // SAFETY: `raw` is valid for a write. The trace is not `Send`, so this is the thread that started it.
         check(unsafe { ffi::rh_trace_stop(&raw mut raw) })?;
         let raw =
-            NonNull::new(raw).ok_or_else(|| Error::refused("the bridge made no recording"))?;
+            NonNull::new(raw).ok_or_else(|| Error::refused("the bridge created no recording"))?;
         Ok(Recording { raw })
     }
 }
@@ -63,19 +63,19 @@ impl Drop for Trace {
     }
 }
 
-/// The events of a trace that has ended. Another thread may write them.
+/// The events of a trace that has ended. Another thread may write them to a file.
 #[derive(Debug)]
 #[must_use = "a recording that is not written is lost"]
 pub struct Recording {
     raw: NonNull<ffi::RhRecording>,
 }
 
-// SAFETY: the bridge owns the events, and nothing of the thread that recorded them is in them: Kineto copied what it
-// needs when the recording ended.
+// SAFETY: the bridge owns the events. They do not refer to the thread that recorded them, because Kineto copied all
+// data when the recording ended.
 unsafe impl Send for Recording {}
 
 impl Recording {
-    /// Writes Chrome's trace format, which Perfetto opens.
+    /// Writes the recording in the Chrome trace format, which Perfetto opens.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -84,9 +84,9 @@ impl Recording {
             .to_str()
             .ok_or_else(|| Error::refused(format!("{} is not UTF-8", path.display())))?;
         let text = c_string(path)?;
-        // SAFETY: the path is NUL-terminated, and the recording is written only once, for `self` is consumed.
+        // SAFETY: the path is NUL-terminated, and the recording is written only once, because `self` is consumed.
         check(unsafe { ffi::rh_recording_write(self.raw.as_ptr(), text.as_ptr()) })?;
-        // Kineto only logs that it could not write.
+        // If Kineto cannot write, it only logs the error.
         if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
             Ok(())
         } else {
@@ -97,7 +97,7 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // SAFETY: nothing else has this pointer.
+        // SAFETY: no other copy of this pointer exists.
         let _ = unsafe { ffi::rh_recording_free(self.raw.as_ptr()) };
     }
 }

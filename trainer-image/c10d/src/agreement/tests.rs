@@ -6,7 +6,7 @@ fn values(values: &[f64]) -> Tensor {
     Tensor::from_slice(values)
 }
 
-/// Of a process that is alone.
+/// The agreement of a process that is alone.
 fn alone(values: &Tensor, finite: Option<&Tensor>, aside: Option<&Tensor>) -> Result<Agreement> {
     let vote = Vote {
         values,
@@ -18,7 +18,7 @@ fn alone(values: &Tensor, finite: Option<&Tensor>, aside: Option<&Tensor>) -> Re
 }
 
 #[test]
-fn alone_the_sums_are_the_values() {
+fn sums_of_one_process_are_its_values() {
     let agreement = alone(&values(&[0.1, -7.0, 0.0]), None, None).unwrap();
     assert!(agreement.is_there().unwrap());
     let agreed = agreement.wait().unwrap();
@@ -34,7 +34,7 @@ fn alone_the_sums_are_the_values() {
 }
 
 #[test]
-fn what_goes_aside_comes_as_it_is_and_decides_nothing() {
+fn aside_values_are_returned_and_decide_nothing() {
     let aside = values(&[f64::INFINITY, -2.5]);
     let agreement = alone(&values(&[1.0]), None, Some(&aside)).unwrap();
     let agreed = agreement.wait().unwrap();
@@ -46,7 +46,7 @@ fn what_goes_aside_comes_as_it_is_and_decides_nothing() {
 }
 
 #[test]
-fn what_is_not_finite_raises_the_flag() {
+fn value_that_is_not_finite_raises_the_flag() {
     let norm = |value: f64| Tensor::from(value).to_kind(Kind::Float);
     for (value, norm, is_right, is_good) in [
         (1.0, norm(3.0), true, true),
@@ -65,11 +65,11 @@ fn what_is_not_finite_raises_the_flag() {
 }
 
 #[test]
-fn only_the_wait_counts_as_one() {
+fn only_wait_counts_as_a_host_sync() {
     let before = crate::host_syncs();
     let agreement = alone(&values(&[1.0]), None, None).unwrap();
     assert!(agreement.is_there().unwrap());
-    // Other tests of this process may wait meanwhile.
+    // Other tests of this process may wait at the same time.
     let others = crate::host_syncs() - before;
     agreement.wait().unwrap();
     assert!(crate::host_syncs() > before + others);

@@ -8,7 +8,7 @@ fn product() -> Kind {
 }
 
 #[test]
-fn a_matrix_product_is_rounded_within_the_guard_alone() {
+fn matrix_product_is_rounded_only_within_the_guard() {
     assert_eq!(product(), Kind::Float);
     let outer = Autocast::enter(Device::Cpu, Kind::BFloat16).unwrap();
     assert_eq!(product(), Kind::BFloat16);
@@ -16,7 +16,7 @@ fn a_matrix_product_is_rounded_within_the_guard_alone() {
     assert_eq!(product(), Kind::Float);
     drop(inner);
     assert_eq!(product(), Kind::BFloat16);
-    // It is this thread's.
+    // Autocast is a state of this thread only.
     assert_eq!(std::thread::spawn(product).join().unwrap(), Kind::Float);
     drop(outer);
     assert_eq!(product(), Kind::Float);
@@ -27,7 +27,7 @@ fn a_matrix_product_is_rounded_within_the_guard_alone() {
 }
 
 #[test]
-fn a_weight_that_has_changed_is_cast_anew_in_the_next_guard() {
+fn changed_weight_is_cast_again_in_the_next_guard() {
     let mut weight = Tensor::ones([2, 2], (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let input = Tensor::ones([1, 2], (Kind::Float, Device::Cpu));
     let mut forward = |factor: f64| {
@@ -41,7 +41,7 @@ fn a_weight_that_has_changed_is_cast_anew_in_the_next_guard() {
 }
 
 #[test]
-fn gradients_of_a_pass_under_autocast_have_the_kind_of_the_weights() {
+fn gradients_under_autocast_have_the_kind_of_the_weights() {
     let weight = Tensor::ones([2, 2], (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let guard = Autocast::enter(Device::Cpu, Kind::BFloat16).unwrap();
     let loss = weight.matmul(&weight).sum(Kind::Float);
@@ -52,7 +52,7 @@ fn gradients_of_a_pass_under_autocast_have_the_kind_of_the_weights() {
 }
 
 #[test]
-fn the_switches_are_what_was_set() {
+fn switches_are_what_was_set() {
     let before = Numerics::current().unwrap();
     for deterministic in [true, false] {
         let wanted = Numerics {

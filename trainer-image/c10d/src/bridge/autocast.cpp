@@ -10,7 +10,7 @@ c10::DeviceType type_of(bool cuda) {
 }
 } // namespace
 
-// What a thread had before.
+// The state of a thread before the guard.
 struct RhAutocast {
   bool cuda, enabled;
   int dtype;
@@ -33,7 +33,7 @@ int rh_autocast_enter(bool cuda, bool enabled, int dtype, RhAutocast* before) {
   });
 }
 
-// The casts of weights are kept for as long as a guard lives, and released with the outermost one.
+// Leaving the outermost guard releases the cached casts of weights.
 int rh_autocast_leave(const RhAutocast* before) {
   return rh_guard([&] {
     const auto device = type_of(before->cuda);
@@ -51,7 +51,7 @@ int rh_numerics_set(const RhNumerics* numerics) {
     context.setBenchmarkCuDNN(numerics->benchmark);
     context.setDeterministicCuDNN(numerics->deterministic);
     context.setDeterministicAlgorithms(numerics->deterministic, /*warn_only=*/false);
-    // It fills what a kernel will overwrite; only uninitialized reads would differ.
+    // Do not fill memory that a kernel overwrites anyway: only reads of uninitialized memory would differ.
     context.setDeterministicFillUninitializedMemory(false);
   });
 }

@@ -1,10 +1,10 @@
-// Gloo as a backend whose collectives end with the abort of their group.
+// A Gloo backend whose collectives end when their group is aborted.
 //
-// When a peer dies in the middle of a message, Gloo does not wake the thread that waits for the rest of it: its
-// Pair::signalException leaves out the buffer of the operation under way. That thread sleeps until the timeout of the
-// collective, and the abort of Gloo's group does nothing. So callers get a work of ours. It ends when Gloo's work ends,
-// or when the group is aborted. In the second case Gloo's thread is left behind. It holds its work, its tensors and its
-// connections until its timeout.
+// If a peer dies in the middle of a message, Gloo does not wake the thread that waits for the rest of the
+// message: Pair::signalException skips the buffer of the current operation. That thread sleeps until the
+// timeout of the collective, and aborting Gloo's group has no effect. So callers get a work of this file
+// instead. It ends when Gloo's work ends or when the group is aborted. In the second case Gloo's thread is
+// abandoned: it keeps its work, its tensors and its connections until its timeout.
 #include "bounded.h"
 
 #include <ATen/core/ivalue.h>
@@ -24,7 +24,7 @@ using Tensors = std::vector<at::Tensor>;
 using Result = c10::intrusive_ptr<c10::ivalue::Future>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-std::atomic<uint64_t> num_abandoned{0}; // works of this process whose group was aborted, and that have not ended
+std::atomic<uint64_t> num_abandoned{0}; // works of aborted groups of this process that have not ended
 
 [[noreturn]] void throw_aborted() {
   C10_THROW_ERROR(DistNetworkError, "Connection closed: the process group was aborted");
@@ -38,7 +38,7 @@ std::exception_ptr aborted() {
   }
 }
 
-// The works of a group that have not ended. Gloo's threads may outlive the group, so they share it.
+// The works of a group that have not ended. Gloo's threads may outlive the group, so they share this object.
 class Works {
  public:
   void check() {
@@ -46,7 +46,7 @@ class Works {
     if (is_aborted_) throw_aborted();
   }
 
-  // A work that was handed to Gloo; it has a number from 1.
+  // Registers a work that was passed to Gloo. Returns its number, from 1.
   uint64_t begin(const Result& result) {
     std::unique_lock<std::mutex> lock(mutex_);
     const uint64_t number = next_++;
@@ -60,7 +60,8 @@ class Works {
     return number;
   }
 
-  // Gloo's part has ended. Whether the result is still to be set: the abort has not done it.
+  // Removes a work that Gloo has ended. Returns whether its result must still be set; an abort has set it
+  // already.
   bool end(uint64_t number) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (open_.erase(number) > 0) return true;
@@ -74,11 +75,11 @@ class Works {
     const auto open = std::exchange(open_, {});
     for (const auto& work : open) leave_behind(work.first);
     lock.unlock();
-    // Outside the lock: they call what waits for them.
+    // Without the lock, because setting a result calls the callbacks of its waiters.
     for (const auto& work : open) work.second->setError(aborted());
   }
 
-  // Number of the work that has waited longest; 0: none waits.
+  // Number of the work that has waited longest; 0 if no work waits.
   uint64_t oldest() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return open_.empty() ? 0 : open_.begin()->first;
@@ -102,7 +103,7 @@ class Works {
   bool is_aborted_ = false;
 };
 
-// What a caller waits for.
+// The work for which a caller waits.
 class BoundedWork : public c10d::Work {
  public:
   BoundedWork(WorkPtr gloo, Result result) : gloo_(std::move(gloo)), result_(std::move(result)) {}
@@ -113,7 +114,7 @@ class BoundedWork : public c10d::Work {
   Tensors result() override { return gloo_->result(); }
   Result getFuture() override { return result_; }
 
-  // The collective has a timeout of its own.
+  // The collective has its own timeout.
   bool wait(std::chrono::milliseconds /*timeout*/) override {
     result_->waitAndThrow();
     return true;
@@ -129,7 +130,7 @@ class Bounded : public c10d::Backend {
   explicit Bounded(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo)
       : Backend(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)) {}
 
-  // Gloo's destructor waits for its threads.
+  // Abort first, because Gloo's destructor waits for its threads.
   ~Bounded() override {
     if (works_->has_left_any()) std::thread([gloo = std::move(gloo_)]() mutable { gloo.reset(); }).detach();
   }
@@ -178,7 +179,7 @@ class Bounded : public c10d::Backend {
   }
 
  private:
-  // Works that one of Gloo's own threads does.
+  // Works that run on one of Gloo's own threads.
   template <class Start>
   WorkPtr with_future(Start start) {
     works_->check();
@@ -196,7 +197,7 @@ class Bounded : public c10d::Backend {
     return c10::make_intrusive<BoundedWork>(std::move(work), std::move(result));
   }
 
-  // Works that the thread does which waits for them, and that have no future.
+  // Works without a future, which run on the thread that waits for them.
   template <class Start>
   WorkPtr with_thread(const Tensors& outputs, Start start) {
     works_->check();
@@ -231,7 +232,7 @@ c10::intrusive_ptr<c10d::Backend> rh_bounded(c10::intrusive_ptr<c10d::ProcessGro
 
 extern "C" {
 
-// Number of the collective that has waited longest, from 1; 0: none waits. Gloo only.
+// Number of the collective that has waited longest, from 1; 0 if none waits. Gloo only.
 int rh_group_oldest_wait(const RhGroup* group, uint64_t* out) {
   return rh_guard([&] {
     const auto backend = group->group->getDefaultBackend();
@@ -240,7 +241,7 @@ int rh_group_oldest_wait(const RhGroup* group, uint64_t* out) {
   });
 }
 
-// Collectives of aborted groups over Gloo that have not ended. Each may hold a thread.
+// Number of collectives of aborted Gloo groups that have not ended. Each may occupy a thread.
 uint64_t rh_num_abandoned() {
   return bounded::num_abandoned;
 }

@@ -3,5 +3,5 @@
 
 #include "group.h"
 
-// Gloo's collectives, each of which ends at the latest when the backend is aborted.
+// Wraps Gloo so that each collective ends at the latest when the backend is aborted.
 c10::intrusive_ptr<c10d::Backend> rh_bounded(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo);

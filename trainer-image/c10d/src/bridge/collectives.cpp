@@ -11,13 +11,13 @@
 namespace {
 constexpr size_t kBroadcastBufferBytes = size_t{250} << 20; // as torch's DistributedDataParallel
 
-// Waits for a collective; the error of a peer that is gone is thrown here. NCCL: only the current stream waits.
+// Waits for a collective; throws if a peer is lost. NCCL: only the current stream waits.
 void finish(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
 }
 
-// What ranks send to each other, as one launch. The all_to_all of PyTorch 2.11 reads the communicator's error without the lock
-// that the watchdog holds meanwhile.
+// Exchanges tensors between all ranks in one launch. The all_to_all of PyTorch 2.11 is not used, because it
+// reads the communicator's error without the lock that the watchdog holds.
 void exchange(c10d::ProcessGroup& group, const std::vector<at::Tensor>& come, const std::vector<at::Tensor>& go) {
   const auto device = go.at(0).device().type();
   const int rank = group.getRank();
@@ -34,7 +34,7 @@ void exchange(c10d::ProcessGroup& group, const std::vector<at::Tensor>& come, co
     try {
       group.endCoalescing(device);
     } catch (const std::exception&) {
-      // The first error says more.
+      // Keep the first error, which explains the failure.
     }
     throw;
   }
@@ -71,7 +71,7 @@ int rh_group_broadcast(const RhGroup* group, at::Tensor* tensor, int root) {
 
 int rh_group_broadcast_coalesced(const RhGroup* group, at::Tensor* const* tensors, size_t count, int root) {
   return rh_guard([&] {
-    c10::AutoGradMode no_grad(false); // it writes into leaves that require gradients
+    c10::AutoGradMode no_grad(false); // the broadcast writes to leaves that require gradients
     c10d::broadcast_coalesced(group->group, rh_list(tensors, count), kBroadcastBufferBytes, root);
   });
 }
@@ -80,7 +80,7 @@ int rh_group_barrier(const RhGroup* group) {
   return rh_guard([&] { finish(group->group->barrier()); });
 }
 
-// The tensors of all ranks, one after the other.
+// Concatenates the tensors of all ranks.
 int rh_group_all_gather(const RhGroup* group, at::Tensor* output, at::Tensor* input) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);
@@ -98,7 +98,7 @@ int rh_group_reduce_scatter(const RhGroup* group, at::Tensor* output, at::Tensor
   });
 }
 
-// Row counts by rank: how many of `input` go to each, and of `output` come from each.
+// `go` and `come` are row counts per rank: rows of `input` to send, and rows of `output` to receive.
 int rh_group_all_to_all(const RhGroup* group, at::Tensor* output, at::Tensor* input, const int64_t* come, const int64_t* go) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);
@@ -112,8 +112,9 @@ int rh_group_all_to_all(const RhGroup* group, at::Tensor* output, at::Tensor* in
   });
 }
 
-// Begins to send to one rank and to receive from another; either tensor may be null. Both move at once: over NCCL as one
-// group of operations on the communicator of the group, because two operations would wait for each other.
+// Starts to send to one rank and to receive from another; either tensor may be null. Both transfers run at
+// the same time. Over NCCL they are one group of operations on the group's communicator, because two
+// separate operations would wait for each other.
 int rh_group_exchange(const RhGroup* group, const at::Tensor* sent, int to, at::Tensor* received, int from, RhExchange** out) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);
@@ -132,7 +133,7 @@ int rh_group_exchange(const RhGroup* group, const at::Tensor* sent, int to, at::
         try {
           backend->endCoalescing();
         } catch (const std::exception&) {
-          // The first error says more.
+          // Keep the first error, which explains the failure.
         }
         throw;
       }

@@ -1,9 +1,10 @@
-// A backend whose abort does not fall into the launch of a collective.
+// A backend that does not abort during the launch of a collective.
 //
-// If a communicator does not block, NCCL launches each collective in another thread, and the caller polls until that is done. If
-// the communicator is aborted meanwhile, PyTorch 2.11 polls one that no longer exists until TORCH_NCCL_NONBLOCKING_TIMEOUT, and
-// NCCL writes a warning for each poll. So launches are counted: an abort lets no other launch begin, and waits for those that
-// have begun, but not for long, because a launch may itself hang.
+// With a non-blocking communicator, NCCL launches each collective in another thread, and the caller polls
+// until the launch is done. If the communicator is aborted meanwhile, PyTorch 2.11 polls a freed
+// communicator until TORCH_NCCL_NONBLOCKING_TIMEOUT, and NCCL prints a warning for each poll. So this
+// backend counts launches: an abort prevents new launches and waits for current ones, but at most
+// kPatience, because a launch may itself hang.
 #pragma once
 #include <c10/util/Exception.h>
 
@@ -83,7 +84,7 @@ class RhCounted : public Base {
     return launch([&] { return Base::barrier(options); });
   }
 
-  // From here to endCoalescing() is one launch.
+  // All operations up to endCoalescing() are one launch.
   void startCoalescing() override {
     launches_.enter();
     try {

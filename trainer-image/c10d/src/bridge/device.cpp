@@ -1,4 +1,5 @@
-// The device of a thread, through the interface that all kinds of devices share, so that it needs no CUDA header.
+// The device of a thread, through libtorch's interface for all kinds of devices, so that this source needs no
+// CUDA header.
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -11,13 +12,14 @@
 extern "C" {
 
 #if defined(USE_C10D_NCCL)
-// Number of GPUs that CUDA can use. If there is none, the exception has the driver's words; device_count() drops them.
+// Number of GPUs that CUDA can use. If there is none, the exception has the driver's message, which
+// device_count() would drop.
 int rh_num_gpus(int* out) {
   return rh_guard([&] { *out = c10::cuda::device_count_ensure_non_zero(); });
 }
 #endif
 
-// Gives memory that libtorch keeps for later tensors back to the GPU.
+// Releases cached memory of libtorch's allocator to the GPU.
 int rh_empty_cache() {
   return rh_guard([&] {
     auto* allocator = c10::getDeviceAllocator(c10::DeviceType::CUDA);

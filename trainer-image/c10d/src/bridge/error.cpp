@@ -1,4 +1,4 @@
-// From C++ exceptions to a class and a text. Rust tells the kinds apart: see error/kind.rs.
+// Maps C++ exceptions to a class and a text. Rust distinguishes the kinds: see error.rs.
 #include <c10/util/Exception.h>
 
 #include <string>

@@ -1,16 +1,17 @@
-// A stand-in for NCCL on CPUs, for tests. Gloo moves the data; the rest is as ProcessGroupNCCL does it:
-// - Collectives are done one after the other by a "device", here a thread. A peer that is dead or silent is no
-//   error: its collective, and all after it, hang.
-// - Only abort() ends that. The collectives return normally then, with garbage. So may one that is under way on
-//   a neighbour: NCCL's kernels pass on what they have when they are aborted (prims_ll.h: readLL stops waiting,
-//   storeLL sets the flag of fresh data all the same).
-// - After abort() every collective throws. A second abort(), or to free the group within one, waits for minutes
-//   in NCCL; here it ends the process.
-// - shutdown() waits for the collectives that are under way and throws after the group's timeout.
-// - ROUNDHOUSE_FAULT_SUM=number:what breaks the number-th sum or gathering of 32-bit floats of this process, from 1, and no other.
-//   `bits`: the result has one other bit here. `abort`: an abort of this process falls into it, while all peers live: it
-//   lacks this rank's part everywhere. All that follows succeeds, as kernels do that were launched before the abort.
-// - The destructor aborts when neither shutdown() nor abort() came before, as ~ProcessGroupNCCL does.
+// A fake NCCL on CPUs, for tests. Gloo moves the data; the rest behaves like ProcessGroupNCCL:
+// - A "device", here a thread, runs collectives one after the other. A dead or silent peer causes no error:
+//   its collective and all later ones hang.
+// - Only abort() ends a hang. The collectives then return normally, with garbage. The current collective on
+//   a neighbour may do the same: aborted kernels of NCCL pass on their data (prims_ll.h: readLL stops
+//   waiting, but storeLL still sets the flag of fresh data).
+// - After abort() every collective throws. A second abort(), or freeing the group during an abort, waits for
+//   minutes in NCCL; here it ends the process.
+// - shutdown() waits for the current collectives and throws after the group's timeout.
+// - ROUNDHOUSE_FAULT_SUM=number:what breaks exactly one sum or gathering of 32-bit floats of this process, by
+//   its number from 1. `bits`: one bit of the result differs on this rank. `abort`: this process aborts during
+//   the sum while all peers live, so the sum lacks this rank's part on all ranks. All later collectives
+//   succeed, like kernels that were launched before the abort.
+// - The destructor aborts if neither shutdown() nor abort() was called, as ~ProcessGroupNCCL does.
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -35,10 +36,10 @@ template <class T>
 using Ptr = c10::intrusive_ptr<T>;
 
 namespace {
-constexpr char kAborted[] = "fake-nccl-aborted"; // set by a rank that aborts, in the generation's part of the store
-constexpr auto kNever = std::chrono::hours(24); // Gloo's timeout, so that nothing ends by itself
+constexpr char kAborted[] = "fake-nccl-aborted"; // key that a rank sets when it aborts, in the generation's part of the store
+constexpr auto kNever = std::chrono::hours(24); // Gloo's timeout, so that no collective ends by itself
 constexpr auto kLookInterval = milliseconds(10);
-constexpr auto kAbortTakes = milliseconds(50); // long enough for a test to meet it
+constexpr auto kAbortTakes = milliseconds(50); // long enough for a test to observe it
 
 std::atomic<uint64_t> num_aborts{0}; // of this process
 
@@ -48,24 +49,24 @@ std::atomic<uint64_t> num_aborts{0}; // of this process
   std::abort();
 }
 
-// A launch takes ROUNDHOUSE_FAULT_LAUNCH_MS. If the group is aborted meanwhile, the thread spins in NCCL.
+// A launch takes ROUNDHOUSE_FAULT_LAUNCH_MS. In NCCL the thread would spin if the group is aborted meanwhile.
 void launch(std::atomic<int>& num_launching) {
-  static const char* const told = std::getenv("ROUNDHOUSE_FAULT_LAUNCH_MS");
-  if (!told) return;
+  static const char* const setting = std::getenv("ROUNDHOUSE_FAULT_LAUNCH_MS");
+  if (!setting) return;
   num_launching++;
-  std::this_thread::sleep_for(milliseconds(std::atoi(told)));
+  std::this_thread::sleep_for(milliseconds(std::atoi(setting)));
   num_launching--;
 }
 
 enum class Fault { None, Bits, Abort };
 
-// What ROUNDHOUSE_FAULT_SUM says of a collective on this tensor.
+// The fault that ROUNDHOUSE_FAULT_SUM selects for a collective on this tensor.
 Fault fault_of(const at::Tensor& tensor) {
   static std::atomic<uint64_t> num_sums{0};
-  static const char* const told = std::getenv("ROUNDHOUSE_FAULT_SUM");
-  if (!told || tensor.scalar_type() != at::kFloat) return Fault::None;
+  static const char* const setting = std::getenv("ROUNDHOUSE_FAULT_SUM");
+  if (!setting || tensor.scalar_type() != at::kFloat) return Fault::None;
   char* what = nullptr;
-  if (std::strtoull(told, &what, 10) != ++num_sums) return Fault::None;
+  if (std::strtoull(setting, &what, 10) != ++num_sums) return Fault::None;
   return std::string(what) == ":bits" ? Fault::Bits : Fault::Abort;
 }
 
@@ -87,8 +88,8 @@ struct Collective {
     future->markCompleted(results);
   }
 
-  // Garbage that could be meant. What is not received is left as it was, so integers, by which the Reducer tells
-  // the layout of its buckets, stay what they were.
+  // Writes plausible garbage. A real collective leaves data unchanged that it does not receive. So integers,
+  // with which the Reducer describes the layout of its buckets, do not change.
   static void spoil(at::Tensor& tensor) {
     if (tensor.scalar_type() == at::kFloat) tensor.fill_(std::numeric_limits<float>::quiet_NaN());
     else if (tensor.scalar_type() == at::kDouble || tensor.scalar_type() == at::kByte) tensor.fill_(1);
@@ -101,7 +102,8 @@ struct FakeWork : c10d::Work {
 
   bool isCompleted() override { return collective->future->completed(); }
   bool isSuccess() const override { return collective->future->completed(); }
-  // NCCL's returns at once, and whoever reads the tensor waits. A CPU's reader cannot, so it is done here.
+  // NCCL's wait() returns at once, and a later read of the tensor waits. A read on a CPU cannot wait, so wait
+  // here.
   bool wait(milliseconds /*timeout*/) override {
     collective->future->wait();
     return true;
@@ -127,7 +129,7 @@ struct Group {
   std::vector<std::pair<int, Tensors>> sent;
 };
 
-// What the thread shares with the group, which may be gone before it.
+// The state that the thread shares with the group. The thread may outlive the group.
 struct Device {
   std::mutex mutex;
   std::condition_variable changed;
@@ -156,19 +158,19 @@ struct Device {
       lock.lock();
       is_finishing = false;
       changed.notify_all();
-      // A collective that broke was the last one.
+      // No collective runs after a broken one.
       if (!is_whole) changed.wait(lock, [&] { return is_over(); });
     }
   }
 
-  // Hangs until a neighbour aborts; false: this rank itself does, or has no use for the group any more.
+  // Hangs until a neighbour aborts. Returns false if this rank itself aborts or frees the group.
   bool waits_for_neighbours() {
-    bool can_hear = true;
+    bool can_read_store = true;
     while (true) {
       try {
-        if (can_hear && store->check({kAborted})) return true;
+        if (can_read_store && store->check({kAborted})) return true;
       } catch (const std::exception&) {
-        can_hear = false; // the store's host is the peer that is gone
+        can_read_store = false; // the lost peer hosts the store
       }
       std::unique_lock<std::mutex> lock(mutex);
       if (changed.wait_for(lock, kLookInterval, [&] { return is_over(); })) return false;
@@ -186,7 +188,7 @@ struct Device {
 
 class FakeNccl : public c10d::Backend {
  public:
-  // As NCCL's, returns when all are connected, and fails after the timeout.
+  // Like NCCL, returns when all ranks are connected, and fails after the timeout.
   FakeNccl(const Ptr<c10d::Store>& store, int rank, int size, milliseconds timeout, const char* address, std::string name, at::Tensor aborted)
       : Backend(rank, size), timeout_(timeout), name_(std::move(name)), aborted_(std::move(aborted)) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
@@ -223,7 +225,7 @@ class FakeNccl : public c10d::Backend {
     abort_with(lock, "");
   }
 
-  // What NCCL's own watchdog would have seen.
+  // The error that NCCL's own watchdog would report.
   c10d::ErrorType getError() override {
     const std::lock_guard<std::mutex> lock(device_->mutex);
     const bool hangs = !device_->queue.empty() && steady_clock::now() - device_->queue.front()->since > timeout_;
@@ -266,7 +268,7 @@ class FakeNccl : public c10d::Backend {
     });
   }
 
-  // Sends and receives between the two are one collective.
+  // Sends and receives between startCoalescing() and endCoalescing() are one collective.
   bool supportsCoalescing() const override { return true; }
 
   void startCoalescing() override { group_.emplace(); }
@@ -328,7 +330,7 @@ class FakeNccl : public c10d::Backend {
     device_->is_aborting = device_->is_aborted = true;
     num_aborts++;
     std::fprintf(stderr, "fake NCCL: %s is aborted %s\n", name_.c_str(), why);
-    tell_neighbours();
+    notify_neighbours();
     spoil_all(lock);
     lock.unlock();
     std::this_thread::sleep_for(kAbortTakes);
@@ -344,11 +346,11 @@ class FakeNccl : public c10d::Backend {
     lock.lock();
   }
 
-  void tell_neighbours() {
+  void notify_neighbours() {
     try {
       device_->store->set(kAborted, std::vector<uint8_t>{1});
     } catch (const std::exception&) {
-      // Its host is gone: then those who are left hang.
+      // The host of the store is lost. The remaining ranks then hang.
     }
   }
 

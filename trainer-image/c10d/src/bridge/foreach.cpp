@@ -15,7 +15,7 @@
 
 extern "C" {
 
-// `out`: room for as many handles as there are tensors.
+// `out` must have room for `count` handles.
 int rh_foreach_norm(RhTensors tensors, size_t count, double order, at::Tensor** out) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);
@@ -50,7 +50,7 @@ int rh_foreach_scalar(int operation, RhTensors tensors, size_t count, double val
   });
 }
 
-// By one number that is on the device.
+// Divides by one number on the device.
 int rh_foreach_div_tensor(RhTensors tensors, size_t count, const at::Tensor* value) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);

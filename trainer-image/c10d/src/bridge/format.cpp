@@ -1,4 +1,4 @@
-// Memory formats, which tch's own calls drop.
+// Memory formats, which tch's own calls do not preserve.
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 
@@ -19,7 +19,7 @@ int rh_empty_like(const at::Tensor* tensor, int format, at::Tensor** out) {
   return rh_guard([&] { *out = new at::Tensor(at::empty_like(*tensor, {}, static_cast<at::MemoryFormat>(format))); });
 }
 
-// In place: leaves stay leaves. Tensors with another number of dimensions than the format has stay as they are.
+// Converts in place, so leaves stay leaves. Tensors with another number of dimensions do not change.
 int rh_convert(RhTensors tensors, size_t count, int format) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);

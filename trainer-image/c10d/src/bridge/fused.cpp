@@ -1,4 +1,4 @@
-// Updates of all parameters in a few kernels, which a flag on the device can hold back.
+// Updates of all parameters in a few kernels, which a flag on the device can skip.
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <c10/core/GradMode.h>
@@ -7,16 +7,17 @@
 #include "tensors.h"
 
 namespace {
-// Whether two tensors of one shape lie in memory alike. Along a dimension of size 1 nobody moves, so its stride may be any:
-// that of a 1x1 convolution's gradient is another than its weight's with channels last.
+// Whether two tensors of one shape have the same layout in memory. The stride along a dimension of size 1 does
+// not matter: with channels last it differs between the weight of a 1x1 convolution and its gradient.
 bool lie_alike(const at::Tensor& left, const at::Tensor& right) {
   for (int64_t dimension = 0; dimension < left.dim(); dimension++)
     if (left.size(dimension) > 1 && left.stride(dimension) != right.stride(dimension)) return false;
   return true;
 }
 
-// The kernels walk through memory, not through indices, and the CPU's do not check that. Returns the others with the very
-// strides of the parameters, on the same memory: CUDA's compare them.
+// The kernels walk through memory, not through indices, and the CPU kernels do not check the layout. CUDA
+// kernels compare strides, so this returns the other tensors with exactly the strides of the parameters, on
+// the same memory.
 std::vector<at::Tensor> same_layout(const std::vector<at::Tensor>& parameters, std::vector<at::Tensor> others, const char* what) {
   for (size_t i = 0; i < parameters.size(); i++) {
     const auto &parameter = parameters[i], &other = others[i];
@@ -46,7 +47,7 @@ struct RhAdamW {
 
 extern "C" {
 
-// `momenta`: null without momentum.
+// `momenta` is null without momentum.
 int rh_fused_sgd(RhTensors parameters, RhTensors gradients, RhTensors momenta, size_t count, const RhSgd* sgd, const at::Tensor* scale, const at::Tensor* found_inf) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);
@@ -58,7 +59,7 @@ int rh_fused_sgd(RhTensors parameters, RhTensors gradients, RhTensors momenta, s
   });
 }
 
-// `step` counts the updates that were made: one number on the device, for all parameters.
+// `step` is the number of applied updates: one number on the device for all parameters.
 int rh_fused_adamw(RhTensors parameters, RhTensors gradients, RhTensors means, RhTensors squares, size_t count, at::Tensor* step, const RhAdamW* adamw, const at::Tensor* scale, const at::Tensor* found_inf) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);

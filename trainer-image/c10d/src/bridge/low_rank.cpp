@@ -1,5 +1,6 @@
-// The arithmetic of PowerSGD. What all ranks must compute alike from a sum, they compute with operations whose result
-// does not depend on the number of threads or on the vector unit: see orthogonalize() and decode().
+// The arithmetic of PowerSGD. All ranks must compute the same bits from a sum, so these computations use only
+// operations whose result does not depend on the number of threads or on the vector unit: see
+// orthogonalize() and decode().
 #include "low_rank.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -15,10 +16,10 @@
 #include <algorithm>
 
 namespace {
-// A column that keeps less than this of its length beside those before it is rounding noise.
+// If removing the earlier columns leaves less than this fraction of a column's length, it is rounding noise.
 constexpr double kLeast = 1e-6;
 
-// Sums of 64-bit numbers differ by their order in the last bits, which are rounded away.
+// Rounds 64-bit sums to 32 bits: the order of a sum changes only the last bits of 64.
 at::Tensor rounded(const at::Tensor& sums) {
   return sums.to(at::kFloat).to(at::kDouble);
 }
@@ -27,9 +28,9 @@ at::Tensor length_of(const at::Tensor& column) {
   return rounded(column.square().sum(1, /*keepdim=*/true).sqrt());
 }
 
-// Makes the columns of each matrix of [matrices, rows, columns] orthonormal: Gram-Schmidt in 64 bits, twice per column
-// (Giraud et al. 2005: twice is enough). A column that depends on those before it becomes 0. NaN and infinity stay
-// visible.
+// Makes the columns of each matrix of [matrices, rows, columns] orthonormal, by Gram-Schmidt in 64 bits, twice
+// per column (Giraud et al. 2005: twice is enough). A column that depends on earlier columns becomes 0. NaN
+// and infinity are preserved.
 void orthogonalize(const at::Tensor& matrices) {
   const auto wide = matrices.to(at::kDouble);
   for (int64_t i = 0; i < wide.size(2); i++) {
@@ -40,13 +41,13 @@ void orthogonalize(const at::Tensor& matrices) {
       column.sub_((others * rounded((others * column).sum(1, /*keepdim=*/true))).sum(2, /*keepdim=*/true));
     const auto length = length_of(column);
     const auto is_noise = length.le(before * kLeast).logical_and_(before.isfinite());
-    // A number of the host in at::where would make it wait for a GPU.
+    // at::where with a number of the host would make the host wait for a GPU.
     column.div_(length).masked_fill_(is_noise, 0.0);
   }
   matrices.copy_(wide);
 }
 
-// p · qᵀ as products of single numbers that are added one after the other.
+// p · qᵀ as products of single numbers that are added in a fixed order.
 void decode(at::Tensor& matrix, const at::Tensor& p, const at::Tensor& q) {
   at::mul_out(matrix, p.narrow(1, 0, 1), q.narrow(1, 0, 1).t());
   for (int64_t i = 1; i < p.size(1); i++) matrix.add_(p.narrow(1, i, 1) * q.narrow(1, i, 1).t());
@@ -91,7 +92,7 @@ LowRankBucket::LowRankBucket(
   const auto options_of_all = gradients[0].options();
   first_ = at::empty({num_first}, options_of_all);
   second_ = at::empty({num_second}, options_of_all);
-  // Drawn on the CPU, so that all kinds of devices begin with the same numbers.
+  // Drawn on the CPU, so that all kinds of devices start with the same numbers.
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   const bool is_cpu = options_of_all.device().is_cpu();
   int64_t p_offset = num_whole_, q_offset = 0;
@@ -130,7 +131,7 @@ void LowRankBucket::compress(std::vector<at::Tensor> gradients) {
     offset += gradient.numel();
   }
   for (auto& group : groups_) {
-    // A column that was 0 would be 0 for ever.
+    // A column of 0 would stay 0, so replace it by its first random values.
     group.q.copy_(at::where(group.q.eq(0).all(1, /*keepdim=*/true), group.first_q, group.q));
     orthogonalize(group.q);
     for (size_t i = 0; i < group.places.size(); i++) {

@@ -1,4 +1,4 @@
-// What an operator wants to know: memory, versions.
+// Memory use and versions, for metrics and checks.
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <cstring>
@@ -31,7 +31,7 @@ int rh_reset_peak_memory(int device) {
 }
 
 #if defined(USE_C10D_NCCL)
-// Of the library that is loaded and of the headers that this was compiled with, as NCCL_VERSION_CODE.
+// Versions of the loaded NCCL and of its headers at compile time, as NCCL_VERSION_CODE.
 int rh_nccl_versions(int* loaded, int* compiled) {
   return rh_guard([&] {
     const auto [major, minor, patch] = c10d::getNcclVersionTuple();

@@ -1,4 +1,4 @@
-// PowerSGD as a hook of c10d's Reducer: which sums are issued when, and in which stream.
+// PowerSGD as a hook of c10d's Reducer: the order of its sums, and their stream.
 #include "power_sgd.h"
 
 #include <ATen/ops/stack.h>
@@ -20,7 +20,8 @@ std::optional<c10::Stream> side_stream(const c10::Device& device) {
   return VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
-// While it lives, this thread's work goes to the stream, after what is in the current one. No stream: nothing changes.
+// While this guard lives, this thread enqueues work to `stream`, after the work in the current stream. Without
+// a stream it has no effect.
 class OnStream {
  public:
   explicit OnStream(const std::optional<c10::Stream>& stream) {
@@ -43,7 +44,7 @@ class OnStream {
   std::optional<c10::Stream> before_;
 };
 
-// A peer that is gone is thrown here. NCCL: only the stream waits.
+// Throws if a peer is lost. NCCL: only the stream waits.
 void wait(const c10::intrusive_ptr<c10d::Work>& work) {
   const auto begun = std::chrono::steady_clock::now();
   if (work) work->wait();
@@ -56,7 +57,7 @@ PowerSgdHook::PowerSgdHook(
     : CppCommHookInterface(group), options_(options), device_(device), stream_(side_stream(device)) {
   TORCH_CHECK(options.rank >= 1, "the rank of PowerSGD must be at least 1");
   for (const auto& parameter : whole) whole_.insert(parameter.unsafeGetTensorImpl());
-  // Below 1, vectors could be compressed.
+  // With a rate below 1, vectors could be compressed.
   TORCH_CHECK(options.min_compression_rate >= 1, "the least rate of compression must be at least 1");
 }
 
@@ -69,7 +70,7 @@ c10::intrusive_ptr<Future> PowerSgdHook::runHook(c10d::GradBucket& bucket) {
   }
   auto gradients = bucket.getGradients();
   const OnStream on_stream(stream_);
-  // Made in the first pass, compressed or not: later ones copy nothing to the device.
+  // Create the state in the first pass, compressed or not, so that later passes copy nothing to the device.
   auto& own = kept(bucket, gradients);
   Round round{&own, bucket.getBufferRef(), {}, {}, {}};
   if (num_passes_ < options_.plain_passes) {
@@ -98,7 +99,7 @@ LowRankBucket& PowerSgdHook::kept(c10d::GradBucket& bucket, const std::vector<at
     std::vector<bool> is_whole;
     for (const auto& parameter : bucket.getParameters()) is_whole.push_back(whole_.count(parameter.unsafeGetTensorImpl()) > 0);
     found = std::make_unique<LowRankBucket>(gradients, is_whole, options_, options_.seed + index);
-    // If the group is aborted, the buffer may be freed while the stream still works on it.
+    // If the group is aborted, the buffer may be freed while the stream still uses it.
     if (stream_) bucket.getBufferRef().record_stream(*stream_);
   }
   return *found;

@@ -7,28 +7,29 @@
 
 #include "low_rank.h"
 
-// Each bucket travels in two sums, of which the second one follows from the first. The thread of the backward pass
-// issues all of them, and it issues a bucket's second one right after the next bucket's first one, so that the order is
-// the same on all ranks however long each sum takes. (PyTorch's hook issues them when the sums before are done: over Gloo
-// the order is then that of its threads.) Waits for the first sums count as waits: see rh_count_wait.
+// Each bucket is sent in two sums; the input of the second depends on the first. The thread of the backward
+// pass issues all sums. It issues the second sum of a bucket right after the first sum of the next bucket, so
+// the order is the same on all ranks and does not depend on the duration of a sum. (PyTorch's hook issues the
+// second sum when the first is done, so over Gloo the order depends on threads.) Waits for the first sums count
+// as waits for peers: see rh_count_wait.
 class PowerSgdHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
  public:
-  // The gradients of the parameters in `whole` are never compressed.
+  // Gradients of the parameters in `whole` are never compressed.
   PowerSgdHook(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const RhPowerSgd& options, c10::Device device,
       const std::vector<at::Tensor>& whole);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
 
-  // What earlier passes have left over, and what they have learned, is gone.
+  // Discards the compression errors and the factors of earlier passes.
   void forget();
 
-  // See LowRankBucket::rescale.
+  // Calls LowRankBucket::rescale for each bucket.
   void rescale(double factor);
 
-  // Bytes that this rank has given to sums in the last pass that began.
+  // Bytes that this rank has passed to sums in the last pass.
   int64_t payload_bytes() const { return payload_bytes_; }
 
-  // The digest of the last pass's sums as they came; undefined if it compressed nothing.
+  // The digest of the last pass's sums; undefined if the pass compressed nothing.
   at::Tensor digest() const;
 
  private:
@@ -47,7 +48,7 @@ class PowerSgdHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::
   const RhPowerSgd options_;
   const c10::Device device_;
   std::unordered_set<const c10::TensorImpl*> whole_;
-  // On a GPU all of it happens in a stream beside the backward pass.
+  // On a GPU all work runs in a stream beside the backward pass.
   const std::optional<c10::Stream> stream_;
   uint64_t num_passes_ = 0;
   int64_t payload_bytes_ = 0;

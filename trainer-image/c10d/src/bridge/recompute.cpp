@@ -1,6 +1,7 @@
-// Activation checkpointing (Chen et al. 2016): a node of the graph that keeps the inputs of a segment, and computes the
-// segment again in the backward pass. Parameters are inputs like any other, so the engine accumulates their gradients
-// once and in the outer pass. The node's own pass accumulates nothing, so a Reducer's hooks never run within it.
+// Activation checkpointing (Chen et al. 2016): a node of the graph that keeps the inputs of a segment and
+// recomputes the segment in the backward pass. Parameters are inputs of the node, so the engine accumulates
+// their gradients once, in the outer pass. The node's own pass accumulates nothing, so a Reducer's hooks
+// never run within it.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -21,7 +22,7 @@
 // As in Rust.
 struct RhSegment {
   void* context;
-  // Computes the output. False: it has failed, and has said why with rh_segment_failed().
+  // Computes the output. Returns false if the segment has failed; the reason is passed to rh_segment_failed().
   bool (*run)(void* context, const at::Tensor* const* inputs, size_t count, at::Tensor** output, std::string* words);
   void (*free)(void* context);
 };
@@ -29,7 +30,7 @@ struct RhSegment {
 namespace {
 using torch::autograd::variable_list;
 
-// The autocast of a thread. Its cache of cast weights belongs to the process.
+// The autocast state of a thread. The cache of cast weights belongs to the process.
 class Autocast {
  public:
   static Autocast current() {
@@ -82,18 +83,18 @@ class Recompute : public torch::autograd::Node {
     free_segment();
   }
 
-  // Saves the inputs, the first of which is the activation, and computes the output without a graph.
+  // Saves the inputs, of which the first is the activation, and computes the output without a graph.
   at::Tensor forward(const variable_list& inputs) {
     const bool has_graph = at::GradMode::is_enabled() && torch::autograd::any_variable_requires_grad(inputs);
     if (has_graph) {
       set_next_edges(torch::autograd::collect_next_edges(inputs));
-      // Before the segment runs: it is an error if the segment changes them.
+      // Save before the segment runs: then it is an error if the segment changes an input.
       for (const auto& input : inputs) saved_.emplace_back(input, /*is_output=*/false);
     }
     at::Tensor output;
     {
-      // Autocast casts a weight that requires no gradient without keeping the result. A result from here would have no
-      // graph, and later uses of the weight would find it.
+      // Autocast does not cache the cast of a weight that requires no gradient. A cached cast from here would have
+      // no graph, and later uses of the weight would find it.
       at::AutoGradMode no_grad(false);
       variable_list detached;
       for (const auto& input : inputs) detached.push_back(input.detach());
@@ -122,8 +123,8 @@ class Recompute : public torch::autograd::Node {
     {
       AutocastGuard guard(autocast_);
       auto inputs = leaves;
-      // Not a leaf, as without recomputation: autocast keeps casts of leaves, and the gradients of several uses would be
-      // summed in the lower precision.
+      // A view is not a leaf, which matches the case without recomputation. Autocast caches casts of leaves, and
+      // the gradients of several uses would then be summed in the lower precision.
       inputs[0] = inputs[0].view_as(inputs[0]);
       output = run(inputs);
     }
@@ -171,7 +172,7 @@ class Recompute : public torch::autograd::Node {
 
 extern "C" {
 
-// Takes the segment, also when it fails. `inputs`: the activation, then the parameters.
+// Takes ownership of the segment, also on failure. `inputs`: the activation, then the parameters.
 int rh_recompute(RhTensors inputs, size_t count, const RhSegment* segment, at::Tensor** out) {
   return rh_guard([&] {
     const std::shared_ptr<Recompute> node(new Recompute(*segment), torch::autograd::deleteNode);
@@ -183,7 +184,7 @@ void rh_segment_failed(std::string* words, const char* text, size_t length) {
   try {
     words->assign(text, length);
   } catch (...) {
-    // No memory for the words: the segment has failed without any.
+    // Out of memory for the message: the segment fails without one.
   }
 }
 }

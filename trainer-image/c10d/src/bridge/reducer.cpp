@@ -1,4 +1,4 @@
-// c10d's Reducer: buckets of gradients, reduced while the backward pass still runs.
+// c10d's Reducer: reduces buckets of gradients while the backward pass still runs.
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <torch/csrc/autograd/engine.h>
@@ -16,14 +16,14 @@
 namespace {
 using Buckets = std::vector<std::vector<size_t>>;
 
-// Fails on all ranks alike if their layouts differ: a Reducer over such a group would hang or end the process.
+// Fails on all ranks if their layouts differ. A Reducer over such a group would hang or end the process.
 void verify_layout(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Buckets& buckets, bool is_given, const at::Device& device) {
   size_t hash = is_given;
   for (const auto& bucket : buckets) {
     hash = c10::hash_combine(hash, bucket.size());
     for (const size_t index : bucket) hash = c10::hash_combine(hash, index);
   }
-  // A double holds 52 bits exactly; the greatest of the negative is the smallest.
+  // A double holds 52 bits exactly. The maximum of the negative value gives the minimum.
   const auto part = static_cast<double>(hash >> 12);
   std::vector<at::Tensor> extremes{at::tensor({part, -part}, at::kDouble).to(device)};
   c10d::AllreduceOptions options;
@@ -48,14 +48,15 @@ void verify_given(const Buckets& buckets, size_t count) {
 }
 } // namespace
 
-// Measures each pass with a timer of its own, so that a GPU's is read when it has ended, while the next one runs.
+// Measures each pass with a separate timer. So the timer of a pass on a GPU can be read when the pass has ended,
+// while the next pass runs.
 class TimedReducer : public c10d::Reducer {
  public:
   using c10d::Reducer::Reducer;
   using Event = c10d::Timer::Event;
 
   void fix_buckets() {
-    has_rebuilt_bucket_ = true; // then it is never due
+    has_rebuilt_bucket_ = true; // then rebuilding is never due
   }
 
   bool has_fixed_buckets() const {
@@ -68,7 +69,7 @@ class TimedReducer : public c10d::Reducer {
     return layout;
   }
 
-  // The digest of the buckets as the last pass has left them.
+  // The digest of the buckets after the last pass.
   at::Tensor digest() const {
     std::vector<at::Tensor> reduced;
     for (const auto& bucket : buckets_) reduced.push_back(bucket.gradients);
@@ -81,7 +82,7 @@ class TimedReducer : public c10d::Reducer {
     return own >= 0 || passes_.empty() ? own : measure(passes_.back().timer.get());
   }
 
-  // Puts the timer of the last pass aside, with an event that follows it on the device.
+  // Stores the timer of the last pass, with an event that follows the pass on the device.
   void end_pass() {
     if (!timer_ || !timer_->getTimestamp(Event::kBackwardCommEnd)) return;
     const auto device = params_[0].device();
@@ -91,11 +92,11 @@ class TimedReducer : public c10d::Reducer {
       end->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     }
     passes_.push_back({std::move(timer_), std::move(end)});
-    if (passes_.size() > kMostPasses) passes_.pop_front(); // nobody asks
+    if (passes_.size() > kMostPasses) passes_.pop_front(); // the caller does not read them
     timer_ = c10d::TimerRegistry()->Create(device.type(), device);
   }
 
-  // Of the oldest pass that has ended and was not told of, without waiting; -1 if there is none.
+  // The wait of the oldest pass that has ended and was not returned yet, without waiting; -1 if there is none.
   int64_t waited_before() {
     if (passes_.empty() || (passes_.front().end && !passes_.front().end->query())) return -1;
     auto pass = std::move(passes_.front());
@@ -127,8 +128,8 @@ struct RhReducer {
   PowerSgdHook* power_sgd = nullptr; // the reducer's
 };
 
-// As ReducerOptions in Rust. The layout has `bucket_count` buckets of `bucket_sizes[i]` indices each; none is given
-// when it is 0.
+// As ReducerOptions in Rust. The layout has `bucket_count` buckets of `bucket_sizes[i]` indices each; 0 means
+// that no layout is given.
 struct RhReducerOptions {
   int64_t bucket_bytes, first_bucket_bytes;
   bool view, find_unused, static_graph;
@@ -160,7 +161,7 @@ int rh_reducer_new(RhTensors parameters, size_t count, const RhGroup* group, con
     } else {
       buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
           made->parameters, {static_cast<size_t>(options->first_bucket_bytes), static_cast<size_t>(options->bucket_bytes)}, sparse));
-      std::reverse(buckets.begin(), buckets.end()); // gradients come in the reverse order of use
+      std::reverse(buckets.begin(), buckets.end()); // gradients arrive in the reverse order of use
     }
     verify_layout(made->group, buckets, is_given, made->parameters[0].device());
     made->reducer = std::make_shared<TimedReducer>(
@@ -184,7 +185,7 @@ int rh_reducer_new(RhTensors parameters, size_t count, const RhGroup* group, con
   });
 }
 
-// A collective when buckets are due to be rebuilt in the order in which gradients came: once, after the first step.
+// A collective once, after the first step, when buckets are rebuilt in the order in which gradients arrived.
 int rh_reducer_prepare_for_forward(RhReducer* reducer) {
   return rh_guard([&] {
     reducer->reducer->end_pass();
@@ -193,9 +194,9 @@ int rh_reducer_prepare_for_forward(RhReducer* reducer) {
   });
 }
 
-// `outputs`: of the forward pass. A Reducer that looks for unused parameters, and the first pass of a static graph,
-// need them. The first pass of a static graph only counts the gradients; its reduction begins when the pass is over,
-// which the Reducer must be told from within it, as DistributedDataParallel does.
+// `outputs` are those of the forward pass. A Reducer that looks for unused parameters needs them, and so does the
+// first pass of a static graph. That pass only counts the gradients. Its reduction begins when the pass is
+// over; a callback within the pass must start it, as in DistributedDataParallel.
 int rh_reducer_prepare_for_backward(RhReducer* reducer, RhTensors outputs, size_t count) {
   return rh_guard([&] {
     TORCH_CHECK(!reducer->learns_graph || count > 0, "the first backward pass of a static graph needs the outputs of the forward pass");
@@ -210,8 +211,8 @@ int rh_reducer_prepare_for_backward(RhReducer* reducer, RhTensors outputs, size_
   });
 }
 
-// The digest of what the sums of the last pass have left, which has the same bits on all ranks. With PowerSGD it is that of the
-// summed factors: the gradients that each rank computes from them may differ between models of devices.
+// The digest of the last pass's sums, which have the same bits on all ranks. With PowerSGD it is the digest of the
+// summed factors, because the gradients that each rank computes from them may differ between device models.
 int rh_reducer_digest(const RhReducer* reducer, at::Tensor** out) {
   return rh_guard([&] {
     const auto of_hook = reducer->power_sgd ? reducer->power_sgd->digest() : at::Tensor();
@@ -223,7 +224,7 @@ int rh_reducer_end_pass(RhReducer* reducer) {
   return rh_guard([&] { reducer->reducer->end_pass(); });
 }
 
-// With CUDA it waits for the end of the reduction.
+// With CUDA this waits for the end of the reduction.
 int rh_reducer_waited(RhReducer* reducer, int64_t* out) {
   return rh_guard([&] {
     rh_num_host_syncs++;
@@ -246,7 +247,7 @@ bool rh_reducer_has_final_buckets(const RhReducer* reducer) {
   return reducer->reducer->has_fixed_buckets();
 }
 
-// These three do something with PowerSGD alone.
+// The following three functions have an effect only with PowerSGD.
 int rh_reducer_forget(RhReducer* reducer) {
   return rh_guard([&] {
     if (reducer->power_sgd) reducer->power_sgd->forget();
@@ -259,7 +260,7 @@ int rh_reducer_rescale(RhReducer* reducer, double factor) {
   });
 }
 
-// -1: it is not counted.
+// Returns -1 if the hook does not count bytes.
 int64_t rh_reducer_payload_bytes(const RhReducer* reducer) {
   return reducer->power_sgd ? reducer->power_sgd->payload_bytes() : -1;
 }

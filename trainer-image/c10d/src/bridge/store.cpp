@@ -13,9 +13,9 @@ using std::chrono::milliseconds;
 
 extern "C" {
 
-// In the place of the C library's, for libtorch, which writes down the name of each peer of a store: on both sides of each
-// connection, and on the one thread of a store that serves all. While a name server is silent, each takes 5 seconds or more.
-// The address tells as much.
+// Replaces the C library's function for libtorch. libtorch looks up the name of each peer of a store for its
+// log, on both sides of each connection and on the only thread of a store. If the name server does not answer,
+// each lookup takes 5 s or more. The numeric address is enough for the log.
 int getnameinfo(
     const sockaddr* address, socklen_t length, char* host, socklen_t host_length, char* service, socklen_t service_length,
     int flags) {
@@ -24,8 +24,8 @@ int getnameinfo(
   return of_libc(address, length, host, host_length, service, service_length, flags | NI_NUMERICHOST);
 }
 
-// `listening`: descriptor of a socket that is bound to `port`, which the store takes over; -1 to listen on all
-// interfaces.
+// `listening`: descriptor of a socket that is bound to `port`, of which the store takes ownership; -1 to listen
+// on all interfaces.
 int rh_store_open(const char* host, uint16_t port, bool serve, int listening, int64_t timeout_ms, RhStore** out) {
   return rh_guard([&] {
     c10d::TCPStoreOptions options;
@@ -59,7 +59,7 @@ int rh_store_set(const RhStore* store, const char* key, const uint8_t* value, si
   return rh_guard([&] { store->store->set(key, std::vector<uint8_t>(value, value + length)); });
 }
 
-// Waits until the key is set, at most the store's timeout. `consume` gets the bytes once.
+// Waits until the key is set, at most for the store's timeout. Calls `consume` once with the bytes.
 int rh_store_get(const RhStore* store, const char* key, void* context, void (*consume)(void*, const uint8_t*, size_t)) {
   return rh_guard([&] {
     const std::vector<uint8_t> value = store->store->get(key);
@@ -79,12 +79,12 @@ int rh_store_num_keys(const RhStore* store, int64_t* out) {
   return rh_guard([&] { *out = store->root->getNumKeys(); });
 }
 
-// Deletes the keys that this store's prefix begins.
+// Deletes the keys that start with this store's prefix.
 int rh_store_clear(const RhStore* store, uint64_t* out) {
   return rh_guard([&] {
     *out = 0;
     for (const auto& key : store->root->listKeys()) {
-      // TCPStore sets a '/' of its own before each key, and its list may show it.
+      // TCPStore adds a '/' before each key, and its list may contain it.
       const size_t skipped = key.compare(0, 1, "/") == 0 ? 1 : 0;
       if (key.compare(skipped, store->prefix.size(), store->prefix) != 0) continue;
       if (store->root->deleteKey(key.substr(skipped))) ++*out;

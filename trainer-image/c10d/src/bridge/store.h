@@ -5,6 +5,6 @@
 struct RhStore {
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::Store> root; // without prefixes
-  std::string prefix; // of this store's keys in the root
-  uint16_t port; // where it is served, by this process or another
+  std::string prefix; // prefix of this store's keys in the root
+  uint16_t port; // port of the server, in this process or another
 };

@@ -1,4 +1,4 @@
-// A sum over the ranks of a group as an operation of autograd, for statistics over a batch that the ranks share.
+// A sum over the ranks of a group as an autograd operation, for statistics over a batch that the ranks share.
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -13,7 +13,7 @@ using torch::autograd::variable_list;
 
 std::atomic<int64_t> waited_ns{0};
 
-// In place. NCCL: only the current stream waits.
+// Sums in place. NCCL: only the current stream waits.
 void sum(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Tensor& tensor) {
   c10::AutoGradMode no_grad(false);
   std::vector<at::Tensor> tensors{tensor};
@@ -23,8 +23,8 @@ void sum(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Tensor& tensor
   rh_count_wait(std::chrono::steady_clock::now() - begun);
 }
 
-// Each rank's loss depends on the sum, so the gradient of a rank's part is the sum of the ranks' gradients. The
-// collective is issued whether or not a gradient has come: the others wait for it.
+// Each rank's loss depends on the sum, so the gradient of a rank's part is the sum of the ranks' gradients. A
+// rank without a gradient must also issue the collective, because the other ranks wait for it.
 class SumBackward : public torch::autograd::Node {
  public:
   explicit SumBackward(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {}
@@ -64,7 +64,8 @@ int rh_group_sum(const RhGroup* group, const at::Tensor* own, at::Tensor** out) 
   });
 }
 
-// Nanoseconds that this process has waited in these sums, both ways, and in those of PowerSGD, since the last call.
+// Nanoseconds that this process has waited since the last call, in these sums (forward and backward) and in the
+// sums of PowerSGD.
 int64_t rh_take_sum_wait() {
   return waited_ns.exchange(0);
 }

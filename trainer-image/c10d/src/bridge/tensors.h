@@ -1,4 +1,4 @@
-// Lists of tensors as Rust passes them: an array of pointers to tensors.
+// Lists of tensors as Rust passes them: arrays of pointers to tensors.
 #pragma once
 #include <ATen/core/Tensor.h>
 

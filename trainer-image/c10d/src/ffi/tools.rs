@@ -1,4 +1,4 @@
-//! Everything but stores, groups and Reducers.
+//! The part of the C ABI without stores, groups and Reducers.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -60,7 +60,7 @@ pub(crate) struct RhMemory {
     pub(crate) failures: i64,
 }
 
-/// Text that C++ owns.
+/// A string that C++ owns.
 #[repr(C)]
 pub(crate) struct RhWords {
     _opaque: [u8; 0],
@@ -79,7 +79,7 @@ pub(crate) struct RhSegment {
     pub(crate) free: extern "C" fn(context: *mut c_void),
 }
 
-/// A list of tensors.
+/// An array of pointers to tensors.
 pub(crate) type List = *const *mut C_tensor;
 
 unsafe extern "C" {

@@ -7,7 +7,7 @@ fn image() -> Tensor {
 }
 
 #[test]
-fn a_tensor_comes_back_from_channels_last_as_it_was() {
+fn channels_last_round_trip_keeps_the_tensor() {
     let image = image();
     let last = contiguous(&image, MemoryFormat::ChannelsLast).unwrap();
     assert!(is_channels_last(&last).unwrap() && !is_channels_last(&image).unwrap());
@@ -23,7 +23,7 @@ fn a_tensor_comes_back_from_channels_last_as_it_was() {
 }
 
 #[test]
-fn weights_stay_leaves_and_their_gradients_get_the_format() {
+fn converted_weights_stay_leaves_with_matching_gradients() {
     let mut weights = [
         image().set_requires_grad(true),
         Tensor::ones([3], (Kind::Float, Device::Cpu)).set_requires_grad(true),

@@ -3,8 +3,8 @@ use tch::{Device, Kind};
 use super::*;
 use crate::format::{MemoryFormat, contiguous};
 
-/// Numbers of both signs, a function of the seed. libtorch's generator is shared by all threads, so tests that run at
-/// the same time would change each other's numbers.
+/// Numbers of both signs, a function of the seed. All threads share libtorch's generator, so parallel tests
+/// would change each other's numbers if they used it.
 fn random(seed: i32) -> Vec<Tensor> {
     let numbers = |length: i64| {
         let places =
@@ -47,7 +47,7 @@ const ADAMW: AdamWUpdate = AdamWUpdate {
 };
 
 #[test]
-fn sgd_is_the_formula() {
+fn sgd_equals_its_formula() {
     for (nesterov, momentum) in [(false, 0.0), (false, 0.9), (true, 0.9)] {
         let sgd = SgdUpdate {
             momentum,
@@ -76,7 +76,7 @@ fn sgd_is_the_formula() {
 }
 
 #[test]
-fn adamw_is_the_formula() {
+fn adamw_equals_its_formula() {
     let (mut weights, mut means, mut squares) = (random(1), zeros(), zeros());
     let mut step = Tensor::from(0_f32);
     let (mut by_hand, mut m, mut v) = (random(1), zeros(), zeros());
@@ -106,7 +106,7 @@ fn adamw_is_the_formula() {
 }
 
 #[test]
-fn a_flag_of_1_leaves_weights_and_state_untouched_by_garbage() {
+fn flag_of_1_protects_weights_and_state_from_garbage() {
     let garbage: Vec<Tensor> = random(3).iter().map(|tensor| tensor * f64::NAN).collect();
     let (mut weights, mut momenta) = (random(1), random(2));
     let (flag, clear) = (Tensor::from_slice(&[1_f32]), Tensor::from_slice(&[0_f32]));
@@ -131,7 +131,7 @@ fn a_flag_of_1_leaves_weights_and_state_untouched_by_garbage() {
         (&weights, &*state.means, &*state.squares),
         (&random(1), &*random(4), &*random(5))
     );
-    // And a flag of 0 does not hold it back.
+    // A flag of 0 does not skip the update.
     let gate = Gate {
         found_inf: Some(&clear),
         ..Gate::default()
@@ -160,7 +160,7 @@ fn scaled_gradients_are_divided_first() {
 }
 
 #[test]
-fn channels_last_weights_get_the_same_update_and_mixed_formats_are_refused() {
+fn channels_last_update_is_equal_and_mixed_are_refused() {
     let to_last = |list: &[Tensor]| {
         let image = contiguous(&list[1], MemoryFormat::ChannelsLast).unwrap();
         vec![list[0].copy(), image]
@@ -186,7 +186,7 @@ fn channels_last_weights_get_the_same_update_and_mixed_formats_are_refused() {
 }
 
 #[test]
-fn the_weight_of_a_1x1_convolution_and_its_gradient_may_have_other_strides_along_sizes_of_1() {
+fn strides_along_size_1_may_differ() {
     let numbers = |seed| random(seed)[1].narrow(2, 0, 1).narrow(3, 0, 1).contiguous();
     let strided = |tensor: &Tensor| tensor.as_strided([2, 3, 1, 1], [3, 1, 3, 3], None);
     let (mut weights, mut momenta) = ([numbers(1)], [numbers(0).zeros_like()]);

@@ -1,5 +1,5 @@
-//! Collectives that move parts of tensors: gathering, scattering, exchanging. Each fails or is aborted as
-//! [`ProcessGroup::all_reduce`].
+//! Collectives that gather, scatter or exchange parts of tensors. They fail and are aborted in the same
+//! way as [`ProcessGroup::all_reduce`].
 
 use std::ptr::NonNull;
 
@@ -10,11 +10,11 @@ use crate::error::{Error, Result};
 use crate::ffi;
 
 impl ProcessGroup {
-    /// Copies the tensors of all ranks, one after the other by rank, into `output`, which has `world_size` times as
-    /// many elements as `input`. All ranks give the same shape.
+    /// Concatenates the tensors of all ranks, in the order of the ranks, into `output`, which has
+    /// `world_size` times as many elements as `input`. All ranks must pass the same shape.
     ///
     /// # Errors
-    /// A peer is gone or silent, a tensor is not contiguous, or sizes or kinds do not fit.
+    /// A peer is lost or does not answer, a tensor is not contiguous, or sizes or kinds do not match.
     pub fn all_gather(&self, output: &mut Tensor, input: &Tensor) -> Result<()> {
         self.times(output, input)?;
         let (output, input) = (output.as_mut_ptr(), input.as_ptr());
@@ -22,11 +22,11 @@ impl ProcessGroup {
         self.collective(|group| unsafe { ffi::rh_group_all_gather(group, output, input) })
     }
 
-    /// Sums `input` over the ranks; rank `r` gets the `r`-th of `world_size` parts of its first dimension in
+    /// Sums `input` over the ranks. Rank `r` gets the `r`-th of `world_size` parts of the first dimension in
     /// `output`.
     ///
     /// # Errors
-    /// As [`Self::all_gather`].
+    /// The same as [`Self::all_gather`].
     pub fn reduce_scatter(&self, output: &mut Tensor, input: &Tensor) -> Result<()> {
         self.times(input, output)?;
         let (output, input) = (output.as_mut_ptr(), input.as_ptr());
@@ -34,11 +34,12 @@ impl ProcessGroup {
         self.collective(|group| unsafe { ffi::rh_group_reduce_scatter(group, output, input) })
     }
 
-    /// Sends `go[r]` rows of `input`, in order, to each rank `r`, and receives `come[r]` rows from it into `output`.
-    /// Rows are along the first dimension. What one rank sends to another must be what that one expects.
+    /// Sends `go[r]` rows of `input`, in order, to each rank `r`, and receives `come[r]` rows from it into
+    /// `output`. Rows are along the first dimension. The number of rows that a rank sends must equal the
+    /// number that the other rank receives.
     ///
     /// # Errors
-    /// As [`Self::all_gather`].
+    /// The same as [`Self::all_gather`].
     pub fn all_to_all(
         &self,
         output: &mut Tensor,
@@ -66,10 +67,11 @@ impl ProcessGroup {
         self.collective(|group| unsafe { ffi::rh_group_all_to_all(group, output, input, come, go) })
     }
 
-    /// Sends the tensor to another rank, which must receive one of the same shape and kind.
+    /// Sends the tensor to another rank, which must receive a tensor of the same shape and kind.
     ///
     /// # Errors
-    /// A peer is gone or silent, the tensor is not contiguous, or there is no other rank of this number.
+    /// A peer is lost or does not answer, the tensor is not contiguous, or there is no other rank with this
+    /// number.
     pub fn send(&self, tensor: &Tensor, to: u32) -> Result<()> {
         fit(tensor)?;
         let peer = self.peer(to)?;
@@ -77,10 +79,10 @@ impl ProcessGroup {
         self.collective(|group| unsafe { ffi::rh_group_send(group, tensor.as_ptr(), peer) })
     }
 
-    /// Receives what another rank sends.
+    /// Receives a tensor that another rank sends.
     ///
     /// # Errors
-    /// As [`Self::send`].
+    /// The same as [`Self::send`].
     pub fn receive(&self, tensor: &mut Tensor, from: u32) -> Result<()> {
         fit(tensor)?;
         let peer = self.peer(from)?;
@@ -89,11 +91,12 @@ impl ProcessGroup {
         self.collective(|group| unsafe { ffi::rh_group_receive(group, tensor, peer) })
     }
 
-    /// Begins to send a tensor to one rank, and to receive one from another, both at once. [`Exchange::wait`] waits for both;
-    /// when what was received is there, see [`ProcessGroup::all_reduce`].
+    /// Starts to send a tensor to one rank and to receive a tensor from another rank at the same time.
+    /// [`Exchange::wait`] waits for both. [`ProcessGroup::all_reduce`] describes when the received tensor is
+    /// complete.
     ///
     /// # Errors
-    /// As [`Self::send`].
+    /// The same as [`Self::send`].
     pub fn exchange<'a>(
         &'a self,
         send: Option<(&'a Tensor, u32)>,
@@ -110,8 +113,8 @@ impl ProcessGroup {
             (incoming, from) = (tensor.as_mut_ptr(), self.peer(peer)?);
         }
         let mut raw = std::ptr::null_mut();
-        // SAFETY: group and tensors are live, or the pointers null; the bridge keeps handles of the tensors. `raw` is valid
-        // for a write.
+        // SAFETY: group and tensors are live, or the pointers are null; the bridge keeps handles of the
+        // tensors. `raw` is valid for a write.
         self.collective(|group| unsafe {
             ffi::rh_group_exchange(group, outgoing, to, incoming, from, &raw mut raw)
         })?;
@@ -121,12 +124,12 @@ impl ProcessGroup {
 
     fn peer(&self, rank: u32) -> Result<std::ffi::c_int> {
         if rank == self.rank {
-            return Err(Error::refused(format!("rank {rank} is this one")));
+            return Err(Error::refused(format!("rank {rank} is this process")));
         }
         self.root(rank)
     }
 
-    /// `all` has as many elements as `part` of each rank.
+    /// Checks that `all` has as many elements as the parts of all ranks together.
     fn times(&self, all: &Tensor, part: &Tensor) -> Result<()> {
         fit(all)?;
         fit(part)?;
@@ -141,7 +144,7 @@ impl ProcessGroup {
     }
 }
 
-/// Tensors on their way between this rank and others, which are borrowed until then.
+/// A running exchange of tensors between this rank and others. It borrows the tensors until it ends.
 #[derive(Debug)]
 pub struct Exchange<'a> {
     group: &'a ProcessGroup,
@@ -149,10 +152,10 @@ pub struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Waits until they have moved.
+    /// Waits until both transfers are complete.
     ///
     /// # Errors
-    /// A peer is gone or silent, or the group was aborted.
+    /// A peer is lost or does not answer, or the group was aborted.
     pub fn wait(self) -> Result<()> {
         // SAFETY: the exchange is live.
         let wait = |_| unsafe { ffi::rh_exchange_wait(self.raw.as_ptr()) };
@@ -162,7 +165,8 @@ impl Exchange<'_> {
 
 impl Drop for Exchange<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by the bridge and freed once. What still moves holds its tensors itself.
+        // SAFETY: the bridge created the exchange, and this frees it once. A running transfer keeps its own
+        // handles of the tensors.
         let _ = unsafe { ffi::rh_exchange_free(self.raw.as_ptr()) };
     }
 }

@@ -1,56 +1,57 @@
-//! How a process group is built, and what it can compute.
+//! Options of a process group, and the operations of an all-reduce.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Which library moves the data.
+/// The library that moves the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// CPU tensors over TCP.
+    /// Moves CPU tensors over TCP.
     Gloo,
-    /// CUDA tensors.
+    /// Moves CUDA tensors between GPUs.
     #[cfg(feature = "nccl")]
     Nccl {
-        /// Index of the device of this rank.
+        /// Index of this rank's GPU.
         device: u16,
     },
-    /// CPU tensors over TCP, with NCCL's ways to fail: for tests.
+    /// Moves CPU tensors over TCP and fails like NCCL, for tests.
     #[cfg(feature = "fake-nccl")]
     FakeNccl,
 }
 
 impl Backend {
-    /// Whether a collective that fails says so. NCCL's do not: a dead peer makes them hang until the group is
-    /// aborted. Then they end as if all were well, with garbage; on a neighbour that has not aborted, too.
+    /// Whether a failed collective returns an error. NCCL's collectives do not: if a peer dies, they hang
+    /// until the group is aborted. Then they return success with garbage, possibly also on a neighbour that
+    /// has not aborted.
     #[must_use]
     pub const fn reports_failures(self) -> bool {
         matches!(self, Self::Gloo)
     }
 }
 
-/// How a group is built.
+/// Options for creating a process group.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
-    /// Which library moves the data.
+    /// The library that moves the data.
     pub backend: Backend,
-    /// After this long without a peer's answer a collective fails.
+    /// A collective fails if a peer does not answer for this long.
     pub timeout: Duration,
-    /// This process's own address, where Gloo listens.
+    /// Address of this process, on which Gloo listens.
     pub address: IpAddr,
-    /// Port of the store that this process serves, if it serves one and the group meets in another.
-    /// Connections to this port do not belong to the group.
+    /// Port of the store that this process serves, if the group uses another store. Connections to this port
+    /// do not belong to the group.
     pub own_store_port: Option<u16>,
-    /// Name of the group, in messages.
+    /// Name of the group in messages.
     pub name: String,
 }
 
-/// What an all-reduce computes.
+/// The operation of an all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceOp {
-    /// Sum over ranks.
+    /// Sum over all ranks.
     Sum,
-    /// Smallest over ranks.
+    /// Minimum over all ranks.
     Min,
-    /// Greatest over ranks.
+    /// Maximum over all ranks.
     Max,
 }

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_cpu_has_no_device_memory() {
+fn cpu_has_no_device_memory() {
     assert_eq!(device_memory(Device::Cpu).unwrap(), None);
     reset_peak_memory(Device::Cpu).unwrap();
 }

@@ -16,7 +16,7 @@ fn leaf(shape: &[i64], seed: i64) -> Tensor {
     values(shape, seed).set_requires_grad(true)
 }
 
-/// Two layers around a shortcut; the input is used three times.
+/// Two layers with a shortcut. The input is used three times.
 fn net(x: &Tensor, parameters: &[Tensor]) -> std::result::Result<Tensor, TchError> {
     let [first, second] = parameters else {
         return Err(TchError::Torch("two parameters".to_owned()));
@@ -31,8 +31,8 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// The loss, and the gradients of the input and of both parameters, of two such nets in a row. The first parameter is
-/// also used outside.
+/// The loss, and the gradients of the input and of both parameters, of two such nets in sequence. The first
+/// parameter is also used outside of the nets.
 fn loss_and_gradients(recomputes: bool, precision: Kind) -> Vec<Vec<u32>> {
     let input = leaf(&[3, 4], 1);
     let mut leaves = [input, leaf(&[4, 4], 2), leaf(&[4, 4], 3)];
@@ -61,7 +61,7 @@ fn loss_and_gradients(recomputes: bool, precision: Kind) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn losses_and_gradients_are_equal_bit_for_bit_to_those_without_recomputation() {
+fn recomputation_is_bit_identical() {
     for precision in [Kind::Float, Kind::BFloat16] {
         let plain = loss_and_gradients(false, precision);
         assert_eq!(loss_and_gradients(true, precision), plain, "{precision:?}");
@@ -69,7 +69,7 @@ fn losses_and_gradients_are_equal_bit_for_bit_to_those_without_recomputation() {
     }
 }
 
-/// Counts runs, and says by its reference count whether the segment is alive.
+/// Counts runs. The counter's reference count shows whether the segment is alive.
 fn counted(
     runs: &Arc<AtomicUsize>,
     mut segment: impl FnMut(usize, &Tensor) -> std::result::Result<Tensor, TchError> + Send + 'static,
@@ -79,7 +79,7 @@ fn counted(
 }
 
 #[test]
-fn a_segment_runs_twice_and_is_dropped_after_the_backward_pass() {
+fn segment_runs_twice_and_is_dropped_after_backward() {
     let (runs, input) = (Arc::new(AtomicUsize::new(0)), leaf(&[3], 1));
     let output = recompute(&input, &[], counted(&runs, |_, x| x.f_exp())).unwrap();
     assert_eq!(
@@ -98,7 +98,7 @@ fn a_segment_runs_twice_and_is_dropped_after_the_backward_pass() {
 }
 
 #[test]
-fn a_segment_is_dropped_with_the_graph_when_there_is_no_backward_pass() {
+fn segment_is_dropped_with_a_graph_without_backward() {
     let (runs, input) = (Arc::new(AtomicUsize::new(0)), leaf(&[3], 1));
     let output = recompute(&input, &[], counted(&runs, |_, x| x.f_exp())).unwrap();
     drop(output);
@@ -109,7 +109,7 @@ fn a_segment_is_dropped_with_the_graph_when_there_is_no_backward_pass() {
 }
 
 #[test]
-fn a_segment_is_dropped_at_once_where_no_gradient_is_asked_for() {
+fn segment_without_gradients_is_dropped_at_once() {
     let (runs, input) = (Arc::new(AtomicUsize::new(0)), leaf(&[3], 1));
     let exp = || counted(&runs, |_, x| x.f_exp());
     let evaluated = tch::no_grad(|| recompute(&input, &[], exp())).unwrap();
@@ -122,7 +122,7 @@ fn a_segment_is_dropped_at_once_where_no_gradient_is_asked_for() {
 }
 
 #[test]
-fn an_error_or_a_panic_of_the_first_run_is_an_error_of_the_call() {
+fn failure_of_the_first_run_is_an_error_of_the_call() {
     let (runs, input) = (Arc::new(AtomicUsize::new(0)), leaf(&[2, 3], 1));
     let fails = counted(&runs, |_, x| x.f_matmul(x));
     let error = recompute(&input, &[], fails).unwrap_err();
@@ -137,7 +137,7 @@ fn an_error_or_a_panic_of_the_first_run_is_an_error_of_the_call() {
 }
 
 #[test]
-fn an_error_or_a_panic_of_the_second_run_is_an_error_of_the_backward_pass() {
+fn failure_of_the_second_run_is_an_error_of_backward() {
     type Second = fn(&Tensor) -> std::result::Result<Tensor, TchError>;
     let cases: [(Second, &str, ErrorKind); 4] = [
         (
@@ -170,7 +170,7 @@ fn an_error_or_a_panic_of_the_second_run_is_an_error_of_the_backward_pass() {
 }
 
 #[test]
-fn an_input_or_a_parameter_that_was_changed_in_place_is_an_error_of_the_backward_pass() {
+fn input_changed_in_place_is_an_error_of_backward() {
     for changes_input in [true, false] {
         let (input, parameter) = (leaf(&[3], 1), leaf(&[3], 2));
         let mut x = &input * 2.0;
@@ -194,7 +194,7 @@ fn an_input_or_a_parameter_that_was_changed_in_place_is_an_error_of_the_backward
 }
 
 #[test]
-fn a_segment_that_changes_its_input_is_an_error_of_the_backward_pass() {
+fn segment_that_changes_its_input_is_an_error() {
     let x = leaf(&[3], 1) * 2.0;
     let output = recompute(&x, &[], |x, _| x.shallow_clone().f_exp_()).unwrap();
     let error = backward(&output.sum(Kind::Float)).unwrap_err();
@@ -205,7 +205,7 @@ fn a_segment_that_changes_its_input_is_an_error_of_the_backward_pass() {
 }
 
 #[test]
-fn the_second_run_has_the_autocast_of_the_first_and_leaves_the_thread_as_it_was() {
+fn second_run_has_the_autocast_of_the_first() {
     let kind = |x: &Tensor| x.matmul(x).kind();
     let input = leaf(&[2, 2], 1);
     for (forward, expected) in [(Kind::BFloat16, Kind::BFloat16), (Kind::Float, Kind::Float)] {
@@ -216,7 +216,8 @@ fn the_second_run_has_the_autocast_of_the_first_and_leaves_the_thread_as_it_was(
             x.f_exp()
         });
         drop(guard);
-        // The other way around, so that the state of the backward pass is not that of the forward pass.
+        // Use the other kind, so that the state of the backward pass differs from that of the forward
+        // pass.
         let other = if forward == Kind::Float {
             Kind::BFloat16
         } else {
@@ -231,7 +232,7 @@ fn the_second_run_has_the_autocast_of_the_first_and_leaves_the_thread_as_it_was(
 }
 
 #[test]
-fn a_parameter_that_the_segment_does_not_use_gets_no_gradient() {
+fn unused_parameter_gets_no_gradient() {
     let (input, unused) = (leaf(&[3], 1), leaf(&[3], 2));
     let output = recompute(&input, std::slice::from_ref(&unused), |x, _| x.f_exp()).unwrap();
     backward(&output.sum(Kind::Float)).unwrap();

@@ -1,4 +1,4 @@
-//! What of the gradients travels between ranks: all of them, rounded ones, or matrices of low rank.
+//! The form in which gradients are sent between ranks: uncompressed, rounded, or as matrices of low rank.
 
 use std::ffi::c_int;
 
@@ -6,48 +6,50 @@ use tch::Tensor;
 
 use crate::ffi;
 
-/// What of the gradients travels between ranks.
+/// The form in which gradients are sent between ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommHook {
-    /// All of them, in their own type.
+    /// Uncompressed, in their own type.
     #[default]
     None,
-    /// Rounded to bf16, divided by the number of ranks, summed in bf16: half the bytes, 8 bits of precision.
+    /// Rounded to bf16, divided by the number of ranks, and summed in bf16: half the bytes, 8 bits of
+    /// precision.
     Bf16,
-    /// As [`Self::Bf16`] in fp16: 11 bits of precision, but gradients above 65,504 overflow.
+    /// Like [`Self::Bf16`], but in fp16: 11 bits of precision, but gradients above 65,504 overflow.
     Fp16,
-    /// Each large matrix as a product of two narrow ones.
+    /// Each large matrix as a product of two narrow matrices.
     PowerSgd(PowerSgd),
 }
 
 /// `PowerSGD` (Vogels et al., `NeurIPS` 2019) with error feedback and warm start, as `powerSGD_hook` of `PyTorch`.
 ///
-/// A gradient of `n` rows and `m` columns (the elements of a row of a tensor of more dimensions) travels as `P` (n × r)
-/// and then `Q` (m × r): `P` is the sum of `M·Q` over the ranks, made orthonormal; `Q` the mean of `Mᵀ·P`; all ranks go
-/// on with `P·Qᵀ`. What that lacks of a rank's own `M` is added to its `M` of the next pass, and `Q` is where the next pass
-/// begins. Both are of one Reducer: a new one begins with errors of 0 and with random numbers in `Q`, the same on all
-/// ranks. So the gradients depend on which ranks there were, and since when.
+/// A gradient `M` of `n` rows and `m` columns (the elements of a row, for tensors with more dimensions) is sent
+/// as `P` (n × r) and then `Q` (m × r). `P` is the sum of `M·Q` over the ranks, made orthonormal; `Q` is the mean
+/// of `Mᵀ·P`; all ranks use `P·Qᵀ` as the gradient. The difference between a rank's own `M` and `P·Qᵀ` is its
+/// compression error, which it adds to its `M` of the next pass. The next pass starts with this `Q`. Errors and
+/// `Q` belong to one Reducer: a new Reducer starts with errors of 0 and random numbers in `Q`, the same on all
+/// ranks. So the gradients depend on the history of process groups.
 ///
-/// Vectors, matrices that would not shrink enough, tensors that are neither f32 nor f64, and those of
-/// [`ReducerOptions::whole`](crate::ReducerOptions::whole) travel whole.
+/// Vectors, matrices that would not shrink enough, tensors that are neither f32 nor f64, and the parameters in
+/// [`ReducerOptions::whole`](crate::ReducerOptions::whole) are sent uncompressed.
 ///
-/// The ranks' gradients are equal bit for bit: what each computes from the sums does not depend on its number of threads
-/// or on its vector unit. The exception is a 64-bit sum so near to a border between two 32-bit numbers that ranks round it
-/// to different ones.
+/// The ranks' gradients are equal bit for bit: their computation from the sums does not depend on the number of
+/// threads or on the vector unit. The exception is a 64-bit sum so near to the middle between two 32-bit numbers
+/// that ranks round it differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerSgd {
-    /// Most columns of `P` and `Q`: r is at most this, `n` and `m`.
+    /// Largest number of columns r of `P` and `Q`; r is also at most `n` and `m`.
     pub rank: u32,
-    /// A matrix is compressed if `(n + m) · r` elements, this many times, are less than its `n · m`. At least 1.
+    /// A matrix is compressed if `(n + m) · r` times this rate is less than `n · m`. At least 1.
     pub min_compression_rate: u32,
-    /// In so many passes of a Reducer all gradients travel whole.
+    /// Number of first passes of a Reducer in which all gradients are sent uncompressed.
     pub plain_passes: u64,
-    /// Of the numbers with which `Q` begins; the same on all ranks.
+    /// Seed of the initial numbers in `Q`; it must be the same on all ranks.
     pub seed: u64,
 }
 
 impl Default for PowerSgd {
-    /// As `PyTorch`, but compressed from the first pass on.
+    /// The defaults of `PyTorch`, but compression starts with the first pass.
     fn default() -> Self {
         Self {
             rank: 1,
@@ -59,19 +61,19 @@ impl Default for PowerSgd {
 }
 
 impl PowerSgd {
-    /// How many columns `P` and `Q` of a gradient of this shape have; `None`: it travels whole.
+    /// Number of columns of `P` and `Q` for a gradient of this shape; `None`: it is sent uncompressed.
     #[must_use]
     pub fn columns(&self, shape: &[i64]) -> Option<u64> {
         let (&[rows, ref row @ ..], true) = (shape, shape.len() > 1) else {
             return None;
         };
         let (rank, rate) = (self.rank.into(), self.min_compression_rate.into());
-        // SAFETY: a function of numbers.
+        // SAFETY: the call only computes with numbers.
         let columns = unsafe { ffi::rh_power_sgd_columns(rows, row.iter().product(), rank, rate) };
         u64::try_from(columns).ok().filter(|columns| *columns > 0)
     }
 
-    /// How many numbers a gradient of this shape travels as.
+    /// Number of elements that are sent for a gradient of this shape.
     fn num_sent(&self, shape: &[i64]) -> u64 {
         let size = |dimensions: &[i64]| dimensions.iter().product::<i64>().unsigned_abs();
         match (self.columns(shape), shape) {
@@ -82,8 +84,9 @@ impl PowerSgd {
 }
 
 impl CommHook {
-    /// How many bytes of gradients a rank gives to collectives in a pass, for parameters of f32. Of
-    /// [`Self::PowerSgd`]: after its plain passes. On the wire a ring moves `2·(W - 1)/W` times as many.
+    /// Number of bytes of gradients that a rank passes to collectives in a pass, for parameters of f32. For
+    /// [`Self::PowerSgd`] this is after its uncompressed passes. A ring all-reduce sends `2·(W - 1)/W` times
+    /// as many bytes.
     #[must_use]
     pub fn payload_bytes(&self, parameters: &[Tensor]) -> u64 {
         let shapes = parameters.iter().map(Tensor::size);
@@ -95,7 +98,7 @@ impl CommHook {
         }
     }
 
-    /// As the bridge tells hooks apart.
+    /// The number by which the bridge identifies the hook.
     pub(super) const fn code(&self) -> c_int {
         match self {
             Self::None => 0,
@@ -105,7 +108,7 @@ impl CommHook {
         }
     }
 
-    /// What the bridge reads with the code of [`Self::PowerSgd`].
+    /// The settings that the bridge reads for [`Self::PowerSgd`].
     pub(super) fn power_sgd(&self) -> ffi::RhPowerSgd {
         let Self::PowerSgd(settings) = *self else {
             return ffi::RhPowerSgd::default();
@@ -148,7 +151,7 @@ mod tests {
             // (8 + 8) · 2 · 2 = 8 · 8.
             (&[8, 8], None),
             (&[8, 9], Some(2)),
-            // One column or row has nothing that a product would save.
+            // A product would not save elements of a single column or row.
             (&[1_000, 1], None),
             (&[1, 1_000], None),
             (&[10, 512], Some(2)),
@@ -162,13 +165,13 @@ mod tests {
             min_compression_rate: 1,
             ..SETTINGS
         };
-        // As many columns as the matrix has rows would be more numbers than it has.
+        // With as many columns as the matrix has rows, the factors would have more elements.
         assert_eq!(narrow.columns(&[16, 4096]), None);
         assert_eq!(narrow.columns(&[4096, 4096]), Some(64));
     }
 
     #[test]
-    fn a_hook_tells_how_many_bytes_travel() {
+    fn hook_computes_the_number_of_bytes_sent() {
         let parameters =
             [[64, 96], [4, 4]].map(|shape| Tensor::zeros(shape, (Kind::Float, Device::Cpu)));
         for (hook, bytes) in [

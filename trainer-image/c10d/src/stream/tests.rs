@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn on_a_cpu_streams_and_events_do_nothing() {
+fn cpu_streams_and_events_have_no_effect() {
     let stream = Stream::new(Device::Cpu).unwrap();
     let guard = stream.enter().unwrap();
     let tensor = Tensor::ones([2], (Kind::Float, Device::Cpu));
@@ -17,7 +17,7 @@ fn on_a_cpu_streams_and_events_do_nothing() {
 }
 
 #[test]
-fn events_of_a_cpu_are_points_in_time() {
+fn cpu_events_are_points_in_time() {
     let before = std::time::Instant::now();
     let first = Event::record_timed(Device::Cpu).unwrap();
     let inner = std::time::Instant::now();
@@ -25,19 +25,19 @@ fn events_of_a_cpu_are_points_in_time() {
     let second = Event::record_timed(Device::Cpu).unwrap();
     let took = second.since(&first).unwrap();
     assert!(took >= Duration::from_millis(2) && took <= before.elapsed());
-    // A clock that was asked the wrong way round tells nothing.
+    // The time from a later to an earlier event is 0.
     assert_eq!(first.since(&second).unwrap(), Duration::ZERO);
 }
 
 #[test]
-fn a_tensor_that_goes_to_the_cpu_stays_where_it_is() {
+fn upload_to_a_cpu_returns_the_tensor_itself() {
     let tensor = Tensor::from_slice(&[1.0_f64, 2.0]);
     let same = upload(&tensor, Device::Cpu).unwrap();
     assert_eq!(same.data_ptr(), tensor.data_ptr());
 }
 
 #[test]
-fn bytes_become_a_tensor_of_its_own_memory_whatever_their_alignment() {
+fn bytes_of_any_alignment_become_a_tensor() {
     let numbers = [1_i32, -2, 3, 4, 5, 6];
     let mut bytes = vec![0_u8];
     bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
@@ -58,14 +58,14 @@ fn bytes_become_a_tensor_of_its_own_memory_whatever_their_alignment() {
 }
 
 #[test]
-fn bytes_that_are_not_those_of_a_tensor_are_an_error() {
+fn bytes_of_another_size_are_an_error() {
     for sizes in [&[2_i64, 2][..], &[], &[-1, -3]] {
         assert!(upload_bytes(&[0; 12], sizes, Kind::Float, Device::Cpu).is_err());
     }
 }
 
 #[test]
-fn a_thread_that_waits_leaves_its_core_to_others() {
+fn waiting_thread_does_not_spin() {
     let begun = std::time::Instant::now();
     let mut num_looks = 0_u32;
     let is_so = || {
@@ -73,7 +73,7 @@ fn a_thread_that_waits_leaves_its_core_to_others() {
         Ok(begun.elapsed() >= Duration::from_millis(50))
     };
     wait_until(is_so).unwrap();
-    // One that spins looks a hundred thousand times.
+    // A spinning thread would poll a hundred thousand times.
     assert!(num_looks <= 1_001, "{num_looks}");
     let fails = || Err(Error::refused("the device has failed"));
     assert!(wait_until(fails).is_err());

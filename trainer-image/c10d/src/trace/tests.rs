@@ -9,7 +9,7 @@ fn product(size: i64) {
 
 // One test, because a process has one trace at a time.
 #[test]
-fn another_thread_writes_a_recording_while_the_next_one_is_made() {
+fn recording_is_written_while_the_next_one_runs() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.json");
     let trace = Trace::start(Device::Cpu).unwrap();

@@ -1,5 +1,5 @@
-//! Real processes over Gloo on the loopback: values of collectives, parity of DDP with one process,
-//! and what survivors see when a peer is killed.
+//! Real processes over Gloo on the loopback interface: values of collectives, parity of DDP with one
+//! process, and errors of survivors when a peer is killed.
 #![allow(unreachable_pub)]
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use support::World;
 
-/// Runs a program that asserts for itself on worlds of these sizes.
+/// Runs a program, which contains its own assertions, with these numbers of ranks.
 fn all_say_ok(program: &str, sizes: &[u32], environment: &[(&str, &str)]) {
     for size in sizes {
         for output in World::start(*size, program, environment).finish() {
@@ -32,7 +32,7 @@ fn all_say_ok(program: &str, sizes: &[u32], environment: &[(&str, &str)]) {
 }
 
 #[test]
-fn parts_of_tensors_arrive_where_they_belong() {
+fn parts_of_tensors_arrive_at_their_ranks() {
     all_say_ok("exchange", &[1, 2, 4], &[]);
 }
 
@@ -42,27 +42,27 @@ fn ranks_agree_on_sums_and_on_trouble() {
 }
 
 #[test]
-fn ranks_agree_only_on_what_is_equal_on_all_of_them_whatever_hook_has_summed_it() {
+fn ranks_with_different_gradients_do_not_agree() {
     all_say_ok("digests", &[2, 3], &[]);
 }
 
 #[test]
-fn hooks_and_given_layouts_give_the_gradients_of_the_plain_reducer() {
+fn hooks_and_given_layouts_equal_the_plain_reducer() {
     all_say_ok("reducers", &[1, 2], &[]);
 }
 
 #[test]
-fn layouts_of_buckets_that_do_not_fit_are_errors_on_all_ranks() {
+fn mismatched_bucket_layouts_are_errors_on_all_ranks() {
     all_say_ok("layouts", &[2], &[]);
 }
 
 #[test]
-fn parameters_that_a_rank_does_not_use_are_found() {
+fn unused_parameters_of_a_rank_are_found() {
     all_say_ok("unused", &[2], &[]);
 }
 
 #[test]
-fn sums_within_a_pass_have_the_gradients_of_one_process_also_with_an_empty_share() {
+fn sums_within_a_pass_equal_one_process() {
     for size in [2, 3] {
         for output in World::start(size, "sums", &[]).finish() {
             output.assert_success();
@@ -73,16 +73,16 @@ fn sums_within_a_pass_have_the_gradients_of_one_process_also_with_an_empty_share
 }
 
 #[test]
-fn a_peer_killed_in_an_exchange_is_an_error() {
-    assert_loss_is_told("exchange_for_ever");
+fn killed_peer_in_an_exchange_is_an_error() {
+    assert_lost_peer_is_reported("exchange_until_lost");
 }
 
 #[test]
-fn a_peer_killed_within_a_pass_that_shares_sums_is_an_error() {
-    assert_loss_is_told("sums_for_ever");
+fn killed_peer_in_a_pass_with_sums_is_an_error() {
+    assert_lost_peer_is_reported("sums_until_lost");
 }
 
-fn assert_loss_is_told(program: &str) {
+fn assert_lost_peer_is_reported(program: &str) {
     let mut world = World::start(3, program, &[]);
     world.wait_for_line(2, "step 4");
     world.kill(2);
@@ -103,7 +103,7 @@ fn collectives_give_every_rank_the_same_values() {
 }
 
 #[test]
-fn ddp_with_uneven_shards_and_micro_batches_equals_one_process() {
+fn ddp_with_uneven_shards_equals_one_process() {
     for size in [1, 2, 3] {
         for micro in ["1", "3"] {
             for output in World::start(size, "parity", &[("MICRO", micro)]).finish() {
@@ -119,7 +119,7 @@ fn ddp_with_uneven_shards_and_micro_batches_equals_one_process() {
 }
 
 #[test]
-fn a_rank_with_early_gradients_knows_how_long_it_waits() {
+fn rank_measures_its_wait_for_a_slow_peer() {
     for output in World::start(3, "slow_rank", &[]).finish() {
         output.assert_success();
         assert!(output.text.contains("slow rank ok"), "{}", output.text);
@@ -127,7 +127,7 @@ fn a_rank_with_early_gradients_knows_how_long_it_waits() {
 }
 
 #[test]
-fn gradients_of_low_rank_are_those_of_pytorchs_hook() {
+fn power_sgd_equals_pytorchs_hook() {
     for output in World::start(2, "power_sgd", &[]).finish() {
         output.assert_success();
         assert!(output.number("difference") <= 1e-5, "{}", output.text);
@@ -135,32 +135,32 @@ fn gradients_of_low_rank_are_those_of_pytorchs_hook() {
 }
 
 #[test]
-fn what_low_rank_leaves_over_is_sent_later_unless_its_pass_is_not_used() {
+fn power_sgd_sends_its_error_in_later_passes() {
     all_say_ok("power_sgd_memory", &[1, 2, 3], &[]);
 }
 
 #[test]
-fn gradients_without_low_rank_parts_are_sent_as_they_are() {
+fn power_sgd_restores_degenerate_matrices() {
     all_say_ok("power_sgd_degenerate", &[1, 3], &[]);
 }
 
 #[test]
-fn a_peer_that_is_gone_between_the_two_sums_of_a_bucket_is_an_error() {
+fn peer_lost_between_two_power_sgd_sums_is_an_error() {
     all_say_ok("power_sgd_half", &[2, 3], &[]);
 }
 
 #[test]
-fn a_killed_peer_is_an_error_and_not_an_abort() {
-    assert_kill_is_told(&[]);
+fn killed_peer_is_an_error_and_not_an_abort() {
+    assert_killed_peer_is_reported(&[]);
 }
 
 #[test]
-fn a_peer_killed_while_low_rank_gradients_are_summed_is_an_error_and_not_an_abort() {
-    assert_kill_is_told(&[("HOOK", "PowerSGD")]);
+fn killed_peer_in_power_sgd_is_an_error_and_not_an_abort() {
+    assert_killed_peer_is_reported(&[("HOOK", "PowerSGD")]);
 }
 
-fn assert_kill_is_told(environment: &[(&str, &str)]) {
-    let mut world = World::start(3, "train_for_ever", environment);
+fn assert_killed_peer_is_reported(environment: &[(&str, &str)]) {
+    let mut world = World::start(3, "train_until_lost", environment);
     world.wait_for_line(2, "step 3");
     let killed = Instant::now();
     world.kill(2);
@@ -176,7 +176,7 @@ fn assert_kill_is_told(environment: &[(&str, &str)]) {
     }
 }
 
-/// Not a test: what the processes of the tests above run.
+/// Not a test: the main function of the processes that the tests start.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank_main() {

@@ -1,4 +1,4 @@
-//! The rendezvous store: where it listens, what it keeps.
+//! The rendezvous store: its addresses, its keys, and its lack of name lookups.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
@@ -14,14 +14,14 @@ fn connect(host: &str, port: u16) -> Store {
 }
 
 #[test]
-fn a_store_that_is_not_served_is_an_error_within_the_timeout() {
+fn missing_store_is_an_error_within_the_timeout() {
     let port = Store::host_at(LOCAL, 0, TIMEOUT).unwrap().port();
     let error = Store::connect("127.0.0.1", port, Duration::from_secs(1)).unwrap_err();
     assert!(error.is_peer_lost(), "{error:?}");
 }
 
 #[test]
-fn a_store_keeps_values_apart_by_prefix() {
+fn prefixes_separate_values() {
     let store = Store::host(0, TIMEOUT).unwrap();
     let other = connect("127.0.0.1", store.port());
     store.prefix("gen1").unwrap().set("key", b"one").unwrap();
@@ -33,7 +33,7 @@ fn a_store_keeps_values_apart_by_prefix() {
 }
 
 #[test]
-fn a_taken_port_is_an_error() {
+fn port_in_use_is_an_error() {
     let store = Store::host(0, TIMEOUT).unwrap();
     assert!(Store::host(store.port(), TIMEOUT).is_err());
     let store = Store::host_at(LOCAL, 0, TIMEOUT).unwrap();
@@ -41,20 +41,20 @@ fn a_taken_port_is_an_error() {
 }
 
 #[test]
-fn a_store_at_an_address_does_not_answer_on_another_one() {
+fn store_answers_only_on_its_address() {
     let store = Store::host_at(LOCAL, 0, TIMEOUT).unwrap();
     store.set("key", b"value").unwrap();
     let other = connect("127.0.0.1", store.port());
     assert_eq!(other.get("key").unwrap(), b"value");
     let elsewhere = TcpStream::connect(("127.0.0.2", store.port())).unwrap_err();
     assert_eq!(elsewhere.kind(), std::io::ErrorKind::ConnectionRefused);
-    // The one on all interfaces does, so the test can tell.
+    // A store on all interfaces does answer, which proves that the test can detect an answer.
     let open = Store::host(0, TIMEOUT).unwrap();
     assert!(TcpStream::connect(("127.0.0.2", open.port())).is_ok());
 }
 
 #[test]
-fn a_store_listens_on_an_ipv6_address() {
+fn store_listens_on_an_ipv6_address() {
     let store = Store::host_at(IpAddr::V6(Ipv6Addr::LOCALHOST), 0, TIMEOUT).unwrap();
     store.set("key", b"value").unwrap();
     assert_eq!(connect("::1", store.port()).get("key").unwrap(), b"value");
@@ -62,14 +62,14 @@ fn a_store_listens_on_an_ipv6_address() {
 }
 
 #[test]
-fn an_address_of_another_host_is_an_error() {
+fn address_of_another_host_is_an_error() {
     let elsewhere = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     let error = Store::host_at(elsewhere, 0, TIMEOUT).unwrap_err();
     assert!(error.message.contains("192.0.2.1"), "{error}");
 }
 
 #[test]
-fn a_deleted_key_is_gone_and_others_stay() {
+fn deleting_a_key_keeps_other_keys() {
     let store = Store::host_at(LOCAL, 0, TIMEOUT).unwrap();
     store.set("key", b"value").unwrap();
     store.set("other", b"value").unwrap();
@@ -81,7 +81,7 @@ fn a_deleted_key_is_gone_and_others_stay() {
 }
 
 #[test]
-fn clearing_a_prefix_deletes_its_keys_alone() {
+fn clearing_a_prefix_deletes_only_its_keys() {
     let store = Store::host_at(LOCAL, 0, TIMEOUT).unwrap();
     let before = store.num_keys().unwrap();
     let generation = store.prefix("gen1").unwrap();
@@ -108,14 +108,14 @@ type GetNameInfo =
     unsafe extern "C" fn(*const u8, u32, *mut c_char, u32, *mut c_char, u32, c_int) -> c_int;
 
 #[test]
-fn no_name_server_is_asked_who_a_peer_is() {
-    // 127.0.0.1 as a sockaddr_in, whose name every machine knows.
+fn peers_are_not_looked_up_in_dns() {
+    // 127.0.0.1 as a sockaddr_in. Every machine knows its name.
     let mut address = [0_u8; 16];
     address[..2].copy_from_slice(&2_u16.to_ne_bytes());
     address[4..8].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
     let mut host: [c_char; 100] = [0; 100];
-    // SAFETY: no handle is the process, in the order in which libraries look for symbols. It is the C library's function or
-    // the one in its place, and buffers have the given lengths.
+    // SAFETY: a null handle means the process, in the search order of libraries. The symbol is the C library's
+    // function or its replacement, and the buffers have the given lengths.
     let status = unsafe {
         let symbol = dlsym(std::ptr::null_mut(), c"getnameinfo".as_ptr());
         assert!(!symbol.is_null());
@@ -131,6 +131,6 @@ fn no_name_server_is_asked_who_a_peer_is() {
         )
     };
     assert_eq!(status, 0);
-    // SAFETY: the call succeeded, so it has written a string.
+    // SAFETY: the call succeeded, so it wrote a string.
     assert_eq!(unsafe { CStr::from_ptr(host.as_ptr()) }, c"127.0.0.1");
 }

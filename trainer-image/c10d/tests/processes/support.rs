@@ -1,4 +1,4 @@
-//! Starts this test program once per rank and collects what each prints.
+//! Starts this test program once per rank and collects the output of each rank.
 
 #[cfg(feature = "fake-nccl")]
 pub mod abort;
@@ -20,9 +20,8 @@ use roundhouse_c10d::Store;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The processes of one test, and the store they meet in.
+/// The processes of one test, and their rendezvous store.
 pub struct World {
-    /// Where they meet.
     pub store: Store,
     ranks: Vec<Rank>,
 }
@@ -33,7 +32,7 @@ struct Rank {
     text: String,
 }
 
-/// How a rank ended, and what it printed.
+/// The exit status and the output of a rank.
 pub struct Output {
     pub text: String,
     success: bool,

@@ -1,4 +1,4 @@
-//! Groups whose ranks are threads of one process, as in unit tests of models.
+//! Groups whose ranks are threads of one process, as in the unit tests of models.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn sums_of_a_group(port: u16, rank: u32, name: &str) -> Vec<f64> {
 }
 
 #[test]
-fn groups_of_many_threads_do_not_disturb_each_other() {
+fn groups_of_many_threads_are_independent() {
     let store = Store::host(0, TIMEOUT).unwrap();
     let port = store.port();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Ranks over the stand-in for NCCL whose group is aborted when the test says so.
+//! Ranks over the fake NCCL whose group is aborted on request of the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,17 +11,17 @@ use tch::{Kind, Tensor};
 use super::rank::Trainer;
 use super::sums;
 
-/// Counter that the test raises when the group is to be aborted, in a part of the store of its own.
+/// Counter that the test raises to request an abort. It is in the part [`REQUESTS`] of the store.
 pub const ABORT: &str = "abort";
-pub const TELL: &str = "tell";
+pub const REQUESTS: &str = "requests";
 
-/// Two threads that abort the group once the test says so and a collective has hung for the group's timeout;
-/// whether they have begun.
-fn abort_when_told(group: &Arc<ProcessGroup>, store: &Store) -> Arc<AtomicBool> {
+/// Starts two threads that abort the group when the test requests it and a collective has hung for the
+/// group's timeout. Returns a flag that shows whether they have begun.
+fn abort_on_request(group: &Arc<ProcessGroup>, store: &Store) -> Arc<AtomicBool> {
     let begun = Arc::new(AtomicBool::new(false));
     for _ in 0..2 {
         let (group, begun) = (Arc::clone(group), Arc::clone(&begun));
-        let store = store.prefix(TELL).unwrap();
+        let store = store.prefix(REQUESTS).unwrap();
         std::thread::spawn(move || {
             let hangs = || group.has_failed() || group.check().is_err();
             while store.add(ABORT, 0).unwrap() == 0 || !hangs() {
@@ -34,10 +34,10 @@ fn abort_when_told(group: &Arc<ProcessGroup>, store: &Store) -> Arc<AtomicBool> 
     begun
 }
 
-/// Every result is either right or an error, and after the first error there are only errors, at once.
+/// Every result is either correct or an error. After the first error all calls fail at once.
 pub fn sum_until_aborted(group: ProcessGroup, store: &Store) {
     let group = Arc::new(group);
-    let begun = abort_when_told(&group, store);
+    let begun = abort_on_request(&group, store);
     let size = i64::from(group.world_size());
     for step in 0_i64.. {
         let mut tensor = Tensor::from_slice(&[step as f64; 100]);
@@ -54,10 +54,10 @@ pub fn sum_until_aborted(group: ProcessGroup, store: &Store) {
     println!("aborted");
 }
 
-/// Garbage in the gradients is not told by the backward pass, but by whatever follows it.
+/// The backward pass does not report garbage in the gradients; the next call does.
 pub fn train_until_aborted(group: ProcessGroup, store: &Store) {
     let group = Arc::new(group);
-    let begun = abort_when_told(&group, store);
+    let begun = abort_on_request(&group, store);
     let mut trainer = Trainer::new(&group);
     for step in 0.. {
         let result = trainer.step();
@@ -73,12 +73,12 @@ pub fn train_until_aborted(group: ProcessGroup, store: &Store) {
         println!("step {step}");
     }
     only_errors_at_once(&group);
-    // As the trainer does: first the Reducer, then the group.
+    // Drop the Reducer before the group, as the trainer does.
     drop(trainer);
     println!("aborted");
 }
 
-/// Both ranks abort while a thread launches sums, each of which takes some time.
+/// Both ranks abort while a thread launches sums. Each launch takes some time.
 pub fn abort_within_a_launch(group: ProcessGroup) {
     let group = Arc::new(group);
     let (sender, launches) = channel();
@@ -103,11 +103,11 @@ pub fn abort_within_a_launch(group: ProcessGroup) {
     println!("seconds {}", begun.elapsed().as_secs_f64());
 }
 
-/// A sum of the forward pass tells that the group is aborted; garbage of the backward pass is told by whatever follows
-/// it.
+/// A sum in the forward pass reports that the group is aborted. Garbage of the backward pass is reported by
+/// the next call.
 pub fn pass_until_aborted(group: ProcessGroup, store: &Store) {
     let group = Arc::new(group);
-    let begun = abort_when_told(&group, store);
+    let begun = abort_on_request(&group, store);
     for step in 0.. {
         let result = sums::pass(&group);
         if group.check().is_err() {

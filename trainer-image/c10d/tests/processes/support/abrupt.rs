@@ -1,4 +1,4 @@
-//! Ranks that move large tensors until their group is over.
+//! Ranks that move large tensors until their group is aborted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use roundhouse_c10d::{ProcessGroup, ReduceOp, Store};
 use tch::{Device, Kind, Tensor};
 
-/// Counter that the test raises when the group is to be aborted, in a part of the store of its own.
+/// Counter that the test raises to request an abort. It is in the part [`REQUESTS`] of the store.
 pub const ABORT: &str = "abort";
-pub const TELL: &str = "tell";
+pub const REQUESTS: &str = "requests";
 
-/// As the interrupter looks.
+/// Polling interval, the same as that of the member's interrupter.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Aborts the group when the test says so, or when it has failed.
+/// Aborts the group when the test requests it, or when the group has failed.
 fn abort_when_over(group: &Arc<ProcessGroup>, store: &Store) {
     let notices = std::env::var("NOTICES").is_ok();
-    let (group, store) = (Arc::clone(group), store.prefix(TELL).unwrap());
+    let (group, store) = (Arc::clone(group), store.prefix(REQUESTS).unwrap());
     std::thread::spawn(move || {
         loop {
             let is_over = if notices {
@@ -32,7 +32,7 @@ fn abort_when_over(group: &Arc<ProcessGroup>, store: &Store) {
     });
 }
 
-pub fn move_for_ever(group: ProcessGroup, store: &Store) {
+pub fn move_until_aborted(group: ProcessGroup, store: &Store) {
     let group = Arc::new(group);
     abort_when_over(&group, store);
     let mib: i64 = std::env::var("MIB").unwrap().parse().unwrap();
@@ -58,7 +58,7 @@ pub fn move_for_ever(group: ProcessGroup, store: &Store) {
     }
 }
 
-/// Along a chain: each rank passes on what it has while it receives.
+/// Moves a tensor along a chain: each rank sends and receives at the same time.
 fn pass(group: &ProcessGroup, tensor: &mut Tensor) -> roundhouse_c10d::Result<()> {
     let (rank, last) = (group.rank(), group.world_size() - 1);
     let ones = tensor.ones_like();
@@ -67,7 +67,7 @@ fn pass(group: &ProcessGroup, tensor: &mut Tensor) -> roundhouse_c10d::Result<()
     group.exchange(send, receive)?.wait()
 }
 
-/// Each rank sends a part of the same length to each.
+/// Each rank sends a part of the same length to each rank.
 fn exchange(group: &ProcessGroup, tensor: &Tensor) -> roundhouse_c10d::Result<()> {
     let size = i64::from(group.world_size());
     let part = tensor.size1().unwrap() / size;

@@ -1,4 +1,4 @@
-//! Ranks that compare the bits of what their sums have left.
+//! Ranks that compare the bits of their summed gradients.
 
 use roundhouse_c10d::{
     CommHook, PowerSgd, ProcessGroup, Reducer, ReducerOptions, Vote, agree, backward, zero_grad,
@@ -10,7 +10,8 @@ use super::rank::{network, small_buckets};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-/// What every hook leaves is the same on all ranks, in each pass; and one bit that differs on one rank is seen by all.
+/// With every hook the sums are the same on all ranks in each pass, and all ranks detect one different bit on
+/// one rank.
 pub fn digests(group: &ProcessGroup) {
     let power_sgd = PowerSgd {
         plain_passes: 1,
@@ -56,7 +57,7 @@ fn assert_agreed(group: &ProcessGroup, equal: &[i64], turn: u64, is_same: bool, 
     assert_eq!(agreed.aside, [0.5]);
 }
 
-/// Of passes over samples that differ from rank to rank.
+/// The digests of passes over samples that differ between ranks.
 fn digests_of_passes(group: &ProcessGroup, hook: CommHook) -> Vec<i64> {
     tch::manual_seed(3);
     let vars = nn::VarStore::new(Device::Cpu);

@@ -1,4 +1,4 @@
-//! Ranks over the stand-in for NCCL whose groups end in order, or do not.
+//! Ranks over the fake NCCL whose groups are shut down, dropped or blocked.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use super::rank::{options, sum_of_ones};
 
-/// Two generations: the first one is shut down when the second one has completed a collective.
+/// Two generations: the first group is shut down when the second group has completed a collective.
 pub fn switch(first: ProcessGroup, root: &Store) {
     assert_eq!(sum_of_ones(&first), f64::from(first.world_size()));
     let store = root.prefix("gen2").unwrap();
@@ -26,14 +26,15 @@ pub fn switch(first: ProcessGroup, root: &Store) {
     println!("aborts {}", fake_nccl_aborts());
 }
 
-/// What a group does that is dropped without a word.
+/// Drops a group without a shutdown.
 pub fn drop_without_shutdown(group: ProcessGroup) {
     assert_eq!(sum_of_ones(&group), f64::from(group.world_size()));
     drop(group);
     println!("aborts {}", fake_nccl_aborts());
 }
 
-/// Rank 1 never takes part in the collective of rank 0, whose shutdown so becomes an abort, which ends the wait.
+/// Rank 1 never takes part in the collective of rank 0. So the shutdown of rank 0 becomes an abort, which
+/// ends the wait.
 pub fn shut_down_within_a_collective(group: ProcessGroup, root: &Store) {
     if group.rank() == 1 {
         root.get("rank 0 is done").unwrap();

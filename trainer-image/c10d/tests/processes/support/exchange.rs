@@ -1,4 +1,4 @@
-//! Ranks that move parts of tensors, agree, and reduce gradients in other ways than the usual one.
+//! Ranks that move parts of tensors, vote, and reduce gradients with various options.
 
 use roundhouse_c10d::{
     CommHook, ProcessGroup, Reducer, ReducerOptions, Vote, agree, backward, host_syncs, layout,
@@ -26,7 +26,7 @@ pub fn exchange(group: &ProcessGroup) {
     assert_eq!(floats(&all), wanted);
     assert_eq!(group.all_gather(&mut bytes.copy(), &all).is_err(), size > 1);
 
-    // Rank r's part is the sum of row r of all ranks.
+    // The part of rank r is the sum of row r over all ranks.
     let rows = Tensor::arange(size * 3, FLOAT).view([size, 3]) + rank as f64;
     let mut part = Tensor::zeros([1, 3], FLOAT);
     group.reduce_scatter(&mut part, &rows).unwrap();
@@ -36,7 +36,7 @@ pub fn exchange(group: &ProcessGroup) {
         .collect();
     assert_eq!(floats(&part), wanted);
 
-    // Rank r sends d + 1 rows of its number to rank d.
+    // Rank r sends d + 1 rows with its number to rank d.
     let go: Vec<i64> = (1..=size).collect();
     let come = vec![rank + 1; usize::try_from(size).unwrap()];
     let input = Tensor::full([go.iter().sum(), 2], rank, FLOAT);
@@ -70,7 +70,7 @@ pub fn exchange(group: &ProcessGroup) {
     }
     assert_eq!(token.double_value(&[0]), 100.0);
 
-    // All at once around the ring, and along a chain whose ends do half of it.
+    // All ranks at once around the ring, and along a chain whose ends only send or receive.
     if size > 1 {
         let own = Tensor::from_slice(&[rank]);
         let mut received = Tensor::from_slice(&[-1_i64]);
@@ -82,7 +82,7 @@ pub fn exchange(group: &ProcessGroup) {
         let receive = (rank > 0).then_some((&mut end, before));
         group.exchange(send, receive).unwrap().wait().unwrap();
         assert_eq!(end.int64_value(&[0]), rank - 1);
-        // Two ranks alone, whatever the others do.
+        // Only two ranks exchange; the others take no part.
         if rank < 2 {
             let other = group.rank() ^ 1;
             let both = group.exchange(Some((&own, other)), Some((&mut received, other)));
@@ -120,13 +120,13 @@ pub fn agreement(group: &ProcessGroup) {
     };
     let cancelling = Tensor::from_slice(&[sign * (1.0 + rank * 1e-9)]);
     assert!(agree(&cancelling, None, 4).unwrap().wait().unwrap().is_good);
-    // The trouble of one rank is all ranks'.
+    // The trouble of one rank affects all ranks.
     let norm = Tensor::from(if group.rank() == 0 { f32::NAN } else { 1.0 });
     let agreement = agree(&values, Some(&norm), 5).unwrap();
     assert_eq!(agreement.found_inf().double_value(&[0]), 1.0);
     let agreed = agreement.wait().unwrap();
     assert!(agreed.is_right && !agreed.is_good);
-    // Ranks that are in different turns.
+    // Ranks in different turns do not agree.
     if size > 1.0 {
         let turn = u64::from(group.rank());
         let agreement = agree(&values, None, turn).unwrap();
@@ -135,8 +135,8 @@ pub fn agreement(group: &ProcessGroup) {
     println!("agreement ok");
 }
 
-/// Exchanges until a peer is gone.
-pub fn exchange_for_ever(group: &ProcessGroup) {
+/// Exchanges until a peer is lost.
+pub fn exchange_until_lost(group: &ProcessGroup) {
     let size = i64::from(group.world_size());
     for step in 0.. {
         let part = Tensor::ones([1], FLOAT);
@@ -163,7 +163,7 @@ struct Run {
     buckets: Vec<Vec<usize>>,
 }
 
-/// The gradients of the third pass, and the layout from then on.
+/// The gradients of the third pass, and the final layout.
 fn passes(group: &ProcessGroup, options: &ReducerOptions) -> Run {
     tch::manual_seed(3);
     let vars = nn::VarStore::new(Device::Cpu);
@@ -184,7 +184,7 @@ fn passes(group: &ProcessGroup, options: &ReducerOptions) -> Run {
     }
     assert!(reducer.has_final_buckets());
     assert!(reducer.waited_before().unwrap().is_some());
-    // Two passes have a successor.
+    // Only two of the passes have a later pass.
     let _ = reducer.waited_before().unwrap();
     assert_eq!(reducer.waited_before().unwrap(), None);
     assert!(reducer.waited().unwrap().is_some());
@@ -207,7 +207,7 @@ pub fn reducers(group: &ProcessGroup) {
     indices.sort_unstable();
     assert_eq!(indices, [0, 1, 2, 3]);
     let wanted = plain.gradients.concat();
-    // Where the ranks' gradients cancel, the error is one of those.
+    // If the ranks' gradients cancel, the error is relative to the gradients.
     let greatest = wanted
         .iter()
         .fold(0.0, |most: f64, value| most.max(value.abs()));
@@ -250,7 +250,7 @@ pub fn reducers(group: &ProcessGroup) {
     println!("reducers ok");
 }
 
-/// The layout as a rank finds it by itself, from one sample and other weights.
+/// The layout that a rank finds alone, from one sample and other weights.
 fn layout_alone(options: &ReducerOptions) -> Vec<Vec<usize>> {
     let vars = nn::VarStore::new(Device::Cpu);
     let model = network(&vars.root());
@@ -262,7 +262,7 @@ fn layout_alone(options: &ReducerOptions) -> Vec<Vec<usize>> {
         layout(&parameters, &loss, options).unwrap()
     };
     let found = find();
-    // Nothing is left that would note the order of a later pass.
+    // No hook remains that would record the order of a later pass.
     assert_eq!(find(), found);
     zero_grad(&mut parameters).unwrap();
     let constant = Tensor::ones([], FLOAT);
@@ -272,7 +272,7 @@ fn layout_alone(options: &ReducerOptions) -> Vec<Vec<usize>> {
     found
 }
 
-/// What is wrong with a layout is an error on each rank, and the group is good for another Reducer.
+/// An invalid layout is an error on each rank, and the group can still be used for another Reducer.
 pub fn layouts(group: &ProcessGroup) {
     let vars = nn::VarStore::new(Device::Cpu);
     let _ = network(&vars.root());
@@ -302,7 +302,7 @@ pub fn layouts(group: &ProcessGroup) {
     println!("layouts ok");
 }
 
-/// The loss does not depend on the second layer on one rank, and on the last one on none.
+/// On one rank the loss does not depend on the second layer. On no rank does it depend on the last layer.
 pub fn unused(group: &ProcessGroup) {
     tch::manual_seed(3);
     let ones = || Tensor::ones([2], FLOAT).set_requires_grad(true);

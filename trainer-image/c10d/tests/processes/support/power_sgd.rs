@@ -1,4 +1,4 @@
-//! Ranks whose gradients travel as `PowerSGD` sends them.
+//! Ranks that send their gradients with `PowerSGD`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use roundhouse_c10d::{
 };
 use tch::{Device, Kind, Tensor};
 
-/// As in `fixtures/power_sgd.py`.
+/// The shapes in `fixtures/power_sgd.py`.
 const SHAPES: [&[i64]; 7] = [
     &[12, 20],
     &[12],
@@ -23,10 +23,10 @@ const SEED: u64 = 7;
 const PLAIN_STEPS: i64 = 2;
 const STEPS: i64 = 10;
 const RANKS: [u32; 3] = [1, 2, 3];
-/// Relative to the largest gradient.
+/// Tolerance relative to the largest gradient.
 const TOLERANCE: f64 = 1e-5;
 
-/// Numbers between -1 and 1 without a pattern, as the script makes them.
+/// Irregular numbers between -1 and 1, the same as in the script.
 fn gradient(parameter: usize, rank: u32, step: i64) -> Tensor {
     let shape = SHAPES[parameter];
     let count: i64 = shape.iter().product();
@@ -36,7 +36,7 @@ fn gradient(parameter: usize, rank: u32, step: i64) -> Tensor {
     numbers.to_kind(Kind::Float).view(shape)
 }
 
-/// Parameters whose gradients are what a test says.
+/// Parameters whose gradients a test sets.
 struct Replica<'a> {
     group: &'a ProcessGroup,
     parameters: Vec<Tensor>,
@@ -76,7 +76,7 @@ impl<'a> Replica<'a> {
         )
     }
 
-    /// The means over the ranks that a pass comes to in which this rank has these gradients.
+    /// The means over the ranks after a pass in which this rank has the given gradients.
     fn pass(&mut self, own: impl Fn(usize) -> Tensor) -> Vec<Tensor> {
         self.try_pass(own).unwrap();
         self.parameters
@@ -127,7 +127,7 @@ fn assert_alike(group: &ProcessGroup, gradients: &[Tensor]) {
     assert_eq!(own.view_dtype(Kind::Int), first.view_dtype(Kind::Int));
 }
 
-/// What `PyTorch`'s hook makes of the same gradients, with several matrices of one shape in a bucket.
+/// Compares with `PyTorch`'s hook for the same gradients, with several matrices of one shape in a bucket.
 pub fn as_pytorch(group: &ProcessGroup) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/power_sgd.safetensors");
     let fixture: HashMap<String, Tensor> = Tensor::read_safetensors(path)
@@ -147,12 +147,12 @@ pub fn as_pytorch(group: &ProcessGroup) {
         for step in 0..STEPS {
             let found = replica.step(step);
             assert_alike(group, &found);
-            let foretold = if step < PLAIN_STEPS {
+            let expected = if step < PLAIN_STEPS {
                 whole
             } else {
                 hook.payload_bytes(&replica.parameters)
             };
-            assert_eq!(replica.reducer.payload_bytes(), Some(foretold));
+            assert_eq!(replica.reducer.payload_bytes(), Some(expected));
             for (index, found) in found.iter().enumerate() {
                 let Some(wanted) = fixture.get(&format!("{rank}.{step}.{index}")) else {
                     continue;
@@ -170,17 +170,17 @@ pub fn as_pytorch(group: &ProcessGroup) {
     println!("difference {greatest:e}");
 }
 
-/// What is left over is kept, until a pass is not used.
+/// Compression errors are kept until a pass is not used.
 pub fn memory(group: &ProcessGroup) {
     let own = group.rank();
-    // What is sent adds up to what was to be sent.
+    // The sent gradients add up to the original gradients.
     let mut replica = Replica::compressing(group, 2);
     let constant = |index: usize| gradient(index, own, 0);
     let mean = Replica::new(group, CommHook::None).pass(constant);
     let first = replica.pass(constant);
     assert!(
         greatest_difference(&first, &mean) > 0.1,
-        "nothing is left over"
+        "there is no compression error"
     );
     let num_passes = 400;
     let mut sums = first.iter().map(Tensor::copy).collect::<Vec<_>>();
@@ -193,7 +193,7 @@ pub fn memory(group: &ProcessGroup) {
     let left = greatest_difference(&means, &mean);
     assert!(left < 0.05, "{left}");
 
-    // What must not be compressed is not.
+    // Parameters in `whole` are not compressed.
     let options = ReducerOptions {
         hook: CommHook::PowerSgd(PowerSgd::default()),
         whole: vec![4, 0],
@@ -207,7 +207,7 @@ pub fn memory(group: &ProcessGroup) {
     }
     let mut replica = Replica::compressing(group, 2);
 
-    // A pass that is not finite is seen by all, and a Reducer that forgets it is as a new one.
+    // All ranks detect a pass that is not finite, and a Reducer that forgets it behaves like a new one.
     for poison in [f32::NAN, f32::INFINITY] {
         let spoilt = |index: usize| {
             let gradient = gradient(index, own, 1);
@@ -226,7 +226,7 @@ pub fn memory(group: &ProcessGroup) {
         }
     }
 
-    // A scaled loss scales the gradients and nothing else.
+    // A scaled loss scales only the gradients.
     let [mut plain, mut scaled] = [(), ()].map(|()| Replica::compressing(group, 2));
     let mut before = 1.0;
     for factor in [1.0, 4.0, 4.0, 2.0] {
@@ -244,7 +244,7 @@ pub fn memory(group: &ProcessGroup) {
     println!("memory ok");
 }
 
-/// Matrices of 0 and of fewer independent columns than the factors have.
+/// Matrices of zeros, and matrices with fewer independent columns than the factors.
 pub fn degenerate(group: &ProcessGroup) {
     let own = f64::from(group.rank());
     let mut replica = Replica::compressing(group, 3);
@@ -252,8 +252,8 @@ pub fn degenerate(group: &ProcessGroup) {
     for sent in replica.pass(zeros) {
         assert_eq!(sent.abs().max().double_value(&[]), 0.0);
     }
-    // One column is enough for a product of two vectors, so that nothing is left over; and what was 0 once is
-    // sent again.
+    // One column is enough for a product of two vectors, so there is no error. A matrix that was 0 before is
+    // sent, too.
     let product = |index: usize| {
         let shape = SHAPES[index];
         let rows = Tensor::arange(shape[0], (Kind::Float, Device::Cpu)) + 1.0;
@@ -271,7 +271,7 @@ pub fn degenerate(group: &ProcessGroup) {
     println!("degenerate ok");
 }
 
-/// The last rank takes part in the first sum of a bucket, and is gone before the second one.
+/// The last rank takes part in the first sum of a bucket and leaves before the second sum.
 pub fn half(group: &ProcessGroup) {
     let settings = PowerSgd::default();
     let all: Vec<usize> = (0..SHAPES.len()).collect();

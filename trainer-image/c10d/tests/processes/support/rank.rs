@@ -1,4 +1,4 @@
-//! What a rank of the tests runs.
+//! The programs that the ranks of the tests run.
 
 use super::{exchange, power_sgd, sums};
 
@@ -33,7 +33,7 @@ pub fn main() {
         "parity" => parity(&group, i64::from(number("MICRO"))),
         "slow_rank" => slow_rank(&group),
         "exchange" => exchange::exchange(&group),
-        "exchange_for_ever" => exchange::exchange_for_ever(&group),
+        "exchange_until_lost" => exchange::exchange_until_lost(&group),
         "digests" => super::digests::digests(&group),
         "agreement" => exchange::agreement(&group),
         "reducers" => exchange::reducers(&group),
@@ -44,9 +44,9 @@ pub fn main() {
         "power_sgd_half" => power_sgd::half(&group),
         "power_sgd_degenerate" => power_sgd::degenerate(&group),
         "sums" => sums::sums(&group),
-        "sums_for_ever" => sums::sums_for_ever(&group),
-        "train_for_ever" => train_for_ever(&group),
-        "move_for_ever" => super::abrupt::move_for_ever(group, &store),
+        "sums_until_lost" => sums::sums_until_lost(&group),
+        "train_until_lost" => train_until_lost(&group),
+        "move_until_aborted" => super::abrupt::move_until_aborted(group, &store),
         #[cfg(feature = "fake-nccl")]
         "sum_until_aborted" => super::abort::sum_until_aborted(group, &store),
         #[cfg(feature = "fake-nccl")]
@@ -68,7 +68,7 @@ pub fn main() {
 }
 
 pub fn options(name: &str) -> GroupOptions {
-    let milliseconds = std::env::var("TIMEOUT_MS").map_or(10_000, |told| told.parse().unwrap());
+    let milliseconds = std::env::var("TIMEOUT_MS").map_or(10_000, |value| value.parse().unwrap());
     GroupOptions {
         backend: backend(),
         timeout: Duration::from_millis(milliseconds),
@@ -87,7 +87,7 @@ pub fn sum_of_ones(group: &ProcessGroup) -> f64 {
 
 fn backend() -> Backend {
     #[cfg(feature = "fake-nccl")]
-    if std::env::var("BACKEND").is_ok_and(|told| told == "nccl") {
+    if std::env::var("BACKEND").is_ok_and(|value| value == "nccl") {
         return Backend::FakeNccl;
     }
     Backend::Gloo
@@ -112,7 +112,7 @@ fn collectives(group: &ProcessGroup) {
         Tensor::full([3], rank, (Kind::Float, Device::Cpu)),
     ];
     group.broadcast_coalesced(&mut many, 0).unwrap();
-    // The layout differs by rank.
+    // The memory layout differs between ranks.
     let mut numbers = Tensor::arange(6, (Kind::Float, Device::Cpu)).view([2, 3]) + rank as f64;
     if rank > 0 {
         numbers = numbers.tr().contiguous().tr();
@@ -156,7 +156,7 @@ pub fn small_buckets() -> ReducerOptions {
     }
 }
 
-/// 20 steps of SGD with momentum on this rank's share, beside the same steps on all samples.
+/// 20 steps of SGD with momentum on this rank's share, compared with the same steps on all samples.
 fn parity(group: &ProcessGroup, micro: i64) {
     tch::manual_seed(3);
     let vars = nn::VarStore::new(Device::Cpu);
@@ -209,14 +209,14 @@ fn parity(group: &ProcessGroup, micro: i64) {
     group.barrier().unwrap();
 }
 
-/// The last rank takes its time, now before its forward pass and now before its backward pass, and the others
-/// wait for it: after the first few steps and after the many that libtorch would not measure by itself.
+/// The last rank pauses before its forward pass or before its backward pass, and the others wait for it. This
+/// is measured after the first steps and after many steps, which libtorch would not measure by default.
 fn slow_rank(group: &ProcessGroup) {
     let vars = nn::VarStore::new(Device::Cpu);
     let model = network(&vars.root());
     let images = Tensor::randn([SAMPLES, 64], (Kind::Float, Device::Cpu));
     let labels = Tensor::randint(10, [SAMPLES], (Kind::Int64, Device::Cpu));
-    // The first pass of a process takes longer, by which no rank is to be slow.
+    // The first pass of a process takes longer, so run one before the measurement.
     backward(&model.forward(&images).cross_entropy_for_logits(&labels)).unwrap();
     let mut reducer = Reducer::new(&vars.trainable_variables(), group, &small_buckets()).unwrap();
     assert_eq!(reducer.waited().unwrap(), None);
@@ -237,14 +237,14 @@ fn slow_rank(group: &ProcessGroup) {
         backward(&loss).unwrap();
         waits.push(reducer.waited().unwrap().unwrap());
     }
-    // On a busy machine any rank may be late for once.
+    // On a busy machine any rank may be late once.
     waits.sort();
     let usual = waits[waits.len() / 2];
     assert_eq!(usual < PAUSE / 2, is_slow, "{waits:?}");
     println!("slow rank ok");
 }
 
-fn train_for_ever(group: &ProcessGroup) {
+fn train_until_lost(group: &ProcessGroup) {
     let mut trainer = Trainer::new(group);
     for step in 0.. {
         if let Err(error) = trainer.step() {
@@ -263,7 +263,7 @@ fn hook() -> CommHook {
     }
 }
 
-/// Computes gradients of a small network, again and again.
+/// Computes gradients of a small network in each step.
 pub struct Trainer {
     vars: nn::VarStore,
     model: nn::Sequential,

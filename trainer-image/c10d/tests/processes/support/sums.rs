@@ -1,4 +1,4 @@
-//! Ranks that share sums within their passes.
+//! Ranks that sum over all ranks within their passes.
 
 use std::cell::RefCell;
 
@@ -8,12 +8,13 @@ use tch::{Device, Kind, Tensor};
 use super::rank::small_buckets;
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
-/// Rounding in single precision would hide a small mistake.
+/// Double precision, because rounding in single precision would hide small defects.
 const DOUBLE: (Kind, Device) = (Kind::Double, Device::Cpu);
 const SAMPLES: i64 = 12;
 const WIDTH: i64 = 24;
 
-/// Values and gradients of a sum, by hand: rank r gives (r, 2r), and its loss weights the sum by r + 1.
+/// Compares a sum and its gradients with a manual result: rank r passes (r, 2r), and its loss weights the sum
+/// by r + 1.
 fn by_hand(group: &ProcessGroup) {
     let (rank, size) = (f64::from(group.rank()), f64::from(group.world_size()));
     let ranks = size * (size - 1.0) / 2.0;
@@ -24,18 +25,18 @@ fn by_hand(group: &ProcessGroup) {
         [ranks, 2.0 * ranks],
         "rank {rank}"
     );
-    assert_eq!(own.double_value(&[1]), 2.0 * rank, "the own part stays");
+    assert_eq!(own.double_value(&[1]), 2.0 * rank, "the input changed");
     backward(&(sum * (rank + 1.0)).sum(Kind::Float)).unwrap();
     let weight = ranks + size;
     assert_eq!(Vec::<f64>::try_from(own.grad()).unwrap(), [weight, weight]);
-    // Without a gradient there is no graph, and another layout in memory changes no value.
+    // Without a gradient there is no graph. The memory layout does not change values.
     let rows = Tensor::arange(6, FLOAT).view([2, 3]).tr();
     let sum = group.sum(&rows).unwrap();
     assert!(!sum.requires_grad());
     assert_eq!(sum, rows * size);
 }
 
-/// A network with two branches that share sums of different sizes: the mean of all samples is subtracted in each.
+/// A network with two branches and sums of different sizes: each branch subtracts the mean over all samples.
 struct Branches {
     weights: Vec<Tensor>,
 }
@@ -51,7 +52,7 @@ impl Branches {
         }
     }
 
-    /// Sum of the losses of some samples. `sum` adds up over all that share the batch.
+    /// Sum of the losses of some samples. `sum` adds over all ranks that share the batch.
     fn loss(&self, x_bw: &Tensor, sum: &dyn Fn(&Tensor) -> Tensor) -> Tensor {
         let centered = |y_bw: &Tensor| {
             let total = sum(&y_bw.sum_dim_intlist(0, false, Kind::Double));
@@ -69,8 +70,8 @@ impl Branches {
     }
 }
 
-/// Gradients over unequal shares, one of them empty, beside those of the whole batch. The buckets are small, so that
-/// their reductions lie between the sums of the backward pass.
+/// Compares gradients over unequal shares, one of them empty, with those of the whole batch. The buckets are
+/// small, so their reductions run between the sums of the backward pass.
 pub fn sums(group: &ProcessGroup) {
     by_hand(group);
     let (rank, size) = (group.rank() as usize, f64::from(group.world_size()));
@@ -108,7 +109,7 @@ pub fn sums(group: &ProcessGroup) {
     group.barrier().unwrap();
 }
 
-/// A forward and a backward pass of a small network; the first error of either.
+/// A forward and a backward pass of a small network. Returns the first error.
 pub fn pass(group: &ProcessGroup) -> roundhouse_c10d::Result<()> {
     let network = Branches::new();
     let x_bw = Tensor::ones([4, WIDTH], DOUBLE);
@@ -122,8 +123,8 @@ pub fn pass(group: &ProcessGroup) -> roundhouse_c10d::Result<()> {
     failed.take().map_or_else(|| backward(&loss), Err)
 }
 
-/// Passes until a peer is gone, which dies between the two or in either.
-pub fn sums_for_ever(group: &ProcessGroup) {
+/// Runs passes until a peer is lost, which can die at any point of a pass.
+pub fn sums_until_lost(group: &ProcessGroup) {
     for step in 0.. {
         if let Err(error) = pass(group) {
             assert!(error.is_peer_lost(), "{error:?}");
