@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -14,8 +13,9 @@ use prometheus::{Registry, TextEncoder};
 use roundhouse_contract::ports;
 use tokio::net::TcpListener;
 
-use crate::controller::context::Context;
 use crate::metrics::labels::Watched;
+use crate::watch::caches::Caches;
+use crate::watch::staleness::Staleness;
 
 mod serve;
 
@@ -36,15 +36,13 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// The routes.
-pub fn router(context: Arc<Context>, registry: Registry) -> Router {
-    let ready = get(|State(context): State<Arc<Context>>| async move {
-        readiness(context.is_synced(), context.silent())
-    });
+pub fn router(caches: Arc<Caches>, staleness: Arc<Staleness>, registry: Registry) -> Router {
+    let ready =
+        get(async move || readiness(caches.filled_at().is_some(), staleness.silent_watch()));
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", ready)
         .route("/metrics", get(move || async move { render(&registry) }))
-        .with_state(context)
 }
 
 /// Whether the operator knows how the jobs are.

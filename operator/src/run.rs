@@ -7,10 +7,13 @@ use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt, stream};
 use jiff::Timestamp;
-use kube::Client;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::Event;
+use kube::{Api, Client};
 use prometheus::Registry;
 use roundhouse_api::shallow;
+use roundhouse_planner::JobIdentity;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::Instrument;
@@ -21,11 +24,12 @@ pub use self::logs::init_logging;
 use crate::agents;
 use crate::controller::context::Context;
 use crate::controller::driver::reconcile;
+use crate::controller::events::Events;
 use crate::controller::events::queue::publish_all;
 use crate::controller::leaving;
-use crate::controller::priority::{Cause, Wake, lane};
+use crate::controller::priority::lane;
+use crate::controller::resources::{network_policy, service};
 use crate::controller::slow_writes::SlowWrites;
-use crate::controller::tenancy::namespaces::watch_namespaces;
 use crate::controller::tenancy::{Policies, PolicyError};
 use crate::http;
 use crate::job::JobName;
@@ -40,11 +44,15 @@ use crate::runtime::tasks::{Ended as TaskEnded, Tasks};
 use crate::settings::Settings;
 use crate::watch::client::listening;
 use crate::watch::lost_nodes;
+use crate::watch::namespaces::watch_namespaces;
 use crate::watch::pod_group_kinds::{coscheduling, kubernetes, volcano};
 use crate::watch::pod_groups::watch::watch_groups;
+use crate::watch::projection::OwnedObject;
 use crate::watch::streams::{
-    watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services,
+    Named, watch_jobs, watch_network_policies, watch_nodes, watch_pods, watch_services,
 };
+use crate::watch::wake::{Cause, Wake};
+use crate::watch::watches::Watches;
 use roundhouse_api::unreadable::Guarded;
 
 mod ending;
@@ -126,10 +134,11 @@ pub async fn run_with(
         metrics.watch_ages.clone(),
         settings.patience,
     );
+    let watches = Watches::new(watching, &metrics, &settings);
     let client = fenced(client, Arc::clone(&leadership));
     let (wake, wakes) = channel(4_096);
     let slow_writes = SlowWrites::new(wake.clone());
-    let context = Context::new(client, watching, metrics, policies, slow_writes, settings);
+    let context = Context::new(&client, metrics, policies, slow_writes, settings);
     let context = Arc::new(context);
     let settings = &context.settings;
     let listener = http::listen(settings.http_address).await;
@@ -139,18 +148,44 @@ pub async fn run_with(
     })?;
     // They end with this function, however it ends.
     let mut background = Tasks::default();
-    let router = http::router(Arc::clone(&context), registry);
+    let router = http::router(
+        Arc::clone(&context.caches),
+        Arc::clone(&context.staleness),
+        registry,
+    );
     let server = http::serve(listener, router).map(drop);
     background.spawn("http", server);
-    watch_all(&mut background, &context, &leadership, &wake);
-    background.spawn("events", publish_all(Arc::clone(&context)));
-    let polls = agents::workers::poll(Arc::clone(&context.memory), wake.clone());
-    background.spawn("restarts", polls);
     let (store, writer) = reflector::store();
     context.policies.look_at(store.clone());
-    let jobs = watch_jobs(Arc::clone(&context), writer, wake.clone());
+    let others = Others {
+        client: &client,
+        watches: &watches,
+        jobs: &store,
+        leadership: &leadership,
+        wake: &wake,
+    };
+    others.watch(&mut background, &context);
+    let events = Events::new(client.clone(), std::env::var("HOSTNAME").ok());
+    let (queue, metrics) = (
+        Arc::clone(&context.event_queue),
+        context.metrics.work.clone(),
+    );
+    let publishing = publish_all(queue, events, metrics);
+    background.spawn("events", publishing);
+    let polls = agents::workers::poll(Arc::clone(&context.memories), wake.clone());
+    background.spawn("restarts", polls);
+    let (memories, jobs) = (Arc::clone(&context.memories), context.metrics.jobs.clone());
+    let queue = context.metrics.queue.clone();
+    let note = move |event: &Event<JobIdentity>| {
+        if let Event::Delete(job) = event {
+            queue.forget(&JobName::from(job));
+        }
+        jobs.apply(event);
+        memories.apply(event);
+    };
+    let jobs = watch_jobs(watches, writer, note, wake.clone());
     background.spawn("watch of trainingjobs", jobs);
-    let polls = agents::progress::poll(Arc::clone(&context.memory), wake);
+    let polls = agents::progress::poll(Arc::clone(&context.memories), wake);
     background.spawn("progress", polls);
     if let Some(candidate) = &lease {
         background.spawn("lease", candidate.clone().keep());
@@ -200,7 +235,7 @@ async fn work(
         |JobName { namespace, name }: &JobName| jobs.get(&ObjectRef::new(name).within(namespace));
     // Until the caches are filled nothing is known of any job, and until this operator leads nothing is done about it.
     let wakes = async {
-        context.synced_at.wait().await;
+        context.caches.filled().await;
         let (wakes, all) = while_following(wakes, leadership, jobs).await;
         context.metrics.work.lead(true);
         let _ = context.led_since.set(Timestamp::now());
@@ -232,36 +267,50 @@ async fn work(
     dispatch(num_slots, wakes, ready, stop, of_due, look).await;
 }
 
-/// Watches everything but the jobs.
-fn watch_all(
-    background: &mut Tasks,
-    context: &Arc<Context>,
-    leadership: &Arc<Leadership>,
-    wake: &Sender<Wake>,
-) {
-    let pods = watch_pods(Arc::clone(context), wake.clone());
-    background.spawn("watch of pods", pods);
-    let services = watch_services(Arc::clone(context), wake.clone());
-    background.spawn("watch of services", services);
-    let (deleted, of_deleted) = channel(leaving::AT_ONCE);
-    let policies = watch_network_policies(Arc::clone(context), deleted, wake.clone());
-    background.spawn("watch of networkpolicies", policies);
-    let leaving = leaving::protect(Arc::clone(context), Arc::clone(leadership), of_deleted);
-    background.spawn("networkpolicies of workers that leave", leaving);
-    let groups = watch_groups::<coscheduling::PodGroup>(Arc::clone(context), wake.clone());
-    background.spawn("watch of podgroups of Coscheduling", groups);
-    let groups = watch_groups::<volcano::PodGroup>(Arc::clone(context), wake.clone());
-    background.spawn("watch of podgroups of Volcano", groups);
-    let groups = watch_groups::<kubernetes::PodGroup>(Arc::clone(context), wake.clone());
-    background.spawn("watch of podgroups of Kubernetes", groups);
-    if context.settings.watch_nodes {
-        background.spawn("watch of nodes", watch_nodes(Arc::clone(context)));
-        let lost =
-            lost_nodes::pull::pull(Arc::clone(context), Arc::clone(leadership), wake.clone());
-        background.spawn("lost nodes", lost);
-    }
-    if context.policies.reads_namespaces() {
-        let namespaces = watch_namespaces(Arc::clone(context), wake.clone());
-        background.spawn("watch of namespaces", namespaces);
+/// What the watches of everything but the jobs need.
+struct Others<'a> {
+    client: &'a Client,
+    watches: &'a Watches,
+    jobs: &'a Store<Guarded>,
+    leadership: &'a Arc<Leadership>,
+    wake: &'a Sender<Wake>,
+}
+
+impl Others<'_> {
+    fn watch(&self, background: &mut Tasks, context: &Context) {
+        let scrapers = &context.settings.worker_metrics_from;
+        let caches = || Arc::clone(&context.caches);
+        let (watches, wake) = (|| self.watches.clone(), || self.wake.clone());
+        let pods = watch_pods(watches(), caches(), wake());
+        background.spawn("watch of pods", pods);
+        let services = watch_services(watches(), caches(), service::is_as_built, wake());
+        background.spawn("watch of services", services);
+        let (deleted, of_deleted) = channel(leaving::AT_ONCE);
+        let ours = scrapers.clone();
+        let is_as_built = move |live: &NetworkPolicy| network_policy::is_as_built(live, &ours);
+        let note = move |event: &Event<Named<OwnedObject>>| leaving::note(event, &deleted);
+        let policies = watch_network_policies(watches(), caches(), is_as_built, note, wake());
+        background.spawn("watch of networkpolicies", policies);
+        let leadership = || Arc::clone(self.leadership);
+        let (client, scrapers) = (self.client.clone(), scrapers.clone());
+        let leaving = leaving::protect(client, caches(), scrapers, leadership(), of_deleted);
+        background.spawn("networkpolicies of workers that leave", leaving);
+        let groups = watch_groups::<coscheduling::PodGroup>(watches(), caches(), wake());
+        background.spawn("watch of podgroups of Coscheduling", groups);
+        let groups = watch_groups::<volcano::PodGroup>(watches(), caches(), wake());
+        background.spawn("watch of podgroups of Volcano", groups);
+        let groups = watch_groups::<kubernetes::PodGroup>(watches(), caches(), wake());
+        background.spawn("watch of podgroups of Kubernetes", groups);
+        if context.settings.watch_nodes {
+            background.spawn("watch of nodes", watch_nodes(watches(), caches()));
+            let (nodes, terms) = (Api::all(self.client.clone()), context.settings.lost_nodes);
+            let lost = lost_nodes::pull::pull(nodes, caches(), terms, leadership(), wake());
+            background.spawn("lost nodes", lost);
+        }
+        if let Some(namespaces) = context.policies.namespaces() {
+            let (namespaces, jobs) = (Arc::clone(namespaces), self.jobs.clone());
+            let namespaces = watch_namespaces(watches(), namespaces, caches(), jobs, wake());
+            background.spawn("watch of namespaces", namespaces);
+        }
     }
 }

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{ListParams, Patch, PatchParams};
 use roundhouse_contract::termination::Reason;
 use roundhouse_contract::{Membership, labels};
-use roundhouse_operator::controller::observe::version;
+use roundhouse_operator::runtime::api::metadata::version;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 

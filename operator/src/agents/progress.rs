@@ -8,9 +8,9 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::MissedTickBehavior;
 
 use crate::agents::client::polls::Polls;
-use crate::controller::priority::Wake;
 use crate::job::{JobKey, JobName};
 use crate::memory::JobMemories;
+use crate::watch::wake::Wake;
 
 /// Between two looks at which jobs are due.
 const TICK: Duration = Duration::from_secs(1);

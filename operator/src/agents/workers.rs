@@ -8,9 +8,9 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::MissedTickBehavior;
 
 use crate::agents::client::polls::Polls;
-use crate::controller::priority::Wake;
 use crate::memory::JobMemories;
 use crate::memory::workers::Poll;
+use crate::watch::wake::Wake;
 
 /// A worker that is not Ready holds up others, so its agent is polled often.
 const INTERVAL: Duration = Duration::from_millis(500);

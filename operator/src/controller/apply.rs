@@ -8,102 +8,107 @@ use roundhouse_planner::{Action, ValidatedJob};
 
 use self::outcome::Outcome;
 use self::step::{Step, is_making, name};
-use crate::controller::context::Context;
+use self::writes::ObjectWriter;
 use crate::controller::error::Error;
+use crate::controller::slow_writes::SlowWrites;
 use crate::job::JobKey;
+use crate::metrics::work::Work;
+use crate::settings::Settings;
+use crate::watch::topology::Topology;
 
 mod groups;
 mod outcome;
 mod step;
-mod writes;
+pub(super) mod writes;
 
 /// Writes of one job at a time.
 const AT_ONCE: usize = 16;
 
-/// Carries out the actions, those of one kind together: workers that are asked to leave shall hear of it at
-/// about the same time. `Ok(false)`: the world is not as it was observed, look again. What is as it was observed is done
-/// all the same: one pod whose news are late holds up no suspension.
-///
-/// What cannot be made keeps nobody from leaving or from training: a quota that has no room for the fourth worker
-/// is no reason for the other three to wait.
-///
-/// # Errors
-/// A write was refused, got no answer or continues: the first one that failed, or the one that has continued for the longest
-/// time. Those that do not depend on it are done all the same.
-pub async fn apply(
-    context: &Arc<Context>,
-    key: &JobKey,
-    job: &ValidatedJob,
-    actions: &[Action],
-) -> Result<bool, Error> {
-    let mut outcome = Outcome::default();
-    let (mut all_made, mut all_told) = (true, true);
-    for group in actions.chunk_by(|one, next| name(one) == name(next)) {
-        let Some(first) = group.first() else { continue };
-        // No pod without the Service that names it, the NetworkPolicy that keeps others from it, and its group. Nobody leaves
-        // before those who stay have been told of their generation.
-        let waits = if is_making(first) {
-            !all_made
-        } else {
-            matches!(first, Action::DeletePod { .. }) && !all_told
-        };
-        if waits {
-            continue;
-        }
-        let done = in_turn(context, key, job, group).await;
-        match first {
-            Action::IssueMembership { .. } => all_told &= done.is_all(),
-            first if is_making(first) => all_made &= done.is_all(),
-            _ => {}
-        }
-        outcome = outcome.and(done);
-    }
-    outcome.result()
+/// Writes what a plan decided.
+pub struct Applier {
+    pub(super) writer: ObjectWriter,
+    pub(super) slow_writes: Arc<SlowWrites>,
+    pub(super) topology: Topology,
+    pub(super) work: Work,
+    pub(super) settings: Arc<Settings>,
 }
 
-/// The first one alone: what is refused once would be refused as often as there are workers. A creation that takes long may be
-/// refused in the end, so the others wait for it, unless one has been made so. Other writes that take long go on together.
-async fn in_turn(
-    context: &Arc<Context>,
-    key: &JobKey,
-    job: &ValidatedJob,
-    group: &[Action],
-) -> Outcome {
-    let makes = group.first().filter(|action| is_making(action));
-    let all_at_once =
-        makes.is_some_and(|action| context.slow_writes.is_slow_and_sure(key, name(action)));
-    let (first, rest) = group.split_at(if all_at_once { group.len() } else { 1 });
-    let first = together(context, key, job, first).await;
-    let is_decided = makes.is_none() || first.num_pending() == 0;
-    if first.is_refused() || !is_decided {
-        return first;
-    }
-    first.and(together(context, key, job, rest).await)
-}
-
-/// All are tried, whatever becomes of the others, so that none is left half done. While as many continue as may go on at one
-/// time, no more begin: each that ends wakes the job.
-async fn together(
-    context: &Arc<Context>,
-    key: &JobKey,
-    job: &ValidatedJob,
-    actions: &[Action],
-) -> Outcome {
-    let mut steps = actions.iter().map(|action| Step {
-        context,
-        key,
-        job,
-        action,
-    });
-    let mut writes: FuturesOrdered<_> = steps.by_ref().take(AT_ONCE).map(Step::run).collect();
-    let mut outcome = Outcome::default();
-    while let Some(result) = writes.next().await {
-        outcome = outcome.and(Outcome::of(result));
-        if outcome.num_pending() < AT_ONCE
-            && let Some(step) = steps.next()
-        {
-            writes.push_back(step.run());
+impl Applier {
+    /// Carries out the actions, those of one kind together: workers that are asked to leave shall hear of it at
+    /// about the same time. `Ok(false)`: the world is not as it was observed, look again. What is as it was observed is done
+    /// all the same: one pod whose news are late holds up no suspension.
+    ///
+    /// What cannot be made keeps nobody from leaving or from training: a quota that has no room for the fourth worker
+    /// is no reason for the other three to wait.
+    ///
+    /// # Errors
+    /// A write was refused, got no answer or continues: the first one that failed, or the one that has continued for the longest
+    /// time. Those that do not depend on it are done all the same.
+    pub async fn apply(
+        &self,
+        key: &JobKey,
+        job: &ValidatedJob,
+        actions: &[Action],
+    ) -> Result<bool, Error> {
+        let mut outcome = Outcome::default();
+        let (mut all_made, mut all_told) = (true, true);
+        for group in actions.chunk_by(|one, next| name(one) == name(next)) {
+            let Some(first) = group.first() else { continue };
+            // No pod without the Service that names it, the NetworkPolicy that keeps others from it, and its group. Nobody leaves
+            // before those who stay have been told of their generation.
+            let waits = if is_making(first) {
+                !all_made
+            } else {
+                matches!(first, Action::DeletePod { .. }) && !all_told
+            };
+            if waits {
+                continue;
+            }
+            let done = self.in_turn(key, job, group).await;
+            match first {
+                Action::IssueMembership { .. } => all_told &= done.is_all(),
+                first if is_making(first) => all_made &= done.is_all(),
+                _ => {}
+            }
+            outcome = outcome.and(done);
         }
+        outcome.result()
     }
-    outcome
+
+    /// The first one alone: what is refused once would be refused as often as there are workers. A creation that takes long may be
+    /// refused in the end, so the others wait for it, unless one has been made so. Other writes that take long go on together.
+    async fn in_turn(&self, key: &JobKey, job: &ValidatedJob, group: &[Action]) -> Outcome {
+        let makes = group.first().filter(|action| is_making(action));
+        let all_at_once =
+            makes.is_some_and(|action| self.slow_writes.is_slow_and_sure(key, name(action)));
+        let (first, rest) = group.split_at(if all_at_once { group.len() } else { 1 });
+        let first = self.together(key, job, first).await;
+        let is_decided = makes.is_none() || first.num_pending() == 0;
+        if first.is_refused() || !is_decided {
+            return first;
+        }
+        first.and(self.together(key, job, rest).await)
+    }
+
+    /// All are tried, whatever becomes of the others, so that none is left half done. While as many continue as may go on at one
+    /// time, no more begin: each that ends wakes the job.
+    async fn together(&self, key: &JobKey, job: &ValidatedJob, actions: &[Action]) -> Outcome {
+        let mut steps = actions.iter().map(|action| Step {
+            applier: self,
+            key,
+            job,
+            action,
+        });
+        let mut writes: FuturesOrdered<_> = steps.by_ref().take(AT_ONCE).map(Step::run).collect();
+        let mut outcome = Outcome::default();
+        while let Some(result) = writes.next().await {
+            outcome = outcome.and(Outcome::of(result));
+            if outcome.num_pending() < AT_ONCE
+                && let Some(step) = steps.next()
+            {
+                writes.push_back(step.run());
+            }
+        }
+        outcome
+    }
 }

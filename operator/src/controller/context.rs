@@ -1,67 +1,49 @@
-//! What every reconcile shares.
+//! What the driver of all reconciles holds: each step with its own handles, and what the driver itself reads.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use roundhouse_planner::Pod;
 use tokio::sync::SetOnce;
 
-use crate::controller::events::Events;
+use crate::controller::apply::Applier;
+use crate::controller::apply::writes::ObjectWriter;
 use crate::controller::events::queue::EventQueue;
+use crate::controller::observe::Observer;
+use crate::controller::report::Reporter;
 use crate::controller::slow_writes::SlowWrites;
 use crate::controller::tenancy::Policies;
 use crate::memory::JobMemories;
 use crate::metrics::Metrics;
-use crate::metrics::labels::Watched;
 use crate::settings::Settings;
-use crate::watch::cache::Cache;
-use crate::watch::cordoned::Cordoned;
-use crate::watch::lost_nodes::LostNodes;
-use crate::watch::pod_groups::Groups;
-use crate::watch::projection::OwnedObject;
-use crate::watch::staleness::confirm::ClockTold;
+use crate::watch::caches::Caches;
+use crate::watch::staleness::Staleness;
 use crate::watch::topology::Topology;
 
-/// Clients, caches and memory that may be lost at any time.
+/// The steps of a reconcile, and the state that they share. All of it may be lost at any time.
 pub struct Context {
-    /// The API server.
-    pub client: Client,
-    /// The API server, for watches alone.
-    pub watching: Client,
+    /// Step 1.
+    pub observer: Observer,
+    /// Whether the caches are too old to act on.
+    pub staleness: Arc<Staleness>,
+    /// Step 4.
+    pub applier: Applier,
+    /// Step 5.
+    pub reporter: Reporter,
     /// The command line.
-    pub settings: Settings,
-    /// The metrics.
+    pub settings: Arc<Settings>,
     pub metrics: Metrics,
-    /// Pods of all jobs.
-    pub pods: Cache<Pod>,
-    /// Services of all jobs.
-    pub services: Cache<OwnedObject>,
-    /// NetworkPolicies of all jobs.
-    pub network_policies: Cache<OwnedObject>,
-    /// PodGroups of all jobs that have a gang scheduler.
-    pub groups: Groups,
-    /// Nodes on which nothing new is placed; empty when nodes are not watched.
-    pub cordoned: Cordoned,
-    /// Labels of nodes that jobs with a topology run on.
-    pub topology: Topology,
-    /// Nodes of pods that are not Ready, as far as these do not answer.
-    pub lost_nodes: LostNodes,
+    pub caches: Arc<Caches>,
     /// What is remembered of each job.
-    pub memory: Arc<JobMemories>,
-    /// Writes that go on beside the reconciles.
-    pub slow_writes: SlowWrites,
+    pub memories: Arc<JobMemories>,
+    /// Labels of the nodes that jobs with a topology run on.
+    pub topology: Topology,
     /// What the administrator lets jobs have.
-    pub policies: Policies,
-    /// Where events go.
-    pub events: Events,
-    /// Events that are to be told.
-    pub event_queue: EventQueue,
-    /// When it was last said that the clock is not that of the API server.
-    pub clock_told: ClockTold,
-    /// When all caches were filled for the first time.
-    pub synced_at: SetOnce<Timestamp>,
+    pub policies: Arc<Policies>,
+    /// Writes that continue beside the reconciles.
+    pub slow_writes: Arc<SlowWrites>,
+    /// Events that wait to be published.
+    pub event_queue: Arc<EventQueue>,
     /// When this operator began to lead.
     pub led_since: SetOnce<Timestamp>,
 }
@@ -70,73 +52,61 @@ impl Context {
     /// Of an operator that has just started.
     #[must_use]
     pub fn new(
-        client: Client,
-        watching: Client,
+        client: &Client,
         metrics: Metrics,
         policies: Policies,
         slow_writes: SlowWrites,
         settings: Settings,
     ) -> Self {
-        let memory = Arc::new(JobMemories::new(settings.pauses));
-        let instance = std::env::var("HOSTNAME").ok();
+        let (settings, policies) = (Arc::new(settings), Arc::new(policies));
+        let caches = Arc::new(Caches::new(policies.namespaces().cloned()));
+        let memories = Arc::new(JobMemories::new(settings.pauses));
+        let topology = Topology::new(client.clone(), settings.watch_nodes);
+        let staleness = Staleness::new(
+            client.clone(),
+            Arc::clone(&memories),
+            &metrics,
+            settings.patience,
+        );
+        let (slow_writes, event_queue) = (Arc::new(slow_writes), Arc::default());
+        let writer = ObjectWriter::new(client.clone(), Arc::clone(&memories));
         Self {
-            events: Events::new(client.clone(), instance),
-            event_queue: EventQueue::default(),
-            client,
-            watching,
+            observer: Observer {
+                caches: Arc::clone(&caches),
+                memories: Arc::clone(&memories),
+                topology: topology.clone(),
+                lost_nodes: settings.lost_nodes,
+                lost_node_grace: settings.lost_node_grace(),
+            },
+            staleness: Arc::new(staleness),
+            applier: Applier {
+                writer: writer.clone(),
+                slow_writes: Arc::clone(&slow_writes),
+                topology: topology.clone(),
+                work: metrics.work.clone(),
+                settings: Arc::clone(&settings),
+            },
+            reporter: Reporter {
+                writer,
+                slow_writes: Arc::clone(&slow_writes),
+                events: Arc::clone(&event_queue),
+                jobs: metrics.jobs.clone(),
+            },
             settings,
             metrics,
-            pods: Cache::default(),
-            services: Cache::default(),
-            network_policies: Cache::default(),
-            groups: Groups::default(),
-            cordoned: Cordoned::default(),
-            topology: Topology::default(),
-            lost_nodes: LostNodes::default(),
-            memory,
-            slow_writes,
+            caches,
+            memories,
+            topology,
             policies,
-            clock_told: ClockTold::default(),
-            synced_at: SetOnce::new(),
+            slow_writes,
+            event_queue,
             led_since: SetOnce::new(),
         }
     }
 
-    /// Since when this operator has seen how the jobs are, and could do something about it.
+    /// Since when this operator has seen the jobs, and could do something about them.
     #[must_use]
     pub fn looks_after_jobs_since(&self) -> Option<Timestamp> {
-        self.synced_at.get().max(self.led_since.get()).copied()
-    }
-
-    /// The watch that was not heard for too long, and for how long.
-    #[must_use]
-    pub fn silent(&self) -> Option<(Watched, Duration)> {
-        let oldest = self.metrics.watch_ages.oldest();
-        oldest.filter(|(_, age)| *age >= self.settings.patience.stale)
-    }
-
-    /// The watch of which the cache may lack what was decided elsewhere: it is silent, or broke off and has not caught up. And
-    /// how long ago it was heard.
-    #[must_use]
-    pub fn stale(&self) -> Option<(Watched, Duration)> {
-        self.silent().or_else(|| self.metrics.watch_ages.broken())
-    }
-
-    /// Whether all caches have been filled once.
-    #[must_use]
-    pub fn is_synced(&self) -> bool {
-        self.synced_at.get().is_some()
-    }
-
-    /// A cache has been filled: if it is the last one, jobs can be worked on.
-    pub fn note_filled(&self) {
-        let is_filled = self.pods.is_synced()
-            && self.services.is_synced()
-            && self.network_policies.is_synced()
-            && self.policies.is_synced();
-        if is_filled {
-            // They are filled again after each gap.
-            let _ = self.synced_at.set(Timestamp::now());
-        }
+        self.caches.filled_at().max(self.led_since.get().copied())
     }
 }

@@ -12,21 +12,16 @@ use roundhouse_planner::{
     plan, plan_refused, plan_rejected,
 };
 
-use crate::controller::apply::apply;
 use crate::controller::context::Context;
 use crate::controller::error::Error;
-use crate::controller::observe::{lag, observe};
-use crate::controller::report::{Reported, report};
+use crate::controller::report::Reported;
 use crate::job::{JobKey, JobName};
 use crate::memory::JobMemory;
 use crate::memory::expectations::Lag;
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::runtime::panics::caught;
 use crate::runtime::random::nonce;
-use crate::watch::staleness::confirm::{Confirmed, confirm};
-use crate::watch::staleness::deleted_job::is_deleted;
-use crate::watch::staleness::missing_pod::is_late;
-use crate::watch::topology::learn::learn;
+use crate::watch::staleness::confirm::Confirmed;
 use roundhouse_api::unreadable::Guarded;
 
 /// While a write continues. It wakes the job when it ends; until then it is told once that it takes long.
@@ -59,7 +54,7 @@ pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Option<Durat
             work.reconciled(error.label(), started.elapsed());
             let (key, asked) = (JobKey::of(&job.job.metadata), error.retry_after());
             let after = context
-                .memory
+                .memories
                 .with(&key, |memory| memory.backoff.after_error(asked));
             let seconds = after.as_secs_f32();
             tracing::warn!(%error, seconds, "a step failed; it is tried again after this time");
@@ -86,15 +81,17 @@ async fn missing(
     key: &JobKey,
     job: &TrainingJob,
 ) -> Result<Option<Missing>, Error> {
-    while let Some(lag) = lag(context, key, job) {
+    while let Some(lag) = context.observer.lag(key, job) {
         match lag {
             Lag::Left(left) => return Ok(Some(Missing::OwnWrite(left))),
             Lag::Overdue(write, seen) => {
-                if is_late(context, key, &write, seen).await? {
+                let staleness = &context.staleness;
+                let is_missing = staleness.is_pod_missing(key, &write, seen).await;
+                if is_missing.map_err(Error::Confirm)? {
                     return Ok(Some(Missing::LateWatch));
                 }
                 context
-                    .memory
+                    .memories
                     .with(key, |memory| memory.expectations.forget(&write));
             }
         }
@@ -121,14 +118,15 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
         Some(Missing::LateWatch) => return puts_off("WatchLate", LATE),
         None => {}
     }
-    let Some(mut observed) = observe(context, &key, job) else {
+    let since = context.looks_after_jobs_since();
+    let Some(mut observed) = context.observer.observe(&key, job, since) else {
         return puts_off("PodGroupsUnknown", LOOK_AGAIN);
     };
     if !context.policies.can_judge(job) {
         return puts_off("NamespaceUnknown", LABELS_OF_NAMESPACE);
     }
     if let Some(key) = &job.spec.scheduling.topology_key
-        && learn(context, &observed.pods, key)
+        && context.topology.learn(&observed.pods, key)
     {
         return Ok(Some(LABELS));
     }
@@ -141,20 +139,23 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
     let unreadable = unreadable.as_ref().map(Rejection::from);
     let rejection = unreadable
         .or_else(|| refusal.map(Rejection::from))
-        .or_else(|| context.policies.refuse(job, &examined, &context.memory));
+        .or_else(|| context.policies.refuse(job, &examined, &context.memories));
     let follow_workers = |memory: &mut JobMemory| memory.workers.follow(&examined, &observed);
-    context.memory.with(&key, follow_workers);
+    context.memories.with(&key, follow_workers);
     let decide = |observed: &Observed| match &rejection {
         None => plan(&examined, observed, now),
         Some(rejection) => plan_rejected(&examined, rejection, observed, now),
     };
     let mut plan = decide(&observed);
-    let stale = context.stale();
+    let stale = context.staleness.stale_watch();
     let is_doubtful = stale.is_some() && plan.is_irrevocable(&observed.status);
     if plan.needs_fresh || is_doubtful {
         let pods = &observed.pods;
-        let Confirmed { fresh, clock_off } =
-            confirm(context, &key, job, pods, !is_doubtful).await?;
+        let Confirmed { fresh, clock_off } = context
+            .staleness
+            .confirm(job, pods, !is_doubtful)
+            .await
+            .map_err(Error::Confirm)?;
         (observed.fresh, observed.clock_off) = (fresh, clock_off);
         plan = decide(&observed);
     }
@@ -166,7 +167,8 @@ async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Dur
         return Err(Error::Stale { kind, age });
     }
     let pods = pods_to_create(job, &plan.actions);
-    if is_deleted(&context.client, &context.memory, &key, job, &pods).await? {
+    let is_deleted = context.staleness.is_job_deleted(job, &pods).await;
+    if is_deleted.map_err(Error::Confirm)? {
         tracing::info!(job = ?key, "the job is gone; its pods are not made again");
         return puts_off("JobGone", GONE);
     }
@@ -194,8 +196,9 @@ async fn carry_out(
     plan: &Plan,
 ) -> Result<Option<Duration>, Error> {
     tracing::debug!(job = ?key, reason = ?plan.reason, actions = plan.actions.len(), "plan");
-    let done = match apply(context, key, examined, &plan.actions).await {
-        Ok(true) => report(context, key, job, plan).await,
+    let (reporter, memories) = (&context.reporter, &context.memories);
+    let done = match context.applier.apply(key, examined, &plan.actions).await {
+        Ok(true) => reporter.report(memories, job, plan).await,
         Ok(false) => return Ok(Some(after_conflict(context, key))),
         Err(error) => {
             let before = job.status.clone().unwrap_or_default();
@@ -204,10 +207,12 @@ async fn carry_out(
             let reported = match error.obstacle().or_else(told) {
                 Some(obstacle) => {
                     let refused = plan_refused(plan, &before, &obstacle, jiff::Timestamp::now());
-                    report(context, key, job, &refused).await
+                    reporter.report(memories, job, &refused).await
                 }
                 None if error.is_making() || error.is_pending() => {
-                    report(context, key, job, &plan.without_replacements()).await
+                    reporter
+                        .report(memories, job, &plan.without_replacements())
+                        .await
                 }
                 None => Ok(Reported::Stored),
             };
@@ -217,7 +222,7 @@ async fn carry_out(
     let later = match done {
         Ok(Reported::Stored) => None,
         Ok(Reported::Later(left)) => Some(left),
-        Ok(Reported::LookAgain) => return Ok(Some(after_conflict(context, key))),
+        Ok(Reported::Conflict) => return Ok(Some(after_conflict(context, key))),
         Err(error) if error.is_pending() => {
             follow(context, key, job, plan.reason);
             // The call wakes the job when it ends.
@@ -229,23 +234,25 @@ async fn carry_out(
             return Err(error);
         }
     };
-    context.memory.with(key, |memory| memory.backoff.done());
+    context.memories.with(key, |memory| memory.backoff.done());
     follow(context, key, job, plan.reason);
     Ok([plan.requeue_after, later].into_iter().flatten().min())
 }
 
 /// Asks a job that trains for its progress from now on, and any other job no more.
 fn follow(context: &Context, key: &JobKey, job: &TrainingJob, reason: PlanReason) {
-    let pods = context.pods.of(key);
-    context.memory.with(key, |memory| match reason {
-        PlanReason::Training => memory.progress.follow(job, &pods),
+    let pods = context.caches.pods.of(key);
+    context.memories.with(key, |memory| match reason {
+        PlanReason::Training => memory
+            .progress
+            .follow(job, pods.values().map(|entry| &entry.value)),
         _ => memory.progress.forget(),
     });
 }
 
 fn after_conflict(context: &Context, key: &JobKey) -> Duration {
     context
-        .memory
+        .memories
         .with(key, |memory| memory.backoff.after_conflict())
 }
 

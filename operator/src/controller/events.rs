@@ -15,8 +15,8 @@ use roundhouse_contract::labels;
 use roundhouse_planner::{Event, EventType};
 use serde_json::json;
 
-use crate::controller::error::CallError;
 use crate::runtime::api::calls::{call, patch_params, post_params};
+use crate::runtime::api::error::CallError;
 
 pub(crate) mod queue;
 

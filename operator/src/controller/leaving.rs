@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::Api;
 use kube::runtime::watcher::Event;
+use kube::{Api, Client};
 use roundhouse_planner::{JobIdentity, Pod, PodPhase};
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::controller::context::Context;
-use crate::controller::resources::network_policy;
+use crate::controller::resources::network_policy::{self, Peers};
 use crate::job::JobKey;
 use crate::runtime::api::calls::{call, post_params};
 use crate::runtime::leader_election::Leadership;
+use crate::watch::caches::Caches;
 use crate::watch::projection::OwnedObject;
 use crate::watch::streams::Named;
 
@@ -58,7 +58,9 @@ pub(crate) fn note(event: &Event<Named<OwnedObject>>, deleted: &Sender<JobIdenti
 
 /// Makes a policy for the workers of each job that lost its own, if they leave, until the operator stops.
 pub(crate) async fn protect(
-    context: Arc<Context>,
+    client: Client,
+    caches: Arc<Caches>,
+    scrapers: Peers,
     leadership: Arc<Leadership>,
     deleted: Receiver<JobIdentity>,
 ) {
@@ -69,7 +71,7 @@ pub(crate) async fn protect(
             tracing::warn!(job = %job.name, namespace = %job.namespace, "{WITHOUT}: too many jobs leave");
             return;
         };
-        protect_one(&context, job).await;
+        protect_one(&client, &caches, &scrapers, job).await;
     })
     .await;
 }
@@ -116,32 +118,34 @@ impl Drop for Place<'_> {
     }
 }
 
-async fn protect_one(context: &Context, job: JobIdentity) {
+async fn protect_one(client: &Client, caches: &Caches, scrapers: &Peers, job: JobIdentity) {
     let key = JobKey::new(&job.namespace, &job.uid);
     let mut before = 0;
     for _ in 0..LOOKS {
-        let policies = context.network_policies.of(&key);
+        let policies = caches.network_policies.of(&key);
         let controls = |policy: &OwnedObject| policy.controller.as_ref() == Some(&job.uid);
         if policies.values().any(|entry| controls(&entry.value)) {
             // The job is there and has been given another one.
             return;
         }
-        let pods = context.pods.of(&key);
+        let pods = caches.pods.of(&key);
         match next(pods.values().map(|entry| &entry.value), before) {
             Next::Nothing => return,
             Next::Look { leaving } => before = leaving,
-            Next::Make(owners) => return make(context, &job, &owners).await,
+            Next::Make(owners) => {
+                let policy = network_policy::build_leaving(&job, scrapers, &owners);
+                return create(client, &job, &policy).await;
+            }
         }
         sleep(PAUSE).await;
     }
     tracing::warn!(job = %job.name, namespace = %job.namespace, "{WITHOUT}: not all are known to leave");
 }
 
-async fn make(context: &Context, job: &JobIdentity, owners: &[(String, String)]) {
-    let policy = network_policy::build_leaving(job, &context.settings.worker_metrics_from, owners);
-    let policies: Api<NetworkPolicy> = Api::namespaced(context.client.clone(), &job.namespace);
+async fn create(client: &Client, job: &JobIdentity, policy: &NetworkPolicy) {
+    let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), &job.namespace);
     let parameters = post_params();
-    match call(|| policies.create(&parameters, &policy)).await {
+    match call(|| policies.create(&parameters, policy)).await {
         Ok(_) => {
             tracing::info!(job = %job.name, namespace = %job.namespace, "workers that leave have a NetworkPolicy of their own");
         }

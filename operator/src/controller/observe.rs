@@ -2,94 +2,136 @@
 //! of one moment.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use roundhouse_api::{Gang, TrainingJob};
 use roundhouse_contract::names;
 use roundhouse_planner::{GroupWrites, Observed, Pod, Presence, Repair};
 
-use crate::controller::context::Context;
 use crate::job::JobKey;
-use crate::memory::JobMemory;
 use crate::memory::expectations::{Lag, Seen, Written};
 use crate::memory::repairs::Drift;
 use crate::memory::workers::Workers;
+use crate::memory::{JobMemories, JobMemory};
+use crate::runtime::api::metadata::version;
 use crate::watch::cache::{Entry, OfJob};
+use crate::watch::caches::Caches;
+use crate::watch::lost_nodes::Terms;
 use crate::watch::projection::OwnedObject;
+use crate::watch::topology::Topology;
 
-/// Why to wait until the caches have seen what was written; `None` if they have.
-#[must_use]
-pub fn lag(context: &Context, key: &JobKey, job: &TrainingJob) -> Option<Lag> {
-    let pods = context.pods.of(key);
-    let services = context.services.of(key);
-    let policies = context.network_policies.of(key);
-    let job_name = job.metadata.name.as_deref().unwrap_or_default();
-    let name = names::service(job_name);
-    let gang = job.spec.scheduling.gang;
-    let group = || context.groups.kept(gang, key, &names::pod_group(job_name));
-    let namespace = &key.namespace;
-    let shows = |written: &Written| match written {
-        Written::Status => Seen::Version(version(job.metadata.resource_version.as_deref())),
-        Written::Pod(pod) => seen(pods.get(pod), || context.pods.deleted_at(namespace, pod)),
-        Written::Service => seen(services.get(&name), || {
-            context.services.deleted_at(namespace, &name)
-        }),
-        Written::NetworkPolicy => seen(policies.get(&name), || {
-            context.network_policies.deleted_at(namespace, &name)
-        }),
-        Written::PodGroup => seen(group().as_ref(), || None),
-    };
-    context
-        .memory
-        .with(key, |memory| memory.expectations.wait(shows))
+/// Reads the caches and memories.
+pub struct Observer {
+    pub(super) caches: Arc<Caches>,
+    pub(super) memories: Arc<JobMemories>,
+    pub(super) topology: Topology,
+    /// When a node counts as lost.
+    pub(super) lost_nodes: Terms,
+    /// How long the operator waits for a worker whose node is lost.
+    pub(super) lost_node_grace: Duration,
 }
 
-/// Everything of one job. `None`: it is not known yet whether its gang scheduler is installed.
-#[must_use]
-pub fn observe(context: &Context, key: &JobKey, job: &TrainingJob) -> Option<Observed> {
-    let job_name = job.metadata.name.as_deref().unwrap_or_default();
-    let name = names::service(job_name);
-    let gang = job.spec.scheduling.gang;
-    let group = context
-        .groups
-        .observe(gang, key, &names::pod_group(job_name))?;
-    let (services, policies) = (context.services.of(key), context.network_policies.of(key));
-    let pods = context.pods.of(key);
-    let pods = pods.values().map(|entry| entry.value.clone());
-    let pods: Vec<Pod> = pods.map(|pod| on_its_node(pod, context, job)).collect();
-    let progress_interval = context.memory.progress_interval();
-    let remembered = |memory: &mut JobMemory| {
-        let repairs = &memory.repairs;
-        Observed {
-            group,
-            group_writes: match gang {
-                Gang::None => GroupWrites::default(),
-                Gang::Coscheduling | Gang::Volcano | Gang::Kubernetes => repairs.of_group(),
-            },
-            status: job.status.clone().unwrap_or_default(),
-            resource_version: job.metadata.resource_version.clone().unwrap_or_default(),
-            service: presence(&services, &name, key, |drift| {
-                repairs.next(Written::Service, drift)
+impl Observer {
+    /// Why to wait until the caches have seen what was written; `None` if they have.
+    #[must_use]
+    pub(crate) fn lag(&self, key: &JobKey, job: &TrainingJob) -> Option<Lag> {
+        let caches = &self.caches;
+        let pods = caches.pods.of(key);
+        let services = caches.services.of(key);
+        let policies = caches.network_policies.of(key);
+        let job_name = job.metadata.name.as_deref().unwrap_or_default();
+        let name = names::service(job_name);
+        let gang = job.spec.scheduling.gang;
+        let group = || caches.groups.kept(gang, key, &names::pod_group(job_name));
+        let namespace = &key.namespace;
+        let shows = |written: &Written| match written {
+            Written::Status => Seen::Version(version(job.metadata.resource_version.as_deref())),
+            Written::Pod(pod) => seen(pods.get(pod), || caches.pods.deleted_at(namespace, pod)),
+            Written::Service => seen(services.get(&name), || {
+                caches.services.deleted_at(namespace, &name)
             }),
-            network_policy: presence(&policies, &name, key, |drift| {
-                repairs.next(Written::NetworkPolicy, drift)
+            Written::NetworkPolicy => seen(policies.get(&name), || {
+                caches.network_policies.deleted_at(namespace, &name)
             }),
-            pods: pods
-                .into_iter()
-                .map(|pod| with_its_agent(pod, &memory.workers))
-                .collect(),
-            taken: memory.taken_names.current(),
-            progress: memory.progress.last(),
-            formed: memory.progress.formed(),
-            progress_interval: Some(progress_interval),
-            lost_node_grace: Some(context.settings.lost_node_grace()),
-            fresh: false,
-            clock_off: false,
-            // The caches do not know; the driver draws it.
-            nonce: String::new(),
-            watched_since: context.looks_after_jobs_since(),
+            Written::PodGroup => seen(group().as_ref(), || None),
+        };
+        self.memories
+            .with(key, |memory| memory.expectations.wait(shows))
+    }
+
+    /// Everything of one job. `None`: it is not known yet whether its gang scheduler is installed.
+    /// `since`: since when this operator has looked after the jobs.
+    #[must_use]
+    pub fn observe(
+        &self,
+        key: &JobKey,
+        job: &TrainingJob,
+        since: Option<Timestamp>,
+    ) -> Option<Observed> {
+        let caches = &self.caches;
+        let job_name = job.metadata.name.as_deref().unwrap_or_default();
+        let name = names::service(job_name);
+        let gang = job.spec.scheduling.gang;
+        let group = caches
+            .groups
+            .observe(gang, key, &names::pod_group(job_name))?;
+        let (services, policies) = (caches.services.of(key), caches.network_policies.of(key));
+        let pods = caches.pods.of(key);
+        let pods = pods.values().map(|entry| entry.value.clone());
+        let pods: Vec<Pod> = pods.map(|pod| self.on_its_node(pod, job)).collect();
+        let progress_interval = self.memories.progress_interval();
+        let remembered = |memory: &mut JobMemory| {
+            let repairs = &memory.repairs;
+            Observed {
+                group,
+                group_writes: match gang {
+                    Gang::None => GroupWrites::default(),
+                    Gang::Coscheduling | Gang::Volcano | Gang::Kubernetes => repairs.of_group(),
+                },
+                status: job.status.clone().unwrap_or_default(),
+                resource_version: job.metadata.resource_version.clone().unwrap_or_default(),
+                service: presence(&services, &name, key, |drift| {
+                    repairs.next(Written::Service, drift)
+                }),
+                network_policy: presence(&policies, &name, key, |drift| {
+                    repairs.next(Written::NetworkPolicy, drift)
+                }),
+                pods: pods
+                    .into_iter()
+                    .map(|pod| with_its_agent(pod, &memory.workers))
+                    .collect(),
+                taken: memory.taken_names.current(),
+                progress: memory.progress.last(),
+                formed: memory.progress.formed(),
+                progress_interval: Some(progress_interval),
+                lost_node_grace: Some(self.lost_node_grace),
+                fresh: false,
+                clock_off: false,
+                // The caches do not know; the driver draws it.
+                nonce: String::new(),
+                watched_since: since,
+            }
+        };
+        Some(self.memories.with(key, remembered))
+    }
+
+    /// A pod with what only its node shows.
+    fn on_its_node(&self, pod: Pod, job: &TrainingJob) -> Pod {
+        let Some(node) = &pod.node else {
+            return pod;
+        };
+        let key = job.spec.scheduling.topology_key.as_ref();
+        let lost = self.caches.lost_nodes.of(&pod, self.lost_nodes);
+        Pod {
+            unreachable: pod.unreachable || lost.is_some(),
+            node_answers: lost.is_some_and(|lost| lost.answers),
+            ready_at: lost.map(|lost| lost.since).or(pod.ready_at),
+            cordoned: self.caches.cordoned.contains(node),
+            domain: key.and_then(|key| self.topology.domain(node, key)),
+            ..pod
         }
-    };
-    Some(context.memory.with(key, remembered))
+    }
 }
 
 /// A pod with what only its agent reports. A worker whose agent is silent is left out as one is whose node does not answer.
@@ -104,23 +146,6 @@ fn with_its_agent(pod: Pod, workers: &Workers) -> Pod {
         agent_silent,
         // The grace begins now, however long it has not been Ready.
         ready_at: pod.ready_at.max(silent_since),
-        ..pod
-    }
-}
-
-/// A pod with what only its node tells.
-fn on_its_node(pod: Pod, context: &Context, job: &TrainingJob) -> Pod {
-    let Some(node) = &pod.node else {
-        return pod;
-    };
-    let key = job.spec.scheduling.topology_key.as_ref();
-    let lost = context.lost_nodes.of(&pod, context.settings.lost_nodes);
-    Pod {
-        unreachable: pod.unreachable || lost.is_some(),
-        node_answers: lost.is_some_and(|lost| lost.answers),
-        ready_at: lost.map(|lost| lost.since).or(pod.ready_at),
-        cordoned: context.cordoned.contains(node),
-        domain: key.and_then(|key| context.topology.domain(node, key)),
         ..pod
     }
 }
@@ -155,10 +180,4 @@ fn seen<T>(entry: Option<&Arc<Entry<T>>>, deleted_at: impl FnOnce() -> Option<u6
         Some(entry) => Seen::Version(entry.version),
         None => deleted_at().map_or(Seen::Absent, Seen::Gone),
     }
-}
-
-/// A resourceVersion as a number: since Kubernetes 1.35 they are promised to be comparable so.
-#[must_use]
-pub fn version(text: Option<&str>) -> u64 {
-    text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }

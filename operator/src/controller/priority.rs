@@ -1,44 +1,10 @@
-//! What wakes a job, and in which lane it waits then.
+//! The lane in which a job waits that was woken.
 
 use roundhouse_api::{ConditionReason, ConditionType};
 
-use crate::job::JobName;
 use crate::runtime::queue::work_queue::Lane;
+use crate::watch::wake::Cause;
 use roundhouse_api::unreadable::Guarded;
-
-/// What has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    /// Something of its workers: a pod, a process, or a node.
-    Workers,
-    /// Anything else: its spec or status, a change of an object that the job owns, its progress, the time.
-    Other,
-}
-
-/// A job is to be looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wake {
-    /// Which one.
-    pub job: JobName,
-    /// Why.
-    pub cause: Cause,
-}
-
-impl Wake {
-    /// Something of its workers has changed.
-    #[must_use]
-    pub const fn by_workers(job: JobName) -> Self {
-        let cause = Cause::Workers;
-        Self { job, cause }
-    }
-
-    /// Something else has changed.
-    #[must_use]
-    pub const fn by_other(job: JobName) -> Self {
-        let cause = Cause::Other;
-        Self { job, cause }
-    }
-}
 
 /// The lane of a job in its last known state. A job that has trained and does not, waits for a worker; in one that trains,
 /// a change of its workers may be that one is lost.

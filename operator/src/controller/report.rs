@@ -4,21 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use kube::Api;
-use kube::api::Patch;
 use roundhouse_api::{TrainingJob, TrainingJobStatus};
 use roundhouse_planner::Plan;
 use serde_json::{Map, Value, json};
 
-use crate::controller::context::Context;
+use crate::controller::apply::writes::ObjectWriter;
 use crate::controller::error::Error;
-use crate::controller::observe::version;
-use crate::controller::slow_writes::Write;
+use crate::controller::events::queue::EventQueue;
+use crate::controller::slow_writes::{SlowWrites, Write};
 use crate::job::{JobKey, JobName};
-use crate::memory::JobMemory;
 use crate::memory::expectations::Written;
-use crate::runtime::api::calls::{call_within, patch_params};
-use roundhouse_api::unreadable::Guarded;
+use crate::memory::{JobMemories, JobMemory};
+use crate::metrics::jobs::Jobs;
 
 /// What came of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,101 +24,95 @@ pub enum Reported {
     Stored,
     /// It only describes, and is written after this time.
     Later(Duration),
-    /// Somebody else wrote: look again.
-    LookAgain,
+    /// Another client wrote the job in the meantime.
+    Conflict,
 }
 
-/// Writes the status and tells the events. A write that takes long goes on beside the reconciles; its events are told when the
-/// caches show it.
-///
-/// # Errors
-/// The write was refused, got no answer, or continues.
-pub async fn report(
-    context: &Arc<Context>,
-    key: &JobKey,
-    job: &TrainingJob,
-    plan: &Plan,
-) -> Result<Reported, Error> {
-    let before = job.status.clone().unwrap_or_default();
-    context.metrics.jobs.show(key, &plan.status);
-    let confirmed = context
-        .memory
-        .with(key, |memory| memory.unsent_events.stored(&before));
-    context.event_queue.push(job, &confirmed);
-    if before != plan.status {
-        let wait = |memory: &mut JobMemory| memory.status_delay.wait(&before, &plan.status);
-        if let Some(left) = context.memory.with(key, wait)
-            && plan.events.is_empty()
-        {
-            return Ok(Reported::Later(left));
-        }
-        match write(context, key, job, &before, &plan.status).await {
-            Ok(()) => context
-                .memory
-                .with(key, |memory| memory.unsent_events.published()),
-            Err(error) => {
-                // It may be stored all the same: of two tries only the second may have an answer.
-                context.memory.with(key, |memory| {
+/// Writes the status and publishes the events.
+pub struct Reporter {
+    pub(super) writer: ObjectWriter,
+    pub(super) slow_writes: Arc<SlowWrites>,
+    pub(super) events: Arc<EventQueue>,
+    pub(super) jobs: Jobs,
+}
+
+impl Reporter {
+    /// Writes the status and publishes the events. A write that takes long continues beside the reconciles; its events are
+    /// published when the caches show it.
+    ///
+    /// # Errors
+    /// The API server refused the write, or did not answer, or the write continues.
+    pub async fn report(
+        &self,
+        memories: &JobMemories,
+        job: &TrainingJob,
+        plan: &Plan,
+    ) -> Result<Reported, Error> {
+        let key = &JobKey::of(&job.metadata);
+        let before = job.status.clone().unwrap_or_default();
+        self.jobs.show(key, &plan.status);
+        let stored = |memory: &mut JobMemory| memory.unsent_events.stored(&before);
+        self.events.push(job, &memories.with(key, stored));
+        if before != plan.status {
+            let wait = |memory: &mut JobMemory| memory.status_delay.wait(&before, &plan.status);
+            if let Some(left) = memories.with(key, wait)
+                && plan.events.is_empty()
+            {
+                return Ok(Reported::Later(left));
+            }
+            if let Err(error) = self.write(key, job, &before, &plan.status).await {
+                // The API server may have stored it all the same: of two tries only the second may have an answer.
+                memories.with(key, |memory| {
                     memory.unsent_events.keep(&plan.status, &plan.events);
                 });
-                let looks_again = matches!(&error, Error::Report(error) if error.is_look_again());
-                return if looks_again {
-                    Ok(Reported::LookAgain)
+                let is_conflict = matches!(&error, Error::Report(error) if error.is_conflict());
+                return if is_conflict {
+                    Ok(Reported::Conflict)
                 } else {
                     Err(error)
                 };
             }
+            memories.with(key, |memory| memory.unsent_events.published());
         }
+        self.events.push(job, &plan.events);
+        Ok(Reported::Stored)
     }
-    context.event_queue.push(job, &plan.events);
-    Ok(Reported::Stored)
-}
 
-async fn write(
-    context: &Arc<Context>,
-    key: &JobKey,
-    job: &TrainingJob,
-    before: &TrainingJobStatus,
-    after: &TrainingJobStatus,
-) -> Result<(), Error> {
-    let status = merge_patch(&serde_json::to_value(before)?, serde_json::to_value(after)?);
-    let patch = json!({
-        "metadata": {"resourceVersion": job.metadata.resource_version},
-        "status": status,
-    });
-    let name = job.metadata.name.clone().unwrap_or_default();
-    let wake = JobName::new(&key.namespace, &name);
-    let (beside, key_beside) = (Arc::clone(context), key.clone());
-    let (before, after) = (before.clone(), after.clone());
-    let write = |deadline| {
-        async move {
-            // The answer may have parts that cannot be read.
-            let api: Api<Guarded> = Api::namespaced(beside.client.clone(), &key_beside.namespace);
-            let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
-            let request = || api.patch_status(&name, &parameters, &patch);
-            let written = call_within(deadline, request).await?;
-            let at = version(written.job.metadata.resource_version.as_deref());
-            beside.memory.with(&key_beside, |memory| {
-                memory.expectations.wrote(Written::Status, at);
-            });
-            let now = jiff::Timestamp::now();
-            beside
-                .metrics
-                .jobs
-                .stored(&key_beside, &before, &after, now);
-            Ok(())
-        }
-        .boxed()
-    };
-    let of_status = Write {
-        job: key.clone(),
-        action: "Report",
-        creates: false,
-        object: Written::Status,
-        content_version: 0,
-    };
-    let written = context.slow_writes.run(of_status, wake, write).await;
-    written.map_err(Error::Report)
+    async fn write(
+        &self,
+        key: &JobKey,
+        job: &TrainingJob,
+        before: &TrainingJobStatus,
+        after: &TrainingJobStatus,
+    ) -> Result<(), Error> {
+        let status = merge_patch(&serde_json::to_value(before)?, serde_json::to_value(after)?);
+        let patch = json!({
+            "metadata": {"resourceVersion": job.metadata.resource_version},
+            "status": status,
+        });
+        let wake = JobName::of(&job.metadata);
+        let (name, of_job, writer) = (wake.name.clone(), key.clone(), self.writer.clone());
+        let (before, after, jobs) = (before.clone(), after.clone(), self.jobs.clone());
+        let write = |deadline| {
+            async move {
+                writer
+                    .patch_status(&of_job, (&name, &patch), deadline)
+                    .await?;
+                jobs.stored(&of_job, &before, &after, jiff::Timestamp::now());
+                Ok(())
+            }
+            .boxed()
+        };
+        let of_status = Write {
+            job: key.clone(),
+            action: "Report",
+            creates: false,
+            object: Written::Status,
+            content_version: 0,
+        };
+        let written = self.slow_writes.run(of_status, wake, write).await;
+        written.map_err(Error::Report)
+    }
 }
 
 /// RFC 7386: what is no more must be said as null, at every depth.

@@ -6,35 +6,12 @@ mod volumes;
 pub mod worker;
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Pod, Service};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::JobIdentity;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-/// An object of a job.
-pub(crate) trait Child:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope>
-    + Clone
-    + Debug
-    + Serialize
-    + DeserializeOwned
-    + Send
-    + Sync
-    + 'static
-{
-}
-
-impl Child for Pod {}
-impl Child for Service {}
-impl Child for NetworkPolicy {}
 
 /// Metadata that all children share: name, labels, owner.
 pub(crate) fn metadata(job: &JobIdentity, name: String) -> ObjectMeta {

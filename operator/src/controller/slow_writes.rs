@@ -13,11 +13,11 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use self::known::Known;
-use crate::controller::error::CallError;
-use crate::controller::priority::Wake;
 use crate::job::{JobKey, JobName};
 use crate::memory::expectations::Written;
 use crate::runtime::api::calls::{CREATE_DEADLINE, DEADLINE};
+use crate::runtime::api::error::CallError;
+use crate::watch::wake::Wake;
 
 mod known;
 #[cfg(test)]

@@ -4,21 +4,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 use roundhouse_api::{ConditionReason, ConditionType, TrainingJob, TrainingJobStatus};
 use roundhouse_contract::labels;
 use roundhouse_planner::policy::Policy;
 use roundhouse_planner::{Examined, Rejection, ValidatedJob, examine, gpu};
 
-use self::namespaces::Namespaces;
 use crate::job::JobKey;
 use crate::memory::JobMemories;
 use crate::settings::Settings;
+use crate::watch::namespaces::Namespaces;
 use roundhouse_api::unreadable::Guarded;
 
 mod file;
-pub(crate) mod namespaces;
 
 /// Why a policy cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +45,7 @@ pub struct Policies {
     policy: Policy,
     /// Used to validate jobs, as the driver does.
     gpu_resources: gpu::Listed,
-    pub(crate) namespaces: Namespaces,
+    namespaces: Arc<Namespaces>,
     jobs: OnceLock<Store<Guarded>>,
 }
 
@@ -90,28 +88,18 @@ impl Policies {
     }
 
     /// Whether labels of namespaces matter.
-    #[must_use]
-    pub const fn reads_namespaces(&self) -> bool {
+    const fn reads_namespaces(&self) -> bool {
         !self.policy.namespaces.is_empty()
     }
 
-    /// Whether everything is known that matters.
-    #[must_use]
-    pub fn is_synced(&self) -> bool {
-        !self.reads_namespaces() || self.namespaces.is_synced()
+    /// The labels of namespaces, if they matter.
+    pub(crate) fn namespaces(&self) -> Option<&Arc<Namespaces>> {
+        self.reads_namespaces().then_some(&self.namespaces)
     }
 
     /// Where the jobs are that come before others.
     pub(crate) fn look_at(&self, jobs: Store<Guarded>) {
         let _ = self.jobs.set(jobs);
-    }
-
-    /// Jobs of a namespace.
-    pub(crate) fn jobs_of(&self, namespace: &str) -> Vec<TrainingJob> {
-        let all = self.jobs.get().map(Store::state).unwrap_or_default();
-        let is_there = |job: &TrainingJob| job.namespace().as_deref() == Some(namespace);
-        let jobs = all.iter().map(|guarded| &guarded.job);
-        jobs.filter(|job| is_there(job)).cloned().collect()
     }
 
     /// Whether the limits of the job are known. Those of a new namespace may be stricter than the others', so its jobs do not

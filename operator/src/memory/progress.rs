@@ -14,7 +14,6 @@ use roundhouse_planner::{Pod, ProgressSample};
 use self::pace::Pace;
 use crate::job::{JobKey, JobName};
 use crate::memory::JobMemories;
-use crate::watch::cache::OfJob;
 
 pub(crate) mod pace;
 
@@ -64,7 +63,7 @@ impl Progress {
     }
 
     /// Polls the job from now on.
-    pub fn follow(&mut self, job: &TrainingJob, pods: &OfJob<Pod>) {
+    pub fn follow<'a>(&mut self, job: &TrainingJob, pods: impl Iterator<Item = &'a Pod>) {
         if let Some(first) = first_rank(pods) {
             let now = Instant::now();
             let shown = job.status.as_ref().and_then(|it| it.progress.as_ref());
@@ -234,13 +233,13 @@ fn is_urgent(last: &Report, now: &Report) -> bool {
 }
 
 /// Address of the worker with rank 0 of the newest generation, and that generation.
-fn first_rank(pods: &OfJob<Pod>) -> Option<(String, u64)> {
-    let places = pods.values().filter(|entry| !entry.value.deleting);
-    let places = places.filter_map(|entry| Some((entry.value.membership.as_ref()?, entry)));
+fn first_rank<'a>(pods: impl Iterator<Item = &'a Pod>) -> Option<(String, u64)> {
+    let places = pods.filter(|pod| !pod.deleting);
+    let places = places.filter_map(|pod| Some((pod.membership.as_ref()?, pod)));
     let first = places
         .filter(|(place, _)| place.node_rank == 0)
         .max_by_key(|(place, _)| place.generation);
-    first.and_then(|(place, entry)| Some((entry.value.ip.clone()?, place.generation)))
+    first.and_then(|(place, pod)| Some((pod.ip.clone()?, place.generation)))
 }
 
 #[cfg(test)]

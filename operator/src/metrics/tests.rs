@@ -12,7 +12,7 @@ fn a_second_operator_in_one_registry_is_refused() {
 fn a_job_that_starts_fails_and_recovers_touches_each_histogram_of_jobs() {
     let (registry, clock) = (Registry::new(), ManualClock::new());
     touch(&Metrics::new(&registry, clock.clock()).unwrap());
-    for what in ["lobby", "start", "recover"] {
+    for what in ["time_to_ready", "start", "recover"] {
         let series = format!("roundhouse_job_{what}_seconds_count");
         assert_eq!(value(&registry, &series), Some(1.0), "{what}");
     }

@@ -4,9 +4,9 @@ use futures::stream::Stream;
 use futures::{FutureExt, StreamExt};
 use kube::runtime::reflector::Store;
 
-use crate::controller::priority::Wake;
 use crate::job::JobName;
 use crate::runtime::leader_election::Leadership;
+use crate::watch::wake::Wake;
 use roundhouse_api::unreadable::Guarded;
 
 /// Lets wakes pass by for as long as another operator leads. In the end all jobs are to be looked at.

@@ -5,15 +5,19 @@ use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
 
-use crate::controller::error::Error;
+/// The code of a step panicked, with these words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Panicked(pub String);
 
 /// Runs a step of one job. What it shares with others is behind locks that a panic does not close.
 ///
 /// # Errors
-/// That of the step, or [`Error::Panicked`].
-pub async fn caught<T>(step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+/// That of the step, or [`Panicked`].
+pub async fn caught<T, E: From<Panicked>>(
+    step: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     let result = AssertUnwindSafe(step).catch_unwind().await;
-    result.unwrap_or_else(|panic| Err(Error::Panicked(words(&*panic))))
+    result.unwrap_or_else(|panic| Err(Panicked(words(&*panic)).into()))
 }
 
 /// What a panic said.
@@ -32,14 +36,10 @@ mod tests {
     async fn a_panic_is_the_error_of_the_step_that_panicked_and_has_its_words() {
         let number = 7;
         let step = async { panic!("no worker {number}") };
-        let error = caught::<()>(step).await.unwrap_err();
-        assert!(matches!(&error, Error::Panicked(words) if words == "no worker 7"));
-        assert_eq!(error.label(), "Panicked");
-        let error = caught::<()>(async { panic!("plain") }).await.unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "a panic, which is a bug of Roundhouse: plain"
-        );
-        assert_eq!(caught(async { Ok(3) }).await.unwrap(), 3);
+        let error = caught::<(), Panicked>(step).await.unwrap_err();
+        assert_eq!(error, Panicked("no worker 7".to_owned()));
+        let error = caught::<(), Panicked>(async { panic!("plain") }).await;
+        assert_eq!(error.unwrap_err(), Panicked("plain".to_owned()));
+        assert_eq!(caught::<_, Panicked>(async { Ok(3) }).await.unwrap(), 3);
     }
 }

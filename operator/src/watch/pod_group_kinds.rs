@@ -4,11 +4,11 @@ use kube::core::ObjectMeta;
 use roundhouse_api::Gang;
 use roundhouse_planner::PodGroup;
 
-use crate::controller::resources::Child;
 use crate::metrics::labels::Watched;
+use crate::runtime::api::object::NamespacedObject;
 
 /// A kind of PodGroup.
-pub(crate) trait GroupKind: Child {
+pub(crate) trait GroupKind: NamespacedObject {
     /// Whose it is.
     const GANG: Gang;
     /// Its watch.

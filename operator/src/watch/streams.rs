@@ -10,71 +10,37 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher::{Config as WatchConfig, Event};
+use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
-use roundhouse_contract::labels;
+use kube::{Api, Resource, ResourceExt};
 use roundhouse_planner::JobIdentity;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::Sender;
 
-use crate::controller::context::Context;
-use crate::controller::leaving;
-use crate::controller::observe::version;
-use crate::controller::priority::{Cause, Wake};
-use crate::controller::resources::{network_policy, service};
 use crate::job::JobName;
 use crate::metrics::labels::Watched;
+use crate::runtime::api::metadata::version;
 use crate::watch::cache::{Cache, Entry};
+use crate::watch::caches::Caches;
 use crate::watch::cordoned::watched::WatchedNode;
 use crate::watch::pauses::watch_backoff;
 use crate::watch::projection::bounded::Bounded;
 use crate::watch::projection::watched::WatchedPod;
-use crate::watch::projection::{self, identity};
+use crate::watch::projection::{self, OwnedObject, identity};
+use crate::watch::wake::{Cause, Wake};
+use crate::watch::watches::Watches;
 use roundhouse_api::unreadable::Guarded;
 
-/// All objects of a kind, or those of the one namespace that is watched.
-pub(crate) fn scoped<K>(client: Client, namespace: Option<&str>) -> Api<K>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-{
-    match namespace {
-        Some(namespace) => Api::namespaced(client, namespace),
-        None => Api::all(client),
-    }
-}
-
-/// Jobs in one answer of a list. An answer is kept as text until it has been parsed, and a job has up to 1.5 MB.
-const PAGE_OF_JOBS: u32 = 50;
-/// Other objects in one answer: anybody who may create them can give them our labels, and as much text as a job's.
-const PAGE: u32 = 100;
-
-/// The watch begins: its age counts from here, heard or not.
-pub(crate) fn begin(context: &Context, kind: Watched) -> WatchConfig {
-    context.metrics.watch_ages.hear(kind);
-    let page = match kind {
-        Watched::TrainingJobs => PAGE_OF_JOBS,
-        _ => PAGE,
-    };
-    WatchConfig::default()
-        .timeout(context.settings.patience.watch)
-        .page_size(page)
-}
-
-/// The watch of a kind of which only the operator's objects are wanted.
-pub(crate) fn children(context: &Context, kind: Watched) -> WatchConfig {
-    let ours = format!("{}={}", labels::MANAGED_BY, labels::FIELD_MANAGER);
-    begin(context, kind).labels(&ours)
-}
-
-/// Keeps the jobs, and wakes each that changes, until the operator stops. Metrics hear of a job here before it is worked on.
-pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wake: Sender<Wake>) {
-    let api: Api<Guarded> = scoped(
-        context.watching.clone(),
-        context.settings.namespace.as_deref(),
-    );
+/// Keeps the jobs, and wakes each that changes, until the operator stops. `note` gets each event before the job is reconciled.
+pub(crate) async fn watch_jobs(
+    watches: Watches,
+    jobs: Writer<Guarded>,
+    note: impl Fn(&Event<JobIdentity>) + Send,
+    wake: Sender<Wake>,
+) {
+    let kind = Watched::TrainingJobs;
     let known = jobs.as_reader();
-    let events = watcher(api, begin(&context, Watched::TrainingJobs))
+    let events = watcher(watches.objects::<Guarded>(), watches.begin(kind))
         .backoff(watch_backoff())
         .modify(|job: &mut Guarded| {
             projection::job(&mut job.job.metadata);
@@ -83,11 +49,11 @@ pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wak
             }
         })
         .try_filter(|event| ready(!is_old(&known, event)))
-        .inspect_ok(|event| note_job(&context, event))
+        .inspect_ok(|event| note(&identified(event)))
         .reflect(jobs)
         .inspect_ok(|event| {
             if matches!(event, Event::InitDone) {
-                context.metrics.watch_ages.catch_up(Watched::TrainingJobs);
+                watches.caught_up(kind);
             }
         })
         .applied_objects();
@@ -99,12 +65,12 @@ pub(crate) async fn watch_jobs(context: Arc<Context>, jobs: Writer<Guarded>, wak
                 // Closed only when the operator stops.
                 let _ = wake.send(Wake::by_other(job)).await;
             }
-            Err(error) => broke(&context, Watched::TrainingJobs, &error),
+            Err(error) => watches.broke(kind, &error),
         }
     }
 }
 
-/// Whether a newer version of the job is known: it was told before.
+/// Whether a newer version of the job is known: it was reported before.
 fn is_old(known: &Store<Guarded>, event: &Event<Guarded>) -> bool {
     let (Event::Apply(job) | Event::Delete(job)) = event else {
         return false;
@@ -114,103 +80,102 @@ fn is_old(known: &Store<Guarded>, event: &Event<Guarded>) -> bool {
     known.is_some_and(|known| of(&known) > of(job))
 }
 
-fn note_job(context: &Context, event: &Event<Guarded>) {
+fn identified(event: &Event<Guarded>) -> Event<JobIdentity> {
     let identity = |job: &Guarded| JobIdentity {
         namespace: job.namespace().unwrap_or_default(),
         name: job.name_any(),
         uid: job.uid().unwrap_or_default(),
     };
-    if let Event::Delete(job) = event {
-        context
-            .metrics
-            .queue
-            .forget(&JobName::of(&job.job.metadata));
-    }
-    let event = match event {
+    match event {
         Event::Apply(job) => Event::Apply(identity(job)),
         Event::Delete(job) => Event::Delete(identity(job)),
         Event::Init => Event::Init,
         Event::InitApply(job) => Event::InitApply(identity(job)),
         Event::InitDone => Event::InitDone,
-    };
-    context.metrics.jobs.apply(&event);
-    context.memory.apply(&event);
+    }
 }
 
-/// Feeds the cache until the operator stops.
-pub(crate) async fn watch_pods(context: Arc<Context>, wake: Sender<Wake>) {
-    let api: Api<WatchedPod> = scoped(
-        context.watching.clone(),
-        context.settings.namespace.as_deref(),
-    );
-    let ours = children(&context, Watched::Pods);
-    let events = watcher(api, ours).backoff(watch_backoff()).map_ok(|event| {
-        map_event(event, |watched: &WatchedPod| {
-            (watched.slim(), identity(&watched.pod.metadata))
-        })
-    });
-    feed(events, &context.pods, &wake, &context, Watched::Pods).await;
+/// Feeds the cache of pods until the operator stops.
+pub(crate) async fn watch_pods(watches: Watches, caches: Arc<Caches>, wake: Sender<Wake>) {
+    let kind = Watched::Pods;
+    let events = watcher(watches.objects::<WatchedPod>(), watches.begin_own(kind))
+        .backoff(watch_backoff())
+        .map_ok(|event| {
+            map_event(event, |watched: &WatchedPod| {
+                (watched.slim(), identity(&watched.pod.metadata))
+            })
+        });
+    feed(events, &caches.pods, &caches, &watches, kind, &wake).await;
 }
 
-/// Feeds the cache until the operator stops.
-pub(crate) async fn watch_services(context: Arc<Context>, wake: Sender<Wake>) {
-    let api: Api<Bounded<Service>> = scoped(
-        context.watching.clone(),
-        context.settings.namespace.as_deref(),
-    );
-    let (cache, resource) = (&context.services, Watched::Services);
-    let events = surroundings(api, children(&context, resource), service::is_as_built);
-    feed(events, cache, &wake, &context, resource).await;
-}
-
-/// Feeds the cache until the operator stops. `deleted` hears of jobs whose policy was deleted.
-pub(crate) async fn watch_network_policies(
-    context: Arc<Context>,
-    deleted: Sender<JobIdentity>,
+/// Feeds the cache of Services until the operator stops. `is_as_built`: whether a Service is as the operator builds it.
+pub(crate) async fn watch_services(
+    watches: Watches,
+    caches: Arc<Caches>,
+    is_as_built: impl Fn(&Service) -> bool + Send,
     wake: Sender<Wake>,
 ) {
-    let api: Api<Bounded<NetworkPolicy>> = scoped(
-        context.watching.clone(),
-        context.settings.namespace.as_deref(),
-    );
-    let (cache, resource) = (&context.network_policies, Watched::NetworkPolicies);
-    let ours = children(&context, resource);
-    let scrapers = &context.settings.worker_metrics_from;
-    let is_as_built = |live: &NetworkPolicy| network_policy::is_as_built(live, scrapers);
-    let events = surroundings(api, ours, is_as_built);
-    let events = events.inspect_ok(|event| leaving::note(event, &deleted));
-    feed(events, cache, &wake, &context, resource).await;
+    let kind = Watched::Services;
+    let events = owned_objects(&watches, kind, is_as_built);
+    feed(events, &caches.services, &caches, &watches, kind, &wake).await;
+}
+
+/// Feeds the cache of NetworkPolicies until the operator stops. `is_as_built`: whether a policy is as the operator builds it.
+/// `note` gets each event.
+pub(crate) async fn watch_network_policies(
+    watches: Watches,
+    caches: Arc<Caches>,
+    is_as_built: impl Fn(&NetworkPolicy) -> bool + Send,
+    note: impl Fn(&Event<Named<OwnedObject>>) + Send,
+    wake: Sender<Wake>,
+) {
+    let kind = Watched::NetworkPolicies;
+    let events = owned_objects(&watches, kind, is_as_built).inspect_ok(note);
+    feed(
+        events,
+        &caches.network_policies,
+        &caches,
+        &watches,
+        kind,
+        &wake,
+    )
+    .await;
 }
 
 /// Keeps the names of nodes that pods have to leave, until the operator stops. It wakes no job: a cordon changes nothing by
 /// itself.
-pub(crate) async fn watch_nodes(context: Arc<Context>) {
-    let nodes: Api<WatchedNode> = Api::all(context.watching.clone());
-    let events = watcher(nodes, begin(&context, Watched::Nodes)).backoff(watch_backoff());
+pub(crate) async fn watch_nodes(watches: Watches, caches: Arc<Caches>) {
+    let nodes: Api<WatchedNode> = Api::all(watches.client.clone());
+    let events = watcher(nodes, watches.begin(Watched::Nodes)).backoff(watch_backoff());
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         match event {
-            Ok(event) => context.cordoned.take(event),
-            Err(error) => broke(&context, Watched::Nodes, &error),
+            Ok(event) => caches.cordoned.take(event),
+            Err(error) => watches.broke(Watched::Nodes, &error),
         }
     }
 }
 
-/// Watches a kind of which only is kept whose it is, and whether it is what was made.
-fn surroundings<K>(
-    api: Api<Bounded<K>>,
-    ours: WatchConfig,
+/// Watches a kind of which the operator keeps only the owner, and whether the object is as it was built.
+fn owned_objects<K>(
+    watches: &Watches,
+    kind: Watched,
     is_as_built: impl Fn(&K) -> bool + Send,
-) -> impl futures::Stream<Item = Result<Event<Named<projection::OwnedObject>>, watcher::Error>> + Send
+) -> impl futures::Stream<Item = Result<Event<Named<OwnedObject>>, watcher::Error>> + Send
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + 'static,
 {
-    watcher(api, ours)
+    watcher(watches.objects::<Bounded<K>>(), watches.begin_own(kind))
         .backoff(watch_backoff())
         .map_ok(move |event| {
             map_event(event, |watched: &Bounded<K>| {
                 let identity = identity(watched.meta());
-                let owned_object = projection::OwnedObject {
+                let owned_object = OwnedObject {
                     controller: identity.controller.clone(),
                     is_as_built: watched.object.as_ref().is_some_and(&is_as_built),
                 };
@@ -261,9 +226,10 @@ pub(crate) fn map_event<K: ResourceExt, T>(
 async fn feed<T: Clone + PartialEq>(
     events: impl futures::Stream<Item = Result<Event<Named<T>>, watcher::Error>> + Send,
     cache: &Cache<T>,
+    caches: &Caches,
+    watches: &Watches,
+    kind: Watched,
     wake: &Sender<Wake>,
-    context: &Context,
-    resource: Watched,
 ) {
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
@@ -272,11 +238,11 @@ async fn feed<T: Clone + PartialEq>(
                 let is_filled = matches!(event, Event::InitDone);
                 let jobs = cache.take(event);
                 if is_filled {
-                    context.metrics.watch_ages.catch_up(resource);
-                    context.note_filled();
+                    watches.caught_up(kind);
+                    caches.note_filled();
                 }
                 for job in jobs {
-                    let cause = match resource {
+                    let cause = match kind {
                         Watched::Pods => Cause::Workers,
                         _ => Cause::Other,
                     };
@@ -284,15 +250,7 @@ async fn feed<T: Clone + PartialEq>(
                     let _ = wake.send(Wake { job, cause }).await;
                 }
             }
-            Err(error) => broke(context, resource, &error),
+            Err(error) => watches.broke(kind, &error),
         }
     }
-}
-
-/// A watch that breaks is begun again. Until it has caught up, nothing is deleted before the API server was asked.
-pub(crate) fn broke(context: &Context, resource: Watched, error: &watcher::Error) {
-    context.metrics.work.watch_broke(resource);
-    context.metrics.watch_ages.break_off(resource);
-    let resource = resource.as_str();
-    tracing::warn!(%error, resource, "a watch broke; the operator begins it again");
 }

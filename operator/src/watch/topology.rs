@@ -3,10 +3,12 @@
 //! ranks do not follow them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub(crate) mod learn;
+use kube::Client;
+
+mod learn;
 
 /// Label by which an affinity names a node.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -16,12 +18,48 @@ const TTL: Duration = Duration::from_secs(600);
 /// Labels that nobody asks for any more are forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(3_600);
 
+/// What a pod's affinity calls a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeRef {
+    /// By its label `kubernetes.io/hostname`. Autoscalers understand this: Karpenter makes no node for a pod that names fields.
+    Hostname(String),
+    /// By its name, since it has no such label.
+    Name(String),
+}
+
 /// A node and a label.
 type Label = (String, String);
 
-/// What is known of labels.
+/// The labels of nodes, and how to read them.
+#[derive(Clone)]
+pub struct Topology {
+    client: Client,
+    /// Whether the operator may read nodes.
+    reads_nodes: bool,
+    labels: Arc<Labels>,
+}
+
+impl Topology {
+    /// No labels are known yet.
+    #[must_use]
+    pub fn new(client: Client, reads_nodes: bool) -> Self {
+        Self {
+            client,
+            reads_nodes,
+            labels: Arc::default(),
+        }
+    }
+
+    /// The value of a label of a node, if it is known.
+    #[must_use]
+    pub fn domain(&self, node: &str, key: &str) -> Option<String> {
+        self.labels.domain(node, key)
+    }
+}
+
+/// The labels that were read.
 #[derive(Debug, Default)]
-pub struct Topology(Mutex<HashMap<Label, Known>>);
+struct Labels(Mutex<HashMap<Label, Known>>);
 
 #[derive(Debug)]
 struct Known {
@@ -34,10 +72,8 @@ struct Known {
     at: Instant,
 }
 
-impl Topology {
-    /// The value of a label of a node, if it is known.
-    #[must_use]
-    pub fn domain(&self, node: &str, key: &str) -> Option<String> {
+impl Labels {
+    fn domain(&self, node: &str, key: &str) -> Option<String> {
         let label = (node.to_owned(), key.to_owned());
         self.lock().get(&label)?.value.clone()
     }
@@ -90,30 +126,30 @@ mod tests {
 
     #[test]
     fn a_label_is_asked_for_once_and_again_when_it_is_old() {
-        let topology = Topology::default();
+        let labels = Labels::default();
         let label = ("n1".to_owned(), "rack".to_owned());
-        assert_eq!(topology.begin(&label), (true, true));
-        assert_eq!(topology.begin(&label), (false, true), "on its way");
-        topology.answered(label.clone(), Some("a".to_owned()));
-        assert_eq!(topology.begin(&label), (false, false));
-        assert_eq!(topology.domain("n1", "rack").as_deref(), Some("a"));
-        assert_eq!(topology.domain("n2", "rack"), None);
+        assert_eq!(labels.begin(&label), (true, true));
+        assert_eq!(labels.begin(&label), (false, true), "on its way");
+        labels.answered(label.clone(), Some("a".to_owned()));
+        assert_eq!(labels.begin(&label), (false, false));
+        assert_eq!(labels.domain("n1", "rack").as_deref(), Some("a"));
+        assert_eq!(labels.domain("n2", "rack"), None);
         let long_ago = Instant::now().checked_sub(TTL).unwrap();
-        topology.lock().get_mut(&label).unwrap().at = long_ago;
-        assert_eq!(topology.begin(&label), (true, false), "nobody waits for it");
-        assert_eq!(topology.domain("n1", "rack").as_deref(), Some("a"));
+        labels.lock().get_mut(&label).unwrap().at = long_ago;
+        assert_eq!(labels.begin(&label), (true, false), "nobody waits for it");
+        assert_eq!(labels.domain("n1", "rack").as_deref(), Some("a"));
     }
 
     #[test]
     fn what_cannot_be_read_is_waited_for_once() {
-        let topology = Topology::default();
+        let labels = Labels::default();
         let label = ("n1".to_owned(), "rack".to_owned());
-        topology.begin(&label);
-        topology.answered(label.clone(), None);
-        assert_eq!(topology.begin(&label), (false, false));
+        labels.begin(&label);
+        labels.answered(label.clone(), None);
+        assert_eq!(labels.begin(&label), (false, false));
         let long_ago = Instant::now().checked_sub(TTL).unwrap();
-        topology.lock().get_mut(&label).unwrap().at = long_ago;
-        assert_eq!(topology.begin(&label), (true, false));
-        assert_eq!(topology.begin(&label), (false, false), "the second time");
+        labels.lock().get_mut(&label).unwrap().at = long_ago;
+        assert_eq!(labels.begin(&label), (true, false));
+        assert_eq!(labels.begin(&label), (false, false), "the second time");
     }
 }

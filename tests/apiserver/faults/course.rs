@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
-use roundhouse_operator::controller::observe::version;
+use roundhouse_operator::runtime::api::metadata::version;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 use tokio::time::{Instant, sleep};

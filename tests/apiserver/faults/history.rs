@@ -13,7 +13,7 @@ use kube::{Client, Resource, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::membership::Action;
 use roundhouse_contract::{Incarnation, Membership, labels};
-use roundhouse_operator::controller::observe::version;
+use roundhouse_operator::runtime::api::metadata::version;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;

@@ -8,7 +8,7 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::{Resource, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
-use roundhouse_operator::controller::observe::version;
+use roundhouse_operator::runtime::api::metadata::version;
 use roundhouse_operator::controller::resources::network_policy::{self, Peers};
 use roundhouse_operator::controller::resources::service;
 use roundhouse_operator::watch::projection;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use kube::api::ListParams;
-use roundhouse_operator::controller::observe::version;
+use roundhouse_operator::runtime::api::metadata::version;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::course::Course;

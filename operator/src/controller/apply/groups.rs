@@ -1,30 +1,17 @@
 //! Writes of the PodGroup.
 
-use std::sync::Arc;
-
-use kube::api::Patch;
 use roundhouse_api::Gang;
 use roundhouse_contract::names;
 use roundhouse_planner::PodGroup;
 use serde_json::json;
 
 use super::step::Step;
-use super::writes::preconditions;
-use crate::controller::context::Context;
-use crate::controller::observe::version;
-use crate::controller::resources::{Child, metadata};
+use super::writes::{ObjectWriter, preconditions};
+use crate::controller::resources::metadata;
 use crate::controller::slow_writes::Answer;
 use crate::job::JobKey;
-use crate::memory::JobMemory;
 use crate::memory::expectations::Written;
-use crate::memory::repairs::Drift;
-use crate::runtime::api::calls::{call_within, patch_params};
-use crate::runtime::api::metadata::OfKind;
 use crate::watch::pod_group_kinds::{GroupKind, coscheduling, kubernetes, volcano};
-
-impl Child for coscheduling::PodGroup {}
-impl Child for volcano::PodGroup {}
-impl Child for kubernetes::PodGroup {}
 
 /// Creates the PodGroup, or changes the one with this UID.
 pub(super) async fn keep(
@@ -45,8 +32,7 @@ pub(super) async fn keep(
 pub(super) async fn remove(step: Step<'_>, gang: Gang, uid: &str) -> Answer {
     let (name, what) = (names::pod_group(&step.job.identity.name), Written::PodGroup);
     let observed = preconditions(uid, None);
-    let removed = |memory: &mut JobMemory| memory.repairs.group_removed();
-    step.context.memory.with(step.key, removed);
+    step.applier.writer.note_group_removed(step.key);
     match gang {
         Gang::None => Ok(()),
         Gang::Coscheduling => {
@@ -64,7 +50,7 @@ pub(super) async fn remove(step: Step<'_>, gang: Gang, uid: &str) -> Answer {
     }
 }
 
-async fn put<K: GroupKind + Child>(step: Step<'_>, group: &PodGroup, uid: Option<&str>) -> Answer {
+async fn put<K: GroupKind>(step: Step<'_>, group: &PodGroup, uid: Option<&str>) -> Answer {
     let name = names::pod_group(&step.job.identity.name);
     let object = K::build(metadata(&step.job.identity, name.clone()), group);
     let Some(uid) = uid else {
@@ -73,18 +59,10 @@ async fn put<K: GroupKind + Child>(step: Step<'_>, group: &PodGroup, uid: Option
     let wanted = group.clone();
     let said = serde_json::to_value(&object).map_err(kube::Error::SerdeError)?;
     let patch = json!({"metadata": {"uid": uid}, "spec": said["spec"]});
-    let change = |context: Arc<Context>, key: JobKey, deadline| async move {
-        let groups = OfKind::namespaced::<K>(&context.client, &key.namespace);
-        let (parameters, patch) = (patch_params(), Patch::Merge(&patch));
-        let request = || groups.patch(&name, &parameters, &patch);
-        let written = call_within(deadline, request).await?;
-        // What failed was not reverted: the back-off of the job paces its next attempt.
-        let at = version(written.resource_version.as_deref());
-        context.memory.with(&key, |memory| {
-            memory.repairs.note_group(Drift::Modified, &wanted);
-            memory.expectations.wrote(Written::PodGroup, at);
-        });
-        Ok(())
+    let change = |writer: ObjectWriter, key: JobKey, deadline| async move {
+        writer
+            .patch_group::<K>(&key, (&name, &patch), &wanted, deadline)
+            .await
     };
     step.change(Written::PodGroup, 0, change).await
 }

@@ -17,7 +17,7 @@ impl Outcome {
         let mut outcome = Self::default();
         match result {
             Ok(()) => {}
-            Err(Error::Apply { source, action, .. }) if source.is_look_again() => {
+            Err(Error::Apply { source, action, .. }) if source.is_conflict() => {
                 tracing::debug!(action, %source, "look again");
                 outcome.looks_again = true;
             }

@@ -4,7 +4,6 @@
 //! reference into a stranger's object of the same name. What is known to be ours is repaired by server-side apply, at the
 //! version that was observed.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -18,18 +17,17 @@ use roundhouse_contract::{BuiltFrom, Membership, earlier, gang, labels};
 use roundhouse_planner::{Action, ValidatedJob, status};
 use serde_json::{Value, json};
 
+use super::Applier;
 use super::groups;
-use super::writes::{
-    annotations, create, delete, delete_job, patch_metadata, preconditions, repair,
-};
-use crate::controller::context::Context;
-use crate::controller::error::{CallError, Error};
+use super::writes::{ObjectWriter, annotations, preconditions};
+use crate::controller::error::Error;
 use crate::controller::resources::worker::grouped::GroupedPod;
-use crate::controller::resources::{Child, network_policy, service, worker};
+use crate::controller::resources::{network_policy, service, worker};
 use crate::controller::slow_writes::{Answer, Write};
 use crate::job::{JobKey, JobName};
 use crate::memory::expectations::Written;
-use crate::watch::topology::learn::references;
+use crate::runtime::api::error::CallError;
+use crate::runtime::api::object::NamespacedObject;
 
 pub(super) const fn name(action: &Action) -> &'static str {
     match action {
@@ -68,7 +66,7 @@ pub(super) const fn is_making(action: &Action) -> bool {
 /// An action of a job's plan.
 #[derive(Clone, Copy)]
 pub(super) struct Step<'a> {
-    pub(super) context: &'a Arc<Context>,
+    pub(super) applier: &'a Applier,
     pub(super) key: &'a JobKey,
     pub(super) job: &'a ValidatedJob,
     pub(super) action: &'a Action,
@@ -77,7 +75,7 @@ pub(super) struct Step<'a> {
 impl Step<'_> {
     pub(super) async fn run(self) -> Result<(), Error> {
         let job = &self.job.identity;
-        let scrapers = &self.context.settings.worker_metrics_from;
+        let scrapers = &self.applier.settings.worker_metrics_from;
         let answer = match self.action {
             Action::CreateService => {
                 let object: Service = service::build(job);
@@ -157,8 +155,8 @@ impl Step<'_> {
                 let name = &job.name;
                 tracing::info!(job = %name, "deleting the job: its ttlSecondsAfterFinished are over");
                 let which = (name.clone(), uid.clone(), resource_version.clone());
-                let deletion = |context: Arc<Context>, key: JobKey, deadline| async move {
-                    delete_job(&context, &key, which, deadline).await
+                let deletion = |writer: ObjectWriter, key: JobKey, deadline| async move {
+                    writer.delete_job(&key, which, deadline).await
                 };
                 self.change(Written::Status, 0, deletion).await
             }
@@ -178,9 +176,9 @@ impl Step<'_> {
         lost: &[String],
         built_like: Option<&BuiltFrom>,
     ) -> Result<Pod, Error> {
-        let settings = &self.context.settings;
-        let avoid = references(self.context, avoid).await;
-        let lost = references(self.context, lost).await;
+        let settings = &self.applier.settings;
+        let avoid = self.applier.topology.references(avoid).await;
+        let lost = self.applier.topology.references(lost).await;
         let place = worker::Place {
             index,
             attempt,
@@ -211,10 +209,10 @@ impl Step<'_> {
     }
 
     /// Creates an object.
-    pub(super) async fn create<K: Child>(self, object: K, written: Written) -> Answer {
+    pub(super) async fn create<K: NamespacedObject>(self, object: K, written: Written) -> Answer {
         let write = self.write(true, written.clone(), 0);
-        let creation = |context: Arc<Context>, key: JobKey, deadline| async move {
-            create(&context, &key, &object, written, deadline).await
+        let creation = |writer: ObjectWriter, key: JobKey, deadline| async move {
+            writer.create(&key, &object, written, deadline).await
         };
         self.call(write, creation).await
     }
@@ -224,7 +222,7 @@ impl Step<'_> {
         self,
         object: Written,
         content_version: u64,
-        call: impl FnOnce(Arc<Context>, JobKey, Duration) -> F,
+        call: impl FnOnce(ObjectWriter, JobKey, Duration) -> F,
     ) -> Answer
     where
         F: Future<Output = Answer> + Send + 'static,
@@ -234,25 +232,31 @@ impl Step<'_> {
     }
 
     /// Deletes an object.
-    pub(super) async fn delete<K: Child>(
+    pub(super) async fn delete<K: NamespacedObject>(
         self,
         name: &str,
         observed: Preconditions,
         written: Written,
     ) -> Answer {
         let (name, object) = (name.to_owned(), written.clone());
-        let deletion = |context: Arc<Context>, key: JobKey, deadline| async move {
-            delete::<K>(&context, &key, (&name, observed), written, deadline).await
+        let deletion = |writer: ObjectWriter, key: JobKey, deadline| async move {
+            let which = (&*name, observed);
+            writer.delete::<K>(&key, which, written, deadline).await
         };
         self.change(object, 0, deletion).await
     }
 
     /// Makes an object of ours what it was.
-    async fn repair<K: Child>(self, object: K, written: Written, version: u64) -> Answer {
+    async fn repair<K: NamespacedObject>(
+        self,
+        object: K,
+        written: Written,
+        version: u64,
+    ) -> Answer {
         let (action, what) = (name(self.action), written.clone());
-        let call = move |context: Arc<Context>, key: JobKey, deadline| async move {
+        let call = move |writer: ObjectWriter, key: JobKey, deadline| async move {
             let which = (written, version);
-            repair(&context, &key, action, object, which, deadline).await
+            writer.repair(&key, action, object, which, deadline).await
         };
         self.change(what, version, call).await
     }
@@ -261,8 +265,8 @@ impl Step<'_> {
     async fn patch_metadata(self, pod: &str, content_version: u64, patch: Value) -> Answer {
         let pod = pod.to_owned();
         let what = Written::Pod(pod.clone());
-        let call = |context: Arc<Context>, key: JobKey, deadline| async move {
-            patch_metadata(&context, &key, &pod, &patch, deadline).await
+        let call = |writer: ObjectWriter, key: JobKey, deadline| async move {
+            writer.patch_metadata(&key, &pod, &patch, deadline).await
         };
         self.change(what, content_version, call).await
     }
@@ -280,26 +284,29 @@ impl Step<'_> {
     async fn call<F>(
         self,
         write: Write,
-        call: impl FnOnce(Arc<Context>, JobKey, Duration) -> F,
+        call: impl FnOnce(ObjectWriter, JobKey, Duration) -> F,
     ) -> Result<(), CallError>
     where
         F: Future<Output = Answer> + Send + 'static,
     {
         let wake = JobName::new(&self.key.namespace, &self.job.identity.name);
+        let Applier {
+            writer,
+            slow_writes,
+            work,
+            ..
+        } = self.applier;
         let counted = |deadline| {
-            let (action, context) = (write.action, Arc::clone(self.context));
-            let call = call(Arc::clone(self.context), self.key.clone(), deadline);
+            let (action, work) = (write.action, work.clone());
+            let call = call(writer.clone(), self.key.clone(), deadline);
             async move {
                 call.await?;
-                context.metrics.work.acted(action);
+                work.acted(action);
                 Ok(())
             }
             .boxed()
         };
-        self.context
-            .slow_writes
-            .run(write.clone(), wake, counted)
-            .await
+        slow_writes.run(write.clone(), wake, counted).await
     }
 }
 

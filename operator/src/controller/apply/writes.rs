@@ -1,119 +1,236 @@
 //! The single writes, each remembered until the caches show it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
 use kube::core::ObjectMeta;
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use roundhouse_contract::labels;
+use roundhouse_planner::PodGroup;
 use serde_json::{Value, json};
 
-use crate::controller::context::Context;
-use crate::controller::error::CallError;
-use crate::controller::observe::version;
-use crate::controller::resources::Child;
 use crate::job::JobKey;
-use crate::memory::JobMemory;
 use crate::memory::expectations::Written;
 use crate::memory::repairs::Drift;
+use crate::memory::{JobMemories, JobMemory};
 use crate::runtime::api::calls::{call, call_within, patch_params, post_params};
+use crate::runtime::api::error::CallError;
 use crate::runtime::api::metadata::OfKind;
+use crate::runtime::api::metadata::version;
+use crate::runtime::api::object::NamespacedObject;
+use crate::watch::pod_group_kinds::GroupKind;
 use crate::watch::projection;
 use roundhouse_api::unreadable::Guarded;
 
-pub(super) async fn create<K: Child>(
-    context: &Context,
-    key: &JobKey,
-    object: &K,
-    written: Written,
-    deadline: Duration,
-) -> Result<(), CallError> {
-    let api: Api<K> = Api::namespaced(context.client.clone(), &key.namespace);
-    let parameters = post_params();
-    let result = call_within(deadline, || api.create(&parameters, object)).await;
-    match result {
-        Ok(made) => {
-            let at = version(made.meta().resource_version.as_deref());
-            context.memory.with(key, |memory| {
-                match &written {
-                    Written::Pod(name) => memory.recent_pods.insert(name.clone()),
-                    Written::Status => {}
-                    Written::Service | Written::NetworkPolicy | Written::PodGroup => {
-                        memory.repairs.note(written.clone(), Drift::Deleted);
+/// Writes objects of jobs, and remembers each write until the caches show it.
+#[derive(Clone)]
+pub(crate) struct ObjectWriter {
+    client: Client,
+    memories: Arc<JobMemories>,
+}
+
+impl ObjectWriter {
+    pub(crate) const fn new(client: Client, memories: Arc<JobMemories>) -> Self {
+        Self { client, memories }
+    }
+
+    /// Creates an object of a job.
+    pub(super) async fn create<K: NamespacedObject>(
+        &self,
+        key: &JobKey,
+        object: &K,
+        written: Written,
+        deadline: Duration,
+    ) -> Result<(), CallError> {
+        let api: Api<K> = Api::namespaced(self.client.clone(), &key.namespace);
+        let parameters = post_params();
+        let result = call_within(deadline, || api.create(&parameters, object)).await;
+        match result {
+            Ok(made) => {
+                let at = version(made.meta().resource_version.as_deref());
+                self.memories.with(key, |memory| {
+                    match &written {
+                        Written::Pod(name) => memory.recent_pods.insert(name.clone()),
+                        Written::Status => {}
+                        Written::Service | Written::NetworkPolicy | Written::PodGroup => {
+                            memory.repairs.note(written.clone(), Drift::Deleted);
+                        }
                     }
-                }
-                memory.expectations.wrote(written, at);
-            });
-            Ok(())
-        }
-        Err(error) if error.code() == Some(409) && error.is_look_again() => {
-            let name = object.name_any();
-            let all = OfKind::namespaced::<K>(&context.client, &key.namespace);
-            let other = call(|| all.get(&name)).await?;
-            // One that lost our labels is not watched: it counts as a stranger's, or this would never end.
-            if !projection::is_child(&other, &key.uid) {
-                let taken = format!("{} {name}", K::kind(&()));
-                context
-                    .memory
-                    .with(key, |memory| memory.taken_names.insert(taken));
+                    memory.expectations.wrote(written, at);
+                });
+                Ok(())
             }
-            Err(error)
+            Err(error) if error.code() == Some(409) && error.is_conflict() => {
+                let name = object.name_any();
+                let all = OfKind::namespaced::<K>(&self.client, &key.namespace);
+                let other = call(|| all.get(&name)).await?;
+                // One that lost our labels is not watched: it counts as a stranger's, or this would never end.
+                if !projection::is_child(&other, &key.uid) {
+                    let taken = format!("{} {name}", K::kind(&()));
+                    self.memories
+                        .with(key, |memory| memory.taken_names.insert(taken));
+                }
+                Err(error)
+            }
+            Err(error) => Err(error),
         }
-        Err(error) => Err(error),
     }
-}
 
-/// Makes an object of ours what it was, unless it has changed since it was observed. What others added to it stays.
-pub(super) async fn repair<K: Child>(
-    context: &Context,
-    key: &JobKey,
-    action: &'static str,
-    mut object: K,
-    (written, observed): (Written, u64),
-    deadline: Duration,
-) -> Result<(), CallError> {
-    let name = object.name_any();
-    tracing::info!(job = %name, action, "it is not what was made");
-    object.meta_mut().resource_version = Some(observed.to_string());
-    let api: Api<K> = Api::namespaced(context.client.clone(), &key.namespace);
-    let parameters = PatchParams::apply(labels::FIELD_MANAGER).force();
-    let patch = Patch::Apply(&object);
-    let answer = call_within(deadline, || api.patch(&name, &parameters, &patch)).await;
-    // One that is refused is not tried again at once either. An answer that did not come says nothing.
-    if answer.as_ref().err().is_none_or(CallError::is_refusal) {
-        context.memory.with(key, |memory| {
-            memory.repairs.note(written.clone(), Drift::Modified);
+    /// Makes an object of ours what it was, unless it has changed since it was observed. What others added to it stays.
+    pub(super) async fn repair<K: NamespacedObject>(
+        &self,
+        key: &JobKey,
+        action: &'static str,
+        mut object: K,
+        (written, observed): (Written, u64),
+        deadline: Duration,
+    ) -> Result<(), CallError> {
+        let name = object.name_any();
+        tracing::info!(job = %name, action, "it is not what was made");
+        object.meta_mut().resource_version = Some(observed.to_string());
+        let api: Api<K> = Api::namespaced(self.client.clone(), &key.namespace);
+        let parameters = PatchParams::apply(labels::FIELD_MANAGER).force();
+        let patch = Patch::Apply(&object);
+        let answer = call_within(deadline, || api.patch(&name, &parameters, &patch)).await;
+        // One that is refused is not tried again at once either. An answer that did not come says nothing.
+        if answer.as_ref().err().is_none_or(CallError::is_refusal) {
+            self.memories.with(key, |memory| {
+                memory.repairs.note(written.clone(), Drift::Modified);
+            });
+        }
+        let at = version(answer?.meta().resource_version.as_deref());
+        let wrote = |memory: &mut JobMemory| memory.expectations.wrote(written, at);
+        self.memories.with(key, wrote);
+        Ok(())
+    }
+
+    /// Gives a pod annotations or labels.
+    pub(super) async fn patch_metadata(
+        &self,
+        key: &JobKey,
+        pod: &str,
+        patch: &Value,
+        deadline: Duration,
+    ) -> Result<(), CallError> {
+        let pods = OfKind::namespaced::<Pod>(&self.client, &key.namespace);
+        let (parameters, wanted) = (patch_params(), Patch::Merge(patch));
+        let request = || pods.patch(pod, &parameters, &wanted);
+        let written = call_within(deadline, request).await?;
+        let at = version(written.resource_version.as_deref());
+        let what = Written::Pod(pod.to_owned());
+        let wrote = |memory: &mut JobMemory| memory.expectations.wrote(what, at);
+        self.memories.with(key, wrote);
+        match undone(patch, &written) {
+            None => Ok(()),
+            Some(key) => Err(CallError::Undone(format!(
+                "{key} of Pod {pod} is not what was written: a mutating admission webhook or policy changes it"
+            ))),
+        }
+    }
+
+    /// Changes a PodGroup so that it says `wanted`.
+    pub(super) async fn patch_group<K: GroupKind>(
+        &self,
+        key: &JobKey,
+        (name, patch): (&str, &Value),
+        wanted: &PodGroup,
+        deadline: Duration,
+    ) -> Result<(), CallError> {
+        let groups = OfKind::namespaced::<K>(&self.client, &key.namespace);
+        let (parameters, patch) = (patch_params(), Patch::Merge(patch));
+        let request = || groups.patch(name, &parameters, &patch);
+        let written = call_within(deadline, request).await?;
+        // A write that failed was not reverted: the back-off of the job paces the next attempt.
+        let at = version(written.resource_version.as_deref());
+        self.memories.with(key, |memory| {
+            memory.repairs.note_group(Drift::Modified, wanted);
+            memory.expectations.wrote(Written::PodGroup, at);
         });
+        Ok(())
     }
-    let at = version(answer?.meta().resource_version.as_deref());
-    let wrote = |memory: &mut JobMemory| memory.expectations.wrote(written, at);
-    context.memory.with(key, wrote);
-    Ok(())
-}
 
-/// Gives a pod annotations or labels.
-pub(super) async fn patch_metadata(
-    context: &Context,
-    key: &JobKey,
-    pod: &str,
-    patch: &Value,
-    deadline: Duration,
-) -> Result<(), CallError> {
-    let pods = OfKind::namespaced::<Pod>(&context.client, &key.namespace);
-    let (parameters, wanted) = (patch_params(), Patch::Merge(patch));
-    let request = || pods.patch(pod, &parameters, &wanted);
-    let written = call_within(deadline, request).await?;
-    let at = version(written.resource_version.as_deref());
-    let what = Written::Pod(pod.to_owned());
-    let wrote = |memory: &mut JobMemory| memory.expectations.wrote(what, at);
-    context.memory.with(key, wrote);
-    match undone(patch, &written) {
-        None => Ok(()),
-        Some(key) => Err(CallError::Undone(format!(
-            "{key} of Pod {pod} is not what was written: a mutating admission webhook or policy changes it"
-        ))),
+    /// The operator removes the PodGroup of a job: creating it again is no repair.
+    pub(super) fn note_group_removed(&self, key: &JobKey) {
+        let removed = |memory: &mut JobMemory| memory.repairs.group_removed();
+        self.memories.with(key, removed);
+    }
+
+    /// Writes the status of a job.
+    pub(crate) async fn patch_status(
+        &self,
+        key: &JobKey,
+        (name, patch): (&str, &Value),
+        deadline: Duration,
+    ) -> Result<(), CallError> {
+        // The answer may have parts that cannot be read.
+        let jobs: Api<Guarded> = Api::namespaced(self.client.clone(), &key.namespace);
+        let (parameters, patch) = (patch_params(), Patch::Merge(patch));
+        let request = || jobs.patch_status(name, &parameters, &patch);
+        let written = call_within(deadline, request).await?;
+        let at = version(written.job.metadata.resource_version.as_deref());
+        self.memories.with(key, |memory| {
+            memory.expectations.wrote(Written::Status, at);
+        });
+        Ok(())
+    }
+
+    /// Deletes the object of this name, if it is still the one that was observed.
+    pub(super) async fn delete<K: NamespacedObject>(
+        &self,
+        key: &JobKey,
+        (name, observed): (&str, Preconditions),
+        written: Written,
+        deadline: Duration,
+    ) -> Result<(), CallError> {
+        let all = OfKind::namespaced::<K>(&self.client, &key.namespace);
+        let parameters = DeleteParams {
+            preconditions: Some(observed),
+            ..DeleteParams::default()
+        };
+        let answer = call_within(deadline, || all.delete(name, &parameters)).await;
+        let at = match answer {
+            Ok(left) => version(left.and_then(|it| it.resource_version).as_deref()),
+            // It is gone, and the cache has not heard of it.
+            Err(error) if error.code() == Some(404) => u64::MAX,
+            Err(error) => return Err(error),
+        };
+        let deleted = |memory: &mut JobMemory| memory.expectations.deleted(written, at);
+        self.memories.with(key, deleted);
+        Ok(())
+    }
+
+    /// Deletes the job that was observed and no other, in the foreground, as Kubernetes deletes its Jobs: it is there until
+    /// what it owns is gone.
+    pub(super) async fn delete_job(
+        &self,
+        key: &JobKey,
+        (name, uid, resource_version): (String, String, String),
+        deadline: Duration,
+    ) -> Result<(), CallError> {
+        let jobs: Api<Guarded> = Api::namespaced(self.client.clone(), &key.namespace);
+        let parameters = DeleteParams {
+            preconditions: Some(preconditions(&uid, Some(&resource_version))),
+            propagation_policy: Some(PropagationPolicy::Foreground),
+            ..DeleteParams::default()
+        };
+        match call_within(deadline, || jobs.delete(&name, &parameters)).await {
+            Ok(answer) => {
+                let at = answer
+                    .left()
+                    .and_then(|it| it.job.metadata.resource_version);
+                let at = version(at.as_deref());
+                self.memories.with(key, |memory| {
+                    memory.expectations.wrote(Written::Status, at);
+                });
+                Ok(())
+            }
+            // It is gone, and the cache has not heard of it.
+            Err(error) if error.code() == Some(404) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -148,61 +265,5 @@ pub(super) fn preconditions(uid: &str, resource_version: Option<&str>) -> Precon
     Preconditions {
         uid: Some(uid.to_owned()),
         resource_version: resource_version.map(str::to_owned),
-    }
-}
-
-/// Deletes the object of this name, if it is still the one that was observed.
-pub(super) async fn delete<K: Child>(
-    context: &Context,
-    key: &JobKey,
-    (name, observed): (&str, Preconditions),
-    written: Written,
-    deadline: Duration,
-) -> Result<(), CallError> {
-    let all = OfKind::namespaced::<K>(&context.client, &key.namespace);
-    let parameters = DeleteParams {
-        preconditions: Some(observed),
-        ..DeleteParams::default()
-    };
-    let answer = call_within(deadline, || all.delete(name, &parameters)).await;
-    let at = match answer {
-        Ok(left) => version(left.and_then(|it| it.resource_version).as_deref()),
-        // It is gone, and the cache has not heard of it.
-        Err(error) if error.code() == Some(404) => u64::MAX,
-        Err(error) => return Err(error),
-    };
-    let deleted = |memory: &mut JobMemory| memory.expectations.deleted(written, at);
-    context.memory.with(key, deleted);
-    Ok(())
-}
-
-/// Deletes the job that was observed and no other, in the foreground, as Kubernetes deletes its Jobs: it is there until
-/// what it owns is gone.
-pub(super) async fn delete_job(
-    context: &Context,
-    key: &JobKey,
-    (name, uid, resource_version): (String, String, String),
-    deadline: Duration,
-) -> Result<(), CallError> {
-    let jobs: Api<Guarded> = Api::namespaced(context.client.clone(), &key.namespace);
-    let parameters = DeleteParams {
-        preconditions: Some(preconditions(&uid, Some(&resource_version))),
-        propagation_policy: Some(PropagationPolicy::Foreground),
-        ..DeleteParams::default()
-    };
-    match call_within(deadline, || jobs.delete(&name, &parameters)).await {
-        Ok(answer) => {
-            let at = answer
-                .left()
-                .and_then(|it| it.job.metadata.resource_version);
-            let at = version(at.as_deref());
-            context.memory.with(key, |memory| {
-                memory.expectations.wrote(Written::Status, at);
-            });
-            Ok(())
-        }
-        // It is gone, and the cache has not heard of it.
-        Err(error) if error.code() == Some(404) => Ok(()),
-        Err(error) => Err(error),
     }
 }

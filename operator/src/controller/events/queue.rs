@@ -13,7 +13,8 @@ use roundhouse_planner::Event;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
-use crate::controller::context::Context;
+use super::Events;
+use crate::metrics::work::Work;
 
 /// Events are told by so many tasks, those of one job by the same one, in their order.
 const LANES: usize = 32;
@@ -89,20 +90,34 @@ fn lane_of(job: &TrainingJob) -> usize {
 }
 
 /// Tells events until the operator stops. What was pushed before this was called is lost.
-pub(crate) fn publish_all(context: Arc<Context>) -> impl Future<Output = ()> {
-    let lanes = context.event_queue.lanes.iter();
+pub(crate) fn publish_all(
+    queue: Arc<EventQueue>,
+    events: Events,
+    work: Work,
+) -> impl Future<Output = ()> {
+    let lanes = queue.lanes.iter();
     let lanes: Vec<_> = lanes.map(broadcast::Sender::subscribe).collect();
     async move {
-        join_all(lanes.into_iter().map(|lane| tell(&context, lane))).await;
+        join_all(
+            lanes
+                .into_iter()
+                .map(|lane| publish(lane, &queue, &events, &work)),
+        )
+        .await;
     }
 }
 
-async fn tell(context: &Context, mut lane: broadcast::Receiver<Waiting>) {
+async fn publish(
+    mut lane: broadcast::Receiver<Waiting>,
+    queue: &EventQueue,
+    events: &Events,
+    work: &Work,
+) {
     loop {
         let over = match lane.recv().await {
             Ok(Waiting { job, event, at }) => {
                 // Best effort: an event that is lost changes nothing.
-                if let Err(error) = context.events.publish(&job, &event, at).await {
+                if let Err(error) = events.publish(&job, &event, at).await {
                     let (namespace, name) = (job.namespace, job.name);
                     let reason = &event.reason;
                     tracing::warn!(%error, namespace, job = name, reason, "an event was not taken");
@@ -110,7 +125,7 @@ async fn tell(context: &Context, mut lane: broadcast::Receiver<Waiting>) {
                 1
             }
             Err(RecvError::Lagged(lost)) => {
-                context.metrics.work.events_dropped(lost);
+                work.events_dropped(lost);
                 tracing::warn!(
                     lost,
                     "events were lost: the API server takes them too slowly"
@@ -119,7 +134,7 @@ async fn tell(context: &Context, mut lane: broadcast::Receiver<Waiting>) {
             }
             Err(RecvError::Closed) => return,
         };
-        context.event_queue.mark_done(over);
+        queue.mark_done(over);
     }
 }
 

@@ -12,6 +12,7 @@ use roundhouse_planner::ValidatedJob;
 
 use self::environment::variables;
 use super::{metadata, volumes};
+use crate::watch::topology::NodeRef;
 
 /// Program of the built-in trainer.
 const TRAINER: &str = "roundhouse-train";
@@ -20,15 +21,6 @@ const NON_ROOT: i64 = 65_532;
 
 /// Label of nodes.
 const ARCHITECTURE: &str = "kubernetes.io/arch";
-
-/// What a pod's affinity calls a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeRef {
-    /// By its label `kubernetes.io/hostname`. Autoscalers understand this: Karpenter makes no node for a pod that names fields.
-    Hostname(String),
-    /// By its name, since it has no such label.
-    Name(String),
-}
 
 /// Which pod of the job.
 #[derive(Clone, Copy, Debug)]

@@ -8,9 +8,9 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::{Answer, Write};
-use crate::controller::error::CallError;
 use crate::job::JobKey;
 use crate::runtime::api::calls::CREATE_DEADLINE;
+use crate::runtime::api::error::CallError;
 
 /// From then on an error that nobody has asked for is not wanted any more, and nothing is known of how long writes take.
 const FORGOTTEN: Duration = CREATE_DEADLINE.saturating_mul(2);

@@ -162,7 +162,7 @@ fn milestones_count_once_and_in_seconds_since_the_job_was_accepted() {
         let of = |suffix| told.value(&format!("roundhouse_job_{what}_seconds_{suffix}"));
         (of("count").unwrap(), of("sum").unwrap())
     };
-    assert_eq!(sum(&told, "lobby"), (1.0, 20.0));
+    assert_eq!(sum(&told, "time_to_ready"), (1.0, 20.0));
     assert_eq!(sum(&told, "start"), (1.0, 20.0));
     told.pass(60);
     told.world.ends(1, 74, 9);

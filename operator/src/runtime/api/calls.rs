@@ -8,7 +8,7 @@ use kube::api::{PatchParams, PostParams};
 use roundhouse_contract::labels;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::controller::error::CallError;
+use crate::runtime::api::error::CallError;
 
 /// Time for the creation of an object, with all its tries: longer than the API server waits for an admission webhook (10 s
 /// by default, 30 s at most), so that its own words are heard.

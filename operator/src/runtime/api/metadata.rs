@@ -109,3 +109,9 @@ impl OfKind {
         Ok(answer.left().map(|left| left.metadata.into()))
     }
 }
+
+/// A resourceVersion as a number: since Kubernetes 1.35 the API promises that they can be compared so.
+#[must_use]
+pub fn version(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}

@@ -65,7 +65,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::controller::error::CallError;
+    use crate::runtime::api::error::CallError;
 
     /// What kube makes of such an answer.
     async fn read(code: u16, header: &str, body: &'static str) -> CallError {

@@ -11,11 +11,11 @@ use kube::Api;
 use kube::api::GetParams;
 use tokio::sync::mpsc::Sender;
 
-use super::{Loss, News, doubts, loss};
-use crate::controller::context::Context;
-use crate::controller::priority::Wake;
+use super::{Loss, News, Terms, doubts, loss};
 use crate::runtime::api::calls::call;
 use crate::runtime::leader_election::Leadership;
+use crate::watch::caches::Caches;
+use crate::watch::wake::Wake;
 
 /// Nodes that are asked for at a time.
 const AT_ONCE: usize = 8;
@@ -24,16 +24,20 @@ const TICKS: u32 = 4;
 
 /// Asks for the nodes of all doubtful pods, again and again, once this operator leads. Wakes the jobs with a doubtful
 /// pod on each node that is lost, or is back.
-pub(crate) async fn pull(context: Arc<Context>, leadership: Arc<Leadership>, wake: Sender<Wake>) {
+pub(crate) async fn pull(
+    nodes: Api<Node>,
+    caches: Arc<Caches>,
+    terms: Terms,
+    leadership: Arc<Leadership>,
+    wake: Sender<Wake>,
+) {
     leadership.won().await;
-    let nodes: Api<Node> = Api::all(context.client.clone());
-    let terms = context.settings.lost_nodes;
     let mut ticks = tokio::time::interval(terms.question / TICKS);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let doubts = doubts(&context.pods.all(), terms, Timestamp::now());
-        let due = context.lost_nodes.due(&doubts, terms, Instant::now());
+        let doubts = doubts(&caches.pods.all(), terms, Timestamp::now());
+        let due = caches.lost_nodes.due(&doubts, terms, Instant::now());
         let asked = iter(due).map(|node| {
             let nodes = &nodes;
             async move { (ask(nodes, &node).await, node) }
@@ -41,7 +45,7 @@ pub(crate) async fn pull(context: Arc<Context>, leadership: Arc<Leadership>, wak
         let mut answers = asked.buffer_unordered(AT_ONCE);
         while let Some((answer, node)) = answers.next().await {
             let Some(loss) = answer else { continue };
-            match context.lost_nodes.hear(&node, loss) {
+            match caches.lost_nodes.hear(&node, loss) {
                 News::Nothing => continue,
                 News::StillLost => {}
                 News::Changed => tracing::info!(

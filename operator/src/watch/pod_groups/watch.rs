@@ -4,34 +4,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use kube::Resource;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Resource};
 use tokio::sync::mpsc::Sender;
 use tokio::time::sleep;
 
 use super::{Kept, OfGang};
-use crate::controller::context::Context;
-use crate::controller::priority::Wake;
 use crate::job::JobName;
+use crate::watch::caches::Caches;
 use crate::watch::pauses::watch_backoff;
 use crate::watch::pod_group_kinds::GroupKind;
 use crate::watch::projection::bounded::Bounded;
 use crate::watch::projection::{Identity, identity};
-use crate::watch::streams::{broke, children, map_event, scoped};
+use crate::watch::streams::map_event;
+use crate::watch::wake::Wake;
+use crate::watch::watches::Watches;
 
 /// When a kind that is not served is looked for again. One list, however many jobs wait.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Keeps the PodGroups of a gang scheduler until the operator stops, and wakes each job whose PodGroup changes.
-pub(crate) async fn watch_groups<K: GroupKind>(context: Arc<Context>, wake: Sender<Wake>) {
-    let Some(groups) = context.groups.of(K::GANG) else {
+pub(crate) async fn watch_groups<K: GroupKind>(
+    watches: Watches,
+    caches: Arc<Caches>,
+    wake: Sender<Wake>,
+) {
+    let Some(groups) = caches.groups.of(K::GANG) else {
         return;
     };
     groups.wanted().await;
     let resource = format!("{}.{}", K::plural(&()), K::group(&()));
     loop {
-        let words = follow::<K>(&context, groups, &resource, &wake).await;
+        let words = follow::<K>(&watches, groups, &resource, &wake).await;
         let jobs = groups.is_not_served(words);
         if !jobs.is_empty() {
             tracing::warn!(%resource, "cannot be read; jobs wait for it");
@@ -43,14 +48,16 @@ pub(crate) async fn watch_groups<K: GroupKind>(context: Arc<Context>, wake: Send
 
 /// Follows the kind until it cannot be read, and returns why. The next call lists everything again.
 async fn follow<K: GroupKind>(
-    context: &Context,
+    watches: &Watches,
     groups: &OfGang,
     resource: &str,
     wake: &Sender<Wake>,
 ) -> String {
-    let namespace = context.settings.namespace.as_deref();
-    let api: Api<Bounded<K>> = scoped(context.watching.clone(), namespace);
-    let events = watcher(api, children(context, K::WATCHED)).backoff(watch_backoff());
+    let events = watcher(
+        watches.objects::<Bounded<K>>(),
+        watches.begin_own(K::WATCHED),
+    );
+    let events = events.backoff(watch_backoff());
     let mut events = std::pin::pin!(events);
     let mut is_listed = false;
     while let Some(event) = events.next().await {
@@ -62,7 +69,7 @@ async fn follow<K: GroupKind>(
             Err(error) => {
                 let code = code(&error);
                 if code != Some(404) {
-                    broke(context, K::WATCHED, &error);
+                    watches.broke(K::WATCHED, &error);
                 }
                 if let Some(words) = gives_up(resource, code, is_listed, &error) {
                     return words;

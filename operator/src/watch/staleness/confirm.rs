@@ -15,10 +15,10 @@ use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::Pod;
 
-use crate::controller::context::Context;
-use crate::controller::error::Error;
+use super::Staleness;
 use crate::job::JobKey;
 use crate::runtime::api::calls::call;
+use crate::runtime::api::error::CallError;
 use crate::runtime::api::metadata::OfKind;
 
 /// Clocks that differ by more than this many seconds are not those of one cluster.
@@ -28,78 +28,84 @@ const PAGE: u32 = 500;
 /// Between two words about it.
 const CLOCK_PAUSE: Duration = Duration::from_mins(5);
 
-/// When it was last said that the clocks differ.
+/// When the operator last warned that the clocks differ.
 #[derive(Debug, Default)]
-pub struct ClockTold(Mutex<Option<Instant>>);
+pub(super) struct ClockWarning(Mutex<Option<Instant>>);
 
-impl ClockTold {
-    /// Whether to say it again: it is so for each job whose time is over.
+impl ClockWarning {
+    /// Whether the warning is due again: the clocks differ for each job whose time is over.
     fn is_due(&self) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = told.is_none_or(|at| at.elapsed() >= CLOCK_PAUSE);
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last.is_none_or(|at| at.elapsed() >= CLOCK_PAUSE);
         if is_due {
-            *told = Some(Instant::now());
+            *last = Some(Instant::now());
         }
         is_due
     }
 }
 
-/// What the API server has said.
+/// The answer of the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confirmed {
-    /// It has the versions that were observed.
+    /// Whether it has the versions that were observed.
     pub fresh: bool,
-    /// Its clock is another one.
+    /// Whether its clock differs from the operator's.
     pub clock_off: bool,
 }
 
-/// Asks the API server for the versions of the job and its pods, and compares them with what was observed. `only_time`: the
-/// versions do not matter if the clocks differ.
-///
-/// # Errors
-/// It refused, or did not answer.
-pub async fn confirm(
-    context: &Context,
-    key: &JobKey,
-    job: &TrainingJob,
-    observed: &[Pod],
-    only_time: bool,
-) -> Result<Confirmed, Error> {
-    let JobKey { namespace, uid } = key;
-    let jobs = OfKind::namespaced::<TrainingJob>(&context.client, namespace);
-    let name = job.name_any();
-    let is_same = match call(|| jobs.get(&name)).await {
-        Ok(live) => live.resource_version == job.metadata.resource_version,
-        Err(error) if error.code() == Some(404) => false,
-        Err(error) => return Err(Error::Confirm(error)),
-    };
-    let ahead = context.metrics.api.clock_ahead();
-    let clock_off = ahead.unsigned_abs() > MAX_CLOCK_SECONDS;
-    if clock_off && context.clock_told.is_due() {
-        tracing::error!(
-            ahead,
-            "the clock differs from that of the API server by more than {MAX_CLOCK_SECONDS} s: no job is ended or deleted because \
-             its time is over; set the clock of this node"
-        );
-    }
-    let confirmed = |fresh| Confirmed { fresh, clock_off };
-    if !is_same || (clock_off && only_time) {
-        return Ok(confirmed(false));
-    }
-    let pods = OfKind::namespaced::<FullPod>(&context.client, namespace);
-    let (manager, ours) = (labels::MANAGED_BY, labels::FIELD_MANAGER);
-    let of_job = format!("{manager}={ours},{}={uid}", labels::JOB_UID);
-    let mut parameters = ListParams::default().labels(&of_job).limit(PAGE);
-    let mut live = Vec::new();
-    loop {
-        let page = call(|| pods.list(&parameters)).await;
-        let page = page.map_err(Error::Confirm)?;
-        let versions = page.objects.into_iter();
-        live.extend(versions.map(|pod| (pod.name.unwrap_or_default(), pod.resource_version)));
-        match page.next {
-            Some(token) => parameters = parameters.continue_token(&token),
-            None => return Ok(confirmed(are_same(observed, live.into_iter()))),
+impl Staleness {
+    /// Asks the API server for the versions of the job and its pods, and compares them with what was observed. `only_time`: the
+    /// versions do not matter if the clocks differ.
+    ///
+    /// # Errors
+    /// The API server refused to read the job or its pods, or did not answer.
+    pub async fn confirm(
+        &self,
+        job: &TrainingJob,
+        observed: &[Pod],
+        only_time: bool,
+    ) -> Result<Confirmed, CallError> {
+        let JobKey { namespace, uid } = JobKey::of(&job.metadata);
+        let jobs = OfKind::namespaced::<TrainingJob>(&self.client, &namespace);
+        let name = job.name_any();
+        let is_same = match call(|| jobs.get(&name)).await {
+            Ok(live) => live.resource_version == job.metadata.resource_version,
+            Err(error) if error.code() == Some(404) => false,
+            Err(error) => return Err(error),
+        };
+        let clock_off = self.is_clock_off();
+        let confirmed = |fresh| Confirmed { fresh, clock_off };
+        if !is_same || (clock_off && only_time) {
+            return Ok(confirmed(false));
         }
+        let pods = OfKind::namespaced::<FullPod>(&self.client, &namespace);
+        let (manager, ours) = (labels::MANAGED_BY, labels::FIELD_MANAGER);
+        let of_job = format!("{manager}={ours},{}={uid}", labels::JOB_UID);
+        let mut parameters = ListParams::default().labels(&of_job).limit(PAGE);
+        let mut live = Vec::new();
+        loop {
+            let page = call(|| pods.list(&parameters)).await?;
+            let versions = page.objects.into_iter();
+            live.extend(versions.map(|pod| (pod.name.unwrap_or_default(), pod.resource_version)));
+            match page.next {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => return Ok(confirmed(are_same(observed, live.into_iter()))),
+            }
+        }
+    }
+
+    /// Whether the operator's clock differs from that of the API server, by its last answer.
+    fn is_clock_off(&self) -> bool {
+        let ahead = self.api.clock_ahead();
+        let clock_off = ahead.unsigned_abs() > MAX_CLOCK_SECONDS;
+        if clock_off && self.clock_warning.is_due() {
+            tracing::error!(
+                ahead,
+                "the clock differs from that of the API server by more than {MAX_CLOCK_SECONDS} s: no job is ended or deleted because \
+                 its time is over; set the clock of this node"
+            );
+        }
+        clock_off
     }
 }
 

@@ -1,37 +1,42 @@
-//! Whether the job is deleted and the watch of the jobs has not reported it yet. Pods that are created for such a job are
-//! deleted by the garbage collector.
+//! Whether the job is deleted and the watch of the jobs has not reported it yet. The garbage collector deletes pods that are
+//! created for such a job.
 
-use kube::{Client, ResourceExt};
+use kube::ResourceExt;
 use roundhouse_api::TrainingJob;
 
-use crate::controller::error::Error;
+use super::Staleness;
 use crate::job::JobKey;
-use crate::memory::JobMemories;
 use crate::runtime::api::calls::call;
+use crate::runtime::api::error::CallError;
 use crate::runtime::api::metadata::OfKind;
 
-/// Whether a pod is about to be created again, and the job does not exist any more.
-///
-/// # Errors
-/// The API server refused to read the job, or did not answer.
-pub(crate) async fn is_deleted(
-    client: &Client,
-    memories: &JobMemories,
-    key: &JobKey,
-    job: &TrainingJob,
-    pods: &[String],
-) -> Result<bool, Error> {
-    if !memories.exists(key) {
-        return Ok(!pods.is_empty());
-    }
-    if !memories.with(key, |memory| memory.recent_pods.has_any(pods)) {
-        return Ok(false);
-    }
-    let jobs = OfKind::namespaced::<TrainingJob>(client, &key.namespace);
-    let name = job.name_any();
-    match call(|| jobs.get(&name)).await {
-        Ok(live) => Ok(live.uid != job.uid() || live.deletion_timestamp.is_some()),
-        Err(error) if error.code() == Some(404) => Ok(true),
-        Err(error) => Err(Error::Confirm(error)),
+impl Staleness {
+    /// Whether one of these pods was created a short while ago, so that this is its second creation, and the job does not exist
+    /// any more.
+    ///
+    /// # Errors
+    /// The API server refused to read the job, or did not answer.
+    pub(crate) async fn is_job_deleted(
+        &self,
+        job: &TrainingJob,
+        pods: &[String],
+    ) -> Result<bool, CallError> {
+        let key = JobKey::of(&job.metadata);
+        if !self.memories.exists(&key) {
+            return Ok(!pods.is_empty());
+        }
+        if !self
+            .memories
+            .with(&key, |memory| memory.recent_pods.has_any(pods))
+        {
+            return Ok(false);
+        }
+        let jobs = OfKind::namespaced::<TrainingJob>(&self.client, &key.namespace);
+        let name = job.name_any();
+        match call(|| jobs.get(&name)).await {
+            Ok(live) => Ok(live.uid != job.uid() || live.deletion_timestamp.is_some()),
+            Err(error) if error.code() == Some(404) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 }

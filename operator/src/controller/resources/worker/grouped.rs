@@ -9,16 +9,12 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 
-use crate::controller::resources::Child;
-
 /// A pod that is created with the name of its group. What the API server answers is read as any pod is.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupedPod {
     pod: Pod,
     group: Option<String>,
 }
-
-impl Child for GroupedPod {}
 
 impl GroupedPod {
     /// A pod of this job.

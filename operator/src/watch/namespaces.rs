@@ -5,18 +5,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Namespace;
+use kube::runtime::reflector::Store;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use tokio::sync::mpsc::Sender;
 
-use crate::controller::context::Context;
-use crate::controller::priority::Wake;
 use crate::job::JobName;
 use crate::metrics::labels::Watched;
+use crate::watch::caches::Caches;
 use crate::watch::pauses::watch_backoff;
 use crate::watch::projection::bounded::Bounded;
-use crate::watch::streams::{begin, broke};
+use crate::watch::wake::Wake;
+use crate::watch::watches::Watches;
+use roundhouse_api::unreadable::Guarded;
 
 type Labels = BTreeMap<String, String>;
 
@@ -34,20 +36,20 @@ struct State {
 
 impl Namespaces {
     /// Labels of a namespace; none if it is not known.
-    pub(super) fn labels(&self, name: &str) -> Labels {
+    pub(crate) fn labels(&self, name: &str) -> Labels {
         self.lock().labels.get(name).cloned().unwrap_or_default()
     }
 
-    pub(super) fn knows(&self, name: &str) -> bool {
+    pub(crate) fn knows(&self, name: &str) -> bool {
         self.lock().labels.contains_key(name)
     }
 
-    pub(super) fn is_synced(&self) -> bool {
+    pub(crate) fn is_synced(&self) -> bool {
         self.lock().is_synced
     }
 
     /// Takes in an event of the watch. Returns the namespaces whose labels are others now.
-    pub(super) fn take(&self, event: Event<(String, Labels)>) -> Vec<String> {
+    pub(crate) fn take(&self, event: Event<(String, Labels)>) -> Vec<String> {
         let mut state = self.lock();
         match event {
             Event::Init => {
@@ -84,28 +86,35 @@ impl Namespaces {
 }
 
 /// Keeps the labels until the operator stops. A namespace whose labels change wakes its jobs.
-pub(crate) async fn watch_namespaces(context: Arc<Context>, wake: Sender<Wake>) {
-    let namespaces: Api<Bounded<Namespace>> = Api::all(context.watching.clone());
-    let begun = begin(&context, Watched::Namespaces);
-    let events = watcher(namespaces, begun).backoff(watch_backoff());
+pub(crate) async fn watch_namespaces(
+    watches: Watches,
+    namespaces: Arc<Namespaces>,
+    caches: Arc<Caches>,
+    jobs: Store<Guarded>,
+    wake: Sender<Wake>,
+) {
+    let kind = Watched::Namespaces;
+    let api: Api<Bounded<Namespace>> = Api::all(watches.client.clone());
+    let events = watcher(api, watches.begin(kind)).backoff(watch_backoff());
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,
             Err(error) => {
-                broke(&context, Watched::Namespaces, &error);
+                watches.broke(kind, &error);
                 continue;
             }
         };
         let is_filled = matches!(event, Event::InitDone);
-        let changed = context.policies.namespaces.take(named(event));
+        let changed = namespaces.take(named(event));
         if is_filled {
-            context.note_filled();
+            caches.note_filled();
         }
-        for namespace in changed {
-            for job in context.policies.jobs_of(&namespace) {
+        for job in jobs.state() {
+            let name = JobName::of(&job.job.metadata);
+            if changed.contains(&name.namespace) {
                 // Closed only when the operator stops.
-                let _ = wake.send(Wake::by_other(JobName::of(&job.metadata))).await;
+                let _ = wake.send(Wake::by_other(name)).await;
             }
         }
     }
