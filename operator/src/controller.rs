@@ -1,12 +1,14 @@
 //! One job from its observation to its status: observe, examine, plan, apply, report. `driver` is the loop.
 
 pub mod apply;
+mod carry_out;
 pub mod context;
 pub mod driver;
 pub mod error;
 pub mod events;
 pub(crate) mod leaving;
 pub mod observe;
+mod postponed;
 pub mod priority;
 pub mod report;
 pub mod resources;

@@ -1,61 +1,53 @@
-//! The loop: observe → examine → plan → apply → report. `observe`, `examine` and `plan` do no I/O. A plan that would
-//! end or delete the job because its time is over is made again once the API server has confirmed what was observed. While a watch
-//! says nothing, or has broken off and not caught up, so is each plan that deletes a pod or counts an incident.
+//! The loop over one job: postponed? → observe → plan → confirm if irrevocable → apply → report. `observe` and `plan` do no I/O.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use roundhouse_api::TrainingJob;
+use roundhouse_api::unreadable::Guarded;
 use roundhouse_contract::{labels, names};
 use roundhouse_planner::{
-    Action, Examined, Observed, Plan, PlanReason, Rejection, ValidatedJob, WriteBlocked, examine,
-    plan, plan_refused, plan_rejected,
+    Action, Examined, Observed, Plan, PlanReason, Rejection, ValidatedJob, examine, plan,
+    plan_rejected,
 };
 
+use crate::controller::carry_out::carry_out;
 use crate::controller::context::Context;
 use crate::controller::error::Error;
-use crate::controller::report::Reported;
+use crate::controller::postponed::{Postponed, Stop};
 use crate::job::{JobKey, JobName};
 use crate::memory::JobMemory;
-use crate::memory::expectations::Lag;
 use crate::metrics::jobs::gpus::{self, Gpus};
 use crate::runtime::panics::caught;
 use crate::runtime::random::nonce;
+use crate::watch::staleness::Stale;
 use crate::watch::staleness::confirm::Confirmed;
-use roundhouse_api::unreadable::Guarded;
 
-/// While a write continues. It wakes the job when it ends; until then it is told once that it takes long.
-const PENDING: Duration = Duration::from_secs(5);
-
-/// Until the API server has said whether it knows PodGroups. It wakes the job then.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
-
-/// Until the labels of the job's namespace are known. They wake the job then.
-const LABELS_OF_NAMESPACE: Duration = Duration::from_secs(5);
-
-/// Until a watch that is late is asked about again. What it tells wakes the job.
-const LATE: Duration = Duration::from_secs(5);
-
-/// Until the watch tells that the job is gone.
-const GONE: Duration = Duration::from_secs(5);
-
-/// Until labels of nodes are read, for which a call has its deadline.
-const LABELS: Duration = Duration::from_millis(100);
-
-/// Brings one job one step further. Returns after how long to look again, even if nothing changes.
+/// Brings one job one step further. Returns the time after which to reconcile it again, even if nothing changes.
 pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Option<Duration> {
     let name = JobName::of(&job.job.metadata);
-    let (queue, started) = (&context.metrics.queue, Instant::now());
+    let (queue, work) = (&context.metrics.queue, &context.metrics.work);
+    let started = Instant::now();
     queue.begun(&name);
-    let next = match Box::pin(caught(further(&job, &context))).await {
-        Ok(next) => next,
-        Err(error) => {
-            let work = &context.metrics.work;
+    let next = match Box::pin(caught(reconcile_job(&job, &context))).await {
+        Ok(Reconciled { reason, next }) => {
+            work.reconciled(&format!("{reason:?}"), started.elapsed());
+            next
+        }
+        Err(Stop::OtherManager) => None,
+        Err(Stop::Postponed(why)) => {
+            if let Some(label) = why.label() {
+                tracing::debug!(label, "the reconcile is postponed");
+                work.reconciled(label, started.elapsed());
+            }
+            Some(why.after())
+        }
+        Err(Stop::Failed(error)) => {
             work.reconciled(error.label(), started.elapsed());
             let (key, asked) = (JobKey::of(&job.job.metadata), error.retry_after());
-            let after = context
-                .memories
-                .with(&key, |memory| memory.backoff.after_error(asked));
+            let after_error = |memory: &mut JobMemory| memory.backoff.after_error(asked);
+            let after = context.memories.with(&key, after_error);
             let seconds = after.as_secs_f32();
             tracing::warn!(%error, seconds, "a step failed; it is tried again after this time");
             Some(after)
@@ -67,199 +59,149 @@ pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Option<Durat
     next
 }
 
-/// What the caches lack of a job.
-enum Missing {
-    /// What was just written, for so long at most.
-    OwnWrite(Duration),
-    /// What a watch has not told in all this time.
-    LateWatch,
+/// A plan was carried out.
+struct Reconciled {
+    reason: PlanReason,
+    /// When to reconcile the job again, even if nothing changes.
+    next: Option<Duration>,
 }
 
-/// What the caches lack that was written for the job, if anything.
-async fn missing(
-    context: &Context,
-    key: &JobKey,
-    job: &TrainingJob,
-) -> Result<Option<Missing>, Error> {
-    while let Some(lag) = context.observer.lag(key, job) {
-        match lag {
-            Lag::Left(left) => return Ok(Some(Missing::OwnWrite(left))),
-            Lag::Overdue(write, seen) => {
-                let staleness = &context.staleness;
-                let is_missing = staleness.is_pod_missing(key, &write, seen).await;
-                if is_missing.map_err(Error::Confirm)? {
-                    return Ok(Some(Missing::LateWatch));
-                }
-                context
-                    .memories
-                    .with(key, |memory| memory.expectations.forget(&write));
-            }
+async fn reconcile_job(lenient: &Guarded, context: &Context) -> Result<Reconciled, Stop> {
+    if lenient.job.spec.managed_by != labels::DEFAULT_MANAGER {
+        return Err(Stop::OtherManager);
+    }
+    let job = &lenient.whole()?;
+    own_writes_are_seen(context, job).await?;
+    let observed = observe(context, job)?;
+    let decision = Decision::new(context, job, lenient, &observed);
+    let first = decision.plan(&observed);
+    let (observed, plan) = confirm_if_irrevocable(context, job, &decision, observed, first).await?;
+    job_exists(context, job, &plan).await?;
+    show(context, job, &observed, &plan);
+    let next = carry_out(context, job, &decision.job, &plan).await?;
+    let reason = plan.reason;
+    Ok(Reconciled { reason, next })
+}
+
+/// Postpones the job while the caches do not show what was just written for it.
+async fn own_writes_are_seen(context: &Context, job: &TrainingJob) -> Result<(), Stop> {
+    let key = JobKey::of(&job.metadata);
+    let lag = || context.observer.lag(&key, job);
+    let stale = context.staleness.of_writes(&key, lag).await;
+    match stale.map_err(Error::Confirm)? {
+        Some(stale) => Err(Postponed::Stale(stale).into()),
+        None => Ok(()),
+    }
+}
+
+/// Step 1. Postpones the job while something about it is not known at all.
+fn observe(context: &Context, job: &TrainingJob) -> Result<Observed, Stop> {
+    let (key, since) = (JobKey::of(&job.metadata), context.looks_after_jobs_since());
+    let observed = context.observer.observe(&key, job, since);
+    let observed = observed.ok_or(Postponed::PodGroupsUnknown)?;
+    if !context.policies.can_judge(job) {
+        return Err(Postponed::NamespaceUnknown.into());
+    }
+    let topology_key = job.spec.scheduling.topology_key.as_ref();
+    if topology_key.is_some_and(|label| context.topology.learn(&observed.pods, label)) {
+        return Err(Postponed::NodeLabelsUnknown.into());
+    }
+    let nonce = nonce()?;
+    Ok(Observed { nonce, ..observed })
+}
+
+/// Step 2 and 3: the job as it can be run, and the plan for what was observed of it.
+struct Decision {
+    job: ValidatedJob,
+    /// Why the job gets no new pods, if it is not accepted.
+    rejection: Option<Rejection>,
+    now: Timestamp,
+}
+
+impl Decision {
+    fn new(context: &Context, job: &TrainingJob, lenient: &Guarded, observed: &Observed) -> Self {
+        let examined = examine(job, &context.settings.gpu_resources, &observed.pods);
+        let Examined {
+            job: valid,
+            refusal,
+        } = examined;
+        let unreadable = lenient.unreadable.as_ref().map(Rejection::from);
+        let rejection = unreadable
+            .or_else(|| refusal.map(Rejection::from))
+            .or_else(|| context.policies.refuse(job, &valid, &context.memories));
+        let follow = |memory: &mut JobMemory| memory.workers.follow(&valid, observed);
+        context.memories.with(&JobKey::of(&job.metadata), follow);
+        Self {
+            job: valid,
+            rejection,
+            now: Timestamp::now(),
         }
     }
-    Ok(None)
+
+    fn plan(&self, observed: &Observed) -> Plan {
+        match &self.rejection {
+            None => plan(&self.job, observed, self.now),
+            Some(rejection) => plan_rejected(&self.job, rejection, observed, self.now),
+        }
+    }
 }
 
-/// Returns after how long to look again, even if nothing changes.
-async fn further(guarded: &Guarded, context: &Arc<Context>) -> Result<Option<Duration>, Error> {
-    if guarded.job.spec.managed_by != labels::DEFAULT_MANAGER {
-        return Ok(None);
-    }
-    let (job, unreadable) = (&guarded.whole()?, &guarded.unreadable);
-    let started = Instant::now();
-    let key = JobKey::of(&job.metadata);
-    // It is told in the metrics: such a job shows nothing.
-    let puts_off = |why: &str, after| {
-        tracing::debug!(job = ?key, why, "the job is not looked at yet");
-        context.metrics.work.reconciled(why, started.elapsed());
-        Ok(Some(after))
-    };
-    match missing(context, &key, job).await? {
-        Some(Missing::OwnWrite(left)) => return Ok(Some(left)),
-        Some(Missing::LateWatch) => return puts_off("WatchLate", LATE),
-        None => {}
-    }
-    let since = context.looks_after_jobs_since();
-    let Some(mut observed) = context.observer.observe(&key, job, since) else {
-        return puts_off("PodGroupsUnknown", LOOK_AGAIN);
-    };
-    if !context.policies.can_judge(job) {
-        return puts_off("NamespaceUnknown", LABELS_OF_NAMESPACE);
-    }
-    if let Some(key) = &job.spec.scheduling.topology_key
-        && context.topology.learn(&observed.pods, key)
-    {
-        return Ok(Some(LABELS));
-    }
-    observed.nonce = nonce()?;
-    let now = jiff::Timestamp::now();
-    let Examined {
-        job: examined,
-        refusal,
-    } = examine(job, &context.settings.gpu_resources, &observed.pods);
-    let unreadable = unreadable.as_ref().map(Rejection::from);
-    let rejection = unreadable
-        .or_else(|| refusal.map(Rejection::from))
-        .or_else(|| context.policies.refuse(job, &examined, &context.memories));
-    let follow_workers = |memory: &mut JobMemory| memory.workers.follow(&examined, &observed);
-    context.memories.with(&key, follow_workers);
-    let decide = |observed: &Observed| match &rejection {
-        None => plan(&examined, observed, now),
-        Some(rejection) => plan_rejected(&examined, rejection, observed, now),
-    };
-    let mut plan = decide(&observed);
-    let stale = context.staleness.stale_watch();
+/// Plans again once the API server has confirmed what was observed, if the plan needs that: it ends or deletes the job because
+/// its time is over, or deletes a pod or counts an incident while a watch is stale.
+async fn confirm_if_irrevocable(
+    context: &Context,
+    job: &TrainingJob,
+    decision: &Decision,
+    mut observed: Observed,
+    mut plan: Plan,
+) -> Result<(Observed, Plan), Error> {
+    let stale = context.staleness.of_watches();
     let is_doubtful = stale.is_some() && plan.is_irrevocable(&observed.status);
     if plan.needs_fresh || is_doubtful {
-        let pods = &observed.pods;
-        let Confirmed { fresh, clock_off } = context
-            .staleness
-            .confirm(job, pods, !is_doubtful)
-            .await
-            .map_err(Error::Confirm)?;
+        let confirmed = context.staleness.confirm(job, &observed.pods, !is_doubtful);
+        let Confirmed { fresh, clock_off } = confirmed.await.map_err(Error::Confirm)?;
         (observed.fresh, observed.clock_off) = (fresh, clock_off);
-        plan = decide(&observed);
+        plan = decision.plan(&observed);
     }
-    if let Some((kind, age)) = stale
-        && !observed.fresh
-        && plan.is_irrevocable(&observed.status)
-    {
-        let kind = kind.as_str();
-        return Err(Error::Stale { kind, age });
+    match stale {
+        Some(Stale::Watch { kind, age })
+            if !observed.fresh && plan.is_irrevocable(&observed.status) =>
+        {
+            let kind = kind.as_str();
+            Err(Error::Stale { kind, age })
+        }
+        _ => Ok((observed, plan)),
     }
-    let pods = pods_to_create(job, &plan.actions);
-    let is_deleted = context.staleness.is_job_deleted(job, &pods).await;
-    if is_deleted.map_err(Error::Confirm)? {
-        tracing::info!(job = ?key, "the job is gone; its pods are not made again");
-        return puts_off("JobGone", GONE);
+}
+
+/// Postpones the job if it is deleted and the plan creates pods again that it had a short while ago.
+async fn job_exists(context: &Context, job: &TrainingJob, plan: &Plan) -> Result<(), Stop> {
+    let stale = context.staleness.of_job(job, &new_pods(job, plan)).await;
+    match stale.map_err(Error::Confirm)? {
+        Some(stale) => {
+            tracing::info!("the job is deleted; its pods are not created again");
+            Err(Postponed::Stale(stale).into())
+        }
+        None => Ok(()),
     }
-    let gpus = Gpus::of(
-        &observed.pods,
-        &plan.status,
-        gpus::per_pod(
-            job.spec.workers.template.as_ref(),
-            &context.settings.gpu_resources,
-        ),
+}
+
+/// Shows in the metrics what was observed and planned.
+fn show(context: &Context, job: &TrainingJob, observed: &Observed, plan: &Plan) {
+    let (key, template) = (
+        JobKey::of(&job.metadata),
+        job.spec.workers.template.as_ref(),
     );
+    let per_pod = gpus::per_pod(template, &context.settings.gpu_resources);
+    let gpus = Gpus::of(&observed.pods, &plan.status, per_pod);
     context.metrics.jobs.show(&key, &observed.status);
     context.metrics.jobs.see(&key, &plan.status, gpus);
-    let next = carry_out(context, &key, job, &examined, &plan).await?;
-    let (work, reason) = (&context.metrics.work, format!("{:?}", plan.reason));
-    work.reconciled(&reason, started.elapsed());
-    Ok(next)
 }
 
-async fn carry_out(
-    context: &Arc<Context>,
-    key: &JobKey,
-    job: &TrainingJob,
-    examined: &ValidatedJob,
-    plan: &Plan,
-) -> Result<Option<Duration>, Error> {
-    tracing::debug!(job = ?key, reason = ?plan.reason, actions = plan.actions.len(), "plan");
-    let (reporter, memories) = (&context.reporter, &context.memories);
-    let done = match context.applier.apply(key, examined, &plan.actions).await {
-        Ok(true) => reporter.report(memories, job, plan).await,
-        Ok(false) => return Ok(Some(after_conflict(context, key))),
-        Err(error) => {
-            let before = job.status.clone().unwrap_or_default();
-            let told = || error.is_pending().then(|| WriteBlocked::told_in(&before))?;
-            // What the plan has decided holds also if something cannot be made yet, or nobody has answered yet.
-            let reported = match error.obstacle().or_else(told) {
-                Some(obstacle) => {
-                    let refused = plan_refused(plan, &before, &obstacle, jiff::Timestamp::now());
-                    reporter.report(memories, job, &refused).await
-                }
-                None if error.is_making() || error.is_pending() => {
-                    reporter
-                        .report(memories, job, &plan.without_replacements())
-                        .await
-                }
-                None => Ok(Reported::Stored),
-            };
-            reported.and(Err(error))
-        }
-    };
-    let later = match done {
-        Ok(Reported::Stored) => None,
-        Ok(Reported::Later(left)) => Some(left),
-        Ok(Reported::Conflict) => return Ok(Some(after_conflict(context, key))),
-        Err(error) if error.is_pending() => {
-            follow(context, key, job, plan.reason);
-            // The call wakes the job when it ends.
-            let after = plan.requeue_after.unwrap_or(PENDING);
-            return Ok(Some(after.min(PENDING)));
-        }
-        Err(error) => {
-            follow(context, key, job, plan.reason);
-            return Err(error);
-        }
-    };
-    context.memories.with(key, |memory| memory.backoff.done());
-    follow(context, key, job, plan.reason);
-    Ok([plan.requeue_after, later].into_iter().flatten().min())
-}
-
-/// Asks a job that trains for its progress from now on, and any other job no more.
-fn follow(context: &Context, key: &JobKey, job: &TrainingJob, reason: PlanReason) {
-    let pods = context.caches.pods.of(key);
-    context.memories.with(key, |memory| match reason {
-        PlanReason::Training => memory
-            .progress
-            .follow(job, pods.values().map(|entry| &entry.value)),
-        _ => memory.progress.forget(),
-    });
-}
-
-fn after_conflict(context: &Context, key: &JobKey) -> Duration {
-    context
-        .memories
-        .with(key, |memory| memory.backoff.after_conflict())
-}
-
-/// Names of the pods that these actions create.
-fn pods_to_create(job: &TrainingJob, actions: &[Action]) -> Vec<String> {
+/// Names of the pods that the plan creates.
+fn new_pods(job: &TrainingJob, plan: &Plan) -> Vec<String> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    let pods = actions.iter().filter_map(|action| match action {
+    let pods = plan.actions.iter().filter_map(|action| match action {
         Action::CreateWorker { index, attempt, .. } => {
             Some(names::worker_pod(name, *index, *attempt))
         }

@@ -16,7 +16,7 @@ impl Staleness {
     ///
     /// # Errors
     /// The API server refused to read the job, or did not answer.
-    pub(crate) async fn is_job_deleted(
+    pub(super) async fn is_job_deleted(
         &self,
         job: &TrainingJob,
         pods: &[String],

@@ -16,7 +16,7 @@ impl Staleness {
     ///
     /// # Errors
     /// The API server refused to read the pod, or did not answer.
-    pub(crate) async fn is_pod_missing(
+    pub(super) async fn is_pod_missing(
         &self,
         JobKey { namespace, uid }: &JobKey,
         write: &Written,
