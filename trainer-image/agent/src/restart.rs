@@ -1,10 +1,10 @@
-//! Restart mode: what the agent does with processes that know nothing of generations. Pure: what
-//! happens goes in, what is to be done comes out; the time is told, never asked.
+//! Restart mode: how the agent manages processes that do not know generations. This module is pure:
+//! events go in, actions come out, and the caller passes the time.
 //!
-//! A new generation ends the processes and starts them anew. A process that ends by an ordinary error
-//! may only have lost a peer, so the agent waits for a newer generation before it gives up; one that a
-//! signal killed has itself to blame. SIGABRT is an ordinary error: c10d aborts a process so when NCCL
-//! loses a peer.
+//! For a new generation the agent ends the processes and starts them again. A process that ends by
+//! an ordinary error may have lost a peer, so the agent waits for a newer generation before it
+//! gives up. A process that a signal killed failed by itself. SIGABRT counts as an ordinary error,
+//! because c10d aborts a process when NCCL loses a peer.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,16 +16,15 @@ use crate::verdict::{CAUSE_WINDOW, End, Ended, cause};
 
 pub mod events;
 
-pub use events::{Action, Event, Outcome, Patience};
+pub use events::{Action, Event, Outcome, Timeouts};
 
-/// Signal of `abort(3)`.
 const SIGABRT: i32 = 6;
 
-/// The worker between its start and its end.
+/// State machine of the worker from its start to its end.
 #[derive(Debug)]
 pub struct Machine {
     procs: u32,
-    patience: Patience,
+    timeouts: Timeouts,
     /// Newest generation accepted, or found at the start.
     seen: u64,
     running: BTreeSet<u32>,
@@ -36,36 +35,37 @@ pub struct Machine {
 
 #[derive(Clone, Debug, PartialEq)]
 enum State {
-    /// No process runs: the first generation, or the next, is waited for.
+    /// No process runs. The worker waits for its first or next generation.
     Waiting,
-    /// Processes run.
+    /// All processes run.
     Running,
-    /// A process failed; the others may tell why.
+    /// A process failed. The others may still report the cause.
     Failing { until: Instant },
-    /// Processes are being ended.
+    /// The processes were asked to end.
     Ending { kill_at: Instant, next: Next },
-    /// None runs; the failure may turn out to be that of a peer.
+    /// No process runs. The failure may turn out to be that of a peer.
     Doubting { until: Instant, failure: Ended },
-    /// It is over.
+    /// The worker has ended.
     Over,
 }
 
-/// What follows when all processes have ended.
+/// The next action after all processes have ended.
 #[derive(Clone, Debug, PartialEq)]
 enum Next {
     Start(Membership),
     Exit(Outcome),
-    /// Wait for a newer generation until then.
+    /// Wait for a newer generation until this time.
     Doubt(Instant, Ended),
 }
 
 impl Machine {
-    /// In the lobby. `found` is the generation that the membership file held before.
+    /// Creates a worker in the lobby. `found` is the generation that was in
+    /// the membership file before.
     #[must_use]
-    pub const fn new(procs: u32, found: u64, patience: Patience) -> Self {
+    pub const fn new(procs: u32, found: u64, timeouts: Timeouts) -> Self {
         Self {
             procs,
-            patience,
+            timeouts,
             seen: found,
             running: BTreeSet::new(),
             ended: Vec::new(),
@@ -73,7 +73,7 @@ impl Machine {
         }
     }
 
-    /// When [`Event::Tick`] is due at the latest.
+    /// Latest time at which [`Event::Tick`] is due.
     #[must_use]
     pub const fn wake_at(&self) -> Option<Instant> {
         match &self.state {
@@ -83,27 +83,27 @@ impl Machine {
         }
     }
 
-    /// Whether processes run that nobody has asked to end.
+    /// Whether processes run and were not asked to end.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.state == State::Running
     }
 
-    /// Takes in what happened.
+    /// Takes in an event and returns the actions.
     pub fn apply(&mut self, event: Event, now: Instant) -> Vec<Action> {
         match event {
-            Event::Told(membership) => self.told(membership, now),
+            Event::MembershipChanged(membership) => self.accept(membership, now),
             Event::Ended(local_rank, end) => self.process_ended(local_rank, end, now),
             Event::LeaveRequested => self.leave(now),
             Event::Stalled if self.state == State::Running => {
-                self.end_all(now, self.patience.stalled, Next::Exit(Outcome::Stalled))
+                self.end_all(now, self.timeouts.stalled, Next::Exit(Outcome::Stalled))
             }
             Event::Stalled => Vec::new(),
             Event::Tick => self.tick(now),
         }
     }
 
-    fn told(&mut self, membership: Membership, now: Instant) -> Vec<Action> {
+    fn accept(&mut self, membership: Membership, now: Instant) -> Vec<Action> {
         let is_place = membership.action == Instruction::Leave
             || (membership.procs_per_worker == self.procs
                 && membership.node_rank < membership.nodes);
@@ -113,7 +113,7 @@ impl Machine {
         self.seen = membership.generation;
         match membership.action {
             Instruction::Leave => self.leave(now),
-            Instruction::Join => self.end_all(now, self.patience.grace, Next::Start(membership)),
+            Instruction::Join => self.end_all(now, self.timeouts.grace, Next::Start(membership)),
         }
     }
 
@@ -121,7 +121,7 @@ impl Machine {
         if self.is_ending_for_good() {
             return Vec::new();
         }
-        self.end_all(now, self.patience.grace, Next::Exit(Outcome::Left))
+        self.end_all(now, self.timeouts.grace, Next::Exit(Outcome::Left))
     }
 
     fn is_ending_for_good(&self) -> bool {
@@ -135,11 +135,11 @@ impl Machine {
         )
     }
 
-    /// Ends all processes, and continues from there; at once if there are none. Who is being ended
-    /// already keeps the earlier deadline.
+    /// Ends all processes, then performs `next`; at once if no process runs. Processes that are
+    /// being ended already keep the earlier deadline.
     fn end_all(&mut self, now: Instant, grace: Duration, next: Next) -> Vec<Action> {
         if self.running.is_empty() {
-            return self.go_on(next);
+            return self.proceed(next);
         }
         let (kill_at, actions) = match self.state {
             State::Ending { kill_at, .. } => (kill_at.min(now + grace), Vec::new()),
@@ -149,7 +149,7 @@ impl Machine {
         actions
     }
 
-    fn go_on(&mut self, next: Next) -> Vec<Action> {
+    fn proceed(&mut self, next: Next) -> Vec<Action> {
         match next {
             Next::Start(membership) => {
                 self.ended.clear();
@@ -179,18 +179,20 @@ impl Machine {
         self.ended.push(ended.clone());
         if is_own_fault {
             let mut actions = vec![Action::Kill];
-            actions.extend(self.go_on(Next::Exit(Outcome::Failed(ended))));
+            actions.extend(self.proceed(Next::Exit(Outcome::Failed(ended))));
             return actions;
         }
         match self.state.clone() {
             State::Running if !self.ended.iter().all(Ended::is_fine) => {
-                let until = now + CAUSE_WINDOW.min(self.patience.peer_failure_window);
+                let until = now + CAUSE_WINDOW.min(self.timeouts.peer_failure_window);
                 self.state = State::Failing { until };
                 self.doubt_if_alone(now)
             }
-            State::Running if self.running.is_empty() => self.go_on(Next::Exit(Outcome::Completed)),
+            State::Running if self.running.is_empty() => {
+                self.proceed(Next::Exit(Outcome::Completed))
+            }
             State::Failing { .. } => self.doubt_if_alone(now),
-            State::Ending { next, .. } if self.running.is_empty() => self.go_on(next),
+            State::Ending { next, .. } if self.running.is_empty() => self.proceed(next),
             State::Running
             | State::Ending { .. }
             | State::Waiting
@@ -199,7 +201,7 @@ impl Machine {
         }
     }
 
-    /// Nobody is left who could tell why.
+    /// Starts the doubt once no process is left that could report the cause.
     fn doubt_if_alone(&mut self, now: Instant) -> Vec<Action> {
         if self.running.is_empty() {
             return self.doubt(now);
@@ -207,14 +209,14 @@ impl Machine {
         Vec::new()
     }
 
-    /// Ends the others, then waits whether it was a peer.
+    /// Ends the other processes, then waits whether a newer generation shows that a peer failed.
     fn doubt(&mut self, now: Instant) -> Vec<Action> {
         let Some(failure) = cause(&self.ended).cloned() else {
             return Vec::new();
         };
-        let until = now + self.patience.peer_failure_window;
-        // Without their sibling they cannot train; nothing is lost that a checkpoint does not hold.
-        let grace = CAUSE_WINDOW.min(self.patience.grace);
+        let until = now + self.timeouts.peer_failure_window;
+        // Without this process the others cannot train. A checkpoint holds all that is needed.
+        let grace = CAUSE_WINDOW.min(self.timeouts.grace);
         self.end_all(now, grace, Next::Doubt(until, failure))
     }
 
@@ -222,20 +224,20 @@ impl Machine {
         match self.state.clone() {
             State::Failing { until } if now >= until => self.doubt(now),
             State::Ending { kill_at, next } if now >= kill_at => {
-                let kill_at = now + self.patience.grace;
+                let kill_at = now + self.timeouts.grace;
                 self.state = State::Ending { kill_at, next };
                 vec![Action::Kill]
             }
             State::Doubting { until, failure } if now >= until => {
-                self.go_on(Next::Exit(Outcome::Failed(failure)))
+                self.proceed(Next::Exit(Outcome::Failed(failure)))
             }
             _ => Vec::new(),
         }
     }
 }
 
-/// Whether no peer can be the cause: killed by somebody or for want of memory, or an exit code that
-/// says so.
+/// Whether no peer can be the cause: a signal other than SIGABRT killed the process, for example
+/// for lack of memory, or the exit code excludes it.
 fn is_own_fault(end: End) -> bool {
     match end {
         End::Signaled(signal) => signal != SIGABRT,

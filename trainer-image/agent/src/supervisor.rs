@@ -1,5 +1,5 @@
-//! Runs the agent: listens to signals, serves HTTP, has the processes looked after as the mode wants
-//! it, and leaves the last words.
+//! Runs the agent: handles signals, serves HTTP, supervises the processes in the way of the mode,
+//! and writes the termination message.
 
 use std::sync::Arc;
 
@@ -34,19 +34,17 @@ pub(crate) use failure::is_text_without_interpreter;
 pub use in_process::device_settings;
 pub(crate) use process::parent_to_end_with;
 
-/// Runs to the end and returns the exit code.
+/// Runs until the worker ends and returns the exit code.
 #[must_use]
 pub fn run(options: &Options) -> i32 {
     if let Err(error) = roundhouse_process_tree::adopt_orphans() {
-        say(&format!(
-            "orphans of the processes cannot be adopted: {error}"
-        ));
+        say(&format!("cannot adopt orphaned processes: {error}"));
     }
     if let Some(parent) = process::parent_to_end_with() {
-        // When the one that started this is gone without a word, its processes are asked to end, too.
+        // If the parent process dies without a request, the kernel sends SIGTERM to this agent.
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
         if getppid() != Some(parent) {
-            // It was gone before that; nothing has been started.
+            // The parent was gone before the call; no process has been started.
             return ExitCode::Left.code();
         }
     }
@@ -72,14 +70,14 @@ pub fn run(options: &Options) -> i32 {
     });
     say(&format!("{}: {}", message.reason.as_str(), message.message));
     if let Ok(json) = message.to_json() {
-        // The file is the kubelet's; outside a pod there may be none.
+        // The kubelet creates the file. Outside a pod it may not exist.
         let _ = std::fs::write(&options.termination_log, json);
     }
     code
 }
 
 async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failure> {
-    // First of all: the kernel drops signals that PID 1 does not handle.
+    // This must come first: the kernel drops signals that PID 1 does not handle.
     let mut signals = Signals::listen()?;
     inherited::prepare(options.mode);
     ranks::prepare(&options.run_dir, options.procs).map_err(|source| Failure::RunDir {
@@ -87,7 +85,7 @@ async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failu
         source,
     })?;
     let metrics = Arc::new(Metrics::new(options.procs)?);
-    // Before anybody can see that the worker is ready.
+    // This must come before the HTTP server reports that the worker is ready.
     let script =
         (options.mode == Mode::Restart).then(|| restart::Worker::enter_lobby(options, &metrics));
     let shared = Shared {
@@ -101,7 +99,8 @@ async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failu
             source,
         })?;
     say(&format!("serving http on {address}"));
-    // A local executor, which gives it no port, asks it there for a sign of life.
+    // A local executor, which assigns no port, reads the address here to check that the agent is
+    // alive.
     let _ = std::fs::write(paths::agent_address(&options.run_dir), address.to_string());
 
     let result = match script {
@@ -109,14 +108,14 @@ async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failu
         None => in_process::run(options, &metrics, &mut signals).await,
     };
     if result.is_err() {
-        // Of several processes the first ones may have started.
+        // Some of several processes may have started already.
         let mut rest = Processes::default();
         rest.clear(Instant::now(), IfStuck::GiveUp).await;
     }
     result
 }
 
-/// The exit code and the words of a script that cannot be started.
+/// Returns the exit code and the message for a script that cannot be started.
 pub(crate) fn cannot_start(program: &str, source: std::io::Error) -> (ExitCode, String) {
     let failure = Failure::Spawn {
         program: program.to_owned(),
@@ -125,7 +124,7 @@ pub(crate) fn cannot_start(program: &str, source: std::io::Error) -> (ExitCode, 
     (failure.exit_code(true), failure.to_string())
 }
 
-/// Waits until a moment; for ever if there is none.
+/// Waits until a moment; indefinitely if there is none.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,

@@ -1,4 +1,4 @@
-//! What happens to a worker in restart mode, and what is to be done about it.
+//! Events and actions of a worker in restart mode.
 
 use std::time::Duration;
 
@@ -6,54 +6,54 @@ use roundhouse_contract::Membership;
 
 use crate::verdict::{End, Ended};
 
-/// How long things may take.
+/// Timeouts of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// Between SIGTERM and SIGKILL.
+pub struct Timeouts {
+    /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// For which a failure may turn out to be that of a peer.
+    /// Time in which a failure may turn out to be that of a peer.
     pub peer_failure_window: Duration,
-    /// Between SIGTERM and SIGKILL of processes that hang.
+    /// Time between SIGTERM and SIGKILL of processes that hang.
     pub stalled: Duration,
 }
 
-/// What happens.
+/// Events of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The membership file has changed.
-    Told(Membership),
+    /// The membership file has a new document.
+    MembershipChanged(Membership),
     /// A process has ended.
     Ended(u32, End),
-    /// Somebody wants the worker to leave.
+    /// SIGTERM, SIGINT or the operator asks the worker to leave.
     LeaveRequested,
-    /// The watchdog has judged a process.
+    /// The watchdog found a process that hangs.
     Stalled,
-    /// Time has passed.
+    /// A deadline of the machine may have passed.
     Tick,
 }
 
-/// What is to be done, in this order.
+/// Actions of the agent, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Start all processes for this place.
     Start(Membership),
-    /// SIGTERM to all that run.
+    /// Send SIGTERM to all running processes.
     Terminate,
-    /// SIGKILL to all that run.
+    /// Send SIGKILL to all running processes.
     Kill,
-    /// End the worker.
+    /// End the worker with this outcome.
     Exit(Outcome),
 }
 
-/// How the worker ends.
+/// The end of the worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// All processes completed.
     Completed,
-    /// On request.
+    /// The worker left on request.
     Left,
-    /// As this process did.
+    /// The worker failed with this process.
     Failed(Ended),
-    /// A process hung.
+    /// A process hung and was ended.
     Stalled,
 }

@@ -2,7 +2,7 @@ use roundhouse_contract::membership::{Incarnation, Master};
 
 use super::*;
 
-const PATIENCE: Patience = Patience {
+const TIMEOUTS: Timeouts = Timeouts {
     grace: Duration::from_secs(30),
     peer_failure_window: Duration::from_secs(5),
     stalled: Duration::from_secs(3),
@@ -31,7 +31,7 @@ fn document(generation: u64, action: Instruction) -> Membership {
 }
 
 fn join(generation: u64) -> Event {
-    Event::Told(document(generation, Instruction::Join))
+    Event::MembershipChanged(document(generation, Instruction::Join))
 }
 
 fn start(generation: u64) -> Action {
@@ -54,9 +54,9 @@ fn failed(local_rank: u32, end: End) -> Action {
     }))
 }
 
-/// A worker of two processes, in generation 2; events come at milliseconds.
+/// A worker of two processes in generation 2. Events arrive at these milliseconds.
 fn play(events: &[(u64, Event)]) -> Vec<(u64, Action)> {
-    let mut machine = Machine::new(2, 1, PATIENCE);
+    let mut machine = Machine::new(2, 1, TIMEOUTS);
     let begin = Instant::now();
     assert_eq!(machine.apply(join(2), begin), [start(2)]);
     let mut actions = Vec::new();
@@ -79,7 +79,7 @@ fn play(events: &[(u64, Event)]) -> Vec<(u64, Action)> {
 
 const END: u64 = 100_000;
 
-/// What it is about, what happens, what is done.
+/// Fields: name, events, expected actions.
 type Case = (&'static str, Vec<(u64, Event)>, Vec<(u64, Action)>);
 
 fn check(table: Vec<Case>) {
@@ -89,7 +89,7 @@ fn check(table: Vec<Case>) {
 }
 
 #[test]
-fn generations_come_and_go() {
+fn machine_acts_as_expected_in_each_case() {
     check(vec![
         (
             "all complete, one after the other",
@@ -97,7 +97,7 @@ fn generations_come_and_go() {
             vec![(9_000, Action::Exit(Outcome::Completed))],
         ),
         (
-            "a newer generation ends the processes and starts them anew",
+            "a newer generation restarts the processes",
             vec![(100, join(3)), (200, exits(0, 0)), (300, killed(1, 15))],
             vec![(100, Action::Terminate), (300, start(3))],
         ),
@@ -122,13 +122,13 @@ fn generations_come_and_go() {
             vec![(0, Action::Terminate), (400, start(5))],
         ),
         (
-            "what is not newer, or no place of this worker, is ignored",
+            "old generations and places of other workers are ignored",
             vec![
                 (0, join(2)),
                 (1, join(1)),
                 (
                     2,
-                    Event::Told(Membership {
+                    Event::MembershipChanged(Membership {
                         procs_per_worker: 3,
                         ..document(9, Instruction::Join)
                     }),
@@ -143,17 +143,17 @@ fn generations_come_and_go() {
 fn processes_fail() {
     check(vec![
         (
-            "a killed process is its own fault",
+            "a killed process is the worker's own fault",
             vec![(100, killed(1, 9)), (END, Event::Tick)],
             vec![(100, Action::Kill), (100, failed(1, End::Signaled(9)))],
         ),
         (
-            "a wrong configuration is its own fault",
+            "a wrong configuration is the worker's own fault",
             vec![(100, exits(1, 64))],
             vec![(100, Action::Kill), (100, failed(1, End::Exited(64)))],
         ),
         (
-            "an error may be that of a peer: with a newer generation the worker continues",
+            "an error may be caused by a peer: with a newer generation the worker continues",
             vec![
                 (1_000, exits(0, 1)),
                 (1_100, exits(1, 1)),
@@ -163,7 +163,7 @@ fn processes_fail() {
             vec![(2_000, start(3))],
         ),
         (
-            "an abort may be that of a peer, too",
+            "an abort may be caused by a peer",
             vec![
                 (1_000, killed(0, 6)),
                 (1_100, killed(1, 6)),
@@ -181,7 +181,7 @@ fn processes_fail() {
             vec![(6_100, failed(0, End::Exited(1)))],
         ),
         (
-            "siblings that do not notice are ended, then the window begins",
+            "siblings that keep running are ended, then the window begins",
             vec![
                 (1_000, exits(0, 1)),
                 (2_100, killed(1, 9)),
@@ -214,7 +214,7 @@ fn processes_fail() {
 fn workers_leave_or_hang() {
     check(vec![
         (
-            "asked to leave by the pod",
+            "asked to leave by a signal",
             vec![
                 (0, Event::LeaveRequested),
                 (100, exits(0, 1)),
@@ -223,9 +223,9 @@ fn workers_leave_or_hang() {
             vec![(0, Action::Terminate), (200, Action::Exit(Outcome::Left))],
         ),
         (
-            "asked to leave by the membership; what comes later changes nothing",
+            "asked to leave by the membership; later events change nothing",
             vec![
-                (0, Event::Told(document(3, Instruction::Leave))),
+                (0, Event::MembershipChanged(document(3, Instruction::Leave))),
                 (50, join(4)),
                 (100, killed(0, 15)),
                 (200, killed(1, 15)),
@@ -242,7 +242,7 @@ fn workers_leave_or_hang() {
             vec![(100, Action::Exit(Outcome::Left))],
         ),
         (
-            "a hang is ended sooner than a request",
+            "a hung process is killed sooner than a leaving one",
             vec![
                 (0, Event::Stalled),
                 (9_000, killed(0, 9)),
@@ -258,9 +258,9 @@ fn workers_leave_or_hang() {
 }
 
 #[test]
-fn in_the_lobby_only_a_newer_generation_counts() {
+fn lobby_accepts_only_a_newer_generation() {
     let now = Instant::now();
-    let mut machine = Machine::new(2, 4, PATIENCE);
+    let mut machine = Machine::new(2, 4, TIMEOUTS);
     assert_eq!(machine.apply(join(4), now), []);
     assert_eq!(machine.apply(Event::Stalled, now), []);
     assert_eq!(machine.wake_at(), None);
@@ -268,24 +268,24 @@ fn in_the_lobby_only_a_newer_generation_counts() {
 }
 
 #[test]
-fn a_process_that_leaves_the_lobby_ends_at_once() {
-    let mut machine = Machine::new(2, 0, PATIENCE);
+fn worker_in_the_lobby_leaves_at_once() {
+    let mut machine = Machine::new(2, 0, TIMEOUTS);
     let actions = machine.apply(Event::LeaveRequested, Instant::now());
     assert_eq!(actions, [Action::Exit(Outcome::Left)]);
     assert_eq!(machine.apply(join(1), Instant::now()), []);
 }
 
 #[test]
-fn a_generation_that_is_given_up_is_not_remembered_in_the_next() {
+fn failures_of_an_abandoned_generation_are_forgotten() {
     let now = Instant::now();
-    let mut machine = Machine::new(1, 0, PATIENCE);
+    let mut machine = Machine::new(1, 0, TIMEOUTS);
     let place = |generation| Membership {
         procs_per_worker: 1,
         ..document(generation, Instruction::Join)
     };
-    machine.apply(Event::Told(place(1)), now);
+    machine.apply(Event::MembershipChanged(place(1)), now);
     machine.apply(exits(0, 1), now);
-    machine.apply(Event::Told(place(2)), now);
+    machine.apply(Event::MembershipChanged(place(2)), now);
     assert!(machine.is_running());
     let actions = machine.apply(exits(0, 0), now);
     assert_eq!(actions, [Action::Exit(Outcome::Completed)]);

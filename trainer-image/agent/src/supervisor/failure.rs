@@ -1,4 +1,4 @@
-//! What can keep the agent itself from going on.
+//! Failures of the agent itself.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ mod exec;
 
 pub(crate) use exec::is_text_without_interpreter;
 
-/// Why the agent itself cannot continue.
+/// A failure that keeps the agent from continuing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("cannot use the run directory {path}: {source}")]
@@ -35,7 +35,8 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// What the worker ends with. A script's command is the user's, and is wrong for ever.
+    /// Returns the exit code of the worker. A script's command comes from the user
+    /// and will stay wrong.
     pub(crate) fn exit_code(&self, runs_script: bool) -> ExitCode {
         match self {
             Self::Spawn { source, .. } if runs_script && exec::is_permanent(source) => {
@@ -46,7 +47,8 @@ impl Failure {
     }
 }
 
-/// In a pod the address is fixed: probe, Service and NetworkPolicy name its port.
+/// Advice for a port that is in use. In a pod the address is fixed, because the probe, the Service
+/// and the NetworkPolicy name the port.
 fn what_to_do(address: SocketAddr, error: &std::io::Error) -> String {
     if error.kind() != std::io::ErrorKind::AddrInUse {
         return String::new();
@@ -69,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_another_container_has_is_named_with_what_to_change() {
+    fn used_port_is_named_with_advice() {
         let words = |address: &str| {
             let failure = Failure::Listen {
                 address: address.parse().unwrap(),

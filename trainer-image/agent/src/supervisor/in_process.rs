@@ -1,6 +1,6 @@
-//! Mode `InProcess`: the processes stay for all generations, those of the built-in trainer and those of a script that
-//! joins. One that dies is started anew if its siblings hold the state (see [`crate::in_place`]); otherwise the worker
-//! ends.
+//! Mode `InProcess`: the processes of the built-in trainer, or of a script that joins, stay for all
+//! generations. The agent restarts a process that dies if its siblings hold the state (see
+//! [`crate::in_place`]); otherwise the worker ends.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,17 +48,18 @@ pub(crate) async fn run(
     Ok(worker.verdict())
 }
 
-/// Without it cuBLAS refuses matrix products when only deterministic kernels are allowed
-/// (`trainer.deterministic`). It has to be set before the first one.
+/// cuBLAS needs this variable for matrix products if only deterministic kernels are allowed
+/// (`trainer.deterministic`). It must be set before the first product.
 const WORKSPACE: (&str, &str) = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
 
-/// Lets the segments of the allocator grow. Otherwise the batch sizes, which change with the number of workers, fragment its
-/// memory.
+/// Lets the allocator's segments grow. Otherwise batch sizes that change with the number of
+/// workers fragment its memory.
 const ALLOCATOR: (&str, &str) = ("PYTORCH_ALLOC_CONF", "expandable_segments:True");
-/// Its name before PyTorch 2.9, which is still read if the other one is not set.
+/// The name before PyTorch 2.9, which PyTorch still reads if the other one is not set.
 const ALLOCATOR_BEFORE: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
-/// Settings of NCCL, cuBLAS and PyTorch's allocator, which must stand in the environment that a process is started with.
+/// Returns settings of NCCL, cuBLAS and PyTorch's allocator that must be in the environment
+/// when a process starts.
 #[must_use]
 pub fn device_settings(connect_timeout_seconds: u64) -> Vec<(&'static str, String)> {
     let others = [WORKSPACE, ALLOCATOR].map(|(name, value)| (name, value.to_owned()));
@@ -66,7 +67,7 @@ pub fn device_settings(connect_timeout_seconds: u64) -> Vec<(&'static str, Strin
     nccl.into_iter().chain(others).collect()
 }
 
-/// Whether the user has not set it; `is_set` says so for each name.
+/// Whether the user has left the variable unset; `is_set` checks a name.
 fn is_free(name: &str, is_set: impl Fn(&str) -> bool) -> bool {
     let has_older_name = name == ALLOCATOR.0 && is_set(ALLOCATOR_BEFORE);
     !is_set(name) && !has_older_name
@@ -78,7 +79,7 @@ fn environment(options: &Options, local_rank: u32) -> BTreeMap<&'static str, Str
     environment.extend(timeouts.to_pairs());
     let grace = options.termination_grace_seconds;
     environment.extend(grace.map(|seconds| (TERMINATION_GRACE_SECONDS, seconds.to_string())));
-    // The user's word counts.
+    // A setting of the user has priority.
     let is_free =
         |(name, _): &(&str, String)| is_free(name, |name| std::env::var_os(name).is_some());
     let settings = device_settings(timeouts.connect.as_secs());
@@ -94,22 +95,23 @@ struct Worker<'a> {
     processes: Processes,
     watch: Watch,
     restarts: Restarts,
-    /// Processes that are not started anew.
+    /// Processes that have ended and are not restarted.
     ended: Vec<Ended>,
-    /// What is wrong with processes of a script that ended as if all were done, by local rank.
+    /// Errors of script processes that exited with code 0 before their work was
+    /// done, by local rank.
     unfinished: BTreeMap<u32, TerminationMessage>,
-    /// Whether the processes were asked to end: their ends explain nothing then.
+    /// Whether the processes were asked to end. Then their exits are not failures.
     asked: bool,
     stall: Option<Stall>,
 }
 
 impl Worker<'_> {
-    /// Until every process has ended, by itself or because it was asked.
+    /// Waits until every process has ended, by itself or on request.
     async fn wait_for_all(&mut self, signals: &mut Signals) {
         let mut grace = self.options.grace();
         let (mut ask_at, mut kill_at) = (None::<Instant>, None::<Instant>);
         let mut was_killed = false;
-        // A process may have ended before the signal was listened to.
+        // A process may have ended before the signal handler was installed.
         self.reap();
         while !self.processes.are_gone() {
             if let Some(first) = verdict::cause(&self.ended)
@@ -145,8 +147,8 @@ impl Worker<'_> {
                 }
                 () = at(kill_at) => {
                     let left = self.processes.running().count();
-                    say(&format!("{left} processes {}: SIGKILL", if was_killed {
-                        "were killed and wait in the kernel, for a volume that does not answer"
+                    say(&format!("{left} processes {}: sending SIGKILL", if was_killed {
+                        "were killed but wait in the kernel for a volume that does not answer"
                     } else {
                         "ignore SIGTERM"
                     }));
@@ -167,7 +169,7 @@ impl Worker<'_> {
         self.processes.drain_logs().await;
     }
 
-    /// Collects processes that have ended, and decides which of them are started anew.
+    /// Collects processes that have ended and decides which of them to restart.
     fn reap(&mut self) {
         for (local_rank, end) in self.processes.reap(self.metrics) {
             let end = self.judged(local_rank, end);
@@ -186,8 +188,8 @@ impl Worker<'_> {
         }
     }
 
-    /// How a process ended. A script that never joined, or left its loop early, has not done its work, whatever its exit
-    /// code says.
+    /// Judges the end of a process. A script that never joined, or left its loop early, has not
+    /// done its work, even if its exit code is 0.
     fn judged(&mut self, local_rank: u32, end: End) -> End {
         if self.asked || !self.options.runs_script() {
             return end;
@@ -200,18 +202,18 @@ impl Worker<'_> {
         End::Exited(ExitCode::ConfigInvalid.code())
     }
 
-    /// Starts the processes anew that are due.
+    /// Restarts the processes whose pause is over.
     fn restart(&mut self) {
         let waiting = self.restarts.give_up().into_iter();
-        let told: Vec<_> = waiting.map(|ended| (self.explain(&ended), ended)).collect();
-        for (_, ended) in &told {
+        let causes: Vec<_> = waiting.map(|ended| (self.explain(&ended), ended)).collect();
+        for (_, ended) in &causes {
             if let Some(status) = self.status(ended.local_rank) {
                 self.restarts.has_formed(ended.local_rank, &status);
             }
         }
-        self.restarts.begin(self.step(), &told);
+        self.restarts.begin(self.step(), &causes);
         self.restarts.keep(self.options);
-        for (_, ended) in told {
+        for (_, ended) in causes {
             let local_rank = ended.local_rank;
             let former = self.restarts.last_seen_generation(local_rank);
             self.metrics.count_restart();
@@ -230,7 +232,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What the processes that run said last.
+    /// Returns the last statuses of the running processes.
     fn siblings(&self) -> Vec<RankStatus> {
         let running = self.processes.running();
         running
@@ -238,7 +240,7 @@ impl Worker<'_> {
             .collect()
     }
 
-    /// The furthest step that any process has told.
+    /// Returns the highest step that any process has reported.
     fn step(&self) -> u64 {
         let all = (0..self.options.procs).filter_map(|local_rank| self.status(local_rank));
         all.map(|status| status.step).max().unwrap_or(0)
@@ -248,7 +250,7 @@ impl Worker<'_> {
         ranks::status(&self.options.run_dir, local_rank)
     }
 
-    /// Why a process ended, in its own words if it left any.
+    /// Returns the reason why a process ended, from its own report if there is one.
     fn explain(&self, ended: &Ended) -> TerminationMessage {
         let local_rank = ended.local_rank;
         if let Some(message) = self.unfinished.get(&local_rank) {
@@ -280,7 +282,7 @@ impl Worker<'_> {
             return (cause.end.code(), message);
         }
         let first = (0..self.options.procs).find_map(|local_rank| self.status(local_rank));
-        // A script may answer SIGTERM with exit code 0 in the middle of its training.
+        // A script may exit with code 0 on SIGTERM in the middle of its training.
         let is_done = |status: &RankStatus| status.phase == Phase::Done;
         let has_left =
             self.asked && self.options.runs_script() && !first.as_ref().is_some_and(is_done);
@@ -299,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_allocator_of_the_user_counts_under_both_of_its_names() {
+    fn allocator_settings_of_the_user_have_priority() {
         let names: Vec<_> = device_settings(7)
             .into_iter()
             .map(|(name, _)| name)

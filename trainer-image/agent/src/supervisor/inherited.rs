@@ -1,5 +1,6 @@
-//! What processes that stay for all generations inherit from the agent besides their environment: the mode of new
-//! files, and how many may be open. Scripts in mode Restart keep what their image and its runtime give them.
+//! What processes of mode `InProcess` inherit from the agent besides their environment: the mode of
+//! new files and the limit of open files. Scripts in mode Restart keep the values of their image
+//! and runtime.
 
 use roundhouse_contract::Mode;
 use rustix::fs::Mode as FileMode;
@@ -7,8 +8,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
 use crate::say::say;
 
-/// Checkpoints and ledger are 0640 and their directories 0750: jobs of other groups that share a volume can neither
-/// read nor replace them.
+/// Checkpoints and ledger get mode 0640 and their directories 0750, so jobs of other groups that
+/// share a volume can neither read nor replace them.
 const UMASK: FileMode = FileMode::from_bits_truncate(0o027);
 
 pub(super) fn prepare(mode: Mode) {
@@ -26,15 +27,16 @@ pub(super) fn prepare(mode: Mode) {
         && let Err(error) = setrlimit(Resource::Nofile, raised)
     {
         say(&format!(
-            "the limit of open files stays {current:?}: {error}"
+            "cannot raise the limit of open files from {current:?}: {error}"
         ));
     }
 }
 
-/// Some runtimes allow 2^30 files, and a library that closes all of them before it starts a program takes minutes.
+/// Some runtimes allow 2^30 files. A library that closes all of them before it starts a
+/// program would take minutes.
 const MOST_FILES: u64 = 1 << 20;
 
-/// The soft limit of open files, raised as far as is sensible; `None` is no limit.
+/// The soft limit of open files, raised up to [`MOST_FILES`]; `None` means no limit.
 fn wanted(current: Option<u64>, maximum: Option<u64>) -> u64 {
     let most = maximum.map_or(MOST_FILES, |maximum| maximum.min(MOST_FILES));
     current.map_or(most, |current| current.min(MOST_FILES).max(most))

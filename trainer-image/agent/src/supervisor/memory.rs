@@ -1,20 +1,23 @@
-//! Whether the kernel has killed a process of this container for want of memory: its control group counts them.
+//! Whether the kernel has killed a process of this container for lack of memory, from the counters
+//! of its control group.
 
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Processes of this control group that any OOM killer has killed; `None` if the kernel does not say.
+/// Number of processes of this control group that any OOM killer has killed; `None` if the kernel
+/// does not report it.
 pub(super) fn oom_kills() -> Option<u64> {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut files = files(&own).into_iter();
     files.find_map(|file| count(&std::fs::read_to_string(file).ok()?))
 }
 
-/// Where the count may be. In a pod the root is the container's own group, whatever `/proc` says.
+/// Files that may contain the count. In a pod the root is the container's own
+/// group, whatever `/proc` says.
 fn files(own: &str) -> Vec<PathBuf> {
     let root = Path::new(ROOT);
-    // The only hierarchy of version 2.
+    // Version 2 of control groups has only one hierarchy.
     let path = own.lines().find_map(|line| line.strip_prefix("0::/"));
     let named = path.map(|path| root.join(path).join("memory.events"));
     let version_1 = root.join("memory/memory.oom_control");
@@ -34,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_is_read_as_both_versions_of_control_groups_write_it() {
+    fn oom_kills_are_read_from_both_cgroup_versions() {
         let events = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n";
         assert_eq!(count(events), Some(2));
         assert_eq!(

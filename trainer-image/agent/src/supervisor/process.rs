@@ -1,4 +1,4 @@
-//! Starting one process of the worker.
+//! Starts one process of the worker.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -14,8 +14,8 @@ use crate::bound;
 use crate::logs::{LastLines, Source, forward};
 use crate::options::Options;
 
-/// Idle OpenMP threads spin by default, which starves the others where processes share cores. The
-/// user's word counts.
+/// Idle OpenMP threads spin by default, which slows down other processes on shared cores. A setting
+/// of the user has priority.
 fn threads_that_sleep() -> Option<(&'static str, &'static str)> {
     const POLICY: &str = "OMP_WAIT_POLICY";
     std::env::var_os(POLICY)
@@ -23,8 +23,8 @@ fn threads_that_sleep() -> Option<(&'static str, &'static str)> {
         .then_some((POLICY, "PASSIVE"))
 }
 
-/// Python keeps lines back if its output is a pipe: they would come late, and the last ones of a process that is killed
-/// would be lost. The user's word counts.
+/// Python buffers lines if its output is a pipe. They would arrive late, and the last lines of a
+/// killed process would be lost. A setting of the user has priority.
 fn lines_at_once() -> Option<(&'static str, &'static str)> {
     const UNBUFFERED: &str = "PYTHONUNBUFFERED";
     std::env::var_os(UNBUFFERED)
@@ -32,7 +32,7 @@ fn lines_at_once() -> Option<(&'static str, &'static str)> {
         .then_some((UNBUFFERED, "1"))
 }
 
-/// A script gets what its image may lack.
+/// Variables of a login that a script's image may lack.
 fn of_a_login(options: &Options) -> Vec<(&'static str, String)> {
     if !options.runs_script() {
         return Vec::new();
@@ -40,7 +40,7 @@ fn of_a_login(options: &Options) -> Vec<(&'static str, String)> {
     user::variables(|name| std::env::var(name).ok())
 }
 
-/// The process with which this one ends, if it is to.
+/// Returns the parent process with which this one must end, if there is one.
 pub(crate) fn parent_to_end_with() -> Option<Pid> {
     let text = std::env::var(END_WITH_PARENT).ok()?;
     Pid::from_raw(text.parse().ok()?)
@@ -51,13 +51,13 @@ fn end_with_this() -> Option<(&'static str, String)> {
     parent_to_end_with().map(|_| (END_WITH_PARENT, std::process::id().to_string()))
 }
 
-/// How a program is started. If the agent ends with its parent process, the program is to end with the agent, even if it
-/// is killed; in a pod the kernel sees to that.
+/// Builds the command of a program. If the agent ends with its parent process, the program must end
+/// with the agent, even if the agent is killed. In a pod the kernel ensures this.
 fn command(program: &str) -> Command {
     if parent_to_end_with().is_none() {
         return Command::new(program);
     }
-    // Of the process that is started this is the same program.
+    // In the started process, this path is the agent's own program.
     let mut command = Command::new("/proc/self/exe");
     command.args([bound::TASK, "--", program]);
     command
@@ -110,7 +110,7 @@ pub(crate) fn start_process(
             forward(stderr, std::io::stderr(), source, Some(&last))
         }));
     }
-    // The handle is dropped, not waited on: `reap` collects by pid.
+    // Drop the handle without waiting: `reap` collects the process by its pid.
     i32::try_from(child.id()).map_err(|_| Failure::Spawn {
         program: program.clone(),
         source: std::io::ErrorKind::InvalidData.into(),

@@ -1,7 +1,8 @@
-//! The processes of the worker: started, signalled, and collected when they end.
+//! The processes of the worker: they are started, signalled, and collected when they end.
 //!
-//! All children are reaped in one place, orphans included: the agent adopts every process below it that loses its
-//! parent, whatever session or process group it is in. So all that is left of a process can be found, and ended.
+//! One place reaps all children, including orphans: the agent adopts every process below it that
+//! loses its parent, in any session or process group. So the agent can find and end everything that
+//! a process leaves behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::JoinHandle;
@@ -22,42 +23,43 @@ use crate::options::Options;
 use crate::say::say;
 use crate::verdict::End;
 
-/// How long the logs of processes that have ended are read on.
+/// How long to read the logs of processes after they have ended.
 const LOG_DRAIN: Duration = Duration::from_secs(1);
-/// How long what a process has left behind may take to end on SIGTERM, if nothing says otherwise.
+/// Default time between SIGTERM and SIGKILL for processes that were left behind.
 pub(crate) const REST_GRACE: Duration = Duration::from_secs(5);
-/// How long a process that was killed may wait in the kernel before the log says so, and before an agent that ends
-/// waits for it no more.
+/// How long a killed process may wait in the kernel before the log reports it, and before an agent
+/// that ends stops waiting for it.
 const STUCK: Duration = Duration::from_secs(10);
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Processes that run, and what they printed.
+/// Running processes and their last output.
 #[derive(Default)]
 pub(crate) struct Processes {
-    /// By pid; each leads a process group of its own.
+    /// Local ranks by pid. Each process leads its own process group.
     running: BTreeMap<i32, u32>,
     pub(crate) last_lines: LastLines,
     readers: Vec<JoinHandle<()>>,
-    /// Whether they were asked to end: what they have started may then take as long as they may.
+    /// Whether the processes were asked to end. Then the processes that they started keep
+    /// their time to end.
     asked: bool,
-    /// Process groups of which every process was asked.
+    /// Process groups in which every process was asked to end.
     asked_groups: BTreeSet<i32>,
-    /// Processes that an OOM killer had killed when the last one was started.
+    /// Number of OOM kills when the last process was started.
     oom_kills: Option<u64>,
 }
 
-/// What follows when a process that was killed stays in the kernel, for a volume that does not answer.
+/// What to do if a killed process stays in the kernel because a volume does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IfStuck {
-    /// Wait: nothing may start beside it.
+    /// Wait, because no other process may start beside it.
     Wait,
-    /// End without it.
+    /// End without waiting for it.
     GiveUp,
 }
 
 impl Processes {
-    /// Starts them all, each with its environment; if one cannot be started, none stays.
+    /// Starts all processes, each with its environment. If one cannot be started, all are killed.
     pub(crate) fn start(
         &mut self,
         options: &Options,
@@ -76,7 +78,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Starts one.
+    /// Starts the process of one local rank.
     pub(crate) fn start_one(
         &mut self,
         options: &Options,
@@ -98,14 +100,15 @@ impl Processes {
         Ok(())
     }
 
-    /// Whether no OOM killer has killed a process since the last one was started, if the kernel says so.
+    /// Whether no OOM kill has happened since the last process was started, if
+    /// the kernel reports it.
     pub(crate) fn has_memory(&self) -> Option<bool> {
         Some(memory::oom_kills()? == self.oom_kills?)
     }
 
-    /// One that it has not started.
+    /// Adds a process that was started elsewhere.
     #[cfg(test)]
-    pub(crate) fn pretend(&mut self, pid: i32, local_rank: u32) {
+    pub(crate) fn add_foreign(&mut self, pid: i32, local_rank: u32) {
         self.running.insert(pid, local_rank);
     }
 
@@ -113,12 +116,13 @@ impl Processes {
         self.running.is_empty()
     }
 
-    /// Process ids by local rank.
+    /// Process ids with their local ranks.
     pub(crate) fn running(&self) -> impl Iterator<Item = (i32, u32)> {
         self.running.iter().map(|(pid, local)| (*pid, *local))
     }
 
-    /// Collects everything that has ended, our processes and strangers alike; ours are returned.
+    /// Collects everything that has ended, including orphans, and returns the
+    /// processes of the worker.
     pub(crate) fn reap(&mut self, metrics: &Metrics) -> Vec<(u32, End)> {
         let mut ended = Vec::new();
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
@@ -139,8 +143,8 @@ impl Processes {
         ended
     }
 
-    /// What a process started itself (loaders of data, most often) does not outlive it beside its siblings. The orphans of
-    /// a last process are left to [`Self::clear`].
+    /// Ends the processes that a dead process has started, most often data loaders, while its
+    /// siblings continue. [`Self::clear`] handles the orphans of the last process.
     fn end_what_it_started(&self, pid: Pid, local_rank: u32) {
         let _ = kill_process_group(pid, Signal::KILL);
         if self.running.is_empty() {
@@ -149,7 +153,7 @@ impl Processes {
         let all = processes();
         let rank = local_rank.to_string();
         for orphan in self.orphans(&all) {
-            // Those of its siblings have another rank.
+            // Orphans of the siblings have another rank.
             if variable(orphan.pid, LOCAL_RANK).as_ref() == Some(&rank) {
                 send(&orphan, Signal::KILL);
                 send_all(&below(orphan.pid, &all), Signal::KILL);
@@ -157,7 +161,7 @@ impl Processes {
         }
     }
 
-    /// Children of the agent that it did not start.
+    /// Returns the children that the agent did not start itself.
     fn orphans(&self, all: &[Process]) -> Vec<Process> {
         let own = std::process::id().cast_signed();
         let is_orphan =
@@ -165,8 +169,8 @@ impl Processes {
         all.iter().filter(is_orphan).copied().collect()
     }
 
-    /// Asks each of our processes to end, and nothing that they have started: a process that leaves at a step boundary
-    /// needs its loaders of data until then.
+    /// Sends SIGTERM to each process of the worker but not to the processes that it has started: a
+    /// process that leaves at a step boundary needs its data loaders until then.
     pub(crate) fn ask_to_leave(&mut self) {
         self.asked = true;
         for pid in self.pids() {
@@ -174,7 +178,8 @@ impl Processes {
         }
     }
 
-    /// Asks our processes to end, and all of their process groups: a shell that runs a script does not pass a signal on.
+    /// Sends SIGTERM to the process groups of the worker's processes, because a shell that runs a
+    /// script does not pass a signal on.
     pub(crate) fn ask_groups_to_leave(&mut self) {
         self.asked = true;
         self.asked_groups.extend(self.running.keys());
@@ -183,7 +188,7 @@ impl Processes {
         }
     }
 
-    /// Kills our processes and all that they have started, whatever session it is in.
+    /// Kills the worker's processes and everything that they have started, in any session.
     pub(crate) fn kill_all(&self) {
         for pid in self.pids() {
             let _ = kill_process_group(pid, Signal::KILL);
@@ -191,21 +196,22 @@ impl Processes {
         send_all(&descendants(), Signal::KILL);
     }
 
-    /// Ends what processes that have ended left behind: SIGTERM to each orphan that was not asked yet, and SIGKILL to
-    /// all from `until` on. Returns when nothing is left, however often a process forks meanwhile.
+    /// Ends the processes that ended processes have left behind: sends SIGTERM to each orphan that
+    /// was not asked yet, and from `until` on SIGKILL to all. Returns when nothing is left, even
+    /// if processes keep forking.
     pub(crate) async fn clear(&mut self, until: Instant, if_stuck: IfStuck) {
         let (mut asked, mut pause) = (BTreeSet::new(), FIRST_LOOK);
         let (mut has_said, mut warned) = (false, false);
         loop {
-            // None of ours runs any more.
+            // None of the worker's processes runs any more.
             let ended = loop {
                 match wait(WaitOptions::NOHANG) {
                     Ok(Some(_)) => {}
                     last => break last,
                 }
             };
-            // Without a child there is no descendant. A look at /proc proves less: a process may start another one and end
-            // while it lasts.
+            // Without children there are no descendants. A scan of /proc proves less, because a
+            // process may start another one and end during the scan.
             if ended.is_err_and(|error| error == Errno::CHILD) {
                 return;
             }
@@ -215,7 +221,7 @@ impl Processes {
             if !orphans.is_empty() && !std::mem::replace(&mut has_said, true) {
                 let pids: Vec<String> = orphans.iter().map(|it| it.pid.to_string()).collect();
                 say(&format!(
-                    "processes that have ended left others behind, which are ended: pids {}",
+                    "ending processes that were left behind by others: pids {}",
                     pids.join(" ")
                 ));
             }
@@ -232,7 +238,7 @@ impl Processes {
             }
             if now >= until + STUCK && !std::mem::replace(&mut warned, true) {
                 say(&format!(
-                    "{} processes were killed and wait in the kernel, for a volume that does not answer",
+                    "{} processes were killed but wait in the kernel for a volume that does not answer",
                     left.len()
                 ));
                 if if_stuck == IfStuck::GiveUp {
@@ -244,12 +250,13 @@ impl Processes {
         }
     }
 
-    /// One may have ended in this moment.
+    /// Returns the pids of the processes. Some may have ended just now.
     fn pids(&self) -> impl Iterator<Item = Pid> {
         self.running.keys().filter_map(|pid| Pid::from_raw(*pid))
     }
 
-    /// Gives the last log lines time to arrive; a stranger that still holds a pipe is not waited for.
+    /// Gives the last log lines time to arrive, but does not wait for other processes that
+    /// still hold a pipe.
     pub(crate) async fn drain_logs(&self) {
         let deadline = Instant::now() + LOG_DRAIN;
         while !self.readers.iter().all(JoinHandle::is_finished) && Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! Restart mode: carries out what the machine of [`crate::restart`] decides.
+//! Restart mode: performs the actions of the machine in [`crate::restart`].
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::membership::{MembershipWatch, POLL_INTERVAL};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ranks;
-use crate::restart::{Action, Event, Machine, Outcome, Patience};
+use crate::restart::{Action, Event, Machine, Outcome, Timeouts};
 use crate::say::say;
 use crate::verdict::{self, End};
 use crate::watchdog::{Limits, Policy, Stall, Watchdog};
@@ -31,15 +31,16 @@ pub(crate) struct Worker<'a> {
     statuses: Statuses,
     watch: Watch,
     stall: Option<Stall>,
-    /// Until when all that the processes have started may take to end, once they were asked to.
+    /// Time until which all processes that were started must end after SIGTERM.
     rest_until: Option<std::time::Instant>,
 }
 
 impl<'a> Worker<'a> {
-    /// In the lobby; whatever the membership file holds now is of an earlier container.
+    /// Enters the lobby. The present document of the membership file belongs
+    /// to an earlier container.
     pub(crate) fn enter_lobby(options: &'a Options, metrics: &'a Metrics) -> Self {
         let (membership, found) = MembershipWatch::start(&options.membership_file);
-        let patience = Patience {
+        let timeouts = Timeouts {
             grace: options.grace(),
             peer_failure_window: Duration::from_secs(options.peer_failure_window_seconds),
             stalled: options.grace().min(stall::GRACE),
@@ -47,7 +48,7 @@ impl<'a> Worker<'a> {
         Self {
             options,
             metrics,
-            machine: Machine::new(options.procs, found, patience),
+            machine: Machine::new(options.procs, found, timeouts),
             membership,
             processes: Processes::default(),
             statuses: Statuses::enter_lobby(options),
@@ -57,7 +58,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Until the worker ends.
+    /// Runs until the worker ends.
     pub(crate) async fn run(
         mut self,
         signals: &mut Signals,
@@ -79,14 +80,14 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Waits for whatever happens next.
+    /// Waits for the next events.
     async fn events(&mut self, signals: &mut Signals, polls: &mut Interval) -> Vec<Event> {
         let due = self.machine.wake_at().map(Instant::from_std);
         tokio::select! {
             _ = signals.child.recv() => self.reap(),
             _ = signals.terminate.recv() => vec![Event::LeaveRequested],
             _ = signals.interrupt.recv() => vec![Event::LeaveRequested],
-            _ = polls.tick() => self.membership.poll().map(Event::Told).into_iter().collect(),
+            _ = polls.tick() => self.membership.poll().map(Event::MembershipChanged).into_iter().collect(),
             () = self.watch.tick(), if self.machine.is_running() => self.look(),
             () = at(due) => vec![Event::Tick],
         }
@@ -114,7 +115,7 @@ impl<'a> Worker<'a> {
     async fn act(&mut self, action: Action) -> Result<Option<(i32, TerminationMessage)>, Failure> {
         match action {
             Action::Start(membership) => {
-                // Nothing of a generation runs when the next one starts.
+                // No process of a generation may run when the next one starts.
                 self.clear(IfStuck::Wait).await;
                 self.start(&membership)?;
             }
@@ -134,7 +135,7 @@ impl<'a> Worker<'a> {
         Ok(None)
     }
 
-    /// Ends what the processes have left behind.
+    /// Ends the processes that were left behind.
     async fn clear(&mut self, if_stuck: IfStuck) {
         let unasked = || std::time::Instant::now() + REST_GRACE.min(self.options.grace());
         let until = self.rest_until.take().unwrap_or_else(unasked);
@@ -147,7 +148,7 @@ impl<'a> Worker<'a> {
             |local_rank| ScriptEnvironment::of(membership, local_rank, job, run_dir.clone());
         let first = environment(0);
         say(&format!(
-            "generation {}: ranks from {} of {}, meeting at {} port {}",
+            "generation {}: ranks from {} of {}, rendezvous at {} port {}",
             first.generation, first.rank, first.world_size, first.master_address, first.master_port
         ));
         self.statuses.begin(membership, run_dir);
@@ -162,7 +163,7 @@ impl<'a> Worker<'a> {
     }
 
     fn end(&mut self, outcome: Outcome) -> (i32, TerminationMessage) {
-        // The processes' last words on their progress came after the last look.
+        // The last reports of progress may have arrived after the last refresh.
         self.statuses.refresh(&self.options.run_dir, false);
         let status = |local_rank| self.statuses.of(local_rank);
         match outcome {
@@ -190,7 +191,7 @@ impl<'a> Worker<'a> {
                     ended.end,
                     ranks::failure(&self.options.run_dir, local_rank),
                     status(local_rank),
-                    // Processes live in one generation, and those before it are forgotten.
+                    // Processes live in one generation, and the lines of earlier ones are dropped.
                     self.processes.last_lines.of(local_rank, 0).as_deref(),
                     self.processes.has_memory(),
                 );
@@ -200,7 +201,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Steps of a script cannot be learned from its outside, so only the user's word counts.
+/// The steps of a script cannot be measured from outside, so only a setting of the user applies.
 fn limits(options: &Options) -> Limits {
     let mut limits = options.limits();
     if limits.policy == Policy::Auto {
@@ -209,7 +210,8 @@ fn limits(options: &Options) -> Limits {
     limits
 }
 
-/// As torchrun: processes that share a machine do not each take all its cores. The user's word counts.
+/// Like torchrun: a process that shares a machine does not use all cores. A setting of
+/// the user has priority.
 fn one_thread(procs: u32) -> Option<(&'static str, String)> {
     const THREADS: &str = "OMP_NUM_THREADS";
     let is_shared = procs > 1 && std::env::var_os(THREADS).is_none();
@@ -219,6 +221,6 @@ fn one_thread(procs: u32) -> Option<(&'static str, String)> {
 fn words(end: End) -> String {
     match end {
         End::Exited(code) => format!("exited with code {code}"),
-        End::Signaled(signal) => format!("was ended by signal {signal}"),
+        End::Signaled(signal) => format!("was killed by signal {signal}"),
     }
 }

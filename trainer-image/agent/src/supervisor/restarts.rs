@@ -1,4 +1,4 @@
-//! Processes of the built-in trainer that died and wait to be started anew, and what is told of those that were.
+//! Dead processes that wait for a restart in place, and the record of restarts.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,44 +16,45 @@ use crate::verdict::{self, Ended};
 #[derive(Debug, Default)]
 pub(super) struct Restarts {
     in_place: InPlace,
-    /// Processes that died and are to be started anew, in the order in which they died.
+    /// Dead processes that will be restarted, in the order in which they died.
     waiting: Vec<Ended>,
     due: Option<Instant>,
-    /// Newest generation in which a process of a local rank was, or which it had begun to form.
+    /// Newest generation of which a process of a local rank was a member, or which it
+    /// had begun to form.
     former: BTreeMap<u32, u64>,
     last: Option<ProcessEnd>,
-    /// Whether a death was one too many.
+    /// Whether a process died too often.
     is_exhausted: bool,
 }
 
 impl Restarts {
-    /// When processes are to be started anew.
+    /// Time at which the waiting processes are restarted.
     pub(super) const fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Whether the worker lives on without a process that has ended.
+    /// Whether the worker continues without the process that has ended.
     pub(super) fn accepts(&mut self, ended: &Ended, siblings: &[RankStatus], step: u64) -> bool {
         let choice = self.in_place.choose(ended.end, siblings, step);
         self.is_exhausted |= choice == Choice::TooOften;
         choice == Choice::Restart
     }
 
-    /// The process is to be started anew after a pause.
+    /// Schedules the restart of a process after a pause.
     pub(super) fn put_off(&mut self, ended: Ended, step: u64) {
         let pause = self.in_place.pause(step);
         self.due.get_or_insert_with(|| Instant::now() + pause);
         self.waiting.push(ended);
     }
 
-    /// Nothing is to be started anew: the processes that waited for it have ended.
+    /// Cancels the pending restarts and returns the processes that waited for them.
     pub(super) fn give_up(&mut self) -> Vec<Ended> {
         self.due = None;
         std::mem::take(&mut self.waiting)
     }
 
-    /// Counts the restart of processes that died together: they are one incident, of which the one tells that is
-    /// the cause.
+    /// Counts the restart of processes that died together. They are one incident, and the cause
+    /// of it is reported.
     pub(super) fn begin(&mut self, step: u64, died: &[(TerminationMessage, Ended)]) {
         self.in_place.count(step);
         let number = self.in_place.in_a_row();
@@ -61,7 +62,7 @@ impl Restarts {
             let former = self.former.entry(ended.local_rank).or_default();
             *former = words.generation.max(*former);
             say(&format!(
-                "process {} is started anew ({number} of {MAX_WITHOUT_PROGRESS} times without a new step): {}: {}",
+                "restarting process {} (restart {number} of {MAX_WITHOUT_PROGRESS} without a new step): {}: {}",
                 ended.local_rank,
                 words.reason.as_str(),
                 words.message
@@ -78,24 +79,24 @@ impl Restarts {
         });
     }
 
-    /// A process that has died said this last: it may have died while a generation formed, in which its peers have
-    /// counted it.
+    /// Records the last status of a dead process. It may have died while a generation formed in
+    /// which its peers counted it.
     pub(super) fn has_formed(&mut self, local_rank: u32, said: &RankStatus) {
         let former = self.former.entry(local_rank).or_default();
         *former = said.generation.max(said.forming).max(*former);
     }
 
-    /// Newest generation in which a process of this local rank was, or which it had begun to form. The one that is
-    /// started in its place joins a newer one.
+    /// Newest generation of which a process of this local rank was a member, or which it had begun
+    /// to form. Its successor joins a newer one.
     pub(super) fn last_seen_generation(&self, local_rank: u32) -> u64 {
         self.former.get(&local_rank).copied().unwrap_or(0)
     }
 
-    /// Keeps what is told of restarts in the run directory.
+    /// Writes the record of restarts into the run directory.
     pub(super) fn keep(&self, options: &Options) {
         let restarts = ProcessRestarts {
             total: self.in_place.total(),
-            // Whoever reads it looks at the processes' statuses.
+            // The reader computes this from the statuses of the processes.
             preparing: Vec::new(),
             last: self.last.clone(),
         };
@@ -104,11 +105,11 @@ impl Restarts {
         }
     }
 
-    /// Why the last death was not answered with a restart, if there were too many.
+    /// Returns why the last dead process was not restarted, if there were too many restarts.
     pub(super) fn words(&self) -> Option<String> {
         let number = self.in_place.in_a_row();
         self.is_exhausted
-            .then(|| format!("processes were started anew {number} times without a new step"))
+            .then(|| format!("processes were restarted {number} times without a new step"))
     }
 }
 

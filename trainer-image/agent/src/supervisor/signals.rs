@@ -1,10 +1,10 @@
-//! The signals that PID 1 listens to.
+//! The signals that PID 1 handles.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::failure::Failure;
 
-/// Streams of them; what comes before they are read is kept.
+/// Streams of the signals. Signals that arrive before they are read are kept.
 pub(crate) struct Signals {
     pub(crate) child: Signal,
     pub(crate) terminate: Signal,

@@ -1,4 +1,4 @@
-//! Asks the watchdog now and then, and shows what can be seen of processes that hang before they are
+//! Runs the watchdog periodically, and logs what is visible of processes that hang before they are
 //! ended.
 
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use crate::dump;
 use crate::say::say;
 use crate::watchdog::{self, Seen, Stall, Watchdog};
 
-/// Processes that hang are not waited for as long as those that are asked to leave.
+/// Time between SIGTERM and SIGKILL for processes that hang.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
 /// The watchdog and its clock.
 pub(crate) struct Watch {
     watchdog: Watchdog,
     ticks: Interval,
-    /// Where the processes tell what they do.
+    /// Directory of the status files that the processes write.
     run_dir: PathBuf,
-    /// Whether the log says that they cannot.
+    /// Whether the log already says that they cannot be written.
     has_warned: bool,
 }
 
@@ -37,23 +37,23 @@ impl Watch {
         }
     }
 
-    /// Until the next look is due.
+    /// Waits until the next check is due.
     pub(crate) async fn tick(&mut self) {
         self.ticks.tick().await;
     }
 
-    /// Forgets the processes, which are started anew.
+    /// Drops what is known of all processes, because they are restarted.
     pub(crate) fn forget(&mut self) {
         self.watchdog.forget();
     }
 
-    /// Forgets one process, which is started anew.
+    /// Drops what is known of one process, because it is restarted.
     pub(crate) fn forget_one(&mut self, local_rank: u32) {
         self.watchdog.forget_one(local_rank);
     }
 
-    /// Looks at all processes that run; if one hangs, shows all of them. Nobody is judged while a status cannot be
-    /// written: it would stay the same, whatever its process does.
+    /// Checks all running processes; if one hangs, logs all of them. No process is judged while
+    /// statuses cannot be written, because then they stay the same.
     pub(crate) fn look(
         &mut self,
         processes: &Processes,
@@ -88,7 +88,7 @@ impl Watch {
                 |said| serde_json::to_string(&said).unwrap_or_default(),
             );
             say(&format!(
-                "process {local_rank} (pid {pid}) said last: {said}"
+                "process {local_rank} (pid {pid}) last status: {said}"
             ));
             for line in dump::process(&proc_of(pid)) {
                 say(&format!("  {line}"));
@@ -102,7 +102,7 @@ fn proc_of(pid: i32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// Writes as much as a status has at most, and removes it.
+/// Writes as many bytes as the largest status has, and removes the file.
 fn try_to_write(run_dir: &Path) -> std::io::Result<()> {
     let probe = run_dir.join("agent.probe");
     let written = std::fs::write(&probe, [b' '; 4 << 10]);
@@ -119,7 +119,7 @@ mod tests {
     use crate::watchdog::{Limits, Policy};
 
     #[tokio::test]
-    async fn no_process_hangs_while_its_status_cannot_be_written() {
+    async fn unwritable_statuses_do_not_count_as_a_hang() {
         let directory = tempfile::tempdir().unwrap();
         let run_dir = directory.path().join("run");
         let limits = Limits {
@@ -128,18 +128,18 @@ mod tests {
             runs_script: false,
         };
         let mut processes = Processes::default();
-        processes.pretend(std::process::id().cast_signed(), 0);
+        processes.add_foreign(std::process::id().cast_signed(), 0);
         let mut watch = Watch::new(Watchdog::new(limits), &run_dir);
-        // As long as the directory is not there it cannot be written, also by root.
-        assert_eq!(looks(&mut watch, &processes), None);
+        // While the directory does not exist it cannot be written, not even by root.
+        assert_eq!(stall_after_the_limit(&mut watch, &processes), None);
         std::fs::create_dir(&run_dir).unwrap();
-        let stall = looks(&mut watch, &processes).unwrap();
+        let stall = stall_after_the_limit(&mut watch, &processes).unwrap();
         assert!(stall.idle < Duration::from_secs(2), "{stall:?}");
         assert_eq!(std::fs::read_dir(&run_dir).unwrap().count(), 0);
     }
 
-    /// For longer than the limit.
-    fn looks(watch: &mut Watch, processes: &Processes) -> Option<Stall> {
+    /// Checks for longer than the limit.
+    fn stall_after_the_limit(watch: &mut Watch, processes: &Processes) -> Option<Stall> {
         let status = RankStatus {
             phase: Phase::Done,
             rank: Some(0),

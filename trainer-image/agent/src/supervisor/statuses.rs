@@ -1,5 +1,5 @@
-//! What processes that know nothing of the agent would say of themselves: in restart mode the agent
-//! writes their status files, with the progress that a script may tell.
+//! Statuses of processes that do not know the agent: in restart mode the agent writes their status
+//! files, with the progress that a script may report.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use crate::options::Options;
 use crate::say::say;
 use crate::script_progress;
 
-/// The statuses of all processes, as they stand in the run directory.
+/// The statuses of all processes, as in the run directory.
 pub(crate) struct Statuses {
     all: Vec<RankStatus>,
     world_size: u32,
-    /// Whether the log says that a progress file cannot be read, since the processes started.
+    /// Whether the log has reported an unreadable progress file since the processes started.
     has_warned: bool,
 }
 
 impl Statuses {
-    /// All processes are in the lobby: there is nothing to prepare.
+    /// Puts all processes into the lobby: there is nothing to prepare.
     pub(crate) fn enter_lobby(options: &Options) -> Self {
         let lobby = RankStatus {
             phase: Phase::Lobby,
@@ -39,7 +39,7 @@ impl Statuses {
         statuses
     }
 
-    /// The processes are about to be started for a place: what those before said is history.
+    /// Resets the statuses before the processes are started for a new place.
     pub(crate) fn begin(&mut self, membership: &Membership, run_dir: &Path) {
         self.world_size = membership.world_size();
         self.has_warned = false;
@@ -65,7 +65,7 @@ impl Statuses {
         self.write(run_dir);
     }
 
-    /// Takes over what the scripts have told since, and whether processes run.
+    /// Takes over the progress that the scripts have reported, and whether processes run.
     pub(crate) fn refresh(&mut self, run_dir: &Path, are_running: bool) {
         let before = self.all.clone();
         for (local_rank, status) in (0..).zip(&mut self.all) {
@@ -74,14 +74,14 @@ impl Statuses {
             } else {
                 Phase::Lobby
             };
-            match told(run_dir, local_rank) {
-                Some(Ok(told)) => {
-                    status.step = told.step;
-                    status.progress = Some(told.within(status.generation, self.world_size));
+            match progress(run_dir, local_rank) {
+                Some(Ok(progress)) => {
+                    status.step = progress.step;
+                    status.progress = Some(progress.within(status.generation, self.world_size));
                 }
                 Some(Err(reason)) if !std::mem::replace(&mut self.has_warned, true) => {
                     say(&format!(
-                        "the progress of process {local_rank} is not shown: {}: {reason}",
+                        "cannot read the progress of process {local_rank}: {}: {reason}",
                         paths::rank_progress(run_dir, local_rank).display()
                     ))
                 }
@@ -97,7 +97,8 @@ impl Statuses {
         self.all.get(usize::try_from(local_rank).ok()?)
     }
 
-    /// What the watchdog may judge: a process that has told no progress is as one in the lobby.
+    /// Returns the status for the watchdog. A process without a progress report counts as
+    /// one in the lobby.
     pub(crate) fn judged(&self, local_rank: u32) -> Option<RankStatus> {
         let mut status = self.of(local_rank)?.clone();
         if status.progress.is_none() {
@@ -120,8 +121,9 @@ impl Statuses {
     }
 }
 
-/// What a script tells, or why that cannot be read; `None` if it tells nothing.
-fn told(run_dir: &Path, local_rank: u32) -> Option<Result<ScriptProgress, String>> {
+/// Reads the progress that a script reports, or why it cannot be read; `None` if
+/// there is no report.
+fn progress(run_dir: &Path, local_rank: u32) -> Option<Result<ScriptProgress, String>> {
     let path = paths::rank_progress(run_dir, local_rank);
     match std::fs::read_to_string(path) {
         Ok(text) => Some(script_progress::read(&text)),

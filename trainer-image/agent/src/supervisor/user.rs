@@ -1,17 +1,18 @@
-//! What a login gives a process, for containers that run as a user whom their image does not know: PyTorch asks for the
-//! user's name when the first optimizer is made, and fails without one.
+//! Variables of a login for containers whose user has no entry in the image's /etc/passwd. PyTorch
+//! looks up the user's name when the first optimizer is created, and fails without one.
 
 use std::path::Path;
 
 use rustix::fs::{Access, access};
 use rustix::process::getuid;
 
-/// The name of a user without one.
+/// The name of a user without an entry.
 const NAME: &str = "roundhouse";
 /// A directory that every user can write.
 const TMP: &str = "/tmp";
 
-/// Variables that a script lacks; the user's word counts. `get` reads the environment.
+/// Returns the variables that a script lacks. Settings of the user have priority.
+/// `get` reads the environment.
 pub(super) fn variables(get: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, String)> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let mut all = Vec::new();
@@ -25,13 +26,13 @@ pub(super) fn variables(get: impl Fn(&str) -> Option<String>) -> Vec<(&'static s
     all
 }
 
-/// Whether one of the lines `name:password:uid:…` has the user's number.
+/// Whether one of the lines `name:password:uid:…` contains the user's number.
 fn is_known(users: &str, uid: u32) -> bool {
     let uids = users.lines().filter_map(|line| line.split(':').nth(2));
     uids.into_iter().any(|found| found.parse() == Ok(uid))
 }
 
-/// Another home, if there is none, or caches cannot be written there.
+/// Returns another home directory if there is none, or if it is not writable.
 fn home(given: Option<&str>, can_write: impl Fn(&str) -> bool) -> Option<&'static str> {
     let is_fine = given.is_some_and(|home| !home.is_empty() && home != "/" && can_write(home));
     (!is_fine && can_write(TMP)).then_some(TMP)
@@ -42,14 +43,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_whom_the_image_does_not_know_has_a_name() {
+    fn unknown_user_gets_a_name() {
         let users = "root:x:0:0:root:/root:/bin/sh\nme:x:1000:1000::/home/me:\n";
         assert!(is_known(users, 1_000) && is_known(users, 0));
         assert!(!is_known(users, 1_000_700_000) && !is_known(users, 100));
     }
 
     #[test]
-    fn a_home_is_one_that_can_be_written() {
+    fn home_is_writable() {
         let can_write = |path: &str| matches!(path, "/home/me" | "/tmp" | "/");
         for (given, expected) in [
             (Some("/home/me"), None),
@@ -60,6 +61,6 @@ mod tests {
         ] {
             assert_eq!(home(given, can_write), expected, "{given:?}");
         }
-        assert_eq!(home(None, |_| false), None, "a root that is read-only");
+        assert_eq!(home(None, |_| false), None, "nothing is writable");
     }
 }

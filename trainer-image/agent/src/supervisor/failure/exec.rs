@@ -1,4 +1,5 @@
-//! Why a program cannot be started, in words that say what to change, and whether that can pass.
+//! Explains why a program cannot be started and what to change, and decides whether the error is
+//! permanent.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read};
@@ -7,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Longest first line that the kernel reads.
+/// Longest first line that the kernel reads, in bytes.
 const FIRST_LINE: u64 = 256;
 
-/// Whether the same command fails in the same way the next time, as far as its error says.
+/// Whether the same command will fail in the same way again, according to its error.
 pub(crate) fn is_permanent(error: &Error) -> bool {
     let Some(errno) = Errno::from_io_error(error) else {
-        // A NUL in an argument; nothing to run.
+        // The argument contains a NUL byte, so the program cannot be started.
         return error.kind() == ErrorKind::InvalidInput;
     };
     [
@@ -32,17 +33,18 @@ pub(crate) fn is_permanent(error: &Error) -> bool {
     .contains(&errno)
 }
 
-/// Whether a file is a text that names no interpreter. The kernel refuses it, but `exec` of the C library has `sh` run it.
+/// Whether a file is a text without an interpreter line. The kernel refuses it, but `exec` of the C
+/// library runs it with `sh`.
 pub(crate) fn is_text_without_interpreter(program: &str) -> bool {
     let file = find(program, std::env::var_os("PATH").as_deref());
     let Some(file) = file.filter(|file| file.is_file() && is_executable(file)) else {
         return false;
     };
-    // A binary may be of a kind that this machine has a loader for.
+    // The file may be a binary for which this machine has a loader.
     first_line(&file).is_some_and(|line| !line.starts_with(b"#!") && !line.contains(&0))
 }
 
-/// The error of a program that could not be started.
+/// Formats the error of a program that could not be started.
 pub(crate) fn words(program: &str, error: &Error) -> String {
     let file = find(program, std::env::var_os("PATH").as_deref());
     let why = why(program, file.as_deref(), error);
@@ -59,7 +61,7 @@ fn why(program: &str, file: Option<&Path>, error: &Error) -> String {
             format!("{error}: no directory of the PATH has it; check the command")
         }
         (Some(Errno::NOEXEC), _) => format!(
-            "{error}: it has no first line with #! and the path of an interpreter, and it is no program of this \
+            "{error}: it has no first line with #! and the path of an interpreter, and it is not a program for this \
              machine's architecture ({})",
             std::env::consts::ARCH
         ),
@@ -72,7 +74,7 @@ fn why(program: &str, file: Option<&Path>, error: &Error) -> String {
         ),
         (Some(Errno::TOOBIG), _) => {
             format!(
-                "{error}: its arguments and variables are more than the kernel takes; put them into a file"
+                "{error}: its arguments and variables are larger than the kernel allows; put them into a file"
             )
         }
         (Some(Errno::NOTDIR), _) => {
@@ -82,11 +84,12 @@ fn why(program: &str, file: Option<&Path>, error: &Error) -> String {
     }
 }
 
-/// The file is there, so it is what it needs that is not.
+/// Explains a missing file although the program itself exists: its interpreter
+/// or loader is missing.
 fn missing_interpreter(file: &Path) -> String {
     let line = first_line(file).unwrap_or_default();
     let Some(interpreter) = interpreter(&line) else {
-        return "the file is there, but the loader of shared libraries that it needs is not: it was made for another C \
+        return "the file exists, but its loader of shared libraries does not: it was built for another C \
                 library (glibc, musl)"
             .to_owned();
     };
@@ -112,7 +115,8 @@ fn first_line(file: &Path) -> Option<Vec<u8>> {
     Some(line)
 }
 
-/// As the kernel reads it: up to the first blank, and a carriage return is none.
+/// Parses the interpreter as the kernel does: up to the first blank. A carriage return does not
+/// count as a blank.
 fn interpreter(line: &[u8]) -> Option<String> {
     let rest = String::from_utf8_lossy(line.strip_prefix(b"#!")?).into_owned();
     let rest = rest.trim_start_matches([' ', '\t']);
@@ -141,8 +145,8 @@ mod tests {
 
     use super::*;
 
-    /// What starting a file with this text says.
-    fn told(text: &[u8], mode: u32) -> (bool, String) {
+    /// Returns the error of starting a file with this text.
+    fn error_of(text: &[u8], mode: u32) -> (bool, String) {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("program");
         std::fs::write(&file, text).unwrap();
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_can_never_start_is_permanent_and_says_what_to_change() {
+    fn unstartable_file_is_permanent_and_has_advice() {
         for (text, mode, expected) in [
             (&b"echo hi\n"[..], 0o755, "no first line with #!"),
             (b"#!/bin/bash\r\necho hi\r\n", 0o755, "Unix line ends"),
@@ -167,13 +171,13 @@ mod tests {
             ),
             (b"#!/bin/sh\n", 0o644, "chmod +x"),
         ] {
-            let (is_permanent, words) = told(text, mode);
+            let (is_permanent, words) = error_of(text, mode);
             assert!(is_permanent && words.contains(expected), "{words}");
         }
     }
 
     #[test]
-    fn a_text_without_an_interpreter_is_told_from_scripts_and_binaries() {
+    fn text_without_an_interpreter_is_recognized() {
         let is_text = |text: &[u8], mode: u32| {
             let directory = tempfile::tempdir().unwrap();
             let file = directory.path().join("program");
@@ -184,7 +188,7 @@ mod tests {
         assert!(is_text(b"echo hi\n", 0o755) && is_text(b"", 0o755));
         assert!(!is_text(b"#!/bin/sh\n", 0o755));
         assert!(!is_text(b"\x7fELF\x02\0", 0o755));
-        // These have errors of their own.
+        // These files have their own errors.
         assert!(!is_text(b"echo hi\n", 0o644));
         assert!(
             !is_text_without_interpreter("/etc") && !is_text_without_interpreter("no-such-program")
@@ -193,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn other_errors_of_exec_that_stay_are_permanent() {
+    fn other_permanent_exec_errors_are_recognized() {
         for (program, expected) in [
             ("/no/such/program", "no such file in the container"),
             ("no-such-program", "PATH"),
