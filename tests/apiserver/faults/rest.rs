@@ -8,9 +8,9 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::{Resource, ResourceExt};
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
-use roundhouse_operator::runtime::api::metadata::version;
 use roundhouse_operator::controller::resources::network_policy::{self, Peers};
 use roundhouse_operator::controller::resources::service;
+use roundhouse_operator::runtime::api::metadata::version;
 use roundhouse_operator::watch::projection;
 use roundhouse_planner::{Observed, ObservedGroup, PodGroup, Presence, Repair, examine, gpu, plan};
 

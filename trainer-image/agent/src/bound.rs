@@ -1,5 +1,6 @@
-//! Runs a program in the place of this one that ends when the agent does, even if the agent is killed: what a parent asks
-//! for its child between fork and exec, without unsafe code. For agents outside of a pod.
+//! Replaces this process with a program that ends when the agent ends, even if the agent is killed.
+//! A parent can set this for its child between fork and exec only with unsafe code; this extra
+//! program needs none. It serves agents outside of a pod.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -13,13 +14,13 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use crate::say::say_plainly;
 use crate::supervisor::{cannot_start, is_text_without_interpreter, parent_to_end_with};
 
-/// The task's name on the command line.
+/// Name of the task on the command line.
 pub const TASK: &str = "bound";
 
-/// Becomes the program; returns the exit code if it cannot.
+/// Replaces this process with the program; returns the exit code if that fails.
 #[must_use]
 pub fn run(command: &[String]) -> i32 {
-    // The kernel keeps this across exec.
+    // The kernel keeps this setting across exec.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     if getppid() != parent_to_end_with() {
         return ExitCode::Left.code();
@@ -27,19 +28,19 @@ pub fn run(command: &[String]) -> i32 {
     let Some((program, arguments)) = command.split_first() else {
         return ExitCode::ConfigInvalid.code();
     };
-    // As in a pod, whose agent starts the program by another call.
+    // Reject such a file as in a pod, where the agent starts the program with another call.
     let error = if is_text_without_interpreter(program) {
         Errno::NOEXEC.into()
     } else {
         Command::new(program).args(arguments).exec()
     };
     let (code, message) = cannot_start(program, error);
-    leave_words(code, message);
+    write_failure(code, message);
     code.code()
 }
 
-/// Where the agent looks for the words of a process that has ended.
-fn leave_words(code: ExitCode, message: String) {
+/// Writes the reason where the agent looks for reports of ended processes.
+fn write_failure(code: ExitCode, message: String) {
     let local_rank = std::env::var(LOCAL_RANK).ok();
     let local_rank = local_rank.and_then(|text| text.parse().ok()).unwrap_or(0);
     let Some(run_dir) = std::env::var_os(RUN_DIR).map(PathBuf::from) else {

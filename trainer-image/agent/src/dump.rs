@@ -1,13 +1,13 @@
-//! What can be seen of a process from outside: its state and where each of its threads waits.
+//! What is visible of a process from outside: its state, and where each of its threads waits.
 //!
-//! Reads `/proc` (see `proc(5)`). Kernel stacks are for root alone; whatever cannot be read is left
-//! out.
+//! Reads `/proc` (see `proc(5)`). Only root may read kernel stacks; information that cannot be read
+//! is omitted.
 
 use std::path::Path;
 
-/// Most threads that are shown.
+/// Maximum number of threads in the dump.
 const MAX_THREADS: usize = 128;
-/// Lines of `status` that tell something.
+/// Informative lines of `status`.
 const STATUS_KEYS: [&str; 9] = [
     "Name:",
     "State:",
@@ -20,7 +20,7 @@ const STATUS_KEYS: [&str; 9] = [
     "nonvoluntary_ctxt_switches:",
 ];
 
-/// Lines about a process, from its directory in `/proc`.
+/// Describes a process in lines, from its directory in `/proc`.
 #[must_use]
 pub fn process(directory: &Path) -> Vec<String> {
     let mut lines = vec![status(directory)];
@@ -39,17 +39,17 @@ pub fn process(directory: &Path) -> Vec<String> {
     lines
 }
 
-/// The telling lines of `status` as one.
+/// Joins the informative lines of `status`.
 fn status(directory: &Path) -> String {
     let text = read(directory, "status").unwrap_or_default();
-    let telling = text
+    let informative = text
         .lines()
         .filter(|line| STATUS_KEYS.iter().any(|key| line.starts_with(key)));
-    let words = telling.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    let words = informative.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a signal has stopped a process. One that a debugger holds has another state.
+/// Whether a signal has stopped a process. A process that a debugger holds has another state.
 #[must_use]
 pub fn is_stopped(directory: &Path) -> bool {
     let text = read(directory, "status").unwrap_or_default();
@@ -62,7 +62,7 @@ fn state(status: &str) -> &str {
     state.unwrap_or_default().trim()
 }
 
-/// Name, state and place of a thread, then its kernel stack if it may be read.
+/// Describes a thread: name, state and wait channel, then its kernel stack if it is readable.
 fn thread(directory: &Path) -> Vec<String> {
     let id = directory.file_name().unwrap_or_default().to_string_lossy();
     let text = |file| read(directory, file).unwrap_or_default().trim().to_owned();
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_living_process_shows_its_threads_and_one_that_is_gone_nothing() {
+    fn dump_shows_threads_of_a_running_process_only() {
         let lines = process(Path::new("/proc/self"));
         assert!(lines[0].contains("State: "), "{lines:?}");
         let id = std::process::id();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_stopped_from_a_signal_to_the_next() {
+    fn process_is_stopped_between_stop_and_continue() {
         let mut child = std::process::Command::new("sleep")
             .arg("1000")
             .spawn()

@@ -1,15 +1,15 @@
-//! Merges the Prometheus text of many ranks into one: a `rank` label on every sample, each family's
-//! HELP and TYPE once, its samples together.
+//! Merges the Prometheus text of many ranks into one: each sample gets a `rank` label, and each
+//! family has its HELP and TYPE once and its samples together.
 //!
 //! Format: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Most samples of a rank that are passed on: a script writes series of its own, and one that writes a series for each sample of
-/// its data must not fill Prometheus.
+/// Maximum number of samples per rank. A script exports its own series, and one that creates a
+/// series per data sample must not fill Prometheus.
 const MAX_SAMPLES: usize = 1_000;
-/// Longest sample: a name, labels and a number.
+/// Maximum length of a sample in bytes: a name, labels and a number.
 const MAX_BYTES: usize = 4_096;
 
 #[derive(Default)]
@@ -18,8 +18,8 @@ struct Family<'a> {
     samples: Vec<String>,
 }
 
-/// Merges `(rank, text)` pairs; families come out in the order of their names. Of a rank the first samples are passed on, up
-/// to a bound.
+/// Merges `(rank, text)` pairs. Families come in the order of their names. The first samples of
+/// each rank pass, up to a limit.
 #[must_use]
 pub fn merge<'a>(texts: impl IntoIterator<Item = (u32, &'a str)>) -> String {
     let mut families = BTreeMap::<&str, Family<'_>>::new();
@@ -37,7 +37,8 @@ pub fn merge<'a>(texts: impl IntoIterator<Item = (u32, &'a str)>) -> String {
                 }
             } else if !line.starts_with('#') {
                 left -= 1;
-                // Samples of a histogram bear other names; they follow their family's TYPE line.
+                // Samples of a histogram have other names; they follow the TYPE line of their
+                // family.
                 let name = sample_name(line);
                 let family = if !current.is_empty() && name.starts_with(current) {
                     current
@@ -65,7 +66,7 @@ pub fn merge<'a>(texts: impl IntoIterator<Item = (u32, &'a str)>) -> String {
     merged
 }
 
-/// The family that a HELP or TYPE line is about.
+/// Returns the family of a HELP or TYPE line.
 fn comment_family(line: &str) -> Option<&str> {
     let rest = line
         .strip_prefix("# HELP ")
@@ -77,7 +78,7 @@ fn sample_name(line: &str) -> &str {
     line.split(['{', ' ']).next().unwrap_or(line)
 }
 
-/// The sample with a `rank` label in front of its own.
+/// Adds a `rank` label in front of the sample's own labels.
 fn labelled(line: &str, rank: u32) -> String {
     let name = sample_name(line);
     let rest = &line[name.len()..];
@@ -97,7 +98,7 @@ mod tests {
         step_seconds_bucket{le=\"+Inf\"} 3\nstep_seconds_sum 1\nstep_seconds_count 3\n";
 
     #[test]
-    fn samples_get_their_rank_and_families_stay_together() {
+    fn samples_get_a_rank_label_and_families_stay_together() {
         let rank_1 = RANK_0.replace("loss 0.5", "loss 0.25");
         assert_eq!(
             merge([(0, RANK_0), (1, rank_1.as_str())]),
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_rank_with_too_many_or_too_long_samples_the_first_are_passed_on() {
+    fn samples_of_a_rank_are_limited_in_number_and_length() {
         let many: Vec<String> = (0..10_000)
             .map(|at| format!("a{{id=\"{at}\"}} 1\n"))
             .collect();
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_labels_and_no_comments_are_fine() {
+    fn empty_labels_and_missing_comments_are_accepted() {
         assert_eq!(merge([(3, "up{} 1\n\n# a remark\n")]), "up{rank=\"3\"} 1\n");
     }
 }

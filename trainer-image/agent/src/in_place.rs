@@ -1,12 +1,14 @@
-//! Whether a process of the built-in trainer that died is started anew while its siblings live on. Pure.
+//! Decides whether the agent restarts a process of the built-in trainer that died while its
+//! siblings continue.
 //!
-//! A worker of several processes holds as many copies of the state. When one process dies its siblings strand, as
-//! after any lost peer, and keep their copies. The agent starts the dead process anew in the same container; it
-//! waits in the lobby, and the next generation sends it the state. No container restarts, so the worker keeps its
-//! incarnation.
+//! A worker of several processes holds several copies of the state. When one process dies, its
+//! siblings lose a peer and keep their copies. The agent restarts the dead process in the same
+//! container. The process waits in the lobby, and the next generation sends it the state. No
+//! container restarts, so the worker keeps its incarnation.
 //!
-//! The worker ends as a whole where a new process cannot help: for exit codes that running it again would repeat or
-//! that ask for another node, when no sibling holds the state, and when processes keep dying without a new step.
+//! The whole worker ends if a new process cannot help: for exit codes that would repeat or that
+//! require another node, if no sibling holds the state, and if processes keep dying without a new
+//! step.
 
 use std::time::Duration;
 
@@ -14,41 +16,41 @@ use roundhouse_contract::{ExitCode, Phase, RankStatus};
 
 use crate::verdict::{CAUSE_WINDOW, End};
 
-/// Restarts without a new step after which the next death ends the worker.
+/// Number of restarts without a new step after which another death ends the worker.
 pub const MAX_WITHOUT_PROGRESS: u32 = 3;
 
 /// Restarts of a worker's processes so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InPlace {
     total: u32,
-    /// Since a step was last committed.
+    /// Number of restarts since the last committed step.
     in_a_row: u32,
-    /// Furthest step at a death.
+    /// Highest step at a death.
     step: u64,
 }
 
-/// Why a death ends the worker, or that it does not.
+/// The decision about a dead process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Start the process anew after a pause.
+    /// Restart the process after a pause.
     Restart,
-    /// Its exit code is one that a restart in place does not mend.
+    /// End the worker: a restart in place does not help for this exit code.
     EndsWorker,
-    /// No sibling holds the state.
-    NobodyHoldsState,
-    /// Processes died too often without a new step.
+    /// End the worker: no sibling holds the state.
+    NoCopyLeft,
+    /// End the worker: processes died too often without a new step.
     TooOften,
 }
 
 impl InPlace {
-    /// What a death calls for. `siblings`: what the processes that run said last; `step`: the furthest step that any
-    /// process of the worker has told.
+    /// Decides about a dead process. `siblings`: last statuses of the running processes; `step`:
+    /// highest step that any process of the worker has reported.
     #[must_use]
     pub fn choose(&self, end: End, siblings: &[RankStatus], step: u64) -> Choice {
         if !is_temporary(end) {
             Choice::EndsWorker
         } else if !siblings.iter().any(holds_state) {
-            Choice::NobodyHoldsState
+            Choice::NoCopyLeft
         } else if self.counted(step) >= MAX_WITHOUT_PROGRESS {
             Choice::TooOften
         } else {
@@ -56,8 +58,9 @@ impl InPlace {
         }
     }
 
-    /// How long to wait before the restart: others that died of the same cause are seen by then, and a process that
-    /// dies again and again does not keep the machine busy. Doubles with each restart without a new step.
+    /// Time to wait before the restart. It lets other processes that died of the same cause be
+    /// seen, and a process that dies repeatedly does not keep the machine busy. It doubles with
+    /// each restart without a new step.
     #[must_use]
     pub fn pause(&self, step: u64) -> Duration {
         CAUSE_WINDOW * 2_u32.saturating_pow(self.counted(step))
@@ -70,13 +73,13 @@ impl InPlace {
         self.total += 1;
     }
 
-    /// Restarts since the container started.
+    /// Number of restarts since the container started.
     #[must_use]
     pub const fn total(&self) -> u32 {
         self.total
     }
 
-    /// Restarts without a new step.
+    /// Number of restarts without a new step.
     #[must_use]
     pub const fn in_a_row(&self) -> u32 {
         self.in_a_row
@@ -87,7 +90,7 @@ impl InPlace {
     }
 }
 
-/// Whether another process may do better in the same place.
+/// Whether another process may succeed in the same place.
 fn is_temporary(end: End) -> bool {
     match ExitCode::from_code(end.code()) {
         None | Some(ExitCode::Internal | ExitCode::PeerLost) => true,
@@ -95,7 +98,7 @@ fn is_temporary(end: End) -> bool {
             ExitCode::Done
             | ExitCode::ConfigInvalid
             | ExitCode::DataInvalid
-            // All ranks end with it, so that the job's condition names the volume.
+            // All ranks end with this code, so that the job's condition names the volume.
             | ExitCode::VolumeFailed
             | ExitCode::Stalled
             | ExitCode::HardwareFault
@@ -104,7 +107,7 @@ fn is_temporary(end: End) -> bool {
     }
 }
 
-/// Whether a process has been in a generation, and is not about to leave with its copy.
+/// Whether a process has been in a generation and is not about to leave with its copy.
 fn holds_state(status: &RankStatus) -> bool {
     status.generation > 0 && status.phase != Phase::Done
 }
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_dies_beside_a_sibling_with_the_state_is_started_anew() {
+    fn process_with_a_live_sibling_is_restarted() {
         let siblings = [sibling(Phase::Stranded, 3)];
         for end in [KILLED, End::Signaled(6), End::Exited(1), End::Exited(70)] {
             let choice = InPlace::default().choose(end, &siblings, 7);
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_that_a_restart_does_not_mend_end_the_worker() {
+    fn permanent_exit_codes_end_the_worker() {
         let siblings = [sibling(Phase::Training, 3)];
         for code in [0, 64, 65, 74, 77, 143] {
             let choice = InPlace::default().choose(End::Exited(code), &siblings, 7);
@@ -149,17 +152,17 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_in_which_no_process_holds_the_state_ends() {
-        let started_anew = sibling(Phase::Lobby, 0);
+    fn worker_without_a_copy_of_the_state_ends() {
+        let restarted = sibling(Phase::Lobby, 0);
         let done = sibling(Phase::Done, 3);
-        for siblings in [&[][..], &[started_anew], &[done]] {
+        for siblings in [&[][..], &[restarted], &[done]] {
             let choice = InPlace::default().choose(KILLED, siblings, 7);
-            assert_eq!(choice, Choice::NobodyHoldsState, "{siblings:?}");
+            assert_eq!(choice, Choice::NoCopyLeft, "{siblings:?}");
         }
     }
 
     #[test]
-    fn restarts_without_a_new_step_are_limited_and_a_step_renews_them() {
+    fn restarts_are_limited_until_the_next_step() {
         let siblings = [sibling(Phase::Stranded, 3)];
         let mut in_place = InPlace::default();
         for pause in [500, 1_000, 2_000] {

@@ -1,11 +1,12 @@
-//! PID 1 of the trainer container: starts the training processes, watches them, tells how they ended.
+//! PID 1 of the trainer container: starts the training processes, watches them, and reports how
+//! they ended.
 //!
-//! It holds no state of its own that matters: processes report through files of the run directory
-//! (see `roundhouse_contract::paths`), and what ends a container is its exit code and termination
-//! message. Decisions (`verdict`, `watchdog`, `in_place`, `restart`, `exposition`) are pure; `supervisor` and `http`
-//! do the effects.
+//! The agent has no important state of its own: processes report through files of the run directory
+//! (see `roundhouse_contract::paths`), and the container ends with an exit code and a termination
+//! message. Decisions (`verdict`, `watchdog`, `in_place`, `restart`, `exposition`) are pure;
+//! `supervisor` and `http` have the effects.
 
-// They panic when the log cannot be written: see `say`.
+// These macros panic if the log cannot be written: see `say`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod bound;

@@ -1,4 +1,4 @@
-//! Watches the membership file. It decides nothing: what a document means is the machine's.
+//! Watches the membership file. The machine decides what a document means.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use roundhouse_contract::Membership;
 
 use crate::say::say;
 
-/// Time between two looks at the file.
+/// Time between two reads of the file.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The file, and what it held at the last look.
+/// The file and its text at the last read.
 #[derive(Debug)]
 pub struct MembershipWatch {
     path: PathBuf,
@@ -18,7 +18,7 @@ pub struct MembershipWatch {
 }
 
 impl MembershipWatch {
-    /// Starts to watch; the generation found is what the file held before this agent's life.
+    /// Starts to watch. Also returns the generation in the file before the agent started.
     #[must_use]
     pub fn start(path: &Path) -> (Self, u64) {
         let text = read(path);
@@ -27,7 +27,7 @@ impl MembershipWatch {
         (Self { path, text }, found)
     }
 
-    /// The document, if it has changed since the last look.
+    /// Returns the document if it has changed since the last read.
     pub fn poll(&mut self) -> Option<Membership> {
         let text = read(&self.path);
         if text == self.text {
@@ -38,14 +38,14 @@ impl MembershipWatch {
     }
 }
 
-/// A file that is not there yet is as good as an empty one.
+/// Reads the file; a missing file counts as an empty one.
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
 fn parse(path: &Path, text: &str) -> Option<Membership> {
     Membership::parse(text)
-        .inspect_err(|error| say(&format!("{} is ignored: {error}", path.display())))
+        .inspect_err(|error| say(&format!("ignoring {}: {error}", path.display())))
         .ok()
         .flatten()
 }
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_told_once_and_garbage_never() {
+    fn document_is_returned_once_and_garbage_never() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("membership");
         assert_eq!(MembershipWatch::start(&path).1, 0);

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! Runs the task of the command line.
 
 use roundhouse_contract::environment::DEFAULT_CONNECT_TIMEOUT_SECONDS;
 
@@ -6,8 +6,8 @@ use crate::options::{Cli, Task};
 use crate::say::{answer, say_plainly};
 use crate::{bound, install, supervisor};
 
-/// Does it, and returns the exit code. An agent outside of a pod starts its own program again to become a script, so any
-/// program that is an agent has all tasks.
+/// Runs the task and returns the exit code. An agent outside of a pod starts its own program again
+/// to become a script, so every agent program has all tasks.
 #[must_use]
 pub fn run(Cli { task, options }: Cli) -> i32 {
     match task {
@@ -15,8 +15,8 @@ pub fn run(Cli { task, options }: Cli) -> i32 {
         Some(Task::Environment) => {
             let mut settings =
                 supervisor::device_settings(DEFAULT_CONNECT_TIMEOUT_SECONDS).into_iter();
-            let told = settings.try_for_each(|(name, value)| answer(&format!("{name}={value}")));
-            i32::from(told.is_err())
+            let written = settings.try_for_each(|(name, value)| answer(&format!("{name}={value}")));
+            i32::from(written.is_err())
         }
         Some(Task::Bound { command }) => bound::run(&command),
         Some(Task::Install { directory }) => match install::install(&directory) {

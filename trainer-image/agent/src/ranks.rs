@@ -1,33 +1,33 @@
-//! The files of the run directory: what each process last said. A file that is missing or half
-//! understood counts as nothing said.
+//! The files of the run directory, in which processes report. A missing or unreadable file counts
+//! as no report.
 
 use std::path::Path;
 
 use roundhouse_contract::{Phase, ProcessRestarts, RankStatus, TerminationMessage, paths};
 
-/// Last status of a process.
+/// Reads the last status of a process.
 #[must_use]
 pub fn status(run_dir: &Path, local_rank: u32) -> Option<RankStatus> {
     read(&paths::rank_status(run_dir, local_rank)).and_then(|text| serde_json::from_str(&text).ok())
 }
 
-/// Why a process says it ended.
+/// Reads the reason that a process gives for its end.
 #[must_use]
 pub fn failure(run_dir: &Path, local_rank: u32) -> Option<TerminationMessage> {
     read(&paths::rank_failure(run_dir, local_rank))
         .and_then(|text| TerminationMessage::parse(&text))
 }
 
-/// Prometheus text of a process.
+/// Reads the Prometheus text of a process.
 #[must_use]
 pub fn metrics(run_dir: &Path, local_rank: u32) -> Option<String> {
     read(&paths::rank_metrics(run_dir, local_rank))
 }
 
-/// Removes what the processes of an earlier container left: they are not the ones to be started.
+/// Removes the reports of processes of an earlier container.
 ///
 /// # Errors
-/// The directory cannot be made.
+/// Returns an error if the directory cannot be created.
 pub fn prepare(run_dir: &Path, procs: u32) -> std::io::Result<()> {
     std::fs::create_dir_all(run_dir)?;
     let _ = std::fs::remove_file(paths::restarts(run_dir));
@@ -37,7 +37,7 @@ pub fn prepare(run_dir: &Path, procs: u32) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes what a process has left that is to be started anew.
+/// Removes the reports of a process that will be restarted.
 pub fn forget(run_dir: &Path, local_rank: u32) {
     for path in [
         paths::rank_status(run_dir, local_rank),
@@ -50,22 +50,22 @@ pub fn forget(run_dir: &Path, local_rank: u32) {
     }
 }
 
-/// Which processes were started anew, and which of all are not prepared now.
+/// Returns the record of restarts, and the processes that are not prepared now.
 #[must_use]
 pub fn restarts(run_dir: &Path, procs: u32) -> ProcessRestarts {
-    let told = read(&paths::restarts(run_dir)).and_then(|text| serde_json::from_str(&text).ok());
+    let record = read(&paths::restarts(run_dir)).and_then(|text| serde_json::from_str(&text).ok());
     let is_prepared =
         |rank: &u32| status(run_dir, *rank).is_some_and(|status| status.phase != Phase::Preparing);
     ProcessRestarts {
         preparing: (0..procs).filter(|rank| !is_prepared(rank)).collect(),
-        ..told.unwrap_or_default()
+        ..record.unwrap_or_default()
     }
 }
 
-/// Keeps which processes were started anew, in a file that is there at once as a whole.
+/// Writes the record of restarts into a file, atomically.
 ///
 /// # Errors
-/// The run directory cannot be written.
+/// Returns an error if the run directory cannot be written.
 pub fn keep_restarts(run_dir: &Path, restarts: &ProcessRestarts) -> std::io::Result<()> {
     let path = paths::restarts(run_dir);
     let partial = path.with_extension("partial");
@@ -73,7 +73,7 @@ pub fn keep_restarts(run_dir: &Path, restarts: &ProcessRestarts) -> std::io::Res
     std::fs::rename(partial, path)
 }
 
-/// Who is not ready to train yet; empty when all are.
+/// Returns the local ranks that are not ready to train; empty if all are ready.
 #[must_use]
 pub fn not_ready(run_dir: &Path, procs: u32) -> Vec<u32> {
     let ready = |rank: &u32| status(run_dir, *rank).is_some_and(|status| status.phase.is_ready());

@@ -1,23 +1,24 @@
-//! What the agent says in the log of its container. `eprintln!` panics when standard error cannot be written, as on a
-//! volume that is full, and an agent that panics ends healthy processes: a line that cannot be written is lost.
+//! Writes the agent's log. `eprintln!` panics if standard error cannot be written, for example on a
+//! full volume, and an agent that panics ends healthy processes. So a line that cannot be written
+//! is dropped.
 
 use std::io::Write;
 
-/// A line of the agent.
+/// Writes a log line of the agent.
 pub(crate) fn say(line: &str) {
     say_plainly(&format!("[agent] {line}"));
 }
 
-/// A line of a program that runs in the place of the agent.
+/// Writes a log line of a program that replaces the agent.
 pub(crate) fn say_plainly(line: &str) {
-    // One write per line, so that lines of different processes do not mix.
+    // One write per line keeps the lines of different processes apart.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// A line of a result on standard output.
+/// Writes a line of a result to standard output.
 ///
 /// # Errors
-/// Nobody can read it.
+/// Returns an error if standard output is closed.
 pub(crate) fn answer(line: &str) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{line}")
 }

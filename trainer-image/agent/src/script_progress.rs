@@ -1,21 +1,22 @@
-//! Reads the file in which a script says how far it is. Scripts write what their language writes: Python writes NaN and
-//! Infinity, numpy a step as 3.0, argparse one as "3". What can be read is read. Pure.
+//! Reads the file in which a script reports its progress. Scripts write what their language
+//! produces: Python writes NaN and Infinity, numpy a step as 3.0, argparse one as "3". The parser
+//! accepts all of these.
 
 use roundhouse_contract::ScriptProgress;
 use serde_json::{Map, Value};
 
-/// What a script tells.
+/// Parses the progress of a script.
 ///
 /// # Errors
-/// Says what is wrong with the text: it is no JSON object, or has no step.
+/// Describes the error of the text: it is not a JSON object, or it has no step.
 pub fn read(text: &str) -> Result<ScriptProgress, String> {
     let value: Value =
-        serde_json::from_str(&without_nan(text)).map_err(|error| format!("no JSON: {error}"))?;
+        serde_json::from_str(&without_nan(text)).map_err(|error| format!("not JSON: {error}"))?;
     let Value::Object(fields) = value else {
-        return Err("no JSON object, as {\"step\": 3} is one".to_owned());
+        return Err("not a JSON object such as {\"step\": 3}".to_owned());
     };
     let step = fields.get("step").ok_or("it has no \"step\"")?;
-    let step = count(step).ok_or_else(|| format!("\"step\" is no number of steps: {step}"))?;
+    let step = count(step).ok_or_else(|| format!("\"step\" is not a number of steps: {step}"))?;
     let optional = |name: &str| fields.get(name).and_then(count).unwrap_or(0);
     Ok(ScriptProgress {
         step,
@@ -34,7 +35,7 @@ fn number(fields: &Map<String, Value>, name: &str) -> Option<f64> {
     Some(number).filter(|number: &f64| number.is_finite())
 }
 
-/// A status of Kubernetes has signed integers of 64 bits.
+/// Numbers of a Kubernetes status are signed 64-bit integers.
 fn count(value: &Value) -> Option<u64> {
     const MOST: u64 = i64::MAX.cast_unsigned();
     let parsed = match value {
@@ -44,13 +45,13 @@ fn count(value: &Value) -> Option<u64> {
     if let Some(number) = parsed.as_u64() {
         return Some(number.min(MOST));
     }
-    // 3.0: exact below 2^53.
+    // A value such as 3.0, which is exact below 2^53.
     let number = parsed.as_f64().filter(|number| *number >= 0.0)?;
     let text = format!("{:.0}", number.trunc());
     text.parse().ok().map(|number: u64| number.min(MOST))
 }
 
-/// Puts `null` in the place of numbers that JSON does not have, outside of strings.
+/// Replaces numbers that JSON does not have with `null`, outside of strings.
 fn without_nan(text: &str) -> String {
     let (mut result, mut rest, mut is_string) = (String::new(), text, false);
     while let Some(next) = rest.chars().next() {
@@ -62,7 +63,7 @@ fn without_nan(text: &str) -> String {
             rest = &rest[word.len()..];
             continue;
         }
-        // What is escaped ends no string.
+        // An escaped quote does not end a string.
         let len = if is_string && next == '\\' {
             rest.chars().take(2).map(char::len_utf8).sum()
         } else {
@@ -80,12 +81,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_that_is_no_number_hides_no_step() {
+    fn invalid_loss_does_not_hide_the_step() {
         for loss in ["NaN", "Infinity", "-Infinity", "null", "\"nan\"", "[1]"] {
-            let told = read(&format!(
+            let progress = read(&format!(
                 r#"{{"step": 7, "loss": {loss}, "name": "NaN \" NaN"}}"#
             ));
-            assert_eq!(told.map(|it| (it.step, it.loss)), Ok((7, None)), "{loss}");
+            assert_eq!(
+                progress.map(|it| (it.step, it.loss)),
+                Ok((7, None)),
+                "{loss}"
+            );
         }
         assert_eq!(
             read(r#"{"step": 7, "loss": "0.5"}"#).unwrap().loss,
@@ -94,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_read_however_it_is_written() {
+    fn step_is_read_in_every_notation() {
         for (step, expected) in [
             ("3", 3),
             ("3.0", 3),
@@ -103,12 +108,12 @@ mod tests {
             ("18446744073709551615", i64::MAX.cast_unsigned()),
             ("1e18", 1_000_000_000_000_000_000),
         ] {
-            let told = read(&format!(
+            let progress = read(&format!(
                 r#"{{"step": {step}, "totalSteps": 9.0, "epoch": 1.5}}"#
             ))
             .unwrap();
             assert_eq!(
-                (told.step, told.total_steps, told.epoch),
+                (progress.step, progress.total_steps, progress.epoch),
                 (expected, 9, 1),
                 "{step}"
             );
@@ -116,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn unreadable_progress_has_a_reason() {
         for (text, words) in [
-            ("", "no JSON"),
-            ("7", "no JSON object"),
+            ("", "not JSON"),
+            ("7", "not a JSON object"),
             (r#"{"Step": 7}"#, "no \"step\""),
-            (r#"{"step": -1}"#, "no number of steps: -1"),
-            (r#"{"step": NaN}"#, "no number of steps: null"),
-            (r#"{"step": "many"}"#, "no number of steps"),
+            (r#"{"step": -1}"#, "not a number of steps: -1"),
+            (r#"{"step": NaN}"#, "not a number of steps: null"),
+            (r#"{"step": "many"}"#, "not a number of steps"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(words), "{error}");
@@ -131,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_is_too_strange_to_be_looked_at() {
+    fn strange_text_does_not_panic() {
         for text in [
             "\"",
             "\\",

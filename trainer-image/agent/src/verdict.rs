@@ -1,23 +1,23 @@
-//! How the worker ends, from how its processes ended. Pure.
+//! Derives how the worker ends from how its processes ended.
 
 use std::time::Duration;
 
 use roundhouse_contract::{ExitCode, Phase, RankStatus, TerminationMessage, termination::Reason};
 
-/// A process that lost a peer may only show that a sibling died: the true cause is waited for.
+/// Time to wait for the true cause: a process that lost a peer may only show that a sibling died.
 pub const CAUSE_WINDOW: Duration = Duration::from_millis(500);
 
-/// How one process ended.
+/// The end of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By itself.
+    /// The process exited with this code.
     Exited(i32),
-    /// By a signal.
+    /// This signal killed the process.
     Signaled(i32),
 }
 
 impl End {
-    /// As a shell tells it: 128 + n for signal n.
+    /// Exit code in the convention of a shell: 128 + n for signal n.
     #[must_use]
     pub const fn code(self) -> i32 {
         match self {
@@ -26,34 +26,34 @@ impl End {
         }
     }
 
-    /// Whether it may be the consequence of another's end.
+    /// Whether the end may be the consequence of another process's end.
     #[must_use]
     pub fn is_peer_failure(self) -> bool {
         self == Self::Exited(ExitCode::PeerLost.code())
     }
 }
 
-/// A process that ended, in the order in which they did.
+/// A process that ended. Lists of these are in the order of the ends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
-    /// Which.
+    /// Local rank of the process.
     pub local_rank: u32,
-    /// How.
+    /// How the process ended.
     pub end: End,
-    /// Whether the agent had asked it to.
+    /// Whether the agent had asked the process to end.
     pub on_request: bool,
 }
 
 impl Ended {
-    /// Whether it completed.
+    /// Whether the process completed.
     #[must_use]
     pub fn is_fine(&self) -> bool {
         self.end == End::Exited(0)
     }
 }
 
-/// The end that explains the others: the first that failed by itself and not for want of a peer,
-/// else the first that failed. `None` if all were fine.
+/// Returns the end that explains the others: the first process that failed without losing a peer,
+/// or else the first that failed. `None` if none failed.
 #[must_use]
 pub fn cause(ended: &[Ended]) -> Option<&Ended> {
     let failed = |ended: &&Ended| ended.end != End::Exited(0) && !ended.on_request;
@@ -61,8 +61,9 @@ pub fn cause(ended: &[Ended]) -> Option<&Ended> {
     ended.iter().find(own).or_else(|| ended.iter().find(failed))
 }
 
-/// The termination message of a script's process that ended as if all were done, and is not: it never joined, or left
-/// its loop early. Running it again cannot help. `status`: what it said last.
+/// Returns the termination message for a script process that exited with code 0 before its
+/// work was done: it never joined, or left its loop early. A restart cannot help. `status`
+/// is its last status.
 #[must_use]
 pub fn unfinished(end: End, status: Option<&RankStatus>) -> Option<TerminationMessage> {
     if end != End::Exited(0) {
@@ -79,7 +80,7 @@ pub fn unfinished(end: End, status: Option<&RankStatus>) -> Option<TerminationMe
             let of = total.filter(|total| *total > 0);
             let of = of.map_or_else(String::new, |total| format!(" of {total}"));
             format!(
-                "the script ended with exit code 0 at step {}{of}, and its training is not complete: use `with \
+                "the script ended with exit code 0 at step {}{of}, but its training is not complete: use `with \
                  roundhouse.join(...) as job:`, and leave the block when its loop is over",
                 status.step
             )
@@ -95,8 +96,9 @@ pub fn unfinished(end: End, status: Option<&RankStatus>) -> Option<TerminationMe
     })
 }
 
-/// The termination message of a process that ended: its own words if it left any. `has_memory`: whether no OOM killer
-/// has killed a process of the container since this one started, if the kernel says so.
+/// Returns the termination message of a process: its own report if there is one.
+/// `has_memory`: whether no OOM kill has happened in the container since this process
+/// started, if the kernel reports it.
 #[must_use]
 pub fn explain(
     end: End,
@@ -121,7 +123,7 @@ pub fn explain(
                 }
                 Some(true) => "killed by SIGKILL; the container has not run out of memory",
                 None => {
-                    "killed by SIGKILL; if nobody killed it, it ran out of memory (resources.limits.memory)"
+                    "killed by SIGKILL: it may have run out of memory (resources.limits.memory)"
                 }
             }
             .to_owned(),
@@ -129,7 +131,7 @@ pub fn explain(
         End::Signaled(signal) => (Reason::Killed, format!("killed by signal {signal}")),
     };
     let message = match last_line {
-        Some(line) => format!("{what}; its last words: {line}"),
+        Some(line) => format!("{what}; last line of its log: {line}"),
         None => what,
     };
     TerminationMessage {
@@ -142,7 +144,7 @@ pub fn explain(
     }
 }
 
-/// The message of a worker whose processes all completed.
+/// Returns the message of a worker whose processes all completed.
 #[must_use]
 pub fn completed(status: Option<RankStatus>) -> TerminationMessage {
     let (rank, generation, step, progress) = match status {
@@ -182,19 +184,19 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_peer_is_not_the_cause_if_a_process_died() {
+    fn lost_peer_is_not_the_cause_if_a_process_died() {
         let both = [ended(0, End::Exited(75)), ended(1, End::Signaled(9))];
         assert_eq!(cause(&both).unwrap().local_rank, 1);
     }
 
     #[test]
-    fn a_lost_peer_is_the_cause_if_no_process_failed() {
+    fn lost_peer_is_the_cause_if_no_process_failed() {
         let both = [ended(0, End::Exited(0)), ended(1, End::Exited(75))];
         assert_eq!(cause(&both).unwrap().local_rank, 1);
     }
 
     #[test]
-    fn a_process_that_was_asked_to_go_is_never_the_cause() {
+    fn process_asked_to_end_is_never_the_cause() {
         let asked = Ended {
             on_request: true,
             ..ended(0, End::Signaled(15))
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_code_0_of_a_script_counts_only_when_its_training_is_done() {
+    fn exit_code_0_of_a_script_requires_complete_training() {
         let status = |phase: &str| -> RankStatus {
             let text = format!(r#"{{"phase":"{phase}","generation":2,"step":10}}"#);
             serde_json::from_str(&text).unwrap()
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn without_words_of_its_own_a_process_is_explained_by_its_last_state() {
+    fn process_without_a_report_is_explained_by_its_status() {
         let status: RankStatus =
             serde_json::from_str(r#"{"phase":"Training","rank":3,"generation":2,"step":17}"#)
                 .unwrap();
@@ -244,7 +246,9 @@ mod tests {
             (Reason::Killed, Some(3), 17)
         );
         let said = &message.message;
-        assert!(said.starts_with("killed by SIGKILL") && said.ends_with("; its last words: oh"));
+        assert!(
+            said.starts_with("killed by SIGKILL") && said.ends_with("; last line of its log: oh")
+        );
         for (has_memory, words) in [(false, "ran out of memory"), (true, "has not run out")] {
             let killed = explain(End::Signaled(9), None, None, None, Some(has_memory));
             assert!(killed.message.contains(words), "{killed:?}");

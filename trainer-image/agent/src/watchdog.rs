@@ -1,12 +1,11 @@
-//! When a process counts as hung. Pure: what the processes last said and the time go in, a stall
-//! comes out.
+//! Decides when a process counts as hung, from the last statuses of the processes and the time.
 //!
-//! A sign of progress is any change of phase, generation or step. For a process that loads or saves a checkpoint it is
-//! any byte of it, too, but not in training, where a save must not hide a hang. How long may pass without one is
-//! learned from the longest span seen in the same phase ([`limits`]). A process that a signal has stopped is not busy, so it is given
-//! no longer than the least of these limits. Time counts only while the
-//! watchdog itself looks: what passes between two looks is capped, so that a suspended machine or a
-//! stopped agent does not count a process as hung.
+//! Progress is any change of phase, generation or step. For a process that loads or saves a
+//! checkpoint, any byte of it counts too. In training it does not, so that a save cannot hide a
+//! hang. The limit derives from the longest time without progress in the same phase ([`limits`]). A
+//! process that a signal has stopped is not busy, so it gets only the shortest of these limits.
+//! Time counts only while the watchdog runs: the time between two checks is capped, so that a
+//! process does not count as hung after the machine was suspended or the agent was stopped.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,34 +16,34 @@ pub mod limits;
 
 pub use limits::{Limits, Policy};
 
-/// Time between two looks.
+/// Time between two checks.
 pub const INTERVAL: Duration = Duration::from_millis(500);
-/// Most time that counts between two looks.
+/// Maximum time that counts between two checks.
 const MOST_BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 
-/// What is seen of a process that runs.
+/// The observation of a running process.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Which.
+    /// Local rank of the process.
     pub local_rank: u32,
-    /// What it said last.
+    /// Last status of the process.
     pub status: Option<RankStatus>,
-    /// Whether a signal has stopped it.
+    /// Whether a signal has stopped the process.
     pub is_stopped: bool,
 }
 
 /// A process that makes no progress.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stall {
-    /// Which.
+    /// Local rank of the process.
     pub local_rank: u32,
-    /// For how long.
+    /// Time without progress.
     pub idle: Duration,
-    /// Whether a signal has stopped it for as long.
+    /// Whether a signal has stopped the process for this time.
     pub is_stopped: bool,
-    /// The longest span of this phase before, if there was one.
+    /// The longest time without progress in this phase before, if there was one.
     pub longest: Option<Duration>,
-    /// What it said last.
+    /// Last status of the process.
     pub status: Option<RankStatus>,
 }
 
@@ -56,7 +55,7 @@ pub struct Watchdog {
     watched: BTreeMap<u32, Watched>,
 }
 
-/// What is known of one process.
+/// State of the watchdog for one process.
 #[derive(Debug, Default)]
 struct Watched {
     status: Option<RankStatus>,
@@ -65,17 +64,17 @@ struct Watched {
     spans: Spans,
 }
 
-/// Longest spans between two signs of progress, by phase.
+/// Longest times without progress, by phase.
 #[derive(Debug, Default)]
 struct Spans {
-    /// In this generation.
+    /// Times in this generation.
     now: BTreeMap<&'static str, Duration>,
-    /// In those before: another world size makes other steps.
+    /// Times in earlier generations. With another world size, steps take another time.
     before: BTreeMap<&'static str, Duration>,
 }
 
 impl Watchdog {
-    /// Knows nothing yet.
+    /// Creates a watchdog that has not observed any process.
     #[must_use]
     pub const fn new(limits: Limits) -> Self {
         Self {
@@ -85,7 +84,8 @@ impl Watchdog {
         }
     }
 
-    /// Looks at all processes that run; the one that has been idle longest past its limit.
+    /// Checks all running processes. Returns the one that has exceeded its limit
+    /// for the longest time.
     pub fn look(
         &mut self,
         now: Instant,
@@ -113,7 +113,7 @@ impl Watchdog {
         stalls.into_iter().max_by_key(|stall| stall.idle)
     }
 
-    /// The time so far says nothing of the processes: they could not tell what they do.
+    /// Restarts the time of all processes, because they could not report.
     pub fn excuse_all(&mut self) {
         for watched in self.watched.values_mut() {
             watched.idle = Duration::ZERO;
@@ -121,12 +121,12 @@ impl Watchdog {
         }
     }
 
-    /// The processes are about to be started anew: nothing that they said counts any more.
+    /// Drops all observations, because the processes are restarted.
     pub fn forget(&mut self) {
         self.watched.clear();
     }
 
-    /// One process is about to be started anew.
+    /// Drops the observations of one process, because it is restarted.
     pub fn forget_one(&mut self, local_rank: u32) {
         self.watched.remove(&local_rank);
     }
@@ -139,7 +139,7 @@ impl Watched {
             return;
         }
         let span = std::mem::take(&mut self.idle);
-        // What a process has asked for once says nothing of what is usual.
+        // A time that a process has asked for once says nothing about usual times.
         if patience(self.status.as_ref()).is_none() {
             self.spans.learn(phase_of(self.status.as_ref()), span);
         }
@@ -156,7 +156,7 @@ impl Watched {
         let limit = limits.of(phase, longest, before);
         let patience = patience(self.status.as_ref()).unwrap_or_default();
         let is_idle = limit.is_some_and(|limit| self.idle > limit.max(patience));
-        // Whatever it would do: it cannot answer its peers, and they would wait for it in each generation.
+        // A stopped process cannot answer its peers, which would wait for it in each generation.
         let is_stopped = limits.policy != Policy::Off && self.stopped > limits::FLOOR;
         (is_stopped || is_idle).then(|| Stall {
             local_rank,
@@ -198,14 +198,15 @@ fn generation(status: Option<&RankStatus>) -> u64 {
     status.map_or(0, |status| status.generation)
 }
 
-/// How long what a process does now may take, if it says so: its peers, which wait as long, give up first.
+/// The time that a process needs for its present activity, if it reports one. The margin lets its
+/// peers, which wait equally long, give up first.
 fn patience(status: Option<&RankStatus>) -> Option<Duration> {
     let seconds = status.map(|status| status.patience_seconds);
     let seconds = seconds.filter(|seconds| *seconds > 0)?;
     Some(Duration::from_secs(seconds) + limits::MARGIN)
 }
 
-/// Who has said nothing yet is preparing.
+/// Phase of the status. A process without a status is preparing.
 fn phase_of(status: Option<&RankStatus>) -> Phase {
     status.map_or(Phase::Preparing, |status| status.phase)
 }
@@ -224,7 +225,7 @@ const fn name(phase: Phase) -> &'static str {
 }
 
 impl Stall {
-    /// What the worker ends with.
+    /// Returns the termination message of the worker.
     #[must_use]
     pub fn message(&self) -> TerminationMessage {
         let status = self.status.as_ref();
@@ -260,7 +261,7 @@ impl Stall {
             _ => format!("no progress for {idle}"),
         };
         let last = self.status.as_ref().map_or_else(
-            || "it has said nothing yet".to_owned(),
+            || "no status so far".to_owned(),
             |status| {
                 let RankStatus {
                     phase: _,
@@ -282,7 +283,7 @@ impl Stall {
     }
 }
 
-/// `43 s`, or `1.2 s` where that matters.
+/// Formats a time as `43 s`, or as `1.2 s` below 10 s.
 fn seconds(span: Duration) -> String {
     if span >= Duration::from_secs(10) {
         return format!("{} s", span.as_secs());
