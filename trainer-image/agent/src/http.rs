@@ -1,11 +1,11 @@
-//! HTTP of the worker: health, readiness, metrics, progress, restarts, the ledger, traces. Reads files, and writes
-//! nothing but the request for a trace.
+//! HTTP of the worker: health, readiness, metrics, progress, restarts, the ledger, traces. The
+//! handlers read files and write only the request for a trace.
 //!
-//! The port is open to scrapers, which often means to all pods of the cluster. Everything but health, metrics and progress
-//! requires the generation's nonce: see [`nonce`].
+//! The port is open to scrapers, which often means to all pods of the cluster. All routes except
+//! health, metrics and progress require the generation's nonce: see [`nonce`].
 //!
-//! It runs in a thread of its own (see [`server`]), so a handler may block for a file of the run directory, which is
-//! memory. A shared volume may not answer for minutes: see [`ledger`].
+//! The server runs in its own thread (see [`server`]), so a handler may block on a file of the run
+//! directory, which is in memory. A shared volume may not answer for minutes: see [`ledger`].
 
 use std::sync::Arc;
 
@@ -30,16 +30,16 @@ use ledger::Ledgers;
 use trace::Traces;
 pub(crate) use trace::remove_traces;
 
-/// What the handlers read.
+/// The data that the handlers read.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// The command line.
+    /// Options of the command line.
     pub options: Arc<Options>,
-    /// The agent's metrics.
+    /// Metrics of the agent itself.
     pub metrics: Arc<Metrics>,
 }
 
-/// The routes.
+/// Returns the router with all routes.
 pub fn router(shared: Shared) -> Router {
     let traces = Arc::new(Traces::new(&shared.options));
     let ledgers = Ledgers::new(shared.options.checkpoint.dir());
@@ -68,7 +68,7 @@ async fn readyz(
         return "ok\n".into_response();
     }
     let text = format!(
-        "not prepared yet: processes {waiting:?} of {}\n",
+        "not ready yet: processes {waiting:?} of {}\n",
         options.procs
     );
     (StatusCode::SERVICE_UNAVAILABLE, text).into_response()

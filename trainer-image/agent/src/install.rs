@@ -1,5 +1,5 @@
-//! Puts the agent where an image that does not bring it can run it: the program is static, so any
-//! image will do.
+//! Copies the agent to a place where an image without it can run it. The program is static, so it
+//! runs in any image.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -7,10 +7,11 @@ use std::path::Path;
 
 use roundhouse_contract::paths;
 
-/// Copies this program into a directory, so that a process that finds it there finds all of it.
+/// Copies this program into a directory, atomically, so that a process never
+/// finds an incomplete copy.
 ///
 /// # Errors
-/// The program cannot be read, or the directory not be written.
+/// Returns an error if the program cannot be read or the directory cannot be written.
 pub fn install(directory: &Path) -> io::Result<()> {
     let (program, partial) = (
         directory.join(paths::AGENT),
@@ -18,7 +19,7 @@ pub fn install(directory: &Path) -> io::Result<()> {
     );
     std::fs::create_dir_all(directory)?;
     std::fs::copy(std::env::current_exe()?, &partial)?;
-    // The trainer's container may run as another user.
+    // The container of the trainer may run as another user.
     std::fs::set_permissions(&partial, std::fs::Permissions::from_mode(0o755))?;
     std::fs::rename(&partial, &program)
 }

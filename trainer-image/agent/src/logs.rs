@@ -1,4 +1,5 @@
-//! Log lines of the processes: prefixed, whole, and the last one of each kept.
+//! Log lines of the processes. They get a prefix, are kept whole, and the last line of each process
+//! is stored.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -12,18 +13,19 @@ use pieces::Pieces;
 pub use speaker::Source;
 use speaker::Speaker;
 
-/// Longest line that is kept for the termination message.
+/// Maximum length in bytes of a line that is kept for the termination message.
 const KEPT_BYTES: usize = 400;
-/// Most bytes of one read.
+/// Maximum number of bytes per read.
 const READ_BYTES: usize = 8 << 10;
 
-/// The last useful line of each process's standard error, and the generation that it was in.
+/// The last useful line of each process's standard error, with the generation in
+/// which it was written.
 #[derive(Clone, Debug, Default)]
 pub struct LastLines(Arc<Mutex<BTreeMap<u32, (u64, String)>>>);
 
 impl LastLines {
-    /// The last line of a process that ended in a generation; what it said in an earlier one, as when that
-    /// one broke, does not explain its end.
+    /// Returns the last line of a process that ended in a generation. A line of an earlier
+    /// generation, such as an error of a lost peer, does not explain the end.
     #[must_use]
     pub fn of(&self, local_rank: u32, generation: u64) -> Option<String> {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +33,7 @@ impl LastLines {
         (*said_in >= generation).then(|| line.clone())
     }
 
-    /// What processes said that are started anew.
+    /// Drops the lines of all processes, because they are restarted.
     pub(crate) fn forget(&self) {
         self.0
             .lock()
@@ -39,7 +41,7 @@ impl LastLines {
             .clear();
     }
 
-    /// What one process said that is started anew.
+    /// Drops the line of one process, because it is restarted.
     pub(crate) fn forget_one(&self, local_rank: u32) {
         self.0
             .lock()
@@ -58,8 +60,9 @@ impl LastLines {
     }
 }
 
-/// Copies lines from a process to a sink until the process closes its end (see [`pieces`] for what a line is).
-/// Bytes that are no UTF-8 are replaced; a last line without an end is completed.
+/// Copies lines from a process to a sink until the process closes its end (see [`pieces`] for
+/// the definition of a line). Bytes that are not UTF-8 are replaced, and a last line without
+/// an end is completed.
 pub fn forward(
     mut input: impl Read,
     mut output: impl Write,
@@ -73,7 +76,7 @@ pub fn forward(
         if let Some(last) = last {
             last.keep(&speaker, &text);
         }
-        // One write per line, so that lines of different processes do not mix.
+        // One write per line keeps the lines of different processes apart.
         let _ = output.write_all(format!("{}{text}\n", speaker.prefix()).as_bytes());
     };
     let mut bytes = [0; READ_BYTES];
@@ -93,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_prefixed_completed_and_the_last_one_is_kept() {
+    fn lines_get_a_prefix_and_the_last_one_is_kept() {
         let source = Source {
             worker_index: 2,
             local_rank: 1,
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_in_an_earlier_generation_is_not_the_last_word() {
+    fn line_of_an_earlier_generation_is_not_the_last_line() {
         let directory = tempfile::tempdir().unwrap();
         let source = Source {
             worker_index: 0,

@@ -1,11 +1,11 @@
-//! The agent's own metrics.
+//! The metrics of the agent itself.
 
 use prometheus::{IntCounter, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use crate::options::Options;
 use crate::{exposition, ranks};
 
-/// The agent's own metrics, on a registry of their own.
+/// The metrics of the agent itself, in their own registry.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -15,10 +15,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers the metrics of this worker.
     ///
     /// # Errors
-    /// A name is taken or not allowed.
+    /// Returns an error if a name is in use or not allowed.
     pub fn new(procs: u32) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let info = IntGaugeVec::new(
@@ -59,22 +59,22 @@ impl Metrics {
         })
     }
 
-    /// Notes that a process started or ended.
+    /// Records that a process started or ended.
     pub fn set_up(&self, local_rank: u32, up: bool) {
         self.process_up
             .with_label_values(&[&local_rank.to_string()])
             .set(up.into());
     }
 
-    /// Notes that a process is started anew.
+    /// Records that a process is restarted.
     pub fn count_restart(&self) {
         self.process_restarts.inc();
     }
 
-    /// The agent's metrics and those of all ranks, as Prometheus text.
+    /// Returns the agent's metrics and those of all ranks, as Prometheus text.
     ///
     /// # Errors
-    /// A metric cannot be written.
+    /// Returns an error if a metric cannot be encoded.
     pub fn render(&self, options: &Options) -> Result<String, prometheus::Error> {
         let statuses: Vec<_> = (0..options.procs)
             .map(|local| ranks::status(&options.run_dir, local))
@@ -103,10 +103,10 @@ impl Metrics {
         Ok(self.own_text()? + &theirs)
     }
 
-    /// The agent's own metrics alone, as Prometheus text.
+    /// Returns only the agent's own metrics, as Prometheus text.
     ///
     /// # Errors
-    /// A metric cannot be written.
+    /// Returns an error if a metric cannot be encoded.
     pub fn own_text(&self) -> Result<String, prometheus::Error> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }

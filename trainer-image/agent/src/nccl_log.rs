@@ -1,5 +1,6 @@
-//! Bounds the size of NCCL's log. The file is in the run directory, which may be in memory. If a communicator is aborted at a bad
-//! moment, the thread that waits for it polls it, and NCCL writes a warning for each poll: about 100 MB per second.
+//! Limits the size of NCCL's log. The file is in the run directory, which may be in memory. If a
+//! communicator is aborted at a bad moment, the thread that waits for it polls it, and NCCL writes
+//! a warning for each poll: about 100 MB per second.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::MetadataExt;
@@ -9,12 +10,13 @@ use roundhouse_contract::paths;
 
 use crate::say::say;
 
-/// Most that a file takes before it is emptied. A generation of hundreds of ranks writes a few MiB.
+/// Maximum size of a file before it is emptied. A generation of hundreds of ranks writes a few MiB.
 const MOST_BYTES: u64 = 64 << 20;
-/// Unit of [`MetadataExt::blocks`].
+/// Unit of [`MetadataExt::blocks`] in bytes.
 const BLOCK_BYTES: u64 = 512;
 
-/// Empties the log of each process if it has become too large. NCCL continues to write at its own offset, which leaves a hole.
+/// Empties the log of each process if it has become too large. NCCL continues to write at its own
+/// offset, which leaves a hole.
 pub(crate) fn keep_small(run_dir: &Path, local_ranks: impl Iterator<Item = u32>) {
     for local_rank in local_ranks {
         let path = paths::rank_nccl_log(run_dir, local_rank);
@@ -28,7 +30,7 @@ pub(crate) fn keep_small(run_dir: &Path, local_ranks: impl Iterator<Item = u32>)
     }
 }
 
-/// Whether the file was emptied. A missing file counts as small.
+/// Empties a file that is too large; returns whether it did. A missing file counts as small.
 fn keep_below(path: &Path, most: u64) -> bool {
     let Ok(metadata) = std::fs::metadata(path) else {
         return false;
@@ -46,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_of_nccl_that_grows_is_emptied_again_and_again_while_it_is_written() {
+    fn growing_nccl_log_is_emptied_repeatedly() {
         const MOST: u64 = 1 << 20;
         let directory = tempfile::tempdir().unwrap();
         let path = paths::rank_nccl_log(directory.path(), 0);

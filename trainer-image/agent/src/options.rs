@@ -12,10 +12,10 @@ use roundhouse_contract::{BestMetric, Mode, paths, ports};
 
 use crate::watchdog::{Limits, Policy};
 
-/// Starts PROGRAM once per training process and looks after it: forwards signals, collects logs,
-/// metrics and zombies, serves HTTP, and ends as the processes end.
+/// Starts PROGRAM once per training process and supervises it: forwards signals, collects logs and
+/// metrics, reaps children, serves HTTP, and ends when the processes end.
 ///
-/// In a worker's pod everything is set by the operator. By hand:
+/// In a worker's pod the operator sets all options. Without a pod:
 /// `roundhouse-agent --procs 2 --run-dir /tmp/run --pod-ip 127.0.0.1 -- roundhouse-train`
 #[derive(Clone, Debug, Parser)]
 #[command(
@@ -24,26 +24,27 @@ use crate::watchdog::{Limits, Policy};
     subcommand_negates_reqs = true
 )]
 pub struct Cli {
-    /// Something else than to run a program.
+    /// A task other than running a program.
     #[command(subcommand)]
     pub task: Option<Task>,
-    /// How to run one.
+    /// Options of the program.
     #[command(flatten)]
     pub options: Options,
 }
 
-/// What the agent does besides running a program.
+/// Tasks of the agent besides running a program.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Task {
-    /// Copies this program into a directory, for an image that does not bring it.
+    /// Copies this program into a directory, for an image without it.
     Install {
-        /// Where to.
+        /// Directory into which the program is copied.
         directory: PathBuf,
     },
-    /// Prints the settings of NCCL and cuBLAS that processes are started with, one `NAME=VALUE` a line, for `tests/gpu`.
+    /// Prints the settings of NCCL and cuBLAS that processes start with, one `NAME=VALUE`
+    /// per line, for `tests/gpu`.
     #[command(hide = true)]
     Environment,
-    /// Becomes a program that ends when this one's parent does.
+    /// Replaces this process with a program that ends when the parent ends.
     #[command(hide = true, name = crate::bound::TASK)]
     Bound {
         /// The program and its arguments.
@@ -52,18 +53,18 @@ pub enum Task {
     },
 }
 
-/// How a program is run.
+/// Options of a program.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// Processes to start.
+    /// Number of processes to start.
     #[arg(long, env = environment::PROCS_PER_WORKER, default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub procs: u32,
-    /// How the processes go from one generation to the next: `InProcess`, they stay; `Restart`, they are
-    /// ended and started anew.
+    /// What the processes do for a new generation: `InProcess`, they stay; `Restart`,
+    /// the agent restarts them.
     #[arg(long, env = environment::MODE, default_value_t = Mode::InProcess)]
     pub mode: Mode,
-    /// Name of the job, which scripts are told as the run's.
+    /// Name of the job, which scripts receive as the name of the run.
     #[arg(long, env = environment::JOB_NAME, default_value = "roundhouse")]
     pub job: String,
     /// Index of this worker, for the log prefix.
@@ -73,42 +74,43 @@ pub struct Options {
     #[arg(long, env = environment::MEMBERSHIP_FILE,
           default_value_os_t = PathBuf::from(paths::PODINFO_DIR).join(paths::MEMBERSHIP_FILE))]
     pub membership_file: PathBuf,
-    /// File with the trainer's configuration. Without it PROGRAM is a script, which joins with `roundhouse.join()`.
+    /// File with the trainer's configuration. Without it PROGRAM is a script,
+    /// which joins with `roundhouse.join()`.
     #[arg(long, env = environment::TRAINER_CONFIG_FILE)]
     pub trainer_config_file: Option<PathBuf>,
     /// Directory in which the processes report.
     #[arg(long, env = environment::RUN_DIR, default_value = paths::RUN_DIR)]
     pub run_dir: PathBuf,
-    /// Where relative data paths start.
+    /// Directory where relative data paths start.
     #[arg(long, env = environment::DATA_DIR, default_value = paths::DATA_DIR)]
     pub data_dir: PathBuf,
-    /// Checkpoints and the ledger.
+    /// Options of checkpoints and the ledger.
     #[command(flatten)]
     pub checkpoint: CheckpointOptions,
-    /// This worker's address, where collectives listen.
+    /// Address of this worker, on which collectives listen.
     #[arg(long, env = environment::POD_IP, default_value = "127.0.0.1")]
     pub pod_ip: String,
     /// Port of the rendezvous store that process 0 hosts.
     #[arg(long, env = environment::RENDEZVOUS_PORT, default_value_t = ports::RENDEZVOUS)]
     pub rendezvous_port: u16,
-    /// Where HTTP is served; port 0 takes any free one and prints it.
+    /// Address on which HTTP is served. Port 0 takes any free port and prints it.
     #[arg(long, env = "ROUNDHOUSE_HTTP_ADDRESS",
           default_value_t = ports::everywhere(ports::AGENT_HTTP))]
     pub http_address: SocketAddr,
-    /// Seconds between SIGTERM and SIGKILL of the whole worker, which the agent shares with its processes.
-    /// Default: 30.
+    /// Seconds between SIGTERM and SIGKILL of the whole worker, which the agent shares with
+    /// its processes. Default: 30.
     #[arg(long, env = environment::TERMINATION_GRACE_SECONDS)]
     pub termination_grace_seconds: Option<u64>,
-    /// Seconds between SIGTERM and SIGKILL of a process. Default, and most if that is given: the worker's
-    /// without a sixth of it, or without 5 s.
+    /// Seconds between SIGTERM and SIGKILL of a process. Default and maximum: the seconds of the
+    /// whole worker minus a sixth, but at most minus 5 s.
     #[arg(long, env = environment::GRACE_SECONDS)]
     pub grace_seconds: Option<u64>,
-    /// In mode Restart, seconds in which the error of a process may turn out to be that of a peer: with
-    /// a newer generation the worker continues in it.
+    /// In mode Restart, seconds in which the error of a process may turn out to be that of a peer:
+    /// if a newer generation arrives, the worker continues in it.
     #[arg(long, env = environment::PEER_FAILURE_WINDOW_SECONDS, default_value_t = 5)]
     pub peer_failure_window_seconds: u64,
-    /// Seconds without progress after which a process counts as hung; 0: never. Default: learned from
-    /// its steps.
+    /// Seconds without progress after which a process counts as hung; 0: never. Default:
+    /// learned from its steps.
     #[arg(long, env = environment::STALL_TIMEOUT_SECONDS)]
     pub stall_timeout_seconds: Option<u64>,
     /// Seconds that the ranks of a generation may take to connect.
@@ -116,17 +118,17 @@ pub struct Options {
           default_value_t = environment::DEFAULT_CONNECT_TIMEOUT_SECONDS,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub connect_timeout_seconds: u64,
-    /// Seconds that a collective waits for its peers in the first step of a generation. Default: 120, or half of
-    /// the stall timeout.
+    /// Seconds that a collective waits for its peers in the first step of a generation. Default:
+    /// 120, or half of the stall timeout.
     #[arg(long, env = environment::FIRST_STEP_TIMEOUT_SECONDS,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub first_step_timeout_seconds: Option<u64>,
-    /// Seconds that a collective waits for its peers in later steps. Default: learned from the longest step, or
-    /// half of the stall timeout.
+    /// Seconds that a collective waits for its peers in later steps. Default: learned from the
+    /// longest step, or half of the stall timeout.
     #[arg(long, env = environment::COLLECTIVE_TIMEOUT_SECONDS,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub collective_timeout_seconds: Option<u64>,
-    /// File for the termination message.
+    /// File of the termination message.
     #[arg(long, env = "ROUNDHOUSE_TERMINATION_LOG", default_value = paths::TERMINATION_LOG)]
     pub termination_log: PathBuf,
     /// The program and its arguments.
@@ -135,7 +137,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether the program is a script of the user's, and neither the built-in trainer nor built on its library.
+    /// Whether the program is a script of the user, not the built-in trainer or a
+    /// program of its library.
     #[must_use]
     pub fn runs_script(&self) -> bool {
         self.mode == Mode::Restart || self.trainer_config_file.is_none()
@@ -147,7 +150,7 @@ impl Options {
         self.checkpoint.job_uid.as_deref()
     }
 
-    /// How long processes may make no progress.
+    /// Limits of the time without progress.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
@@ -157,7 +160,7 @@ impl Options {
         }
     }
 
-    /// How long collectives of the processes wait for their peers.
+    /// Timeouts of the collectives of the processes.
     #[must_use]
     pub fn timeouts(&self) -> CollectiveTimeouts {
         let given = |seconds: Option<u64>| seconds.map(Duration::from_secs);
@@ -182,7 +185,7 @@ impl Options {
         }
     }
 
-    /// The environment of one process.
+    /// Returns the environment of one process.
     #[must_use]
     pub fn launch_environment(&self, local_rank: u32) -> roundhouse_contract::LaunchEnvironment {
         roundhouse_contract::LaunchEnvironment {
@@ -199,36 +202,37 @@ impl Options {
     }
 }
 
-/// What the processes are told about checkpoints.
+/// Options of checkpoints, which the processes receive.
 #[derive(Clone, Debug, Args)]
 pub struct CheckpointOptions {
-    /// Directory shared by all workers where checkpoints and the ledger are kept.
+    /// Directory, shared by all workers, of checkpoints and the ledger.
     #[arg(long, value_name = "DIR", env = environment::CHECKPOINT_DIR)]
     checkpoint_dir: Option<PathBuf>,
-    /// A checkpoint after every so many committed steps.
+    /// Number of committed steps between two checkpoints.
     #[arg(long, value_name = "STEPS", env = environment::CHECKPOINT_EVERY_STEPS,
           value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every_steps: Option<u64>,
-    /// A checkpoint when the last is so many seconds old.
+    /// Number of seconds between two checkpoints.
     #[arg(long, value_name = "SECONDS", env = environment::CHECKPOINT_EVERY_SECONDS,
           value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every_seconds: Option<u64>,
-    /// How many of the newest checkpoints are kept.
+    /// Number of newest checkpoints to keep.
     #[arg(long, value_name = "NUMBER", env = environment::CHECKPOINT_KEEP,
           default_value_t = checkpoint::DEFAULT_KEEP,
           value_parser = clap::value_parser!(u32).range(i64::from(checkpoint::MIN_KEEP)..))]
     checkpoint_keep: u32,
-    /// The best checkpoint is kept, too, by this number of evaluations: loss, top1, top5 or perplexity.
+    /// Also keep the best checkpoint by this number of the evaluations: loss,
+    /// top1, top5 or perplexity.
     #[arg(long, value_name = "METRIC", env = environment::CHECKPOINT_BEST)]
     checkpoint_best: Option<BestMetric>,
-    /// UID of the job, which is told with its progress. What another has left in that directory is older than all of this
-    /// one.
+    /// UID of the job, which is reported with its progress. State of another job in that directory
+    /// is older than all state of this one.
     #[arg(long, value_name = "UID", env = environment::JOB_UID)]
     job_uid: Option<String>,
 }
 
 impl CheckpointOptions {
-    /// Where checkpoints and the ledger are, if they are kept.
+    /// Directory of checkpoints and the ledger, if they are kept.
     pub(crate) fn dir(&self) -> Option<&Path> {
         self.checkpoint_dir.as_deref()
     }
@@ -254,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_required_and_keeps_its_own_options() {
+    fn program_is_required_and_keeps_its_own_options() {
         assert!(parse(&[]).is_err());
         let options = parse(&["--procs", "2", "--", "train", "--fast"])
             .unwrap()
@@ -265,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_a_configuration_of_the_trainer_is_a_script() {
+    fn program_without_trainer_config_is_a_script() {
         for (arguments, is_script) in [
             (&["--trainer-config-file", "/c"][..], false),
             (&[], true),
@@ -276,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_the_name_of_a_task_is_a_program() {
+    fn program_with_the_name_of_a_task_is_a_program() {
         let cli = parse(&["--mode", "Restart", "--", "install", "/x"]).unwrap();
         assert!(cli.task.is_none());
         assert_eq!(cli.options.command, ["install", "/x"]);
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_killed_before_the_pod_is_whatever_its_grace() {
+    fn processes_are_killed_before_their_pod() {
         for (arguments, seconds) in [
             (&[][..], 25),
             (&["--termination-grace-seconds", "600"], 595),
@@ -319,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn collectives_give_up_before_a_stall_that_the_user_chose() {
+    fn collectives_time_out_before_the_stall_timeout() {
         let timeouts = options(&[]).timeouts();
         assert_eq!(timeouts, CollectiveTimeouts::default());
         let half = options(&["--stall-timeout-seconds", "600"]).timeouts();
@@ -338,15 +342,16 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_are_passed_on_to_every_process() {
-        let told = |arguments: &[&str]| {
+    fn every_process_receives_the_checkpoint_options() {
+        let checkpoint_of = |arguments: &[&str]| {
             let options = parse(&[arguments, &["--", "train"]].concat())
                 .unwrap()
                 .options;
             options.launch_environment(0).checkpoint
         };
-        assert_eq!(told(&[]), None);
-        let checkpoint = told(&["--checkpoint-dir", "/c", "--checkpoint-every-steps", "9"]);
+        assert_eq!(checkpoint_of(&[]), None);
+        let checkpoint =
+            checkpoint_of(&["--checkpoint-dir", "/c", "--checkpoint-every-steps", "9"]);
         let checkpoint = checkpoint.unwrap();
         assert_eq!(checkpoint.every_steps, Some(9));
         assert_eq!(checkpoint.keep, checkpoint::DEFAULT_KEEP);

@@ -37,7 +37,7 @@ pub struct Machine {
 enum State {
     /// No process runs. The worker waits for its first or next generation.
     Waiting,
-    /// All processes run.
+    /// All processes run and none has failed.
     Running,
     /// A process failed. The others may still report the cause.
     Failing { until: Instant },

@@ -37,7 +37,7 @@ pub struct Seen {
 pub struct Stall {
     /// Local rank of the process.
     pub local_rank: u32,
-    /// Time without progress.
+    /// Time without progress so far.
     pub idle: Duration,
     /// Whether a signal has stopped the process for this time.
     pub is_stopped: bool,

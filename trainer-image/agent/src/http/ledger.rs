@@ -1,7 +1,8 @@
-//! `GET /ledger` sends the last lines of the ledger, which lies on a volume that only workers mount.
+//! `GET /ledger` returns the last lines of the ledger, which is on a volume that only workers
+//! mount.
 //!
-//! A volume may not answer for minutes. So it is read in a thread beside that of the HTTP server, for one request at a
-//! time: requests that come meanwhile are told so, and probes have their answers.
+//! A volume may not answer for minutes. So a thread beside that of the HTTP server reads it, for
+//! one request at a time. Requests that arrive meanwhile get an error, and probes are answered.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,14 +19,14 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::sync::Semaphore;
 
-/// Most lines of an answer.
+/// Maximum number of lines in an answer.
 const MAX_LINES: usize = 200;
-/// Most bytes that are read of each file: a line has a few hundred.
+/// Maximum number of bytes read from each file; a line has a few hundred.
 const MAX_BYTES: u64 = 128 << 10;
 /// How long a client waits for the volume.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the handler needs.
+/// State of the handler.
 #[derive(Clone, Debug)]
 pub(super) struct Ledgers {
     directory: Option<PathBuf>,
@@ -34,7 +35,7 @@ pub(super) struct Ledgers {
     timeout: Duration,
 }
 
-/// Why there are no lines now.
+/// The reason why there are no lines now.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(
@@ -59,7 +60,7 @@ impl IntoResponse for Refusal {
 }
 
 impl Ledgers {
-    /// `checkpoints`: the directory of the job's checkpoints, if it has one.
+    /// Creates the state. `checkpoints` is the directory of the job's checkpoints, if it has one.
     pub(super) fn new(checkpoints: Option<&Path>) -> Self {
         Self {
             directory: checkpoints.map(|dir| dir.join(paths::LEDGER_DIR)),
@@ -74,7 +75,7 @@ impl Ledgers {
         let turn = turn.map_err(|_| Refusal::Silent)?;
         let reading = tokio::task::spawn_blocking(move || {
             let lines = last_lines(&directory);
-            // A client that has left does not let the next one in before this thread is done.
+            // A client that has left does not admit the next one before this thread is done.
             drop(turn);
             lines
         });
@@ -95,7 +96,7 @@ pub(super) async fn ledger(State(ledgers): State<Ledgers>) -> Response {
     }
 }
 
-/// The last lines of the newest generations' files, oldest first.
+/// Returns the last lines of the newest generations' files, oldest first.
 fn last_lines(directory: &Path) -> io::Result<String> {
     let mut lines: Vec<String> = Vec::new();
     for file in newest_first(directory)? {
@@ -109,7 +110,8 @@ fn last_lines(directory: &Path) -> io::Result<String> {
     Ok(lines.into_iter().map(|line| line + "\n").collect())
 }
 
-/// The files, whose names sort as the generations do. None is there before the first step.
+/// Returns the files, whose names sort in the order of generations. Before the first
+/// step there is none.
 fn newest_first(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -125,7 +127,7 @@ fn newest_first(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The last lines of a file. The last one may be incomplete while it is written: it is left out.
+/// Returns the last lines of a file. An incomplete last line, which is being written, is omitted.
 fn tail(file: &Path) -> io::Result<Vec<String>> {
     let Some(mut file) = open(file)? else {
         return Ok(Vec::new());
@@ -140,7 +142,8 @@ fn tail(file: &Path) -> io::Result<Vec<String>> {
     Ok(whole.lines().skip(cut).map(str::to_owned).collect())
 }
 
-/// Opens regular files only. A job that writes to the same volume may put a link there that leads to a secret of this pod.
+/// Opens regular files only. A job that writes to the same volume may put a link there that leads
+/// to a secret of this pod.
 fn open(path: &Path) -> io::Result<Option<File>> {
     let file = File::options()
         .read(true)

@@ -1,5 +1,6 @@
-//! Accepts only requests with the nonce of this worker's generation. The operator writes the nonce into the job's status and into
-//! the membership document, so only clients that may read the job or its pods know it.
+//! Accepts only requests with the nonce of this worker's generation. The operator writes the nonce
+//! into the job's status and into the membership document, so only clients that may read the job or
+//! its pods know it.
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -9,10 +10,10 @@ use roundhouse_contract::{Membership, ports};
 
 use super::Shared;
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// This worker has no generation yet, or the operator that issued it draws no nonce.
+    /// This worker has no generation yet, or its operator creates no nonce.
     NoNonce,
     /// The request has no nonce, or another one.
     OtherNonce,
@@ -53,7 +54,7 @@ impl Refusal {
             Self::NoNonce => "this worker has no generation with a nonce yet\n".to_owned(),
             Self::OtherNonce => format!(
                 "send the nonce of the job's generation in the header {header}: kubectl get trainingjob {job} \
-                 -o jsonpath='{{.status.membership.nonce}}'. A worker knows a new one after a minute or two\n"
+                 -o jsonpath='{{.status.membership.nonce}}'. A worker learns a new one after a minute or two\n"
             ),
         }
     }
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_passes_with_the_nonce_of_the_document_alone() {
+    fn request_needs_the_nonce_of_the_document() {
         let (document, old) = (document("a1"), document(""));
         for (document, given, expected) in [
             (&*document, Some("a1"), None),

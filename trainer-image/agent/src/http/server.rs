@@ -1,5 +1,5 @@
-//! Serves HTTP in a thread of its own, so that a client cannot hold up the supervision of the
-//! processes. The port is open to every pod that the NetworkPolicy lets in.
+//! Serves HTTP in its own thread, so that a client cannot delay the supervision of the processes.
+//! The port is open to every pod that the NetworkPolicy allows.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,30 +14,32 @@ use tokio::sync::oneshot;
 
 use crate::say::say;
 
-/// How long a taken port is tried again: the last container of the pod may still be closing it.
+/// How long to retry a port that is in use: the previous container of the pod may
+/// still be closing it.
 const BIND_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Listens, and serves until the process ends. Returns the address.
+/// Starts to listen and serves until the process ends. Returns the address.
 ///
 /// # Errors
-/// The port stays taken or may not be used, or there is no thread.
+/// Returns an error if the port stays in use or is not allowed, or if no thread can be started.
 pub async fn start(address: SocketAddr, router: Router) -> io::Result<SocketAddr> {
-    let (tell, told) = oneshot::channel();
+    let (report, reported) = oneshot::channel();
     std::thread::Builder::new()
         .name("http".to_owned())
-        .spawn(move || run(address, router, tell))?;
-    told.await
+        .spawn(move || run(address, router, report))?;
+    reported
+        .await
         .unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
 }
 
-fn run(address: SocketAddr, router: Router, tell: oneshot::Sender<io::Result<SocketAddr>>) {
+fn run(address: SocketAddr, router: Router, report: oneshot::Sender<io::Result<SocketAddr>>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            let _ = tell.send(Err(error));
+            let _ = report.send(Err(error));
             return;
         }
     };
@@ -45,11 +47,11 @@ fn run(address: SocketAddr, router: Router, tell: oneshot::Sender<io::Result<Soc
         let bound = bind(address).await;
         match bound.and_then(|listener| Ok((listener.local_addr()?, listener))) {
             Ok((address, listener)) => {
-                let _ = tell.send(Ok(address));
+                let _ = report.send(Ok(address));
                 serve(listener, router).await;
             }
             Err(error) => {
-                let _ = tell.send(Err(error));
+                let _ = report.send(Err(error));
             }
         }
     });
@@ -91,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_port_that_is_taken_is_tried_until_it_is_free() {
+    async fn used_port_is_retried_until_it_is_free() {
         let first = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let mut second = tokio::spawn(bind(first.local_addr().unwrap()));
         let still_waiting = tokio::time::timeout(Duration::from_millis(250), &mut second);

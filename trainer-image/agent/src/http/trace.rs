@@ -1,8 +1,8 @@
-//! `GET /trace?steps=5` asks the worker's first process for a trace of its next training steps; `GET /trace` sends it in
-//! the format that Perfetto opens.
+//! `GET /trace?steps=5` asks the worker's first process for a trace of its next training steps.
+//! `GET /trace` returns it in the format of Perfetto.
 //!
-//! The port is open, so the cost is bounded: one request at a time, one a minute, one file on a disk that the next
-//! request removes. The process bounds the recording itself.
+//! The port is open, so the cost is bounded: one request at a time, one per minute, and one file on
+//! a disk that the next request removes. The process bounds the recording itself.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,14 +23,14 @@ mod pieces;
 
 use pieces::Pieces;
 
-/// Time between two requests.
+/// Minimum time between two requests.
 const PAUSE: Duration = Duration::from_mins(1);
-/// When a client may ask again for a trace that is being made.
+/// Time after which a client may ask again for an unfinished trace.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// The process of this worker that is recorded.
 const LOCAL_RANK: u32 = 0;
 
-/// What the handler needs.
+/// State of the handler.
 #[derive(Debug)]
 pub(super) struct Traces {
     runs_script: bool,
@@ -39,21 +39,21 @@ pub(super) struct Traces {
     last: Mutex<Option<Instant>>,
 }
 
-/// Why there is no trace now.
+/// The reason why there is no trace now.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error("the processes are those of a script of your own, which records no traces")]
     Script,
     #[error("steps must be between 1 and {}", TraceRequest::MOST_STEPS)]
     Steps,
-    #[error("a trace is being made: GET /trace sends it")]
+    #[error("a trace is being recorded: GET /trace returns it")]
     Busy,
-    #[error("traces are made once a minute: ask again in {} s", .0.as_secs() + 1)]
+    #[error("traces are recorded once a minute: ask again in {} s", .0.as_secs() + 1)]
     TooSoon(Duration),
-    #[error("the trace is being made: ask again")]
+    #[error("the trace is being recorded: ask again")]
     NotYet,
     #[error(
-        "there is no trace: ask with ?steps=5; if this was done, the worker's log says why there is none"
+        "there is no trace: ask with ?steps=5; if you have asked already, the worker's log has the reason"
     )]
     None,
     #[error("{0}")]
@@ -93,7 +93,8 @@ impl Traces {
         self.directory.join("trace.json")
     }
 
-    /// Asks the process, which removes the request when it is done with it. The trace before is removed.
+    /// Asks the process for a trace and removes the previous one. The process removes the request
+    /// when it is done.
     fn ask(&self, num_steps: u32, now: Instant) -> Result<(), Refusal> {
         if self.request.exists() {
             return Err(Refusal::Busy);
@@ -141,8 +142,7 @@ impl Traces {
             return Err(Refusal::Steps);
         }
         self.ask(steps, now)?;
-        let words =
-            "the process records its next training steps: GET /trace sends them when it is done\n";
+        let words = "the process records its next training steps: GET /trace returns the trace when it is done\n";
         Ok((StatusCode::ACCEPTED, words).into_response())
     }
 }
@@ -156,7 +156,7 @@ pub(super) async fn trace(
     answer.map_err(IntoResponse::into_response)
 }
 
-/// Removes the last trace when the agent ends: nobody could get it any more.
+/// Removes the last trace when the agent ends, because no client can fetch it any more.
 pub(crate) fn remove_traces() {
     let _ = std::fs::remove_dir_all(directory::of_this_process());
 }

@@ -1,20 +1,23 @@
-//! Cuts a stream of bytes into lines, with bounded memory. Pure: bytes and the time go in, lines come out.
+//! Splits a stream of bytes into lines with bounded memory. It is pure: bytes and the time go in,
+//! lines come out.
 //!
-//! A line ends with `\n` or `\r\n`. A program that draws a progress bar ends each state of it with a lone `\r`;
-//! of these one is shown each second. A line that is longer than [`MAX_BYTES`] is shown in pieces.
+//! A line ends with `
+//! ` or `\r
+//! `. A program that draws a progress bar ends each of its states with a lone `\r`; one state per
+//! second is shown. A line longer than [`MAX_BYTES`] is shown in pieces.
 
 use std::time::{Duration, Instant};
 
-/// Longest piece of a line.
+/// Maximum length of a piece in bytes.
 pub(super) const MAX_BYTES: usize = 16 << 10;
-/// Shortest time between two states of a progress bar that are shown.
+/// Minimum time between two states of a progress bar that are shown.
 const BAR_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The line that is being read.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     line: Vec<u8>,
-    /// Whether the last byte was `\r`: the next one tells what it meant.
+    /// Whether the last byte was `\r`. The next byte decides its meaning.
     returned: bool,
     /// Whether a part of this line was shown as a piece.
     is_continued: bool,
@@ -22,7 +25,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// Takes in bytes that were read at a time; `show` gets each line or piece without its end.
+    /// Takes in the bytes of one read. `show` receives each line or piece without its end.
     pub(super) fn feed(&mut self, bytes: &[u8], now: Instant, mut show: impl FnMut(&[u8])) {
         for byte in bytes {
             if self.returned && *byte != b'\n' {
@@ -37,7 +40,7 @@ impl Pieces {
         }
     }
 
-    /// The stream has ended: what is left is a line.
+    /// Ends the stream: the remaining bytes are a line.
     pub(super) fn finish(&mut self, mut show: impl FnMut(&[u8])) {
         if !self.line.is_empty() {
             self.end_line(&mut show);
@@ -55,7 +58,7 @@ impl Pieces {
     }
 
     fn end_line(&mut self, show: &mut impl FnMut(&[u8])) {
-        // A line that fits into its pieces exactly has no empty one at its end.
+        // A line that fits exactly into its pieces has no empty piece at its end.
         if !(self.is_continued && self.line.is_empty()) {
             show(&self.line);
         }
@@ -63,7 +66,7 @@ impl Pieces {
         self.is_continued = false;
     }
 
-    /// What stands in the line is one state of a progress bar.
+    /// Ends one state of a progress bar.
     fn end_bar(&mut self, now: Instant, show: &mut impl FnMut(&[u8])) {
         let is_due = self
             .bar_shown_at
@@ -77,8 +80,8 @@ impl Pieces {
     }
 }
 
-/// Where the last character begins if it may be incomplete, else the end: a piece does not cut a character of
-/// UTF-8.
+/// Returns the start of the last character if it may be incomplete, otherwise the end, so that a
+/// piece does not split a UTF-8 character.
 fn start_of_last_character(bytes: &[u8]) -> usize {
     let is_continuation = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
     let tail = bytes.iter().rev().take(4);
@@ -93,7 +96,7 @@ fn start_of_last_character(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// Lines of chunks, of which each is read so many milliseconds after the first.
+    /// Returns the lines of chunks. Each chunk is read at the given milliseconds after the first.
     fn lines(chunks: &[(u64, &[u8])]) -> Vec<String> {
         let (start, mut pieces, mut shown) = (Instant::now(), Pieces::default(), Vec::new());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -106,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_with_either_end_wherever_the_chunks_are_cut() {
+    fn both_line_ends_work_in_all_chunks() {
         let text = b"one\r\n\ntwo\nthree";
         for cut in 0..=text.len() {
             let (first, rest) = text.split_at(cut);
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_progress_bar_is_shown_once_a_second_and_at_its_end() {
+    fn progress_bar_is_shown_once_per_second_and_at_its_end() {
         let states: Vec<(u64, Vec<u8>)> = (0..=30)
             .map(|n| (n * 100, format!("\r{n} of 30").into_bytes()))
             .collect();
@@ -132,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_is_shown_in_pieces_and_never_held_as_a_whole() {
+    fn endless_line_is_shown_in_pieces() {
         let mut pieces = Pieces::default();
         let (mut num_shown, mut bytes) = (0, 0);
         for _ in 0..1_000 {

@@ -1,4 +1,4 @@
-//! Who says a line: the rank of a process in its current generation.
+//! The prefix of a log line: the rank of a process in its present generation.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -8,24 +8,25 @@ use roundhouse_contract::paths;
 
 use crate::ranks;
 
-/// Who a line comes from.
+/// The process from which a line comes.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// Index of the worker.
     pub worker_index: u32,
     /// Place of the process on the worker.
     pub local_rank: u32,
-    /// Where the process's status is, which tells its rank.
+    /// Directory with the status of the process, which contains its rank.
     pub run_dir: PathBuf,
 }
 
-/// Rank and generation of a process, as its status file tells them. The file is read only when it was replaced.
+/// Rank and generation of a process, from its status file. The file is read only
+/// after it was replaced.
 #[derive(Debug)]
 pub(super) struct Speaker {
     source: Source,
-    /// Inode, length and time of the file that was read.
+    /// Inode, length and modification time of the file that was read.
     read: Option<(u64, u64, i64, i64)>,
-    /// `[worker 1.0] ` in the lobby, `[rank 3] ` in a generation.
+    /// The prefix: `[worker 1.0] ` in the lobby, `[rank 3] ` in a generation.
     prefix: String,
     generation: u64,
 }
@@ -41,7 +42,7 @@ impl Speaker {
         }
     }
 
-    /// Looks whether the process tells another status than the last time.
+    /// Reads the status file if it has changed since the last time.
     pub(super) fn refresh(&mut self) {
         let Source {
             worker_index: _,
@@ -72,7 +73,7 @@ impl Speaker {
     }
 }
 
-/// A status is written beside the last one and renamed, so a new one has another inode.
+/// A new status is written to another file and renamed, so it has another inode.
 fn identity(metadata: &Metadata) -> (u64, u64, i64, i64) {
     (
         metadata.ino(),
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_is_that_of_the_current_generation() {
+    fn prefix_has_the_rank_of_the_present_generation() {
         let directory = tempfile::tempdir().unwrap();
         let mut speaker = speaker(directory.path());
         let mut prefix = || {
@@ -129,12 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_was_not_replaced_is_not_read_again() {
+    fn unchanged_status_is_not_read_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = write(directory.path(), 3, 1);
         let mut speaker = speaker(directory.path());
         speaker.refresh();
-        // The same file, by all that the file system tells of it without reading.
+        // The same file, according to all metadata of the file system.
         let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replace("\"rank\":3", "\"rank\":8")).unwrap();

@@ -48,7 +48,7 @@ pub enum Action {
 /// The end of the worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// All processes completed.
+    /// All processes completed with exit code 0.
     Completed,
     /// The worker left on request.
     Left,

@@ -1,39 +1,40 @@
-//! How long a process may stay without progress, by phase. Pure.
+//! Maximum time without progress, by phase.
 
 use std::time::Duration;
 
 use roundhouse_contract::{Phase, environment::CollectiveTimeouts};
 
-/// How many times the longest span so far a span may take.
+/// A learned limit is this many times the longest time so far.
 const FACTOR: u32 = 5;
-/// Least time of a learned limit.
+/// Minimum of a learned limit.
 pub(super) const FLOOR: Duration = Duration::from_secs(30);
-/// Before anything is learned: the first step loads, allocates and tunes.
+/// Limit before any step was measured: the first step loads, allocates and tunes.
 const UNLEARNED: Duration = Duration::from_secs(300);
-/// Data may have to be indexed, a large test split to be evaluated, a large state to be written.
+/// Limit of indexing data, evaluating a large test split and writing a large state.
 const LONG: Duration = Duration::from_mins(30);
-/// For ranks to gather at the store: a trainer that waits there longer, for a world with long steps, gives signs of
-/// life.
+/// Limit of the rendezvous at the store. A trainer that waits there longer, for a process group
+/// with long steps, reports progress.
 const GATHERING: Duration = Duration::from_secs(150);
-/// Least time for a step of a script. Between a commit and the next step a script may evaluate, draw samples and upload
-/// them: that is no hang, and its earlier steps say nothing about it. PyTorch's own collectives wait 10 minutes.
+/// Minimum limit for a step of a script. Between a commit and the next step a script may evaluate,
+/// draw samples and upload them. That is not a hang, and its earlier steps do not predict it.
+/// PyTorch's own collectives wait 10 minutes.
 const LEAST_OF_SCRIPT: Duration = Duration::from_mins(15);
-/// Peers of a hung process give up first, and wait in the lobby when it is judged.
+/// Peers of a hung process give up this much earlier, so they wait in the lobby when it is judged.
 pub(super) const MARGIN: Duration = Duration::from_secs(10);
 
-/// What the user wants.
+/// The user's setting of the watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Limits are learned.
+    /// The limits are learned from the steps.
     Auto,
-    /// Nobody is ever judged.
+    /// No process is ever judged.
     Off,
-    /// So long for every step.
+    /// This limit applies to every step.
     After(Duration),
 }
 
 impl Policy {
-    /// From seconds: none is learned, 0 is off.
+    /// Parses a number of seconds: `None` is learned, 0 is off.
     #[must_use]
     pub const fn from_seconds(seconds: Option<u64>) -> Self {
         match seconds {
@@ -43,8 +44,8 @@ impl Policy {
         }
     }
 
-    /// How long collectives wait for their peers if the user says how long a step may take: when a process hangs,
-    /// its peers must be back in the lobby before the watchdog judges.
+    /// Returns the timeout of collectives if the user limits a step. When a process hangs, its
+    /// peers must be back in the lobby before the watchdog judges.
     #[must_use]
     pub fn collective_timeout(self) -> Option<Duration> {
         match self {
@@ -60,17 +61,17 @@ impl Policy {
 /// The limits of all phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// What the user wants.
+    /// The user's setting of the watchdog.
     pub policy: Policy,
-    /// How long collectives wait for their peers.
+    /// Timeouts of the collectives of the processes.
     pub timeouts: CollectiveTimeouts,
-    /// Whether the processes run a script of the user's.
+    /// Whether the processes run a script of the user.
     pub runs_script: bool,
 }
 
 impl Limits {
-    /// The limit in a phase, from its longest span in this generation and in those before; `None`: it
-    /// may last for ever.
+    /// Returns the limit of a phase, from its longest time without progress in this generation and
+    /// in earlier ones. `None` means no limit.
     #[must_use]
     pub fn of(
         &self,
@@ -79,10 +80,10 @@ impl Limits {
         before: Option<Duration>,
     ) -> Option<Duration> {
         let (own, wanted) = match (self.policy, phase) {
-            // Waiting for others is what the lobby is for.
+            // Processes wait in the lobby for others, without a limit.
             (Policy::Off, _) | (_, Phase::Lobby | Phase::Stranded) => return None,
             (Policy::Auto, _) => (self.learned(phase, longest, before), self.least(phase)),
-            // It says how long a step may take; setting up and writing results may take longer.
+            // The setting limits steps. Preparing and saving may take longer.
             (Policy::After(limit), Phase::Preparing | Phase::Forming | Phase::Saving) => {
                 (self.learned(phase, None, None), limit)
             }
@@ -93,7 +94,7 @@ impl Limits {
         Some(own.max(wanted))
     }
 
-    /// Whatever was learned.
+    /// Returns the minimum of the limit in a phase.
     const fn least(&self, phase: Phase) -> Duration {
         match phase {
             Phase::Training | Phase::Evaluating | Phase::Done if self.runs_script => {
@@ -110,7 +111,8 @@ impl Limits {
         before: Option<Duration>,
     ) -> Duration {
         let unlearned = match phase {
-            // Not learned: bytes move all the time, and then a volume is away for a while.
+            // These limits are not learned: bytes may move steadily for long, and then the volume
+            // is away for a while.
             Phase::Preparing | Phase::Saving => return LONG,
             Phase::Forming => {
                 return GATHERING

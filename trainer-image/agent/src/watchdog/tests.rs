@@ -29,7 +29,7 @@ const fn seen(local_rank: u32, status: Option<RankStatus>) -> Seen {
     }
 }
 
-/// One process, looked at once a second.
+/// One process that is checked once per second.
 struct Watch {
     dog: Watchdog,
     now: Instant,
@@ -55,8 +55,8 @@ impl Watch {
         }
     }
 
-    /// The process says the same for so long; the seconds after which it is called hung.
-    fn says(&mut self, status: &RankStatus, seconds: u32) -> Option<(u32, Stall)> {
+    /// Keeps a status for some seconds. Returns the seconds after which the process counts as hung.
+    fn keep(&mut self, status: &RankStatus, seconds: u32) -> Option<(u32, Stall)> {
         (1..=seconds).find_map(|second| {
             self.now += SECOND;
             let stall = self.dog.look(self.now, [seen(0, Some(status.clone()))]);
@@ -64,23 +64,23 @@ impl Watch {
         })
     }
 
-    /// So many steps of so many seconds.
+    /// Runs steps of equal duration.
     fn steps(&mut self, steps: u64, seconds: u32) -> &mut Self {
         for step in 0..steps {
-            assert_eq!(self.says(&training(step), seconds), None, "step {step}");
+            assert_eq!(self.keep(&training(step), seconds), None, "step {step}");
         }
         self
     }
 
-    /// After how many seconds of the same it is called hung.
+    /// Returns the seconds without progress after which the process counts as hung.
     fn limit(&mut self, status: &RankStatus) -> Option<u32> {
-        self.says(status, 10_000).map(|(second, _)| second)
+        self.keep(status, 10_000).map(|(second, _)| second)
     }
 }
 
 #[test]
-fn quick_steps_are_judged_when_their_peers_have_given_up() {
-    // 30 s of the collective, 10 s of margin, the step itself, and one look more.
+fn quick_steps_are_judged_after_their_peers_give_up() {
+    // 30 s of the collective, 10 s of margin, the step itself, and one more check.
     assert_eq!(
         Watch::new(Policy::Auto).steps(5, 1).limit(&training(5)),
         Some(43)
@@ -88,16 +88,16 @@ fn quick_steps_are_judged_when_their_peers_have_given_up() {
 }
 
 #[test]
-fn slow_steps_are_judged_by_the_longest_of_them() {
+fn slow_steps_are_judged_by_the_longest() {
     let mut watch = Watch::new(Policy::Auto);
     watch.steps(3, 20);
     assert_eq!(watch.limit(&training(3)), Some(102));
 }
 
 #[test]
-fn the_words_say_for_how_long_and_where() {
+fn stall_message_has_time_and_position() {
     let mut watch = Watch::new(Policy::Auto);
-    let (_, stall) = watch.steps(3, 20).says(&training(3), 200).unwrap();
+    let (_, stall) = watch.steps(3, 20).keep(&training(3), 200).unwrap();
     let words = stall.message();
     assert_eq!(
         (words.reason, words.rank, words.generation, words.step),
@@ -110,9 +110,9 @@ fn the_words_say_for_how_long_and_where() {
 }
 
 #[test]
-fn the_first_step_has_more_time_and_says_so() {
+fn first_step_has_a_longer_limit() {
     let mut watch = Watch::new(Policy::Auto);
-    let (second, stall) = watch.says(&training(0), 1_000).unwrap();
+    let (second, stall) = watch.keep(&training(0), 1_000).unwrap();
     assert_eq!(second, 302);
     assert!(
         stall.message().message.starts_with("no first step"),
@@ -121,7 +121,7 @@ fn the_first_step_has_more_time_and_says_so() {
 }
 
 #[test]
-fn a_new_generation_is_learned_anew_and_remembers_the_old_one() {
+fn new_generation_is_measured_with_the_old_one_as_floor() {
     let mut watch = Watch::new(Policy::Auto);
     watch.steps(3, 80);
     assert_eq!(watch.limit(&status(Phase::Training, 2, 3)), Some(402));
@@ -144,7 +144,7 @@ fn each_phase_has_its_own_limit() {
 }
 
 #[test]
-fn a_save_or_a_load_may_last_as_long_as_bytes_move_and_hides_no_hang_in_training() {
+fn moving_bytes_extend_saves_but_not_training() {
     let moved = |phase, volume_moves| RankStatus {
         volume_moves,
         ..status(phase, 1, 7)
@@ -152,18 +152,18 @@ fn a_save_or_a_load_may_last_as_long_as_bytes_move_and_hides_no_hang_in_training
     for phase in [Phase::Saving, Phase::Preparing] {
         let mut watch = Watch::new(Policy::Auto);
         for bytes in 0..20 {
-            assert_eq!(watch.says(&moved(phase, bytes), 300), None, "{phase:?}");
+            assert_eq!(watch.keep(&moved(phase, bytes), 300), None, "{phase:?}");
         }
         assert_eq!(watch.limit(&moved(phase, 19)), Some(1_502), "{phase:?}");
     }
     let mut watch = Watch::new(Policy::Auto);
     watch.steps(7, 1);
-    let stall = (0..100).find_map(|bytes| watch.says(&moved(Phase::Training, bytes), 1));
-    assert!(stall.is_some(), "a hang behind a save");
+    let stall = (0..100).find_map(|bytes| watch.keep(&moved(Phase::Training, bytes), 1));
+    assert!(stall.is_some(), "a hang during a save");
 }
 
 #[test]
-fn a_process_that_has_said_nothing_is_preparing() {
+fn process_without_a_status_is_preparing() {
     let mut watch = Watch::new(Policy::Auto);
     let mut stall = None;
     for _ in 0..1_900 {
@@ -172,12 +172,12 @@ fn a_process_that_has_said_nothing_is_preparing() {
     }
     assert_eq!(
         stall.unwrap().message().message,
-        "no progress for 1801 s; it has said nothing yet"
+        "no progress for 1801 s; no status so far"
     );
 }
 
 #[test]
-fn the_users_limit_is_for_steps_and_only_raises_that_of_the_setup() {
+fn stall_timeout_limits_steps_and_only_raises_setup() {
     let own = Policy::from_seconds(Some(7));
     for (phase, limit) in [
         (Phase::Training, Some(9)),
@@ -205,7 +205,7 @@ fn zero_is_off() {
 }
 
 #[test]
-fn peers_give_up_before_the_watchdog_judges() {
+fn peers_time_out_before_the_watchdog_judges() {
     for (seconds, timeout) in [
         (None, None),
         (Some(0), None),
@@ -217,7 +217,7 @@ fn peers_give_up_before_the_watchdog_judges() {
         let timeout = timeout.map(Duration::from_secs);
         assert_eq!(policy.collective_timeout(), timeout);
     }
-    // Whatever is learned, peers in a collective of a hung process give up first.
+    // Whatever limit was learned, peers in a collective of a hung process give up first.
     let timeouts = CollectiveTimeouts::default();
     let limits = Limits {
         policy: Policy::Auto,
@@ -233,7 +233,7 @@ fn peers_give_up_before_the_watchdog_judges() {
         assert!(judged > step + longest.unwrap_or_default());
         let first = limits.of(Phase::Training, None, longest).unwrap();
         assert!(first > timeouts.of_first_step(longest.unwrap_or_default()));
-        // Launched at the end of the last step that was told.
+        // The step was launched at the end of the last reported step.
         let ahead = longest.map(|longest| timeouts.of_step_launched_ahead(longest));
         assert!(judged > ahead.unwrap_or_default());
         let judged = limits.of(Phase::Evaluating, longest, None).unwrap();
@@ -244,17 +244,17 @@ fn peers_give_up_before_the_watchdog_judges() {
 }
 
 #[test]
-fn time_between_two_looks_that_are_far_apart_does_not_count() {
+fn time_between_distant_checks_does_not_count() {
     let mut watch = Watch::new(Policy::Auto);
     watch.steps(3, 1);
-    assert_eq!(watch.says(&training(3), 5), None);
+    assert_eq!(watch.keep(&training(3), 5), None);
     watch.now += Duration::from_hours(8);
-    assert_eq!(watch.says(&training(3), 20), None);
-    assert_eq!(watch.says(&training(4), 5), None);
+    assert_eq!(watch.keep(&training(3), 20), None);
+    assert_eq!(watch.keep(&training(4), 5), None);
 }
 
 #[test]
-fn of_several_the_one_that_is_idle_longest_is_named() {
+fn process_idle_for_the_longest_time_is_named() {
     let mut watch = Watch::new(Policy::from_seconds(Some(10)));
     let mut stall = None;
     for second in 0..20 {
@@ -268,7 +268,7 @@ fn of_several_the_one_that_is_idle_longest_is_named() {
 }
 
 #[test]
-fn a_script_that_evaluates_for_ten_minutes_between_quick_steps_is_not_called_hung() {
+fn script_may_evaluate_for_ten_minutes() {
     let mut watch = Watch::new(Policy::Auto);
     watch.dog.limits.runs_script = true;
     assert_eq!(watch.steps(5, 1).limit(&training(5)), Some(902));
@@ -276,16 +276,16 @@ fn a_script_that_evaluates_for_ten_minutes_between_quick_steps_is_not_called_hun
     watch.dog.limits.runs_script = true;
     watch.steps(5, 1);
     for step in [5, 6] {
-        assert_eq!(watch.says(&training(step), 600), None, "step {step}");
+        assert_eq!(watch.keep(&training(step), 600), None, "step {step}");
     }
-    // What the user says counts.
+    // A setting of the user has priority.
     let mut watch = Watch::new(Policy::from_seconds(Some(7)));
     watch.dog.limits.runs_script = true;
     assert_eq!(watch.steps(5, 1).limit(&training(5)), Some(9));
 }
 
 #[test]
-fn a_process_that_asks_for_patience_has_as_much_and_nothing_is_learned_from_it() {
+fn requested_time_is_granted_and_not_learned() {
     let asks = |step, patience_seconds| RankStatus {
         patience_seconds,
         ..status(Phase::Evaluating, 1, step)
@@ -293,18 +293,18 @@ fn a_process_that_asks_for_patience_has_as_much_and_nothing_is_learned_from_it()
     for policy in [Policy::Auto, Policy::from_seconds(Some(7))] {
         let mut watch = Watch::new(policy);
         watch.steps(3, 1);
-        assert_eq!(watch.says(&asks(3, 20), 2), None, "{policy:?}");
+        assert_eq!(watch.keep(&asks(3, 20), 2), None, "{policy:?}");
         assert_eq!(watch.limit(&asks(4, 3_600)), Some(3_612), "{policy:?}");
     }
     let mut watch = Watch::new(Policy::Auto);
     watch.steps(3, 1);
-    assert_eq!(watch.says(&asks(3, 2), 1), None);
+    assert_eq!(watch.keep(&asks(3, 2), 1), None);
     assert_eq!(watch.limit(&status(Phase::Evaluating, 1, 4)), Some(1_802));
 }
 
-/// It cannot answer its peers, and they would wait for it in each generation.
+/// The process cannot answer its peers, which would wait for it in each generation.
 #[test]
-fn a_process_that_a_signal_has_stopped_hangs_in_whatever_phase_it_is() {
+fn stopped_process_hangs_in_every_phase() {
     for phase in [
         Phase::Training,
         Phase::Lobby,
@@ -332,7 +332,7 @@ fn a_process_that_a_signal_has_stopped_hangs_in_whatever_phase_it_is() {
 }
 
 #[test]
-fn a_process_that_continues_in_time_does_not_hang() {
+fn process_that_continues_in_time_does_not_hang() {
     let mut watch = Watch::new(Policy::Auto);
     for second in 0..100 {
         watch.now += SECOND;

@@ -10,7 +10,7 @@ use crate::harness::{Agent, until};
 
 const NUM_IDLE: usize = 2_000;
 
-/// This process holds the clients' ends.
+/// This process holds the clients' ends of the connections.
 fn allow_open_files(wanted: u64) {
     let limit = getrlimit(Resource::Nofile);
     let enough = limit.current.is_none_or(|current| current >= wanted);
@@ -24,7 +24,7 @@ fn allow_open_files(wanted: u64) {
 }
 
 #[test]
-fn idle_connections_hold_up_neither_a_probe_nor_the_supervision() {
+fn idle_connections_delay_neither_probes_nor_supervision() {
     allow_open_files(NUM_IDLE as u64 + 500);
     let script = "while [ ! -e $ROUNDHOUSE_RUN_DIR/go ]; do sleep 0.05; done; exit 65";
     let mut agent = Agent::start(1, script);
@@ -32,7 +32,7 @@ fn idle_connections_hold_up_neither_a_probe_nor_the_supervision() {
     for number in 0..NUM_IDLE {
         let mut stream = TcpStream::connect(&agent.address).unwrap();
         if number % 2 == 0 {
-            // Half of them begin a request, and never end it.
+            // Half of the clients begin a request and never end it.
             let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n");
         }
         idle.push(stream);
@@ -51,13 +51,13 @@ fn idle_connections_hold_up_neither_a_probe_nor_the_supervision() {
 }
 
 #[test]
-fn a_connection_serves_one_request() {
+fn connection_serves_one_request() {
     let agent = Agent::start(1, "exec sleep 1000");
     let mut stream = TcpStream::connect(&agent.address).unwrap();
     let request = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
     stream.write_all(request).unwrap();
     let mut answer = String::new();
-    // The end of the stream is the server's: no `Connection: close` was asked for.
+    // The server ends the stream although the request has no `Connection: close`.
     std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
     assert!(answer.ends_with("ok\n"), "{answer}");
     until("the server still answers", || {
@@ -66,7 +66,7 @@ fn a_connection_serves_one_request() {
 }
 
 #[test]
-fn a_trace_is_asked_for_and_sent_and_removed_when_the_agent_ends() {
+fn agent_removes_its_trace_when_it_ends() {
     let mut agent = Agent::start(1, "exec sleep 1000");
     agent.join(1);
     assert_eq!(agent.get_as_reader("/trace").0, 404);
@@ -76,7 +76,10 @@ fn a_trace_is_asked_for_and_sent_and_removed_when_the_agent_ends() {
     let text = std::fs::read_to_string(&path).unwrap();
     let TraceRequest { num_steps, result } = serde_json::from_str(&text).unwrap();
     assert_eq!(num_steps, 5);
-    assert!(!result.starts_with(agent.run_dir()), "that is memory");
+    assert!(
+        !result.starts_with(agent.run_dir()),
+        "the run directory is memory"
+    );
     std::fs::write(&result, "{}").unwrap();
     std::fs::remove_file(path).unwrap();
     assert_eq!(agent.get_as_reader("/trace"), (200, "{}".to_owned()));
@@ -87,7 +90,7 @@ fn a_trace_is_asked_for_and_sent_and_removed_when_the_agent_ends() {
 }
 
 #[test]
-fn what_is_neither_health_nor_metrics_is_sent_to_readers_of_the_job_alone() {
+fn other_routes_are_for_readers_of_the_job() {
     let agent = Agent::start(1, "exec sleep 1000");
     let private = ["/restarts", "/ledger", "/trace", "/trace?steps=5"];
     for path in private {

@@ -1,4 +1,4 @@
-//! What a process has started in a session of its own ends as the process does, and not later than the agent allows.
+//! A descendant in its own session ends with its process, within the time that the agent allows.
 
 use std::path::Path;
 
@@ -6,7 +6,8 @@ use roundhouse_contract::Reason;
 
 use crate::harness::{Agent, send, until};
 
-/// A shell function that starts a process in a session of its own: it catches SIGTERM, and notes its pid.
+/// A shell function that starts a process in its own session. The process catches SIGTERM and
+/// writes its pid into a file.
 const STRAY: &str = r#"
     cd $ROUNDHOUSE_RUN_DIR
     stray() {
@@ -19,7 +20,7 @@ fn runs(pid: &str) -> bool {
     stat.is_ok_and(|text| !text.contains(") Z "))
 }
 
-/// The pid that a file of the run directory names.
+/// Reads the pid from a file of the run directory.
 fn pid(agent: &Agent, name: &str) -> String {
     let text = until("a pid is noted", || {
         std::fs::read_to_string(agent.run_dir().join(name)).ok()
@@ -28,8 +29,8 @@ fn pid(agent: &Agent, name: &str) -> String {
 }
 
 #[test]
-fn nothing_of_a_generation_runs_when_the_next_one_starts_whatever_session_it_is_in() {
-    // As a launcher does that starts its workers with start_new_session.
+fn no_process_survives_its_generation_in_any_session() {
+    // The script starts its workers like a launcher that uses start_new_session.
     let script = format!(
         r#"{STRAY}
         [ -e old ] && kill -0 $(cat old) 2> /dev/null && echo the former one runs
@@ -48,14 +49,14 @@ fn nothing_of_a_generation_runs_when_the_next_one_starts_whatever_session_it_is_
     let (status, message) = agent.finish();
     assert_eq!((status.code(), message.reason), (Some(143), Reason::Left));
     assert!(!agent.stdout().contains("runs"), "{}", agent.stdout());
-    assert!(!runs(&last), "what the last generation started");
+    assert!(!runs(&last), "a process of the last generation");
     let log = std::fs::read_to_string(agent.run_dir().join("old.log")).unwrap();
     assert!(log.contains("asked"), "SIGTERM comes before SIGKILL");
 }
 
 #[test]
-fn a_daemon_that_starts_itself_again_in_another_session_is_ended() {
-    // Never more than two at a time, and two hundred at most.
+fn daemon_that_restarts_itself_is_ended() {
+    // At most two processes run at a time, and at most two hundred in total.
     let next = r#"trap : TERM; [ $N -lt 200 ] || exit; export N=$((N + 1)); setsid bash -c "$F" & sleep 0.02"#;
     let script = format!("export N=0 F='{next}'; setsid bash -c \"$F\" & sleep 0.3; exit 9");
     let mut agent = Agent::start_script(1, &script);
@@ -73,7 +74,7 @@ fn a_daemon_that_starts_itself_again_in_another_session_is_ended() {
 }
 
 #[test]
-fn what_a_process_started_ends_with_it_and_what_its_sibling_started_does_not() {
+fn children_end_with_their_process_but_not_with_a_sibling() {
     let script = format!(
         r#"{STRAY}
         if [ ! -e stray.$LOCAL_RANK ]; then
@@ -96,7 +97,7 @@ fn what_a_process_started_ends_with_it_and_what_its_sibling_started_does_not() {
 }
 
 #[test]
-fn a_script_behind_a_shell_that_ends_at_once_may_use_its_grace() {
+fn script_behind_a_shell_gets_its_grace_period() {
     let saves = "trap 'sleep 0.3; echo saved; exit' TERM; echo up; while :; do sleep 0.02; done";
     let script = format!("bash -c \"{saves}\"; true");
     let mut agent = Agent::start_script(1, &script);
@@ -110,7 +111,7 @@ fn a_script_behind_a_shell_that_ends_at_once_may_use_its_grace() {
 }
 
 #[test]
-fn outside_of_a_pod_a_process_ends_with_an_agent_that_is_killed() {
+fn processes_end_with_a_killed_agent_outside_of_a_pod() {
     let mut agent = Agent::start_bound(
         "cd $ROUNDHOUSE_RUN_DIR; trap : TERM; echo $$ > new; mv new main; while :; do sleep 0.02; done",
     );
@@ -121,7 +122,7 @@ fn outside_of_a_pod_a_process_ends_with_an_agent_that_is_killed() {
 }
 
 #[test]
-fn outside_of_a_pod_a_program_that_cannot_start_is_explained_as_in_one() {
+fn unstartable_program_is_explained_outside_of_a_pod() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"));
     let parent = std::process::id().to_string();

@@ -1,4 +1,4 @@
-//! `tests/gpu` starts trainers without an agent: it gives them what an agent gives.
+//! `tests/gpu` starts trainers without an agent and must give them the same settings.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use roundhouse_contract::environment::{DEFAULT_CONNECT_TIMEOUT_SECONDS, nccl};
 
 #[test]
-fn workers_of_the_check_on_a_gpu_have_all_settings_of_an_agent() {
+fn gpu_checks_use_all_settings_of_the_agent() {
     let agent = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
         .arg("environment")
         .output()

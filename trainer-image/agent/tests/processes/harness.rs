@@ -1,4 +1,4 @@
-//! The real program over a shell script, in a directory of its own.
+//! Runs the real agent with a shell script, in its own directory.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -30,24 +30,24 @@ impl Agent {
     }
 
     pub(crate) fn start_with(dir: TempDir, procs: u32, script: &str, options: &[&str]) -> Self {
-        // The built-in trainer is told of a configuration.
-        let told = ["--trainer-config-file", "/etc/roundhouse/trainer-config"];
-        Self::start_program(dir, procs, script, &[&told, options].concat(), &[])
+        // The built-in trainer has a configuration file.
+        let config = ["--trainer-config-file", "/etc/roundhouse/trainer-config"];
+        Self::start_program(dir, procs, script, &[&config, options].concat(), &[])
     }
 
-    /// A script of the user's that joins.
+    /// Starts a script of the user that joins.
     pub(crate) fn start_script(procs: u32, script: &str) -> Self {
         Self::start_program(TempDir::new().unwrap(), procs, script, &[], &[])
     }
 
-    /// Ends with the test, as an agent ends with a local executor.
+    /// Starts an agent that ends with the test, like the agent of a local executor.
     pub(crate) fn start_bound(script: &str) -> Self {
         let parent = std::process::id().to_string();
         let variables = [(environment::END_WITH_PARENT, &*parent)];
         Self::start_program(TempDir::new().unwrap(), 1, script, &[], &variables)
     }
 
-    /// A script of mode Restart, which waits for its first generation.
+    /// Starts a script in mode Restart, which waits for its first generation.
     pub(crate) fn start_restarting(script: &str) -> Self {
         let dir = TempDir::new().unwrap();
         Self::start_program(dir, 1, script, &["--mode", "Restart"], &[])
@@ -91,7 +91,7 @@ impl Agent {
         }
     }
 
-    /// Gives the worker its place in a generation, alone.
+    /// Makes the worker the only member of a generation.
     pub(crate) fn join(&self, generation: u32) {
         let first = "\"generation\":1";
         let document = FIRST_GENERATION.replace(first, &format!("\"generation\":{generation}"));
@@ -101,12 +101,12 @@ impl Agent {
         std::fs::rename(partial, file).unwrap();
     }
 
-    /// The request of a client that knows nothing of the job.
+    /// Sends the request of a client that cannot read the job.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         self.send(path, "")
     }
 
-    /// The request of a client that may read the job.
+    /// Sends the request of a client that may read the job.
     pub(crate) fn get_as_reader(&self, path: &str) -> (u16, String) {
         self.send(path, &format!("{NONCE_HEADER}: {NONCE}\r\n"))
     }

@@ -1,13 +1,13 @@
-//! A worker of two processes, of which one dies: it is started anew in its place.
+//! A worker of two processes, one of which dies and is restarted in place.
 
 use roundhouse_contract::{ProcessRestarts, Reason};
 use tempfile::TempDir;
 
 use crate::harness::{Agent, send, until};
 
-/// Each life of a process writes its own status once, and tells its pid, the generation before it and the number of
-/// its life. Local rank 0 trains in generation 4; local rank 1 does so in its first life, and prepares in the
-/// second until a file lets it into the lobby.
+/// Each run of a process writes its own status once, and logs its pid, the generation before it and
+/// the number of the run. Local rank 0 trains in generation 4. Local rank 1 does so in its first
+/// run; in the second run it prepares until a file lets it into the lobby.
 const TRAINER: &str = r#"
     cd $ROUNDHOUSE_RUN_DIR
     life=$(( $(cat lives.$LOCAL_RANK 2>/dev/null || echo 0) + 1 )); echo $life > lives.$LOCAL_RANK
@@ -26,10 +26,11 @@ fn worker(script: &str) -> Agent {
     agent
 }
 
-/// Pid of a process in one of its lives, once it is told, and the generation before it.
+/// Returns the pid of a process in one of its runs, once the log has it, and
+/// the generation before it.
 fn life(agent: &Agent, local_rank: u32, number: u32) -> (String, String) {
     let words = format!("of {local_rank} in life {number} after ");
-    until("a process tells its pid", || {
+    until("a process logs its pid", || {
         let text = agent.stderr();
         let line = text.lines().find(|line| line.contains(&words))?;
         let pid = line.split("pid ").nth(1)?.split(' ').next()?;
@@ -49,7 +50,7 @@ fn touch(agent: &Agent, file: &str) {
 }
 
 #[test]
-fn a_process_that_dies_is_started_anew_and_its_sibling_lives_on() {
+fn dead_process_is_restarted_beside_its_sibling() {
     let mut agent = worker(TRAINER);
     let (sibling, first) = life(&agent, 0, 1);
     let (victim, _) = life(&agent, 1, 1);
@@ -61,9 +62,9 @@ fn a_process_that_dies_is_started_anew_and_its_sibling_lives_on() {
     let (successor, former) = life(&agent, 1, 2);
     assert_ne!(successor, victim);
     assert_eq!(former, "4", "the generation that broke");
-    let told = restarts(&agent);
-    assert_eq!((told.total, told.preparing), (1, vec![1]));
-    let end = told.last.unwrap();
+    let record = restarts(&agent);
+    assert_eq!((record.total, record.preparing), (1, vec![1]));
+    let end = record.last.unwrap();
     assert_eq!((end.local_rank, end.exit_code), (1, 137));
     let words = end.message;
     assert_eq!(
@@ -96,7 +97,7 @@ fn a_process_that_dies_is_started_anew_and_its_sibling_lives_on() {
 }
 
 #[test]
-fn a_worker_that_is_asked_to_leave_starts_no_process_anew() {
+fn leaving_worker_restarts_no_process() {
     let trap = "trap '[ $LOCAL_RANK = 1 ] && kill -9 $$; exit 143' TERM";
     let mut agent = worker(&format!("{trap}; {TRAINER}"));
     life(&agent, 0, 1);
@@ -108,7 +109,7 @@ fn a_worker_that_is_asked_to_leave_starts_no_process_anew() {
 }
 
 #[test]
-fn a_process_with_a_permanent_code_ends_the_worker_although_a_sibling_trains() {
+fn permanent_exit_code_ends_a_worker_that_trains() {
     let script = TRAINER.replace("exit 0", "[ $LOCAL_RANK = 1 ] && exit 65; sleep 1000");
     let mut agent = worker(&script);
     life(&agent, 0, 1);
@@ -123,7 +124,7 @@ fn a_process_with_a_permanent_code_ends_the_worker_although_a_sibling_trains() {
 }
 
 #[test]
-fn a_process_that_dies_again_and_again_without_a_new_step_ends_the_worker() {
+fn repeated_deaths_without_a_step_end_the_worker() {
     let script = TRAINER.replace(
         "while [ $life -gt 1 ] && [ ! -e prepared ]",
         "[ $life -gt 1 ] && { echo life $life is over >&2; exit 9; }; while false",
@@ -141,7 +142,7 @@ fn a_process_that_dies_again_and_again_without_a_new_step_ends_the_worker() {
 }
 
 #[test]
-fn without_a_sibling_that_has_been_in_a_generation_the_worker_ends() {
+fn death_without_a_trained_sibling_ends_the_worker() {
     let script = TRAINER.replace("\"generation\":4", "\"generation\":0");
     let mut agent = worker(&script);
     life(&agent, 0, 1);

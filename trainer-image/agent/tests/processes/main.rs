@@ -1,4 +1,4 @@
-//! The real program over small shell programs: ends, signals, zombies, readiness, metrics.
+//! The real agent with small shell programs: exits, signals, orphans, readiness, metrics.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -16,7 +16,7 @@ mod in_place;
 mod script;
 
 #[test]
-fn all_processes_done_is_completed() {
+fn worker_completes_when_all_processes_complete() {
     let mut agent = Agent::start(2, "echo hello from $LOCAL_RANK of $LOCAL_WORLD_SIZE");
     let (status, message) = agent.finish();
     assert_eq!(
@@ -28,7 +28,7 @@ fn all_processes_done_is_completed() {
 }
 
 #[test]
-fn the_first_failure_ends_the_others_and_explains_itself() {
+fn first_failure_ends_the_others_and_is_explained() {
     let mut agent = Agent::start(
         2,
         "[ $LOCAL_RANK = 0 ] && exec sleep 1000; echo broken >&2; exit 65",
@@ -42,7 +42,7 @@ fn the_first_failure_ends_the_others_and_explains_itself() {
 }
 
 #[test]
-fn a_process_leaves_words_of_its_own() {
+fn report_of_a_process_is_the_termination_message() {
     let script = r#"echo '{"reason":"DataInvalid","generation":0,"step":0,"message":"/data/x is torn"}' \
         > $ROUNDHOUSE_RUN_DIR/rank-0.failure.json; exit 65"#;
     let (_, message) = Agent::start(1, script).finish();
@@ -50,14 +50,14 @@ fn a_process_leaves_words_of_its_own() {
 }
 
 #[test]
-fn a_killed_process_is_the_cause_and_not_the_peer_that_lost_it() {
+fn killed_process_is_the_cause_not_its_peer() {
     let script = "if [ $LOCAL_RANK = 1 ]; then kill -9 $$; fi; exit 75";
     let (status, message) = Agent::start(2, script).finish();
     assert_eq!((status.code(), message.reason), (Some(137), Reason::Killed));
 }
 
 #[test]
-fn sigterm_reaches_the_processes_and_the_agent_says_it_left() {
+fn sigterm_reaches_the_processes() {
     let mut agent = Agent::start(
         1,
         "trap 'echo leaving; exit 143' TERM; echo up; while :; do sleep 0.05; done",
@@ -72,7 +72,7 @@ fn sigterm_reaches_the_processes_and_the_agent_says_it_left() {
 }
 
 #[test]
-fn a_process_that_ignores_sigterm_is_killed_after_the_grace() {
+fn process_that_ignores_sigterm_is_killed() {
     let mut agent = Agent::start(1, "trap '' TERM; echo up; while :; do sleep 0.05; done");
     until("the process is up", || {
         agent.stdout().contains("up").then_some(())
@@ -82,7 +82,7 @@ fn a_process_that_ignores_sigterm_is_killed_after_the_grace() {
 }
 
 #[test]
-fn readiness_progress_and_metrics_come_from_the_run_directory() {
+fn readiness_and_metrics_come_from_the_run_directory() {
     let (dir, script) = (TempDir::new().unwrap(), "exec sleep 1000");
     let agent = Agent::start_with(dir, 2, script, &["--job-uid", "u-1"]);
     assert_eq!(agent.get("/healthz").0, 200);
@@ -108,8 +108,8 @@ fn readiness_progress_and_metrics_come_from_the_run_directory() {
     )
     .unwrap();
     assert_eq!(agent.get("/readyz").0, 200);
-    let told = progress.replacen('{', r#"{"jobUid":"u-1","#, 1);
-    assert_eq!(agent.get("/progress"), (200, told));
+    let expected = progress.replacen('{', r#"{"jobUid":"u-1","#, 1);
+    assert_eq!(agent.get("/progress"), (200, expected));
     until("both processes were started", || {
         let (_, metrics) = agent.get("/metrics");
         let up = |local| format!("roundhouse_agent_process_up{{local_rank=\"{local}\"}} 1\n");
@@ -124,7 +124,7 @@ fn readiness_progress_and_metrics_come_from_the_run_directory() {
 }
 
 #[test]
-fn what_an_earlier_container_left_is_removed() {
+fn files_of_an_earlier_container_are_removed() {
     let dir = TempDir::new().unwrap();
     let run = dir.path().join("run");
     std::fs::create_dir_all(&run).unwrap();
@@ -134,9 +134,10 @@ fn what_an_earlier_container_left_is_removed() {
 }
 
 #[test]
-fn a_program_that_does_not_exist_is_named() {
-    // That of the built-in trainer is ours, that of a script the user's.
-    for (told, code) in [(&["--trainer-config-file", "/c"][..], 70), (&[], 64)] {
+fn missing_program_is_named() {
+    // The program of the built-in trainer is part of the product; the program of a script is the
+    // user's.
+    for (options, code) in [(&["--trainer-config-file", "/c"][..], 70), (&[], 64)] {
         let dir = TempDir::new().unwrap();
         let log = dir.path().join("termination");
         let output = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
@@ -144,7 +145,7 @@ fn a_program_that_does_not_exist_is_named() {
             .arg(dir.path().join("run"))
             .arg("--termination-log")
             .arg(&log)
-            .args(told)
+            .args(options)
             .args(["--", "/no/such/program"])
             .output()
             .unwrap();
@@ -154,23 +155,22 @@ fn a_program_that_does_not_exist_is_named() {
     }
 }
 
-/// For a worker alone in mode Restart.
-/// What clients that may read the job know of [`FIRST_GENERATION`].
+/// The nonce of [`FIRST_GENERATION`], which clients that may read the job know.
 const NONCE: &str = "00112233445566778899aabbccddeeff";
 const FIRST_GENERATION: &str = r#"{"generation":1,"action":"Join","nodeRank":0,"nodes":1,"procsPerWorker":1,
     "master":{"address":"127.0.0.1","port":1},"members":"","nonce":"00112233445566778899aabbccddeeff",
     "incarnation":{"podUid":"","restarts":0},"issuedAt":""}"#;
 
-/// Steps without end, and its pid.
+/// Reports steps indefinitely, and the pid of the process.
 const STEPS: &str = r#"echo pid $$; step=0; while :; do step=$((step + 1))
     echo '{"phase":"Training","rank":4,"generation":2,"step":'$step'}' > $ROUNDHOUSE_RUN_DIR/new.$LOCAL_RANK
     mv $ROUNDHOUSE_RUN_DIR/new.$LOCAL_RANK $ROUNDHOUSE_RUN_DIR/rank-$LOCAL_RANK.json; sleep 0.1; done"#;
 
 #[test]
-fn a_process_that_stops_is_shown_and_ends_the_worker_as_stalled() {
+fn stopped_process_ends_the_worker_as_stalled() {
     let dir = TempDir::new().unwrap();
     let mut agent = Agent::start_with(dir, 2, STEPS, &["--stall-timeout-seconds", "2"]);
-    let pid = until("a process tells its pid", || {
+    let pid = until("a process logs its pid", || {
         let text = agent.stdout();
         let line = text.lines().find(|line| line.contains("pid "))?;
         line.rsplit(' ').next().map(str::to_owned)
@@ -198,7 +198,7 @@ fn a_process_that_stops_is_shown_and_ends_the_worker_as_stalled() {
 }
 
 #[test]
-fn a_process_that_waits_in_the_lobby_is_left_alone() {
+fn process_in_the_lobby_does_not_stall() {
     let lobby = r#"echo '{"phase":"Lobby","generation":0,"step":0}' > $ROUNDHOUSE_RUN_DIR/rank-0.json
         for wait in 1 2 3; do sleep 1; done"#;
     let dir = TempDir::new().unwrap();
@@ -207,7 +207,7 @@ fn a_process_that_waits_in_the_lobby_is_left_alone() {
 }
 
 #[test]
-fn collectives_of_the_processes_give_up_before_the_watchdog() {
+fn collectives_time_out_before_the_watchdog() {
     let dir = TempDir::new().unwrap();
     let script = "echo timeout $ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS";
     let mut agent = Agent::start_with(dir, 1, script, &["--stall-timeout-seconds", "20"]);
@@ -216,7 +216,7 @@ fn collectives_of_the_processes_give_up_before_the_watchdog() {
 }
 
 #[test]
-fn what_processes_write_is_for_their_user_and_group_alone() {
+fn files_of_processes_are_private_to_user_and_group() {
     let script = "umask; mkdir $ROUNDHOUSE_RUN_DIR/made; touch $ROUNDHOUSE_RUN_DIR/made/file
         stat -c %a $ROUNDHOUSE_RUN_DIR/made $ROUNDHOUSE_RUN_DIR/made/file";
     let mut agent = Agent::start(1, script);
@@ -225,7 +225,7 @@ fn what_processes_write_is_for_their_user_and_group_alone() {
     for line in ["0027\n", " 750\n", " 640\n"] {
         assert!(text.contains(line), "{text}");
     }
-    // A script keeps what its image gives it.
+    // A script keeps the limits and modes of its image.
     let mode = ["--mode", "Restart"];
     let mut agent = Agent::start_with(TempDir::new().unwrap(), 1, "umask", &mode);
     agent.join(1);
@@ -236,7 +236,7 @@ fn what_processes_write_is_for_their_user_and_group_alone() {
 }
 
 #[test]
-fn processes_are_told_the_grace_of_their_pod() {
+fn processes_receive_the_grace_period_of_their_pod() {
     let script = "echo grace $ROUNDHOUSE_TERMINATION_GRACE_SECONDS";
     let arguments = ["--termination-grace-seconds", "600"];
     let mut agent = Agent::start_with(TempDir::new().unwrap(), 1, script, &arguments);
@@ -245,7 +245,7 @@ fn processes_are_told_the_grace_of_their_pod() {
 }
 
 #[test]
-fn processes_are_told_to_outlive_their_nccl_groups_and_the_users_word_counts() {
+fn nccl_settings_of_the_user_have_priority() {
     let script = "echo settings $TORCH_NCCL_ASYNC_ERROR_HANDLING $TORCH_NCCL_NONBLOCKING_TIMEOUT $NCCL_NVLS_ENABLE";
     let mut agent = Agent::start(1, script);
     agent.finish();

@@ -1,4 +1,5 @@
-//! A script of the user's in mode `InProcess`: it has no configuration of the trainer, and joins or does not.
+//! A script of the user in mode `InProcess`: it has no configuration of the trainer, and may join
+//! or not.
 
 use std::fs::File;
 use std::process::Command;
@@ -8,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::harness::{Agent, until};
 
-/// Tells what it inherits, is in the lobby until a file lets it train, and completes.
+/// Prints what it inherits, stays in the lobby until a file lets it train, and completes.
 const JOINS: &str = r#"
     cd $ROUNDHOUSE_RUN_DIR
     status() { echo "$1" > new.$LOCAL_RANK; mv new.$LOCAL_RANK rank-$LOCAL_RANK.json; }
@@ -18,7 +19,7 @@ const JOINS: &str = r#"
     status '{"phase":"Done","rank":'$LOCAL_RANK',"generation":1,"step":9}'"#;
 
 #[test]
-fn a_script_that_joins_is_supervised_as_the_built_in_trainer() {
+fn joined_script_is_supervised_like_the_trainer() {
     let mut agent = Agent::start_script(2, JOINS);
     until("the worker is ready", || {
         (agent.get("/readyz").0 == 200).then_some(())
@@ -36,7 +37,7 @@ fn a_script_that_joins_is_supervised_as_the_built_in_trainer() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_ends_no_worker() {
+fn unwritable_log_does_not_end_the_worker() {
     let dir = TempDir::new().unwrap();
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let script = "echo trains; echo warns >&2; cd $ROUNDHOUSE_RUN_DIR
@@ -55,9 +56,9 @@ fn a_log_that_cannot_be_written_ends_no_worker() {
 }
 
 #[test]
-fn a_script_that_ends_without_joining_fails_for_good_and_says_which_call_is_missing() {
+fn script_that_never_joins_fails_permanently() {
     let alone = "echo trained on my own";
-    // A sibling that has joined would wait for ever.
+    // A sibling that has joined would wait indefinitely.
     let beside = format!("[ $LOCAL_RANK = 1 ] && exit 0; {JOINS}");
     for (procs, script) in [(1, alone), (2, &beside)] {
         let (status, message) = Agent::start_script(procs, script).finish();
@@ -70,7 +71,7 @@ fn a_script_that_ends_without_joining_fails_for_good_and_says_which_call_is_miss
 }
 
 #[test]
-fn a_script_that_leaves_its_loop_early_fails_for_good_whatever_its_exit_code() {
+fn script_that_leaves_its_loop_early_fails_permanently() {
     let progress = r#"{"generation":1,"worldSize":1,"step":10,"totalSteps":40,"epoch":0,"samplesPerSecond":1.0}"#;
     let status = format!(
         r#"{{"phase":"Training","rank":0,"generation":1,"step":10,"progress":{progress}}}"#
@@ -89,7 +90,7 @@ fn a_script_that_leaves_its_loop_early_fails_for_good_whatever_its_exit_code() {
 }
 
 #[test]
-fn a_script_that_is_asked_to_leave_before_it_joins_has_left() {
+fn script_may_leave_before_it_joins() {
     let script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done";
     let mut agent = Agent::start_script(1, script);
     until("the process is up", || {
@@ -100,8 +101,8 @@ fn a_script_that_is_asked_to_leave_before_it_joins_has_left() {
     assert_eq!((status.code(), message.reason), (Some(143), Reason::Left));
 }
 
-/// Starts a process of its own, as PyTorch's loader of data does. When it is asked to leave it waits until that process
-/// has said whether it was asked, too.
+/// Starts its own process, like PyTorch's data loader. On SIGTERM it waits until that process
+/// reports whether it received SIGTERM too.
 const HAS_A_LOADER: &str = r#"
     cd $ROUNDHOUSE_RUN_DIR
     answer() { echo "the loader $1"; touch answered; exit; }
@@ -120,13 +121,13 @@ fn asked_to_leave(agent: &mut Agent) -> String {
 }
 
 #[test]
-fn loaders_of_a_script_that_joins_live_until_it_has_left() {
+fn data_loaders_live_until_their_script_has_left() {
     let text = asked_to_leave(&mut Agent::start_script(1, HAS_A_LOADER));
     assert!(text.contains("the loader works on"), "{text}");
 }
 
 #[test]
-fn in_mode_restart_all_that_a_script_has_started_is_asked_to_end() {
+fn restart_mode_asks_all_descendants_to_end() {
     let mode = ["--mode", "Restart"];
     let mut agent = Agent::start_with(TempDir::new().unwrap(), 1, HAS_A_LOADER, &mode);
     agent.join(1);
@@ -135,12 +136,12 @@ fn in_mode_restart_all_that_a_script_has_started_is_asked_to_end() {
 }
 
 #[test]
-fn a_loss_that_is_no_number_hides_no_progress_and_a_file_that_cannot_be_read_is_reported_once() {
+fn unreadable_progress_is_reported_once() {
     let script = r#"
-        tell() { echo "$1" > $ROUNDHOUSE_PROGRESS_FILE.new; mv $ROUNDHOUSE_PROGRESS_FILE.new $ROUNDHOUSE_PROGRESS_FILE; }
-        tell '{"step": 7.0, "totalSteps": 9, "loss": NaN}'
+        report() { echo "$1" > $ROUNDHOUSE_PROGRESS_FILE.new; mv $ROUNDHOUSE_PROGRESS_FILE.new $ROUNDHOUSE_PROGRESS_FILE; }
+        report '{"step": 7.0, "totalSteps": 9, "loss": NaN}'
         until [ -e $ROUNDHOUSE_RUN_DIR/next ]; do sleep 0.02; done
-        tell '{"epoch": 3}'; sleep 1; tell '{"epoch": 4}'; sleep 0.5; exit 9"#;
+        report '{"epoch": 3}'; sleep 1; report '{"epoch": 4}'; sleep 0.5; exit 9"#;
     let mut agent = Agent::start_restarting(script);
     agent.join(1);
     until("its step is shown", || {

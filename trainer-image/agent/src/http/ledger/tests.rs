@@ -31,31 +31,31 @@ fn steps(range: std::ops::Range<usize>) -> String {
 }
 
 #[tokio::test]
-async fn the_last_lines_of_the_newest_generations_are_sent_in_order() {
+async fn last_lines_are_sent_in_the_order_of_generations() {
     let (second, third) = (steps(1..151), steps(151..251));
     let volume = volume(&[
         ("gen-0000000001.jsonl", "{\"generation\":1}\n"),
         ("gen-0000000003.jsonl", &(third + "{\"step\":25")),
         ("gen-0000000002.jsonl", &second),
-        ("notes.txt", "nothing of ours\n"),
+        ("notes.txt", "not a ledger file\n"),
     ]);
     let (status, text) = ask(&Ledgers::new(Some(volume.path()))).await;
     assert_eq!((status, text), (200, steps(51..251)));
 }
 
 #[tokio::test]
-async fn a_long_file_is_read_from_its_end() {
+async fn long_file_is_read_from_its_end() {
     let volume = volume(&[("gen-0000000001.jsonl", &steps(0..100_000))]);
     let (status, text) = ask(&Ledgers::new(Some(volume.path()))).await;
     assert_eq!((status, text), (200, steps(99_800..100_000)));
     let lines = "x".repeat(1 << 20) + "\n{\"step\":7}\n";
     std::fs::write(volume.path().join("ledger/gen-0000000002.jsonl"), lines).unwrap();
     let lines = tail(&volume.path().join("ledger/gen-0000000002.jsonl")).unwrap();
-    assert_eq!(lines, ["{\"step\":7}"], "half a line is left out");
+    assert_eq!(lines, ["{\"step\":7}"], "half a line is omitted");
 }
 
 #[tokio::test]
-async fn a_job_without_a_ledger_is_told_so() {
+async fn job_without_a_ledger_gets_an_error() {
     let empty = tempfile::tempdir().unwrap();
     for ledgers in [Ledgers::new(None), Ledgers::new(Some(empty.path()))] {
         let (status, text) = ask(&ledgers).await;
@@ -65,9 +65,9 @@ async fn a_job_without_a_ledger_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_volume_that_does_not_answer_holds_up_one_request_at_a_time() {
+async fn silent_volume_blocks_one_request_at_a_time() {
     let volume = volume(&[]);
-    // To open a pipe that nobody writes takes for ever, as a file of a volume that hangs does.
+    // Opening a pipe without a writer blocks indefinitely, like a file of a volume that hangs.
     let pipe = volume.path().join("ledger/gen-0000000001.jsonl");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let ledgers = Ledgers {
@@ -84,7 +84,7 @@ async fn a_volume_that_does_not_answer_holds_up_one_request_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_link_on_the_volume_that_leads_to_a_secret_is_not_followed() {
+async fn link_to_a_secret_is_not_followed() {
     let (volume, secret) = (
         volume(&[("gen-0000000001.jsonl", "{\"step\":1}\n")]),
         tempfile::tempdir().unwrap(),

@@ -1,5 +1,5 @@
-//! Where traces lie: a directory below the system's temporary one, on a disk. The run directory is memory, which counts
-//! as the container's.
+//! The directory of traces, below the system's temporary directory on a disk. The run directory is
+//! memory, which counts against the container's limit.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
@@ -8,19 +8,20 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::getuid;
 
-/// Only this user may look into it.
+/// Only this user may read the directory.
 const MODE: u32 = 0o700;
 
-/// The agent of a pod usually is process 1, so that a container that was started anew uses the directory of the last
-/// one.
+/// Directory of this process. The agent of a pod usually is process 1, so a restarted container
+/// uses the directory of its predecessor.
 pub(super) fn of_this_process() -> PathBuf {
     std::env::temp_dir().join(format!("roundhouse-trace-{}", std::process::id()))
 }
 
-/// Makes the directory if it is missing.
+/// Creates the directory if it is missing.
 ///
 /// # Errors
-/// It cannot be made, or somebody else has made it and could lead the trace to another file.
+/// Returns an error if the directory cannot be created, or belongs to another user, who could
+/// redirect the trace to another file.
 pub(super) fn make(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(MODE).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -28,7 +29,7 @@ pub(super) fn make(directory: &Path) -> io::Result<()> {
     }
     let found = std::fs::symlink_metadata(directory)?;
     if !found.is_dir() || found.uid() != getuid().as_raw() {
-        let text = format!("{} belongs to somebody else", directory.display());
+        let text = format!("{} belongs to another user", directory.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     std::fs::set_permissions(directory, Permissions::from_mode(MODE))
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_directory_of_the_same_user_is_taken() {
+    fn directory_of_another_user_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().join("traces");
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! A file as the body of an answer, read piece by piece as the client takes it.
+//! A file as the body of an answer, read in pieces as the client receives it.
 
 use std::io;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use hyper::body::{Frame, SizeHint};
 use tokio::fs::File;
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Most bytes of a file that are in memory for each client.
+/// Maximum number of bytes of a file in memory per client.
 const PIECE: usize = 64 << 10;
 
-/// The bytes of a file.
+/// The stream of a file's bytes.
 #[derive(Debug)]
 pub(super) struct Pieces {
     file: File,
@@ -22,7 +22,7 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// # Errors
-    /// The size cannot be read.
+    /// Returns an error if the size of the file cannot be read.
     pub(super) async fn of(mut file: File) -> io::Result<Self> {
         file.set_max_buf_size(PIECE);
         let num_left = file.metadata().await?.len();
@@ -53,7 +53,7 @@ impl HttpBody for Pieces {
         let mut read = ReadBuf::new(buffer);
         ready!(Pin::new(file).poll_read(context, &mut read))?;
         let piece = Bytes::copy_from_slice(read.filled());
-        // The length was told in the headers; a file that has become shorter ends the connection.
+        // The headers contain the length, so a file that has become shorter ends the connection.
         let num_bytes = u64::try_from(piece.len()).unwrap_or(u64::MAX);
         let rest = num_left.checked_sub(num_bytes);
         let Some(rest) = rest.filter(|_| num_bytes > 0) else {

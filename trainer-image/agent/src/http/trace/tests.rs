@@ -37,7 +37,7 @@ impl Fixture {
         self.get(query).await.status().as_u16()
     }
 
-    /// As the process does.
+    /// Writes the trace as the process does.
     fn process_writes(&self, bytes: &[u8]) {
         let text = std::fs::read_to_string(&self.traces.request).unwrap();
         let request: TraceRequest = serde_json::from_str(&text).unwrap();
@@ -47,7 +47,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn a_trace_is_asked_for_made_and_sent() {
+async fn trace_is_requested_recorded_and_sent() {
     let fixture = worker(false);
     assert_eq!(fixture.status("").await, 404);
     assert_eq!(fixture.status("a=b&steps=5").await, 202);
@@ -61,7 +61,7 @@ async fn a_trace_is_asked_for_made_and_sent() {
 }
 
 #[tokio::test]
-async fn the_number_of_steps_is_bounded() {
+async fn number_of_trace_steps_is_bounded() {
     let fixture = worker(false);
     for query in ["steps=0", "steps=21", "steps=five", "steps=", "steps=-1"] {
         assert_eq!(fixture.status(query).await, 400, "{query}");
@@ -70,14 +70,18 @@ async fn the_number_of_steps_is_bounded() {
 }
 
 #[tokio::test]
-async fn there_is_one_request_at_a_time_and_one_a_minute() {
+async fn one_trace_request_at_a_time_and_per_minute() {
     let mut fixture = worker(false);
     assert_eq!(fixture.status("steps=5").await, 202);
     fixture.now += 2 * PAUSE;
     assert_eq!(fixture.status("steps=5").await, 409);
     fixture.process_writes(b"{}");
     assert_eq!(fixture.status("steps=5").await, 202);
-    assert_eq!(fixture.status("").await, 503, "the trace before is removed");
+    assert_eq!(
+        fixture.status("").await,
+        503,
+        "the previous trace is removed"
+    );
     fixture.process_writes(b"{}");
     fixture.now += PAUSE / 2;
     let answer = fixture.get("steps=5").await;
@@ -98,7 +102,7 @@ async fn a_script_has_no_traces() {
 }
 
 #[tokio::test]
-async fn a_large_trace_is_sent_in_small_pieces() {
+async fn large_trace_is_sent_in_small_pieces() {
     let fixture = worker(false);
     assert_eq!(fixture.status("steps=5").await, 202);
     let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(1_000_000).collect();
@@ -115,7 +119,7 @@ async fn a_large_trace_is_sent_in_small_pieces() {
 }
 
 #[tokio::test]
-async fn a_trace_that_has_become_shorter_is_an_error() {
+async fn truncated_trace_is_an_error() {
     let fixture = worker(false);
     assert_eq!(fixture.status("steps=5").await, 202);
     fixture.process_writes(&[0; 100]);
