@@ -76,14 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_from_zeros_is_never_small() {
+    fn difference_from_zeros_is_never_small() {
         let zeros = weights(&[0.0, 0.0]);
         assert!(difference(&zeros, &zeros).unwrap() == 0.0);
         assert!(difference(&zeros, &weights(&[0.0, 1e-30])).unwrap() > 1.0);
     }
 
     #[test]
-    fn weights_that_are_not_finite_are_never_alike() {
+    fn weights_that_are_not_finite_are_never_equal() {
         for value in [f32::NAN, f32::INFINITY] {
             for (left, right) in [(value, value), (value, 2.0), (2.0, value)] {
                 let compared = difference(&weights(&[1.0, left]), &weights(&[1.0, right]));

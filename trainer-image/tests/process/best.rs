@@ -1,5 +1,5 @@
-//! The best checkpoint by what evaluations find: it is kept beside the newest ones, and a kill at any point leaves the
-//! old one or the new one.
+//! The best checkpoint by evaluations: it is kept beside the newest checkpoints, and a kill at any
+//! point leaves either the old or the new best checkpoint.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use crate::elastic::assert_same;
 use crate::harness::{Job, assert_proven, config, every_steps};
 use crate::parity::difference;
 
-/// An epoch of the digits, at whose end they are evaluated.
+/// Steps of an epoch of the digits; an evaluation follows each epoch.
 const EPOCH: u64 = 24;
 const EPOCHS: u64 = 8;
 const STEPS: u64 = EPOCH * EPOCHS;
 
-/// A training whose test loss falls first, and then rises because the learning rate does.
+/// A training whose test loss falls first and then rises, because the learning rate rises.
 fn overshooting() -> Value {
     let mut config = config();
     config["steps"] = json!(STEPS);
@@ -33,14 +33,14 @@ fn by_loss(volume: &Path) -> CheckpointEnvironment {
     }
 }
 
-/// Trains to the end, or until a worker kills itself there.
+/// Trains to the end, or until an injected fault kills a worker.
 fn train(volume: &Path, generation: u64, faults: &[(u32, &str)]) -> Job {
     let job = Job::sharing(&overshooting(), 2, faults, Some(by_loss(volume)));
     job.issue_when_ready(generation);
     job
 }
 
-/// What `best.json` says: step and value.
+/// The step and the value in `best.json`.
 fn named(volume: &Path) -> (u64, f64) {
     let text = std::fs::read_to_string(volume.join("best.json")).unwrap();
     let pointer: Value = serde_json::from_str(&text).unwrap();
@@ -75,7 +75,7 @@ fn steps_kept(volume: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn the_best_checkpoint_is_kept_beside_newer_ones_that_are_worse() {
+fn best_checkpoint_is_kept_beside_newer_ones() {
     let volume = tempfile::tempdir().unwrap();
     let mut job = train(volume.path(), 1, &[]);
     job.complete();
@@ -97,7 +97,7 @@ fn the_best_checkpoint_is_kept_beside_newer_ones_that_are_worse() {
     assert!(best.0 == Some(0) && says, "{}", best.1);
     assert!(difference(&best.2, &newest.2) > 0.0, "{}", best.1);
 
-    // A job that finds no newer checkpoint continues from the best one, to the same end.
+    // A job without a newer checkpoint continues from the best one and reaches the same weights.
     let old = checkpoints(volume.path());
     for newer in &old[1..] {
         std::fs::remove_dir_all(newer).unwrap();
@@ -116,7 +116,7 @@ fn the_best_checkpoint_is_kept_beside_newer_ones_that_are_worse() {
 }
 
 #[test]
-fn a_kill_leaves_the_old_best_checkpoint_or_the_new_one() {
+fn kill_leaves_the_old_or_the_new_best_checkpoint() {
     let second = 2 * EPOCH;
     for (point, expected) in [("Complete", EPOCH), ("Named", EPOCH)] {
         let volume = tempfile::tempdir().unwrap();
@@ -130,7 +130,7 @@ fn a_kill_leaves_the_old_best_checkpoint_or_the_new_one() {
         let is_complete = steps_kept(volume.path()).contains(&second);
         assert_eq!(is_complete, point == "Named", "{point}");
 
-        // What the next workers find is whole, and they end with the same best checkpoint.
+        // The next workers find a complete checkpoint and end with the same best checkpoint.
         let mut again = train(volume.path(), 2, &[]);
         again.complete();
         let (best, best_value) = named(volume.path());

@@ -1,5 +1,5 @@
-//! When all workers are lost: training continues from the newest whole checkpoint, and the ledger proves that no
-//! sample was used twice.
+//! If all workers are lost, training continues from the newest complete checkpoint, and the ledger
+//! proves that no sample was used twice.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) fn training() -> Value {
     config
 }
 
-/// A training that would outlast the test.
+/// A training that takes longer than the test.
 pub(crate) fn endless() -> Value {
     let mut config = config();
     config["steps"] = json!(10_000_000);
@@ -34,9 +34,9 @@ pub(crate) fn start(config: &Value, world: u32, volume: &Path, generation: u64) 
     job
 }
 
-/// Trains until there is a checkpoint, and not to the end; then all are gone at once.
+/// Trains until there is a checkpoint, and then kills all processes at once.
 pub(crate) fn train_and_kill(world: u32, volume: &Path, generation: u64) {
-    // The same training, but that its end is far away.
+    // The same training, but with an end that it does not reach.
     let mut job = start(&endless(), world, volume, generation);
     wait_for_checkpoint(&job);
     for rank in 0..world as usize {
@@ -52,7 +52,7 @@ pub(crate) fn wait_for_checkpoint(job: &Job) {
     });
 }
 
-/// Exports a checkpoint: the exit code, the words, and the tensors by name.
+/// Exports a checkpoint. Returns the exit code, the output, and the tensors by name.
 pub(crate) fn exported(
     volume: &Path,
     arguments: &[&str],
@@ -72,7 +72,7 @@ pub(crate) fn exported(
 }
 
 #[test]
-fn what_is_exported_is_what_training_has_saved_and_a_damaged_checkpoint_is_not_exported() {
+fn export_equals_the_saved_state_and_refuses_damage() {
     let volume = tempfile::tempdir().unwrap();
     let mut config = config();
     config["steps"] = json!(2 * EVERY);
@@ -109,7 +109,7 @@ fn what_is_exported_is_what_training_has_saved_and_a_damaged_checkpoint_is_not_e
     assert!(words.contains("checksum"), "{words}");
 }
 
-/// The complete ones, the oldest first.
+/// The complete checkpoints, the oldest first.
 pub(crate) fn checkpoints(volume: &Path) -> Vec<PathBuf> {
     let mut paths = everything(volume);
     paths.retain(|path| path.extension().is_none());
@@ -135,7 +135,7 @@ pub(crate) fn parts(checkpoint: &Path) -> Value {
     manifest["shards"].clone()
 }
 
-/// Length of a training that continues for a while after the newest checkpoint.
+/// The configuration of a training that continues for some steps after the newest checkpoint.
 pub(crate) fn beyond(volume: &Path) -> Value {
     let newest = checkpoints(volume).iter().map(|path| step_of(path)).max();
     let mut config = config();
@@ -144,7 +144,7 @@ pub(crate) fn beyond(volume: &Path) -> Value {
 }
 
 #[test]
-fn a_training_whose_workers_were_all_killed_goes_on_at_any_world_size() {
+fn killed_job_resumes_with_any_number_of_workers() {
     for (before, after) in [(2, 2), (3, 2), (1, 3)] {
         let what = format!("{before} killed, {after} continue");
         let volume = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ fn a_training_whose_workers_were_all_killed_goes_on_at_any_world_size() {
 }
 
 #[test]
-pub(crate) fn a_training_that_all_leave_goes_on_where_it_was() {
+pub(crate) fn job_that_all_ranks_leave_resumes_at_the_same_step() {
     for world in [2, 3] {
         let volume = tempfile::tempdir().unwrap();
         let config = endless();
@@ -173,7 +173,8 @@ pub(crate) fn a_training_that_all_leave_goes_on_where_it_was() {
             "{}",
             job.logs()
         );
-        // The signals come one after the other: a rank that leaves before another is asked to leaves the last steps to that one.
+        // The signals are sent one after the other. If a rank leaves before another rank gets its signal,
+        // the other rank commits further steps.
         let last = (0..world).min_by_key(|node| Reverse(job.failure(*node, 0).step));
         let last = last.unwrap();
         let failure = job.failure(last, 0);
@@ -183,8 +184,12 @@ pub(crate) fn a_training_that_all_leave_goes_on_where_it_was() {
             Some(failure.step),
             "the last step was not saved"
         );
-        let told = job.status(last, 0).unwrap().progress.unwrap();
-        assert_eq!(told.checkpoint_step, Some(failure.step), "nobody is told");
+        let progress = job.status(last, 0).unwrap().progress.unwrap();
+        assert_eq!(
+            progress.checkpoint_step,
+            Some(failure.step),
+            "no rank reports the checkpoint"
+        );
         let config = beyond(volume.path());
         let mut job = start(&config, world, volume.path(), 2);
         let resumed = job.complete();
@@ -195,7 +200,7 @@ pub(crate) fn a_training_that_all_leave_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_checkpoint_is_saved_when_the_last_is_old_enough() {
+fn checkpoint_is_saved_after_the_configured_time() {
     let volume = tempfile::tempdir().unwrap();
     let mut checkpoint = every_steps(volume.path().to_owned(), EVERY);
     checkpoint.every_steps = None;
@@ -205,9 +210,9 @@ fn a_checkpoint_is_saved_when_the_last_is_old_enough() {
     wait_for_checkpoint(&job);
 }
 
-/// The time between saves is counted from the newest checkpoint, whichever process has saved it.
+/// The time between saves starts at the newest checkpoint, whichever process has saved it.
 #[test]
-fn processes_that_start_save_at_once_if_the_newest_checkpoint_is_old() {
+fn restarted_job_saves_at_once_if_a_save_is_due() {
     let volume = tempfile::tempdir().unwrap();
     train_and_kill(1, volume.path(), 1);
     let newest = checkpoints(volume.path()).pop().unwrap();
@@ -238,13 +243,13 @@ fn processes_that_start_save_at_once_if_the_newest_checkpoint_is_old() {
 }
 
 #[test]
-fn a_job_that_was_created_anew_does_not_overwrite_what_an_earlier_one_left() {
+fn recreated_job_does_not_overwrite_earlier_checkpoints() {
     let volume = tempfile::tempdir().unwrap();
     train_and_kill(1, volume.path(), 4);
     for generation in [1, 4] {
         let mut job = start(&endless(), 1, volume.path(), generation);
         assert_eq!(job.exit_code(0), Some(75), "{}", job.logs());
-        // What the next generation has to be above of.
+        // The next generation must have a greater number.
         assert_eq!(job.failure(0, 0).generation, 4);
     }
     let mut config = beyond(volume.path());
@@ -254,7 +259,7 @@ fn a_job_that_was_created_anew_does_not_overwrite_what_an_earlier_one_left() {
 }
 
 #[test]
-fn what_an_older_generation_still_does_is_fenced_off() {
+fn older_generation_is_fenced_off() {
     let volume = tempfile::tempdir().unwrap();
     let mut zombie = start(&endless(), 1, volume.path(), 1);
     wait_for_checkpoint(&zombie);
@@ -276,7 +281,7 @@ fn what_an_older_generation_still_does_is_fenced_off() {
 }
 
 #[test]
-fn a_rank_killed_before_a_checkpoint_has_its_name_leaves_the_one_before() {
+fn kill_during_a_save_leaves_the_previous_checkpoint() {
     let mut config = training();
     config["steps"] = json!(60);
     let mut job = Job::doomed(&config, 2, 0, "0:20:Complete");
@@ -288,6 +293,6 @@ fn a_rank_killed_before_a_checkpoint_has_its_name_leaves_the_one_before() {
     assert_eq!(
         everything(job.volume()),
         checkpoints(job.volume()),
-        "what was not completed is still there"
+        "the incomplete checkpoint still exists"
     );
 }

@@ -1,6 +1,6 @@
-//! Steps that are committed as on a GPU: the device decides, and the host launches the next step before it reads what
-//! the last one has come to. On CPUs the same code runs if it is told to. Trainings have the same numbers as those
-//! whose steps the host commits, and survive the same faults.
+//! Steps that the device commits, as on GPUs: the host launches the next step before it reads the
+//! result of the last one. A variable selects the same code on CPUs. The trainings have the same
+//! numbers as those whose steps the host commits, and survive the same faults.
 
 use std::path::PathBuf;
 
@@ -10,21 +10,21 @@ use serde_json::{Value, json};
 use crate::checkpoints::{EVERY, beyond, checkpoints, endless, parts, start, wait_for_checkpoint};
 use crate::elastic::{assert_same, short, survive, undisturbed};
 use crate::harness::{Job, assert_proven, compared, config, every_steps, on_device};
-use crate::{checkpoints as saves, elastic, evaluation, faults, fp16, nccl, not_finite, straggler};
+use crate::{checkpoints as saves, elastic, evaluation, fp16, nccl, not_finite, straggler};
 
 /// Longer than a test.
 const NEVER: u32 = 86_400;
-/// A step of [`short`] trainings, and the number of its sum.
+/// The step of [`short`] trainings whose sum is broken, which is also the number of the sum.
 const BROKEN: u64 = 20;
-/// Less than two epochs: evaluations at the end of the first one and at the end. A checkpoint halfway and at the end,
-/// so none is left out because another one is being written.
+/// Less than two epochs: evaluations run after the first epoch and at the end. Checkpoints are saved
+/// halfway and at the end, so no save is skipped because another one is running.
 const STEPS: u64 = 40;
 
-/// What a training leaves behind.
+/// The results of a training.
 struct Left {
     job: Job,
     weights: Vec<u8>,
-    /// Names of checkpoints, and what is in them.
+    /// Names and contents of the checkpoints.
     saved: Vec<(String, Value)>,
     evaluations: Vec<String>,
 }
@@ -38,17 +38,17 @@ fn trained(mut job: Job) -> Left {
         (name, parts(path))
     };
     let logs = job.logs();
-    let told = logs.lines().filter(|line| line.contains("test accuracy"));
+    let evaluations = logs.lines().filter(|line| line.contains("test accuracy"));
     let words = |line: &str| line[line.find("step ").unwrap()..].to_owned();
     Left {
         weights,
         saved: saved.iter().map(of).collect(),
-        evaluations: told.map(words).collect(),
+        evaluations: evaluations.map(words).collect(),
         job,
     }
 }
 
-/// Trains twice, with steps that the host and that the device commits.
+/// Trains twice, with steps that the host commits and with steps that the device commits.
 fn assert_equal(what: &str, start: impl Fn() -> Job) {
     let host = trained(start());
     let device = on_device(|| trained(start()));
@@ -80,11 +80,11 @@ fn training(optimizer: &Value) -> Value {
 }
 
 #[test]
-fn a_training_has_the_same_bits_if_the_device_commits_its_steps() {
+fn device_commits_give_the_same_bits() {
     for optimizer in optimizers() {
         let config = training(&optimizer);
         for nodes in [1, 2, 3] {
-            // Over NCCL the gradients travel in the same buckets in both cases.
+            // Over NCCL the gradients have the same buckets in both cases.
             let what = format!("{}, {nodes} processes", optimizer["name"]);
             assert_equal(&what, || Job::over_nccl(&config, nodes, &[], NEVER));
         }
@@ -92,7 +92,7 @@ fn a_training_has_the_same_bits_if_the_device_commits_its_steps() {
 }
 
 #[test]
-fn two_processes_over_gloo_have_the_same_bits_if_the_device_commits_their_steps() {
+fn device_commits_over_gloo_give_the_same_bits() {
     let volume = || tempfile::tempdir().unwrap().keep();
     for optimizer in optimizers() {
         let config = training(&optimizer);
@@ -103,7 +103,7 @@ fn two_processes_over_gloo_have_the_same_bits_if_the_device_commits_their_steps(
 }
 
 #[test]
-fn a_training_in_slices_has_the_same_bits_if_the_device_commits_its_steps() {
+fn device_commits_in_slices_give_the_same_bits() {
     let mut config = training(&optimizers()[1]);
     config["slices"] = json!(4);
     let mut host = Job::train(&config, 1, 1);
@@ -118,7 +118,7 @@ fn a_training_in_slices_has_the_same_bits_if_the_device_commits_its_steps() {
 }
 
 #[test]
-fn a_rank_killed_at_any_point_costs_the_others_at_most_the_steps_under_way() {
+fn killed_rank_costs_at_most_the_steps_in_progress() {
     let expected = undisturbed(&short());
     for (world, victim, point) in [
         (3, 1, "Forward"),
@@ -134,7 +134,7 @@ fn a_rank_killed_at_any_point_costs_the_others_at_most_the_steps_under_way() {
 }
 
 #[test]
-fn a_rank_killed_over_nccl_costs_the_others_at_most_the_steps_under_way() {
+fn killed_rank_over_nccl_costs_at_most_the_steps_in_progress() {
     let config = short();
     let expected = undisturbed(&config);
     for (victim, point) in [(1, "Backward"), (0, "Agree"), (1, "Update"), (2, "Commit")] {
@@ -144,8 +144,8 @@ fn a_rank_killed_over_nccl_costs_the_others_at_most_the_steps_under_way() {
     }
 }
 
-/// A sum of gradients is broken on the second of three ranks, and everything after it succeeds on all of them: no rank
-/// commits its step.
+/// Breaks a sum of gradients on the second of three ranks; all later collectives succeed. No rank may
+/// commit the step.
 fn assert_refused(config: &Value, what: &str, said: &str) {
     let expected = undisturbed(config);
     let broken = (1, "ROUNDHOUSE_FAULT_SUM", format!("{BROKEN}:{what}"));
@@ -163,7 +163,7 @@ fn assert_refused(config: &Value, what: &str, said: &str) {
 }
 
 #[test]
-fn ranks_that_hold_different_bits_after_a_sum_do_not_commit() {
+fn different_gradients_after_a_sum_are_not_committed() {
     let mut in_slices = short();
     in_slices["slices"] = json!(4);
     for config in [short(), in_slices] {
@@ -172,35 +172,35 @@ fn ranks_that_hold_different_bits_after_a_sum_do_not_commit() {
 }
 
 #[test]
-fn ranks_do_not_commit_a_sum_that_lacks_the_part_of_a_rank_that_aborts() {
+fn sum_without_the_part_of_a_rank_is_not_committed() {
     assert_refused(&short(), "abort", "is not that of all ranks");
 }
 
 #[test]
-fn garbage_of_a_neighbour_that_aborts_is_no_sum() {
-    on_device(nccl::garbage_of_a_neighbour_that_aborts_is_no_sum);
+fn garbage_of_an_aborting_neighbour_is_not_committed() {
+    on_device(nccl::garbage_of_an_aborting_neighbour_is_not_committed);
 }
 
 #[test]
-fn a_job_grows_and_shrinks_while_it_trains() {
-    on_device(elastic::a_job_grows_and_shrinks_while_it_trains);
-    on_device(nccl::a_job_over_nccl_grows_and_shrinks_without_an_abort);
-    on_device(faults::a_newer_generation_is_entered_at_a_step_boundary_without_losing_a_step);
+fn job_grows_and_shrinks_while_it_trains() {
+    on_device(elastic::job_grows_and_shrinks_while_it_trains);
+    on_device(nccl::job_over_nccl_grows_and_shrinks_without_an_abort);
+    on_device(elastic::newer_generation_starts_at_a_step_boundary);
 }
 
 #[test]
-fn a_rank_that_is_stopped_is_left_behind() {
-    on_device(elastic::a_rank_that_is_stopped_is_left_behind_and_never_commits_again);
-    on_device(nccl::a_silent_peer_over_nccl_is_left_behind);
+fn stopped_rank_is_left_behind() {
+    on_device(elastic::stopped_rank_is_left_behind_and_never_commits_again);
+    on_device(nccl::silent_peer_over_nccl_is_left_behind);
 }
 
 #[test]
-fn a_training_that_all_leave_goes_on_where_it_was() {
-    on_device(saves::a_training_that_all_leave_goes_on_where_it_was);
+fn job_that_all_ranks_leave_resumes_at_the_same_step() {
+    on_device(saves::job_that_all_ranks_leave_resumes_at_the_same_step);
 }
 
 #[test]
-fn a_checkpoint_that_is_saved_when_the_last_is_old_enough_is_of_a_whole_step() {
+fn timed_checkpoint_contains_a_whole_step() {
     let volume = tempfile::tempdir().unwrap();
     let mut checkpoint = every_steps(volume.path().to_owned(), EVERY);
     checkpoint.every_steps = None;
@@ -220,37 +220,31 @@ fn a_checkpoint_that_is_saved_when_the_last_is_old_enough_is_of_a_whole_step() {
 }
 
 #[test]
-fn evaluations_come_between_steps() {
-    on_device(evaluation::a_newer_generation_waits_for_an_evaluation_and_comes_right_after_it);
-    on_device(evaluation::ranks_that_are_all_asked_to_leave_in_a_long_evaluation_save_and_leave);
+fn evaluations_run_between_steps() {
+    on_device(evaluation::newer_generation_starts_right_after_an_evaluation);
+    on_device(evaluation::ranks_asked_to_leave_in_an_evaluation_save_and_leave);
 }
 
 #[test]
-fn a_step_that_is_not_finite_is_skipped_or_ends_the_training() {
-    on_device(
-        not_finite::a_skipped_step_leaves_weights_statistics_averages_and_optimizer_as_they_are,
-    );
-    on_device(not_finite::skipped_steps_in_slices_have_equal_bits_for_every_number_of_processes_and_a_kill);
-    on_device(not_finite::too_many_skipped_steps_in_a_row_end_the_training_with_step_and_ranks);
-    on_device(
-        not_finite::without_the_setting_a_loss_that_is_not_finite_ends_the_training_before_its_step,
-    );
+fn step_that_is_not_finite_is_skipped_or_ends_the_training() {
+    on_device(not_finite::skipped_step_changes_no_state);
+    on_device(not_finite::skipped_steps_in_slices_are_bit_identical);
+    on_device(not_finite::too_many_consecutive_skips_end_the_training);
+    on_device(not_finite::non_finite_loss_ends_the_training_by_default);
 }
 
 #[test]
-fn a_loss_scale_follows_the_steps_before() {
-    on_device(fp16::the_loss_scale_survives_a_kill_a_worker_that_joins_and_a_checkpoint);
+fn loss_scale_follows_the_previous_steps() {
+    on_device(fp16::loss_scale_survives_a_kill_a_join_and_a_checkpoint);
 }
 
 #[test]
-fn a_slow_worker_is_told_by_its_place() {
-    on_device(
-        straggler::a_slow_worker_is_told_by_its_place_and_its_peers_wait_is_not_their_own_time,
-    );
+fn slow_worker_is_reported_with_its_rank() {
+    on_device(straggler::straggler_is_reported_and_waits_are_not_compute_time);
 }
 
 #[test]
-fn a_training_of_one_step_and_of_two_ends() {
+fn trainings_of_one_and_two_steps_end() {
     for steps in [1, 2] {
         let mut config = config();
         config["steps"] = json!(steps);

@@ -1,5 +1,5 @@
-//! What is on the volume and is not what it should be: a damaged checkpoint, that of another training, a ledger
-//! that was tampered with.
+//! Invalid data on the volume: a damaged checkpoint, a checkpoint of another training, and a modified
+//! ledger.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -13,11 +13,11 @@ use crate::elastic::{assert_same, undisturbed};
 use crate::harness::{Job, assert_proven, audit, compared, every_steps};
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over_for_the_one_before() {
+fn damaged_checkpoint_is_skipped_for_an_older_one() {
     for damage in ["shard", "manifest", "nothing left"] {
         let volume = tempfile::tempdir().unwrap();
         train_and_kill(2, volume.path(), 1);
-        // There may be one only, yet.
+        // Train until there are several checkpoints.
         let mut job = start(&beyond(volume.path()), 2, volume.path(), 2);
         job.complete();
         let newest = checkpoints(volume.path()).pop().unwrap();
@@ -44,7 +44,7 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before() {
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_read_for_a_moment_is_not_passed_over() {
+fn briefly_unreadable_checkpoint_is_not_skipped() {
     for name in ["manifest.json", "shard-00001-of-00002.safetensors"] {
         let volume = tempfile::tempdir().unwrap();
         train_and_kill(2, volume.path(), 1);
@@ -62,7 +62,7 @@ fn a_checkpoint_that_cannot_be_read_for_a_moment_is_not_passed_over() {
 }
 
 #[test]
-fn checkpoints_that_are_all_damaged_are_not_thrown_away() {
+fn damaged_checkpoints_are_never_deleted() {
     let volume = tempfile::tempdir().unwrap();
     train_and_kill(1, volume.path(), 1);
     for checkpoint in checkpoints(volume.path()) {
@@ -79,7 +79,7 @@ fn checkpoints_that_are_all_damaged_are_not_thrown_away() {
 }
 
 #[test]
-fn the_checkpoint_of_another_training_is_refused_by_name() {
+fn checkpoint_of_another_training_is_refused() {
     let volume = tempfile::tempdir().unwrap();
     train_and_kill(1, volume.path(), 1);
     for (change, word) in [
@@ -104,7 +104,7 @@ fn the_checkpoint_of_another_training_is_refused_by_name() {
 }
 
 #[test]
-fn an_audit_names_what_was_tampered_with() {
+fn audit_names_modified_ledger_lines() {
     let volume = tempfile::tempdir().unwrap();
     let mut config = training();
     config["steps"] = json!(60);
@@ -136,7 +136,7 @@ fn an_audit_names_what_was_tampered_with() {
 }
 
 #[test]
-fn a_comparison_names_the_directory_that_has_no_ledger() {
+fn comparison_names_the_directory_without_a_ledger() {
     let [left, right] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let mut config = training();
     config["steps"] = json!(3);

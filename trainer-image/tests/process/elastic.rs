@@ -1,5 +1,5 @@
-//! No rank restarts because another one failed, and the final weights are the same: every fault ends in the
-//! weights of an undisturbed training.
+//! Changes of the set of workers: no rank restarts because another rank failed, and the final weights
+//! equal those of an undisturbed training.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,12 @@ use roundhouse_contract::Phase;
 use serde_json::{Value, json};
 use tch::Tensor;
 
+use crate::checkpoints::endless;
 use crate::harness::{Job, assert_proven, config, digits, every_steps, without_evaluations};
 use crate::parity::difference;
 
-/// Of the largest weight of each tensor, for every hundred steps: sums of other lengths round otherwise.
+/// Tolerance per hundred steps, relative to the largest weight of each tensor: sums of other lengths
+/// round differently.
 const TOLERANCE: f64 = 1e-6;
 pub(crate) const STEPS: u64 = 60;
 const FAULT_AT: u64 = 20;
@@ -38,7 +40,7 @@ pub(crate) fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) 
     );
 }
 
-/// Kills one rank of `world` at a point, continues without it, and later with another in its place.
+/// Kills one rank of `world` at a point, continues without it, and later with a replacement.
 pub(crate) fn survive(world: u32, victim: u32, point: &str, expected: &[(String, Tensor)]) {
     let what = format!("rank {victim} of {world} at {point}");
     let mut job = Job::doomed(
@@ -73,9 +75,9 @@ pub(crate) fn survive(world: u32, victim: u32, point: &str, expected: &[(String,
 }
 
 #[test]
-fn a_rank_killed_at_any_point_costs_the_others_nothing_but_the_step() {
+fn killed_rank_costs_only_the_current_step() {
     let expected = undisturbed(&short());
-    // A checkpoint is saved at the step of the fault, too.
+    // A checkpoint is also saved at the step of the fault.
     for point in ["Forward", "Backward", "Update", "Commit", "Checkpoint"] {
         for (world, victim) in [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (4, 0), (4, 2)] {
             survive(world, victim, point, &expected);
@@ -84,7 +86,7 @@ fn a_rank_killed_at_any_point_costs_the_others_nothing_but_the_step() {
 }
 
 #[test]
-fn a_rank_killed_while_a_generation_is_formed_is_gone_before_the_next() {
+fn rank_killed_while_forming_is_replaced_in_the_next() {
     let mut config = short();
     config["steps"] = json!(2_000);
     let expected = undisturbed(&config);
@@ -106,7 +108,7 @@ fn a_rank_killed_while_a_generation_is_formed_is_gone_before_the_next() {
 }
 
 #[test]
-fn a_rank_killed_before_the_others_have_connected_to_it_costs_them_no_timeout() {
+fn rank_killed_before_connecting_costs_no_timeout() {
     let expected = undisturbed(&short());
     let mut job = Job::doomed(&short(), 3, 1, "1:1:Connect");
     assert_eq!(job.exit_code(1), None, "{}", job.logs());
@@ -114,7 +116,7 @@ fn a_rank_killed_before_the_others_have_connected_to_it_costs_them_no_timeout() 
     job.issue_to(2, &[0, 2]);
     job.wait_for_nodes(&[0, 2], "generation 2", |status| status.generation == 2);
     let elapsed = begun.elapsed();
-    println!("the others have left it after {elapsed:.1?}");
+    println!("the others continued without it after {elapsed:.1?}");
     assert!(elapsed < Duration::from_secs(10), "{elapsed:?}");
     for node in [0, 2] {
         assert_eq!(job.exit_code(node), Some(0), "{}", job.logs());
@@ -123,7 +125,7 @@ fn a_rank_killed_before_the_others_have_connected_to_it_costs_them_no_timeout() 
 }
 
 #[test]
-pub(crate) fn a_job_grows_and_shrinks_while_it_trains() {
+pub(crate) fn job_grows_and_shrinks_while_it_trains() {
     let mut config = config();
     config["steps"] = json!(600);
     let expected = undisturbed(&config);
@@ -151,25 +153,27 @@ pub(crate) fn a_job_grows_and_shrinks_while_it_trains() {
 }
 
 #[test]
-fn a_world_trains_on_until_a_late_newcomer_is_at_the_door() {
+fn training_continues_until_a_joiner_reaches_the_store() {
     let mut config = config();
     config["steps"] = json!(10_000_000);
     let job = Job::start(&config, &digits(), 3, 1);
     job.wait_for("the lobby", |status| status.phase.is_ready());
     job.issue_to(1, &[0, 1]);
     job.wait_for_nodes(&[0, 1], "committed steps", |status| status.step > 5);
-    job.tell(2, &[0, 1, 2], &[0, 1]);
-    // Far more than they do before they read the file, and far fewer than in the time for which they train on.
+    job.publish(2, &[0, 1, 2], &[0, 1]);
+    // Far more steps than before they read the file, and far fewer than they train until the join wait
+    // ends.
     let at = job.status(0, 0).unwrap().step;
     job.wait_for_nodes(&[0, 1], "more steps", |status| status.step > at + 25);
     assert_eq!(job.status(0, 0).unwrap().generation, 1);
-    job.tell(2, &[0, 1, 2], &[2]);
+    job.publish(2, &[0, 1, 2], &[2]);
     job.wait_for("a step of all three", |status| {
         status.generation == 2 && status.phase == Phase::Training
     });
-    // One that never comes is not waited for without end: at the store the others hear of what is newer.
-    job.tell(3, &[0, 1, 2, 3], &[0, 1, 2]);
-    job.wait_for("an end of patience", |status| {
+    // Ranks do not wait indefinitely for a worker that never joins: a newer generation ends their wait
+    // at the store.
+    job.publish(3, &[0, 1, 2, 3], &[0, 1, 2]);
+    job.wait_for("the end of the join wait", |status| {
         status.phase == Phase::Forming
     });
     job.issue_to(4, &[0, 1, 2]);
@@ -179,7 +183,7 @@ fn a_world_trains_on_until_a_late_newcomer_is_at_the_door() {
 }
 
 #[test]
-fn survivors_wait_with_their_state_for_as_long_as_it_takes() {
+fn survivors_keep_their_state_while_they_wait() {
     let mut config = config();
     config["steps"] = json!(10_000_000);
     let mut job = Job::train(&config, 3, 1);
@@ -187,7 +191,7 @@ fn survivors_wait_with_their_state_for_as_long_as_it_takes() {
     job.signal(1, "-KILL");
     let killed_at = Instant::now();
     assert_eq!(job.exit_code(1), None);
-    job.wait_for_nodes(&[0, 2], "word of it", |status| {
+    job.wait_for_nodes(&[0, 2], "the report", |status| {
         status.phase == Phase::Stranded
     });
     let elapsed = killed_at.elapsed();
@@ -201,7 +205,7 @@ fn survivors_wait_with_their_state_for_as_long_as_it_takes() {
 }
 
 #[test]
-pub(crate) fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
+pub(crate) fn stopped_rank_is_left_behind_and_never_commits_again() {
     let mut config = without_evaluations(short());
     config["steps"] = json!(2_000);
     let expected = undisturbed(&config);
@@ -213,13 +217,14 @@ pub(crate) fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
     job.wait_for_nodes(&[0, 2], "a step without it", |status| {
         status.generation == 2 && status.phase == Phase::Training
     });
-    // Far below the timeout of a collective: they do not wait for one that the operator has given up.
+    // Far below the timeout of a collective: the others do not wait for a rank that the operator has
+    // removed.
     let elapsed = stopped_at.elapsed();
     println!("the others continue after {elapsed:.1?}");
     assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
     let reached = job.status(0, 0).unwrap().step;
     job.signal(1, "-CONT");
-    job.wait_for_nodes(&[1], "word of it", |status| status.phase == Phase::Stranded);
+    job.wait_for_nodes(&[1], "the report", |status| status.phase == Phase::Stranded);
     let last = job.status(1, 0).unwrap();
     assert!(last.generation == 1 && last.step <= reached, "{last:?}");
     job.dismiss(2, 1);
@@ -231,7 +236,7 @@ pub(crate) fn a_rank_that_is_stopped_is_left_behind_and_never_commits_again() {
 }
 
 #[test]
-fn a_rank_that_never_hears_of_a_generation_holds_the_others_up_for_a_while_only() {
+fn rank_without_the_new_membership_delays_others_briefly() {
     let mut config = config();
     config["steps"] = json!(10_000_000);
     let job = Job::start(&config, &crate::harness::digits(), 3, 1);
@@ -244,7 +249,42 @@ fn a_rank_that_never_hears_of_a_generation_holds_the_others_up_for_a_while_only(
         status.generation == 2 && status.phase == Phase::Training
     });
     println!("left behind after {:.1?}", issued_at.elapsed());
-    job.wait_for_nodes(&[1], "word of it", |status| {
+    job.wait_for_nodes(&[1], "the report", |status| {
         (status.generation, status.phase) == (1, Phase::Stranded)
     });
+}
+
+fn wait_for_training(job: &Job) {
+    job.wait_for("committed steps", |status| {
+        status.phase == Phase::Training && status.step > 5
+    });
+}
+
+#[test]
+pub(crate) fn newer_generation_starts_at_a_step_boundary() {
+    let mut config = config();
+    config["steps"] = json!(3_000);
+    let mut job = Job::train(&config, 2, 1);
+    wait_for_training(&job);
+    job.issue(2);
+    job.wait_for("generation 2", |status| status.generation == 2);
+    let switched = job.complete();
+    assert!(
+        job.status(0, 0)
+            .is_some_and(|status| status.generation == 2 && status.step == 3_000)
+    );
+    let undisturbed = Job::train(&config, 2, 1).complete();
+    assert!(
+        switched == undisturbed,
+        "the weights differ from those of one generation"
+    );
+}
+
+#[test]
+fn generation_from_before_the_start_is_not_joined() {
+    let job = Job::restart(&endless(), 1, 4);
+    job.wait_for("lobby", |status| status.phase == Phase::Lobby);
+    job.issue(3);
+    job.issue(5);
+    job.wait_for("generation 5", |status| status.generation == 5);
 }

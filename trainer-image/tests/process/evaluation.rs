@@ -1,5 +1,6 @@
-//! An evaluation is a long collective between steps: a newer generation waits for it, a lost peer does not cost it,
-//! and a rank that is asked to leave does not wait for its end.
+//! Evaluations, which are long collectives between steps: a newer generation waits for their end, the
+//! next generation repeats them after a lost peer, and a rank that must leave does not wait for their
+//! end.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,10 @@ use crate::elastic::{assert_same, undisturbed};
 use crate::harness::{Job, assert_proven, config, every_steps};
 use crate::parity::difference;
 
-/// The first of two epochs of the digits ends here.
+/// Last step of the first of two epochs of the digits.
 const EPOCH_ENDS_AT: u64 = 24;
 const STEPS: u64 = 48;
-/// Ten batches on each of two ranks.
+/// Size of an evaluation batch: ten batches on each of two ranks.
 const BATCH: u64 = 16;
 
 fn training() -> Value {
@@ -25,7 +26,7 @@ fn training() -> Value {
     config
 }
 
-/// Workers 0 and 1 of three, in their first evaluation, each batch of which takes so long.
+/// Workers 0 and 1 of three, during their first evaluation, whose batches are slowed down.
 fn evaluating(milliseconds: u64, every: u64) -> Job {
     let job = Job::evaluating(&training(), 3, milliseconds, every);
     job.issue_to(1, &[0, 1]);
@@ -41,7 +42,7 @@ fn has_evaluated(status: &RankStatus) -> bool {
 }
 
 #[test]
-fn any_number_of_processes_evaluates_after_the_same_steps_and_keeps_the_best_of_them() {
+fn evaluations_do_not_depend_on_the_number_of_processes() {
     let mut config = training();
     config["eval"] = json!({"everyEpochs": 0, "everySteps": 9});
     config["steps"] = json!(20);
@@ -65,13 +66,14 @@ fn any_number_of_processes_evaluates_after_the_same_steps_and_keeps_the_best_of_
 }
 
 #[test]
-pub(crate) fn a_newer_generation_waits_for_an_evaluation_and_comes_right_after_it() {
+pub(crate) fn newer_generation_starts_right_after_an_evaluation() {
     let mut job = evaluating(400, 20);
     job.issue_to(2, &[0, 1, 2]);
     job.wait_for("the generation", |status| {
         status.generation == 2 && status.phase == Phase::Training
     });
-    // The newcomer has taken no part in one, so it was not done again; nor has a step gone before.
+    // The joiner has taken part in no evaluation, so the evaluation was not repeated, and no step came
+    // before it.
     let of = |node| job.status(node, 0).unwrap();
     assert!(
         has_evaluated(&of(0)) && has_evaluated(&of(1)),
@@ -88,7 +90,7 @@ pub(crate) fn a_newer_generation_waits_for_an_evaluation_and_comes_right_after_i
 }
 
 #[test]
-fn an_evaluation_that_breaks_is_done_in_the_next_generation() {
+fn failed_evaluation_is_repeated_in_the_next_generation() {
     let mut job = evaluating(200, 20);
     job.signal(1, "-KILL");
     assert_eq!(job.exit_code(1), None);
@@ -105,13 +107,13 @@ fn an_evaluation_that_breaks_is_done_in_the_next_generation() {
 }
 
 #[test]
-fn a_rank_that_leaves_in_an_evaluation_before_a_newer_generation_strands_the_others() {
+fn rank_that_leaves_an_evaluation_strands_the_others() {
     let mut job = Job::evaluating(&training(), 3, 400, 20);
     job.issue_to(1, &[0, 1, 2]);
     job.wait_for("an evaluation", |status| status.phase == Phase::Evaluating);
     job.signal(1, "-TERM");
     assert_eq!(job.exit_code(1), Some(143), "{}", job.logs());
-    job.wait_for_nodes(&[0, 2], "word of it", |status| {
+    job.wait_for_nodes(&[0, 2], "the report", |status| {
         status.phase == Phase::Stranded
     });
     job.pace_evaluations(0);
@@ -124,8 +126,8 @@ fn a_rank_that_leaves_in_an_evaluation_before_a_newer_generation_strands_the_oth
 }
 
 #[test]
-pub(crate) fn ranks_that_are_all_asked_to_leave_in_a_long_evaluation_save_and_leave() {
-    // Twenty seconds each; a checkpoint is saved at the end only.
+pub(crate) fn ranks_asked_to_leave_in_an_evaluation_save_and_leave() {
+    // Each evaluation takes 20 s; a checkpoint is saved only at the end.
     let mut job = evaluating(2_000, 1_000);
     let asked_at = Instant::now();
     for rank in [0, 1, 2] {
@@ -142,14 +144,14 @@ pub(crate) fn ranks_that_are_all_asked_to_leave_in_a_long_evaluation_save_and_le
         "{}",
         job.logs()
     );
-    // It is made up for.
+    // The next job runs the evaluation that was left out.
     let again = Job::keeping(&training(), 1, every_steps(job.volume().to_owned(), 1_000));
     again.issue_when_ready(2);
     again.wait_for("its result", has_evaluated);
 }
 
 #[test]
-fn the_average_of_the_weights_is_what_is_evaluated_and_written_at_the_end() {
+fn averaged_weights_are_evaluated_and_written() {
     let trained = |decay: Option<f64>, nodes| {
         let mut config = config();
         if let Some(decay) = decay {
@@ -161,7 +163,7 @@ fn the_average_of_the_weights_is_what_is_evaluated_and_written_at_the_end() {
         (job.weights(), loss.unwrap())
     };
     let (plain, plain_loss) = trained(None, 1);
-    // An average that forgets at once is the weights themselves.
+    // An average without memory equals the weights.
     let (forgetful, loss) = trained(Some(0.0), 1);
     assert!(difference(&forgetful, &plain) <= 1e-6, "{loss}");
     assert!((loss - plain_loss).abs() <= 1e-6 * plain_loss);

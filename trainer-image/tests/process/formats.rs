@@ -1,5 +1,5 @@
-//! Data of every format, read ahead from files: two processes train on it, one is killed, and neither weights nor the
-//! order of the samples change.
+//! Data of every format, read ahead from files: two processes train on it and one is killed; weights
+//! and sample order do not change.
 
 use std::path::Path;
 
@@ -12,7 +12,8 @@ use crate::parity::difference;
 
 const STEPS: u64 = 8;
 const BATCH: u64 = 4;
-/// Of the largest weight of each tensor: the sums of two processes round otherwise than those of one.
+/// Tolerance relative to the largest weight of each tensor: sums of two processes round differently from
+/// those of one.
 const TOLERANCE: f64 = 1e-5;
 
 /// A training on files that `write` puts into a directory.
@@ -52,7 +53,8 @@ fn of_tokens(name: &'static str, mut data: Value, write: impl FnOnce(&Path)) -> 
     case(name, model, data, write)
 }
 
-/// Each with something that makes a process read its samples ahead instead of keeping them all in memory.
+/// The cases. Each has an option that makes a process read samples ahead instead of keeping all in
+/// memory.
 fn cases() -> Vec<Case> {
     let skip = json!({"onCorrupt": "Skip", "threads": 2});
     vec![
@@ -100,7 +102,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn a_process_killed_while_files_of_any_format_are_read_ahead_changes_nothing() {
+fn kill_while_reading_ahead_changes_nothing() {
     for Case {
         name,
         config,
@@ -113,14 +115,14 @@ fn a_process_killed_while_files_of_any_format_are_read_ahead_changes_nothing() {
         assert_eq!(job.exit_code(1), None, "{name}\n{}", job.logs());
         job.issue_to(2, &[0]);
         assert_eq!(job.exit_code(0), Some(0), "{name}\n{}", job.logs());
-        // What the data turned out to be, from rank 0 alone and not in each generation.
+        // Only rank 0 describes the data in the log, and only once.
         let logs = job.logs();
         assert_eq!(logs.matches("train: ").count(), 1, "{name}\n{logs}");
         assert!(logs.contains("; no data for evaluations"), "{name}\n{logs}");
         let found = difference(&job.weights(), &alone.weights());
         assert!(found <= TOLERANCE, "{name}: {found:.1e}");
         assert_proven(job.volume(), STEPS);
-        // More than one epoch of images.
+        // The training takes more than one epoch of images.
         assert!(STEPS * BATCH > u64::from(NUM_IMAGES));
     }
 }

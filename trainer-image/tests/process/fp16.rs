@@ -1,4 +1,4 @@
-//! Training in 16-bit floats with a scaled loss.
+//! Training in 16-bit floats: loss scaling, and parity with fp32.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ use crate::harness::{Job, assert_proven, config, every_steps};
 use crate::parity::difference;
 
 const STEPS: u64 = 60;
-/// Of the largest weight of each tensor. Gradients have 11 bits, and sums of other lengths round otherwise.
+/// Tolerance relative to the largest weight of each tensor. Gradients have 11 bits, and sums of other
+/// lengths round differently.
 const TOLERANCE: f64 = 5e-3;
 
 fn fp16(scaling: &Value) -> Value {
@@ -41,7 +42,7 @@ fn assert_scale(job: &Job, scale: f64) {
 }
 
 #[test]
-fn training_in_fp16_does_not_depend_on_the_number_of_processes_and_is_near_that_in_fp32() {
+fn fp16_does_not_depend_on_the_number_of_processes() {
     let config = fp16(&json!({"growthInterval": 20}));
     let mut alone = Job::train(&config, 1, 1);
     alone.complete();
@@ -67,7 +68,7 @@ fn training_in_fp16_does_not_depend_on_the_number_of_processes_and_is_near_that_
 }
 
 #[test]
-fn training_in_bf16_does_not_depend_on_the_number_of_processes_and_is_near_that_in_fp32() {
+fn bf16_does_not_depend_on_the_number_of_processes() {
     let mut config = config();
     config["steps"] = json!(STEPS);
     let mut exact = Job::train(&config, 1, 1);
@@ -88,7 +89,7 @@ fn training_in_bf16_does_not_depend_on_the_number_of_processes_and_is_near_that_
 }
 
 #[test]
-fn a_first_scale_that_overflows_is_halved_until_it_fits() {
+fn overflowing_initial_scale_is_halved_until_it_fits() {
     let config = fp16(&json!({"initial": 2.0_f64.powi(40)}));
     let mut alone = Job::train(&config, 1, 1);
     alone.complete();
@@ -99,8 +100,8 @@ fn a_first_scale_that_overflows_is_halved_until_it_fits() {
     for nodes in [2, 3] {
         let mut job = Job::train(&config, nodes, 1);
         job.complete();
-        // A rank with fewer samples has smaller sums, so steps near the border overflow in one world and not in
-        // another.
+        // A rank with fewer samples has smaller sums, so a step near the limit may overflow with one number
+        // of ranks and not with another.
         let own = job.progress().skipped_steps;
         assert!(own.abs_diff(skipped) <= 2, "{own} and {skipped} skipped");
         assert_scale(&job, scale_after(own));
@@ -112,7 +113,7 @@ fn a_first_scale_that_overflows_is_halved_until_it_fits() {
 }
 
 #[test]
-fn fp16_in_slices_has_equal_bits_for_every_number_of_processes() {
+fn fp16_in_slices_is_bit_identical() {
     let mut config = fp16(&json!({"initial": 2.0_f64.powi(40), "growthInterval": 4}));
     config["slices"] = json!(4);
     let mut alone = Job::train(&config, 1, 1);
@@ -127,9 +128,9 @@ fn fp16_in_slices_has_equal_bits_for_every_number_of_processes() {
 }
 
 #[test]
-pub(crate) fn the_loss_scale_survives_a_kill_a_worker_that_joins_and_a_checkpoint() {
+pub(crate) fn loss_scale_survives_a_kill_a_join_and_a_checkpoint() {
     let mut config = fp16(&json!({"initial": 1_024.0, "growthInterval": 7}));
-    // Rank 0 is lost in step 25, and a worker without a state takes its place.
+    // Rank 0 is lost in step 25, and a worker without a state replaces it.
     let mut job = Job::spoilt(&config, 2, 1, "", Some((0, "0:25:Forward")));
     assert_eq!(job.exit_code(0), None, "{}", job.logs());
     job.respawn(0);
@@ -141,7 +142,7 @@ pub(crate) fn the_loss_scale_survives_a_kill_a_worker_that_joins_and_a_checkpoin
     let saved = json!({"scale": 262_144.0, "cleanSteps": 4});
     assert_eq!(saved_scale(job.volume()), (STEPS, saved));
 
-    // All are lost, and training continues from the checkpoint.
+    // All processes are lost, and training continues from the checkpoint.
     let volume = tempfile::tempdir().unwrap();
     let keep = || every_steps(volume.path().to_owned(), 10);
     config["lossScaling"]["growthInterval"] = json!(1_000_000);
@@ -153,7 +154,7 @@ pub(crate) fn the_loss_scale_survives_a_kill_a_worker_that_joins_and_a_checkpoin
     assert_eq!(job.exit_code(0), None);
     let (step, _) = saved_scale(volume.path());
     config["steps"] = json!(step + 10);
-    // The first scale of the configuration counts only for a training that begins.
+    // The configured initial scale counts only when a training starts.
     config["lossScaling"]["initial"] = json!(4.0);
     let mut resumed = Job::keeping(&config, 2, keep());
     resumed.issue_when_ready(2);
@@ -163,7 +164,7 @@ pub(crate) fn the_loss_scale_survives_a_kill_a_worker_that_joins_and_a_checkpoin
 }
 
 #[test]
-fn a_loss_that_is_not_finite_ends_a_training_in_fp16_unless_it_may_be_skipped() {
+fn non_finite_loss_ends_fp16_training_unless_skipped() {
     let mut config = fp16(&json!({}));
     let mut job = Job::spoilt(&config, 2, 1, "20", None);
     assert_eq!(job.exit_codes(), [Some(64), Some(64)], "{}", job.logs());
@@ -171,6 +172,6 @@ fn a_loss_that_is_not_finite_ends_a_training_in_fp16_unless_it_may_be_skipped() 
     let mut job = Job::spoilt(&config, 2, 1, "20", None);
     job.complete();
     assert_eq!(job.progress().skipped_steps, 1);
-    // It did not overflow.
+    // The loss scale did not overflow.
     assert_scale(&job, 65_536.0);
 }

@@ -1,5 +1,6 @@
-//! Rank 0, which has the store, is stopped while a generation is formed: its kernel still takes connections, and
-//! nobody answers on them. The next generation frees the others, in their processes.
+//! Rank 0, which hosts the store, is stopped while a generation forms: its kernel still accepts
+//! connections, but the process does not answer. The next generation frees the others without a
+//! restart.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::elastic::{assert_same, undisturbed};
 use crate::harness::{Job, assert_proven, config, without_evaluations};
 
 const STEPS: u64 = 3_000;
-/// Far below all timeouts that would end a wait for it.
+/// Far below all timeouts that would end a wait for the stopped process.
 const SOON: Duration = Duration::from_secs(10);
 
 fn training() -> Value {
@@ -19,11 +20,11 @@ fn training() -> Value {
     without_evaluations(config)
 }
 
-/// Worker 0 is stopped, and a generation that the others wait in needs it: they continue in the next one. Then it
-/// continues, and neither commits nor holds anybody up.
-fn go_on_without_it(mut job: Job, generation: u64, what: &str) {
-    // Not before they wait for it.
-    job.wait_for_nodes(&[1], "a generation that needs it", |status| {
+/// Worker 0 is stopped, and the others wait in a generation that needs it. They continue in the next
+/// generation. Then worker 0 continues; it must neither commit nor delay the others.
+fn continue_without_it(mut job: Job, generation: u64, what: &str) {
+    // Wait until the others wait for worker 0.
+    job.wait_for_nodes(&[1], "a generation that needs worker 0", |status| {
         status.phase == Phase::Forming
     });
     let issued_at = Instant::now();
@@ -56,7 +57,7 @@ fn go_on_without_it(mut job: Job, generation: u64, what: &str) {
     assert_proven(job.volume(), STEPS);
 }
 
-/// It leaves as it is told, or it finds first that a newer generation has written.
+/// Whether the process has left on request, or has found a newer generation on the volume first.
 fn ends_as_superseded(code: Option<i32>) -> bool {
     [ExitCode::Left, ExitCode::PeerLost]
         .iter()
@@ -64,35 +65,35 @@ fn ends_as_superseded(code: Option<i32>) -> bool {
 }
 
 #[test]
-fn a_rank_0_that_is_stopped_before_the_others_reach_its_store_is_left_behind() {
+fn rank_0_stopped_before_others_reach_its_store() {
     let job = Job::freezing(&training(), 3, 0, "never");
     job.issue_when_ready(1);
     job.wait_for("committed steps", |status| status.step > 5);
     job.signal(0, "-STOP");
     job.wait_until_stopped(0);
     job.issue(2);
-    go_on_without_it(job, 3, "before they connect to its store");
+    continue_without_it(job, 3, "before they connect to its store");
 }
 
 #[test]
-fn a_rank_0_that_is_stopped_while_the_others_gather_is_left_behind() {
+fn rank_0_stopped_while_others_gather_is_left_behind() {
     let job = Job::freezing(&training(), 3, 0, "never");
     job.wait_for("the lobby", |status| status.phase.is_ready());
-    job.tell(1, &[0, 1, 2], &[0, 1]);
+    job.publish(1, &[0, 1, 2], &[0, 1]);
     job.wait_for_nodes(&[0, 1], "two of three at the store", |status| {
         status.phase == Phase::Forming
     });
     job.signal(0, "-STOP");
     job.wait_until_stopped(0);
-    go_on_without_it(job, 2, "while they gather");
+    continue_without_it(job, 2, "while they gather");
 }
 
 #[test]
-fn a_rank_0_that_is_stopped_while_the_others_connect_is_left_behind() {
+fn rank_0_stopped_while_others_connect_is_left_behind() {
     let job = Job::freezing(&training(), 3, 0, "0:2:Connect");
     job.issue_when_ready(1);
     job.wait_for("committed steps", |status| status.step > 5);
     job.issue(2);
     job.wait_until_stopped(0);
-    go_on_without_it(job, 3, "while they connect");
+    continue_without_it(job, 3, "while they connect");
 }

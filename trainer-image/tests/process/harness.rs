@@ -1,4 +1,4 @@
-//! Starts the processes of a job, plays operator to them, and waits for what they do.
+//! Starts the processes of a job, acts as their operator, and waits for their progress.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,10 +16,10 @@ use tempfile::TempDir;
 mod commit;
 pub(crate) mod data;
 mod evaluating;
+mod faulty;
 mod frozen;
 mod generations;
 mod images;
-mod kinds;
 mod nccl;
 mod observe;
 
@@ -28,7 +28,7 @@ pub(crate) use images::images_of;
 
 const DEADLINE: Duration = Duration::from_mins(6);
 
-/// The digits that the repository carries.
+/// The digits in the repository.
 pub(crate) fn digits() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/digits")
 }
@@ -43,7 +43,7 @@ pub(crate) fn digits_copy() -> TempDir {
     directory
 }
 
-/// A small training on the digits; tests change what they are about.
+/// A small training on the digits; tests change single fields.
 pub(crate) fn config() -> Value {
     json!({
         "model": {"name": "mlp", "hidden": [32]},
@@ -55,8 +55,8 @@ pub(crate) fn config() -> Value {
     })
 }
 
-/// Evaluates after the last step alone: a rank that is stopped within an evaluation is waited for as long as one may take,
-/// and tests of ranks that are stopped within a step are not about that.
+/// Evaluates only after the last step. Ranks wait longer for a rank that is stopped within an evaluation,
+/// and tests of ranks that are stopped within a step must not depend on that.
 pub(crate) fn without_evaluations(mut config: Value) -> Value {
     config["eval"] = json!({"everyEpochs": 1_000_000});
     config
@@ -69,18 +69,18 @@ pub(crate) struct Job {
     procs_per_worker: u32,
     ports: Vec<u16>,
     processes: Vec<Child>,
-    /// Of some worker: name and value.
+    /// Environment variables of single workers: worker, name and value.
     variables: Vec<(u32, &'static str, String)>,
-    /// Steps whose loss is made NaN on whichever rank has their first sample, such as `20,21`.
+    /// Steps whose loss becomes NaN on the rank with their first sample, such as `20,21`.
     spoilt: String,
     checkpoint: Option<CheckpointEnvironment>,
     patience: Option<u64>,
-    /// Whether steps are committed as on a GPU.
+    /// Whether the device commits steps, as on a GPU.
     commits_on_device: bool,
 }
 
 impl Job {
-    /// Starts all processes; they enter the lobby by themselves.
+    /// Starts all processes, which then enter the lobby.
     pub(crate) fn start(
         config: &Value,
         data_dir: &Path,
@@ -92,7 +92,7 @@ impl Job {
         job
     }
 
-    /// Starts workers of one process that find the document of a generation from before.
+    /// Starts workers of one process that find the membership of an earlier generation.
     pub(crate) fn restart(config: &Value, nodes: u32, last_generation: u64) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.issue(last_generation);
@@ -127,18 +127,18 @@ impl Job {
         }
     }
 
-    /// Where the checkpoints of a doomed job are.
+    /// The checkpoint directory of a job that keeps checkpoints.
     pub(crate) fn volume(&self) -> &Path {
         let checkpoint = self.checkpoint.as_ref();
         &checkpoint.expect("a job that keeps checkpoints").dir
     }
 
-    /// Starts a job and gives it its first generation when all are in the lobby.
+    /// Starts a job and publishes its first generation when all processes are in the lobby.
     pub(crate) fn train(config: &Value, nodes: u32, procs_per_worker: u32) -> Self {
         Self::train_on(config, &digits(), nodes, procs_per_worker)
     }
 
-    /// The same on other data.
+    /// Like [`Self::train`], with other data.
     pub(crate) fn train_on(
         config: &Value,
         data_dir: &Path,
@@ -148,14 +148,14 @@ impl Job {
         Self::new(config, nodes, procs_per_worker).begin(data_dir)
     }
 
-    /// Starts the processes of a job, and its first generation when they are in the lobby.
+    /// Starts the processes, and publishes the first generation when all are in the lobby.
     fn begin(mut self, data_dir: &Path) -> Self {
         self.spawn(data_dir);
         self.issue_when_ready(1);
         self
     }
 
-    /// All workers but one.
+    /// All workers except one.
     pub(crate) fn others(&self, node: u32) -> Vec<u32> {
         (0..self.nodes).filter(|other| *other != node).collect()
     }
@@ -204,7 +204,7 @@ impl Job {
         assert!(status.success());
     }
 
-    /// Most memory that a process had so far, by rank.
+    /// Peak memory of a process in MiB, by rank.
     pub(crate) fn peak_mib(&self, rank: usize) -> u64 {
         let file = format!("/proc/{}/status", self.processes[rank].id());
         let text = std::fs::read_to_string(file).unwrap();
@@ -213,7 +213,7 @@ impl Job {
         kib.parse::<u64>().unwrap() / 1024
     }
 
-    /// Waits for a process to end, by rank; its exit code, `None` for a signal.
+    /// Waits for a process to end, by rank. Returns its exit code, `None` for a signal.
     pub(crate) fn exit_code(&mut self, rank: usize) -> Option<i32> {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -229,14 +229,14 @@ impl Job {
         }
     }
 
-    /// Waits for every process to end; their exit codes by rank.
+    /// Waits for every process to end. Returns the exit codes by rank.
     pub(crate) fn exit_codes(&mut self) -> Vec<Option<i32>> {
         (0..self.processes.len())
             .map(|rank| self.exit_code(rank))
             .collect()
     }
 
-    /// Waits for a successful end; the bytes of the weights.
+    /// Waits for a successful end. Returns the bytes of the weights.
     pub(crate) fn complete(&mut self) -> Vec<u8> {
         let codes = self.exit_codes();
         assert!(
@@ -287,15 +287,15 @@ impl Drop for Job {
     }
 }
 
-/// The program under test, with one compute thread and nothing of the caller's environment that
-/// it would read.
+/// The program under test, with one compute thread and without variables of the caller's environment
+/// that it would read.
 pub(crate) fn trainer() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roundhouse-train"));
     command.env("OMP_NUM_THREADS", "1");
     command
 }
 
-/// A checkpoint every so many steps, and none for the time that passes.
+/// Saves a checkpoint after this number of steps, and none by time.
 pub(crate) fn every_steps(dir: PathBuf, steps: u64) -> CheckpointEnvironment {
     CheckpointEnvironment {
         dir,
@@ -307,14 +307,14 @@ pub(crate) fn every_steps(dir: PathBuf, steps: u64) -> CheckpointEnvironment {
     }
 }
 
-/// What the audit of a volume says: its exit code, and its words.
+/// Audits a volume. Returns the exit code and the output.
 pub(crate) fn audit(volume: &Path) -> (Option<i32>, String) {
     let output = trainer().arg("audit").arg(volume).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).unwrap())
 }
 
-/// What a comparison of two volumes says: its exit code, and its words.
+/// Compares two volumes. Returns the exit code and the output.
 pub(crate) fn compared(left: &Path, right: &Path) -> (Option<i32>, String) {
     let mut command = trainer();
     let output = command
@@ -326,21 +326,22 @@ pub(crate) fn compared(left: &Path, right: &Path) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(text).unwrap())
 }
 
-/// Asserts that a volume's ledger proves a training of so many steps.
+/// Asserts that a volume's ledger proves a training of this number of steps.
 pub(crate) fn assert_proven(volume: &Path, steps: u64) {
     let (code, text) = audit(volume);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains(&format!("proven: {steps} of ")), "{text}");
 }
 
-/// Writes a file at once or not at all.
+/// Writes a file atomically.
 fn replace(path: &Path, text: &str) {
     let partial = path.with_extension("partial");
     std::fs::write(&partial, text).unwrap();
     std::fs::rename(&partial, path).unwrap();
 }
 
-/// Below those that the kernel gives to connections, of which one may come before it is listened on.
+/// A free port below the kernel's ephemeral ports. The kernel could give an ephemeral port to a
+/// connection before the process listens on it.
 fn free_port() -> u16 {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(31);

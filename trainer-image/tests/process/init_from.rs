@@ -1,4 +1,4 @@
-//! A training that begins with the weights of another one.
+//! Trainings that start with the weights of another training (`initFrom`).
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::harness::{Job, config, digits_copy};
 
 const FILE: &str = "weights.safetensors";
 
-/// One step that is too small to change any weight.
+/// A training of one step that is too small to change a weight.
 fn first_step(init_from: &Value) -> Value {
     let mut config = config();
     config["seed"] = json!(8);
@@ -28,7 +28,7 @@ fn train(config: &Value, data_dir: &Path) -> Job {
     job
 }
 
-/// Loss of the last step, and of the evaluation at the end.
+/// The loss of the last step and of the final evaluation.
 fn losses(job: &Job) -> [f64; 2] {
     let progress = job.progress();
     [progress.loss.unwrap(), progress.eval_loss.unwrap()]
@@ -40,7 +40,7 @@ fn weight<'a>(weights: &'a [(String, Tensor)], name: &str) -> &'a Tensor {
 }
 
 #[test]
-fn a_training_goes_on_from_exported_weights_but_for_those_that_are_skipped() {
+fn training_starts_from_exported_weights_except_skipped() {
     let data = digits_copy();
     let mut former = train(&config(), data.path());
     std::fs::write(data.path().join(FILE), former.complete()).unwrap();
@@ -49,7 +49,7 @@ fn a_training_goes_on_from_exported_weights_but_for_those_that_are_skipped() {
     let skip = json!({"path": FILE, "skip": ["fc2."]});
     let in_part = train(&first_step(&skip), data.path());
 
-    // Of the same weights, the same evaluation.
+    // The same weights give the same evaluation.
     let [_, former_loss] = losses(&former);
     let [first_loss, loss] = losses(&whole);
     assert!((loss - former_loss).abs() < 1e-9, "{loss}, {former_loss}");
@@ -74,13 +74,13 @@ fn a_training_goes_on_from_exported_weights_but_for_those_that_are_skipped() {
             ("fc2.bias", of_fc2),
         ] {
             let equal = weight(&weights, name).equal(weight(expected, name));
-            assert!(equal, "{name} is another one");
+            assert!(equal, "{name} differs");
         }
     }
 }
 
 #[test]
-fn a_file_of_weights_that_is_not_there_is_named_by_every_rank() {
+fn missing_weights_file_is_named_by_every_rank() {
     let data = digits_copy();
     let config = first_step(&json!({"path": FILE}));
     let mut job = Job::start(&config, data.path(), 2, 1);

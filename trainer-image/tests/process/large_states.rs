@@ -1,5 +1,5 @@
-//! States that take long to move, and peers that a timer kills meanwhile: the others train in the next generation, and no
-//! committed step is lost.
+//! States that take long to send, and peers that a timer kills meanwhile: the others train in the next
+//! generation, and no committed step is lost.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::harness::{Job, audit, config, every_steps, without_evaluations};
 
-/// How long after a generation is issued a peer dies. Some die while ranks connect, some while the state moves, some in a
-/// step.
+/// Times between publishing a generation and killing a peer. Some peers die while ranks connect, some while
+/// the state is sent, and some in a step.
 const DELAYS_MILLIS: [u64; 6] = [0, 40, 80, 160, 320, 640];
 
-/// Weights and their momenta of so many MiB at least.
+/// A training with at least this size of weights and momenta in MiB.
 fn training(mib: u64) -> Value {
     let num_weights = (mib << 20) / 8;
     let mut config = without_evaluations(config());
@@ -22,7 +22,8 @@ fn training(mib: u64) -> Value {
     config
 }
 
-/// Workers 0 to 2, of which two have the state and one does not, in turn. One of the three dies by a timer.
+/// Workers 0 to 2. In each round two workers have the state and one does not, and a timer kills one of the
+/// three.
 fn peers_die_while_the_state_moves(mut job: Job, mib: u64, volume: &Path) {
     job.wait_for("the lobby", |status| status.phase.is_ready());
     job.passes(1, &[0, 1], 1);
@@ -30,7 +31,7 @@ fn peers_die_while_the_state_moves(mut job: Job, mib: u64, volume: &Path) {
     let mut longest = Duration::ZERO;
     for (round, delay) in DELAYS_MILLIS.into_iter().enumerate() {
         let holders = job.others(newcomer);
-        // The sender, or the receiver.
+        // The victim is the sender or the receiver.
         let victim = if round % 2 == 0 { holders[0] } else { newcomer };
         generation += 1;
         job.issue_to(generation, &[holders[0], holders[1], newcomer]);
@@ -75,30 +76,30 @@ fn over_nccl(mib: u64) {
 }
 
 #[test]
-fn a_timer_that_kills_a_peer_while_64_mib_move_costs_no_step() {
+fn peer_killed_while_64_mib_move_costs_no_step() {
     over_gloo(64);
 }
 
 #[test]
-fn a_timer_that_kills_a_peer_while_64_mib_move_over_nccl_costs_no_step() {
+fn peer_killed_while_64_mib_move_over_nccl_costs_no_step() {
     over_nccl(64);
 }
 
 #[test]
 #[ignore = "minutes and memory: make test-long"]
-fn a_timer_that_kills_a_peer_while_775_mib_move_costs_no_step() {
+fn peer_killed_while_775_mib_move_costs_no_step() {
     over_gloo(775);
 }
 
 #[test]
 #[ignore = "minutes and memory: make test-long"]
-fn a_timer_that_kills_a_peer_while_775_mib_move_over_nccl_costs_no_step() {
+fn peer_killed_while_775_mib_move_over_nccl_costs_no_step() {
     over_nccl(775);
 }
 
-/// One process reads the checkpoint and the other receives the state: both in pieces.
+/// One process reads the checkpoint and the other receives the state, both in pieces.
 #[test]
-fn loading_a_large_state_needs_no_more_memory_than_training_does() {
+fn loading_a_large_state_needs_no_extra_memory() {
     const MIB: u64 = 256;
     let volume = tempfile::tempdir().unwrap();
     let peaks = |generation| {

@@ -1,4 +1,4 @@
-//! Where numbers lie in memory and how they travel: `channelsLast`, `ddp.compression`, `ddp.staticGraph`.
+//! Options for memory layout and communication: `channelsLast`, `ddp.compression`, `ddp.staticGraph`.
 
 use serde_json::{Value, json};
 
@@ -21,8 +21,8 @@ fn with_ddp(ddp: &Value) -> Value {
     config
 }
 
-/// Trains alone, then in worlds of two and three, and with a rank that is lost and replaced; the greatest difference
-/// from the weights of the process alone.
+/// Trains with one process, with two and three, and with a rank that is lost and replaced. Returns the
+/// largest difference from the weights of one process.
 pub(crate) fn greatest_difference(config: &Value) -> f64 {
     let mut alone = Job::train(config, 1, 1);
     alone.complete();
@@ -42,7 +42,7 @@ pub(crate) fn greatest_difference(config: &Value) -> f64 {
     greatest.max(difference(&job.weights(), &expected))
 }
 
-/// Whether a new generation of the same three workers leaves the bits as they are.
+/// Asserts that a new generation of the same three workers does not change the bits.
 fn assert_bits_survive_a_new_generation(config: &Value) {
     let mut config = config.clone();
     config["steps"] = json!(400);
@@ -57,7 +57,7 @@ fn assert_bits_survive_a_new_generation(config: &Value) {
 }
 
 #[test]
-fn channels_last_does_not_depend_on_the_number_of_processes_and_changes_no_more_than_rounding() {
+fn channels_last_changes_only_rounding() {
     let mut config = cnn();
     let mut plain = Job::train(&config, 1, 1);
     plain.complete();
@@ -73,7 +73,7 @@ fn channels_last_does_not_depend_on_the_number_of_processes_and_changes_no_more_
 }
 
 #[test]
-fn channels_last_in_slices_has_equal_bits_for_every_number_of_processes() {
+fn channels_last_in_slices_is_bit_identical() {
     let mut config = short();
     config["model"] = json!({"name": "resnet18", "stem": "cifar", "ghostBatch": 4});
     config["channelsLast"] = json!(true);
@@ -86,7 +86,7 @@ fn channels_last_in_slices_has_equal_bits_for_every_number_of_processes() {
 }
 
 #[test]
-fn a_checkpoint_with_channels_last_is_read_by_a_training_without() {
+fn channels_last_checkpoint_loads_without_channels_last() {
     let mut config = cnn();
     let mut whole = Job::train(&config, 1, 1);
     whole.complete();
@@ -109,7 +109,7 @@ fn a_checkpoint_with_channels_last_is_read_by_a_training_without() {
 }
 
 #[test]
-fn compressed_gradients_train_the_same_up_to_their_precision() {
+fn compressed_gradients_train_up_to_their_precision() {
     for (compression, tolerance) in [("bf16", 6e-2), ("fp16", 6e-3)] {
         let config = with_ddp(&json!({"compression": compression}));
         let found = greatest_difference(&config);
@@ -123,9 +123,9 @@ fn compressed_gradients_train_the_same_up_to_their_precision() {
 }
 
 #[test]
-fn a_static_graph_does_not_depend_on_the_number_of_processes_nor_on_generations() {
+fn static_graph_does_not_depend_on_processes() {
     let mut config = with_ddp(&json!({"staticGraph": true}));
-    // Several passes in each step, of which only the last one synchronizes.
+    // Each step has several passes, of which only the last one synchronizes.
     config["microBatchSize"] = json!(10);
     let found = greatest_difference(&config);
     println!("staticGraph: worlds differ by {found:.1e}");

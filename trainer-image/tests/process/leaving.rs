@@ -1,4 +1,5 @@
-//! Processes that are asked to leave while they have no whole world: the state is saved before the last one ends.
+//! Processes that are asked to leave while their process group is incomplete: the last one saves the
+//! state before it ends.
 
 use std::path::Path;
 
@@ -9,10 +10,10 @@ use crate::checkpoints::{beyond, checkpoints, endless, everything, start, step_o
 use crate::elastic::{assert_same, undisturbed};
 use crate::harness::{Job, assert_proven, every_steps};
 
-/// Leaves a process 4 s until the end of its step, and 4 s to save.
+/// Gives a process 4 s until the end of its step, and 4 s to save.
 const GRACE_SECONDS: u64 = 12;
 
-/// A job that saves nothing before it is left. Its first workers train.
+/// A job that saves nothing until all ranks leave. Its first workers train.
 fn begin(nodes: u32, members: u32) -> (TempDir, Job) {
     let volume = tempfile::tempdir().unwrap();
     let job = Job::leaving(&endless(), nodes, volume.path(), GRACE_SECONDS);
@@ -29,7 +30,8 @@ fn wait_alone(job: &Job, nodes: &[u32]) {
     });
 }
 
-/// These workers end, and the last step of theirs is on the volume, from which training continues.
+/// Asserts that these workers end, that their last step is on the volume, and that training continues from
+/// it.
 fn assert_saved(job: &mut Job, nodes: &[u32], volume: &Path) {
     let mut step = 0;
     for node in nodes {
@@ -40,13 +42,17 @@ fn assert_saved(job: &mut Job, nodes: &[u32], volume: &Path) {
     }
     let saved: Vec<u64> = checkpoints(volume).iter().map(|it| step_of(it)).collect();
     assert_eq!(saved.last(), Some(&step), "{}", job.logs());
-    let told = |node: &u32| job.status(*node, 0)?.progress?.checkpoint_step;
+    let reported = |node: &u32| job.status(*node, 0)?.progress?.checkpoint_step;
     assert!(
-        nodes.iter().any(|node| told(node) == Some(step)),
+        nodes.iter().any(|node| reported(node) == Some(step)),
         "no process reports the checkpoint\n{}",
         job.logs()
     );
-    assert_eq!(everything(volume), checkpoints(volume), "left over");
+    assert_eq!(
+        everything(volume),
+        checkpoints(volume),
+        "an incomplete checkpoint remains"
+    );
     let num_written = job.logs().matches("saved without peers").count();
     assert_eq!(
         num_written,
@@ -54,7 +60,7 @@ fn assert_saved(job: &mut Job, nodes: &[u32], volume: &Path) {
         "a state is written more than once\n{}",
         job.logs()
     );
-    // Its ledger ends in the checkpoint: no rank was left that writes the file.
+    // The ledger ends in the checkpoint, because no rank remained to write the file.
     assert_proven(volume, step);
 
     let config = beyond(volume);
@@ -65,7 +71,7 @@ fn assert_saved(job: &mut Job, nodes: &[u32], volume: &Path) {
 }
 
 #[test]
-fn a_worker_that_waits_for_a_lost_one_saves_before_it_leaves() {
+fn worker_waiting_for_a_lost_peer_saves_before_leaving() {
     let (volume, mut job) = begin(2, 2);
     job.signal(1, "-KILL");
     wait_alone(&job, &[0]);
@@ -74,7 +80,7 @@ fn a_worker_that_waits_for_a_lost_one_saves_before_it_leaves() {
 }
 
 #[test]
-fn a_worker_whose_peer_dies_while_both_are_asked_saves_before_it_leaves() {
+fn worker_whose_peer_dies_saves_before_leaving() {
     let (volume, mut job) = begin(2, 2);
     job.signal(0, "-TERM");
     job.signal(1, "-KILL");
@@ -82,7 +88,7 @@ fn a_worker_whose_peer_dies_while_both_are_asked_saves_before_it_leaves() {
 }
 
 #[test]
-fn a_worker_that_is_asked_after_the_other_has_left_saves_before_it_leaves() {
+fn last_worker_saves_before_leaving() {
     let (volume, mut job) = begin(2, 2);
     job.signal(1, "-TERM");
     assert_eq!(job.exit_code(1), Some(143), "{}", job.logs());
@@ -91,10 +97,10 @@ fn a_worker_that_is_asked_after_the_other_has_left_saves_before_it_leaves() {
 }
 
 #[test]
-fn workers_that_are_asked_while_they_form_a_generation_save_before_they_leave() {
+fn workers_forming_a_generation_save_before_leaving() {
     let (volume, mut job) = begin(3, 2);
-    // The third is never told.
-    job.tell(2, &[0, 1, 2], &[0, 1]);
+    // The third worker never gets the membership.
+    job.publish(2, &[0, 1, 2], &[0, 1]);
     job.wait_for_nodes(&[0, 1], "a generation that forms", |status| {
         status.phase == Phase::Forming
     });
@@ -104,7 +110,7 @@ fn workers_that_are_asked_while_they_form_a_generation_save_before_they_leave() 
 }
 
 #[test]
-fn of_workers_that_wait_with_one_state_one_saves_it() {
+fn one_of_the_waiting_workers_saves_the_state() {
     let (volume, mut job) = begin(3, 3);
     job.signal(2, "-KILL");
     wait_alone(&job, &[0, 1]);
@@ -114,7 +120,7 @@ fn of_workers_that_wait_with_one_state_one_saves_it() {
 }
 
 #[test]
-fn a_worker_whose_peer_has_stopped_saves_within_its_grace() {
+fn worker_with_a_stopped_peer_saves_within_its_grace() {
     let (volume, mut job) = begin(2, 2);
     job.signal(1, "-STOP");
     job.signal(0, "-TERM");
@@ -122,7 +128,7 @@ fn a_worker_whose_peer_has_stopped_saves_within_its_grace() {
 }
 
 #[test]
-fn a_worker_that_is_dismissed_while_it_waits_saves_before_it_leaves() {
+fn dismissed_worker_saves_before_leaving() {
     let (volume, mut job) = begin(2, 2);
     job.signal(1, "-KILL");
     wait_alone(&job, &[0]);
@@ -131,10 +137,10 @@ fn a_worker_that_is_dismissed_while_it_waits_saves_before_it_leaves() {
 }
 
 #[test]
-fn a_worker_that_has_received_the_state_of_one_that_then_died_saves_it_before_it_leaves() {
+fn worker_saves_the_received_state_of_a_lost_peer() {
     let volume = tempfile::tempdir().unwrap();
     let never = every_steps(volume.path().to_owned(), u64::MAX);
-    // Worker 1 dies after step 20, and worker 0 when the third one has the state after that step.
+    // Worker 1 dies after step 20. Worker 0 dies when the third worker has the state after that step.
     let faults = [(0, "0:20:Received"), (1, "1:21:Forward")];
     let mut job = Job::sharing(&endless(), 3, &faults, Some(never));
     job.issue_to(1, &[0, 1]);
@@ -147,7 +153,7 @@ fn a_worker_that_has_received_the_state_of_one_that_then_died_saves_it_before_it
 }
 
 #[test]
-fn a_state_that_all_ranks_together_could_not_save_is_named_in_the_last_words_of_each() {
+fn state_that_no_rank_could_save_is_named_by_each_rank() {
     for nodes in [1, 2] {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut job = Job::leaving(&endless(), nodes, file.path(), GRACE_SECONDS);
@@ -164,7 +170,7 @@ fn a_state_that_all_ranks_together_could_not_save_is_named_in_the_last_words_of_
 }
 
 #[test]
-fn a_state_that_cannot_be_saved_is_named_in_the_last_words() {
+fn unsaved_state_is_named_in_the_termination_message() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let on_file = Job::leaving(&endless(), 2, file.path(), GRACE_SECONDS);
     on_file.issue_when_ready(1);

@@ -1,5 +1,5 @@
-//! Real volumes to be full, read-only or frozen. They need root; without it, and where the kernel has no loop
-//! devices, their tests say so and pass.
+//! Real volumes that tests fill, make read-only or freeze. Mounting needs root and loop devices. Without
+//! them the tests print a message and pass.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A mounted volume. A shell that waits for its input to end unmounts it, so that it goes however this
+/// A mounted volume. A shell waits for the end of its input and then unmounts the volume, however this
 /// process ends.
 pub(crate) struct Volume {
     directory: TempDir,
@@ -17,13 +17,13 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Memory, so many KiB of it.
+    /// A volume in memory of this size in KiB.
     pub(crate) fn of_memory(kib: u32) -> Option<Self> {
         Self::mount(&format!("mount -t tmpfs -o size={kib}k tmpfs \"$0\""))
     }
 
-    /// A file system on a disk image, which can be frozen: a process that writes to it waits in the kernel, where no
-    /// signal reaches it.
+    /// A file system on a disk image, which can be frozen: a process that writes to it then waits in the
+    /// kernel, where no signal reaches it.
     pub(crate) fn of_disk() -> Option<Self> {
         Self::mount(
             "truncate -s 16M \"$0.image\" && mkfs.ext4 -q \"$0.image\" && mount -o loop,errors=remount-ro \"$0.image\" \"$0\"",
@@ -36,10 +36,10 @@ impl Volume {
         std::fs::create_dir(&mountpoint).unwrap();
         let made = quietly(Command::new("sh").args(["-c", mount]).arg(&mountpoint));
         if let Err(reason) = made {
-            // Not by a macro whose output the test's success would hide.
+            // Do not use a print macro: the test harness hides its output if the test passes.
             let _ = writeln!(
                 std::io::stderr(),
-                "not tested, no volume could be mounted: {reason}"
+                "skipped: no volume could be mounted: {reason}"
             );
             return None;
         }
@@ -60,22 +60,22 @@ impl Volume {
         self.directory.path().join("volume")
     }
 
-    /// Takes all the room there is.
+    /// Fills the volume with a file.
     pub(crate) fn fill(&self) {
         fill(&self.path().join("filler"));
     }
 
-    /// Gives it back.
+    /// Deletes the file that fills the volume.
     pub(crate) fn make_room(&self) {
         std::fs::remove_file(self.path().join("filler")).unwrap();
     }
 
-    /// Nothing in a directory can be renamed or removed from now on, and new names can be made.
+    /// From now on no entry of the directory can be renamed or removed; new entries can be created.
     pub(crate) fn only_appends_to(directory: &Path) {
         run(Command::new("chattr").arg("+a").arg(directory));
     }
 
-    /// `ro` or `rw`. Nobody may have a file open for writing.
+    /// Remounts the volume `ro` or `rw`. No file may be open for writing.
     pub(crate) fn remount(&self, how: &str) {
         let options = format!("remount,{how}");
         run(Command::new("mount")
@@ -83,21 +83,21 @@ impl Volume {
             .arg(self.path()));
     }
 
-    /// What a kernel does that finds an error on the disk: nobody can write any more.
+    /// Simulates a disk error that the kernel finds: the volume becomes read-only.
     pub(crate) fn fail(&self) {
         let device = "$(basename \"$(findmnt -no SOURCE \"$0\")\")";
         let fail = format!("echo broken > /sys/fs/ext4/{device}/trigger_fs_error");
         run(Command::new("sh").args(["-c", &fail]).arg(self.path()));
     }
 
-    /// Mounts a disk anew that nobody uses any more.
-    pub(crate) fn mend(&self) {
-        let mend =
+    /// Repairs and remounts the disk. No process may use it.
+    pub(crate) fn repair(&self) {
+        let repair =
             "umount \"$0\" && { fsck.ext4 -fy \"$0.image\"; mount -o loop \"$0.image\" \"$0\"; }";
-        run(Command::new("sh").args(["-c", mend]).arg(self.path()));
+        run(Command::new("sh").args(["-c", repair]).arg(self.path()));
     }
 
-    /// Whoever writes waits until [`Self::thaw`].
+    /// Makes every write wait until [`Self::thaw`].
     pub(crate) fn freeze(&self) {
         run(Command::new("fsfreeze").arg("-f").arg(self.path()));
     }
@@ -114,7 +114,7 @@ impl Drop for Volume {
     }
 }
 
-/// Writes a file that takes all the room there is.
+/// Writes a file that fills its volume.
 pub(crate) fn fill(path: &Path) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let mut file: File = OpenOptions::new()

@@ -1,5 +1,5 @@
-//! The same over a stand-in for NCCL, whose collectives hang when a peer dies and end with garbage when the group
-//! is aborted. It ends a process that aborts a group twice.
+//! Elasticity over a fake NCCL. Its collectives hang when a peer dies and return garbage when the group is
+//! aborted. It ends a process that aborts a group twice.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tch::Tensor;
 use crate::elastic::{STEPS, assert_same, short, undisturbed};
 use crate::harness::{Job, assert_proven, config};
 
-/// Longer than a test: what ends before has been ended.
+/// Longer than a test, so a wait that ends earlier did not end by this timeout.
 const NEVER: u32 = 86_400;
 
 fn of_steps(steps: u64) -> Value {
@@ -26,8 +26,8 @@ fn assert_done(job: &mut Job, nodes: &[u32], what: &str) {
     }
 }
 
-/// Kills a rank of three at a point; the survivors must hear of the next generation to get out. How often each
-/// of them has aborted the first one's group.
+/// Kills one of three ranks at a point. The survivors hang until the next generation is published. Returns
+/// how often each of them has aborted the first group.
 pub(crate) fn survive(
     config: &Value,
     victim: u32,
@@ -56,7 +56,7 @@ pub(crate) fn survive(
 }
 
 #[test]
-fn a_rank_killed_over_nccl_costs_the_others_nothing_but_the_step() {
+fn killed_rank_over_nccl_costs_only_the_current_step() {
     let config = short();
     let expected = undisturbed(&config);
     for point in ["Forward", "Backward", "Agree", "Update", "Commit"] {
@@ -69,10 +69,10 @@ fn a_rank_killed_over_nccl_costs_the_others_nothing_but_the_step() {
 }
 
 #[test]
-fn a_rank_killed_while_a_generation_is_formed_over_nccl_is_gone_before_the_next() {
+fn rank_killed_while_forming_over_nccl_is_replaced() {
     let config = short();
     let expected = undisturbed(&config);
-    // Before they connect, before they agree who has the state, and before it is sent.
+    // Before the ranks connect, before they agree on the source of the state, and before they send it.
     for (fault, most) in [
         ("1:1:Connect", 0),
         ("0:0:Share", 1),
@@ -81,7 +81,7 @@ fn a_rank_killed_while_a_generation_is_formed_over_nccl_is_gone_before_the_next(
     ] {
         let victim = fault[..1].parse().unwrap();
         let aborts = survive(&config, victim, fault, &expected);
-        // Who is not connected yet has nothing to abort.
+        // A rank that is not connected yet has nothing to abort.
         assert!(
             aborts.iter().all(|aborts| *aborts <= most),
             "{fault}: {aborts:?}"
@@ -89,15 +89,16 @@ fn a_rank_killed_while_a_generation_is_formed_over_nccl_is_gone_before_the_next(
     }
 }
 
-/// One of the survivors does not hear of the next generation, but the others abort, and that ends its collective
-/// with garbage. Nothing but that garbage tells it.
+/// One survivor does not get the next generation. The others abort, which ends its collective with garbage.
+/// Only this garbage shows it that the group has failed.
 fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, unaware: u32) {
-    // On a busy machine the victim may be gone before all others are connected to it: then there is no collective yet.
-    assert!((0..5).any(|_| is_told_by_garbage(nodes, victim, fault, unaware)));
+    // On a busy machine the victim may die before all others are connected to it. There is then no collective
+    // yet, so try again.
+    assert!((0..5).any(|_| detects_garbage(nodes, victim, fault, unaware)));
 }
 
-/// Whether all were connected when the victim died.
-fn is_told_by_garbage(nodes: u32, victim: u32, fault: &str, unaware: u32) -> bool {
+/// Returns whether all ranks were connected when the victim died.
+fn detects_garbage(nodes: u32, victim: u32, fault: &str, unaware: u32) -> bool {
     let expected = undisturbed(&short());
     let mut job = Job::over_nccl(&short(), nodes, &[(victim, fault)], NEVER);
     job.issue_when_ready(1);
@@ -108,11 +109,11 @@ fn is_told_by_garbage(nodes: u32, victim: u32, fault: &str, unaware: u32) -> boo
         .copied()
         .filter(|node| *node != unaware)
         .collect();
-    job.tell(2, &survivors, &others);
-    job.wait_for_nodes(&[unaware], "word of the abort", |status| {
+    job.publish(2, &survivors, &others);
+    job.wait_for_nodes(&[unaware], "the report of the abort", |status| {
         status.phase == Phase::Stranded
     });
-    job.tell(2, &survivors, &[unaware]);
+    job.publish(2, &survivors, &[unaware]);
     assert_done(&mut job, &survivors, fault);
     assert_same(&job, &expected, fault);
     assert_proven(job.volume(), STEPS);
@@ -124,19 +125,19 @@ fn is_told_by_garbage(nodes: u32, victim: u32, fault: &str, unaware: u32) -> boo
 }
 
 #[test]
-pub(crate) fn garbage_of_a_neighbour_that_aborts_is_no_sum() {
+pub(crate) fn garbage_of_an_aborting_neighbour_is_not_committed() {
     garbage_of_a_neighbour(3, 1, "1:20:Agree", 0);
     garbage_of_a_neighbour(3, 1, "1:0:Share", 2);
 }
 
 #[test]
-fn garbage_of_a_neighbour_that_aborts_is_no_state() {
-    // Rank 3 gets what rank 0 sends by way of rank 2.
+fn garbage_of_an_aborting_neighbour_is_no_state() {
+    // Rank 3 receives the state of rank 0 through rank 2.
     garbage_of_a_neighbour(4, 2, "2:0:State", 3);
 }
 
 #[test]
-pub(crate) fn a_job_over_nccl_grows_and_shrinks_without_an_abort() {
+pub(crate) fn job_over_nccl_grows_and_shrinks_without_an_abort() {
     let config = of_steps(2_000);
     let expected = undisturbed(&config);
     let mut job = Job::over_nccl(&config, 4, &[], NEVER);
@@ -159,7 +160,7 @@ pub(crate) fn a_job_over_nccl_grows_and_shrinks_without_an_abort() {
 }
 
 #[test]
-pub(crate) fn a_silent_peer_over_nccl_is_left_behind() {
+pub(crate) fn silent_peer_over_nccl_is_left_behind() {
     let config = of_steps(4_000);
     let expected = undisturbed(&config);
     let mut job = Job::over_nccl(&config, 3, &[], 5);
@@ -172,10 +173,10 @@ pub(crate) fn a_silent_peer_over_nccl_is_left_behind() {
         status.generation == 2 && status.phase == Phase::Training
     });
     println!("the others continue after {:.1?}", stopped_at.elapsed());
-    // What the others waited for it with may be on its way to it.
+    // The stopped rank may still receive the collective for which the others waited.
     let last = job.status(0, 0).unwrap().step + 1;
     job.signal(1, "-CONT");
-    job.wait_for_nodes(&[1], "word of it", |status| status.phase == Phase::Stranded);
+    job.wait_for_nodes(&[1], "the report", |status| status.phase == Phase::Stranded);
     assert!(job.status(1, 0).unwrap().step <= last, "{}", job.logs());
     job.dismiss(2, 1);
     assert_eq!(job.exit_code(1), Some(143), "{}", job.logs());
@@ -184,13 +185,13 @@ pub(crate) fn a_silent_peer_over_nccl_is_left_behind() {
 }
 
 #[test]
-fn a_silent_peer_over_nccl_strands_the_others_although_no_collective_fails() {
+fn silent_peer_over_nccl_strands_the_others() {
     let job = Job::over_nccl(&of_steps(10_000_000), 3, &[], 5);
     job.issue_when_ready(1);
     job.wait_for("committed steps", |status| status.step > 5);
     job.signal(1, "-STOP");
     let stopped_at = Instant::now();
-    // Nobody tells them anything: what ends the wait is the library's own timeout, five seconds here.
+    // No new generation is published, so only the library's timeout of 5 s ends the wait.
     job.wait_for_nodes(&[0, 2], "a timeout", |status| {
         status.phase == Phase::Stranded
     });

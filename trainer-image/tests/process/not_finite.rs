@@ -1,4 +1,4 @@
-//! Steps whose loss is not finite: `onNonFinite: Skip` commits them without an update, on all ranks alike.
+//! Steps whose loss is not finite: with `onNonFinite: Skip` all ranks commit them without an update.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::elastic::assert_same;
 use crate::harness::{Job, assert_proven, audit, compared, config};
 
 const STEPS: u64 = 50;
-/// The loss of these steps is NaN.
+/// Steps whose loss is NaN.
 const SPOILT: &str = "1,20,21,40";
 
 fn skipping(steps: u64) -> Value {
@@ -35,7 +35,7 @@ fn state(volume: &Path) -> Value {
 }
 
 #[test]
-fn a_skipped_step_counts_and_its_weights_do_not_depend_on_the_number_of_processes() {
+fn skipped_steps_do_not_depend_on_the_number_of_processes() {
     let config = skipping(STEPS);
     let mut alone = Job::spoilt(&config, 1, 1, SPOILT, None);
     alone.complete();
@@ -58,7 +58,7 @@ fn a_skipped_step_counts_and_its_weights_do_not_depend_on_the_number_of_processe
 }
 
 #[test]
-pub(crate) fn a_skipped_step_leaves_weights_statistics_averages_and_optimizer_as_they_are() {
+pub(crate) fn skipped_step_changes_no_state() {
     let mut config = skipping(2);
     config["model"] = json!({"name": "resnet18", "stem": "cifar", "ghostBatch": 4});
     config["globalBatchSize"] = json!(16);
@@ -76,7 +76,7 @@ pub(crate) fn a_skipped_step_leaves_weights_statistics_averages_and_optimizer_as
 }
 
 #[test]
-pub(crate) fn skipped_steps_in_slices_have_equal_bits_for_every_number_of_processes_and_a_kill() {
+pub(crate) fn skipped_steps_in_slices_are_bit_identical() {
     let mut config = skipping(STEPS);
     config["slices"] = json!(4);
     let mut alone = Job::spoilt(&config, 1, 1, SPOILT, None);
@@ -108,7 +108,7 @@ pub(crate) fn skipped_steps_in_slices_have_equal_bits_for_every_number_of_proces
 }
 
 #[test]
-fn a_ledger_with_a_skipped_step_differs_from_one_with_an_update() {
+fn ledger_distinguishes_skipped_steps_from_updates() {
     let config = skipping(10);
     let [skipped, updated] = ["10", ""].map(|steps| {
         let mut job = Job::spoilt(&config, 1, 1, steps, None);
@@ -124,7 +124,7 @@ fn a_ledger_with_a_skipped_step_differs_from_one_with_an_update() {
 }
 
 #[test]
-pub(crate) fn too_many_skipped_steps_in_a_row_end_the_training_with_step_and_ranks() {
+pub(crate) fn too_many_consecutive_skips_end_the_training() {
     let mut config = skipping(STEPS);
     config["maxConsecutiveSkips"] = json!(3);
     let mut job = Job::spoilt(&config, 2, 1, "4,5,10,11,12,13", None);
@@ -144,10 +144,10 @@ pub(crate) fn too_many_skipped_steps_in_a_row_end_the_training_with_step_and_ran
 }
 
 #[test]
-fn skipped_steps_in_a_row_are_counted_over_a_kill_and_by_a_worker_that_joins() {
+fn consecutive_skips_are_counted_across_a_kill() {
     let mut config = skipping(STEPS);
     config["maxConsecutiveSkips"] = json!(4);
-    // Rank 0 is lost after two skipped steps, and its place is taken by a worker without a state.
+    // Rank 0 is lost after two skipped steps, and a worker without a state replaces it.
     let mut job = Job::spoilt(&config, 2, 1, "10,11,12,13,14", Some((0, "0:12:Forward")));
     assert_eq!(job.exit_code(0), None, "{}", job.logs());
     job.respawn(0);
@@ -160,7 +160,7 @@ fn skipped_steps_in_a_row_are_counted_over_a_kill_and_by_a_worker_that_joins() {
 }
 
 #[test]
-pub(crate) fn without_the_setting_a_loss_that_is_not_finite_ends_the_training_before_its_step() {
+pub(crate) fn non_finite_loss_ends_the_training_by_default() {
     let mut config = skipping(STEPS);
     config["onNonFinite"] = json!("Fail");
     let mut job = Job::spoilt(&config, 2, 1, "20", None);

@@ -1,14 +1,15 @@
-//! The same numbers: N processes train exactly what one would.
+//! Parity: N processes train to the same numbers as one process.
 
 use serde_json::{Value, json};
 use tch::Tensor;
 
 use crate::harness::{Job, config};
 
-/// Greatest difference relative to the greatest weight of the tensor; fp32 sums in another order.
+/// Largest difference relative to the largest weight of the tensor; fp32 sums round differently in another
+/// order.
 const TOLERANCE: f64 = 1e-6;
 
-/// Greatest difference relative to the greatest weight of the tensor. Every value has to be finite.
+/// Largest difference relative to the largest weight of the tensor. Every value must be finite.
 pub(crate) fn difference(left: &[(String, Tensor)], right: &[(String, Tensor)]) -> f64 {
     assert_eq!(left.len(), right.len());
     assert!(!right.is_empty(), "there are no weights");
@@ -19,18 +20,18 @@ pub(crate) fn difference(left: &[(String, Tensor)], right: &[(String, Tensor)]) 
             assert_eq!(left.size(), right.size(), "{name}");
             let greatest = |tensor: &Tensor| tensor.abs().max().double_value(&[]);
             for tensor in [left, right] {
-                // Neither `max` of libtorch nor that of Rust is to be relied on for NaN.
+                // Neither libtorch's nor Rust's `max` is reliable for NaN.
                 let are_finite = bool::try_from(tensor.isfinite().all()).unwrap();
                 assert!(are_finite, "{name}: a weight is not finite");
             }
-            // Tensors of zeros are equal; a difference from zeros is never small.
+            // Two tensors of zeros are equal. A difference from zeros is never small.
             greatest(&(left - right)) / greatest(right).max(f64::MIN_POSITIVE)
         })
         .fold(0.0, f64::max)
 }
 
 #[test]
-fn a_difference_from_zeros_is_never_small() {
+fn difference_from_zeros_is_never_small() {
     let weights = |values: &[f32]| vec![("weight".to_owned(), Tensor::from_slice(values))];
     let zeros = weights(&[0.0, 0.0]);
     assert!(difference(&zeros, &zeros) == 0.0);
@@ -39,7 +40,7 @@ fn a_difference_from_zeros_is_never_small() {
 }
 
 #[test]
-fn weights_that_are_not_finite_are_never_alike() {
+fn weights_that_are_not_finite_are_never_equal() {
     let weights = |value: f32| vec![("weight".to_owned(), Tensor::from_slice(&[1.0, value]))];
     for value in [f32::NAN, f32::INFINITY] {
         for (left, right) in [(value, value), (value, 2.0), (2.0, value)] {
@@ -73,26 +74,26 @@ fn cnn() -> Value {
 }
 
 #[test]
-fn an_mlp_trained_with_sgd_does_not_depend_on_the_number_of_processes() {
+fn mlp_with_sgd_does_not_depend_on_processes() {
     assert_parity("mlp, sgd", &config());
 }
 
 #[test]
-fn an_mlp_trained_with_adamw_does_not_depend_on_the_number_of_processes() {
+fn mlp_with_adamw_does_not_depend_on_processes() {
     let mut config = config();
     config["optimizer"] = adamw();
     assert_parity("mlp, adamw", &config);
 }
 
 #[test]
-fn a_cnn_trained_with_sgd_does_not_depend_on_the_number_of_processes() {
+fn cnn_with_sgd_does_not_depend_on_processes() {
     let mut config = config();
     config["model"] = cnn();
     assert_parity("cnn, sgd", &config);
 }
 
 #[test]
-fn a_cnn_trained_with_adamw_does_not_depend_on_the_number_of_processes() {
+fn cnn_with_adamw_does_not_depend_on_processes() {
     let mut config = config();
     config["model"] = cnn();
     config["optimizer"] = adamw();
@@ -105,7 +106,7 @@ fn micro_batches_do_not_change_the_numbers() {
     whole["globalBatchSize"] = json!(50);
     let mut alone = Job::train(&whole, 1, 1);
     alone.complete();
-    // Parts of 16, 17 and 17 samples in three pieces each; with two ranks 25 in four.
+    // Three ranks: 16, 17 and 17 samples in three pieces each. Two ranks: 25 samples in four pieces.
     whole["microBatchSize"] = json!(7);
     for nodes in [1, 2, 3] {
         let mut job = Job::train(&whole, nodes, 1);
@@ -117,7 +118,7 @@ fn micro_batches_do_not_change_the_numbers() {
 }
 
 #[test]
-fn a_batch_smaller_than_the_world_leaves_a_rank_without_samples() {
+fn batch_smaller_than_the_world_leaves_a_rank_empty() {
     let mut config = config();
     config["globalBatchSize"] = json!(2);
     config["optimizer"]["learningRate"] = json!(0.01);
@@ -130,7 +131,7 @@ fn a_batch_smaller_than_the_world_leaves_a_rank_without_samples() {
 }
 
 #[test]
-fn the_same_world_gives_the_same_bits() {
+fn same_number_of_processes_gives_the_same_bits() {
     let bytes = |nodes| Job::train(&config(), nodes, 1).complete();
     assert!(bytes(2) == bytes(2), "two processes");
     assert!(bytes(3) == bytes(3), "three processes");

@@ -1,4 +1,4 @@
-//! Gradients that travel as products of narrow matrices: `ddp.compression: PowerSGD`.
+//! Gradients that are sent as products of narrow matrices: `ddp.compression: PowerSGD`.
 
 use serde_json::{Value, json};
 
@@ -19,9 +19,9 @@ fn compressed(start_step: u64) -> Value {
 }
 
 #[test]
-fn low_rank_gradients_train_as_well_as_whole_ones_also_after_a_rank_is_killed() {
+fn power_sgd_trains_as_well_also_after_a_kill() {
     let config = compressed(START);
-    // A process alone sends nothing.
+    // A process alone does not compress.
     let mut alone = Job::train(&config, 1, 1);
     alone.complete();
     let [first, second] = [(), ()].map(|()| {
@@ -57,7 +57,7 @@ fn low_rank_gradients_train_as_well_as_whole_ones_also_after_a_rank_is_killed() 
 }
 
 #[test]
-fn gradients_travel_whole_before_the_start_step() {
+fn gradients_are_uncompressed_before_the_start_step() {
     let mut config = compressed(60);
     config["steps"] = json!(60);
     let found = greatest_difference(&config);
@@ -68,7 +68,7 @@ fn gradients_travel_whole_before_the_start_step() {
 }
 
 #[test]
-fn a_skipped_step_and_a_changed_loss_scale_leave_nothing_wrong_in_what_is_sent_later() {
+fn power_sgd_survives_skips_and_loss_scale_changes() {
     let mut config = compressed(0);
     config["onNonFinite"] = json!("Skip");
     config["ddp"]["staticGraph"] = json!(true);
@@ -77,7 +77,8 @@ fn a_skipped_step_and_a_changed_loss_scale_leave_nothing_wrong_in_what_is_sent_l
     scaled["lossScaling"] = json!({"initial": 1024.0, "growthInterval": 20});
     for config in [config, scaled] {
         let train = |spoilt| {
-            // Sums of three would depend on where a number lies in its bucket, where the host's numbers are, too.
+            // Use two ranks: sums of three would depend on the place of a number in its bucket, which also
+            // contains the votes of the host.
             let mut job = Job::spoilt(&config, 2, 1, spoilt, None);
             let bytes = job.complete();
             (job, bytes)

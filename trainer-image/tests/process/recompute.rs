@@ -1,11 +1,11 @@
-//! `activationCheckpointing: Blocks` trains to the same bits as a training that keeps all activations.
+//! `activationCheckpointing: Blocks` gives the same bits as a training that keeps all activations.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Job, config, digits};
 use crate::slices::write_tokens;
 
-/// A `gpt2` with dropout. Each rank makes several passes in a step, of which only the last one synchronizes.
+/// A `gpt2` with dropout. Each rank runs several passes per step, of which only the last one synchronizes.
 fn gpt2() -> Value {
     let mut config = config();
     config["model"] = json!({
@@ -20,7 +20,7 @@ fn gpt2() -> Value {
 }
 
 #[test]
-fn a_gpt2_on_two_ranks_trains_to_the_bits_of_one_that_keeps_its_activations() {
+fn recomputed_gpt2_on_two_ranks_is_bit_identical() {
     let directory = tempfile::tempdir().unwrap();
     write_tokens(directory.path());
     let weights = |config: &Value| Job::train_on(config, directory.path(), 2, 1).complete();
@@ -39,7 +39,7 @@ fn a_gpt2_on_two_ranks_trains_to_the_bits_of_one_that_keeps_its_activations() {
 }
 
 #[test]
-fn a_resnet18_in_bf16_on_two_ranks_trains_to_the_bits_of_one_that_keeps_its_activations() {
+fn recomputed_resnet18_in_bf16_is_bit_identical() {
     let mut config = config();
     config["model"] = json!({"name": "resnet18", "stem": "cifar", "ghostBatch": 4});
     config["precision"] = json!("bf16");
@@ -54,7 +54,7 @@ fn a_resnet18_in_bf16_on_two_ranks_trains_to_the_bits_of_one_that_keeps_its_acti
 }
 
 #[test]
-fn a_model_without_blocks_is_refused_with_what_to_change() {
+fn model_without_blocks_is_refused_with_advice() {
     let mut config = config();
     config["activationCheckpointing"] = json!("Blocks");
     let mut job = Job::start(&config, &digits(), 1, 1);

@@ -1,4 +1,4 @@
-//! Committed steps that are lost with all processes, and repeated: what the next ones report.
+//! Committed steps that are lost with all processes and repeated: the next processes report them.
 
 use roundhouse_contract::RepeatSource;
 use roundhouse_member::checkpoint::Directory;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::checkpoints::{beyond, checkpoints, endless, step_of};
 use crate::harness::{Job, every_steps, trainer};
 
-/// Far apart, so that steps after a checkpoint are lost for sure.
+/// Steps between checkpoints. The interval is large, so that steps after a checkpoint are certainly lost.
 const EVERY: u64 = 200;
 
 fn start(config: &Value, world: u32, volume: &std::path::Path, generation: u64) -> Job {
@@ -17,7 +17,7 @@ fn start(config: &Value, world: u32, volume: &std::path::Path, generation: u64) 
     job
 }
 
-/// Steps in the files of the ledger.
+/// Number of steps in the files of the ledger.
 fn num_lines(volume: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(Directory::new(volume.to_owned()).ledger());
     let paths = entries
@@ -29,7 +29,7 @@ fn num_lines(volume: &std::path::Path) -> u64 {
 }
 
 #[test]
-fn a_job_that_loses_all_processes_reports_the_steps_that_it_repeats() {
+fn job_that_lost_all_processes_reports_repeated_steps() {
     let volume = tempfile::tempdir().unwrap();
     let mut job = start(&endless(), 2, volume.path(), 1);
     job.wait_until("steps after a checkpoint", || {

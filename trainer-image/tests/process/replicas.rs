@@ -1,5 +1,5 @@
-//! One bit of one weight of one rank flips, as in a device that computes wrong: the save that comes next finds it, and no
-//! checkpoint has a part of two states.
+//! A bit of a weight flips on one rank, as in a faulty device. The next save detects it, and no checkpoint
+//! mixes parts of two states.
 
 use roundhouse_contract::{ExitCode, Phase, Reason};
 
@@ -7,20 +7,20 @@ use crate::checkpoints::{EVERY, checkpoints, endless, everything, start, step_of
 use crate::elastic::{assert_same, undisturbed};
 use crate::harness::{Job, assert_proven, every_steps};
 
-/// In the middle between two saves.
+/// A step in the middle between two saves.
 const FLIPPED_AT: u64 = EVERY + EVERY / 2;
 
 fn flipped(config: &serde_json::Value, world: u32, rank: u32, volume: &std::path::Path) -> Job {
     let checkpoint = every_steps(volume.to_owned(), EVERY);
     let job = Job::keeping_with_flip(config, world, checkpoint, rank, FLIPPED_AT);
-    // A save that is due while the one before is written is left out.
+    // Slow steps, because a save is skipped while the previous save is running.
     job.pace_steps(5);
     job.issue_when_ready(1);
     job
 }
 
 #[test]
-fn a_rank_with_a_flipped_bit_is_named_and_replaced_and_the_others_lose_no_step() {
+fn rank_with_a_flipped_bit_is_named_and_replaced() {
     let volume = tempfile::tempdir().unwrap();
     let config = training();
     let mut job = flipped(&config, 3, 1, volume.path());
@@ -48,7 +48,7 @@ fn a_rank_with_a_flipped_bit_is_named_and_replaced_and_the_others_lose_no_step()
 }
 
 #[test]
-fn two_ranks_that_differ_both_end_and_continue_from_the_checkpoint_before() {
+fn two_differing_ranks_resume_from_the_last_checkpoint() {
     let volume = tempfile::tempdir().unwrap();
     let mut job = flipped(&endless(), 2, 1, volume.path());
     let code = Some(ExitCode::HardwareFault.code());

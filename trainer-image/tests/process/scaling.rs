@@ -1,5 +1,5 @@
-//! `onScale: ScaleBatch`: the batch follows the workers, the rate the batch, and no sample is used twice
-//! or left out.
+//! `onScale: ScaleBatch`: the batch size follows the number of workers, the learning rate follows the batch
+//! size, and no sample is used twice or left out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::harness::{Job, assert_proven, config, every_steps};
 const NUM_SAMPLES: u64 = 1_500;
 const BATCH: u64 = 32;
 
-/// Batches of 32 for each worker.
+/// A training with a batch of 32 for each worker.
 fn scaled() -> Value {
     let mut config = config();
     config["globalBatchSize"] = json!(BATCH);
@@ -36,7 +36,7 @@ fn lines(volume: &Path) -> BTreeMap<u64, Line> {
 }
 
 #[test]
-fn the_batch_follows_the_workers_and_each_sample_is_used_once_per_epoch() {
+fn batch_follows_workers_and_uses_each_sample_once() {
     const EPOCHS: u64 = 60;
     let mut config = scaled();
     config.as_object_mut().unwrap().remove("steps");
@@ -66,24 +66,24 @@ fn the_batch_follows_the_workers_and_each_sample_is_used_once_per_epoch() {
         (progress.total_steps, progress.epoch),
         (progress.step, EPOCHS)
     );
-    // The rate has arrived at that of two workers.
+    // The learning rate has reached the value for two workers.
     let rate = "roundhouse_train_learning_rate 0.1";
     let metrics = job.metrics(0, 0);
     assert!(metrics.lines().any(|line| line == rate), "{metrics}");
 }
 
-/// What a checkpoint says of the batch.
+/// The batch pace in a checkpoint.
 fn pace(volume: &Path, generation: u64, step: u64) -> Value {
     let name = format!("checkpoints/gen-{generation:010}-step-{step:012}/manifest.json");
     let text = std::fs::read_to_string(volume.join(name)).unwrap();
     serde_json::from_str::<Value>(&text).unwrap()["pace"].clone()
 }
 
-/// One worker, three, two, each from the checkpoint of those before; the weights in the end.
+/// Trains with one worker, three and two, each from the previous checkpoint. Returns the final weights.
 fn train_in_three_parts() -> Vec<u8> {
     let volume = tempfile::tempdir().unwrap();
     let mut weights = Vec::new();
-    // Counted in steps of one worker; three have not finished the warm-up when they end.
+    // In steps of one worker. The three workers end before the warm-up is complete.
     for (generation, workers, until) in [(1, 1, 20), (2, 3, 80), (3, 2, 240)] {
         let mut config = scaled();
         config["steps"] = json!(until);
@@ -93,7 +93,7 @@ fn train_in_three_parts() -> Vec<u8> {
         weights = job.complete();
     }
     assert_proven(volume.path(), 20 + 20 + 82);
-    // Two thirds of the way from one to three, and from there on.
+    // Two thirds of the way from one worker to three, and later.
     let pace = pace(volume.path(), 3, 122);
     assert_eq!(
         (&pace["batch"], &pace["sinceStep"]),
@@ -105,6 +105,6 @@ fn train_in_three_parts() -> Vec<u8> {
 }
 
 #[test]
-fn the_same_changes_at_the_same_steps_give_the_same_weights() {
+fn same_changes_at_the_same_steps_give_the_same_weights() {
     assert!(train_in_three_parts() == train_in_three_parts());
 }

@@ -1,4 +1,4 @@
-//! With `slices` a training is the same bit for bit, whatever the number of processes is and whatever happens to them.
+//! With `slices` a training is bit-identical for every number of processes and every history of faults.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::elastic::STEPS;
 use crate::harness::{Job, assert_proven, compared, config, digits, every_steps};
 
-/// A training in slices.
+/// The configuration of a training in slices.
 fn sliced(model: &Value, steps: u64) -> Value {
     let mut config = config();
     config["model"] = model.clone();
@@ -20,7 +20,7 @@ fn mlp() -> Value {
     sliced(&json!({"name": "mlp", "hidden": [32]}), STEPS)
 }
 
-/// A training of this many workers: the bytes of its weights.
+/// Trains with this number of workers. Returns the bytes of the weights.
 fn weights(config: &Value, data_dir: &Path, nodes: u32, procs_per_worker: u32) -> Vec<u8> {
     Job::train_on(config, data_dir, nodes, procs_per_worker).complete()
 }
@@ -37,7 +37,7 @@ fn assert_equal_for_every_world(config: &Value, data_dir: &Path) {
 }
 
 #[test]
-fn an_mlp_in_slices_has_equal_bits_for_every_number_of_processes() {
+fn mlp_in_slices_is_bit_identical() {
     let mut config = mlp();
     assert_equal_for_every_world(&config, &digits());
     config["optimizer"] = json!({"name": "adamw", "learningRate": 0.001, "maxGradNorm": 1.0});
@@ -54,15 +54,15 @@ fn resnet18() -> Value {
 }
 
 #[test]
-fn a_resnet18_in_slices_has_equal_bits_for_every_number_of_processes() {
+fn resnet18_in_slices_is_bit_identical() {
     assert_equal_for_every_world(&resnet18(), &digits());
 }
 
 #[test]
-fn a_resnet18_with_deterministic_kernels_alone_has_the_bits_of_one_without_that_switch() {
+fn deterministic_kernels_do_not_change_the_bits() {
     let plain = weights(&resnet18(), &digits(), 2, 1);
     let mut config = resnet18();
-    // It also fills new memory with NaN, which no operation may read.
+    // The switch also fills new memory with NaN, which no operation may read.
     config["deterministic"] = json!(true);
     assert!(weights(&config, &digits(), 2, 1) == plain, "other bits");
 }
@@ -87,14 +87,14 @@ fn gpt2(steps: u64) -> Value {
 }
 
 #[test]
-fn a_gpt2_with_dropout_in_slices_has_equal_bits_for_every_number_of_processes() {
+fn gpt2_with_dropout_in_slices_is_bit_identical() {
     let directory = tempfile::tempdir().unwrap();
     write_tokens(directory.path());
     assert_equal_for_every_world(&gpt2(20), directory.path());
 }
 
-/// Kills a rank at a point of a step, continues without it, and compares the weights: (point, ranks, the rank that is
-/// killed).
+/// Kills a rank at a point of a step, continues without it, and compares the weights. A case is (point,
+/// number of ranks, killed rank).
 fn assert_kills_change_no_bit(
     config: &Value,
     data_dir: &Path,
@@ -122,7 +122,7 @@ fn assert_kills_change_no_bit(
 }
 
 #[test]
-fn a_rank_killed_at_any_point_changes_no_bit() {
+fn killed_rank_changes_no_bit() {
     let kills = [
         ("Forward", 2, 0),
         ("Forward", 3, 1),
@@ -137,7 +137,7 @@ fn a_rank_killed_at_any_point_changes_no_bit() {
 }
 
 #[test]
-fn a_rank_of_a_gpt2_with_dropout_killed_at_any_point_changes_no_bit() {
+fn killed_rank_of_gpt2_with_dropout_changes_no_bit() {
     let directory = tempfile::tempdir().unwrap();
     write_tokens(directory.path());
     let kills = [
@@ -151,7 +151,7 @@ fn a_rank_of_a_gpt2_with_dropout_killed_at_any_point_changes_no_bit() {
 }
 
 #[test]
-fn a_rank_of_a_resnet18_killed_at_any_point_changes_no_bit() {
+fn killed_rank_of_resnet18_changes_no_bit() {
     let kills = [
         ("Forward", 2, 0),
         ("Backward", 2, 1),
@@ -164,7 +164,7 @@ fn a_rank_of_a_resnet18_killed_at_any_point_changes_no_bit() {
 
 const LONG: u64 = 2_000;
 
-/// Trains a job that is left alone, and one that grows, shrinks and is suspended.
+/// Compares an undisturbed job with a job that grows, shrinks and is suspended.
 fn assert_history_changes_no_bit(optimizer: &Value) {
     let mut config = sliced(&json!({"name": "mlp", "hidden": [32]}), LONG);
     config["optimizer"] = optimizer.clone();
@@ -204,19 +204,19 @@ fn assert_history_changes_no_bit(optimizer: &Value) {
 }
 
 #[test]
-fn a_job_that_grows_shrinks_and_is_suspended_is_equal_bit_for_bit_to_one_that_is_left_alone() {
+fn resizing_and_suspending_changes_no_bit() {
     assert_history_changes_no_bit(&config()["optimizer"]);
 }
 
 #[test]
-fn a_job_with_lars_or_lamb_that_grows_shrinks_and_is_suspended_is_equal_bit_for_bit() {
+fn resizing_with_lars_or_lamb_changes_no_bit() {
     let ema = json!({"decay": 0.99});
     assert_history_changes_no_bit(&json!({"name": "lars", "learningRate": 0.5, "ema": ema}));
     assert_history_changes_no_bit(&json!({"name": "lamb", "learningRate": 0.002}));
 }
 
 #[test]
-fn trainings_that_differ_in_a_loss_are_told_apart_by_the_first_step() {
+fn comparison_names_the_first_different_step() {
     let volumes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     for (volume, rate) in volumes.iter().zip([0.05, 0.06]) {
         let mut config = mlp();
@@ -227,6 +227,6 @@ fn trainings_that_differ_in_a_loss_are_told_apart_by_the_first_step() {
     }
     let (code, text) = compared(volumes[0].path(), volumes[1].path());
     assert_eq!(code, Some(65), "{text}");
-    // The first step's loss is that of the initial weights.
+    // The loss of the first step is that of the initial weights.
     assert!(text.contains("different from step 2 on"), "{text}");
 }

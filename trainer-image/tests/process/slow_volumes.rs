@@ -1,5 +1,5 @@
-//! Volumes that are slow, or take nothing at all: no step waits for them, and the end of training as long as
-//! anything moves.
+//! Volumes that are slow or accept no bytes: no step waits for them. The end of training waits for as long as
+//! bytes are written.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use crate::checkpoints::{
     EVERY, checkpoints, endless, everything, train_and_kill, training, wait_for_checkpoint,
 };
 use crate::harness::{Job, assert_proven};
-use crate::volumes::{every, go_on, leave_and_go_on, newest, patient, wait_until_saved_beyond};
+use crate::volumes::{every, leave_and_resume, newest, patient, resume, wait_until_saved_beyond};
 
 #[test]
-fn steps_do_not_wait_for_a_slow_volume_and_it_is_told() {
+fn slow_volume_is_reported_and_delays_no_step() {
     let volume = tempfile::tempdir().unwrap();
     let path = volume.path();
-    // Told of after one second.
+    // The report comes after 1 s.
     let job = patient(&endless(), path, 10, "");
     job.issue_when_ready(1);
     wait_for_checkpoint(&job);
@@ -25,7 +25,7 @@ fn steps_do_not_wait_for_a_slow_volume_and_it_is_told() {
     let saving = trouble.split("of step ").nth(1).unwrap();
     let saving: u64 = saving.split(' ').next().unwrap().parse().unwrap();
     let step = job.status(0, 0).unwrap().step;
-    // In one second a step that waits for each access to the volume would come three times.
+    // If a step waited for each access to the volume, there would be three steps per second.
     assert!(step > saving + 20, "{step}: {trouble}");
     job.wait_until("a checkpoint that is left out", || {
         job.metric(0, "roundhouse_train_checkpoints_skipped_total") >= 1.0
@@ -34,11 +34,11 @@ fn steps_do_not_wait_for_a_slow_volume_and_it_is_told() {
     let before = newest(path).unwrap();
     job.pace_volume("0");
     wait_until_saved_beyond(&job, before);
-    leave_and_go_on(job, path, 2);
+    leave_and_resume(job, path, 2);
 }
 
 #[test]
-fn steps_do_not_wait_for_a_volume_that_hangs_and_it_is_used_when_it_is_back() {
+fn hanging_volume_delays_no_step_and_is_used_later() {
     let volume = tempfile::tempdir().unwrap();
     let path = volume.path();
     let job = patient(&endless(), path, 10, "");
@@ -49,7 +49,7 @@ fn steps_do_not_wait_for_a_volume_that_hangs_and_it_is_used_when_it_is_back() {
     assert!(trouble.starts_with(path.to_str().unwrap()), "{trouble}");
     let before = newest(path).unwrap();
     let step = job.status(0, 0).unwrap().step;
-    // Longer than the end of training would wait for it.
+    // Longer than the end of training would wait.
     job.wait_for_trouble("for 10 s");
     let done = job.status(0, 0).unwrap().step - step;
     assert!(done > 100, "{done}");
@@ -57,11 +57,11 @@ fn steps_do_not_wait_for_a_volume_that_hangs_and_it_is_used_when_it_is_back() {
     assert_eq!(newest(path), Some(before));
     job.pace_volume("0");
     wait_until_saved_beyond(&job, before);
-    leave_and_go_on(job, path, 2);
+    leave_and_resume(job, path, 2);
 }
 
 #[test]
-fn a_result_that_a_volume_does_not_take_ends_the_training_by_name() {
+fn result_that_is_not_written_ends_the_training() {
     let volume = tempfile::tempdir().unwrap();
     let path = volume.path();
     let mut job = patient(&training(), path, 2, "");
@@ -77,11 +77,11 @@ fn a_result_that_a_volume_does_not_take_ends_the_training_by_name() {
         assert!(says, "{}", failure.message);
     }
     assert!(newest(path) < training()["steps"].as_u64());
-    go_on(path, 2);
+    resume(path, 2);
 }
 
 #[test]
-fn a_result_may_take_as_long_as_bytes_move() {
+fn final_save_may_take_as_long_as_bytes_are_written() {
     let volume = tempfile::tempdir().unwrap();
     let path = volume.path();
     let mut config = training();
@@ -102,14 +102,14 @@ fn a_result_may_take_as_long_as_bytes_move() {
 }
 
 #[test]
-fn a_rank_that_is_asked_to_leave_does_not_wait_for_a_volume_for_ever() {
+fn leaving_rank_does_not_wait_indefinitely_for_a_volume() {
     let volume = tempfile::tempdir().unwrap();
     let path = volume.path();
     let mut job = patient(&endless(), path, 600, "");
     job.issue_when_ready(1);
     wait_for_checkpoint(&job);
     job.pace_volume("hold");
-    // Who left at a step that is saved would have nothing to wait for.
+    // A rank that leaves at a saved step would have nothing to wait for.
     let held_at = job.status(0, 0).unwrap().step;
     job.wait_for("steps that are not saved", |status| {
         status.step > held_at + EVERY
@@ -119,19 +119,20 @@ fn a_rank_that_is_asked_to_leave_does_not_wait_for_a_volume_for_ever() {
         job.signal(rank, "-TERM");
     }
     assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
-    // Less than the agent waits.
+    // Less time than the agent waits.
     assert!(asked_at.elapsed() < Duration::from_secs(25));
-    // The signals come one after the other: if one rank leaves before the other is asked to, that one has the state.
+    // The signals are sent one after the other. If one rank leaves before the other rank gets its signal, the
+    // other rank has the state.
     let messages = [0, 1].map(|node| job.failure(node, 0).message);
     let late = messages
         .iter()
         .any(|it| it.contains("was not saved in time"));
     assert!(late, "{messages:?}");
-    go_on(path, 2);
+    resume(path, 2);
 }
 
 #[test]
-fn a_volume_that_hangs_when_a_process_starts_is_named() {
+fn volume_that_hangs_at_the_start_is_named() {
     let volume = tempfile::tempdir().unwrap();
     train_and_kill(2, volume.path(), 1);
     let mut job = patient(&endless(), volume.path(), 2, "hold");
@@ -146,7 +147,7 @@ fn a_volume_that_hangs_when_a_process_starts_is_named() {
 }
 
 #[test]
-fn a_volume_that_hangs_through_several_generations_holds_up_none_of_them() {
+fn hanging_volume_delays_no_generation() {
     let volume = tempfile::tempdir().unwrap();
     let path = volume.path();
     let mut job = Job::patient(&endless(), 3, every(path), 10, "");
@@ -155,7 +156,7 @@ fn a_volume_that_hangs_through_several_generations_holds_up_none_of_them() {
     job.pace_volume("hold");
     job.wait_for_trouble("has taken nothing");
     let before = newest(path).unwrap();
-    // With each rank that dies a save is abandoned, which holds up a buffer.
+    // Each dead rank abandons a save, which occupies a buffer.
     for (generation, dies) in [(2, Some(2)), (3, Some(1)), (4, None)] {
         if let Some(rank) = dies {
             job.signal(rank, "-KILL");
@@ -169,6 +170,10 @@ fn a_volume_that_hangs_through_several_generations_holds_up_none_of_them() {
     wait_until_saved_beyond(&job, before);
     job.signal(0, "-TERM");
     assert_eq!(job.exit_code(0), Some(143), "{}", job.logs());
-    assert_eq!(everything(path), checkpoints(path), "something is left");
-    go_on(path, 5);
+    assert_eq!(
+        everything(path),
+        checkpoints(path),
+        "an incomplete checkpoint remains"
+    );
+    resume(path, 5);
 }

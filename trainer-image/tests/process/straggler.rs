@@ -1,10 +1,10 @@
-//! A worker that is slower than the others is told apart from those that wait for it.
+//! Stragglers: a worker that is slower than the others is distinguished from those that wait for it.
 
 use serde_json::json;
 
 use crate::harness::{Job, config};
 
-/// Milliseconds that the slow worker takes more.
+/// Additional milliseconds per step of the slow worker.
 const PAUSE: u64 = 60;
 
 /// The sum of a metric's values so far.
@@ -18,11 +18,11 @@ fn value(job: &Job, (node, local_rank): (u32, u32), name: &str) -> f64 {
 }
 
 #[test]
-pub(crate) fn a_slow_worker_is_told_by_its_place_and_its_peers_wait_is_not_their_own_time() {
+pub(crate) fn straggler_is_reported_and_waits_are_not_compute_time() {
     let mut config = config();
     config["steps"] = json!(60);
     let mut job = Job::slowed(&config, 2, 1, PAUSE);
-    job.wait_for_nodes(&[0], "word of the straggler", |status| {
+    job.wait_for_nodes(&[0], "the report of the straggler", |status| {
         let progress = status.progress.as_ref();
         let straggler = progress.and_then(|progress| progress.straggler);
         straggler.is_some_and(|it| it.node_rank == 1 && it.factor > 1.5)

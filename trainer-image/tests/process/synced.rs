@@ -1,6 +1,6 @@
-//! Batch normalization does not depend on the number of processes, neither over fixed groups of images (`ghostBatch`)
-//! nor over those of all processes (`batchNorm: Sync`). With the latter, a process that is lost within a pass is a lost
-//! peer.
+//! Batch normalization does not depend on the number of processes, neither over fixed groups of images
+//! (`ghostBatch`) nor over the images of all processes (`batchNorm: Sync`). With the latter, a process that
+//! is lost within a pass counts as a lost peer.
 
 use std::path::Path;
 
@@ -11,28 +11,28 @@ use tempfile::TempDir;
 use crate::harness::{Job, assert_proven, config, digits, images_of};
 use crate::parity::difference;
 
-/// After one step, weights differ by the rounding of the gradients' sums. In later steps a value at the border of a
-/// `ReLU` may come to lie on its other side, which changes gradients by percents, also in one process with another
-/// `microBatchSize`. Trainings in slices show that later steps are equal, too.
+/// After one step, weights differ by the rounding of the gradients' sums. In later steps a value near the
+/// threshold of a `ReLU` may cross it, which changes gradients by percents, even in one process with
+/// another `microBatchSize`. Trainings in slices show that later steps are equal, too.
 const STEPS: u64 = 1;
-/// Of the largest weight of each tensor.
+/// Tolerance relative to the largest weight of each tensor.
 const TOLERANCE: f64 = 1e-5;
 
 fn synced(global_batch_size: u32) -> Value {
     resnet18(global_batch_size, &json!({"batchNorm": "Sync"}))
 }
 
-/// Four groups of four images.
+/// Normalization over four groups of four images.
 fn ghost() -> Value {
     resnet18(16, &json!({"ghostBatch": 4}))
 }
 
-/// Images for [`ghost`], larger than the digits: the last layers normalize 16 values of a group.
+/// Images for [`ghost`]. They are larger than the digits, so the last layers normalize 16 values of a group.
 fn images() -> TempDir {
     images_of(32, 16)
 }
 
-/// A training of a ResNet-18 whose normalization is set.
+/// A training of a ResNet-18 with the given normalization.
 fn resnet18(global_batch_size: u32, normalization: &Value) -> Value {
     let mut config = config();
     config["model"] = normalization.clone();
@@ -66,21 +66,21 @@ fn assert_same_on_any_number_of_processes(config: &Value, data_dir: &Path) {
 }
 
 #[test]
-fn a_resnet18_normalized_over_all_processes_does_not_depend_on_their_number() {
-    // Of 16 images, three processes have 5, 5 and 6.
+fn synced_resnet18_does_not_depend_on_processes() {
+    // Three processes have 5, 5 and 6 of 16 images.
     assert_same_on_any_number_of_processes(&synced(16), &digits());
 }
 
 #[test]
-fn a_resnet18_normalized_over_ghost_batches_does_not_depend_on_the_number_of_processes() {
-    // Of four groups, three processes have 1, 1 and 2.
+fn ghost_batches_do_not_depend_on_processes() {
+    // Three processes have 1, 1 and 2 of four groups.
     assert_same_on_any_number_of_processes(&ghost(), images().path());
 }
 
 #[test]
-fn a_process_without_images_takes_part_in_the_sums_of_a_normalization() {
-    // Larger than the digits: with two of those the last layers would normalize two values, and the rounding of their
-    // difference would decide.
+fn process_without_images_joins_the_normalization() {
+    // Larger images than the digits: with two digits the last layers would normalize two values, and the
+    // rounding of their difference would determine the result.
     let images = images_of(4, 32);
     let trained = |nodes| trained(&synced(2), images.path(), nodes);
     assert_same(
@@ -90,7 +90,7 @@ fn a_process_without_images_takes_part_in_the_sums_of_a_normalization() {
     );
 }
 
-/// Kills one of three ranks in the last step: (rank, point).
+/// Kills one of three ranks in the last step. A kill is (rank, point).
 fn assert_same_after_kills(config: &Value, data_dir: &Path, kills: [(u32, &str); 2]) {
     let expected = trained(config, data_dir, 1).weights();
     let steps = config["steps"].as_u64().unwrap();
@@ -110,14 +110,14 @@ fn assert_same_after_kills(config: &Value, data_dir: &Path, kills: [(u32, &str);
 }
 
 #[test]
-fn a_process_killed_within_a_pass_that_shares_sums_is_a_lost_peer() {
+fn process_killed_within_a_synced_pass_is_a_lost_peer() {
     // The others wait for it in the forward pass, then in the backward pass.
     let kills = [(1, "Forward"), (0, "Backward")];
     assert_same_after_kills(&synced(16), &digits(), kills);
 }
 
 #[test]
-fn a_process_with_ghost_batches_that_is_killed_does_not_change_the_weights() {
+fn kill_with_ghost_batches_does_not_change_the_weights() {
     let kills = [(1, "Backward"), (0, "Commit")];
     assert_same_after_kills(&ghost(), images().path(), kills);
 }

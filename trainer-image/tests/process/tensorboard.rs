@@ -1,4 +1,4 @@
-//! Event files for `TensorBoard` beside the checkpoints, read back by a reader of their own format.
+//! Event files for `TensorBoard` beside the checkpoints, read back by a parser of their format.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use serde_json::json;
 
 use crate::harness::{Job, config, every_steps};
 
-/// An epoch of the digits, at whose end they are evaluated.
+/// Steps of an epoch of the digits; an evaluation follows each epoch.
 const EPOCH: u64 = 24;
 
-/// A field of a message of Protocol Buffers: numbers as their bits.
+/// A field of a Protocol Buffers message: numbers as their bits.
 #[derive(Debug)]
 enum Field<'a> {
     Number(u64),
@@ -37,7 +37,7 @@ fn take<'a>(bytes: &mut &'a [u8], count: usize) -> &'a [u8] {
     taken
 }
 
-/// The fields of a message, with their numbers.
+/// The fields of a message with their numbers.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
@@ -74,8 +74,8 @@ fn message<'a>(fields: &[(u64, Field<'a>)], wanted: u64) -> Option<&'a [u8]> {
     })
 }
 
-/// All scalars of a file: step, tag, value. Lengths and data have the right checksums, and the file begins as
-/// `TensorBoard` wants it.
+/// All scalars of a file: step, tag, value. Asserts the checksums of lengths and data, and the header of the
+/// file.
 fn scalars(path: &Path) -> Vec<(u64, String, f32)> {
     TfRecord.index(path).unwrap();
     let bytes = std::fs::read(path).unwrap();
@@ -108,7 +108,7 @@ fn scalars(path: &Path) -> Vec<(u64, String, f32)> {
 }
 
 #[test]
-fn rank_0_writes_event_files_that_can_be_read_back() {
+fn rank_0_writes_readable_event_files() {
     let volume = tempfile::tempdir().unwrap();
     let mut config = config();
     config["steps"] = json!(2 * EPOCH);
@@ -126,7 +126,7 @@ fn rank_0_writes_event_files_that_can_be_read_back() {
         let found = scalars.iter().filter(|(_, tag, _)| tag == wanted);
         found.map(|(step, _, value)| (*step, *value)).collect()
     };
-    // The first step of a generation has a point; others as time passes.
+    // The first step of a generation has a point; later points depend on time.
     let (step, rate) = of("train/learning_rate")[0];
     assert_eq!((step, rate), (1, 0.05));
     assert!(of("train/loss")[0].1 > 1.0 && of("train/gradient_norm")[0].1 > 0.0);
@@ -142,7 +142,7 @@ fn rank_0_writes_event_files_that_can_be_read_back() {
 }
 
 #[test]
-fn without_a_volume_training_goes_on_without_event_files() {
+fn training_without_a_volume_writes_no_event_files() {
     let mut config = config();
     config["tensorboard"] = json!(true);
     let mut job = Job::train(&config, 1, 1);

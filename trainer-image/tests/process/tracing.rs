@@ -1,4 +1,4 @@
-//! A trace of steps on request, while training continues.
+//! Traces of steps on request, while training continues.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use crate::checkpoints::endless;
 use crate::harness::{Job, digits, on_device};
 use crate::slices::write_tokens;
 
-/// The names of the events in a trace of so many steps of the first process. Those within a fused update are not in it:
-/// on a CPU its kernel reads scalars that it leaves on a GPU.
+/// The names of the events in a trace of the first process. Events within a fused update are left out: on a
+/// CPU its kernel reads scalars, on a GPU it does not.
 fn names(job: &Job, num_steps: u32) -> Vec<String> {
     job.wait_for("steps", |status| status.step > 0);
     let trace: Value = serde_json::from_str(&job.trace(num_steps)).unwrap();
@@ -43,7 +43,7 @@ impl Event {
         })
     }
 
-    /// Whether another operation has called it.
+    /// Whether another operation has called this one.
     fn is_within(&self, other: &Self) -> bool {
         self.name != other.name
             && self.thread == other.thread
@@ -52,23 +52,23 @@ impl Event {
     }
 }
 
-/// How often an event is in a trace of so many steps of the first process.
+/// Counts events in a trace of the first process.
 fn counts(job: &Job, num_steps: u32) -> impl Fn(&str) -> usize {
     let names = names(job, num_steps);
     move |wanted| names.iter().filter(|name| *name == wanted).count()
 }
 
-/// An MLP with one hidden layer: two products in a forward pass, and as many in a backward pass.
+/// An MLP with one hidden layer has two products in a forward pass, and two in a backward pass.
 const FORWARD: &str = "aten::addmm";
 const BACKWARD: &str = "autograd::engine::evaluate_function: AddmmBackward0";
 
 #[test]
-fn a_trace_has_whole_steps_and_no_more_than_were_asked_for() {
+fn trace_has_the_requested_number_of_whole_steps() {
     let mut config = endless();
     config["eval"] = json!({"everyEpochs": 0});
     let job = Job::train(&config, 2, 1);
     let num_of = counts(&job, 3);
-    // Fewer if the machine is so slow that three steps take 5 s.
+    // There are fewer if the machine is so slow that three steps take 5 s.
     let num_forward = num_of(FORWARD);
     assert!([2, 4, 6].contains(&num_forward), "{num_forward}");
     assert_eq!(num_of(BACKWARD), num_forward);
@@ -76,9 +76,9 @@ fn a_trace_has_whole_steps_and_no_more_than_were_asked_for() {
 }
 
 #[test]
-fn a_trace_ends_before_an_evaluation() {
+fn trace_ends_before_an_evaluation() {
     let mut config = endless();
-    // Fewer steps in an epoch than are asked for.
+    // An epoch has fewer steps than the request.
     config["globalBatchSize"] = json!(256);
     let job = Job::train(&config, 2, 1);
     let num_of = counts(&job, 20);
@@ -87,7 +87,7 @@ fn a_trace_ends_before_an_evaluation() {
     assert_eq!(num_of(BACKWARD), num_forward, "no pass of an evaluation");
 }
 
-/// Operations by which the host reads numbers of a tensor. On a GPU it waits there for all that was launched before.
+/// Operations by which the host reads numbers of a tensor. On a GPU the host waits there for all earlier work.
 const READS: [&str; 4] = [
     "aten::item",
     "aten::_local_scalar_dense",
@@ -95,7 +95,7 @@ const READS: [&str; 4] = [
     "aten::equal",
 ];
 
-/// A training for each model, and each optimizer: its name, and what is other than in [`endless`].
+/// A training for each model and each optimizer: its name, and its differences from [`endless`].
 fn models() -> [(&'static str, Value); 4] {
     let tokens = json!({"format": "tokens", "train": "train.bin", "tokens": {"context": 16}});
     [
@@ -132,7 +132,7 @@ fn models() -> [(&'static str, Value); 4] {
 }
 
 #[test]
-fn a_step_that_the_device_commits_reads_no_number_on_the_host() {
+fn device_committed_step_reads_no_number_on_the_host() {
     let directory = tempfile::tempdir().unwrap();
     write_tokens(directory.path());
     for (name, settings) in models() {
@@ -159,7 +159,7 @@ fn a_step_that_the_device_commits_reads_no_number_on_the_host() {
     }
 }
 
-/// Collectives in each step of an mlp, whose gradients are one bucket.
+/// Number of collectives per step of an MLP whose gradients are one bucket.
 fn num_collectives(config: &Value) -> f64 {
     let job = Job::train(config, 2, 1);
     let names = names(&job, 3);
@@ -170,14 +170,14 @@ fn num_collectives(config: &Value) -> f64 {
 }
 
 #[test]
-fn a_step_on_cpus_has_no_collective_beside_those_of_its_gradients() {
+fn cpu_step_has_only_gradient_collectives() {
     let mut config = endless();
     config["eval"] = json!({"everyEpochs": 0});
     let exactly = |found: f64, expected: f64| {
         assert!((found - expected).abs() < 1e-9, "{found}, not {expected}");
     };
     exactly(num_collectives(&config), 1.0);
-    // What ranks agree on cannot travel in 16 bits, nor is it known to a host that runs ahead.
+    // Votes cannot be sent in 16 bits, and a host that runs ahead does not know them.
     exactly(on_device(|| num_collectives(&config)), 2.0);
     config["ddp"] = json!({"compression": "bf16"});
     exactly(num_collectives(&config), 2.0);

@@ -1,5 +1,5 @@
-//! Real volumes that are full, read-only or frozen: training continues, it is told why nothing is saved, what was
-//! saved before stays whole, and nobody has succeeded whose result is not saved.
+//! Real volumes that are full, read-only or frozen: training continues, the trouble is reported, earlier
+//! checkpoints stay complete, and a job whose result is not saved does not succeed.
 
 use std::path::Path;
 
@@ -15,14 +15,14 @@ use crate::elastic::{assert_same, undisturbed};
 use crate::harness::{Job, assert_proven, audit, every_steps};
 use crate::mount::{Volume, fill};
 
-/// A volume is full when it holds this.
+/// Size of the volume in KiB.
 const KIB: u32 = 8 * 1024;
 
 pub(crate) fn every(volume: &Path) -> CheckpointEnvironment {
     every_steps(volume.to_owned(), EVERY)
 }
 
-/// Of two workers, which wait for the volume so many seconds.
+/// Starts two workers with this I/O timeout of the volume.
 pub(crate) fn patient(config: &Value, volume: &Path, seconds: u64, pace: &str) -> Job {
     Job::patient(config, 2, every(volume), seconds, pace)
 }
@@ -40,18 +40,22 @@ pub(crate) fn wait_until_saved_beyond(job: &Job, step: u64) {
     });
 }
 
-/// All leave, with what they have saved; the next processes continue from it, and the ledger is proven.
-pub(crate) fn leave_and_go_on(mut job: Job, volume: &Path, generation: u64) {
+/// All ranks leave and save. The next processes continue from the checkpoint, and the ledger is proven.
+pub(crate) fn leave_and_resume(mut job: Job, volume: &Path, generation: u64) {
     for rank in 0..2 {
         job.signal(rank, "-TERM");
     }
     assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
-    assert_eq!(everything(volume), checkpoints(volume), "something is left");
-    go_on(volume, generation);
+    assert_eq!(
+        everything(volume),
+        checkpoints(volume),
+        "an incomplete checkpoint remains"
+    );
+    resume(volume, generation);
 }
 
-/// Trains on from the newest checkpoint, which is whole, to the end.
-pub(crate) fn go_on(volume: &Path, generation: u64) {
+/// Continues from the newest checkpoint, which must be complete, to the end.
+pub(crate) fn resume(volume: &Path, generation: u64) {
     let config = beyond(volume);
     let mut job = start(&config, 2, volume, generation);
     job.complete();
@@ -64,7 +68,7 @@ pub(crate) fn go_on(volume: &Path, generation: u64) {
 }
 
 #[test]
-fn a_full_volume_is_told_of_and_used_again_when_there_is_room() {
+fn full_volume_is_reported_and_used_again_later() {
     let Some(volume) = Volume::of_memory(KIB) else {
         return;
     };
@@ -84,11 +88,11 @@ fn a_full_volume_is_told_of_and_used_again_when_there_is_room() {
     );
     volume.make_room();
     wait_until_saved_beyond(&job, before);
-    leave_and_go_on(job, &path, 2);
+    leave_and_resume(job, &path, 2);
 }
 
 #[test]
-fn what_killed_workers_left_does_not_keep_a_volume_full() {
+fn leftovers_of_killed_workers_do_not_fill_a_volume() {
     let Some(volume) = Volume::of_memory(KIB) else {
         return;
     };
@@ -105,11 +109,11 @@ fn what_killed_workers_left_does_not_keep_a_volume_full() {
     wait_until_saved_beyond(&job, before);
     assert!(job.metric(0, "roundhouse_train_checkpoint_failures_total") >= 1.0);
     assert!(!path.join(left).exists());
-    leave_and_go_on(job, &path, 3);
+    leave_and_resume(job, &path, 3);
 }
 
 #[test]
-fn a_training_that_is_complete_waits_for_room_for_its_result() {
+fn complete_training_waits_for_space_for_its_result() {
     let Some(volume) = Volume::of_memory(KIB) else {
         return;
     };
@@ -125,7 +129,7 @@ fn a_training_that_is_complete_waits_for_room_for_its_result() {
 }
 
 #[test]
-fn a_read_only_volume_is_loaded_from_and_told_of() {
+fn read_only_volume_is_loaded_from_and_reported() {
     let Some(volume) = Volume::of_memory(KIB) else {
         return;
     };
@@ -133,7 +137,7 @@ fn a_read_only_volume_is_loaded_from_and_told_of() {
     train_and_kill(2, &path, 1);
     let before = newest(&path).unwrap();
     volume.remount("ro");
-    // Another job of the same name, which cannot settle where its generations begin.
+    // Another job of the same name, which cannot write the start of its generations.
     let environment = CheckpointEnvironment {
         job_uid: Some("second".to_owned()),
         ..every(&path)
@@ -147,7 +151,7 @@ fn a_read_only_volume_is_loaded_from_and_told_of() {
     assert_eq!(newest(&path), Some(before));
     volume.remount("rw");
     wait_until_saved_beyond(&job, before);
-    // Who comes later settles it, and for all of them.
+    // A later process writes it for all of them.
     job.signal(1, "-KILL");
     job.wait_for_nodes(&[0], "its loss", |status| status.phase == Phase::Stranded);
     job.respawn(1);
@@ -155,11 +159,11 @@ fn a_read_only_volume_is_loaded_from_and_told_of() {
     job.issue(2);
     job.wait_for("generation 2", |status| status.step > saved);
     wait_until_saved_beyond(&job, saved);
-    leave_and_go_on(job, &path, 5_000_000);
+    leave_and_resume(job, &path, 5_000_000);
 }
 
 #[test]
-fn a_volume_that_turns_read_only_while_it_is_written_to_keeps_what_it_has() {
+fn volume_that_turns_read_only_keeps_its_checkpoints() {
     let Some(volume) = Volume::of_disk() else {
         return;
     };
@@ -178,12 +182,12 @@ fn a_volume_that_turns_read_only_while_it_is_written_to_keeps_what_it_has() {
         job.signal(rank, "-TERM");
     }
     assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
-    volume.mend();
-    go_on(&path, 2);
+    volume.repair();
+    resume(&path, 2);
 }
 
 #[test]
-fn a_volume_that_cannot_keep_checkpoints_is_told_of_before_the_first_save() {
+fn unusable_volume_is_reported_before_the_first_save() {
     let Some(volume) = Volume::of_disk() else {
         return;
     };
@@ -201,7 +205,7 @@ fn a_volume_that_cannot_keep_checkpoints_is_told_of_before_the_first_save() {
 }
 
 #[test]
-fn a_training_whose_result_cannot_be_saved_has_not_succeeded() {
+fn training_without_a_saved_result_does_not_succeed() {
     let directory = tempfile::tempdir().unwrap();
     let volume = directory.path().join("volume");
     std::fs::write(&volume, "a file in the place of the directory").unwrap();
@@ -220,18 +224,18 @@ fn a_training_whose_result_cannot_be_saved_has_not_succeeded() {
         "{}",
         failure.message
     );
-    // The training was done, in spite of all.
+    // The training itself was completed.
     assert_same(&job, &undisturbed(&config), "without a volume");
     let progress = job.progress();
     assert_eq!(progress.checkpoint_step, None);
     assert!(job.metric(0, "roundhouse_train_checkpoint_failures_total") >= 1.0);
-    // Said when it begins, not each time.
+    // The log reports it once at the start, not each time.
     let logs = job.logs();
     assert_eq!(logs.matches("error: checkpoint:").count(), 2, "{logs}");
 }
 
 #[test]
-fn writers_that_no_signal_reaches_hold_up_no_step_and_no_word() {
+fn unkillable_writers_delay_no_step_and_no_report() {
     let Some(volume) = Volume::of_disk() else {
         return;
     };
@@ -245,7 +249,7 @@ fn writers_that_no_signal_reaches_hold_up_no_step_and_no_word() {
     volume.freeze();
     job.wait_for_trouble("has taken nothing");
     job.wait_for("the last save", |status| status.phase == Phase::Saving);
-    job.wait_until("last words", || job.last_words(0).is_some());
+    job.wait_until("the termination message", || job.last_words(0).is_some());
     let failure = job.failure(0, 0);
     assert_eq!(
         (failure.reason, failure.step),
@@ -253,10 +257,10 @@ fn writers_that_no_signal_reaches_hold_up_no_step_and_no_word() {
         "{}",
         failure.message
     );
-    // The kernel ends them when it can.
+    // The kernel ends the processes after the thaw.
     volume.thaw();
     assert_eq!(job.exit_codes(), [Some(74), Some(74)], "{}", job.logs());
-    go_on(&path, 2);
+    resume(&path, 2);
     let (code, text) = audit(&path);
     assert_eq!(code, Some(0), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Jobs whose steps are committed as on a GPU: the device decides, and the host reads a step later.
+//! Jobs whose steps the device commits, as on a GPU; the host reads the result a step later.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ thread_local! {
     static IS_ON_DEVICE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The jobs that this thread starts in `work` commit their steps on the device.
+/// Makes jobs that this thread starts in `work` commit their steps on the device.
 pub(crate) fn on_device<T>(work: impl FnOnce() -> T) -> T {
     IS_ON_DEVICE.set(true);
     let done = work();

@@ -1,4 +1,4 @@
-//! Small files of the formats of data.
+//! Small files in each data format.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,10 +10,10 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use roundhouse_data::format::tfrecord::frame;
 
-/// Images in each data set, of two classes in turn.
+/// Number of images in each data set, of two alternating classes.
 pub(crate) const NUM_IMAGES: u8 = 20;
 
-/// A PNG of 8×8 pixels that look like noise.
+/// A PNG image of 8×8 pixels of noise.
 fn image(number: u8) -> Vec<u8> {
     let noise = |at: u32| (at + 1_000 * u32::from(number)).wrapping_mul(2_654_435_761) >> 24;
     let pixels = (0..8 * 8 * 3).map(|at| u8::try_from(noise(at)).unwrap());
@@ -31,7 +31,7 @@ fn label(number: u8) -> u8 {
     number % 2
 }
 
-/// A directory for each class.
+/// Writes a directory for each class.
 pub(crate) fn image_folder(directory: &Path) {
     for number in 0..NUM_IMAGES {
         let class = directory.join(format!("class-{}", label(number)));
@@ -40,7 +40,7 @@ pub(crate) fn image_folder(directory: &Path) {
     }
 }
 
-/// Two shards.
+/// Writes two shards of a WebDataset.
 pub(crate) fn web_dataset(directory: &Path) {
     std::fs::create_dir(directory).unwrap();
     let half = NUM_IMAGES / 2;
@@ -64,7 +64,7 @@ pub(crate) fn web_dataset(directory: &Path) {
     }
 }
 
-/// One file of `tf.train.Example`.
+/// Writes one file of `tf.train.Example` records.
 pub(crate) fn tf_record(directory: &Path) {
     std::fs::create_dir(directory).unwrap();
     let example = |number| {
@@ -91,7 +91,7 @@ fn field(number: u8, data: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, low, high], data].concat()
 }
 
-/// Two row groups, with the columns that Hugging Face writes.
+/// Writes two row groups, with the columns of Hugging Face.
 pub(crate) fn parquet(directory: &Path) {
     std::fs::create_dir(directory).unwrap();
     let schema =
@@ -118,7 +118,7 @@ pub(crate) fn parquet(directory: &Path) {
     writer.close().unwrap();
 }
 
-/// Documents of three words, and their tokenizer.
+/// Writes documents of three words, and their tokenizer.
 pub(crate) fn text(directory: &Path) {
     const TOKENIZER: &str = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [
         {"id": 4, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,

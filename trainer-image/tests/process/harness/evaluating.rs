@@ -1,4 +1,4 @@
-//! Evaluations that take a while.
+//! Jobs with slow evaluations.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::{Job, digits, every_steps, replace};
 
 impl Job {
-    /// Starts workers of one process, each batch of whose evaluations takes so many milliseconds longer, and waits
-    /// until they are in the lobby. A checkpoint is saved every so many steps.
+    /// Starts workers of one process, and waits until they are in the lobby. Each batch of an evaluation
+    /// takes `milliseconds` longer. A checkpoint is saved after every `every` steps.
     pub(crate) fn evaluating(config: &Value, nodes: u32, milliseconds: u64, every: u64) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), every));
@@ -23,7 +23,7 @@ impl Job {
         job
     }
 
-    /// Each batch of an evaluation takes so many milliseconds longer.
+    /// Sets by how much each batch of an evaluation is slowed down.
     pub(crate) fn pace_evaluations(&self, milliseconds: u64) {
         replace(&self.pace_file(), &milliseconds.to_string());
     }
@@ -32,7 +32,7 @@ impl Job {
     pub(crate) fn first_step_of(&self, generation: u64) -> u64 {
         let directory = self.volume().join("ledger");
         let path = directory.join(roundhouse_elastic::ledger::file_name(generation));
-        // Below the header; lines of the generation before come first if the disk may lack them.
+        // Below the header. Lines of the previous generation come first if they may not be on the disk.
         let first_step = || {
             let text = std::fs::read_to_string(&path).ok()?;
             let lines = text.lines().skip(1).map(serde_json::from_str::<Value>);

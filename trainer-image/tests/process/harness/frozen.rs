@@ -1,12 +1,12 @@
-//! Processes that are stopped, as a debugger or a hypervisor would, and continue later.
+//! Processes that are stopped, as by a debugger or a hypervisor, and continue later.
 
 use serde_json::Value;
 
 use super::{Job, digits, every_steps};
 
 impl Job {
-    /// Starts workers of one process, one of which stops itself at a point (`rank:step:point`); they enter the
-    /// lobby by themselves. A checkpoint is saved every twenty steps.
+    /// Starts workers of one process. One worker stops itself at a point (`rank:step:point`). A checkpoint
+    /// is saved after every twenty steps.
     pub(crate) fn freezing(config: &Value, nodes: u32, node: u32, point: &str) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), 20));
@@ -19,7 +19,7 @@ impl Job {
     /// Waits until a process has been stopped.
     pub(crate) fn wait_until_stopped(&self, rank: usize) {
         let file = format!("/proc/{}/stat", self.processes[rank].id());
-        // Its name, in brackets, has no bracket.
+        // The name, in parentheses, contains no parenthesis.
         let state = || std::fs::read_to_string(&file).unwrap_or_default();
         self.wait_until("stopped process", || state().contains(") T "));
     }

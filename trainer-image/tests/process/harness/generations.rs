@@ -1,4 +1,4 @@
-//! Playing operator: who is told of which generation.
+//! Publishes generations to the processes, as the operator does.
 
 use roundhouse_contract::Phase;
 use roundhouse_contract::membership::{Action, Incarnation, Master, Membership};
@@ -6,7 +6,7 @@ use roundhouse_contract::membership::{Action, Incarnation, Master, Membership};
 use super::{Job, replace};
 
 impl Job {
-    /// Waits for the lobby to fill, then issues a generation of all workers.
+    /// Waits until all processes are in the lobby, then publishes a generation of all workers.
     pub(crate) fn issue_when_ready(&self, generation: u64) {
         self.wait_for("all processes in the lobby", |status| {
             status.phase.is_ready()
@@ -14,29 +14,32 @@ impl Job {
         self.issue(generation);
     }
 
-    /// Issues a generation of all workers.
+    /// Publishes a generation of all workers.
     pub(crate) fn issue(&self, generation: u64) {
         self.issue_to(generation, &(0..self.nodes).collect::<Vec<_>>());
     }
 
-    /// Tells a worker to leave with a generation.
+    /// Publishes a membership that makes a worker leave.
     pub(crate) fn dismiss(&self, generation: u64, node: u32) {
         self.write(generation, node, Action::Leave, 0, &[node]);
     }
 
-    /// Issues a generation of some workers, in node-rank order.
+    /// Publishes a generation of some workers, in node-rank order.
     pub(crate) fn issue_to(&self, generation: u64, members: &[u32]) {
-        self.tell(generation, members, members);
+        self.publish(generation, members, members);
     }
 
-    /// Tells some of a generation's members of it.
-    pub(crate) fn tell(&self, generation: u64, members: &[u32], whom: &[u32]) {
-        for (place, node) in (0..).zip(members).filter(|(_, node)| whom.contains(node)) {
+    /// Publishes a generation to some of its members only.
+    pub(crate) fn publish(&self, generation: u64, members: &[u32], recipients: &[u32]) {
+        for (place, node) in (0..)
+            .zip(members)
+            .filter(|(_, node)| recipients.contains(node))
+        {
             self.write(generation, *node, Action::Join, place, members);
         }
     }
 
-    /// Issues a generation of some workers, and waits until they have trained so many steps in it.
+    /// Publishes a generation of some workers, and waits until they have trained `steps` steps in it.
     pub(crate) fn passes(&self, generation: u64, members: &[u32], steps: u64) {
         self.issue_to(generation, members);
         self.wait_for_nodes(members, "a step of the generation", |status| {

@@ -1,4 +1,4 @@
-//! Jobs over the stand-in for NCCL.
+//! Jobs over the fake NCCL.
 
 use std::path::Path;
 
@@ -8,9 +8,8 @@ use serde_json::Value;
 use super::{Job, digits, every_steps};
 
 impl Job {
-    /// Starts workers of one process, some of which may be doomed as in [`Job::doomed`]; they enter the lobby by
-    /// themselves. A checkpoint is saved every twenty steps. After the timeout NCCL itself takes note of a
-    /// collective that hangs.
+    /// Starts workers of one process, some of which may kill themselves as in [`Job::doomed`]. A checkpoint is
+    /// saved after every twenty steps. After the timeout, NCCL's own watchdog detects a collective that hangs.
     pub(crate) fn over_nccl(
         config: &Value,
         nodes: u32,
@@ -22,7 +21,7 @@ impl Job {
         Self::over_nccl_with(config, nodes, variables, timeout_seconds)
     }
 
-    /// The same, with variables of some workers.
+    /// Like [`Self::over_nccl`], with environment variables of single workers.
     pub(crate) fn over_nccl_with(
         config: &Value,
         nodes: u32,
@@ -38,7 +37,7 @@ impl Job {
         job
     }
 
-    /// The same with chunks of the usual size, and no save but the last one.
+    /// Like [`Self::over_nccl`], with chunks of the default size and only the final save.
     pub(crate) fn keeping_over_nccl(config: &Value, nodes: u32, volume: &Path) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(volume.to_owned(), u64::MAX));
@@ -60,7 +59,7 @@ impl Job {
         }
     }
 
-    /// How often a worker has aborted the group of a generation, as the stand-in tells.
+    /// How often a worker has aborted the group of a generation, by the log of the fake NCCL.
     pub(crate) fn num_aborts(&self, node: u32, generation: u64) -> usize {
         let log = std::fs::read_to_string(self.path(&format!("log-{node}-0")));
         let words = format!("gen{generation} is aborted");

@@ -1,4 +1,4 @@
-//! What the processes of a job say, and waiting until they do.
+//! Reads the reports of a job's processes, and waits for them.
 
 use std::time::{Duration, Instant};
 
@@ -44,25 +44,25 @@ impl Job {
         text.ok().map(|text| serde_json::from_str(&text).unwrap())
     }
 
-    /// What rank 0 has told last of the training.
+    /// The last progress that rank 0 has reported.
     pub(crate) fn progress(&self) -> Progress {
         self.status(0, 0)
             .and_then(|status| status.progress)
             .unwrap()
     }
 
-    /// Of the last evaluation.
+    /// The accuracy of the last evaluation.
     pub(crate) fn accuracy(&self) -> f64 {
         self.progress().eval_accuracy.unwrap()
     }
 
-    /// Why a process fails, if it has said so.
+    /// The termination message of a process, if it has written one.
     pub(crate) fn last_words(&self, node: u32) -> Option<TerminationMessage> {
         let text = std::fs::read_to_string(paths::rank_failure(&self.run_dir(node), 0)).ok()?;
         TerminationMessage::parse(&text)
     }
 
-    /// Why a process failed, as it says itself.
+    /// The termination message of a failed process.
     pub(crate) fn failure(&self, node: u32, local_rank: u32) -> TerminationMessage {
         let path = paths::rank_failure(&self.run_dir(node), local_rank);
         let text = std::fs::read_to_string(&path)
@@ -78,7 +78,7 @@ impl Job {
         value.unwrap_or(0.0)
     }
 
-    /// The most steps that any process has committed.
+    /// The largest number of committed steps of all processes.
     pub(crate) fn step(&self) -> u64 {
         let statuses = self
             .ranks()
@@ -86,12 +86,12 @@ impl Job {
         statuses.map(|status| status.step).max().unwrap_or(0)
     }
 
-    /// What rank 0 says of the volume.
+    /// The trouble with the volume that rank 0 reports.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.status(0, 0)?.progress?.checkpoint_error
     }
 
-    /// Waits until what rank 0 says of the volume has some words in it.
+    /// Waits until rank 0 reports trouble with the volume that contains these words.
     pub(crate) fn wait_for_trouble(&self, words: &str) -> String {
         let has_words = || {
             self.trouble()
@@ -101,7 +101,7 @@ impl Job {
         self.trouble().unwrap_or_default()
     }
 
-    /// Waits until so many more steps are committed on all ranks.
+    /// Waits until all ranks have committed this number of further steps.
     pub(crate) fn wait_for_steps(&self, steps: u64) {
         let before = self.status(0, 0).map_or(0, |status| status.step);
         self.wait_for("more steps", |status| status.step >= before + steps);
@@ -112,7 +112,7 @@ impl Job {
         std::fs::read_to_string(paths::rank_metrics(&self.run_dir(node), local_rank)).unwrap()
     }
 
-    /// What the processes printed.
+    /// The output of all processes.
     pub(crate) fn logs(&self) -> String {
         self.ranks()
             .map(|(node, local)| {
@@ -124,7 +124,7 @@ impl Job {
             .join("\n")
     }
 
-    /// Asks rank 0 for a trace of so many steps, as the agent does, and waits for it.
+    /// Requests a trace of this number of steps from rank 0, as the agent does, and waits for it.
     pub(crate) fn trace(&self, num_steps: u32) -> String {
         let result = self.path("trace.json");
         let request = TraceRequest {

@@ -1,19 +1,11 @@
-//! What happens to the others when one is lost or asked to leave.
+//! Processes that get SIGTERM: they finish their step, save, and exit with code 143.
 
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::{Phase, Reason};
-use serde_json::json;
 
-use crate::checkpoints::{checkpoints, step_of};
-use crate::harness::{Job, audit, config};
-
-/// A training that would outlast the test.
-fn endless() -> serde_json::Value {
-    let mut config = config();
-    config["steps"] = json!(10_000_000);
-    config
-}
+use crate::checkpoints::{checkpoints, endless, step_of};
+use crate::harness::{Job, audit};
 
 fn training(job: &Job) {
     job.wait_for("committed steps", |status| {
@@ -22,7 +14,7 @@ fn training(job: &Job) {
 }
 
 #[test]
-fn all_processes_of_a_job_that_ends_leave_with_143() {
+fn processes_of_an_ended_job_exit_with_143() {
     let mut job = Job::train(&endless(), 2, 1);
     training(&job);
     job.signal(0, "-TERM");
@@ -31,7 +23,7 @@ fn all_processes_of_a_job_that_ends_leave_with_143() {
     assert_eq!(job.failure(0, 0).reason, Reason::Left);
 }
 
-/// Waits for the end of the first step, whose successor then takes as long.
+/// Waits for the end of the first step; the next step takes as long.
 fn wait_for_a_long_step(job: &Job) {
     job.wait_for("a step", |status| status.step > 0);
 }
@@ -44,7 +36,7 @@ fn assert_saved(job: &Job, step: u64) {
 }
 
 #[test]
-fn processes_asked_to_leave_in_a_step_of_six_seconds_end_and_save_it() {
+fn processes_finish_and_save_a_step_of_six_seconds() {
     let mut job = Job::slow(&endless(), 2, 6);
     wait_for_a_long_step(&job);
     job.signal(0, "-TERM");
@@ -52,14 +44,14 @@ fn processes_asked_to_leave_in_a_step_of_six_seconds_end_and_save_it() {
     assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
     let failure = job.failure(0, 0);
     assert_eq!(failure.reason, Reason::Left);
-    // The step in which they were asked.
+    // The step in which the signal arrived.
     assert!(failure.step >= 2, "{}", failure.step);
     assert_eq!(job.failure(1, 0).step, failure.step);
     assert_saved(&job, failure.step);
 }
 
 #[test]
-fn a_process_that_leaves_in_a_step_of_six_seconds_does_not_break_it_off() {
+fn leaving_process_finishes_a_step_of_six_seconds() {
     let mut job = Job::slow(&endless(), 2, 6);
     wait_for_a_long_step(&job);
     job.signal(1, "-TERM");
@@ -80,7 +72,7 @@ fn a_process_that_leaves_in_a_step_of_six_seconds_does_not_break_it_off() {
 }
 
 #[test]
-fn a_process_in_the_lobby_leaves_when_asked() {
+fn process_in_the_lobby_leaves_at_once() {
     let mut job = Job::start(&endless(), &crate::harness::digits(), 1, 1);
     job.wait_for("lobby", |status| status.phase == Phase::Lobby);
     job.signal(0, "-TERM");
@@ -88,7 +80,7 @@ fn a_process_in_the_lobby_leaves_when_asked() {
 }
 
 #[test]
-fn a_process_whose_peers_do_not_answer_leaves_all_the_same() {
+fn process_with_silent_peers_leaves() {
     let mut job = Job::train(&endless(), 2, 1);
     training(&job);
     job.signal(1, "-STOP");
@@ -101,33 +93,4 @@ fn a_process_whose_peers_do_not_answer_leaves_all_the_same() {
         asked_at.elapsed()
     );
     assert_eq!(job.failure(0, 0).reason, Reason::Left);
-}
-
-#[test]
-pub(crate) fn a_newer_generation_is_entered_at_a_step_boundary_without_losing_a_step() {
-    let mut config = config();
-    config["steps"] = json!(3_000);
-    let mut job = Job::train(&config, 2, 1);
-    training(&job);
-    job.issue(2);
-    job.wait_for("generation 2", |status| status.generation == 2);
-    let switched = job.complete();
-    assert!(
-        job.status(0, 0)
-            .is_some_and(|status| status.generation == 2 && status.step == 3_000)
-    );
-    let undisturbed = Job::train(&config, 2, 1).complete();
-    assert!(
-        switched == undisturbed,
-        "the weights differ from those of one generation"
-    );
-}
-
-#[test]
-fn a_generation_from_before_the_start_is_not_joined() {
-    let job = Job::restart(&endless(), 1, 4);
-    job.wait_for("lobby", |status| status.phase == Phase::Lobby);
-    job.issue(3);
-    job.issue(5);
-    job.wait_for("generation 5", |status| status.generation == 5);
 }

@@ -1,4 +1,4 @@
-//! Jobs that something is to happen to.
+//! Jobs with injected faults, delays and limits.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Job, digits, every_steps, replace};
 
-/// Faults that a process that takes another one's place does not have.
+/// Variables of faults that a replacement process does not get.
 const HAPPEN_ONCE: [&str; 4] = [
     "ROUNDHOUSE_FAULT",
     "ROUNDHOUSE_FAULT_FREEZE",
@@ -17,13 +17,13 @@ const HAPPEN_ONCE: [&str; 4] = [
 ];
 
 impl Job {
-    /// A job one of whose workers kills itself at a point: (node, `rank:step:point`). It saves a
-    /// checkpoint every twenty steps.
+    /// A job with a worker that kills itself at a point: (node, `rank:step:point`). It saves a checkpoint
+    /// after every twenty steps.
     pub(crate) fn doomed(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
         Self::doomed_on(config, &digits(), nodes, node, fault)
     }
 
-    /// The same on other data.
+    /// Like [`Self::doomed`], with other data.
     pub(crate) fn doomed_on(
         config: &Value,
         data_dir: &Path,
@@ -38,8 +38,8 @@ impl Job {
         job.begin(data_dir)
     }
 
-    /// A job whose loss is NaN in some steps, such as `20,21`. It saves a checkpoint every ten steps. `fault` kills a
-    /// worker as in [`Self::doomed`].
+    /// A job whose loss is NaN in some steps, such as `20,21`. It saves a checkpoint after every ten steps.
+    /// `fault` kills a worker as in [`Self::doomed`].
     pub(crate) fn spoilt(
         config: &Value,
         nodes: u32,
@@ -55,8 +55,8 @@ impl Job {
         job.begin(&digits())
     }
 
-    /// Starts workers of one process, some of which are doomed as in [`Self::doomed`], that send a state in chunks
-    /// of one KiB; waits until they are in the lobby.
+    /// Starts workers of one process that send a state in chunks of one KiB, and waits until they are in the
+    /// lobby. Some workers kill themselves as in [`Self::doomed`].
     pub(crate) fn sharing(
         config: &Value,
         nodes: u32,
@@ -73,13 +73,13 @@ impl Job {
         job
     }
 
-    /// A state is sent in chunks of one KiB.
+    /// Makes processes send a state in chunks of one KiB.
     pub(super) fn send_in_chunks(&mut self) {
         let chunk = |node| (node, "ROUNDHOUSE_FAULT_CHUNK_BYTES", "1024".to_owned());
         self.variables.extend((0..self.nodes).map(chunk));
     }
 
-    /// A job the device of one of whose ranks fails at a step.
+    /// A job in which the device of one rank fails at a step.
     pub(crate) fn with_broken_device(config: &Value, nodes: u32, rank: u32, step: u64) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.variables
@@ -87,7 +87,7 @@ impl Job {
         job.begin(&digits())
     }
 
-    /// A job that saves, and one of whose ranks has another weight after a step.
+    /// A job that saves checkpoints, and in which a weight of one rank changes after a step.
     pub(crate) fn keeping_with_flip(
         config: &Value,
         nodes: u32,
@@ -103,8 +103,8 @@ impl Job {
         job
     }
 
-    /// A job each of whose steps takes so many seconds longer, with a grace of four minutes. It saves a checkpoint
-    /// when it ends or is left.
+    /// A job whose steps take `seconds` longer, with a grace period of four minutes. It saves a checkpoint when
+    /// it ends or when all ranks leave.
     pub(crate) fn slow(config: &Value, nodes: u32, seconds: u64) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), 1_000_000));
@@ -114,7 +114,7 @@ impl Job {
         job.begin(&digits())
     }
 
-    /// Leaves a process so many bytes of address space beside those that it has.
+    /// Limits a process to `bytes` more address space than it has now.
     pub(crate) fn limit_memory(&self, rank: usize, bytes: u64) {
         let process = &self.processes[rank];
         let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
@@ -129,7 +129,7 @@ impl Job {
         prlimit(Some(Pid::from_child(process)), Resource::As, limit).unwrap();
     }
 
-    /// A job of workers with two processes each, one of which takes so many milliseconds more for each step.
+    /// A job of workers with two processes each. One worker takes `milliseconds` longer for each step.
     pub(crate) fn slowed(config: &Value, nodes: u32, node: u32, milliseconds: u64) -> Self {
         let mut job = Self::new(config, nodes, 2);
         let pace = job.path("pace");
@@ -140,7 +140,7 @@ impl Job {
         job.begin(&digits())
     }
 
-    /// Starts the processes of a job that saves when it is left, with so many seconds of grace.
+    /// Starts the processes of a job that saves when all ranks leave, with this grace period.
     pub(crate) fn leaving(config: &Value, nodes: u32, volume: &Path, grace_seconds: u64) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(volume.to_owned(), u64::MAX));
@@ -153,7 +153,7 @@ impl Job {
         job
     }
 
-    /// Starts the processes of a job that keeps checkpoints; they enter the lobby by themselves.
+    /// Starts the processes of a job that keeps checkpoints.
     pub(crate) fn keeping(config: &Value, nodes: u32, checkpoint: CheckpointEnvironment) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(checkpoint);
@@ -161,7 +161,7 @@ impl Job {
         job
     }
 
-    /// The same while a file of a checkpoint has a stale handle, until [`Self::end_stale`].
+    /// Like [`Self::keeping`], but a file of a checkpoint has a stale handle until [`Self::end_stale`].
     pub(crate) fn keeping_with_stale(
         config: &Value,
         nodes: u32,
@@ -182,7 +182,7 @@ impl Job {
         std::fs::remove_file(self.path("stale")).unwrap();
     }
 
-    /// Starts a job with a volume that is waited for so many seconds, and access to which is paced from the start.
+    /// Starts a job with this I/O timeout of the volume, whose access is paced from the start.
     pub(crate) fn patient(
         config: &Value,
         nodes: u32,
@@ -198,17 +198,18 @@ impl Job {
         job
     }
 
-    /// Each access to the volume takes so many milliseconds longer, or all of them wait (`hold`).
+    /// Sets by how many milliseconds each access to the volume is slowed down, or makes all of them wait
+    /// (`hold`).
     pub(crate) fn pace_volume(&self, pace: &str) {
         replace(&self.path("pace-of-volume"), pace);
     }
 
-    /// Each step takes so many milliseconds longer.
+    /// Sets by how much each step is slowed down.
     pub(crate) fn pace_steps(&self, milliseconds: u64) {
         replace(&self.path("pace-of-steps"), &milliseconds.to_string());
     }
 
-    /// Starts another process in place of a worker of one process that has ended.
+    /// Starts a replacement for an ended worker of one process.
     pub(crate) fn respawn(&mut self, node: u32) {
         self.variables
             .retain(|(_, name, _)| !HAPPEN_ONCE.contains(name));

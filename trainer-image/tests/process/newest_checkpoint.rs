@@ -1,5 +1,5 @@
-//! A process that has waited or was out of touch while others saved: a generation that it forms begins with the newest
-//! checkpoint.
+//! Processes that waited or were left behind while others saved: a generation that they form continues
+//! from the newest checkpoint.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use roundhouse_contract::Phase;
 use crate::checkpoints::{EVERY, checkpoints, endless, step_of, wait_for_checkpoint};
 use crate::harness::{Job, audit, every_steps};
 
-/// Kills worker 0 when a checkpoint of a generation is there, and has worker 1 form the next one alone: it must not train
-/// a step that the checkpoint has.
+/// Kills worker 0 when there is a checkpoint of a generation. Worker 1 then forms the next generation alone,
+/// and must not repeat a step that the checkpoint contains.
 fn worker_1_continues_from_the_checkpoint_of_worker_0(
     mut job: Job,
     volume: &std::path::Path,
@@ -34,7 +34,7 @@ fn worker_1_continues_from_the_checkpoint_of_worker_0(
 }
 
 #[test]
-fn a_spare_that_waits_since_before_the_first_save_continues_from_the_newest_checkpoint() {
+fn waiting_spare_continues_from_the_newest_checkpoint() {
     let volume = tempfile::tempdir().unwrap();
     let job = Job::keeping(&endless(), 2, every_steps(volume.path().to_owned(), EVERY));
     job.wait_for("all processes in the lobby", |status| {
@@ -46,7 +46,7 @@ fn a_spare_that_waits_since_before_the_first_save_continues_from_the_newest_chec
 }
 
 #[test]
-fn spares_alone_wait_for_a_volume_that_does_not_answer() {
+fn spares_wait_for_a_volume_that_does_not_answer() {
     let volume = tempfile::tempdir().unwrap();
     let path = volume.path();
     let mut job = Job::patient(&endless(), 3, every_steps(path.to_owned(), EVERY), 600, "");
@@ -60,7 +60,7 @@ fn spares_alone_wait_for_a_volume_that_does_not_answer() {
     let saved = checkpoints(path).last().map(|path| step_of(path)).unwrap();
     job.pace_volume("hold");
     job.issue_to(2, &[1, 2]);
-    // Longer than ranks that have a state wait for the listing before they continue without it.
+    // Longer than ranks with a state wait for the volume's listing before they continue without it.
     std::thread::sleep(Duration::from_secs(4));
     for node in [1, 2] {
         let status = job.status(node, 0).unwrap();
@@ -73,12 +73,12 @@ fn spares_alone_wait_for_a_volume_that_does_not_answer() {
 }
 
 #[test]
-fn a_member_that_was_left_behind_continues_from_the_newest_checkpoint_and_not_from_its_memory() {
+fn stranded_member_continues_from_the_newest_checkpoint() {
     let volume = tempfile::tempdir().unwrap();
     let job = Job::keeping(&endless(), 2, every_steps(volume.path().to_owned(), EVERY));
     job.issue_when_ready(1);
     job.wait_for("steps of both", |status| status.step > 5);
-    // Worker 1 hears nothing of it.
+    // Worker 1 does not get this generation.
     job.issue_to(2, &[0]);
     job.wait_for_nodes(&[1], "worker 1 waits", |status| {
         matches!(status.phase, Phase::Lobby | Phase::Stranded)

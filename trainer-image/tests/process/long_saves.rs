@@ -1,4 +1,4 @@
-//! Workers that come and go faster than a checkpoint is written: the next generation continues the save.
+//! Saves that take longer than a generation: the next generation continues them.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use roundhouse_contract::Phase;
 
 use crate::checkpoints::{checkpoints, endless, everything, wait_for_checkpoint};
 use crate::harness::Job;
-use crate::volumes::{every, go_on, newest};
+use crate::volumes::{every, newest, resume};
 
-/// Each access to the volume takes so much longer. A save needs several, one after the other.
+/// Delay of each access to the volume. A save needs several consecutive accesses.
 const PACE_MILLIS: &str = "1600";
-/// How long each generation trains.
+/// Duration of the training in each generation.
 const GENERATION: Duration = Duration::from_millis(500);
-/// Workers of which one at a time joins, and dies.
+/// Workers that join one after the other and die.
 const GUESTS: [u32; 4] = [2, 3, 4, 5];
 
 #[test]
-fn a_save_that_takes_longer_than_each_generation_is_completed() {
+fn save_longer_than_each_generation_is_completed() {
     let volume = tempfile::tempdir().unwrap();
     let path = volume.path();
     let mut job = Job::patient(&endless(), 6, every(path), 600, "");
@@ -34,7 +34,7 @@ fn a_save_that_takes_longer_than_each_generation_is_completed() {
         std::thread::sleep(GENERATION);
         newest(path).unwrap()
     };
-    // A save that was complete but for its name gets it.
+    // A save that only lacks its final name gets it.
     let mut found = vec![pass(&job, &[0, 1])];
     for guest in GUESTS {
         found.push(pass(&job, &[0, 1, guest]));
@@ -56,5 +56,5 @@ fn a_save_that_takes_longer_than_each_generation_is_completed() {
         assert_eq!(job.exit_code(rank), Some(143), "{}", job.logs());
     }
     assert_eq!(everything(path), checkpoints(path), "something is left");
-    go_on(path, 100);
+    resume(path, 100);
 }

@@ -1,5 +1,5 @@
-//! Sending the state to a rank that lacks it: whatever happens meanwhile, the ranks that have it keep it, and a
-//! checkpoint is read only if no rank has it, by one rank.
+//! Sending the state to a rank that lacks it: ranks with the state keep it whatever happens meanwhile. If
+//! no rank has the state, one rank reads a checkpoint.
 
 use roundhouse_contract::{Phase, Reason};
 
@@ -9,16 +9,17 @@ use crate::checkpoints::{
 use crate::elastic::{assert_same, short};
 use crate::harness::{Job, assert_proven, every_steps};
 
-/// When the sender dies.
+/// The last step before the sender dies.
 const STEP: u64 = 20;
-/// Rank 2 of the first generation dies after step 20, so that a generation is formed there. Its rank 0 dies when it
-/// has sent the first chunk.
+/// Rank 2 of the first generation dies after step 20, so that a new generation forms at that step. Rank 0 of
+/// the new generation dies when it has sent the first chunk.
 const FAULTS: [(u32, &str); 2] = [(0, "0:20:State"), (2, "2:21:Forward")];
 const SAMPLES: &str = "roundhouse_train_samples_total";
 const STATE_BYTES: &str = "roundhouse_train_state_moved_bytes_total";
 const READ_BYTES: &str = "roundhouse_train_checkpoint_read_bytes_total";
 
-/// Three train, two of them with a joiner, and one of these with the joiner when the sender is gone.
+/// Three workers train. Then two of them train with a joiner. When the sender is lost, one of these two and
+/// the joiner continue.
 fn lose_the_sender(mut job: Job, what: &str) -> Job {
     let mut undisturbed = Job::train(&short(), 1, 1);
     undisturbed.complete();
@@ -32,7 +33,7 @@ fn lose_the_sender(mut job: Job, what: &str) -> Job {
         assert_eq!(code, Some(0), "{what}\n{}", job.logs());
     }
     assert_same(&job, &undisturbed.weights(), what);
-    // It has done no step twice, and the joiner none that was done before.
+    // The survivor has repeated no step, and the joiner has done no earlier step.
     let all = undisturbed.metric(0, SAMPLES);
     let done = |node| job.metric(node, SAMPLES);
     assert!((done(1) - all).abs() < 0.5, "{what}: {} of {all}", done(1));
@@ -43,7 +44,7 @@ fn lose_the_sender(mut job: Job, what: &str) -> Job {
 }
 
 #[test]
-fn a_sender_killed_while_the_state_moves_costs_no_step() {
+fn killed_sender_of_the_state_costs_no_step() {
     let volume = tempfile::tempdir().unwrap();
     let checkpoint = every_steps(volume.path().to_owned(), STEP);
     let job = Job::sharing(&short(), 4, &FAULTS, Some(checkpoint));
@@ -53,34 +54,34 @@ fn a_sender_killed_while_the_state_moves_costs_no_step() {
 }
 
 #[test]
-fn a_sender_killed_while_the_state_moves_costs_no_step_without_a_checkpoint() {
+fn killed_sender_without_a_checkpoint_costs_no_step() {
     let job = Job::sharing(&short(), 4, &FAULTS, None);
     lose_the_sender(job, "without a checkpoint");
 }
 
 #[test]
-fn a_sender_killed_while_the_state_moves_costs_no_step_over_nccl() {
+fn killed_sender_over_nccl_costs_no_step() {
     let job = Job::over_nccl(&short(), 4, &FAULTS, 86_400);
     job.wait_for("the lobby", |status| status.phase.is_ready());
     lose_nothing_over_nccl(job);
 }
 
-/// Nobody hears of a dead peer here but from the next generation.
+/// Over NCCL, ranks notice a dead peer only through the next generation.
 fn lose_nothing_over_nccl(job: Job) {
-    let job = lose_the_sender(job, "over the stand-in for NCCL");
+    let job = lose_the_sender(job, "over the fake NCCL");
     assert_eq!(job.first_step_of(3), STEP + 1);
     assert_proven(job.volume(), 60);
 }
 
 #[test]
-fn a_state_that_is_lost_with_all_that_had_it_is_told_and_does_not_begin_again() {
+fn lost_state_is_reported_and_training_does_not_restart() {
     let faults = [(0, "0:20:State"), (2, "1:21:Forward")];
     let mut job = Job::sharing(&short(), 4, &faults, None);
     job.issue_to(1, &[0, 2]);
     assert_eq!(job.exit_code(2), None, "{}", job.logs());
     job.issue_to(2, &[0, 1]);
     assert_eq!(job.exit_code(0), None, "{}", job.logs());
-    // One has a part of it, the other one nothing.
+    // One worker has a part of the state, the other has none.
     job.issue_to(3, &[1, 3]);
     for node in [1, 3] {
         assert_eq!(job.exit_code(node as usize), Some(75), "{}", job.logs());
@@ -92,7 +93,7 @@ fn a_state_that_is_lost_with_all_that_had_it_is_told_and_does_not_begin_again() 
 }
 
 #[test]
-fn a_restarted_worker_beside_survivors_reads_no_checkpoint() {
+fn worker_that_joins_survivors_reads_no_checkpoint() {
     let volume = tempfile::tempdir().unwrap();
     let mut job = Job::keeping(&endless(), 2, every_steps(volume.path().to_owned(), EVERY));
     job.issue_when_ready(1);
@@ -114,11 +115,11 @@ fn a_restarted_worker_beside_survivors_reads_no_checkpoint() {
 }
 
 #[test]
-fn workers_that_resume_read_one_checkpoint_in_all() {
+fn resuming_workers_read_one_checkpoint_together() {
     let volume = tempfile::tempdir().unwrap();
     train_and_kill(2, volume.path(), 1);
     let config = beyond(volume.path());
-    // A run that saves nothing that is newer meanwhile.
+    // This run saves no newer checkpoint.
     let newest = checkpoints(volume.path()).pop().unwrap();
     let parts = std::fs::read_dir(&newest).unwrap().map(|it| it.unwrap());
     let parts = parts.filter(|it| it.path().extension().is_some_and(|it| it == "safetensors"));
