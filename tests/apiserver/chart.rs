@@ -13,21 +13,21 @@ use roundhouse_tests::cluster::until;
 use roundhouse_tests::manifests::repository;
 use serde_json::json;
 
-use crate::stage::{NAMESPACE, SOON, Stage, job};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
 const DEFINITION: &str = "trainingjobs.roundhouse.dev";
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_api_server_accepts_every_object_of_the_chart() {
-    let stage = Stage::new().await;
-    let shell = Shell::new(&stage);
+async fn every_object_of_the_chart_is_accepted() {
+    let env = Environment::new().await;
+    let shell = Shell::new(&env);
     let monitoring = Path::new(&binaries()).join("prometheus-operator-definitions");
     let files = format!("-f={}", monitoring.display());
     shell.kubectl(&["create"], &[&files], "").unwrap();
     until(
         "the kinds of the Prometheus operator are served",
-        SOON,
+        TIMEOUT,
         || async {
             let mut kinds = ["podmonitors", "servicemonitors", "prometheusrules"].iter();
             Ok(kinds
@@ -102,9 +102,9 @@ test: {{workerTemplate: {{spec: {{nodeSelector: {{pool: gpu}}}}}}}}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_that_would_run_the_jobs_of_another_is_refused() {
-    let stage = Stage::new().await;
-    let shell = Shell::new(&stage);
+async fn release_with_overlapping_jobs_is_refused() {
+    let env = Environment::new().await;
+    let shell = Shell::new(&env);
     let install = |name, namespace, more: &[&str]| {
         let arguments = ["upgrade", "--install", name, CHART, "-n", namespace];
         shell.helm(&[&arguments, more].concat(), "")
@@ -115,7 +115,7 @@ async fn a_release_that_would_run_the_jobs_of_another_is_refused() {
     };
     // The test's own definition is taken over, as one that an uninstalled release has left.
     install("first", NAMESPACE, &["--take-ownership"]).unwrap();
-    let definitions: Api<CustomResourceDefinition> = Api::all(stage.client.clone());
+    let definitions: Api<CustomResourceDefinition> = Api::all(env.client.clone());
     let definition = definitions.get(DEFINITION).await.unwrap();
     let owner = &definition.labels()["app.kubernetes.io/instance"];
     assert_eq!(owner, "first", "the release upgrades the definition");
@@ -157,10 +157,10 @@ async fn a_release_that_would_run_the_jobs_of_another_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_owner_of_a_namespace_can_install_the_chart_for_that_namespace() {
-    let stage = Stage::new().await;
-    let shell = Shell::new(&stage);
-    let bindings: Api<RoleBinding> = Api::namespaced(stage.client.clone(), NAMESPACE);
+async fn namespace_owner_can_install_the_chart() {
+    let env = Environment::new().await;
+    let shell = Shell::new(&env);
+    let bindings: Api<RoleBinding> = Api::namespaced(env.client.clone(), NAMESPACE);
     let binding: RoleBinding = serde_json::from_value(json!({
         "metadata": {"name": "owner"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
@@ -197,9 +197,9 @@ fn job_with(name: &str, environment: &serde_json::Value, arguments: &[&str]) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_in_a_job_is_warned_of_and_the_job_is_taken() {
-    let stage = Stage::new().await;
-    let shell = Shell::new(&stage);
+async fn plain_text_secret_causes_a_warning() {
+    let env = Environment::new().await;
+    let shell = Shell::new(&env);
     let arguments = ["install", "rh", CHART, "-n", NAMESPACE, "--take-ownership"];
     shell.helm(&arguments, "").unwrap();
     let apply = |job: &str| {
@@ -213,7 +213,7 @@ async fn a_secret_in_a_job_is_warned_of_and_the_job_is_taken() {
         &["train", "--wandb.api-key=1"],
     );
     // The API server takes a moment to learn of a policy.
-    until("policies of admission work", SOON, || async {
+    until("policies of admission work", TIMEOUT, || async {
         let more = ["-n", NAMESPACE, "--dry-run=server", "-f", "-"];
         let says = shell.kubectl_says(&["create"], &more, &secret);
         Ok(says.ok().filter(|says| says.contains("Warning")))
@@ -225,7 +225,7 @@ async fn a_secret_in_a_job_is_warned_of_and_the_job_is_taken() {
         If it is secret, keep it in a Secret and use valueFrom.secretKeyRef";
     assert!(warning.contains(words), "{warning}");
     assert!(!warning.contains("hf_12345"), "{warning}");
-    stage.jobs(NAMESPACE).get("secret").await.unwrap();
+    env.jobs(NAMESPACE).get("secret").await.unwrap();
 
     let names = ["PGPASSWORD", "aws_secret_access_key", "DB.PASSWD"];
     for (number, name) in names.into_iter().enumerate() {
@@ -275,15 +275,15 @@ fn binaries() -> String {
     std::env::var("ROUNDHOUSE_BIN").unwrap()
 }
 
-/// helm and kubectl, with the stage's API server.
+/// helm and kubectl, with the env's API server.
 struct Shell {
     server: String,
     home: tempfile::TempDir,
 }
 
 impl Shell {
-    fn new(stage: &Stage) -> Self {
-        let config = stage.server.config("test").unwrap();
+    fn new(env: &Environment) -> Self {
+        let config = env.server.config("test").unwrap();
         Self {
             server: config.cluster_url.to_string(),
             home: tempfile::TempDir::new().unwrap(),

@@ -10,17 +10,17 @@ use roundhouse_operator::memory::repairs::Pauses;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
-use crate::events::told;
-use crate::stage::{NAMESPACE, SOON, Stage};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT};
+use crate::events::published;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_changed_in_service_and_policy_is_mended_once_and_what_they_added_stays() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 1).await;
-    stage.trains(NAMESPACE).await;
-    let services: Api<Service> = Api::namespaced(stage.client.clone(), NAMESPACE);
-    let policies: Api<NetworkPolicy> = Api::namespaced(stage.client.clone(), NAMESPACE);
+async fn modified_service_and_policy_are_repaired_once() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 1).await;
+    env.run_until_training(NAMESPACE).await;
+    let services: Api<Service> = Api::namespaced(env.client.clone(), NAMESPACE);
+    let policies: Api<NetworkPolicy> = Api::namespaced(env.client.clone(), NAMESPACE);
     let service = services.get("digits").await.unwrap();
     let policy = policies.get("digits").await.unwrap();
     let edited = PatchParams::default();
@@ -37,7 +37,7 @@ async fn what_somebody_changed_in_service_and_policy_is_mended_once_and_what_the
         .patch("digits", &edited, &Patch::Merge(&open))
         .await
         .unwrap();
-    let repaired = until("both are repaired", SOON, || async {
+    let repaired = until("both are repaired", TIMEOUT, || async {
         let now = services.get("digits").await?;
         let policy_now = policies.get("digits").await?;
         let is = now.spec == service.spec && policy_now.spec == policy.spec;
@@ -47,27 +47,27 @@ async fn what_somebody_changed_in_service_and_policy_is_mended_once_and_what_the
     assert_eq!(service.labels()["team"], "vision");
     assert_eq!(policy.labels()["team"], "vision");
     // Each is repaired once, and what is as it was made is left alone.
-    stage.edit(&json!({"suspend": true})).await.unwrap();
-    stage.reaches(NAMESPACE, "Suspended").await;
-    stage.edit(&json!({"suspend": false})).await.unwrap();
-    stage.trains(NAMESPACE).await;
+    env.edit(&json!({"suspend": true})).await.unwrap();
+    env.until_state(NAMESPACE, "Suspended").await;
+    env.edit(&json!({"suspend": false})).await.unwrap();
+    env.run_until_training(NAMESPACE).await;
     operator.stop().await;
-    let calls = stage.server.operator_calls().unwrap();
+    let calls = env.server.operator_calls().unwrap();
     let count = |call: &str| calls.iter().filter(|it| *it == call).count();
     assert_eq!(count("patch services"), 1, "{calls:#?}");
     assert_eq!(count("patch networkpolicies"), 1, "{calls:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_mended_and_undone_is_mended_again_after_pauses_that_grow_and_told() {
-    let stage = Stage::new().await;
-    let operator = stage.operator_that_repairs(Pauses {
+async fn reverted_repairs_back_off_and_are_reported() {
+    let env = Environment::new().await;
+    let operator = env.operator_with_repair_pauses(Pauses {
         first: Duration::from_secs(1),
         longest: Duration::from_hours(1),
     });
-    stage.apply(NAMESPACE, 1).await;
-    stage.trains(NAMESPACE).await;
-    let services: Api<Service> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    env.apply(NAMESPACE, 1).await;
+    env.run_until_training(NAMESPACE).await;
+    let services: Api<Service> = Api::namespaced(env.client.clone(), NAMESPACE);
     let spec = services.get("digits").await.unwrap().spec;
     let wrong = Patch::Merge(json!({"spec": {"publishNotReadyAddresses": false}}));
     for _ in 0..3 {
@@ -75,14 +75,14 @@ async fn what_is_mended_and_undone_is_mended_again_after_pauses_that_grow_and_to
             .patch("digits", &PatchParams::default(), &wrong)
             .await
             .unwrap();
-        until("it is repaired", SOON, || async {
+        until("it is repaired", TIMEOUT, || async {
             Ok((services.get("digits").await?.spec == spec).then_some(()))
         })
         .await
         .unwrap();
     }
-    until("it is told twice", SOON, || async {
-        let all = told(&stage).await;
+    until("it is told twice", TIMEOUT, || async {
+        let all = published(&env).await;
         let mut undone = all
             .iter()
             .filter(|event| event.reason.as_deref() == Some("RepairReverted"));
@@ -98,28 +98,28 @@ async fn what_is_mended_and_undone_is_mended_again_after_pauses_that_grow_and_to
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_is_deleted_each_time_is_made_anew_after_pauses_and_told() {
-    let stage = Stage::new().await;
-    let operator = stage.operator_that_repairs(Pauses {
+async fn service_deleted_repeatedly_is_recreated_and_reported() {
+    let env = Environment::new().await;
+    let operator = env.operator_with_repair_pauses(Pauses {
         first: Duration::from_secs(1),
         longest: Duration::from_hours(1),
     });
-    stage.apply(NAMESPACE, 1).await;
-    stage.trains(NAMESPACE).await;
-    let services: Api<Service> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    env.apply(NAMESPACE, 1).await;
+    env.run_until_training(NAMESPACE).await;
+    let services: Api<Service> = Api::namespaced(env.client.clone(), NAMESPACE);
     for _ in 0..3 {
         let uid = services.get("digits").await.unwrap().uid();
         let now = DeleteParams::default();
         services.delete("digits", &now).await.unwrap();
-        until("it is made anew", SOON, || async {
+        until("it is made anew", TIMEOUT, || async {
             let service = services.get_opt("digits").await?;
             Ok(service.filter(|it| it.uid() != uid))
         })
         .await
         .unwrap();
     }
-    until("it is told", SOON, || async {
-        let all = told(&stage).await;
+    until("it is told", TIMEOUT, || async {
+        let all = published(&env).await;
         let mut reverted = all
             .iter()
             .filter(|event| event.reason.as_deref() == Some("RepairReverted"));
@@ -132,16 +132,16 @@ async fn a_service_that_is_deleted_each_time_is_made_anew_after_pauses_and_told(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_is_told_who_may_read_metrics_says_so_in_policies_that_are_there() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 1).await;
-    stage.trains(NAMESPACE).await;
+async fn metrics_peers_are_added_to_existing_policies() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 1).await;
+    env.run_until_training(NAMESPACE).await;
     operator.stop().await;
     let peers = json!([{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]);
-    let operator = stage.operator_of(&[&format!("--worker-metrics-from={peers}")]);
-    let policies: Api<NetworkPolicy> = Api::namespaced(stage.client.clone(), NAMESPACE);
-    until("only they may", SOON, || async {
+    let operator = env.operator_with_arguments(&[&format!("--worker-metrics-from={peers}")]);
+    let policies: Api<NetworkPolicy> = Api::namespaced(env.client.clone(), NAMESPACE);
+    until("only they may", TIMEOUT, || async {
         let policy = serde_json::to_value(policies.get("digits").await?)?;
         let rules = &policy["spec"]["ingress"];
         let others = rules.as_array().map(Vec::len);

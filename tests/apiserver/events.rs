@@ -8,11 +8,11 @@ use roundhouse_operator::controller::events::Events;
 use roundhouse_planner::{Event, EventType};
 use roundhouse_tests::cluster::until;
 
-use crate::stage::{NAMESPACE, SOON, Stage};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT};
 
 /// All events of the namespace.
-pub(crate) async fn told(stage: &Stage) -> Vec<FullEvent> {
-    let events: Api<FullEvent> = Api::namespaced(stage.client.clone(), NAMESPACE);
+pub(crate) async fn published(env: &Environment) -> Vec<FullEvent> {
+    let events: Api<FullEvent> = Api::namespaced(env.client.clone(), NAMESPACE);
     events.list(&ListParams::default()).await.unwrap().items
 }
 
@@ -25,10 +25,10 @@ fn failed(words: &str) -> Event {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_note_is_an_event_of_its_own_and_the_same_one_again_counts_up() {
-    let stage = Stage::new().await;
-    let job = stage.apply(NAMESPACE, 1).await.object_ref(&());
-    let events = Events::new(stage.client.clone(), None);
+async fn equal_notes_share_one_event_with_a_count() {
+    let env = Environment::new().await;
+    let job = env.apply(NAMESPACE, 1).await.object_ref(&());
+    let events = Events::new(env.client.clone(), None);
     for words in [
         "worker 0 ran out of memory",
         "worker 3 stalled",
@@ -37,7 +37,7 @@ async fn each_note_is_an_event_of_its_own_and_the_same_one_again_counts_up() {
         let now = Timestamp::now();
         events.publish(&job, &failed(words), now).await.unwrap();
     }
-    let mut all: Vec<_> = told(&stage)
+    let mut all: Vec<_> = published(&env)
         .await
         .into_iter()
         .map(|event| (event.note.unwrap(), event.series.map(|series| series.count)))
@@ -53,8 +53,8 @@ async fn each_note_is_an_event_of_its_own_and_the_same_one_again_counts_up() {
     );
 
     // The API server forgets events after an hour.
-    let api: Api<FullEvent> = Api::namespaced(stage.client.clone(), NAMESPACE);
-    for event in told(&stage).await {
+    let api: Api<FullEvent> = Api::namespaced(env.client.clone(), NAMESPACE);
+    for event in published(&env).await {
         api.delete(&event.name_any(), &DeleteParams::default())
             .await
             .unwrap();
@@ -64,29 +64,29 @@ async fn each_note_is_an_event_of_its_own_and_the_same_one_again_counts_up() {
         .publish(&job, &again, Timestamp::now())
         .await
         .unwrap();
-    assert_eq!(told(&stage).await.len(), 1);
+    assert_eq!(published(&env).await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_of_a_status_whose_write_got_no_answer_is_told_once() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
-    operator.network.lose_an_answer("/status");
-    stage.apply(NAMESPACE, 1).await;
-    let num_told = || async {
-        let all = told(&stage).await;
+async fn lost_status_response_publishes_one_event() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    operator.network.drop_response_to("/status");
+    env.apply(NAMESPACE, 1).await;
+    let num_published = || async {
+        let all = published(&env).await;
         let accepted = all
             .iter()
             .filter(|e| e.reason.as_deref() == Some("Accepted"));
         accepted.count()
     };
-    until("it is told", SOON, || async {
-        Ok((num_told().await > 0).then_some(()))
+    until("it is told", TIMEOUT, || async {
+        Ok((num_published().await > 0).then_some(()))
     })
     .await
     .unwrap();
-    assert!(operator.network.has_lost_one());
-    stage.trains(NAMESPACE).await;
-    assert_eq!(num_told().await, 1);
+    assert!(operator.network.has_dropped_response());
+    env.run_until_training(NAMESPACE).await;
+    assert_eq!(num_published().await, 1);
     operator.stop().await;
 }

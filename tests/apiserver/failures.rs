@@ -7,42 +7,43 @@ use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
-use crate::stage::{NAMESPACE, SOON, Stage, job};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rule_of_the_job_decides_what_an_exit_code_means() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn failure_policy_rule_decides_by_exit_code() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let mut strict = job(1);
     strict["spec"]["failurePolicy"]["rules"] = json!([
         {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}},
     ]);
-    stage.create(NAMESPACE, strict).await;
-    stage.trains(NAMESPACE).await;
-    stage.kubelet(NAMESPACE, Some((42, Reason::Crashed))).await;
-    let job = stage.reaches(NAMESPACE, "FailurePolicyRule").await;
+    env.create(NAMESPACE, strict).await;
+    env.run_until_training(NAMESPACE).await;
+    env.run_kubelet(NAMESPACE, Some((42, Reason::Crashed)))
+        .await;
+    let job = env.until_state(NAMESPACE, "FailurePolicyRule").await;
     let status = job.status.unwrap();
     let message = &status.front().unwrap().message;
     assert!(message.starts_with("failurePolicy.rules[0]: "), "{message}");
-    assert!(message.ends_with("its words"), "{message}");
+    assert!(message.ends_with("the message of the process"), "{message}");
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_with_a_hardware_fault_is_replaced_on_another_node() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn hardware_fault_moves_a_worker_to_another_node() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let node = json!({"metadata": {"name": "bad", "labels": {"kubernetes.io/hostname": "rack-3"}}});
     let node = serde_json::from_value(node).unwrap();
-    let nodes: Api<Node> = Api::all(stage.client.clone());
+    let nodes: Api<Node> = Api::all(env.client.clone());
     nodes.create(&PostParams::default(), &node).await.unwrap();
-    stage.apply(NAMESPACE, 1).await;
-    stage.trains(NAMESPACE).await;
-    bind(&stage, "digits-worker-0-0", "bad").await;
+    env.apply(NAMESPACE, 1).await;
+    env.run_until_training(NAMESPACE).await;
+    bind(&env, "digits-worker-0-0", "bad").await;
     let fault = Some((77, Reason::HardwareFault));
-    stage.kubelet(NAMESPACE, fault).await;
-    let next = until("the next attempt is made", SOON, || async {
-        Ok(stage.pods(NAMESPACE).get_opt("digits-worker-0-1").await?)
+    env.run_kubelet(NAMESPACE, fault).await;
+    let next = until("the next attempt is made", TIMEOUT, || async {
+        Ok(env.pods(NAMESPACE).get_opt("digits-worker-0-1").await?)
     })
     .await
     .unwrap();
@@ -52,11 +53,11 @@ async fn a_worker_with_a_hardware_fault_is_replaced_on_another_node() {
         json!([{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["rack-3"]}]);
     assert_eq!(terms[0]["matchExpressions"], expected);
     assert_eq!(terms[0]["matchFields"], Value::Null);
-    let status = stage.job(NAMESPACE).await.status.unwrap();
+    let status = env.job(NAMESPACE).await.status.unwrap();
     assert_eq!(status.avoid_nodes[0].node, "bad");
     assert_eq!(status.incidents.total, 1);
-    until("the old one is asked to leave", SOON, || async {
-        let old = stage.pods(NAMESPACE).get_opt("digits-worker-0-0").await?;
+    until("the old one is asked to leave", TIMEOUT, || async {
+        let old = env.pods(NAMESPACE).get_opt("digits-worker-0-0").await?;
         let leaves = old.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
         Ok(leaves.then_some(()))
     })
@@ -66,69 +67,59 @@ async fn a_worker_with_a_hardware_fault_is_replaced_on_another_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_on_a_lost_node_is_replaced_and_the_others_go_on() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn worker_on_a_lost_node_is_replaced_while_others_train() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let mut elastic = job(2);
     elastic["spec"]["workers"]["minReplicas"] = json!(1);
-    stage.create(NAMESPACE, elastic).await;
-    until("both train", SOON, || async {
-        stage.kubelet(NAMESPACE, None).await;
-        let status = stage.job(NAMESPACE).await.status.unwrap_or_default();
+    env.create(NAMESPACE, elastic).await;
+    until("both train", TIMEOUT, || async {
+        env.run_kubelet(NAMESPACE, None).await;
+        let status = env.job(NAMESPACE).await.status.unwrap_or_default();
         Ok(status.membership.filter(|m| m.nodes == 2))
     })
     .await
     .unwrap();
-    let before = stage.reaches(NAMESPACE, "Training").await.status.unwrap();
+    let before = env.until_state(NAMESPACE, "Training").await.status.unwrap();
     let before = before.membership.unwrap().generation;
-    bind(&stage, "digits-worker-1-0", "lost").await;
+    bind(&env, "digits-worker-1-0", "lost").await;
     // As the node lifecycle controller does it: only the pod's own readiness changes.
     let conditions = json!([
         {"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]);
     let lost = Patch::Merge(json!({"status": {"conditions": conditions}}));
-    let pods = stage.pods(NAMESPACE);
+    let pods = env.pods(NAMESPACE);
     pods.patch_status("digits-worker-1-0", &PatchParams::default(), &lost)
         .await
         .unwrap();
     until(
         "the next attempt is made, and the other continues",
-        SOON,
+        TIMEOUT,
         || async {
-            let next = stage.pods(NAMESPACE).get_opt("digits-worker-1-1").await?;
-            let membership = stage
-                .job(NAMESPACE)
-                .await
-                .status
-                .unwrap()
-                .membership
-                .unwrap();
+            let next = env.pods(NAMESPACE).get_opt("digits-worker-1-1").await?;
+            let membership = env.job(NAMESPACE).await.status.unwrap().membership.unwrap();
             let alone = membership.generation > before && membership.nodes == 1;
             Ok((next.is_some() && alone).then_some(()))
         },
     )
     .await
     .unwrap();
-    let old = stage
-        .pods(NAMESPACE)
-        .get("digits-worker-1-0")
-        .await
-        .unwrap();
+    let old = env.pods(NAMESPACE).get("digits-worker-1-0").await.unwrap();
     assert!(
         old.metadata.deletion_timestamp.is_some(),
         "it hangs, and nobody waits for it"
     );
-    let status = stage.job(NAMESPACE).await.status.unwrap();
+    let status = env.job(NAMESPACE).await.status.unwrap();
     assert_eq!(status.incidents.total, 0);
     operator.stop().await;
 }
 
 /// What the scheduler does.
-async fn bind(stage: &Stage, pod: &str, node: &str) {
+async fn bind(env: &Environment, pod: &str, node: &str) {
     let binding = json!({
         "apiVersion": "v1", "kind": "Binding",
         "metadata": {"name": pod}, "target": {"kind": "Node", "name": node},
     });
-    let pods = stage.pods(NAMESPACE);
+    let pods = env.pods(NAMESPACE);
     let _: Value = pods
         .create_subresource("binding", pod, &PostParams::default(), &binding)
         .await
@@ -138,16 +129,16 @@ async fn bind(stage: &Stage, pod: &str, node: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_init_container_that_fails_again_and_again_is_named_and_ends_the_job() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn failing_init_container_is_named_and_fails_the_job() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let mut limited = job(1);
     limited["spec"]["failurePolicy"]["backoffLimit"] = json!(1);
     limited["spec"]["workers"]["template"] =
         json!({"spec": {"initContainers": [{"name": "download", "image": "i"}]}});
-    stage.create(NAMESPACE, limited).await;
-    let pods = stage.pods(NAMESPACE);
-    let made = until("the pod is made", SOON, || async {
+    env.create(NAMESPACE, limited).await;
+    let pods = env.pods(NAMESPACE);
+    let made = until("the pod is made", TIMEOUT, || async {
         Ok(pods.get_opt("digits-worker-0-0").await?)
     })
     .await
@@ -173,13 +164,13 @@ async fn an_init_container_that_fails_again_and_again_is_named_and_ends_the_job(
         told.await.unwrap();
     };
     fails(0).await;
-    let held_up = stage.reaches(NAMESPACE, "InitContainerFailed").await;
+    let held_up = env.until_state(NAMESPACE, "InitContainerFailed").await;
     let status = held_up.status.unwrap();
     let message = &status.front().unwrap().message;
     let expected = "(exit code 3): init container download: no such bucket";
     assert!(message.contains(expected), "{message}");
     fails(2).await;
-    let ended = stage.reaches(NAMESPACE, "BackoffLimitExceeded").await;
+    let ended = env.until_state(NAMESPACE, "BackoffLimitExceeded").await;
     let status = ended.status.unwrap();
     let message = &status.front().unwrap().message;
     assert!(message.contains(expected), "{message}");

@@ -10,7 +10,7 @@ use roundhouse_tests::cluster::until;
 use roundhouse_tests::peers::KUEUE;
 use serde_json::{Value, json};
 
-use crate::stage::{NAMESPACE, SOON, Stage, job};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
 mod suspend;
 
@@ -20,10 +20,10 @@ const GPUS: u32 = 4;
 
 /// Kueue with one quota, which both namespaces share; a job of the class `urgent` takes it from others. The nodes of the quota
 /// have these labels.
-async fn stage(node_labels: Value) -> Stage {
-    let stage = Stage::new().await;
-    let client = stage.client.clone();
-    KUEUE.install(&stage.server, &client).await.unwrap();
+async fn with_kueue(node_labels: Value) -> Environment {
+    let env = Environment::new().await;
+    let client = env.client.clone();
+    KUEUE.install(&env.server, &client).await.unwrap();
     let priority = |name: &str, value: u32| json!({"kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value});
     let quota = json!({"name": "nvidia.com/gpu", "nominalQuota": GPUS});
     let groups = json!([{
@@ -32,16 +32,16 @@ async fn stage(node_labels: Value) -> Stage {
     }]);
     let preemption = json!({"withinClusterQueue": "LowerPriority"});
     apply(
-        &stage,
+        &env,
         None,
         json!({"kind": "ResourceFlavor", "metadata": {"name": "gpus"}, "spec": {"nodeLabels": node_labels}}),
     )
     .await;
-    apply(&stage, None, priority("usual", 1)).await;
-    apply(&stage, None, priority("urgent", 2)).await;
+    apply(&env, None, priority("usual", 1)).await;
+    apply(&env, None, priority("urgent", 2)).await;
     let spec = json!({"namespaceSelector": {}, "resourceGroups": groups, "preemption": preemption});
     apply(
-        &stage,
+        &env,
         None,
         json!({"kind": "ClusterQueue", "metadata": {"name": "all"}, "spec": spec}),
     )
@@ -50,12 +50,12 @@ async fn stage(node_labels: Value) -> Stage {
         let metadata = json!({"name": "research", "namespace": namespace});
         let queue =
             json!({"kind": "LocalQueue", "metadata": metadata, "spec": {"clusterQueue": "all"}});
-        apply(&stage, Some(namespace), queue).await;
+        apply(&env, Some(namespace), queue).await;
     }
-    stage
+    env
 }
 
-async fn apply(stage: &Stage, namespace: Option<&str>, mut object: Value) {
+async fn apply(env: &Environment, namespace: Option<&str>, mut object: Value) {
     let kind = object["kind"].as_str().unwrap();
     let kind = GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", kind);
     object["apiVersion"] = json!(kind.api_version());
@@ -66,7 +66,7 @@ async fn apply(stage: &Stage, namespace: Option<&str>, mut object: Value) {
         }
         _ => ApiResource::from_gvk(&kind),
     };
-    let client = stage.client.clone();
+    let client = env.client.clone();
     let api: Api<DynamicObject> = match namespace {
         Some(namespace) => Api::namespaced_with(client, namespace, &resource),
         None => Api::all_with(client, &resource),
@@ -74,7 +74,7 @@ async fn apply(stage: &Stage, namespace: Option<&str>, mut object: Value) {
     let name = object["metadata"]["name"].as_str().unwrap().to_owned();
     let parameters = PatchParams::apply("test");
     // The kind may not be served yet, and its webhook not ready.
-    until(&name, SOON, || async {
+    until(&name, TIMEOUT, || async {
         let applied = api.patch(&name, &parameters, &Patch::Apply(&object)).await;
         Ok(applied.ok().map(drop))
     })
@@ -101,57 +101,57 @@ fn queued(class: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
-async fn a_job_waits_in_kueue_until_another_has_ended() {
-    let stage = stage(json!({})).await;
-    let operator = stage.operator(None);
-    stage.create(NAMESPACE, queued("usual")).await;
-    stage.trains(NAMESPACE).await;
-    stage.create(OTHER, queued("usual")).await;
-    stage.reaches(OTHER, "SchedulingGated").await;
-    stage.runs_to_its_end(NAMESPACE).await;
-    stage.runs_to_its_end(OTHER).await;
+async fn job_waits_in_kueue_until_another_ends() {
+    let env = with_kueue(json!({})).await;
+    let operator = env.operator(None);
+    env.create(NAMESPACE, queued("usual")).await;
+    env.run_until_training(NAMESPACE).await;
+    env.create(OTHER, queued("usual")).await;
+    env.until_state(OTHER, "SchedulingGated").await;
+    env.run_to_completion(NAMESPACE).await;
+    env.run_to_completion(OTHER).await;
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
-async fn a_job_that_kueue_preempts_waits_and_continues_without_an_incident() {
-    let stage = stage(json!({})).await;
-    let operator = stage.operator(None);
-    stage.create(NAMESPACE, queued("usual")).await;
-    stage.trains(NAMESPACE).await;
-    stage.create(OTHER, queued("urgent")).await;
-    stage.reaches(NAMESPACE, "SchedulingGated").await;
-    stage.runs_to_its_end(OTHER).await;
-    stage.trains(NAMESPACE).await;
-    let status = stage.job(NAMESPACE).await.status.unwrap();
+async fn preempted_job_waits_and_continues() {
+    let env = with_kueue(json!({})).await;
+    let operator = env.operator(None);
+    env.create(NAMESPACE, queued("usual")).await;
+    env.run_until_training(NAMESPACE).await;
+    env.create(OTHER, queued("urgent")).await;
+    env.until_state(NAMESPACE, "SchedulingGated").await;
+    env.run_to_completion(OTHER).await;
+    env.run_until_training(NAMESPACE).await;
+    let status = env.job(NAMESPACE).await.status.unwrap();
     assert_eq!(status.incidents.total, 0);
-    stage.runs_to_its_end(NAMESPACE).await;
+    env.run_to_completion(NAMESPACE).await;
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
-async fn a_job_that_fails_in_kueue_gives_its_quota_to_the_next() {
-    let stage = stage(json!({})).await;
-    let operator = stage.operator(None);
-    stage.create(NAMESPACE, queued("usual")).await;
-    stage.trains(NAMESPACE).await;
-    stage.create(OTHER, queued("usual")).await;
-    stage.reaches(OTHER, "SchedulingGated").await;
-    until("the job fails", SOON, || async {
+async fn failed_job_frees_its_kueue_quota() {
+    let env = with_kueue(json!({})).await;
+    let operator = env.operator(None);
+    env.create(NAMESPACE, queued("usual")).await;
+    env.run_until_training(NAMESPACE).await;
+    env.create(OTHER, queued("usual")).await;
+    env.until_state(OTHER, "SchedulingGated").await;
+    until("the job fails", TIMEOUT, || async {
         let end = Some((64, Reason::ConfigInvalid));
-        stage.kubelet(NAMESPACE, end).await;
-        let status = stage.job(NAMESPACE).await.status.unwrap();
+        env.run_kubelet(NAMESPACE, end).await;
+        let status = env.job(NAMESPACE).await.status.unwrap();
         Ok(status.is_true(ConditionType::Failed).then_some(()))
     })
     .await
     .unwrap();
     until(
         "its pods are over, and the other job trains",
-        SOON,
+        TIMEOUT,
         || async {
-            let pods = stage.pods(NAMESPACE);
+            let pods = env.pods(NAMESPACE);
             for pod in pods.list(&ListParams::default()).await? {
                 let over = Patch::Merge(json!({"status": {"phase": "Failed"}}));
                 // It may be gone.
@@ -159,8 +159,8 @@ async fn a_job_that_fails_in_kueue_gives_its_quota_to_the_next() {
                     .patch_status(&pod.name_any(), &PatchParams::default(), &over)
                     .await;
             }
-            stage.kubelet(OTHER, None).await;
-            let status = stage.job(OTHER).await.status.unwrap_or_default();
+            env.run_kubelet(OTHER, None).await;
+            let status = env.job(OTHER).await.status.unwrap_or_default();
             Ok(status.is_true(ConditionType::Running).then_some(()))
         },
     )

@@ -9,27 +9,27 @@ use roundhouse_contract::{Membership, labels};
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
-use crate::stage::{NAMESPACE, SOON, Stage, job};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
 const WORKERS: u32 = 3;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_runs_to_its_end_within_the_budget_of_calls() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, WORKERS).await;
-    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
-    until("all pods are made", SOON, || async {
-        let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await?;
+async fn job_completes_within_its_api_call_budget() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, WORKERS).await;
+    env.until_state(NAMESPACE, "WaitingForWorkers").await;
+    until("all pods are made", TIMEOUT, || async {
+        let pods = env.pods(NAMESPACE).list(&ListParams::default()).await?;
         Ok((pods.items.len() == WORKERS as usize).then_some(()))
     })
     .await
     .unwrap();
-    stage.kubelet(NAMESPACE, None).await;
-    let job = stage.reaches(NAMESPACE, "Training").await;
+    env.run_kubelet(NAMESPACE, None).await;
+    let job = env.until_state(NAMESPACE, "Training").await;
     let raised = job.status.unwrap().membership.unwrap();
     assert_eq!(raised.generation, 1);
-    let pods = stage
+    let pods = env
         .pods(NAMESPACE)
         .list(&ListParams::default())
         .await
@@ -59,12 +59,13 @@ async fn a_job_runs_to_its_end_within_the_budget_of_calls() {
     assert_eq!(raised.nonce.len(), 32, "{}", raised.nonce);
     assert!(places.iter().all(|place| place.nonce == raised.nonce));
 
-    stage.kubelet(NAMESPACE, Some((0, Reason::Completed))).await;
-    let job = stage.reaches(NAMESPACE, "Completed").await;
+    env.run_kubelet(NAMESPACE, Some((0, Reason::Completed)))
+        .await;
+    let job = env.until_state(NAMESPACE, "Completed").await;
     assert_eq!(job.status.unwrap().progress.unwrap().percent, "100%");
     // The event of the end is the operator's last call; it comes after the status.
-    let events: Api<Event> = Api::namespaced(stage.client.clone(), NAMESPACE);
-    until("the end is told", SOON, || async {
+    let events: Api<Event> = Api::namespaced(env.client.clone(), NAMESPACE);
+    until("the end is told", TIMEOUT, || async {
         let told = events.list(&ListParams::default()).await?;
         let mut reasons = told
             .items
@@ -74,7 +75,7 @@ async fn a_job_runs_to_its_end_within_the_budget_of_calls() {
     })
     .await
     .unwrap();
-    let calls = stage.server.operator_calls().unwrap();
+    let calls = env.server.operator_calls().unwrap();
     let counted = calls
         .iter()
         .filter(|call| !call.ends_with(" events"))
@@ -84,19 +85,18 @@ async fn a_job_runs_to_its_end_within_the_budget_of_calls() {
     // At rest: a job that changes nothing costs nothing.
     let annotate = json!({"metadata": {"annotations": {"a": "b"}}});
     let patch = Patch::Merge(&annotate);
-    stage
-        .jobs(NAMESPACE)
+    env.jobs(NAMESPACE)
         .patch("digits", &PatchParams::default(), &patch)
         .await
         .unwrap();
     operator.stop().await;
-    assert_eq!(stage.server.operator_calls().unwrap().len(), calls.len());
+    assert_eq!(env.server.operator_calls().unwrap().len(), calls.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_ends_with_rank_0_lets_nobody_run_on() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn rank_zero_success_stops_the_other_workers() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let mut script = job(2);
     script["spec"]["trainer"].take();
     script["spec"]["elastic"] = json!({"mode": "Restart"});
@@ -104,17 +104,22 @@ async fn a_job_that_ends_with_rank_0_lets_nobody_run_on() {
     script["spec"]["workers"]["template"] = json!({"spec": {"containers": [
         {"name": "trainer", "image": "pytorch", "command": ["python", "train.py"]},
     ]}});
-    stage.create(NAMESPACE, script).await;
-    stage.trains(NAMESPACE).await;
-    let edited = stage.edit(&json!({"successPolicy": "AllMembers"})).await;
+    env.create(NAMESPACE, script).await;
+    env.run_until_training(NAMESPACE).await;
+    let edited = env.edit(&json!({"successPolicy": "AllMembers"})).await;
     let words = edited.unwrap_err().to_string();
     assert!(words.contains("successPolicy is immutable"), "{words}");
-    stage.ends("digits-worker-0-0", 0, Reason::Completed).await;
-    let status = stage.reaches(NAMESPACE, "Completed").await.status.unwrap();
+    env.end_container("digits-worker-0-0", 0, Reason::Completed)
+        .await;
+    let status = env
+        .until_state(NAMESPACE, "Completed")
+        .await
+        .status
+        .unwrap();
     let message = &status.front().unwrap().message;
     assert!(message.starts_with("rank 0 completed"), "{message}");
-    until("the other worker is gone", SOON, || async {
-        let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await?;
+    until("the other worker is gone", TIMEOUT, || async {
+        let pods = env.pods(NAMESPACE).list(&ListParams::default()).await?;
         let names: Vec<_> = pods.iter().map(ResourceExt::name_any).collect();
         Ok((names == ["digits-worker-0-0"]).then_some(()))
     })
@@ -124,33 +129,33 @@ async fn a_job_that_ends_with_rank_0_lets_nobody_run_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_of_one_name_in_two_namespaces_do_not_meet() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 1).await;
-    stage.apply("other", 2).await;
-    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
-    stage.reaches("other", "WaitingForWorkers").await;
-    stage.kubelet("other", None).await;
-    stage.reaches("other", "Training").await;
-    let first = stage.job(NAMESPACE).await.status.unwrap();
+async fn equal_names_in_two_namespaces_are_independent() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 1).await;
+    env.apply("other", 2).await;
+    env.until_state(NAMESPACE, "WaitingForWorkers").await;
+    env.until_state("other", "WaitingForWorkers").await;
+    env.run_kubelet("other", None).await;
+    env.until_state("other", "Training").await;
+    let first = env.job(NAMESPACE).await.status.unwrap();
     assert!(first.membership.is_none());
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_of_another_owner_is_named_and_left_alone() {
-    let stage = Stage::new().await;
-    let services: Api<Service> = Api::namespaced(stage.client.clone(), NAMESPACE);
+async fn foreign_service_is_reported_and_kept() {
+    let env = Environment::new().await;
+    let services: Api<Service> = Api::namespaced(env.client.clone(), NAMESPACE);
     let theirs = json!({"metadata": {"name": "digits"}, "spec": {"ports": [{"port": 80}]}});
     let theirs: Service = serde_json::from_value(theirs).unwrap();
     let before = services
         .create(&PostParams::default(), &theirs)
         .await
         .unwrap();
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 1).await;
-    let job = stage.reaches(NAMESPACE, "NameTaken").await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 1).await;
+    let job = env.until_state(NAMESPACE, "NameTaken").await;
     assert!(
         job.status
             .unwrap()
@@ -165,23 +170,23 @@ async fn a_service_of_another_owner_is_named_and_left_alone() {
         .delete("digits", &DeleteParams::default())
         .await
         .unwrap();
-    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
+    env.until_state(NAMESPACE, "WaitingForWorkers").await;
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_of_another_owner_costs_a_worker_one_attempt() {
-    let stage = Stage::new().await;
+async fn foreign_pod_costs_a_worker_one_attempt() {
+    let env = Environment::new().await;
     let theirs = json!({
         "metadata": {"name": "digits-worker-0-0"},
         "spec": {"containers": [{"name": "a", "image": "b"}]},
     });
     let theirs: Pod = serde_json::from_value(theirs).unwrap();
-    let pods = stage.pods(NAMESPACE);
+    let pods = env.pods(NAMESPACE);
     let before = pods.create(&PostParams::default(), &theirs).await.unwrap();
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 1).await;
-    until("the next attempt is made", SOON, || async {
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 1).await;
+    until("the next attempt is made", TIMEOUT, || async {
         Ok(pods.get_opt("digits-worker-0-1").await?)
     })
     .await
@@ -192,29 +197,29 @@ async fn a_pod_of_another_owner_costs_a_worker_one_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_deadline_ends_a_job_whose_pods_the_api_server_has_confirmed() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn start_deadline_fails_a_job_with_confirmed_pods() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let mut late = job(2);
     late["spec"]["startDeadlineSeconds"] = json!(1);
-    stage.create(NAMESPACE, late).await;
-    let job = stage.reaches(NAMESPACE, "StartDeadlineExceeded").await;
+    env.create(NAMESPACE, late).await;
+    let job = env.until_state(NAMESPACE, "StartDeadlineExceeded").await;
     assert!(job.status.unwrap().is_terminal());
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_of_another_manager_is_not_touched() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn job_of_another_manager_is_ignored() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let mut theirs = job(1);
     theirs["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
-    stage.create(NAMESPACE, theirs).await;
+    env.create(NAMESPACE, theirs).await;
     // A job of ours that comes later and is worked on shows that the other was looked at.
-    stage.apply("other", 1).await;
-    stage.reaches("other", "WaitingForWorkers").await;
-    assert!(stage.job(NAMESPACE).await.status.is_none());
-    let pods = stage
+    env.apply("other", 1).await;
+    env.until_state("other", "WaitingForWorkers").await;
+    assert!(env.job(NAMESPACE).await.status.is_none());
+    let pods = env
         .pods(NAMESPACE)
         .list(&ListParams::default())
         .await
@@ -224,13 +229,13 @@ async fn a_job_of_another_manager_is_not_touched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_only_the_operator_can_refuse_is_a_condition() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn invalid_template_is_reported_in_a_condition() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let mut wrong = job(1);
     wrong["spec"]["workers"]["template"] = json!({"spec": {"restartPolicy": "Always"}});
-    stage.create(NAMESPACE, wrong).await;
-    let job = stage.reaches(NAMESPACE, "InvalidSpec").await;
+    env.create(NAMESPACE, wrong).await;
+    let job = env.until_state(NAMESPACE, "InvalidSpec").await;
     let message = job.status.unwrap().front().unwrap().message.clone();
     assert!(
         message.starts_with("spec.workers.template.spec.restartPolicy: "),
@@ -240,15 +245,15 @@ async fn what_only_the_operator_can_refuse_is_a_condition() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_the_api_server_refuses_is_told_in_its_words() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn refused_pod_is_reported_with_the_server_message() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let mut wrong = job(1);
     wrong["spec"]["workers"]["template"] = json!({"spec": {"containers": [
         {"name": "trainer", "volumeMounts": [{"name": "none", "mountPath": "/data/x"}]},
     ]}});
-    stage.create(NAMESPACE, wrong).await;
-    let job = stage.reaches(NAMESPACE, "Refused").await;
+    env.create(NAMESPACE, wrong).await;
+    let job = env.until_state(NAMESPACE, "Refused").await;
     let status = job.status.unwrap();
     let message = &status.front().unwrap().message;
     assert!(message.contains("volumeMounts[0].name"), "{message}");
@@ -257,13 +262,13 @@ async fn a_pod_that_the_api_server_refuses_is_told_in_its_words() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_job_is_scaled_and_its_trainer_cannot_be_edited() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 1).await;
-    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
-    stage.kubelet(NAMESPACE, None).await;
-    stage.reaches(NAMESPACE, "Training").await;
+async fn running_job_scales_and_its_trainer_is_immutable() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 1).await;
+    env.until_state(NAMESPACE, "WaitingForWorkers").await;
+    env.run_kubelet(NAMESPACE, None).await;
+    env.until_state(NAMESPACE, "Training").await;
     for (patch, field) in [
         (json!({"spec": {"trainer": {"epochs": 2}}}), "spec.trainer"),
         (
@@ -273,7 +278,7 @@ async fn a_running_job_is_scaled_and_its_trainer_cannot_be_edited() {
         (json!({"spec": {"managedBy": "me"}}), "spec.managedBy"),
     ] {
         let patch = Patch::Merge(&patch);
-        let edited = stage
+        let edited = env
             .jobs(NAMESPACE)
             .patch("digits", &PatchParams::default(), &patch)
             .await;
@@ -288,20 +293,13 @@ async fn a_running_job_is_scaled_and_its_trainer_cannot_be_edited() {
         );
     }
     let bigger = Patch::Merge(json!({"spec": {"replicas": 2}}));
-    stage
-        .jobs(NAMESPACE)
+    env.jobs(NAMESPACE)
         .patch_scale("digits", &PatchParams::default(), &bigger)
         .await
         .unwrap();
-    until("both workers train", SOON, || async {
-        stage.kubelet(NAMESPACE, None).await;
-        let membership = stage
-            .job(NAMESPACE)
-            .await
-            .status
-            .unwrap()
-            .membership
-            .unwrap();
+    until("both workers train", TIMEOUT, || async {
+        env.run_kubelet(NAMESPACE, None).await;
+        let membership = env.job(NAMESPACE).await.status.unwrap().membership.unwrap();
         Ok((membership.nodes == 2).then_some(()))
     })
     .await

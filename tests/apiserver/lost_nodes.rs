@@ -8,7 +8,7 @@ use roundhouse_operator::watch::lost_nodes::Terms;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
-use crate::stage::{NAMESPACE, SOON, Stage, running};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, running};
 
 /// As by default, in a fiftieth of the time.
 const IMPATIENT: Terms = Terms {
@@ -17,8 +17,8 @@ const IMPATIENT: Terms = Terms {
 };
 
 /// Makes a node whose Ready condition says this.
-async fn node(stage: &Stage, name: &str, ready: &str) {
-    let nodes: Api<Node> = Api::all(stage.client.clone());
+async fn node(env: &Environment, name: &str, ready: &str) {
+    let nodes: Api<Node> = Api::all(env.client.clone());
     let node = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
     nodes.create(&PostParams::default(), &node).await.unwrap();
     let status = Patch::Merge(json!({"status": {"conditions": [{
@@ -31,22 +31,22 @@ async fn node(stage: &Stage, name: &str, ready: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_prepares_on_a_lost_node_is_replaced_and_one_that_prepares_elsewhere_stays() {
-    let stage = Stage::new().await;
+async fn only_preparing_worker_on_a_lost_node_is_replaced() {
+    let env = Environment::new().await;
     for (name, ready) in [("n0", "True"), ("n1", "Unknown"), ("n2", "True")] {
-        node(&stage, name, ready).await;
+        node(&env, name, ready).await;
     }
-    let operator = stage.operator_that_doubts(IMPATIENT);
-    stage.apply(NAMESPACE, 3).await;
-    let pods = stage.pods(NAMESPACE);
-    until("the pods are made", SOON, || async {
+    let operator = env.operator_with_node_timing(IMPATIENT);
+    env.apply(NAMESPACE, 3).await;
+    let pods = env.pods(NAMESPACE);
+    until("the pods are made", TIMEOUT, || async {
         Ok((pods.list(&ListParams::default()).await?.items.len() == 3).then_some(()))
     })
     .await
     .unwrap();
     for index in 0..3 {
         let (pod, node) = (format!("digits-worker-{index}-0"), format!("n{index}"));
-        stage.bind(&pod, &node).await;
+        env.bind(&pod, &node).await;
     }
     let first = pods.get("digits-worker-0-0").await.unwrap();
     let prepared = Patch::Merge(running(&first));
@@ -56,12 +56,16 @@ async fn a_worker_that_prepares_on_a_lost_node_is_replaced_and_one_that_prepares
     told.unwrap();
 
     let lost = "digits-worker-1-0";
-    until("the worker on the lost node is replaced", SOON, || async {
-        let is_new = pods.get_opt("digits-worker-1-1").await?.is_some();
-        let old = pods.get_opt(lost).await?;
-        let goes = old.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
-        Ok((is_new && goes).then_some(()))
-    })
+    until(
+        "the worker on the lost node is replaced",
+        TIMEOUT,
+        || async {
+            let is_new = pods.get_opt("digits-worker-1-1").await?.is_some();
+            let old = pods.get_opt(lost).await?;
+            let goes = old.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
+            Ok((is_new && goes).then_some(()))
+        },
+    )
     .await
     .unwrap();
     for stays in ["digits-worker-0-0", "digits-worker-2-0"] {

@@ -6,13 +6,13 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
-use crate::stage::{NAMESPACE, Operator, SOON, Stage, job};
+use crate::environment::{Environment, NAMESPACE, Operator, TIMEOUT, job};
 
 const WORKERS: u32 = 2;
 
 /// What a scheduler would do: each pod gets a node.
-async fn schedule(stage: &Stage) {
-    let pods = stage.pods(NAMESPACE);
+async fn schedule(env: &Environment) {
+    let pods = env.pods(NAMESPACE);
     for pod in pods.list(&ListParams::default()).await.unwrap() {
         let binding =
             json!({"metadata": {"name": pod.name_any()}, "target": {"kind": "Node", "name": "n1"}});
@@ -26,33 +26,33 @@ async fn schedule(stage: &Stage) {
 /// Waits until a series has a value that is expected.
 async fn until_is(operator: &Operator, series: &str, is: impl Fn(Option<f64>) -> bool) {
     let what = format!("{series}, now {:?}", operator.metric(series));
-    let met = until(&what, SOON, || async {
+    let met = until(&what, TIMEOUT, || async {
         Ok(is(operator.metric(series)).then_some(()))
     });
     met.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_job_moves_the_metrics_and_takes_its_series_along_when_it_goes() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn metrics_follow_a_job_until_its_deletion() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let mut with_gpus = job(WORKERS);
     with_gpus["spec"]["workers"]["template"] = json!({"spec": {"containers": [
         {"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 4}}},
     ]}});
-    stage.create(NAMESPACE, with_gpus).await;
+    env.create(NAMESPACE, with_gpus).await;
     let gpus = "roundhouse_job_gpus{job=\"digits\",namespace=\"ml\"}";
-    stage.reaches(NAMESPACE, "WaitingForWorkers").await;
+    env.until_state(NAMESPACE, "WaitingForWorkers").await;
     until_is(&operator, gpus, |held| held == Some(0.0)).await;
-    until("both pods are made", SOON, || async {
-        let pods = stage.pods(NAMESPACE).list(&ListParams::default()).await?;
+    until("both pods are made", TIMEOUT, || async {
+        let pods = env.pods(NAMESPACE).list(&ListParams::default()).await?;
         Ok((pods.items.len() == WORKERS as usize).then_some(()))
     })
     .await
     .unwrap();
-    schedule(&stage).await;
+    schedule(&env).await;
     until_is(&operator, gpus, |held| held == Some(8.0)).await;
-    stage.trains(NAMESPACE).await;
+    env.run_until_training(NAMESPACE).await;
     let trained = "roundhouse_job_gpu_training_seconds_total{job=\"digits\",namespace=\"ml\"}";
     let held = "roundhouse_job_gpu_held_seconds_total{job=\"digits\",namespace=\"ml\"}";
     until_is(&operator, trained, |seconds| seconds > Some(0.0)).await;
@@ -100,7 +100,7 @@ async fn a_real_job_moves_the_metrics_and_takes_its_series_along_when_it_goes() 
         );
     }
 
-    let jobs = stage.jobs(NAMESPACE);
+    let jobs = env.jobs(NAMESPACE);
     jobs.delete("digits", &DeleteParams::background())
         .await
         .unwrap();
@@ -110,7 +110,7 @@ async fn a_real_job_moves_the_metrics_and_takes_its_series_along_when_it_goes() 
     let registry = operator.registry.clone();
     operator.stop().await;
     assert_eq!(
-        crate::stage::metric(&registry, "roundhouse_operator_leader"),
+        crate::environment::metric(&registry, "roundhouse_operator_leader"),
         Some(0.0)
     );
 }

@@ -8,45 +8,45 @@ use roundhouse_contract::{Membership, labels};
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
-use crate::stage::{NAMESPACE, SOON, Stage, job};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_that_a_quota_has_room_for_train_without_the_others() {
-    let stage = Stage::new().await;
-    allow(&stage, 3).await;
+async fn job_trains_with_the_workers_within_the_quota() {
+    let env = Environment::new().await;
+    allow(&env, 3).await;
     let mut elastic = job(4);
     elastic["spec"]["workers"]["minReplicas"] = json!(2);
-    let operator = stage.operator(None);
-    stage.create(NAMESPACE, elastic).await;
-    stage.reaches(NAMESPACE, "Refused").await;
-    until("three pods are made", SOON, || async {
-        Ok((stage.all_pods(NAMESPACE).await.len() == 3).then_some(()))
+    let operator = env.operator(None);
+    env.create(NAMESPACE, elastic).await;
+    env.until_state(NAMESPACE, "Refused").await;
+    until("three pods are made", TIMEOUT, || async {
+        Ok((env.all_pods(NAMESPACE).await.len() == 3).then_some(()))
     })
     .await
     .unwrap();
     // All are ready when the next operator looks.
     operator.stop().await;
-    stage.kubelet(NAMESPACE, None).await;
-    let operator = stage.operator(None);
+    env.run_kubelet(NAMESPACE, None).await;
+    let operator = env.operator(None);
 
-    let status = stage.reaches(NAMESPACE, "Training").await.status.unwrap();
+    let status = env.until_state(NAMESPACE, "Training").await.status.unwrap();
     let membership = status.membership.unwrap();
     assert_eq!((membership.generation, membership.nodes), (1, 3));
-    for pod in stage.all_pods(NAMESPACE).await {
+    for pod in env.all_pods(NAMESPACE).await {
         let document = pod.annotations().get(labels::MEMBERSHIP).unwrap();
         let place = Membership::parse(document).unwrap().unwrap();
         assert_eq!((place.generation, place.nodes), (1, 3));
     }
     // It is tried again and again, and that is all.
-    tried(&stage, 2).await;
-    let before = stage.job(NAMESPACE).await;
+    tried(&env, 2).await;
+    let before = env.job(NAMESPACE).await;
     let front = before.status.as_ref().unwrap().front().unwrap();
     assert_eq!((&*front.reason, &*front.status), ("Training", "True"));
     assert!(front.message.contains("exceeded quota"), "{front:?}");
-    tried(&stage, 2).await;
-    let after = stage.job(NAMESPACE).await;
+    tried(&env, 2).await;
+    let after = env.job(NAMESPACE).await;
     assert_eq!(after.resource_version(), before.resource_version());
-    let events: Api<Event> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let events: Api<Event> = Api::namespaced(env.client.clone(), NAMESPACE);
     let told = events.list(&ListParams::default()).await.unwrap();
     let told = told
         .iter()
@@ -56,8 +56,8 @@ async fn workers_that_a_quota_has_room_for_train_without_the_others() {
 }
 
 /// A quota of pods, and what its controller writes.
-async fn allow(stage: &Stage, pods: u32) {
-    let quotas: Api<ResourceQuota> = Api::namespaced(stage.client.clone(), NAMESPACE);
+async fn allow(env: &Environment, pods: u32) {
+    let quotas: Api<ResourceQuota> = Api::namespaced(env.client.clone(), NAMESPACE);
     let hard = json!({"pods": pods.to_string()});
     let quota = json!({"metadata": {"name": "few"}, "spec": {"hard": hard}});
     let quota = serde_json::from_value(quota).unwrap();
@@ -71,13 +71,13 @@ async fn allow(stage: &Stage, pods: u32) {
 }
 
 /// Waits until pods were created, or refused, so many times more.
-async fn tried(stage: &Stage, times: usize) {
+async fn tried(env: &Environment, times: usize) {
     let count = || {
-        let calls = stage.server.operator_calls().unwrap();
+        let calls = env.server.operator_calls().unwrap();
         calls.iter().filter(|call| *call == "create pods").count()
     };
     let before = count();
-    until("it is tried again", SOON, || async {
+    until("it is tried again", TIMEOUT, || async {
         Ok((count() >= before + times).then_some(()))
     })
     .await

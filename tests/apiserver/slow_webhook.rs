@@ -12,8 +12,8 @@ use roundhouse_contract::labels;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
-use crate::events::told;
-use crate::stage::{NAMESPACE, SOON, Stage};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT};
+use crate::events::published;
 
 const NAME: &str = "silent";
 /// What an event takes to be stored: less than the operator waits for a call.
@@ -26,12 +26,12 @@ struct Webhook {
 
 impl Webhook {
     /// For changes and deletions of these resources: the API server waits so long for each.
-    async fn new(stage: &Stage, seconds: u32, resources: &[(&str, &str)]) -> Self {
-        Self::of(stage, seconds, &["UPDATE", "DELETE"], resources).await
+    async fn new(env: &Environment, seconds: u32, resources: &[(&str, &str)]) -> Self {
+        Self::of(env, seconds, &["UPDATE", "DELETE"], resources).await
     }
 
     async fn of(
-        stage: &Stage,
+        env: &Environment,
         seconds: u32,
         operations: &[&str],
         resources: &[(&str, &str)],
@@ -53,27 +53,27 @@ impl Webhook {
         });
         let webhook = serde_json::from_value(webhook).unwrap();
         let parameters = PostParams::default();
-        let made = webhooks(stage).create(&parameters, &webhook).await;
+        let made = webhooks(env).create(&parameters, &webhook).await;
         made.unwrap();
         Self { _listener: silent }
     }
 
-    async fn remove(self, stage: &Stage) {
+    async fn remove(self, env: &Environment) {
         let parameters = DeleteParams::default();
-        let removed = webhooks(stage).delete(NAME, &parameters).await;
+        let removed = webhooks(env).delete(NAME, &parameters).await;
         removed.unwrap();
     }
 }
 
-fn webhooks(stage: &Stage) -> Api<ValidatingWebhookConfiguration> {
-    Api::all(stage.client.clone())
+fn webhooks(env: &Environment) -> Api<ValidatingWebhookConfiguration> {
+    Api::all(env.client.clone())
 }
 
 /// Waits until all workers have been told their places.
-async fn are_told(stage: &Stage, within: Duration) {
+async fn are_told(env: &Environment, within: Duration) {
     until("all are told their places", within, || async {
-        stage.kubelet(NAMESPACE, None).await;
-        let pods = stage.all_pods(NAMESPACE).await;
+        env.run_kubelet(NAMESPACE, None).await;
+        let pods = env.all_pods(NAMESPACE).await;
         let is_told = |pod: &k8s_openapi::api::core::v1::Pod| {
             pod.annotations().contains_key(labels::MEMBERSHIP)
         };
@@ -84,9 +84,9 @@ async fn are_told(stage: &Stage, within: Duration) {
 }
 
 /// Waits until nobody stays. Pods that the scheduler has not placed are then for the pod garbage collector, which does not run here.
-async fn are_gone(stage: &Stage, within: Duration) {
+async fn are_gone(env: &Environment, within: Duration) {
     until("all workers are gone", within, || async {
-        let pods = stage.all_pods(NAMESPACE).await;
+        let pods = env.all_pods(NAMESPACE).await;
         let mut leave = pods
             .iter()
             .map(|pod| pod.metadata.deletion_timestamp.is_some());
@@ -97,47 +97,47 @@ async fn are_gone(stage: &Stage, within: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_webhook_for_changes_of_pods_delays_a_generation_and_is_told() {
-    let stage = Stage::new().await;
+async fn slow_pod_webhook_only_delays_and_is_reported() {
+    let env = Environment::new().await;
     // Longer than a call waits the first time.
-    let webhook = Webhook::new(&stage, 7, &[("", "pods")]).await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 2).await;
+    let webhook = Webhook::new(&env, 7, &[("", "pods")]).await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 2).await;
     let words = "IssueMembership takes longer than 5 s; an admission webhook may be slow";
-    until("it is told", SOON, || async {
-        stage.kubelet(NAMESPACE, None).await;
-        let status = stage.job(NAMESPACE).await.status.unwrap_or_default();
+    until("it is told", TIMEOUT, || async {
+        env.run_kubelet(NAMESPACE, None).await;
+        let status = env.job(NAMESPACE).await.status.unwrap_or_default();
         let running = status.condition(ConditionType::Running);
         Ok(running.filter(|it| it.message.contains(words)).map(drop))
     })
     .await
     .unwrap();
-    are_told(&stage, SOON).await;
+    are_told(&env, TIMEOUT).await;
 
     // The same for deletions.
-    stage.edit(&json!({"suspend": true})).await.unwrap();
-    are_gone(&stage, SOON).await;
-    webhook.remove(&stage).await;
+    env.edit(&json!({"suspend": true})).await.unwrap();
+    are_gone(&env, TIMEOUT).await;
+    webhook.remove(&env).await;
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_workers_behind_a_slow_webhook_are_told_and_deleted_together() {
+async fn slow_pod_webhook_does_not_serialize_writes() {
     const SECONDS: u32 = 3;
     const WORKERS: u32 = 24;
     // One after the other they would take one and a half times as long.
     let together = Duration::from_secs((SECONDS * WORKERS * 2 / 3).into());
-    let stage = Stage::new().await;
-    let webhook = Webhook::new(&stage, SECONDS, &[("", "pods")]).await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, WORKERS).await;
-    until("all are made", SOON, || async {
-        let made = stage.all_pods(NAMESPACE).await.len();
+    let env = Environment::new().await;
+    let webhook = Webhook::new(&env, SECONDS, &[("", "pods")]).await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, WORKERS).await;
+    until("all are made", TIMEOUT, || async {
+        let made = env.all_pods(NAMESPACE).await.len();
         Ok((made == WORKERS as usize).then_some(()))
     })
     .await
     .unwrap();
-    are_told(&stage, together).await;
+    are_told(&env, together).await;
     let acted = |action: &str| {
         operator.metric(&format!(
             "roundhouse_operator_actions_total{{action=\"{action}\"}}"
@@ -145,36 +145,36 @@ async fn many_workers_behind_a_slow_webhook_are_told_and_deleted_together() {
     };
     assert_eq!(acted("IssueMembership"), Some(WORKERS.into()));
 
-    stage.edit(&json!({"suspend": true})).await.unwrap();
+    env.edit(&json!({"suspend": true})).await.unwrap();
     // The status does not wait until all are deleted.
-    stage.reaches(NAMESPACE, "Suspended").await;
-    are_gone(&stage, together).await;
-    webhook.remove(&stage).await;
+    env.until_state(NAMESPACE, "Suspended").await;
+    are_gone(&env, together).await;
+    webhook.remove(&env).await;
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_whose_status_takes_long_to_be_stored_trains_all_the_same() {
-    let stage = Stage::new().await;
+async fn slow_status_webhook_does_not_stop_training() {
+    let env = Environment::new().await;
     let resources = [("roundhouse.dev", "trainingjobs/status")];
-    let webhook = Webhook::new(&stage, 6, &resources).await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 1).await;
-    stage.trains(NAMESPACE).await;
-    webhook.remove(&stage).await;
+    let webhook = Webhook::new(&env, 6, &resources).await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 1).await;
+    env.run_until_training(NAMESPACE).await;
+    webhook.remove(&env).await;
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_that_take_long_to_be_stored_hold_up_no_step_and_are_told_in_their_order() {
-    let stage = Stage::new().await;
+async fn slow_events_stay_in_order_and_delay_no_step() {
+    let env = Environment::new().await;
     let resources = [("events.k8s.io", "events")];
-    let webhook = Webhook::of(&stage, EVENT_SECONDS, &["CREATE"], &resources).await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 1).await;
-    stage.trains(NAMESPACE).await;
-    let reasons = until("the last event is told", SOON, || async {
-        let mut all = told(&stage).await;
+    let webhook = Webhook::of(&env, EVENT_SECONDS, &["CREATE"], &resources).await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 1).await;
+    env.run_until_training(NAMESPACE).await;
+    let reasons = until("the last event is told", TIMEOUT, || async {
+        let mut all = published(&env).await;
         // In the order in which they were stored.
         let version = |event: &Event| event.resource_version().unwrap().parse::<u64>().unwrap();
         all.sort_by_key(version);
@@ -190,6 +190,6 @@ async fn events_that_take_long_to_be_stored_hold_up_no_step_and_are_told_in_thei
     assert_eq!(lost, Some(0.0));
     let reconciled = operator.total_seconds("roundhouse_operator_reconcile_seconds");
     assert!(reconciled < f64::from(EVENT_SECONDS), "{reconciled} s");
-    webhook.remove(&stage).await;
+    webhook.remove(&env).await;
     operator.stop().await;
 }

@@ -6,29 +6,29 @@ use roundhouse_contract::{Action, Membership, labels};
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
-use crate::stage::{NAMESPACE, SOON, Stage, job};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_member_is_replaced_by_a_spare_and_is_the_next_spare() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn spare_replaces_a_lost_member() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let mut wanted = job(2);
     wanted["spec"]["workers"]["spares"] = json!(1);
-    stage.create(NAMESPACE, wanted).await;
-    stage.trains(NAMESPACE).await;
-    let status = until("the spare is ready", SOON, || async {
-        stage.kubelet(NAMESPACE, None).await;
-        let status = stage.job(NAMESPACE).await.status.unwrap();
+    env.create(NAMESPACE, wanted).await;
+    env.run_until_training(NAMESPACE).await;
+    let status = until("the spare is ready", TIMEOUT, || async {
+        env.run_kubelet(NAMESPACE, None).await;
+        let status = env.job(NAMESPACE).await.status.unwrap();
         let spares = status.workers.as_ref().map_or(0, |it| it.spares);
         Ok((spares == 1).then_some(status))
     });
     let status = status.await.unwrap();
     assert_eq!(status.membership.as_ref().unwrap().nodes, 2);
-    let scale = stage.jobs(NAMESPACE).get_scale("digits").await.unwrap();
+    let scale = env.jobs(NAMESPACE).get_scale("digits").await.unwrap();
     assert_eq!(scale.status.unwrap().replicas, 2);
 
     // The kubelet does nothing from now on: no pod that is made becomes ready.
-    let pods = stage.pods(NAMESPACE);
+    let pods = env.pods(NAMESPACE);
     let place = |pod: &k8s_openapi::api::core::v1::Pod| {
         let text = pod.metadata.annotations.as_ref()?.get(labels::MEMBERSHIP)?;
         Membership::parse(text).ok().flatten()
@@ -43,8 +43,8 @@ async fn a_lost_member_is_replaced_by_a_spare_and_is_the_next_spare() {
     let (lost, spare) = (name(&members[1]), name(&spares[0]));
     let now = DeleteParams::default().grace_period(0);
     pods.delete(&lost, &now).await.unwrap();
-    until("the spare trains in its place", SOON, || async {
-        let status = stage.job(NAMESPACE).await.status.unwrap();
+    until("the spare trains in its place", TIMEOUT, || async {
+        let status = env.job(NAMESPACE).await.status.unwrap();
         let newest = status.membership.as_ref().unwrap();
         let trains = status.is_true(ConditionType::Running);
         Ok((trains && (newest.generation, newest.nodes) == (2, 2)).then_some(()))

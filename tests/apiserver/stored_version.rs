@@ -9,13 +9,13 @@ use roundhouse_api::TrainingJob;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
-use crate::stage::{NAMESPACE, SOON, Stage};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT};
 
 const NEXT: &str = "v1beta1";
 
 /// Serves the next version beside this one, with the same schema, and stores it.
-async fn store_the_next(stage: &Stage) -> Api<DynamicObject> {
-    let crds: Api<CustomResourceDefinition> = Api::all(stage.client.clone());
+async fn store_the_next(env: &Environment) -> Api<DynamicObject> {
+    let crds: Api<CustomResourceDefinition> = Api::all(env.client.clone());
     let mut crd = crds.get(TrainingJob::crd_name()).await.unwrap();
     let mut next = crd.spec.versions[0].clone();
     crd.spec.versions[0].storage = false;
@@ -31,8 +31,8 @@ async fn store_the_next(stage: &Stage) -> Api<DynamicObject> {
         api_version: format!("{}/{NEXT}", TrainingJob::group(&())),
         ..ApiResource::erase::<TrainingJob>(&())
     };
-    let jobs = Api::namespaced_with(stage.client.clone(), NAMESPACE, &kind);
-    until("the next version is served", SOON, || async {
+    let jobs = Api::namespaced_with(env.client.clone(), NAMESPACE, &kind);
+    until("the next version is served", TIMEOUT, || async {
         Ok(jobs.list(&ListParams::default()).await.ok())
     })
     .await
@@ -41,8 +41,8 @@ async fn store_the_next(stage: &Stage) -> Api<DynamicObject> {
 }
 
 /// Writes the job once more, unchanged, and takes the old version out of those that are stored.
-async fn migrate(stage: &Stage, jobs: &Api<DynamicObject>) {
-    until("the job is written once more", SOON, || async {
+async fn migrate(env: &Environment, jobs: &Api<DynamicObject>) {
+    until("the job is written once more", TIMEOUT, || async {
         let job = jobs.get("digits").await?;
         // The operator may have written it in this moment.
         Ok(jobs
@@ -52,7 +52,7 @@ async fn migrate(stage: &Stage, jobs: &Api<DynamicObject>) {
     })
     .await
     .unwrap();
-    let crds: Api<CustomResourceDefinition> = Api::all(stage.client.clone());
+    let crds: Api<CustomResourceDefinition> = Api::all(env.client.clone());
     let stored = Patch::Merge(json!({"status": {"storedVersions": [NEXT]}}));
     let parameters = PatchParams::default();
     crds.patch_status(TrainingJob::crd_name(), &parameters, &stored)
@@ -61,36 +61,35 @@ async fn migrate(stage: &Stage, jobs: &Api<DynamicObject>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_trains_on_while_its_kind_gets_another_version_that_is_stored() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 2).await;
-    stage.trains(NAMESPACE).await;
-    let before = stage.uids(NAMESPACE).await;
-    let next = store_the_next(&stage).await;
-    migrate(&stage, &next).await;
-    assert_eq!(stage.uids(NAMESPACE).await, before);
+async fn job_keeps_training_during_storage_migration() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 2).await;
+    env.run_until_training(NAMESPACE).await;
+    let before = env.uids(NAMESPACE).await;
+    let next = store_the_next(&env).await;
+    migrate(&env, &next).await;
+    assert_eq!(env.uids(NAMESPACE).await, before);
 
     let grow = Patch::Merge(json!({"spec": {"workers": {"replicas": 3}}}));
     next.patch("digits", &PatchParams::default(), &grow)
         .await
         .unwrap();
     let now = DeleteParams::default().grace_period(0);
-    stage
-        .pods(NAMESPACE)
+    env.pods(NAMESPACE)
         .delete("digits-worker-1-0", &now)
         .await
         .unwrap();
-    until("three workers train", SOON, || async {
-        stage.kubelet(NAMESPACE, None).await;
+    until("three workers train", TIMEOUT, || async {
+        env.run_kubelet(NAMESPACE, None).await;
         let job = next.get("digits").await?;
         let membership = &job.data["status"]["membership"];
         Ok((membership["nodes"] == 3).then_some(()))
     })
     .await
     .unwrap();
-    stage.trains(NAMESPACE).await;
-    let after = stage.all_pods(NAMESPACE).await;
+    env.run_until_training(NAMESPACE).await;
+    let after = env.all_pods(NAMESPACE).await;
     let kept = after.iter().filter(|pod| before.contains(&pod.uid()));
     assert_eq!(kept.count(), 1, "nobody left but the one that was deleted");
     operator.stop().await;

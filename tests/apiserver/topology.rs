@@ -10,8 +10,8 @@ use roundhouse_contract::{Membership, labels};
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 use crate::gang_scheduler::{GPUS, make_nodes};
-use crate::stage::{NAMESPACE, SOON, Stage, job};
 
 const KEY: &str = "example.com/rack";
 /// Rack of the node of each worker.
@@ -22,29 +22,28 @@ fn index(pod: &Pod) -> usize {
 }
 
 /// Makes a node in each place, and binds each worker to its own.
-async fn place(stage: &Stage) {
-    let nodes: Api<Node> = Api::all(stage.client.clone());
+async fn place(env: &Environment) {
+    let nodes: Api<Node> = Api::all(env.client.clone());
     for (at, rack) in RACKS.iter().enumerate() {
         let node = json!({"metadata": {"name": format!("n{at}"), "labels": {KEY: rack}}});
         let node = serde_json::from_value(node).unwrap();
         nodes.create(&PostParams::default(), &node).await.unwrap();
     }
-    until("the pods are made", SOON, || async {
-        Ok((stage.all_pods(NAMESPACE).await.len() == RACKS.len()).then_some(()))
+    until("the pods are made", TIMEOUT, || async {
+        Ok((env.all_pods(NAMESPACE).await.len() == RACKS.len()).then_some(()))
     })
     .await
     .unwrap();
-    for pod in stage.all_pods(NAMESPACE).await {
-        stage
-            .bind(&pod.name_any(), &format!("n{}", index(&pod)))
+    for pod in env.all_pods(NAMESPACE).await {
+        env.bind(&pod.name_any(), &format!("n{}", index(&pod)))
             .await;
     }
 }
 
 /// The node ranks, by worker.
-async fn ranks(stage: &Stage) -> Vec<u32> {
+async fn ranks(env: &Environment) -> Vec<u32> {
     let mut ranks = vec![0; RACKS.len()];
-    for pod in stage.all_pods(NAMESPACE).await {
+    for pod in env.all_pods(NAMESPACE).await {
         let document = pod.annotations().get(labels::MEMBERSHIP).unwrap();
         ranks[index(&pod)] = Membership::parse(document).unwrap().unwrap().node_rank;
     }
@@ -52,36 +51,36 @@ async fn ranks(stage: &Stage) -> Vec<u32> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_of_one_rack_have_neighbouring_ranks_if_nodes_may_be_read() {
+async fn workers_of_one_rack_have_adjacent_ranks() {
     for (arguments, expected) in [
         (vec![], [0, 2, 1, 3]),
         (vec!["--watch-nodes=false"], [0, 1, 2, 3]),
     ] {
-        let stage = Stage::new().await;
-        let operator = stage.operator_of(&arguments);
+        let env = Environment::new().await;
+        let operator = env.operator_with_arguments(&arguments);
         let mut racked = job(4);
         racked["spec"]["scheduling"] = json!({"topologyKey": KEY, "topologyMode": "Required"});
-        stage.create(NAMESPACE, racked).await;
-        place(&stage).await;
-        let first = stage.all_pods(NAMESPACE).await.remove(0);
+        env.create(NAMESPACE, racked).await;
+        place(&env).await;
+        let first = env.all_pods(NAMESPACE).await.remove(0);
         let affinity = first.spec.unwrap().affinity.unwrap().pod_affinity.unwrap();
         let required = affinity.required_during_scheduling_ignored_during_execution;
         assert_eq!(required.unwrap()[0].topology_key, KEY);
-        stage.trains(NAMESPACE).await;
-        assert_eq!(ranks(&stage).await, expected, "{arguments:?}");
+        env.run_until_training(NAMESPACE).await;
+        assert_eq!(ranks(&env).await, expected, "{arguments:?}");
         operator.stop().await;
     }
 }
 
 /// The racks of the nodes of a job's pods, when all have one.
 async fn racks(
-    stage: &Stage,
+    env: &Environment,
     namespace: &str,
     workers: u32,
 ) -> anyhow::Result<Option<BTreeSet<String>>> {
-    let nodes: Api<Node> = Api::all(stage.client.clone());
+    let nodes: Api<Node> = Api::all(env.client.clone());
     let (mut racks, mut num_placed) = (BTreeSet::new(), 0);
-    for pod in stage.all_pods(namespace).await {
+    for pod in env.all_pods(namespace).await {
         if let Some(node) = pod.spec.unwrap().node_name {
             racks.insert(nodes.get(&node).await?.labels()[KEY].clone());
             num_placed += 1;
@@ -91,18 +90,18 @@ async fn racks(
 }
 
 /// Nodes in two racks, and the scheduler of Kubernetes.
-async fn start_scheduler(stage: &Stage) {
-    make_nodes(stage).await;
-    let nodes: Api<Node> = Api::all(stage.client.clone());
+async fn start_scheduler(env: &Environment) {
+    make_nodes(env).await;
+    let nodes: Api<Node> = Api::all(env.client.clone());
     for at in 0..GPUS {
         let labels = Patch::Merge(json!({"metadata": {"labels": {KEY: format!("r{}", at % 2)}}}));
         let (name, parameters) = (format!("n{at}"), PatchParams::default());
         nodes.patch(&name, &parameters, &labels).await.unwrap();
     }
-    let kubeconfig = stage.server.kubeconfig("test").unwrap();
+    let kubeconfig = env.server.kubeconfig("test").unwrap();
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
     let arguments = [&*kubeconfig, "--leader-elect=false", "--secure-port=0"];
-    stage.server.run("kube-scheduler", &arguments).unwrap();
+    env.server.run("kube-scheduler", &arguments).unwrap();
 }
 
 /// A job with a GPU for each worker.
@@ -117,8 +116,8 @@ fn racked(workers: u32, mode: &str) -> Value {
 
 /// The nodes of a rack stop answering. As the node lifecycle controller does it: it shows on them and on their pods, and it deletes
 /// these when they have tolerated it for long enough.
-async fn fail(stage: &Stage, rack: &str) {
-    let nodes: Api<Node> = Api::all(stage.client.clone());
+async fn fail(env: &Environment, rack: &str) {
+    let nodes: Api<Node> = Api::all(env.client.clone());
     let parameters = PatchParams::default();
     let of_rack = ListParams::default().labels(&format!("{KEY}={rack}"));
     let mut names = BTreeSet::new();
@@ -136,10 +135,10 @@ async fn fail(stage: &Stage, rack: &str) {
     let conditions = json!([
         {"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]);
     let lost = Patch::Merge(json!({"status": {"conditions": conditions}}));
-    for pod in stage.all_pods(NAMESPACE).await {
+    for pod in env.all_pods(NAMESPACE).await {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
         if node.is_some_and(|node| names.contains(node)) {
-            let pods = stage.pods(NAMESPACE);
+            let pods = env.pods(NAMESPACE);
             let told = pods.patch_status(&pod.name_any(), &parameters, &lost).await;
             told.unwrap();
             let evicted = pods.delete(&pod.name_any(), &DeleteParams::default()).await;
@@ -150,23 +149,23 @@ async fn fail(stage: &Stage, rack: &str) {
 
 /// Kubernetes keeps the pods of a node that does not answer, and they must not draw the new ones to them.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_must_stay_in_one_rack_continues_in_another_when_its_rack_fails() {
-    let stage = Stage::new().await;
-    start_scheduler(&stage).await;
-    let operator = stage.operator(None);
-    stage.create(NAMESPACE, racked(2, "Required")).await;
-    let is_placed = || racks(&stage, NAMESPACE, 2);
-    let before = until("all workers are placed", SOON, is_placed).await;
+async fn job_with_required_topology_leaves_a_failed_rack() {
+    let env = Environment::new().await;
+    start_scheduler(&env).await;
+    let operator = env.operator(None);
+    env.create(NAMESPACE, racked(2, "Required")).await;
+    let is_placed = || racks(&env, NAMESPACE, 2);
+    let before = until("all workers are placed", TIMEOUT, is_placed).await;
     let before = before.unwrap();
-    stage.trains(NAMESPACE).await;
-    fail(&stage, before.first().unwrap()).await;
-    until("the workers are in the other rack", SOON, || async {
-        let now = racks(&stage, NAMESPACE, 4).await?;
+    env.run_until_training(NAMESPACE).await;
+    fail(&env, before.first().unwrap()).await;
+    until("the workers are in the other rack", TIMEOUT, || async {
+        let now = racks(&env, NAMESPACE, 4).await?;
         Ok(now.filter(|now| now.len() == 2))
     })
     .await
     .unwrap();
-    for pod in stage.all_pods(NAMESPACE).await {
+    for pod in env.all_pods(NAMESPACE).await {
         let is_marked = pod.labels().contains_key(labels::LEFT_DOMAIN);
         assert_eq!(is_marked, pod.metadata.deletion_timestamp.is_some());
     }
@@ -174,19 +173,18 @@ async fn a_job_that_must_stay_in_one_rack_continues_in_another_when_its_rack_fai
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn required_and_preferred_topology_keep_workers_in_one_rack_and_preferred_lets_them_use_two()
-{
+async fn only_preferred_topology_may_use_two_racks() {
     for mode in ["Required", "Preferred"] {
-        let stage = Stage::new().await;
-        start_scheduler(&stage).await;
-        let operator = stage.operator(None);
+        let env = Environment::new().await;
+        start_scheduler(&env).await;
+        let operator = env.operator(None);
         // The first job leaves one node of a rack, and the second one needs it.
         for (namespace, mode, workers, expected) in
             [(NAMESPACE, mode, 3, 1), ("other", "Preferred", 5, 2)]
         {
-            stage.create(namespace, racked(workers, mode)).await;
-            let is_placed = || racks(&stage, namespace, workers);
-            let placed = until("all workers are placed", SOON, is_placed).await;
+            env.create(namespace, racked(workers, mode)).await;
+            let is_placed = || racks(&env, namespace, workers);
+            let placed = until("all workers are placed", TIMEOUT, is_placed).await;
             assert_eq!(placed.unwrap().len(), expected, "{mode}");
         }
         operator.stop().await;

@@ -8,59 +8,60 @@ use roundhouse_contract::termination::Reason;
 use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
-use crate::stage::{NAMESPACE, SOON, Stage, job};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
 /// A job completes.
-async fn completes(stage: &Stage, namespace: &str) -> TrainingJob {
-    stage.trains(namespace).await;
-    stage.kubelet(namespace, Some((0, Reason::Completed))).await;
-    stage.reaches(namespace, "Completed").await
+async fn completes(env: &Environment, namespace: &str) -> TrainingJob {
+    env.run_until_training(namespace).await;
+    env.run_kubelet(namespace, Some((0, Reason::Completed)))
+        .await;
+    env.until_state(namespace, "Completed").await
 }
 
 /// Waits until a job is being deleted. No garbage collector runs here, so it stays there.
-async fn is_deleted(stage: &Stage, namespace: &str) -> TrainingJob {
-    let deleted = until("the job is deleted", SOON, || async {
-        let job = stage.job(namespace).await;
+async fn is_deleted(env: &Environment, namespace: &str) -> TrainingJob {
+    let deleted = until("the job is deleted", TIMEOUT, || async {
+        let job = env.job(namespace).await;
         Ok(job.metadata.deletion_timestamp.is_some().then_some(job))
     });
     deleted.await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_has_ended_is_deleted_in_the_foreground_once_an_edit_says_so() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 2).await;
-    let before = completes(&stage, NAMESPACE).await;
-    let hour = stage.edit(&json!({"ttlSecondsAfterFinished": 3600})).await;
+async fn edited_ttl_deletes_a_finished_job() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 2).await;
+    let before = completes(&env, NAMESPACE).await;
+    let hour = env.edit(&json!({"ttlSecondsAfterFinished": 3600})).await;
     let generation = hour.unwrap().metadata.generation;
     assert!(generation > before.metadata.generation);
-    let kept = until("the edit is seen", SOON, || async {
-        let job = stage.job(NAMESPACE).await;
+    let kept = until("the edit is seen", TIMEOUT, || async {
+        let job = env.job(NAMESPACE).await;
         let seen = job.status.as_ref().and_then(|it| it.observed_generation);
         Ok((seen == generation).then_some(job))
     });
     let kept = kept.await.unwrap();
     assert_eq!(kept.metadata.deletion_timestamp, None);
-    let now = stage.edit(&json!({"ttlSecondsAfterFinished": 0})).await;
+    let now = env.edit(&json!({"ttlSecondsAfterFinished": 0})).await;
     now.unwrap();
-    let deleted = is_deleted(&stage, NAMESPACE).await;
+    let deleted = is_deleted(&env, NAMESPACE).await;
     assert_eq!(deleted.finalizers(), ["foregroundDeletion"]);
     operator.stop().await;
 }
 
 /// Go reads the time and the client library does not. Before it deletes a job the operator reads the job's metadata.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_with_managed_fields_that_cannot_be_parsed_is_deleted_in_time() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
-    stage.apply(NAMESPACE, 1).await;
-    completes(&stage, NAMESPACE).await;
+async fn unparsable_managed_fields_do_not_stop_deletion() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 1).await;
+    completes(&env, NAMESPACE).await;
     let jobs = Request::new(TrainingJob::url_path(&(), Some(NAMESPACE)));
     let change = async |patch: Value| -> Value {
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
         let request = jobs.patch("digits", &parameters, &patch).unwrap();
-        stage.client.request(request).await.unwrap()
+        env.client.request(request).await.unwrap()
     };
     let field = json!({
         "manager": "m", "operation": "Update", "apiVersion": "roundhouse.dev/v1alpha1",
@@ -71,9 +72,9 @@ async fn a_job_with_managed_fields_that_cannot_be_parsed_is_deleted_in_time() {
     let job = change(json!({"spec": {"ttlSecondsAfterFinished": 0}})).await;
     let managed = job["metadata"]["managedFields"].to_string();
     assert!(managed.contains("9999-12-31"), "{managed}");
-    until("the job is deleted", SOON, || async {
+    until("the job is deleted", TIMEOUT, || async {
         let get = jobs.get("digits", &GetParams::default())?;
-        let job: Value = stage.client.request(get).await?;
+        let job: Value = env.client.request(get).await?;
         let deleted = job["metadata"]["deletionTimestamp"].as_str();
         Ok(deleted.is_some().then_some(()))
     })
@@ -83,59 +84,59 @@ async fn a_job_with_managed_fields_that_cannot_be_parsed_is_deleted_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_finished_job_of_another_manager_is_not_deleted() {
-    let stage = Stage::new().await;
-    let operator = stage.operator(None);
+async fn finished_job_of_another_manager_is_kept() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
     let mut theirs = job(1);
     theirs["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
     theirs["spec"]["ttlSecondsAfterFinished"] = json!(0);
-    stage.create(NAMESPACE, theirs).await;
+    env.create(NAMESPACE, theirs).await;
     let long_ago = "2026-01-01T00:00:00Z";
     let succeeded = json!({"type": "Succeeded", "status": "True", "reason": "Completed", "message": "",
         "lastTransitionTime": long_ago});
     let status = json!({"completionTime": long_ago, "conditions": [succeeded]});
     let status = Patch::Merge(json!({"status": status}));
-    let (jobs, parameters) = (stage.jobs(NAMESPACE), PatchParams::default());
+    let (jobs, parameters) = (env.jobs(NAMESPACE), PatchParams::default());
     let written = jobs.patch_status("digits", &parameters, &status).await;
     assert!(written.unwrap().status.unwrap().is_terminal());
     // A job of ours that comes later and is deleted shows that the other was looked at.
     let mut ours = job(1);
     ours["spec"]["ttlSecondsAfterFinished"] = json!(0);
-    stage.create("other", ours).await;
-    stage.trains("other").await;
-    stage.kubelet("other", Some((0, Reason::Completed))).await;
-    is_deleted(&stage, "other").await;
-    let theirs = stage.job(NAMESPACE).await;
+    env.create("other", ours).await;
+    env.run_until_training("other").await;
+    env.run_kubelet("other", Some((0, Reason::Completed))).await;
+    is_deleted(&env, "other").await;
+    let theirs = env.job(NAMESPACE).await;
     assert_eq!(theirs.metadata.deletion_timestamp, None);
     operator.stop().await;
 }
 
 /// An edit after which the operator looks at the job.
-async fn touch(stage: &Stage) {
+async fn touch(env: &Environment) {
     let now = jiff::Timestamp::now().to_string();
     let touched = Patch::Merge(json!({"metadata": {"annotations": {"touched": now}}}));
-    let (jobs, parameters) = (stage.jobs(NAMESPACE), PatchParams::default());
+    let (jobs, parameters) = (env.jobs(NAMESPACE), PatchParams::default());
     let patched = jobs.patch("digits", &parameters, &touched).await;
     patched.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_job_expires_by_a_clock_that_differs_from_that_of_the_api_server() {
+async fn wrong_clock_expires_no_job() {
     const AHEAD: &str = "roundhouse_operator_clock_ahead_seconds";
     const READS: &str =
         "roundhouse_operator_api_calls_total{code=\"200\",resource=\"trainingjobs\",verb=\"get\"}";
     for behind in [90_i32, -90] {
-        let stage = Stage::new().await;
-        let operator = stage.operator(None);
+        let env = Environment::new().await;
+        let operator = env.operator(None);
         operator.network.set_clock_behind(behind.into());
         let mut short = job(1);
         short["spec"]["ttlSecondsAfterFinished"] = json!(0);
-        stage.create(NAMESPACE, short).await;
-        completes(&stage, NAMESPACE).await;
+        env.create(NAMESPACE, short).await;
+        completes(&env, NAMESPACE).await;
         // The clocks are compared when the API server is asked for the job. The second time all writes of the first are done.
         for times in [1.0, 2.0] {
-            touch(&stage).await;
-            until("it is asked for", SOON, || async {
+            touch(&env).await;
+            until("it is asked for", TIMEOUT, || async {
                 Ok(operator.metric(READS).filter(|reads| *reads >= times))
             })
             .await
@@ -143,12 +144,12 @@ async fn no_job_expires_by_a_clock_that_differs_from_that_of_the_api_server() {
         }
         let ahead = operator.metric(AHEAD).unwrap();
         assert!((ahead - f64::from(behind)).abs() < 10.0, "{ahead}");
-        let kept = stage.job(NAMESPACE).await;
+        let kept = env.job(NAMESPACE).await;
         assert_eq!(kept.metadata.deletion_timestamp, None);
 
         operator.network.set_clock_behind(0);
-        touch(&stage).await;
-        is_deleted(&stage, NAMESPACE).await;
+        touch(&env).await;
+        is_deleted(&env, NAMESPACE).await;
         operator.stop().await;
     }
 }

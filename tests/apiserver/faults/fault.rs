@@ -1,45 +1,48 @@
-//! The faults, by name.
+//! The kinds of faults.
 
-/// Code, reason and seconds of a refusal.
+/// HTTP status code, reason, and seconds of Retry-After of a refusal.
 pub(crate) type Refusal = (u16, &'static str, Option<u32>);
 
-/// One kind of trouble.
+/// A kind of fault between the operator and the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
-    /// Watches break off in the midst of what they tell.
+    /// Watches break between two events.
     Cut,
-    /// Watches tell everything ten seconds late.
+    /// Watches deliver each event 10 s late.
     Late,
-    /// Watches tell everything half a minute late: the operator does not wait that long for its own writes.
+    /// Watches deliver each event 30 s late: longer than the operator waits for its own writes.
     VeryLate,
-    /// Watches tell each event once more some seconds later, when newer ones have been told.
+    /// Watches deliver each event again 3 s later, after newer events.
     Repeated,
-    /// A watch breaks off, and the cache from which the API server answers the next list and watch is older.
+    /// A watch breaks, and the API server answers the next list and watch from an older cache.
     Older,
-    /// A watch breaks off, and begins again with a list only: what was between is never told.
+    /// A watch breaks and restarts with a list. It never delivers the events in between.
     Skipped,
-    /// 409 for writes.
+    /// Writes are refused with 409.
     Conflict,
-    /// 429 with Retry-After for everything.
+    /// All requests are refused with 429 and Retry-After.
     Busy,
-    /// 500 for everything.
+    /// All requests are refused with 500.
     Broken,
-    /// 503 for everything.
+    /// All requests are refused with 503.
     Unavailable,
-    /// 429, 500, 503 or 504 for each tenth, each second or each hundredth request. The seed says which.
+    /// 1 %, 10 % or 50 % of the requests are refused with 429, 500, 503 or 504. The seed chooses
+    /// the rate.
     Often,
-    /// Writes are carried out, and their answers do not arrive.
+    /// The API server carries out writes, and their responses are lost.
     Lost,
-    /// 500 for the Lease, for longer than the operator may do without it: it ends, and another one begins.
+    /// The Lease is refused with 500 until the operator loses it and exits. Another operator
+    /// starts.
     Unrenewed,
-    /// The operator dies after a write, and another one begins. The seed says after which.
+    /// The operator crashes after a write, and another operator starts. The seed chooses the
+    /// write.
     Dies,
-    /// etcd and the API server end, and come back as they were some time ago. It strikes all jobs at once.
+    /// etcd and the API server are killed and restarted from a backup. All jobs are affected.
     Restored,
 }
 
 impl Fault {
-    /// Those that a proxy makes, at places that a seed chooses.
+    /// The faults that the proxy injects, at points that a seed chooses.
     pub(crate) const OF_PROXY: [Self; 13] = [
         Self::Cut,
         Self::Late,
@@ -59,26 +62,26 @@ impl Fault {
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::Cut => "watches are cut",
-            Self::Late => "watches tell everything 10 s late",
-            Self::VeryLate => "watches tell everything 30 s late",
-            Self::Repeated => "watches tell everything again 3 s later",
-            Self::Older => "lists and watches are those of an older cache",
+            Self::Late => "watches deliver events 10 s late",
+            Self::VeryLate => "watches deliver events 30 s late",
+            Self::Repeated => "watches deliver events again 3 s later",
+            Self::Older => "lists and watches come from an older cache",
             Self::Skipped => "events are dropped between a watch and the next list",
             Self::Conflict => "409",
             Self::Busy => "429 with Retry-After",
             Self::Broken => "500",
             Self::Unavailable => "503",
             Self::Often => "429, 500, 503 and 504 for 1, 10 or 50 % of the requests",
-            Self::Lost => "answers are lost after the write",
+            Self::Lost => "responses to writes are lost",
             Self::Unrenewed => "the Lease cannot be renewed",
-            Self::Dies => "the operator dies, after each write",
+            Self::Dies => "the operator crashes after a write",
             Self::Restored => {
                 "etcd and the API server are killed, and restored from an older backup"
             }
         }
     }
 
-    /// What it answers, if it refuses.
+    /// The refusal that the proxy answers with; `None` if the fault is not a single refusal.
     pub(crate) const fn refusal(self) -> Option<Refusal> {
         match self {
             Self::Conflict => Some((409, "Conflict", None)),

@@ -1,4 +1,5 @@
-//! A proxy on loopback between an operator and the API server. What becomes of whom is `trouble`'s matter.
+//! A proxy on loopback between an operator and the API server. It applies the outcomes that
+//! `injection` chooses.
 
 use std::sync::Arc;
 
@@ -16,12 +17,12 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::asked::{Asked, What};
-use super::told::told;
+use super::api_call::{ApiCall, Verb};
+use super::injection::Outcome;
 use super::traffic::Traffic;
-use super::trouble::Fate;
+use super::watch_stream::relay_events;
 
-/// Why a connection breaks.
+/// The error that breaks a connection.
 pub(crate) type Problem = Box<dyn std::error::Error + Send + Sync>;
 type Answer = UnsyncBoxBody<Bytes, Problem>;
 
@@ -51,7 +52,7 @@ impl Proxy {
                 let service = service_fn(move |request| answer(Arc::clone(&state), request));
                 let connection =
                     http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-                // What breaks is meant to, or is the operator's matter.
+                // Ignored: either a fault has broken the connection or the operator has closed it.
                 tokio::spawn(async move { drop(connection.await) });
             }
         });
@@ -62,7 +63,7 @@ impl Proxy {
         }
     }
 
-    /// Of an operator behind it.
+    /// The client configuration of an operator behind this proxy.
     pub(crate) fn config(&self) -> Config {
         let uri = format!("http://127.0.0.1:{}", self.port);
         let mut config = Config::new(uri.parse().unwrap());
@@ -81,31 +82,32 @@ async fn answer(
     state: Arc<State>,
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Problem> {
-    let asked = Asked::of(request.method(), request.uri());
+    let call = ApiCall::of(request.method(), request.uri());
     let mut version = None;
-    match state.traffic.request(&asked) {
-        Fate::Passes => {}
-        Fate::Refused(code, reason, seconds) => return Ok(refused(code, reason, seconds)),
-        Fate::Lost { hangs } => {
+    match state.traffic.request(&call) {
+        Outcome::Passes => {}
+        Outcome::Refused(code, reason, seconds) => return Ok(refused(code, reason, seconds)),
+        Outcome::Lost { hangs } => {
             let answer = forward(&state, request, None).await?;
             answer.into_body().collect().await?;
             if hangs {
                 std::future::pending::<()>().await;
             }
-            return Err("the answer is lost".into());
+            return Err("the response is lost".into());
         }
-        Fate::Older(older) => version = Some(older),
-        Fate::Held(pause) => sleep(pause).await,
-        Fate::Gone(pause) => {
+        Outcome::Older(older) => version = Some(older),
+        Outcome::Held(pause) => sleep(pause).await,
+        Outcome::Gone(pause) => {
             sleep(pause).await;
             return Ok(gone());
         }
     }
     let answer = forward(&state, request, version).await?;
-    Ok(relay(&state, asked, answer))
+    Ok(relay(&state, call, answer))
 }
 
-/// Asks the API server, for its state of an older version if there is one.
+/// Sends the request to the API server. With `version` it reads the state at this resource
+/// version.
 async fn forward(
     state: &State,
     request: Request<Incoming>,
@@ -135,12 +137,12 @@ fn as_of(uri: &Uri, version: u64) -> Result<Uri, Problem> {
     Ok(format!("{path}?{kept}&resourceVersion={version}&resourceVersionMatch=Exact").parse()?)
 }
 
-fn relay(state: &State, asked: Asked, answer: Response<Body>) -> Response<Answer> {
-    let is_watch = asked.what == What::Watch && answer.status().is_success();
+fn relay(state: &State, call: ApiCall, answer: Response<Body>) -> Response<Answer> {
+    let is_watch = call.verb == Verb::Watch && answer.status().is_success();
     answer.map(|body| {
         if is_watch {
             let traffic = Arc::clone(&state.traffic);
-            StreamBody::new(told(traffic, asked.resource, body)).boxed_unsync()
+            StreamBody::new(relay_events(traffic, call.resource, body)).boxed_unsync()
         } else {
             body.map_err(Problem::from).boxed_unsync()
         }
@@ -159,7 +161,7 @@ fn refused(code: u16, reason: &str, seconds: Option<u32>) -> Response<Answer> {
     answer.body(whole(status.to_string())).unwrap()
 }
 
-/// As the API server says it to a watch.
+/// The response of the API server to a watch whose resource version is too old.
 fn gone() -> Response<Answer> {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": "too old resource version", "reason": "Expired", "code": 410});

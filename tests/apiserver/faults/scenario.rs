@@ -1,13 +1,14 @@
-//! What happens to a job while its operator is in trouble.
+//! What happens to a job while the fault occurs.
 
 use std::ops::RangeInclusive;
 
 use roundhouse_api::{ConditionType, Gang};
 
 use super::fault::Fault;
-use super::rest::World;
+use super::steady_state::ClusterState;
 
-/// A story of a job of two workers. But for the first it trains when the trouble begins.
+/// A scenario with a job of two workers. Except in `Starts` and `Gang`, the job trains when the fault
+/// starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Scenario {
     Starts,
@@ -16,35 +17,35 @@ pub(crate) enum Scenario {
     Shrinks,
     Suspends,
     Completes,
-    /// It is deleted and applied anew.
+    /// The job is deleted and created again.
     Returns,
-    /// A worker's pod is deleted.
+    /// The pod of a worker is deleted.
     Replaces,
-    /// It has a PodGroup, and another minimum later.
+    /// The job has a PodGroup, whose minimum changes later.
     Gang,
-    /// It is deleted some time after its end.
+    /// The job is deleted after its TTL.
     Expires,
 }
 
-/// What a user or a worker does.
+/// An action of a user or a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum Action {
     Create,
     CreateGang,
-    /// The first worker crashes, and its kubelet starts it again.
+    /// The first worker crashes, and its kubelet restarts it.
     Crash,
     /// The pod of the second worker is deleted.
     Lose,
     Resize(u32),
     Suspend(bool),
-    /// The workers end.
+    /// The workers complete.
     Complete,
     DeleteAndCreate,
-    /// It may be deleted as soon as it has ended.
+    /// The TTL of the finished job becomes 0 s.
     Expire,
 }
 
-/// Where it ends.
+/// The state that a job must reach after an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
     Trains(u32),
@@ -53,8 +54,8 @@ pub(crate) enum Goal {
     Deleted,
 }
 
-/// What is done, and what comes of it.
-pub(crate) type Step = (Deed, Goal);
+/// An action, and the state that follows.
+pub(crate) type Step = (Action, Goal);
 
 impl Scenario {
     pub(crate) const ALL: [Self; 10] = [
@@ -70,7 +71,7 @@ impl Scenario {
         Self::Expires,
     ];
 
-    /// All, or the one that the variable `ROUNDHOUSE_API_SCENARIO` names.
+    /// All scenarios, or only the one that `ROUNDHOUSE_API_SCENARIO` contains.
     pub(crate) fn wanted() -> impl Iterator<Item = Self> {
         let only = std::env::var("ROUNDHOUSE_API_SCENARIO").ok();
         let all = Self::ALL.into_iter();
@@ -79,47 +80,47 @@ impl Scenario {
 
     pub(crate) const fn steps(self) -> &'static [Step] {
         match self {
-            Self::Starts => &[(Deed::Create, Goal::Trains(2))],
-            Self::Fails => &[(Deed::Crash, Goal::Trains(2))],
-            Self::Grows => &[(Deed::Resize(3), Goal::Trains(3))],
-            Self::Shrinks => &[(Deed::Resize(1), Goal::Trains(1))],
+            Self::Starts => &[(Action::Create, Goal::Trains(2))],
+            Self::Fails => &[(Action::Crash, Goal::Trains(2))],
+            Self::Grows => &[(Action::Resize(3), Goal::Trains(3))],
+            Self::Shrinks => &[(Action::Resize(1), Goal::Trains(1))],
             Self::Suspends => &[
-                (Deed::Suspend(true), Goal::Suspended),
-                (Deed::Suspend(false), Goal::Trains(2)),
+                (Action::Suspend(true), Goal::Suspended),
+                (Action::Suspend(false), Goal::Trains(2)),
             ],
-            Self::Completes => &[(Deed::Complete, Goal::Completed(2))],
-            Self::Returns => &[(Deed::DeleteAndCreate, Goal::Trains(2))],
-            Self::Replaces => &[(Deed::Lose, Goal::Trains(2))],
+            Self::Completes => &[(Action::Complete, Goal::Completed(2))],
+            Self::Returns => &[(Action::DeleteAndCreate, Goal::Trains(2))],
+            Self::Replaces => &[(Action::Lose, Goal::Trains(2))],
             Self::Gang => &[
-                (Deed::CreateGang, Goal::Trains(2)),
-                (Deed::Resize(3), Goal::Trains(3)),
-                (Deed::Suspend(true), Goal::Suspended),
-                (Deed::Suspend(false), Goal::Trains(3)),
-                (Deed::Complete, Goal::Completed(3)),
+                (Action::CreateGang, Goal::Trains(2)),
+                (Action::Resize(3), Goal::Trains(3)),
+                (Action::Suspend(true), Goal::Suspended),
+                (Action::Suspend(false), Goal::Trains(3)),
+                (Action::Complete, Goal::Completed(3)),
             ],
             Self::Expires => &[
-                (Deed::Complete, Goal::Completed(2)),
-                (Deed::Expire, Goal::Deleted),
+                (Action::Complete, Goal::Completed(2)),
+                (Action::Expire, Goal::Deleted),
             ],
         }
     }
 
-    /// What happens before the trouble. A cache that is older must have something to be older than: three generations, and an
+    /// The steps before the fault. For an older cache there must be a past: three generations and an
     /// incident.
     pub(crate) const fn past(self, fault: Fault) -> &'static [Step] {
         match (self, fault) {
             (Self::Starts | Self::Gang, _) => &[],
             (Self::Suspends, Fault::Older) => &[
-                (Deed::Create, Goal::Trains(2)),
-                (Deed::Crash, Goal::Trains(2)),
-                (Deed::Suspend(true), Goal::Suspended),
-                (Deed::Suspend(false), Goal::Trains(2)),
+                (Action::Create, Goal::Trains(2)),
+                (Action::Crash, Goal::Trains(2)),
+                (Action::Suspend(true), Goal::Suspended),
+                (Action::Suspend(false), Goal::Trains(2)),
             ],
-            _ => &[(Deed::Create, Goal::Trains(2))],
+            _ => &[(Action::Create, Goal::Trains(2))],
         }
     }
 
-    /// Pods that are made in all, also before the trouble.
+    /// The number of pods that are created in total, before the fault and after.
     pub(crate) const fn num_pods(self) -> usize {
         match self {
             Self::Starts | Self::Fails | Self::Shrinks | Self::Completes | Self::Expires => 2,
@@ -137,42 +138,46 @@ impl Scenario {
             Self::Shrinks => "shrinks",
             Self::Suspends => "suspended, resumed",
             Self::Completes => "completes",
-            Self::Returns => "deleted, applied anew",
+            Self::Returns => "deleted, created again",
             Self::Replaces => "pod deleted",
-            Self::Gang => "gang: all of these",
+            Self::Gang => "gang: all of the above",
             Self::Expires => "completes, expires",
         }
     }
 }
 
 impl Goal {
-    /// What is missing, or too much.
-    pub(crate) fn complaints(self, world: &World, incidents: &RangeInclusive<u32>) -> Vec<String> {
-        let status = world.job.status.clone().unwrap_or_default();
+    /// How the cluster differs from the goal.
+    pub(crate) fn problems(
+        self,
+        cluster: &ClusterState,
+        incidents: &RangeInclusive<u32>,
+    ) -> Vec<String> {
+        let status = cluster.job.status.clone().unwrap_or_default();
         let (is_there, num_pods) = match self {
             Self::Trains(nodes) => (status.is_true(ConditionType::Running), nodes),
             Self::Suspended => (status.is_true(ConditionType::Suspended), 0),
             Self::Completed(nodes) => (status.state() == "Completed", nodes),
-            Self::Deleted => (world.job.metadata.deletion_timestamp.is_some(), 2),
+            Self::Deleted => (cluster.job.metadata.deletion_timestamp.is_some(), 2),
         };
         let has_group =
-            world.job.spec.scheduling.gang != Gang::None && matches!(self, Self::Trains(_));
-        let mut wrong = world.unrest(num_pods as usize, usize::from(has_group));
+            cluster.job.spec.scheduling.gang != Gang::None && matches!(self, Self::Trains(_));
+        let mut problems = cluster.pending_work(num_pods as usize, usize::from(has_group));
         if !is_there {
-            wrong.push(format!("{self:?} is not reached: {}", status.state()));
+            problems.push(format!("{self:?} is not reached: {}", status.state()));
         }
-        // A deletion is an edit, too, of which no status is written.
-        let is_seen = status.observed_generation == world.job.metadata.generation;
+        // A deletion raises metadata.generation, too, and the operator writes no status for it.
+        let is_seen = status.observed_generation == cluster.job.metadata.generation;
         if !is_seen && self != Self::Deleted {
-            wrong.push("its last edit is not seen".to_owned());
+            problems.push("the operator has not observed the last edit".to_owned());
         }
         let counted = status.incidents.total;
         if !incidents.contains(&counted) {
-            wrong.push(format!("{counted} incidents, not {incidents:?}"));
+            problems.push(format!("{counted} incidents, not {incidents:?}"));
         }
         if let Self::Trains(nodes) = self {
-            wrong.extend(world.disunion(nodes));
+            problems.extend(cluster.group_problems(nodes));
         }
-        wrong
+        problems
     }
 }

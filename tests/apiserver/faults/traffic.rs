@@ -1,4 +1,5 @@
-//! What goes on between an operator and the API server: the trouble, and whether anything is under way.
+//! The traffic between an operator and the API server: the injected fault, and whether requests or
+//! events are in flight.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,119 +7,122 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::asked::{Asked, LEASES};
+use super::api_call::{ApiCall, LEASES};
 use super::fault::Refusal;
-use super::trouble::{Fate, Part, Trouble};
+use super::injection::{EventOutcome, Injection, Outcome};
 
-/// What an operator watches in any case.
+/// The resources that every operator watches.
 const WATCHED: [&str; 4] = ["networkpolicies", "pods", "services", "trainingjobs"];
 
 pub(crate) struct Traffic(Mutex<Now>);
 
 struct Now {
-    trouble: Option<Trouble>,
-    /// Nothing that is asked of this kind succeeds.
+    injection: Option<Injection>,
+    /// All requests for this resource are refused.
     refused: Option<&'static str>,
-    /// Nothing at all succeeds. Code, reason and seconds of the answer.
+    /// All requests are refused with this response.
     outage: Option<Refusal>,
-    /// Watches that are open, and parts of what they tell that are under way.
+    /// The number of open watches by resource.
     watches: BTreeMap<String, u32>,
-    under_way: u32,
+    /// Watch events that the proxy has read and not delivered yet.
+    in_flight: u32,
+    /// The time of the last request or event.
     last: Instant,
 }
 
 impl Traffic {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(Now {
-            trouble: None,
+            injection: None,
             refused: None,
             outage: None,
             watches: BTreeMap::new(),
-            under_way: 0,
+            in_flight: 0,
             last: Instant::now(),
         })))
     }
 
-    /// Something happens.
+    /// The state, for a change to it: the traffic is not quiet now.
     fn now(&self) -> MutexGuard<'_, Now> {
         let mut now = self.0.lock().unwrap();
         now.last = Instant::now();
         now
     }
 
-    pub(crate) fn begin(&self, trouble: Trouble) {
-        self.now().trouble = Some(trouble);
+    pub(crate) fn begin(&self, injection: Injection) {
+        self.now().injection = Some(injection);
     }
 
-    /// From now on whatever is asked of this kind is answered with 500.
+    /// Refuses all further requests for a resource with 500.
     pub(crate) fn refuse(&self, resource: &'static str) {
         self.now().refused = Some(resource);
     }
 
-    /// From now on nothing of a kind is refused alone.
+    /// Ends [`Self::refuse`]: the resource is served again.
     pub(crate) fn allow(&self) {
         self.now().refused = None;
     }
 
-    /// From now on everything is refused, and what watches say is cut; `None`: nothing any more.
+    /// Refuses all requests and breaks the watches; `None` ends this.
     pub(crate) fn refuse_all(&self, with: Option<Refusal>) {
         self.now().outage = with;
     }
 
-    /// No more trouble begins. How often it struck.
+    /// Ends the injection. Returns how many requests or events it has affected.
     pub(crate) fn end(&self) -> u32 {
         let mut now = self.0.lock().unwrap();
-        now.trouble.as_mut().map_or(0, |trouble| {
-            trouble.end();
-            trouble.strikes
+        now.injection.as_mut().map_or(0, |injection| {
+            injection.end();
+            injection.strikes
         })
     }
 
     pub(crate) fn is_over(&self) -> bool {
         let now = self.0.lock().unwrap();
-        now.trouble.as_ref().is_none_or(Trouble::is_over)
+        now.injection.as_ref().is_none_or(Injection::is_over)
     }
 
-    /// Whether the operator watches everything, has been told everything, and has asked for nothing for so long.
+    /// Whether the operator has all its watches open, has received all events, and has sent no
+    /// request for `time`.
     pub(crate) fn is_quiet(&self, time: Duration) -> bool {
         let now = self.0.lock().unwrap();
         let is_open = |kind: &&str| now.watches.get(*kind).is_some_and(|open| *open > 0);
-        now.under_way == 0 && now.last.elapsed() > time && WATCHED.iter().all(is_open)
+        now.in_flight == 0 && now.last.elapsed() > time && WATCHED.iter().all(is_open)
     }
 
-    pub(crate) fn request(&self, asked: &Asked) -> Fate {
+    pub(crate) fn request(&self, call: &ApiCall) -> Outcome {
         let mut now = self.0.lock().unwrap();
-        // A Lease is never at rest.
-        if asked.resource != LEASES {
+        // The operator renews its Lease all the time.
+        if call.resource != LEASES {
             now.last = Instant::now();
         }
         if let Some((code, reason, seconds)) = now.outage {
-            return Fate::Refused(code, reason, seconds);
+            return Outcome::Refused(code, reason, seconds);
         }
-        if now.refused == Some(asked.resource.as_str()) {
-            return Fate::Refused(500, "InternalError", None);
+        if now.refused == Some(call.resource.as_str()) {
+            return Outcome::Refused(500, "InternalError", None);
         }
-        let trouble = now.trouble.as_mut();
-        trouble.map_or(Fate::Passes, |trouble| trouble.request(asked))
+        let injection = now.injection.as_mut();
+        injection.map_or(Outcome::Passes, |injection| injection.request(call))
     }
 
-    pub(crate) fn part(&self, resource: &str) -> Part {
+    pub(crate) fn event(&self, resource: &str) -> EventOutcome {
         let mut now = self.now();
         if now.outage.is_some() {
-            return Part::Cut;
+            return EventOutcome::Cut;
         }
-        let trouble = now.trouble.as_mut();
-        trouble.map_or(Part::Passes, |trouble| trouble.part(resource))
+        let injection = now.injection.as_mut();
+        injection.map_or(EventOutcome::Passes, |injection| injection.event(resource))
     }
 }
 
-/// A watch is open for as long as it has one.
-pub(crate) struct Open {
+/// Counts a watch as open until it is dropped.
+pub(crate) struct OpenWatch {
     traffic: Arc<Traffic>,
     resource: String,
 }
 
-impl Open {
+impl OpenWatch {
     pub(crate) fn new(traffic: &Arc<Traffic>, resource: String) -> Self {
         let traffic = Arc::clone(traffic);
         *traffic.now().watches.entry(resource.clone()).or_default() += 1;
@@ -126,7 +130,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenWatch {
     fn drop(&mut self) {
         if let Some(open) = self.traffic.now().watches.get_mut(&self.resource) {
             *open -= 1;
@@ -134,18 +138,18 @@ impl Drop for Open {
     }
 }
 
-/// A part of what a watch tells is under way for as long as it has one.
-pub(crate) struct UnderWay(Arc<Traffic>);
+/// Counts a watch event as in flight until it is dropped.
+pub(crate) struct InFlight(Arc<Traffic>);
 
-impl UnderWay {
+impl InFlight {
     pub(crate) fn new(traffic: &Arc<Traffic>) -> Self {
-        traffic.now().under_way += 1;
+        traffic.now().in_flight += 1;
         Self(Arc::clone(traffic))
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.now().under_way -= 1;
+        self.0.now().in_flight -= 1;
     }
 }

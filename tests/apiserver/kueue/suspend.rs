@@ -11,16 +11,16 @@ use roundhouse_tests::cluster::until;
 use roundhouse_tests::manifests::{documents, repository};
 use serde_json::{Value, json};
 
-use super::{GPUS, OTHER, stage};
-use crate::stage::{NAMESPACE, SOON, Stage, job};
+use super::{GPUS, OTHER, with_kueue};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
 /// Kueue would give the quota away within milliseconds.
 const STILL: Duration = Duration::from_secs(4);
 
 /// Kueue and the program, with the rights that its manifest gives it.
-async fn queue() -> Stage {
-    let stage = stage(json!({"accelerator": "h100"})).await;
-    let namespaces: Api<Namespace> = Api::all(stage.client.clone());
+async fn queue() -> Environment {
+    let env = with_kueue(json!({"accelerator": "h100"})).await;
+    let namespaces: Api<Namespace> = Api::all(env.client.clone());
     let own = serde_json::from_value(json!({"metadata": {"name": "kueue-system"}})).unwrap();
     namespaces
         .create(&PostParams::default(), &own)
@@ -32,7 +32,7 @@ async fn queue() -> Stage {
         if document["apiVersion"] != json!(kind.api_version()) {
             continue;
         }
-        let (client, resource) = (stage.client.clone(), ApiResource::from_gvk(&kind));
+        let (client, resource) = (env.client.clone(), ApiResource::from_gvk(&kind));
         let api: Api<DynamicObject> = match document["metadata"]["namespace"].as_str() {
             Some(namespace) => Api::namespaced_with(client, namespace, &resource),
             None => Api::all_with(client, &resource),
@@ -40,7 +40,7 @@ async fn queue() -> Stage {
         let object = serde_json::from_value(document).unwrap();
         api.create(&PostParams::default(), &object).await.unwrap();
     }
-    let kubeconfig = stage.server.kubeconfig("roundhouse-kueue").unwrap();
+    let kubeconfig = env.server.kubeconfig("roundhouse-kueue").unwrap();
     let environment = [("KUBECONFIG", kubeconfig.as_path())];
     let arguments = [
         "--health-probe-bind-address=0",
@@ -48,11 +48,10 @@ async fn queue() -> Stage {
         "--leader-elect-namespace=kueue-system",
         "--wait-for-pods-ready",
     ];
-    stage
-        .server
+    env.server
         .run_with("roundhouse-kueue", &arguments, &environment)
         .unwrap();
-    stage
+    env
 }
 
 /// A suspended job of the queue, as the guide says. Each worker needs a GPU.
@@ -71,8 +70,8 @@ fn queued(workers: u32, class: &str) -> Value {
 }
 
 /// The nodes that the pods of a namespace may run on.
-async fn selectors(stage: &Stage, namespace: &str) -> Vec<Option<String>> {
-    let pods = stage.all_pods(namespace).await;
+async fn selectors(env: &Environment, namespace: &str) -> Vec<Option<String>> {
+    let pods = env.all_pods(namespace).await;
     let selector = |pod: &k8s_openapi::api::core::v1::Pod| {
         let labels = pod.spec.as_ref()?.node_selector.as_ref()?;
         labels.get("accelerator").cloned()
@@ -82,46 +81,46 @@ async fn selectors(stage: &Stage, namespace: &str) -> Vec<Option<String>> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
-async fn kueue_resumes_a_suspended_job_on_the_nodes_of_its_flavor_when_another_has_ended() {
-    let stage = queue().await;
-    let operator = stage.operator(None);
-    stage.create(NAMESPACE, queued(GPUS, "usual")).await;
-    stage.trains(NAMESPACE).await;
+async fn kueue_resumes_a_job_on_nodes_of_its_flavor() {
+    let env = queue().await;
+    let operator = env.operator(None);
+    env.create(NAMESPACE, queued(GPUS, "usual")).await;
+    env.run_until_training(NAMESPACE).await;
     let on_h100 = vec![Some("h100".to_owned()); GPUS as usize];
-    assert_eq!(selectors(&stage, NAMESPACE).await, on_h100);
-    stage.create(OTHER, queued(GPUS, "usual")).await;
-    stage.reaches(OTHER, "Suspended").await;
-    assert!(stage.all_pods(OTHER).await.is_empty());
-    stage.runs_to_its_end(NAMESPACE).await;
-    stage.runs_to_its_end(OTHER).await;
+    assert_eq!(selectors(&env, NAMESPACE).await, on_h100);
+    env.create(OTHER, queued(GPUS, "usual")).await;
+    env.until_state(OTHER, "Suspended").await;
+    assert!(env.all_pods(OTHER).await.is_empty());
+    env.run_to_completion(NAMESPACE).await;
+    env.run_to_completion(OTHER).await;
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
-async fn a_job_that_kueue_preempts_is_suspended_with_the_template_of_its_owner_and_continues() {
-    let stage = queue().await;
-    let operator = stage.operator(None);
-    let created = stage.create(NAMESPACE, queued(GPUS, "usual")).await;
-    stage.trains(NAMESPACE).await;
-    let pods = stage.pods(NAMESPACE);
+async fn preempted_job_gets_its_own_template_back() {
+    let env = queue().await;
+    let operator = env.operator(None);
+    let created = env.create(NAMESPACE, queued(GPUS, "usual")).await;
+    env.run_until_training(NAMESPACE).await;
+    let pods = env.pods(NAMESPACE);
     let held = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
-    for pod in stage.all_pods(NAMESPACE).await {
+    for pod in env.all_pods(NAMESPACE).await {
         let saves = held(json!(["test/saves-a-checkpoint"]));
         pods.patch(&pod.name_any(), &PatchParams::default(), &saves)
             .await
             .unwrap();
     }
-    stage.create(OTHER, queued(GPUS, "urgent")).await;
-    until("the job is suspended and restored", SOON, || async {
-        let spec = stage.job(NAMESPACE).await.spec;
+    env.create(OTHER, queued(GPUS, "urgent")).await;
+    until("the job is suspended and restored", TIMEOUT, || async {
+        let spec = env.job(NAMESPACE).await.spec;
         let is_restored = spec.workers.template == created.spec.workers.template;
         Ok((spec.suspend && is_restored).then_some(()))
     })
     .await
     .unwrap();
-    until("the operator has seen it", SOON, || async {
-        let job = stage.job(NAMESPACE).await;
+    until("the operator has seen it", TIMEOUT, || async {
+        let job = env.job(NAMESPACE).await;
         let status = job.status.unwrap_or_default();
         let has_seen = status.observed_generation == job.metadata.generation;
         Ok((has_seen && status.is_true(ConditionType::Suspended)).then_some(()))
@@ -130,10 +129,10 @@ async fn a_job_that_kueue_preempts_is_suspended_with_the_template_of_its_owner_a
     .unwrap();
     let still = Instant::now() + STILL;
     while Instant::now() < still {
-        assert!(stage.all_pods(OTHER).await.is_empty());
+        assert!(env.all_pods(OTHER).await.is_empty());
         tokio::time::sleep(STILL / 20).await;
     }
-    for pod in stage.all_pods(NAMESPACE).await {
+    for pod in env.all_pods(NAMESPACE).await {
         assert!(pod.metadata.deletion_timestamp.is_some());
         let name = pod.name_any();
         let parameters = PatchParams::default();
@@ -141,32 +140,32 @@ async fn a_job_that_kueue_preempts_is_suspended_with_the_template_of_its_owner_a
             .await
             .unwrap();
     }
-    stage.runs_to_its_end(OTHER).await;
-    stage.trains(NAMESPACE).await;
-    let status = stage.job(NAMESPACE).await.status.unwrap();
+    env.run_to_completion(OTHER).await;
+    env.run_until_training(NAMESPACE).await;
+    let status = env.job(NAMESPACE).await.status.unwrap();
     assert_eq!(status.incidents.total, 0);
-    stage.runs_to_its_end(NAMESPACE).await;
+    env.run_to_completion(NAMESPACE).await;
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
-async fn a_job_whose_stop_was_cut_short_gets_the_template_of_its_owner_back() {
-    let stage = queue().await;
-    let operator = stage.operator(None);
-    let created = stage.create(NAMESPACE, queued(2, "usual")).await;
-    stage.trains(NAMESPACE).await;
+async fn interrupted_stop_restores_the_template() {
+    let env = queue().await;
+    let operator = env.operator(None);
+    let created = env.create(NAMESPACE, queued(2, "usual")).await;
+    env.run_until_training(NAMESPACE).await;
     // Its owner scales it. The program ends between its two updates.
     let annotations = json!({"kueue.x-k8s.io/stopping": "true"});
     let spec = json!({"suspend": true, "workers": {"replicas": 1}});
     let half = Patch::Merge(json!({"metadata": {"annotations": annotations}, "spec": spec}));
-    let (jobs, name) = (stage.jobs(NAMESPACE), created.name_any());
+    let (jobs, name) = (env.jobs(NAMESPACE), created.name_any());
     jobs.patch(&name, &PatchParams::default(), &half)
         .await
         .unwrap();
-    until("it trains with one", SOON, || async {
-        stage.kubelet(NAMESPACE, None).await;
-        let membership = stage.job(NAMESPACE).await.status.unwrap().membership;
+    until("it trains with one", TIMEOUT, || async {
+        env.run_kubelet(NAMESPACE, None).await;
+        let membership = env.job(NAMESPACE).await.status.unwrap().membership;
         Ok(membership
             .is_some_and(|it| it.world_size == 1)
             .then_some(()))
@@ -175,7 +174,7 @@ async fn a_job_whose_stop_was_cut_short_gets_the_template_of_its_owner_back() {
     .unwrap();
     let kind = GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", "Workload");
     let resource = ApiResource::from_gvk(&kind);
-    let client = stage.client.clone();
+    let client = env.client.clone();
     let workloads: Api<DynamicObject> = Api::namespaced_with(client, NAMESPACE, &resource);
     let workloads = workloads.list(&ListParams::default()).await.unwrap().items;
     let [workload] = workloads.as_slice() else {
@@ -184,43 +183,40 @@ async fn a_job_whose_stop_was_cut_short_gets_the_template_of_its_owner_back() {
     let queued = &workload.data["spec"]["podSets"][0];
     assert_eq!(queued["count"], 1);
     assert_eq!(queued["template"]["spec"]["nodeSelector"], Value::Null);
-    assert_eq!(
-        selectors(&stage, NAMESPACE).await,
-        [Some("h100".to_owned())]
-    );
-    stage.runs_to_its_end(NAMESPACE).await;
+    assert_eq!(selectors(&env, NAMESPACE).await, [Some("h100".to_owned())]);
+    env.run_to_completion(NAMESPACE).await;
     operator.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
-async fn kueue_admits_an_elastic_job_with_the_workers_that_the_quota_has_room_for() {
-    let stage = queue().await;
-    let operator = stage.operator(None);
-    stage.create(NAMESPACE, queued(1, "usual")).await;
-    stage.trains(NAMESPACE).await;
+async fn kueue_admits_part_of_an_elastic_job() {
+    let env = queue().await;
+    let operator = env.operator(None);
+    env.create(NAMESPACE, queued(1, "usual")).await;
+    env.run_until_training(NAMESPACE).await;
     let mut elastic = queued(GPUS, "usual");
     elastic["spec"]["workers"]["minReplicas"] = json!(2);
-    stage.create(OTHER, elastic).await;
-    stage.trains(OTHER).await;
-    let job = stage.job(OTHER).await;
+    env.create(OTHER, elastic).await;
+    env.run_until_training(OTHER).await;
+    let job = env.job(OTHER).await;
     assert_eq!(job.spec.workers.replicas, GPUS - 1);
-    assert_eq!(stage.all_pods(OTHER).await.len(), GPUS as usize - 1);
+    assert_eq!(env.all_pods(OTHER).await.len(), GPUS as usize - 1);
     // A scale is a new wish, for which the job queues again.
     let fewer = Patch::Merge(json!({"spec": {"workers": {"replicas": 2}}}));
     let (name, parameters) = (job.name_any(), PatchParams::default());
-    let jobs = stage.jobs(OTHER);
+    let jobs = env.jobs(OTHER);
     jobs.patch(&name, &parameters, &fewer).await.unwrap();
-    until("it trains with two", SOON, || async {
-        stage.kubelet(OTHER, None).await;
-        let job = stage.job(OTHER).await;
+    until("it trains with two", TIMEOUT, || async {
+        env.run_kubelet(OTHER, None).await;
+        let job = env.job(OTHER).await;
         let membership = job.status.unwrap().membership;
         let has_two = membership.is_some_and(|it| it.world_size == 2);
         Ok((has_two && !job.spec.suspend && job.spec.workers.replicas == 2).then_some(()))
     })
     .await
     .unwrap();
-    stage.runs_to_its_end(NAMESPACE).await;
-    stage.runs_to_its_end(OTHER).await;
+    env.run_to_completion(NAMESPACE).await;
+    env.run_to_completion(OTHER).await;
     operator.stop().await;
 }

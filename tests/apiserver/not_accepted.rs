@@ -1,0 +1,201 @@
+//! Jobs that the operator does not accept are managed all the same.
+
+use http::Request;
+use http::header::CONTENT_TYPE;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::Resource;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus, shallow};
+use roundhouse_contract::labels;
+use roundhouse_tests::cluster::until;
+use serde_json::{Value, json};
+
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
+
+const ENUM: &str =
+    "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/cleanPodPolicy/enum/-";
+
+/// The job of a newer version: its schema has one more value of an enum.
+async fn becomes_newer(env: &Environment) {
+    let crds: Api<CustomResourceDefinition> = Api::all(env.client.clone());
+    let parameters = PatchParams::default();
+    let value = json!([{"op": "add", "path": ENUM, "value": "Later"}]);
+    let patch: Patch<()> = Patch::Json(serde_json::from_value(value).unwrap());
+    let name = "trainingjobs.roundhouse.dev";
+    crds.patch(name, &parameters, &patch).await.unwrap();
+    until("the newer schema is served", TIMEOUT, || async {
+        Ok(edit(env, json!({"cleanPodPolicy": "Later"})).await.ok())
+    })
+    .await
+    .unwrap();
+}
+
+async fn edit(env: &Environment, spec: Value) -> kube::Result<Guarded> {
+    let jobs: Api<Guarded> = Api::namespaced(env.client.clone(), NAMESPACE);
+    let patch = Patch::Merge(json!({"spec": spec}));
+    jobs.patch("digits", &PatchParams::default(), &patch).await
+}
+
+/// Waits until the job's status is so, and returns it.
+async fn status_is(
+    env: &Environment,
+    what: &str,
+    is: impl Fn(&TrainingJobStatus) -> bool,
+) -> TrainingJobStatus {
+    let jobs: Api<Guarded> = Api::namespaced(env.client.clone(), NAMESPACE);
+    until(what, TIMEOUT, || async {
+        let status = jobs.get("digits").await?.job.status.unwrap_or_default();
+        Ok(is(&status).then_some(status))
+    })
+    .await
+    .unwrap()
+}
+
+fn is_refused(status: &TrainingJobStatus) -> bool {
+    let accepted = status.condition(ConditionType::Accepted);
+    accepted.is_some_and(|it| it.status == "False" && it.message.contains("spec.cleanPodPolicy"))
+}
+
+/// As many objects within each other as no reader of JSON reads.
+fn deep() -> String {
+    let levels = 5_000;
+    "{\"f:a\":".repeat(levels) + "{}" + &"}".repeat(levels)
+}
+
+/// Sends an object. kube cannot read the API server's answer.
+async fn send(env: &Environment, path: &str, object: &Value) {
+    let text = object.to_string().replace("\"DEEP\"", &deep());
+    let request = Request::post(path).header(CONTENT_TYPE, "application/json");
+    let request = request.body(text.into_bytes()).unwrap();
+    env.client.request_text(request).await.unwrap();
+}
+
+/// Creates a job with options nested so.
+async fn create_nested(env: &Environment, name: &str) {
+    let mut job = job(1);
+    job["metadata"]["name"] = json!(name);
+    job["spec"]["trainer"]["model"] = json!({"name": "custom"});
+    job["spec"]["trainer"]["options"] = json!({"deep": "DEEP"});
+    let path = format!("/apis/roundhouse.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs");
+    send(env, &path, &job).await;
+}
+
+/// Waits until it is refused, in words that say why.
+async fn is_refused_with(env: &Environment, name: &str, words: &str) {
+    let jobs: Api<TrainingJob> = Api::namespaced(shallow(env.client.clone()), NAMESPACE);
+    until("it is refused", TIMEOUT, || async {
+        let status = jobs.get(name).await?.status.unwrap_or_default();
+        let accepted = status.condition(ConditionType::Accepted);
+        let is_refused = |it: &Condition| it.message.contains(words);
+        Ok(accepted.is_some_and(is_refused).then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+async fn nested_is_refused(env: &Environment, name: &str) {
+    is_refused_with(env, name, "more than 32 levels deep").await;
+}
+
+/// Creates a job of 1.2 MiB.
+async fn create_large(env: &Environment, name: &str) {
+    let mut job = job(1);
+    job["metadata"]["name"] = json!(name);
+    let args: Vec<String> = (0..10).map(|_| "x".repeat(125_000)).collect();
+    let container = json!({"name": "trainer", "args": args});
+    job["spec"]["workers"]["template"] = json!({"spec": {"containers": [container]}});
+    env.create(NAMESPACE, job).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn oversized_job_is_refused_while_others_train() {
+    let env = Environment::new().await;
+    // An operator lists the first one, and is told of the second.
+    create_large(&env, "listed").await;
+    let operator = env.operator(None);
+    let words = "the operator manages jobs of at most 256 KiB";
+    is_refused_with(&env, "listed", words).await;
+    create_large(&env, "told").await;
+    is_refused_with(&env, "told", words).await;
+    env.apply("other", 2).await;
+    env.run_until_training("other").await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deeply_nested_job_is_refused_while_others_train() {
+    let env = Environment::new().await;
+    // An operator lists the first one, and is told of the second.
+    create_nested(&env, "listed").await;
+    let operator = env.operator(None);
+    nested_is_refused(&env, "listed").await;
+    create_nested(&env, "told").await;
+    nested_is_refused(&env, "told").await;
+    env.apply("other", 2).await;
+    env.run_until_training("other").await;
+    operator.stop().await;
+}
+
+/// Whether the API server has kept the levels of an object's managed fields.
+async fn is_deep(env: &Environment, path: &str) -> bool {
+    let request = Request::get(path).body(Vec::new()).unwrap();
+    let text = env.client.request_text(request).await.unwrap();
+    text.contains(&"{\"f:a\":".repeat(200))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deeply_nested_pod_does_not_stop_other_jobs() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    let managed = json!([{
+        "manager": "a-tenant", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": "DEEP",
+    }]);
+    let labels = json!({labels::MANAGED_BY: labels::FIELD_MANAGER});
+    let metadata = json!({"name": "deep", "labels": labels, "managedFields": managed});
+    let container = json!({"name": "a", "image": "a"});
+    let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    let pod = json!({"metadata": metadata, "spec": {"containers": [container]}});
+    send(&env, &pods, &pod).await;
+    assert!(is_deep(&env, &format!("{pods}/deep")).await);
+    env.apply("other", 2).await;
+    env.run_until_training("other").await;
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unreadable_job_trains_suspends_and_recovers() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 2).await;
+    env.run_until_training(NAMESPACE).await;
+    becomes_newer(&env).await;
+    let status = status_is(&env, "the field is named", is_refused).await;
+    assert!(status.is_true(ConditionType::Running), "{status:#?}");
+    let workers = || async {
+        let pods = env.pods(NAMESPACE).list(&ListParams::default()).await?;
+        Ok::<_, kube::Error>(pods.items)
+    };
+    let pods = workers().await.unwrap();
+    let mut leaving = pods
+        .iter()
+        .filter_map(|pod| pod.meta().deletion_timestamp.as_ref());
+    assert_eq!((pods.len(), leaving.next()), (2, None));
+
+    edit(&env, json!({"suspend": true})).await.unwrap();
+    let suspended = |status: &TrainingJobStatus| status.is_true(ConditionType::Suspended);
+    let status = status_is(&env, "it is suspended", suspended).await;
+    assert!(is_refused(&status), "{status:#?}");
+    until("all workers are gone", TIMEOUT, || async {
+        Ok(workers().await?.is_empty().then_some(()))
+    })
+    .await
+    .unwrap();
+
+    edit(&env, json!({"suspend": false, "cleanPodPolicy": "All"}))
+        .await
+        .unwrap();
+    env.run_until_training(NAMESPACE).await;
+    operator.stop().await;
+}
