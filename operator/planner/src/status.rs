@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn percent_is_rounded_down_and_never_divides_by_zero() {
+    fn percent_is_rounded_down_and_zero_without_total() {
         assert_eq!(percent(999, 1000), "99%");
         assert_eq!(percent(0, 0), "0%");
     }

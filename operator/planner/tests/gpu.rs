@@ -10,7 +10,7 @@ use serde_json::json;
 
 const OTHER: &str = "nvidia.com/gpu,example.com/a100";
 
-/// Two workers with four devices each.
+/// A job of two workers with four devices each.
 fn raw(device: &str) -> TrainingJob {
     let mut raw = raw_job(2);
     let limits = json!({"limits": {device: "4"}});
@@ -20,7 +20,7 @@ fn raw(device: &str) -> TrainingJob {
     raw
 }
 
-/// The job as an operator sees it that takes these resources for GPUs.
+/// The job as an operator with this list of GPUs sees it.
 fn sees(world: &mut World, raw: &TrainingJob, listed: &str) {
     let mut raw = raw.clone();
     raw.status = Some(world.observed.status.clone());
@@ -31,7 +31,7 @@ fn sees(world: &mut World, raw: &TrainingJob, listed: &str) {
     world.rejection = refusal.map(Rejection::from);
 }
 
-/// The job trains, started by an operator that takes these resources for GPUs.
+/// The job trains, started by an operator with this list of GPUs.
 fn training(raw: &TrainingJob, listed: &str) -> World {
     let mut world = world(2);
     sees(&mut world, raw, listed);
@@ -55,7 +55,7 @@ fn does_nothing(plan: &Plan, world: &World) -> bool {
 }
 
 #[test]
-fn a_job_that_runs_keeps_its_processes_whatever_counts_as_a_gpu_by_now() {
+fn running_job_keeps_its_processes_if_gpu_names_change() {
     for (device, before, after, num) in [
         ("example.com/a100", gpu::USUAL, OTHER, 1),
         ("example.com/a100", OTHER, gpu::USUAL, 4),
@@ -80,7 +80,7 @@ fn a_job_that_runs_keeps_its_processes_whatever_counts_as_a_gpu_by_now() {
 }
 
 #[test]
-fn a_job_that_would_be_refused_by_the_new_setting_runs_on_and_gets_new_workers() {
+fn running_job_that_would_be_refused_gets_new_workers() {
     let raw = raw("nvidia.com/gpu.shared");
     let mut world = training(&raw, "nvidia.com/gpu.shared");
     sees(&mut world, &raw, gpu::USUAL);
@@ -93,7 +93,7 @@ fn a_job_that_would_be_refused_by_the_new_setting_runs_on_and_gets_new_workers()
 }
 
 #[test]
-fn pods_of_an_operator_that_did_not_say_tell_their_processes_by_their_places() {
+fn memberships_give_the_processes_of_old_records() {
     let raw = raw("example.com/a100");
     let mut world = training(&raw, OTHER);
     for pod in &mut world.observed.pods {
@@ -105,7 +105,7 @@ fn pods_of_an_operator_that_did_not_say_tell_their_processes_by_their_places() {
 }
 
 #[test]
-fn a_job_that_is_resumed_has_the_processes_of_todays_setting() {
+fn resumed_job_has_the_processes_of_the_new_setting() {
     let raw = raw("example.com/a100");
     let mut world = training(&raw, gpu::USUAL);
     world.job.suspend = true;
@@ -119,7 +119,7 @@ fn a_job_that_is_resumed_has_the_processes_of_todays_setting() {
 }
 
 #[test]
-fn a_number_of_processes_that_makes_no_sense_is_not_taken_from_a_pod() {
+fn invalid_number_of_processes_in_a_pod_is_ignored() {
     let raw = raw("nvidia.com/gpu");
     let mut world = training(&raw, gpu::USUAL);
     for number in [0, u32::MAX] {
@@ -133,7 +133,7 @@ fn a_number_of_processes_that_makes_no_sense_is_not_taken_from_a_pod() {
 }
 
 #[test]
-fn processes_are_as_many_as_gpus() {
+fn number_of_processes_is_the_number_of_gpus() {
     let mut job = raw_job(1);
     job.spec.workers.template = serde_json::from_value(serde_json::json!({"spec": {"containers": [
         {"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 8}}}]}}))

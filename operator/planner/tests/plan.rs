@@ -7,7 +7,7 @@ use roundhouse_planner::testing::{World, world};
 
 const DEADLINE: i64 = 600;
 
-/// Two workers are made and not ready; the job must start within [`DEADLINE`] seconds.
+/// Two workers are created and not ready; the job must start within [`DEADLINE`] seconds.
 fn starting() -> World {
     let mut world = world(2);
     world.job.start_deadline = Some(Duration::from_secs(DEADLINE.unsigned_abs()));
@@ -16,12 +16,12 @@ fn starting() -> World {
 }
 
 #[test]
-fn what_deletes_a_pod_counts_an_incident_or_ends_the_job_cannot_be_taken_back() {
+fn deletions_incidents_and_ends_are_irrevocable() {
     let is_irrevocable = |world: &World| {
         let before = &world.observed.status;
         world.plan().is_irrevocable(before)
     };
-    assert!(!is_irrevocable(&world(2)), "pods are made");
+    assert!(!is_irrevocable(&world(2)), "pods are created");
     let training = starting().training();
     assert!(!is_irrevocable(&training));
     let mut suspended = training.clone();

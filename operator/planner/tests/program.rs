@@ -11,7 +11,7 @@ use roundhouse_planner::{Program, validate};
 use serde_json::json;
 
 #[test]
-fn a_command_without_the_trainer_runs_in_process_with_checkpoints() {
+fn command_without_trainer_runs_in_process() {
     let mut raw = raw_joining_job(2);
     raw.spec.checkpoint = Some(checkpoint());
     let job = validate(&raw).unwrap();
@@ -72,7 +72,7 @@ fn container(job: &mut TrainingJob) -> &mut Container {
 }
 
 #[test]
-fn the_command_of_the_template_is_what_runs() {
+fn restart_mode_runs_the_template_command() {
     let job = validate(&raw_script_job(2)).unwrap();
     assert_eq!(job.program.mode(), Mode::Restart);
     let script = job.program.script().unwrap();
@@ -123,7 +123,7 @@ fn scaled(mut job: TrainingJob) -> TrainingJob {
 }
 
 #[test]
-fn the_processes_read_in_their_configuration_how_the_batch_follows_the_workers() {
+fn scale_batch_is_in_the_trainer_configuration() {
     let job = validate(&scaled(raw_job(2))).unwrap();
     assert_eq!(job.program.trainer().unwrap().scale_batch, Some(SCALE));
     let job = validate(&raw_job(2)).unwrap();

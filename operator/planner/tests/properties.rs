@@ -22,24 +22,24 @@ mod invariants;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// The operator plans, and is stopped after so many writes.
+    /// The operator plans, and stops after this number of writes.
     Reconcile(usize),
     Prepared(usize),
     Ends(usize, i32),
     Restarts(usize),
     Vanishes(usize),
-    /// Somebody deletes it, and it stays on its way out.
+    /// A client deletes a pod, and it stays in termination.
     Deleted(usize),
-    /// The node refuses it, or takes it away.
+    /// The node refuses a pod, or evicts it.
     Fails(usize),
     Unreachable(usize, bool),
     Cordoned(usize),
     Suspend(bool),
     Scale(u32),
     SecondsPass(i64),
-    /// Whether pods that are deleted stay on their way out from now on.
+    /// Whether deleted pods stay in termination from now on.
     Lingering(bool),
-    /// Whether the API server confirms what is observed.
+    /// Whether the API server confirms the observed state.
     Fresh(bool),
 }
 
@@ -120,7 +120,7 @@ fn happen(world: &mut World, event: &Event) {
     }
 }
 
-/// The start deadline and the time that the job may be active.
+/// The start deadline and the longest active time.
 fn deadlines() -> impl Strategy<Value = [Option<Duration>; 2]> {
     let one = || prop_oneof![2 => Just(None), 1 => Just(Some(30)), 1 => Just(Some(3_000))];
     (one(), one()).prop_map(|(start, active)| [start, active].map(|it| it.map(Duration::from_secs)))
@@ -144,8 +144,8 @@ fn runs(world: &World, at: usize) -> bool {
     })
 }
 
-/// Generations of which every member lives, is in touch and was not told to go.
-fn live_worlds(world: &World) -> Vec<u64> {
+/// Generations of which every member is alive, reachable and not asked to leave.
+fn live_generations(world: &World) -> Vec<u64> {
     let mut members = HashMap::<u64, (u32, u32)>::new();
     for pod in &world.observed.pods {
         let lives = is_alive(pod) && !pod.deleting && !pod.unreachable;
@@ -165,7 +165,7 @@ fn live_worlds(world: &World) -> Vec<u64> {
 
 proptest! {
     #[test]
-    fn one_generation_has_one_set_of_members_and_numbers_only_grow(
+    fn generations_have_one_set_of_members_and_grow(
         workers in 1..4_u32, events in events(), backoff in any::<bool>(), deadlines in deadlines(), gang in gangs(),
         has_topology in any::<bool>(),
         ttl in proptest::option::of(prop_oneof![Just(0), Just(60)]), spares in 0..3_u32,
@@ -207,14 +207,14 @@ proptest! {
         }
         let rest = world.settle();
         assert!(rest.actions.is_empty());
-        let live = live_worlds(&world);
-        assert!(live.len() < 2, "two live worlds: {live:?} {:?}", world.observed);
+        let live = live_generations(&world);
+        assert!(live.len() < 2, "two live generations: {live:?} {:?}", world.observed);
         let status = &world.observed.status;
         let stays = world.observed.pods.iter().filter(|pod| !pod.deleting).count();
         if rest.reason != PlanReason::Finishing {
             the_group_is_right(&world);
         }
-        // Once a member has completed nobody is taken away, and nobody added.
+        // Once a member has completed, no worker is removed or added.
         if status.is_terminal() || rest.reason == PlanReason::Finishing {
             return Ok(());
         }
@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn a_world_that_is_left_alone_trains(
+    fn undisturbed_job_trains(
         workers in 1..4_u32, events in events(), deadlines in deadlines(), spares in 0..3_u32,
     ) {
         let mut world = world(workers);
@@ -238,7 +238,7 @@ proptest! {
         for at in 0..world.observed.pods.len() {
             world.is_unreachable(at, false);
         }
-        // From now on everything that can be prepared is, and a container that failed restarts.
+        // From now on every pod that can be prepared is prepared, and a failed container restarts.
         for _ in 0..6 {
             world.seconds_pass(300);
             world.settle();
@@ -252,7 +252,7 @@ proptest! {
                 }
             }
         }
-        // A member of a broken generation that lives on loses its peers, and comes back.
+        // A live member of a broken generation loses its peers and restarts.
         for _ in 0..6 {
             if world.state() == "Training" || world.observed.status.is_terminal() {
                 break;

@@ -8,13 +8,13 @@ use roundhouse_planner::testing::script_world;
 use roundhouse_planner::{Action, PlanReason, PodPhase};
 
 #[test]
-fn a_killed_worker_is_one_incident_whatever_becomes_of_the_others() {
+fn killed_worker_is_one_incident() {
     let mut world = script_world(3).training();
     world.job.min_replicas = 2;
     world.ends(1, 137, 40);
     world.settle();
     assert_eq!(world.generations(), [2, 1, 2]);
-    // Its peers noticed, waited, and heard of generation 2: their containers run on.
+    // Its peers noticed the loss, waited, and received generation 2: their containers continue.
     assert_eq!(world.observed.status.incidents.total, 1);
     world.restarts(1);
     world.prepared(1);
@@ -24,7 +24,7 @@ fn a_killed_worker_is_one_incident_whatever_becomes_of_the_others() {
 }
 
 #[test]
-fn workers_that_all_fail_by_the_same_error_are_one_incident() {
+fn same_error_of_all_workers_is_one_incident() {
     let mut world = script_world(3).training();
     for at in 0..3 {
         world.ends(at, 1, 40);
@@ -41,7 +41,7 @@ fn workers_that_all_fail_by_the_same_error_are_one_incident() {
 }
 
 #[test]
-fn the_job_succeeds_when_all_members_have_completed_however_long_the_last_one_takes() {
+fn script_succeeds_when_all_members_complete() {
     let mut world = script_world(2).training();
     world.ends(1, 0, 100);
     assert_eq!(world.settle().reason, PlanReason::Finishing);
@@ -52,14 +52,14 @@ fn the_job_succeeds_when_all_members_have_completed_however_long_the_last_one_ta
 }
 
 #[test]
-fn with_rank_zero_the_job_succeeds_when_the_worker_of_rank_0_completes() {
+fn rank_zero_policy_succeeds_with_rank_0() {
     for (first, reason) in [(0, PlanReason::Succeeded), (1, PlanReason::Finishing)] {
         let mut world = script_world(2).training();
         world.job.success_policy = SuccessPolicy::RankZero;
         world.ends(first, 0, 100);
         assert_eq!(world.settle().reason, reason);
     }
-    // What becomes of the others at the same moment does not matter any more.
+    // The fate of the others at the same moment does not matter.
     let mut world = script_world(3).training();
     world.job.success_policy = SuccessPolicy::RankZero;
     world.ends(1, 1, 100);
@@ -73,10 +73,10 @@ fn with_rank_zero_the_job_succeeds_when_the_worker_of_rank_0_completes() {
 }
 
 #[test]
-fn rank_0_of_an_older_generation_ends_nothing() {
+fn rank_0_of_an_older_generation_is_ignored() {
     let mut world = script_world(2).training();
     world.job.success_policy = SuccessPolicy::RankZero;
-    // Worker 0 is cut off, and the other one was told to train without it.
+    // Worker 0 is cut off, and the other worker got a generation without it.
     world
         .observed
         .status
@@ -84,8 +84,8 @@ fn rank_0_of_an_older_generation_ends_nothing() {
         .as_mut()
         .unwrap()
         .generation = 2;
-    let told = world.observed.pods[1].membership.as_mut().unwrap();
-    (told.generation, told.node_rank) = (2, 0);
+    let place = world.observed.pods[1].membership.as_mut().unwrap();
+    (place.generation, place.node_rank) = (2, 0);
     world.ends(0, 0, 100);
     assert_ne!(world.plan().reason, PlanReason::Succeeded);
     world.ends(1, 0, 100);
@@ -93,7 +93,7 @@ fn rank_0_of_an_older_generation_ends_nothing() {
 }
 
 #[test]
-fn a_completed_worker_is_brought_back_even_if_a_sidecar_keeps_its_pod_running() {
+fn completed_worker_with_a_sidecar_is_replaced() {
     let mut world = script_world(2).training();
     world.ends(1, 0, 100);
     world.observed.pods[1].phase = PodPhase::Running;
@@ -106,7 +106,7 @@ fn a_completed_worker_is_brought_back_even_if_a_sidecar_keeps_its_pod_running() 
 }
 
 #[test]
-fn a_worker_that_fails_after_another_has_completed_brings_it_back() {
+fn failure_after_a_completion_replaces_the_completed() {
     let mut world = script_world(2).training();
     world.ends(1, 0, 100);
     world.settle();
@@ -114,14 +114,14 @@ fn a_worker_that_fails_after_another_has_completed_brings_it_back() {
     let plan = world.plan();
     assert_eq!(plan.status.incidents.total, 1);
     world.carry_out(&plan, usize::MAX);
-    let anew = Action::CreateWorker {
+    let replacement = Action::CreateWorker {
         index: 1,
         attempt: 1,
         avoid: Vec::new(),
         lost: Vec::new(),
         built_like: world.observed.pods[0].built_from.clone(),
     };
-    assert!(world.plan().actions.contains(&anew));
+    assert!(world.plan().actions.contains(&replacement));
     world.settle();
     world.restarts(0);
     for at in 0..world.observed.pods.len() {
@@ -135,7 +135,7 @@ fn a_worker_that_fails_after_another_has_completed_brings_it_back() {
 }
 
 #[test]
-fn a_script_that_does_not_end_is_ended_by_a_suspension_or_by_the_deadline() {
+fn suspension_or_deadline_ends_a_script_that_never_ends() {
     let ending = || {
         let mut world = script_world(2).training();
         world.ends(0, 0, 100);
@@ -156,7 +156,7 @@ fn a_script_that_does_not_end_is_ended_by_a_suspension_or_by_the_deadline() {
 }
 
 #[test]
-fn once_a_worker_has_completed_no_worker_is_taken_away() {
+fn scale_down_after_a_completion_removes_no_worker() {
     let mut world = script_world(3).training();
     world.ends(0, 0, 100);
     world.ends(1, 0, 100);
@@ -170,7 +170,7 @@ fn once_a_worker_has_completed_no_worker_is_taken_away() {
 }
 
 #[test]
-fn a_suspended_script_is_not_told_that_it_begins_anew() {
+fn suspended_script_does_not_mention_step_0() {
     let mut world = script_world(2).training();
     world.job.suspend = true;
     world.settle();
@@ -179,7 +179,7 @@ fn a_suspended_script_is_not_told_that_it_begins_anew() {
 }
 
 #[test]
-fn what_comes_of_an_incident_does_not_hide_its_cause() {
+fn consequences_of_an_incident_do_not_hide_its_cause() {
     let mut world = script_world(3).training();
     for at in [2, 0, 1] {
         world.seconds_pass(1);

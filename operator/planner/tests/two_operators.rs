@@ -1,4 +1,4 @@
-//! Two operators work on one job, each with an old view of it, as when one of them was stopped for a while.
+//! Two operators work on one job, each with a stale view of it, as if one of them had been paused.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -9,9 +9,10 @@ use roundhouse_contract::Action as Instruction;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, Observed, Plan, PlanReason, plan};
 
-/// Carries out the writes of a plan whose bits are set, by an operator that saw this and is stopped in between: writes of one
-/// kind are made side by side, so any of them may be done. The status is stored after all writes, and only if it is still
-/// the one that was seen.
+/// Carries out the writes of a plan whose bits are set, by an operator that saw this state
+/// and stops in between. Writes of one kind run in parallel, so any subset of them may be
+/// done. The status is stored after all writes, and only if the stored status is still the
+/// one that the operator saw.
 fn carry_out(world: &mut World, seen: &Observed, plan: &Plan, writes: u64) {
     let mut is_done = true;
     for (at, action) in (0_u32..).zip(&plan.actions) {
@@ -23,7 +24,7 @@ fn carry_out(world: &mut World, seen: &Observed, plan: &Plan, writes: u64) {
     }
 }
 
-/// All documents that were ever given to pods.
+/// All memberships that pods ever had.
 #[derive(Default)]
 struct Documents {
     places: HashMap<(u64, u32), String>,
@@ -51,7 +52,7 @@ impl Documents {
     }
 }
 
-/// Worker 0 or 1, or another, dies and comes back.
+/// A worker dies and restarts.
 fn comes_back(world: &mut World, at: usize) {
     world.ends(at, 137, 40);
     world.restarts(at);
@@ -77,13 +78,14 @@ fn writes_to(plan: &Plan, pods: &[&str]) -> Vec<Action> {
 }
 
 #[test]
-fn a_rank_has_one_holder_although_two_operators_know_different_old_ranks() {
+fn rank_has_one_holder_despite_different_views() {
     let mut world = world(4).training();
     let mut documents = Documents::default();
     comes_back(&mut world, 0);
     comes_back(&mut world, 1);
     raise(&mut world);
-    // The first operator issues generation 2 to two of four, does not see that worker 1 dies again, and is stopped.
+    // The first operator issues generation 2 to two of four, does not see that worker 1 dies again,
+    // and stops.
     let first = world.plan();
     comes_back(&mut world, 1);
     let old = world.observed.clone();
@@ -91,7 +93,7 @@ fn a_rank_has_one_holder_although_two_operators_know_different_old_ranks() {
         assert!(world.act(&action));
     }
     documents.check(&world);
-    // The second one has not heard of these two documents, and the third one has.
+    // The second operator does not see these two memberships, and the third one does.
     raise(&mut world);
     let third = world.plan();
     let seen_by_second = Observed {
@@ -110,15 +112,15 @@ fn a_rank_has_one_holder_although_two_operators_know_different_old_ranks() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// An operator sees the pods as they are.
+    /// An operator reads the current pods.
     SeesPods(usize),
-    /// An operator sees the job as it is.
+    /// An operator reads the current job.
     SeesJob(usize),
-    /// An operator plans over what it has seen, and makes these of its writes.
+    /// An operator plans with its view, and does these of its writes.
     Plans(usize, u64),
     Prepared(usize),
     ComesBack(usize),
-    /// A pod that lives has lost its peers, or not.
+    /// A live pod loses its peers, or finds them again.
     Ready(usize, bool),
     Unreachable(usize, bool),
     Vanishes(usize),
@@ -144,7 +146,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn two_operators_never_give_one_rank_to_two_workers(
+    fn two_operators_never_assign_a_rank_twice(
         workers in 2..5_u32, spare in 0..3_u32, steps in steps(),
     ) {
         let mut world = world(workers);

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_read_back_as_the_ranks_that_they_were_written_for() {
+    fn completed_ranks_round_trip() {
         let cases = [
             (&[][..], ""),
             (&[0][..], "0"),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_wrote_there_names_no_more_ranks_than_there_are() {
+    fn completed_ranks_are_limited_to_the_generation() {
         for (completed, ranks) in [("0-4294967295", 4), ("9", 0), ("x,1,3-", 1), ("3-1", 0)] {
             assert_eq!(
                 stored(&membership(4, completed)).len(),

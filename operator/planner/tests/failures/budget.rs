@@ -4,12 +4,12 @@ use roundhouse_contract::Progress;
 use roundhouse_planner::ProgressSample;
 use roundhouse_planner::testing::{World, script_world, world};
 
-/// Longer than a generation needs to have surely trained.
+/// Longer than the time after which a generation counts as trained.
 const LONG: i64 = 600;
 
 const SHORT: i64 = 30;
 
-/// The members lose each other although none of them ends.
+/// The members lose each other although none of them exits.
 fn peers_lost(world: &mut World) {
     world.is_ready(0, false);
     world.seconds_pass(2);
@@ -18,8 +18,8 @@ fn peers_lost(world: &mut World) {
     world.settle();
 }
 
-/// Worker 0 is killed with its agent, which can tell nothing.
-fn killed_without_words(world: &mut World) {
+/// Worker 0 is killed with its agent, which leaves no termination message.
+fn killed_without_message(world: &mut World) {
     world.ends(0, 137, 0);
     let end = world.observed.pods[0].container.termination.as_mut();
     end.unwrap().message = None;
@@ -42,12 +42,12 @@ fn comes_back(world: &mut World) {
     world.settle();
 }
 
-/// What goes wrong, in a job of two workers or of a script.
+/// An incident in a job of two workers or of a script.
 type Incident = fn(&mut World);
 
 const INCIDENTS: [(&str, bool, Incident); 3] = [
     ("peers lost", false, peers_lost),
-    ("killed without words", false, killed_without_words),
+    ("killed without words", false, killed_without_message),
     ("a script fails", true, script_fails),
 ];
 
@@ -62,7 +62,7 @@ fn after_incidents(is_script: bool, seconds_between: i64, incident: Incident) ->
 }
 
 #[test]
-fn generations_that_trained_for_long_are_progress_although_nobody_told_of_a_step() {
+fn long_generation_without_reports_counts_as_progress() {
     for (name, is_script, incident) in INCIDENTS {
         let world = after_incidents(is_script, LONG, incident);
         assert_eq!(world.state(), "Training", "{name}");
@@ -77,7 +77,7 @@ fn generations_that_trained_for_long_are_progress_although_nobody_told_of_a_step
 }
 
 #[test]
-fn generations_that_break_at_once_end_the_job_although_nobody_told_of_a_step() {
+fn short_generations_without_reports_fail_the_job() {
     for (name, is_script, incident) in INCIDENTS {
         let world = after_incidents(is_script, SHORT, incident);
         assert_eq!(world.state(), "BackoffLimitExceeded", "{name}");
@@ -85,7 +85,7 @@ fn generations_that_break_at_once_end_the_job_although_nobody_told_of_a_step() {
 }
 
 #[test]
-fn generations_that_commit_no_new_step_end_the_job_however_long_they_live() {
+fn long_generations_without_a_new_step_fail_the_job() {
     let mut world = world(2).training();
     for _ in 0..=world.job.backoff_limit + 1 {
         let progress = Progress {
@@ -102,7 +102,7 @@ fn generations_that_commit_no_new_step_end_the_job_however_long_they_live() {
 }
 
 #[test]
-fn a_step_that_was_told_a_moment_ago_is_progress_before_the_status_shows_it() {
+fn reported_step_is_progress_before_the_status_shows_it() {
     let mut world = world(2).training();
     peers_lost(&mut world);
     for step in [5, 6] {
@@ -115,14 +115,14 @@ fn a_step_that_was_told_a_moment_ago_is_progress_before_the_status_shows_it() {
         world.observed.progress = Some(ProgressSample { progress, at });
         world.settle();
         world.seconds_pass(9);
-        killed_without_words(&mut world);
+        killed_without_message(&mut world);
         let incidents = &world.observed.status.incidents;
         assert_eq!((incidents.since_progress, incidents.last_step), (1, step));
     }
 }
 
 #[test]
-fn progress_resets_the_count_and_the_limit_ends_the_job() {
+fn progress_resets_the_count_and_the_limit_fails_the_job() {
     let mut world = world(1).training();
     world.job.backoff_limit = 2;
     for (step, since) in [(10, 1), (10, 2), (20, 1), (20, 2)] {
@@ -148,7 +148,7 @@ fn progress_resets_the_count_and_the_limit_ends_the_job() {
 }
 
 #[test]
-fn generations_that_break_again_and_again_end_the_job() {
+fn repeatedly_broken_generations_fail_the_job() {
     let mut world = world(2).training();
     for _ in 0..=world.job.backoff_limit {
         world.seconds_pass(30);

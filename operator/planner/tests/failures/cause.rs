@@ -10,7 +10,7 @@ fn trains(workers: u32) -> World {
     world.training()
 }
 
-/// Worker 1 of three hangs: its peers lose it and get generation 2, of which it never hears.
+/// Worker 1 of three hangs: its peers lose it and get generation 2, which it never receives.
 fn hanging() -> World {
     let mut world = world(3);
     world.job.min_replicas = 1;
@@ -35,7 +35,7 @@ fn incidents(world: &World) -> (u32, &str) {
 }
 
 #[test]
-fn a_failure_is_one_incident_however_many_lose_their_peer() {
+fn lost_peers_of_a_failed_worker_are_the_same_incident() {
     let mut world = world(3).training();
     world.ends(1, 137, 40);
     world.settle();
@@ -68,7 +68,7 @@ fn a_failure_is_one_incident_however_many_lose_their_peer() {
 }
 
 #[test]
-fn the_failure_that_explains_the_others_takes_the_place_of_a_lost_peer() {
+fn cause_replaces_a_reported_lost_peer() {
     let mut world = world(2).training();
     world.ends(0, 75, 40);
     world.settle();
@@ -89,7 +89,7 @@ fn the_failure_that_explains_the_others_takes_the_place_of_a_lost_peer() {
 }
 
 #[test]
-fn a_failure_between_raising_and_issuing_a_generation_is_counted() {
+fn failure_between_raising_and_issuing_is_counted() {
     for new_worker_fails in [false, true] {
         let mut world = trains(2);
         world.job.replicas = 3;
@@ -108,7 +108,7 @@ fn a_failure_between_raising_and_issuing_a_generation_is_counted() {
 }
 
 #[test]
-fn a_hang_is_one_incident_however_late_its_worker_is_ended() {
+fn late_end_of_a_hung_worker_is_the_same_incident() {
     let mut world = hanging();
     world.ends(1, 76, 40);
     world.settle();
@@ -124,13 +124,13 @@ fn a_hang_is_one_incident_however_late_its_worker_is_ended() {
 }
 
 #[test]
-fn what_fails_after_a_generation_broke_is_its_cause_once_and_only_if_it_was_never_in_the_next() {
-    // Exit code, the generation that the process says it is in, and what is counted then.
+fn late_failure_is_cause_only_if_not_in_next_generation() {
+    // Exit code, the generation in the termination message, and what is counted then.
     let cases = [
         ("a hang", 76, 1, (1, "Stalled")),
-        ("a kill, as when memory ran out", 137, 1, (1, "Killed")),
-        ("a hang in the generation after it", 76, 2, (2, "Stalled")),
-        ("one that lost its peers, too", 75, 1, (2, "PeerLost")),
+        ("a kill for lack of memory", 137, 1, (1, "Killed")),
+        ("a hang in the next generation", 76, 2, (2, "Stalled")),
+        ("a worker that also lost its peers", 75, 1, (2, "PeerLost")),
     ];
     for (name, exit_code, said, expected) in cases {
         let mut world = hanging();

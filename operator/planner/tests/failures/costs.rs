@@ -6,7 +6,7 @@ use roundhouse_planner::testing::world;
 use crate::trains;
 
 #[test]
-fn the_absolute_cap_does_not_ask_for_progress() {
+fn total_limit_ignores_progress() {
     let mut world = world(1).training();
     world.job.max_incidents = Some(2);
     for step in [10, 20, 30] {
@@ -20,7 +20,7 @@ fn the_absolute_cap_does_not_ask_for_progress() {
 }
 
 #[test]
-fn a_disruption_costs_nothing_whatever_the_container_said() {
+fn disruption_is_not_an_incident_for_any_exit_code() {
     for reason in ["Preempting", "NodeShutdown", "Terminated", "NodeLost"] {
         let mut world = trains();
         world.ends(1, 143, 40);
@@ -32,15 +32,15 @@ fn a_disruption_costs_nothing_whatever_the_container_said() {
 }
 
 #[test]
-fn an_eviction_counts_unless_its_node_ran_out_of_something() {
-    for (disrupted, container_told, incidents) in [
+fn eviction_counts_unless_the_node_lacked_resources() {
+    for (disrupted, has_message, incidents) in [
         (true, true, 0),
         (true, false, 0),
         (false, true, 1),
         (false, false, 1),
     ] {
         let mut world = trains();
-        if container_told {
+        if has_message {
             world.ends(1, 137, 40);
         }
         world.fails(1, "Evicted");
@@ -51,7 +51,7 @@ fn an_eviction_counts_unless_its_node_ran_out_of_something() {
         let status = &world.observed.status;
         assert_eq!(
             status.incidents.total, incidents,
-            "{disrupted} {container_told}"
+            "{disrupted} {has_message}"
         );
         let last = status.last_failure.as_ref().unwrap();
         assert_eq!(last.reason, "Evicted");
@@ -60,7 +60,7 @@ fn an_eviction_counts_unless_its_node_ran_out_of_something() {
 }
 
 #[test]
-fn a_worker_that_uses_more_than_its_limit_of_storage_again_and_again_fails_its_job() {
+fn repeated_storage_evictions_fail_the_job() {
     let mut world = trains();
     world.job.backoff_limit = 2;
     for _ in 0..10 {
@@ -89,7 +89,7 @@ fn a_worker_that_uses_more_than_its_limit_of_storage_again_and_again_fails_its_j
 }
 
 #[test]
-fn the_last_failure_says_which_worker_failed_where_when_and_why() {
+fn last_failure_names_worker_node_time_and_cause() {
     let mut world = trains();
     world.ends(1, 137, 40);
     world.observed.pods[1]
@@ -115,17 +115,17 @@ fn the_last_failure_says_which_worker_failed_where_when_and_why() {
 }
 
 #[test]
-fn words_that_are_longer_than_the_schema_allows_are_cut_between_characters() {
+fn long_failure_messages_are_cut_to_the_schema() {
     let mut world = trains();
     world.fails(0, &"é".repeat(100));
     world.observed.pods[0].failed.as_mut().unwrap().message = "é".repeat(3_000);
     world.settle();
-    let told = world.observed.status.last_failure.as_ref().unwrap();
-    assert_eq!((told.reason.len(), told.message.len()), (128, 4_096));
+    let failure = world.observed.status.last_failure.as_ref().unwrap();
+    assert_eq!((failure.reason.len(), failure.message.len()), (128, 4_096));
 }
 
 #[test]
-fn a_container_that_is_restarted_to_change_its_resources_costs_nothing() {
+fn restart_for_a_resize_is_not_an_incident() {
     for (resizes, code, incidents) in [(true, 143, 0), (false, 143, 1), (true, 1, 1)] {
         let mut world = trains();
         if resizes {

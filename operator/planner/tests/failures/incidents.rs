@@ -14,12 +14,12 @@ fn joining(workers: u32) -> World {
 }
 
 #[test]
-fn an_incident_is_counted_once_wherever_the_operator_dies() {
+fn crash_of_the_operator_counts_no_incident_twice() {
     let mut world = trains(2);
     world.ends(0, 137, 40);
     let lost = world.plan();
     assert_eq!(lost.status.incidents.total, 1);
-    // Nothing of that plan was written; the next operator sees the same.
+    // The plan was not written, so the next operator sees the same state.
     let again = world.plan();
     world.carry_out(&again, usize::MAX);
     world.settle();
@@ -47,7 +47,7 @@ fn exit_of_a_worker_removed_by_scale_down_is_not_an_incident() {
 }
 
 #[test]
-fn wrong_data_ends_the_job_at_once_with_the_workers_words() {
+fn invalid_data_fails_the_job_with_the_worker_message() {
     let mut world = world(2);
     world.settle();
     world.ends(1, 65, 0);
@@ -60,12 +60,12 @@ fn wrong_data_ends_the_job_at_once_with_the_workers_words() {
     );
     assert!(
         world.observed.pods.is_empty(),
-        "pods of a failed job would restart for ever"
+        "pods of a failed job would restart indefinitely"
     );
 }
 
 #[test]
-fn a_script_that_ends_without_joining_fails_the_job_at_once() {
+fn script_that_never_joins_fails_the_job_at_once() {
     let mut world = joining(2);
     world.settle();
     world.prepared(0);
@@ -75,7 +75,7 @@ fn a_script_that_ends_without_joining_fails_the_job_at_once() {
 }
 
 #[test]
-fn a_worker_in_back_off_is_left_out_and_each_of_its_deaths_is_one_incident() {
+fn each_crash_of_a_worker_in_back_off_is_one_incident() {
     let mut world = world(2);
     world.job.min_replicas = 1;
     let mut world = world.training();
@@ -83,7 +83,8 @@ fn a_worker_in_back_off_is_left_out_and_each_of_its_deaths_is_one_incident() {
         world.seconds_pass(60);
         world.ends(1, 9, 0);
         world.settle();
-        // The kubelet waits with the next start: the count is still that of the run that ended.
+        // The kubelet waits before the restart, so the restart count is still that of the run that
+        // ended.
         world.waits(1, "CrashLoopBackOff");
         for _ in 0..4 {
             world.seconds_pass(40);

@@ -5,7 +5,7 @@ use roundhouse_contract::{Reason, TerminationMessage};
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{InitContainer, PlanReason, Termination, Waiting};
 
-/// Two workers are placed, and nothing has started.
+/// Two workers have nodes, and no container has started.
 fn placed() -> World {
     let mut world = world(2);
     world.settle();
@@ -15,7 +15,7 @@ fn placed() -> World {
     world
 }
 
-/// An init container that has failed so often, now.
+/// An init container that has just failed for the given number of times.
 fn failed(world: &World, times: u32, words: &str) -> InitContainer {
     let message = TerminationMessage {
         reason: Reason::Crashed,
@@ -43,7 +43,7 @@ fn message(world: &World) -> &str {
 }
 
 #[test]
-fn an_init_container_that_fails_is_named_with_its_exit_code_and_last_words() {
+fn failed_init_container_is_named_with_code_and_message() {
     let mut world = placed();
     world.seconds_pass(60);
     let words = "Traceback:\n  line 1\nOSError: no such bucket\n";
@@ -62,7 +62,7 @@ fn an_init_container_that_fails_is_named_with_its_exit_code_and_last_words() {
 }
 
 #[test]
-fn an_init_container_without_words_is_named_with_where_its_log_is() {
+fn init_container_without_message_is_named_with_its_log() {
     let mut world = placed();
     world.initializes(0, failed(&world, 1, ""));
     world.settle();
@@ -71,7 +71,7 @@ fn an_init_container_without_words_is_named_with_where_its_log_is() {
 }
 
 #[test]
-fn an_init_container_that_fails_more_often_than_the_limit_ends_the_job() {
+fn init_container_failures_above_the_limit_fail_the_job() {
     let mut world = placed();
     let limit = world.job.backoff_limit;
     for times in 1..=limit + 1 {
@@ -88,7 +88,7 @@ fn an_init_container_that_fails_more_often_than_the_limit_ends_the_job() {
 }
 
 #[test]
-fn a_failure_of_an_init_container_is_reported_once_and_writes_nothing_again() {
+fn init_container_failure_is_reported_once() {
     let mut world = placed();
     world.initializes(0, failed(&world, 1, "words"));
     let first = failed(&world, 1, "words");
@@ -103,7 +103,7 @@ fn a_failure_of_an_init_container_is_reported_once_and_writes_nothing_again() {
 }
 
 #[test]
-fn an_init_container_that_takes_its_time_is_no_missing_volume() {
+fn slow_init_container_is_not_a_missing_volume() {
     let mut world = placed();
     let init = InitContainer {
         name: "download".to_owned(),
@@ -119,7 +119,7 @@ fn an_init_container_that_takes_its_time_is_no_missing_volume() {
 }
 
 #[test]
-fn rules_decide_what_a_failed_init_container_costs() {
+fn rules_apply_to_init_containers() {
     for (action, reason, expected) in [
         (
             FailureAction::FailJob,
@@ -152,7 +152,7 @@ fn rules_decide_what_a_failed_init_container_costs() {
 }
 
 #[test]
-fn a_hook_that_fails_is_named_also_when_the_kubelet_does_not_say_so_any_more() {
+fn failed_hook_stays_named_after_the_kubelet_forgets_it() {
     let mut world = placed();
     let limit = world.job.backoff_limit;
     for at in 0..2 {
@@ -189,7 +189,7 @@ fn a_hook_that_fails_is_named_also_when_the_kubelet_does_not_say_so_any_more() {
 }
 
 #[test]
-fn a_container_that_somebody_stopped_says_that_the_operator_did_not() {
+fn foreign_stop_of_a_container_is_reported_as_such() {
     let mut world = placed();
     world.ends(0, 143, 0);
     world.settle();

@@ -3,7 +3,8 @@
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, DeleteReason, Plan, Pod};
 
-/// Two workers train; the replacement of the second one names its lost node, and the scheduler finds no node for it.
+/// Two workers train. The replacement of the second one excludes its lost node, and the scheduler
+/// finds no node for it.
 fn waits() -> World {
     let mut world = world(2);
     world.job.min_replicas = 1;
@@ -22,7 +23,7 @@ fn waits() -> World {
     world
 }
 
-/// The operator has kept a pod from nodes by their names.
+/// The operator has excluded nodes by name in a pod.
 fn names(pod: &mut Pod, nodes: &[&str]) {
     let built_from = pod.built_from.as_mut().unwrap();
     built_from.named_nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
@@ -36,11 +37,11 @@ fn replaces(plan: &Plan) -> bool {
 }
 
 #[test]
-fn a_pod_that_names_a_node_in_vain_is_made_again_without_it() {
+fn pod_with_needless_node_exclusion_is_created_again() {
     let mut world = waits();
     world.seconds_pass(3_600);
     assert!(!replaces(&world.plan()), "the node is still lost");
-    // Its Node object is deleted, and Kubernetes deletes its pods.
+    // The Node object is deleted, and Kubernetes deletes its pods.
     world.observed.pods.retain(|pod| !pod.unreachable);
     let plan = world.plan();
     assert!(replaces(&plan), "{:?}", plan.actions);
@@ -51,7 +52,7 @@ fn a_pod_that_names_a_node_in_vain_is_made_again_without_it() {
 }
 
 #[test]
-fn it_is_given_the_time_in_which_an_autoscaler_makes_a_node() {
+fn recreation_waits_for_the_autoscaler() {
     let mut world = waits();
     world.observed.pods.retain(|pod| !pod.unreachable);
     let plan = world.plan();
@@ -63,8 +64,8 @@ fn it_is_given_the_time_in_which_an_autoscaler_makes_a_node() {
 }
 
 #[test]
-fn a_pod_that_others_keep_from_nodes_is_not_made_again() {
-    // The template and webhooks name nodes in each pod, also in one that is made again.
+fn node_exclusions_of_others_do_not_recreate_a_pod() {
+    // The template and webhooks name nodes in each pod, also in a pod that is created again.
     let mut world = waits();
     world.observed.pods.retain(|pod| !pod.unreachable);
     names(world.observed.pods.last_mut().unwrap(), &[]);

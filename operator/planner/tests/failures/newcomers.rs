@@ -7,7 +7,7 @@ use roundhouse_planner::{InitContainer, PlanReason, ProgressSample, Termination}
 
 const NEWCOMER: usize = 2;
 
-/// Two of three workers train, and the third is new: it is placed, and has not started.
+/// Two of three workers train. The third is new: it has a node and has not started.
 fn two_train(world: World) -> World {
     let mut world = world;
     world.job.min_replicas = 2;
@@ -42,7 +42,7 @@ fn init_fails(world: &mut World, at: usize, times: u32) {
     world.initializes(at, init);
 }
 
-/// The trainer of a worker ends in the lobby, and the kubelet waits before it starts it again.
+/// The trainer of a worker exits in the lobby, and the kubelet waits before it restarts it.
 fn crashes(world: &mut World, at: usize, exit_code: i32) {
     world.ends(at, exit_code, 0);
     let end = world.observed.pods[at].container.termination.as_mut();
@@ -54,7 +54,7 @@ fn crashes(world: &mut World, at: usize, exit_code: i32) {
 }
 
 #[test]
-fn an_init_container_that_fails_again_and_again_costs_a_job_that_trains_nothing() {
+fn failing_init_container_does_not_end_a_running_job() {
     let mut world = two_train(world(3));
     let limit = world.job.backoff_limit;
     for times in 1..=3 * limit {
@@ -77,7 +77,7 @@ fn an_init_container_that_fails_again_and_again_costs_a_job_that_trains_nothing(
 }
 
 #[test]
-fn a_newcomer_whose_trainer_crashes_again_and_again_costs_a_job_that_trains_nothing() {
+fn crashing_new_worker_does_not_end_a_running_job() {
     for mut world in [two_train(world(3)), two_train(script_world(3))] {
         let limit = world.job.backoff_limit;
         for _ in 0..3 * limit {
@@ -91,22 +91,22 @@ fn a_newcomer_whose_trainer_crashes_again_and_again_costs_a_job_that_trains_noth
 }
 
 #[test]
-fn that_a_job_trains_without_a_worker_is_an_event_once() {
+fn left_out_worker_is_one_event() {
     let mut world = two_train(world(3));
     let limit = world.job.backoff_limit;
-    let mut told = Vec::new();
+    let mut found = Vec::new();
     for times in 1..=3 * limit {
         world.seconds_pass(300);
         init_fails(&mut world, NEWCOMER, times);
         for _ in 0..3 {
             let plan = world.plan();
             let events = plan.events.iter();
-            told.extend(events.filter(|it| it.reason == "WorkerLeftOut").cloned());
+            found.extend(events.filter(|it| it.reason == "WorkerLeftOut").cloned());
             world.carry_out(&plan, usize::MAX);
         }
     }
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].message.contains("download"), "{told:?}");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].message.contains("download"), "{found:?}");
     let left_out = |world: &World| world.observed.status.workers.as_ref()?.left_out.clone();
     assert_eq!(
         left_out(&world),
@@ -118,7 +118,7 @@ fn that_a_job_trains_without_a_worker_is_an_event_once() {
 }
 
 #[test]
-fn a_spare_that_never_starts_ends_nothing() {
+fn failing_spare_does_not_end_the_job() {
     let mut world = world(2);
     world.job.spares = 1;
     let mut world = world.training();
@@ -132,7 +132,7 @@ fn a_spare_that_never_starts_ends_nothing() {
 }
 
 #[test]
-fn a_worker_without_which_too_few_are_left_ends_the_job() {
+fn failing_worker_ends_a_job_below_its_minimum() {
     let mut world = two_train(world(3));
     world.job.min_replicas = 3;
     let limit = world.job.backoff_limit;
@@ -145,7 +145,7 @@ fn a_worker_without_which_too_few_are_left_ends_the_job() {
 }
 
 #[test]
-fn while_members_recover_a_newcomer_that_fails_ends_nothing() {
+fn failing_new_worker_does_not_end_a_recovering_job() {
     let mut world = two_train(script_world(3));
     for times in 1..=20 {
         world.seconds_pass(300);
@@ -166,7 +166,7 @@ fn while_members_recover_a_newcomer_that_fails_ends_nothing() {
 }
 
 #[test]
-fn a_job_that_starts_is_ended_by_a_worker_that_fails_unless_others_are_on_their_way() {
+fn failing_worker_ends_a_starting_job_unless_others_start() {
     let mut world = world(3);
     world.job.min_replicas = 2;
     world.settle();
@@ -184,7 +184,7 @@ fn a_job_that_starts_is_ended_by_a_worker_that_fails_unless_others_are_on_their_
 }
 
 #[test]
-fn a_newcomer_that_calls_its_error_permanent_ends_no_job_that_trains() {
+fn permanent_error_of_a_new_worker_ends_no_running_job() {
     for code in [64, 65] {
         let mut world = two_train(world(3));
         for _ in 0..20 {
@@ -192,7 +192,7 @@ fn a_newcomer_that_calls_its_error_permanent_ends_no_job_that_trains() {
         }
         assert_eq!(world.settle().reason, PlanReason::Training, "{code}");
         assert!(message(&world).contains(&format!("exit code {code}")));
-        // A member is believed.
+        // A permanent error of a member ends the job.
         world.ends(0, code, 0);
         world.settle();
         assert!(world.observed.status.is_terminal(), "{code}");
@@ -200,7 +200,7 @@ fn a_newcomer_that_calls_its_error_permanent_ends_no_job_that_trains() {
 }
 
 #[test]
-fn a_rule_of_the_job_ends_it_whoever_fails() {
+fn fail_job_rule_applies_to_any_worker() {
     let mut world = two_train(world(3));
     world.job.rules = vec![FailureRule {
         action: FailureAction::FailJob,
@@ -213,8 +213,8 @@ fn a_rule_of_the_job_ends_it_whoever_fails() {
     assert_eq!(world.state(), "FailurePolicyRule");
 }
 
-/// The newcomer is evicted dozens of times, and the others train.
-fn is_made_again_and_again(world: &mut World) {
+/// The new worker is evicted dozens of times while the others train.
+fn is_replaced_repeatedly(world: &mut World) {
     for count in 1..40 {
         world.seconds_pass(310);
         let newcomer = world.observed.pods.len() - 1;
@@ -227,15 +227,15 @@ fn is_made_again_and_again(world: &mut World) {
 }
 
 #[test]
-fn a_newcomer_that_is_made_again_and_again_ends_no_job_that_trains_in_silence() {
+fn replaced_new_worker_ends_no_job_without_reports() {
     let mut world = two_train(script_world(3));
     world.job.max_replacements = Some(5);
-    is_made_again_and_again(&mut world);
+    is_replaced_repeatedly(&mut world);
     assert!(world.observed.status.replacements.total > 5);
 }
 
 #[test]
-fn a_newcomer_that_is_made_again_and_again_ends_no_job_whose_members_evaluate_for_hours() {
+fn replaced_new_worker_ends_no_job_that_evaluates() {
     let mut world = two_train(world(3));
     world.job.max_replacements = Some(5);
     let progress = Progress {
@@ -245,11 +245,11 @@ fn a_newcomer_that_is_made_again_and_again_ends_no_job_whose_members_evaluate_fo
     };
     let at = world.now;
     world.observed.progress = Some(ProgressSample { progress, at });
-    is_made_again_and_again(&mut world);
+    is_replaced_repeatedly(&mut world);
 }
 
 #[test]
-fn a_container_that_never_gets_to_the_lobby_ends_the_job_too() {
+fn crash_loop_before_the_lobby_fails_the_job() {
     let mut world = world(1);
     world.job.backoff_limit = 1;
     world.settle();

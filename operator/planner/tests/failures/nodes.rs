@@ -11,7 +11,7 @@ fn avoided(world: &World) -> Vec<&str> {
 }
 
 #[test]
-fn a_hardware_fault_is_an_incident_and_the_worker_comes_back_elsewhere() {
+fn hardware_fault_moves_the_worker_to_another_node() {
     let mut world = trains();
     world.ends(1, 77, 40);
     let first = world.plan();
@@ -50,7 +50,7 @@ fn a_hardware_fault_is_an_incident_and_the_worker_comes_back_elsewhere() {
 }
 
 #[test]
-fn a_container_that_restarts_on_a_bad_node_is_not_taken_in_again() {
+fn worker_that_restarts_on_a_bad_node_stays_out() {
     let mut world = trains();
     world.lingering = true;
     world.ends(1, 77, 40);
@@ -60,13 +60,13 @@ fn a_container_that_restarts_on_a_bad_node_is_not_taken_in_again() {
     let of_bad = world.observed.pods[1].membership.as_ref().unwrap();
     assert_eq!(
         of_bad.generation, 1,
-        "it hears of no later generation but to leave"
+        "later generations only ask it to leave"
     );
     assert!(world.observed.pods[1].deleting);
 }
 
 #[test]
-fn a_node_is_avoided_for_a_while_and_a_pod_that_waited_for_it_is_made_anew() {
+fn pod_waiting_for_an_avoided_node_is_created_again() {
     let mut world = trains();
     world.ends(1, 77, 40);
     world.settle();
@@ -82,7 +82,7 @@ fn a_node_is_avoided_for_a_while_and_a_pod_that_waited_for_it_is_made_anew() {
 }
 
 #[test]
-fn a_pod_that_the_scheduler_gives_up_after_a_nodes_time_is_made_anew_too() {
+fn pod_unschedulable_after_the_expiry_is_created_again() {
     let mut world = trains();
     world.ends(1, 77, 40);
     world.settle();
@@ -100,7 +100,7 @@ fn a_pod_that_the_scheduler_gives_up_after_a_nodes_time_is_made_anew_too() {
 }
 
 #[test]
-fn no_more_nodes_are_noted_than_the_status_has_room_for() {
+fn number_of_avoided_nodes_is_limited() {
     let mut world = world(80);
     world.settle();
     world.settle();
@@ -115,7 +115,7 @@ fn no_more_nodes_are_noted_than_the_status_has_room_for() {
 }
 
 #[test]
-fn a_node_that_refuses_a_pod_for_its_devices_is_avoided_and_no_incident() {
+fn admission_error_of_devices_avoids_the_node() {
     let mut world = trains();
     world.fails(1, "UnexpectedAdmissionError");
     world.settle();

@@ -8,7 +8,7 @@ use roundhouse_planner::{Action, Plan, ProgressSample, WriteBlocked, plan_refuse
 
 const MOST: u32 = 5;
 
-/// How a pod goes; nothing of it is an incident.
+/// How a pod is lost. None of these is an incident.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Evicted,
@@ -48,7 +48,8 @@ fn prepare_all(world: &mut World) {
     }
 }
 
-/// Carries out plans until they come to rest, for as long as the longest pause; returns the number of pods that were made.
+/// Carries out plans until they settle, for as long as the longest pause. Returns the
+/// number of created pods.
 fn settles(world: &mut World) -> usize {
     let made = |plan: &Plan| {
         let actions = plan.actions.iter();
@@ -64,7 +65,7 @@ fn settles(world: &mut World) -> usize {
             all += made(&plan);
             world.carry_out(&plan, usize::MAX);
         }
-        // Those that were deleted have gone.
+        // Deleted pods have terminated.
         world.observed.pods.retain(|pod| !pod.deleting);
     }
     all
@@ -86,7 +87,7 @@ fn limited(mut world: World) -> World {
 }
 
 #[test]
-fn pods_that_are_taken_away_without_a_new_step_end_the_job_however_they_go() {
+fn replacements_without_a_new_step_fail_the_job() {
     for loss in LOSSES {
         let mut world = limited(world(2));
         reaches(&mut world, 7);
@@ -107,7 +108,7 @@ fn pods_that_are_taken_away_without_a_new_step_end_the_job_however_they_go() {
 }
 
 #[test]
-fn with_a_new_step_between_them_pods_may_be_taken_away_without_end() {
+fn replacements_with_new_steps_are_unlimited() {
     for loss in LOSSES {
         let mut world = limited(world(2));
         for step in 1..50 {
@@ -125,7 +126,7 @@ fn with_a_new_step_between_them_pods_may_be_taken_away_without_end() {
 }
 
 #[test]
-fn generations_of_a_silent_script_that_lived_for_long_are_progress() {
+fn long_generations_of_a_silent_script_are_progress() {
     for (seconds, is_terminal) in [(600, false), (10, true)] {
         let mut world = limited(script_world(2));
         for _ in 0..20 {
@@ -146,7 +147,7 @@ fn generations_of_a_silent_script_that_lived_for_long_are_progress() {
 }
 
 #[test]
-fn new_pods_of_a_start_a_scale_up_or_a_resumption_are_no_replacements() {
+fn pods_of_start_scale_up_and_resume_are_no_replacements() {
     let mut world = limited(world(3));
     world.job.replicas = 8;
     world.settle();
@@ -165,7 +166,7 @@ fn new_pods_of_a_start_a_scale_up_or_a_resumption_are_no_replacements() {
 }
 
 #[test]
-fn workers_that_leave_while_as_many_spares_come_are_no_replacements() {
+fn scale_down_with_new_spares_is_no_replacement() {
     for (replicas, spares) in [(2, 2), (3, 4), (1, 3)] {
         let mut world = limited(world(4));
         (world.job.replicas, world.job.min_replicas) = (replicas, replicas);
@@ -176,7 +177,7 @@ fn workers_that_leave_while_as_many_spares_come_are_no_replacements() {
         let pods = replicas + spares;
         let replacements = &world.observed.status.replacements;
         assert_eq!((replacements.total, replacements.pods), (0, pods));
-        // One that is lost counts as ever.
+        // A lost pod still counts.
         world.vanishes(0);
         world.settle();
         assert_eq!(world.observed.status.replacements.total, 1);
@@ -184,7 +185,7 @@ fn workers_that_leave_while_as_many_spares_come_are_no_replacements() {
 }
 
 #[test]
-fn a_creation_that_is_refused_again_and_again_is_no_replacement() {
+fn repeatedly_refused_creation_counts_once() {
     let mut world = limited(world(2));
     lose(&mut world, 1, Loss::Evicted);
     let no = WriteBlocked::Refused("exceeded quota".to_owned());
@@ -192,7 +193,7 @@ fn a_creation_that_is_refused_again_and_again_is_no_replacement() {
         world.seconds_pass(301);
         let plan = world.plan();
         let refused = plan_refused(&plan, &world.observed.status, &no, world.now);
-        // The pod that was to be replaced is deleted all the same.
+        // The pod to replace is deleted in any case.
         let deletes = plan
             .actions
             .iter()
@@ -208,7 +209,7 @@ fn a_creation_that_is_refused_again_and_again_is_no_replacement() {
 }
 
 #[test]
-fn writes_that_are_refused_again_and_again_are_no_replacements() {
+fn repeatedly_refused_writes_are_no_replacements() {
     for workers in [2, 64] {
         let mut world = limited(world(workers));
         for at in 1..workers as usize {
@@ -229,7 +230,7 @@ fn writes_that_are_refused_again_and_again_are_no_replacements() {
 }
 
 #[test]
-fn steps_since_the_newest_replacement_count_when_the_limit_becomes_lower() {
+fn new_steps_count_when_the_limit_is_lowered() {
     let mut world = limited(world(3));
     world.job.max_replacements = Some(100);
     reaches(&mut world, 7);
@@ -251,7 +252,7 @@ fn steps_since_the_newest_replacement_count_when_the_limit_becomes_lower() {
 }
 
 #[test]
-fn a_run_that_begins_has_no_replacements_before_it() {
+fn new_run_resets_replacements() {
     let mut world = limited(world(2));
     reaches(&mut world, 1_000);
     for _ in 0..MOST {
@@ -274,7 +275,7 @@ fn a_run_that_begins_has_no_replacements_before_it() {
 }
 
 #[test]
-fn pods_that_are_deleted_as_soon_as_they_are_made_count() {
+fn pods_deleted_right_after_creation_count() {
     let mut world = limited(world(2));
     for _ in 0..=MOST {
         world.observed.pods.retain(|pod| pod.index != Some(1));
@@ -286,7 +287,7 @@ fn pods_that_are_deleted_as_soon_as_they_are_made_count() {
 }
 
 #[test]
-fn a_job_that_is_left_alone_writes_no_counts() {
+fn undisturbed_job_writes_no_counts() {
     let mut world = limited(world(3));
     world.settle();
     for _ in 0..10 {

@@ -13,11 +13,11 @@ fn on_condition(action: FailureAction, kind: &str) -> FailureRule {
     }
 }
 
-/// Name, exit code of a member, rules, and what comes of it: incidents and the job's state.
+/// Name, exit code of a member, rules, and the expected incidents and state.
 type Case = (&'static str, i32, Vec<FailureRule>, (u32, &'static str));
 
 #[test]
-fn the_first_rule_that_matches_decides() {
+fn first_matching_rule_decides() {
     use ExitCodeOperator::{In, NotIn};
     use FailureAction::{Count, FailJob, Ignore, ReplaceAndAvoidNode};
     let ignored = (0, "Training");
@@ -85,7 +85,7 @@ fn the_first_rule_that_matches_decides() {
 }
 
 #[test]
-fn a_rule_may_look_at_the_pods_conditions() {
+fn rule_matches_pod_conditions() {
     let mut world = trains();
     world.job.rules = vec![on_condition(FailureAction::FailJob, "DisruptionTarget")];
     world.observed.pods[1].conditions = vec!["DisruptionTarget".to_owned()];
@@ -98,7 +98,7 @@ fn a_rule_may_look_at_the_pods_conditions() {
 }
 
 #[test]
-fn a_worker_that_was_told_to_leave_is_judged_by_no_rule() {
+fn worker_asked_to_leave_matches_no_rule() {
     let mut world = trains();
     world.job.rules = vec![on_codes(
         FailureAction::FailJob,
@@ -112,7 +112,7 @@ fn a_worker_that_was_told_to_leave_is_judged_by_no_rule() {
 }
 
 #[test]
-fn what_is_ignored_in_the_lobby_does_not_count_as_a_restart() {
+fn ignored_failure_in_the_lobby_is_not_a_restart() {
     let mut world = world(1);
     world.job.backoff_limit = 0;
     world.job.rules = vec![on_codes(FailureAction::Ignore, ExitCodeOperator::In, &[42])];
@@ -126,7 +126,7 @@ fn what_is_ignored_in_the_lobby_does_not_count_as_a_restart() {
 }
 
 #[test]
-fn a_rule_must_ask_for_one_thing() {
+fn rule_must_have_exactly_one_condition() {
     let both = FailureRule {
         on_reasons: Some(vec!["Evicted".into()]),
         ..on_codes(FailureAction::Count, ExitCodeOperator::In, &[1])

@@ -8,13 +8,14 @@ use roundhouse_api::{Checkpoint, CheckpointVolume};
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{PlanReason, Pod};
 
-/// As the node lifecycle controller tells it.
+/// Cuts off the node of a pod, as the node lifecycle controller reports it.
 fn is_cut_off(world: &mut World, at: usize) {
     world.is_unreachable(at, true);
     world.observed.pods[at].ready_at = Some(world.now);
 }
 
-/// Worker 0 trains alone. Worker 1 joins, and the node of worker 0 is cut off before its kubelet shows generation 2 there.
+/// Worker 0 trains alone. Worker 1 joins, and the node of worker 0 is cut off before its kubelet
+/// shows generation 2 there.
 fn joined_by_one() -> World {
     let mut world = world(1).training();
     (world.job.replicas, world.job.max_replicas) = (2, 2);
@@ -32,7 +33,7 @@ fn joined_by_one() -> World {
 }
 
 #[test]
-fn a_member_of_a_generation_that_never_formed_does_not_begin_beside_one_that_trains() {
+fn unformed_generation_waits_for_the_one_that_trains() {
     let mut world = joined_by_one();
     for _ in 0..9 {
         world.settle();
@@ -44,7 +45,7 @@ fn a_member_of_a_generation_that_never_formed_does_not_begin_beside_one_that_tra
     back.is_unreachable(0, false);
     assert_eq!(back.settle().reason, PlanReason::Training);
     assert_eq!((back.generation(), back.observed.pods.len()), (2, 2));
-    // After as long Kubernetes gives its pods up, too.
+    // After this time Kubernetes gives up its pods, too.
     world.seconds_pass(60);
     world.settle();
     assert!(world.observed.pods[0].deleting);
@@ -52,7 +53,7 @@ fn a_member_of_a_generation_that_never_formed_does_not_begin_beside_one_that_tra
 }
 
 #[test]
-fn a_member_of_a_generation_that_has_formed_continues_at_once() {
+fn formed_generation_continues_at_once() {
     let mut world = joined_by_one();
     world.observed.formed = Some(2);
     world.settle();
@@ -61,19 +62,20 @@ fn a_member_of_a_generation_that_has_formed_continues_at_once() {
 }
 
 #[test]
-fn that_a_generation_has_formed_is_stored() {
+fn formed_generation_is_stored() {
     let mut world = joined_by_one();
     world.is_unreachable(0, false);
     world.observed.formed = Some(2);
     world.settle();
-    // Another operator, which has not asked anybody yet.
+    // Another operator, which has not polled any agent yet.
     world.observed.formed = None;
     is_cut_off(&mut world, 0);
     world.settle();
     assert_eq!(world.generation(), 3);
 }
 
-/// Of two members one has died, and the other was out of touch while two spares were given places. It is back.
+/// One of two members has died. The other was out of touch while two spares got
+/// places, and has returned.
 fn with_the_only_state() -> World {
     let mut world = world(2);
     world.job.spares = 2;
@@ -96,7 +98,7 @@ fn with_the_only_state() -> World {
 }
 
 #[test]
-fn a_member_with_the_only_state_stays_and_one_whose_generation_never_formed_goes() {
+fn holder_of_the_only_state_stays() {
     let mut world = with_the_only_state();
     let mut formed = world.clone();
     world.settle();
@@ -110,7 +112,8 @@ fn a_member_with_the_only_state_stays_and_one_whose_generation_never_formed_goes
     );
 }
 
-/// Two members train, and so many of them are asked to leave within a minute. Their replacements are prepared.
+/// Two members train, and `leaving` of them are asked to leave within a minute.
+/// Their replacements are prepared.
 fn drained(leaving: usize, has_checkpoint: bool) -> World {
     let mut world = world(2).training();
     world.job.checkpoint = has_checkpoint.then(|| Checkpoint {
@@ -134,7 +137,7 @@ fn drained(leaving: usize, has_checkpoint: bool) -> World {
 }
 
 #[test]
-fn newcomers_wait_for_those_that_leave_with_the_only_state_and_save_it() {
+fn new_workers_wait_for_leaving_holders_that_save() {
     let mut world = drained(2, true);
     let plan = world.settle();
     assert_eq!(world.generation(), 1, "{plan:?}");
@@ -145,14 +148,14 @@ fn newcomers_wait_for_those_that_leave_with_the_only_state_and_save_it() {
     }
     gone.settle();
     assert_eq!(gone.generation(), 2);
-    // Longer than their grace nobody waits.
+    // The wait ends with their grace period.
     world.seconds_pass(61);
     world.settle();
     assert_eq!(world.generation(), 2);
 }
 
 #[test]
-fn newcomers_do_not_wait_for_leavers_if_a_member_stays_or_nothing_can_be_saved() {
+fn new_workers_do_not_wait_if_a_member_stays_or_none_saves() {
     for (leaving, has_checkpoint) in [(1, true), (2, false)] {
         let mut world = drained(leaving, has_checkpoint);
         world.settle();

@@ -17,7 +17,7 @@ fn completed(world: &World) -> &str {
     &newest.completed
 }
 
-/// Workers 1 and 2 of three have completed, and the pods of both are gone. Rank 0 still exports the model.
+/// Workers 1 and 2 of three have completed, and both pods are gone. Rank 0 still exports the model.
 fn collected(policy: SuccessPolicy) -> World {
     let mut world = script_world(3);
     world.job.success_policy = policy;
@@ -33,7 +33,7 @@ fn collected(policy: SuccessPolicy) -> World {
 }
 
 #[test]
-fn a_completed_worker_whose_pod_is_removed_restarts_nobody() {
+fn removed_pod_of_a_completed_worker_restarts_no_worker() {
     for policy in [SuccessPolicy::AllMembers, SuccessPolicy::RankZero] {
         let mut world = collected(policy);
         let plan = world.plan();
@@ -51,8 +51,9 @@ fn a_completed_worker_whose_pod_is_removed_restarts_nobody() {
 }
 
 #[test]
-fn a_job_whose_workers_have_all_completed_has_succeeded_although_their_pods_are_gone() {
-    // The last completion is stored, and the operator stopped before it wrote that the job has succeeded.
+fn job_succeeds_if_pods_of_completed_workers_are_gone() {
+    // The last completion is stored, and the operator stopped before it wrote the success of the
+    // job.
     let mut script = collected(SuccessPolicy::AllMembers);
     let newest = script.observed.status.membership.as_mut().unwrap();
     newest.completed = "0-2".to_owned();
@@ -68,7 +69,7 @@ fn a_job_whose_workers_have_all_completed_has_succeeded_although_their_pods_are_
 }
 
 #[test]
-fn the_completion_of_rank_0_is_enough_when_that_is_wanted() {
+fn rank_zero_policy_succeeds_with_a_stored_completion() {
     let mut world = script_world(2);
     world.job.success_policy = SuccessPolicy::RankZero;
     let mut world = world.training();
@@ -79,7 +80,7 @@ fn the_completion_of_rank_0_is_enough_when_that_is_wanted() {
 }
 
 #[test]
-fn a_completed_worker_is_made_again_only_if_one_that_still_runs_fails() {
+fn completed_worker_is_needed_again_if_another_fails() {
     let mut world = collected(SuccessPolicy::AllMembers);
     world.settle();
     world.ends(0, 1, 1_000);
@@ -98,7 +99,7 @@ fn a_completed_worker_is_made_again_only_if_one_that_still_runs_fails() {
 }
 
 #[test]
-fn a_completion_is_stored_before_anything_is_replaced() {
+fn completion_is_stored_before_pods_are_replaced() {
     let mut world = script_world(2).training();
     world.ends(1, 0, 100);
     world.ends(0, 1, 100);
@@ -107,7 +108,7 @@ fn a_completion_is_stored_before_anything_is_replaced() {
 }
 
 #[test]
-fn nobody_is_taken_from_those_that_still_run_when_the_completed_are_gone() {
+fn scale_down_keeps_running_members_after_completions() {
     let mut world = script_world(4).training();
     world.ends(2, 0, 1_000);
     world.ends(3, 0, 1_000);
@@ -120,7 +121,7 @@ fn nobody_is_taken_from_those_that_still_run_when_the_completed_are_gone() {
 }
 
 #[test]
-fn a_job_that_is_suspended_and_resumed_begins_without_completions() {
+fn resumed_job_has_no_completions() {
     let mut world = collected(SuccessPolicy::AllMembers);
     world.job.suspend = true;
     world.settle();
@@ -130,9 +131,9 @@ fn a_job_that_is_suspended_and_resumed_begins_without_completions() {
     assert_eq!(world.observed.pods.len(), 3);
 }
 
-/// A finalizer, of Kueue or of a collector of logs, holds the pod of a worker that has completed.
+/// A finalizer, of Kueue or of a log collector, holds the pod of a completed worker.
 #[test]
-fn a_completed_pod_of_the_run_before_says_nothing_of_those_that_train_now() {
+fn completed_pod_of_an_earlier_run_is_ignored() {
     let mut world = script_world(2).training();
     world.ends(1, 0, 100);
     world.settle();

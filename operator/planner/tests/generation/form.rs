@@ -6,7 +6,7 @@ use roundhouse_contract::Action as Instruction;
 use roundhouse_planner::testing::{World, raw_joining_job, world, world_of};
 use roundhouse_planner::{PlanReason, Pod, PodPhase};
 
-/// So many workers train; two are enough.
+/// This number of workers train; two are enough.
 fn elastic(workers: u32) -> World {
     let mut world = world(workers);
     world.job.min_replicas = 2.min(workers);
@@ -24,7 +24,7 @@ impl Trains for World {
     }
 }
 
-/// Node ranks by pod, of those in the newest generation.
+/// Node ranks by pod, for the members of the newest generation.
 fn places(world: &World) -> Vec<Option<u32>> {
     let newest = world.generation();
     let place = |pod: &Pod| {
@@ -36,7 +36,7 @@ fn places(world: &World) -> Vec<Option<u32>> {
 }
 
 #[test]
-fn survivors_go_on_at_once_and_a_worker_that_comes_back_joins_them() {
+fn survivors_continue_and_the_restarted_worker_joins() {
     let mut world = elastic(3);
     world.ends(0, 137, 40);
     assert_eq!(world.settle().reason, PlanReason::Training);
@@ -51,7 +51,7 @@ fn survivors_go_on_at_once_and_a_worker_that_comes_back_joins_them() {
 }
 
 #[test]
-fn below_the_minimum_survivors_wait_and_the_job_does_not_fail() {
+fn survivors_below_the_minimum_wait() {
     let mut world = elastic(2);
     world.job.replicas = 3;
     world.ends(1, 137, 40);
@@ -65,7 +65,7 @@ fn below_the_minimum_survivors_wait_and_the_job_does_not_fail() {
 }
 
 #[test]
-fn a_drained_worker_is_told_to_leave_and_is_no_incident() {
+fn drained_worker_is_asked_to_leave_without_incident() {
     let mut world = elastic(3);
     world.observed.pods[1].deleting = true;
     assert_eq!(world.settle().reason, PlanReason::Training);
@@ -80,7 +80,7 @@ fn a_drained_worker_is_told_to_leave_and_is_no_incident() {
 }
 
 #[test]
-fn an_evicted_worker_is_no_incident() {
+fn evicted_worker_is_not_an_incident() {
     let mut world = elastic(3);
     world.observed.pods[1].disrupted = true;
     world.ends(1, 137, 40);
@@ -89,7 +89,7 @@ fn an_evicted_worker_is_no_incident() {
 }
 
 #[test]
-fn newcomers_join_together_within_the_window() {
+fn new_workers_join_together_within_the_window() {
     let mut world = elastic(2);
     world.job.replicas = 4;
     world.settle();
@@ -108,7 +108,7 @@ fn newcomers_join_together_within_the_window() {
 }
 
 #[test]
-fn scaled_down_workers_leave_and_the_others_go_on() {
+fn surplus_workers_leave_and_the_others_continue() {
     let mut world = elastic(4);
     world.job.replicas = 2;
     world.settle();
@@ -117,7 +117,7 @@ fn scaled_down_workers_leave_and_the_others_go_on() {
 }
 
 #[test]
-fn a_member_that_dies_while_a_generation_is_issued_is_followed_by_the_next() {
+fn death_while_issuing_raises_the_next_generation() {
     let mut world = elastic(4);
     world.job.replicas = 3;
     let raise = world.plan();
@@ -130,7 +130,7 @@ fn a_member_that_dies_while_a_generation_is_issued_is_followed_by_the_next() {
 }
 
 #[test]
-fn when_all_die_at_once_it_is_one_incident_and_they_begin_together() {
+fn simultaneous_deaths_are_one_incident() {
     let mut world = elastic(2);
     for at in 0..2 {
         world.ends(at, 137, 40);
@@ -146,7 +146,7 @@ fn when_all_die_at_once_it_is_one_incident_and_they_begin_together() {
 }
 
 #[test]
-fn a_job_that_trains_with_fewer_than_wanted_says_why() {
+fn job_with_missing_workers_says_why() {
     let mut world = elastic(2);
     world.job.replicas = 3;
     world.settle();
@@ -161,7 +161,7 @@ fn a_job_that_trains_with_fewer_than_wanted_says_why() {
 }
 
 #[test]
-fn generation_1_waits_for_the_last_worker() {
+fn first_generation_waits_for_all_workers() {
     let mut world = world(2);
     world.settle();
     world.prepared(0);
@@ -178,7 +178,7 @@ fn generation_1_waits_for_the_last_worker() {
 }
 
 #[test]
-fn a_generation_is_stored_before_any_pod_hears_of_it() {
+fn generation_is_stored_before_it_is_issued() {
     let mut world = world(2).lobby();
     let plan = world.plan();
     assert_eq!(plan.reason, PlanReason::RaisingGeneration);
@@ -188,7 +188,7 @@ fn a_generation_is_stored_before_any_pod_hears_of_it() {
 }
 
 #[test]
-fn a_half_issued_generation_is_issued_to_the_rest() {
+fn half_issued_generation_is_completed() {
     let mut world = world(3).lobby();
     let raise = world.plan();
     world.carry_out(&raise, usize::MAX);
@@ -218,7 +218,7 @@ fn a_half_issued_generation_is_issued_to_the_rest() {
 }
 
 #[test]
-fn a_worker_that_dies_before_it_is_issued_makes_the_number_grow() {
+fn death_before_issue_raises_a_new_number() {
     let mut world = world(2).lobby();
     let raise = world.plan();
     world.carry_out(&raise, usize::MAX);
@@ -235,7 +235,7 @@ fn joining(workers: u32) -> World {
 }
 
 #[test]
-fn the_survivors_of_a_killed_worker_train_on_without_a_restart() {
+fn survivors_of_a_joining_script_do_not_restart() {
     let mut world = joining(3);
     world.job.min_replicas = 2;
     let mut world = world.training();

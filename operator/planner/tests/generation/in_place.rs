@@ -4,7 +4,8 @@ use roundhouse_api::{ExitCodeOperator, FailureAction, FailureRule, OnExitCodes};
 use roundhouse_planner::PlanReason;
 use roundhouse_planner::testing::{World, world};
 
-/// A job of workers with two processes each, one of which would do, in generation 1 for a minute.
+/// A job of workers with two processes each, which has trained in generation 1 for a minute.
+/// One worker is enough.
 fn training(workers: u32) -> World {
     let mut world = world(workers);
     world.job.procs_per_worker = 2;
@@ -25,7 +26,7 @@ fn incidents(world: &World) -> (u32, Option<i32>) {
 }
 
 #[test]
-fn the_others_go_on_at_once_and_the_worker_joins_them_when_its_process_is_prepared() {
+fn worker_rejoins_when_its_process_is_prepared() {
     let mut world = training(3);
     world.process_dies(1, 137, 1, 40);
     assert_eq!(world.settle().reason, PlanReason::Training);
@@ -37,7 +38,7 @@ fn the_others_go_on_at_once_and_the_worker_joins_them_when_its_process_is_prepar
 
     world.seconds_pass(60);
     world.settle();
-    assert_eq!(world.generation(), 2, "nobody waits for it");
+    assert_eq!(world.generation(), 2, "the others do not wait for it");
     world.process_is_prepared(1);
     assert_eq!(world.settle().reason, PlanReason::Training);
     assert_eq!((world.generation(), nodes(&world)), (3, 3));
@@ -54,7 +55,7 @@ fn the_others_go_on_at_once_and_the_worker_joins_them_when_its_process_is_prepar
 }
 
 #[test]
-fn the_only_worker_waits_for_its_process_and_goes_on_with_the_state_of_its_siblings() {
+fn only_worker_waits_for_its_restarted_process() {
     let mut world = training(1);
     world.process_dies(0, 137, 1, 40);
     world.settle();
@@ -72,13 +73,13 @@ fn the_only_worker_waits_for_its_process_and_goes_on_with_the_state_of_its_sibli
 }
 
 #[test]
-fn an_end_of_an_earlier_generation_is_not_counted_again() {
+fn end_in_an_earlier_generation_is_not_counted_again() {
     let mut world = training(1);
     world.process_dies(0, 137, 1, 40);
     world.process_is_prepared(0);
     world.settle();
     assert_eq!(world.generation(), 2);
-    // Generation 2 forms, and the agent still tells of the end in generation 1.
+    // Generation 2 forms, and the agent still reports the end in generation 1.
     world.seconds_pass(5);
     world.settle();
     assert_eq!((world.generation(), incidents(&world).0), (2, 1));
@@ -89,7 +90,7 @@ fn an_end_of_an_earlier_generation_is_not_counted_again() {
 }
 
 #[test]
-fn an_end_that_is_told_after_the_lost_peers_takes_their_place_and_is_not_counted_again() {
+fn late_report_of_an_end_replaces_lost_peers() {
     let mut world = training(2);
     world.job.min_replicas = 2;
     world.is_ready(0, false);
@@ -104,7 +105,7 @@ fn an_end_that_is_told_after_the_lost_peers_takes_their_place_and_is_not_counted
 }
 
 #[test]
-fn processes_that_die_again_and_again_without_a_step_end_the_job() {
+fn repeated_process_deaths_without_a_step_fail_the_job() {
     let mut world = training(1);
     for _ in 0..=world.job.backoff_limit {
         let newest = world.generation();
@@ -118,7 +119,7 @@ fn processes_that_die_again_and_again_without_a_step_end_the_job() {
 }
 
 #[test]
-fn rules_of_the_failure_policy_hold_for_a_process_as_for_a_container() {
+fn rules_apply_to_processes_as_to_containers() {
     for (action, state) in [
         (FailureAction::FailJob, "FailurePolicyRule"),
         (FailureAction::Ignore, "Training"),
@@ -141,7 +142,7 @@ fn rules_of_the_failure_policy_hold_for_a_process_as_for_a_container() {
 }
 
 #[test]
-fn a_worker_whose_agent_tells_nothing_is_given_time_to_prepare() {
+fn worker_without_agent_report_has_time_to_prepare() {
     let mut world = training(1);
     world.is_ready(0, false);
     world.seconds_pass(2);
@@ -156,7 +157,7 @@ fn a_worker_whose_agent_tells_nothing_is_given_time_to_prepare() {
 }
 
 #[test]
-fn a_container_that_ends_after_its_process_was_started_anew_tells_the_newer_end() {
+fn container_end_after_a_process_restart_is_the_newer_one() {
     let mut world = training(2);
     world.process_dies(1, 137, 1, 40);
     world.settle();

@@ -1,4 +1,4 @@
-//! Pods are mapped to workers.
+//! Which pod is which worker.
 
 use roundhouse_planner::testing::world;
 use roundhouse_planner::{Action, DeleteReason, Pod};
@@ -14,7 +14,7 @@ fn deletes(actions: &[Action]) -> Vec<(&str, DeleteReason)> {
 }
 
 #[test]
-fn of_two_pods_of_one_worker_the_later_attempt_stays() {
+fn later_attempt_of_a_worker_stays() {
     let mut world = world(1).training();
     let later = Pod {
         name: "digits-worker-0-3".into(),

@@ -5,7 +5,8 @@ use roundhouse_contract::Progress;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{PlanReason, ProgressSample};
 
-/// A job that trains in generation 1, as the API server knows, and whose rank 0 tells of another one.
+/// A job that trains in generation 1, according to the API server, and whose rank
+/// 0 reports another generation.
 fn follows(generation: u64) -> World {
     let mut world = world(2).training();
     let progress = Progress {
@@ -20,16 +21,16 @@ fn follows(generation: u64) -> World {
 }
 
 #[test]
-fn members_that_follow_a_generation_which_was_forgotten_get_a_newer_one() {
+fn members_of_a_forgotten_generation_get_a_newer_one() {
     let mut world = follows(7);
     assert_eq!(world.plan().reason, PlanReason::RaisingGeneration);
     assert_eq!(world.settle().reason, PlanReason::Training);
     assert_eq!(world.generations(), [8, 8]);
-    assert_eq!(world.observed.status.incidents.total, 0, "nobody failed");
+    assert_eq!(world.observed.status.incidents.total, 0, "no worker failed");
 }
 
 #[test]
-fn a_generation_that_was_being_issued_is_followed_by_one_that_agents_obey() {
+fn partly_issued_generation_is_followed_by_a_newer_one() {
     let mut world = follows(7);
     world.observed.pods[1].membership = None;
     assert_eq!(world.plan().reason, PlanReason::RaisingGeneration);
@@ -38,7 +39,7 @@ fn a_generation_that_was_being_issued_is_followed_by_one_that_agents_obey() {
 }
 
 #[test]
-fn the_number_of_a_worker_that_failed_is_not_given_again() {
+fn generation_of_a_failed_worker_is_not_reused() {
     let mut world = world(3);
     world.job.min_replicas = 1;
     let mut world = world.training();
@@ -50,7 +51,7 @@ fn the_number_of_a_worker_that_failed_is_not_given_again() {
 }
 
 #[test]
-fn a_document_that_outlived_its_status_is_newer_than_nothing() {
+fn membership_without_status_sets_the_newest_generation() {
     let mut world = world(2).training();
     for pod in &mut world.observed.pods {
         pod.membership.as_mut().unwrap().generation = 5;
@@ -60,7 +61,7 @@ fn a_document_that_outlived_its_status_is_newer_than_nothing() {
 }
 
 #[test]
-fn a_number_that_no_older_state_explains_is_not_believed() {
+fn implausible_generation_is_ignored() {
     for generation in [u64::MAX, 1_000_000] {
         let world = follows(generation);
         assert_eq!(world.plan().reason, PlanReason::Training);

@@ -2,7 +2,7 @@
 
 use roundhouse_planner::testing::{World, world};
 
-/// The next plans are of another moment, or of another operator.
+/// The next plans have another nonce, as of another time or another operator.
 fn draws(world: &mut World, nonce: &str) {
     nonce.clone_into(&mut world.observed.nonce);
 }
@@ -11,8 +11,8 @@ fn stored(world: &World) -> &str {
     &world.observed.status.membership.as_ref().unwrap().nonce
 }
 
-/// What each pod was told.
-fn told(world: &World) -> Vec<&str> {
+/// The nonce in each pod's membership.
+fn issued(world: &World) -> Vec<&str> {
     let documents = world
         .observed
         .pods
@@ -22,12 +22,12 @@ fn told(world: &World) -> Vec<&str> {
 }
 
 #[test]
-fn all_members_of_a_generation_get_the_nonce_it_was_raised_with_wherever_the_operator_stops() {
+fn members_share_the_stored_nonce_across_restarts() {
     let mut world = world(3).lobby();
     draws(&mut world, "aa");
     let raises = world.plan();
     world.carry_out(&raises, usize::MAX);
-    assert_eq!(stored(&world), "aa", "before anybody hears of it");
+    assert_eq!(stored(&world), "aa", "before it is issued");
     for nonce in ["bb", "cc"] {
         draws(&mut world, nonce);
         let issues = world.plan();
@@ -35,11 +35,11 @@ fn all_members_of_a_generation_get_the_nonce_it_was_raised_with_wherever_the_ope
     }
     draws(&mut world, "dd");
     world.settle();
-    assert_eq!((stored(&world), told(&world)), ("aa", vec!["aa"; 3]));
+    assert_eq!((stored(&world), issued(&world)), ("aa", vec!["aa"; 3]));
 }
 
 #[test]
-fn each_generation_has_a_nonce_of_its_own() {
+fn each_generation_has_its_own_nonce() {
     let mut world = world(2).training();
     draws(&mut world, "bb");
     world.is_deleted(1);
@@ -51,7 +51,7 @@ fn each_generation_has_a_nonce_of_its_own() {
 }
 
 #[test]
-fn a_generation_that_an_older_operator_raised_is_issued_without_a_nonce() {
+fn generation_of_an_older_operator_has_no_nonce() {
     let mut world = world(2).lobby();
     let raises = world.plan();
     world.carry_out(&raises, usize::MAX);
@@ -59,7 +59,7 @@ fn a_generation_that_an_older_operator_raised_is_issued_without_a_nonce() {
     membership.unwrap().nonce.clear();
     draws(&mut world, "bb");
     world.settle();
-    assert_eq!(told(&world), ["", ""]);
+    assert_eq!(issued(&world), ["", ""]);
     let first = world.observed.pods[0].membership.as_ref().unwrap();
     assert!(!first.to_json().unwrap().contains("nonce"));
 }

@@ -4,14 +4,14 @@ use jiff::SignedDuration;
 use roundhouse_planner::Action;
 use roundhouse_planner::testing::{World, script_world, world};
 
-/// Repeats of each pod's document.
+/// Number of reissues of each pod's membership.
 fn repeats(world: &World) -> Vec<u32> {
     let pods = world.observed.pods.iter();
     pods.map(|pod| pod.membership.as_ref().unwrap().repeats)
         .collect()
 }
 
-/// Three workers were told of generation 1 just now.
+/// Three workers have just got generation 1.
 fn issued() -> World {
     let mut world = world(3).training();
     world.observed.formed = Some(0);
@@ -20,13 +20,13 @@ fn issued() -> World {
 }
 
 #[test]
-fn a_generation_that_does_not_form_is_told_again_and_is_no_incident() {
+fn unformed_generation_is_reissued_without_incident() {
     let mut world = issued();
     world.seconds_pass(3);
     let plan = world.settle();
     assert_eq!(repeats(&world), [0; 3]);
     assert!(plan.requeue_after.is_some_and(|after| after.as_secs() <= 3));
-    // One that is not Ready is given up after 15 s, and by then it has heard.
+    // A member that is not Ready is given up after 15 s, and has got the reissue before that.
     world.is_ready(1, false);
     world.seconds_pass(3);
     world.settle();
@@ -42,7 +42,7 @@ fn a_generation_that_does_not_form_is_told_again_and_is_no_incident() {
 }
 
 #[test]
-fn a_repeated_document_differs_in_nothing_but_the_count() {
+fn reissue_changes_only_the_count() {
     let mut world = issued();
     let before = world.observed.pods[1].membership.clone().unwrap();
     world.seconds_pass(6);
@@ -60,7 +60,7 @@ fn a_repeated_document_differs_in_nothing_but_the_count() {
 }
 
 #[test]
-fn a_generation_that_has_formed_is_told_once() {
+fn formed_generation_is_not_reissued() {
     let mut world = issued();
     world.observed.formed = Some(1);
     world.seconds_pass(60);
@@ -69,7 +69,7 @@ fn a_generation_that_has_formed_is_told_once() {
 }
 
 #[test]
-fn where_nothing_is_told_only_members_that_are_not_ready_are_told_again() {
+fn without_reports_only_unready_members_get_a_reissue() {
     let mut world = world(3).training();
     world.is_ready(1, false);
     world.seconds_pass(6);
@@ -78,9 +78,9 @@ fn where_nothing_is_told_only_members_that_are_not_ready_are_told_again() {
 }
 
 #[test]
-fn a_script_without_progress_is_told_once() {
+fn formed_script_without_progress_is_not_reissued() {
     let mut world = script_world(2).training();
-    // Its agent tells which generation its processes are in.
+    // The agent reports the generation of its processes.
     world.observed.formed = Some(1);
     world.seconds_pass(6);
     world.settle();
@@ -88,7 +88,7 @@ fn a_script_without_progress_is_told_once() {
 }
 
 #[test]
-fn after_the_kubelet_has_looked_by_itself_nobody_is_told_again() {
+fn reissues_end_after_the_kubelet_synchronizes() {
     let mut world = issued();
     world.seconds_pass(120);
     world.settle();
@@ -96,7 +96,7 @@ fn after_the_kubelet_has_looked_by_itself_nobody_is_told_again() {
 }
 
 #[test]
-fn time_begins_when_the_last_member_was_told() {
+fn reissue_time_starts_with_the_last_member() {
     let mut world = issued();
     let last = world.now + SignedDuration::from_secs(20);
     let document = world.observed.pods[0].membership.as_mut();
@@ -110,7 +110,7 @@ fn time_begins_when_the_last_member_was_told() {
 }
 
 #[test]
-fn a_large_generation_is_given_more_time_before_it_is_told_again() {
+fn large_generation_is_reissued_later() {
     let mut world = world(300).training();
     world.observed.formed = Some(0);
     world.seconds_pass(7);

@@ -4,7 +4,7 @@ use roundhouse_contract::Action as Instruction;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, PlanReason, Pod};
 
-/// So many workers train, and so many spares wait.
+/// This number of workers train, and this number of spares wait.
 fn with_spares(workers: u32, spares: u32) -> World {
     let mut world = world(workers);
     world.job.spares = spares;
@@ -32,7 +32,7 @@ fn made(world: &World) -> usize {
 }
 
 #[test]
-fn spares_wait_and_are_counted_apart() {
+fn spares_wait_and_are_counted_separately() {
     let world = with_spares(2, 1);
     assert_eq!(members(&world), ["digits-worker-0-0", "digits-worker-1-0"]);
     assert_eq!(world.observed.pods.len(), 3);
@@ -44,7 +44,7 @@ fn spares_wait_and_are_counted_apart() {
 }
 
 #[test]
-fn a_job_trains_as_soon_as_enough_are_ready_whoever_they_are() {
+fn job_trains_as_soon_as_enough_workers_are_ready() {
     let mut world = world(2);
     world.job.spares = 1;
     world.settle();
@@ -65,7 +65,7 @@ fn a_job_trains_as_soon_as_enough_are_ready_whoever_they_are() {
 }
 
 #[test]
-fn a_spare_takes_the_place_of_a_member_that_is_lost_before_any_pod_is_made() {
+fn spare_replaces_a_lost_member_before_a_new_pod() {
     let mut world = with_spares(2, 1);
     world.vanishes(0);
     assert_eq!(world.settle().reason, PlanReason::Training);
@@ -76,7 +76,7 @@ fn a_spare_takes_the_place_of_a_member_that_is_lost_before_any_pod_is_made() {
 }
 
 #[test]
-fn a_member_that_crashed_is_one_incident_and_the_next_spare() {
+fn crashed_member_becomes_the_next_spare() {
     let mut world = with_spares(3, 1);
     world.ends(1, 137, 40);
     assert_eq!(world.settle().reason, PlanReason::Training);
@@ -97,7 +97,7 @@ fn a_member_that_crashed_is_one_incident_and_the_next_spare() {
 }
 
 #[test]
-fn a_member_that_dies_before_it_hears_of_its_generation_is_an_incident_with_spares_too() {
+fn death_before_issue_is_an_incident_with_spares() {
     for spares in [0, 1] {
         let mut world = world(2);
         world.job.spares = spares;
@@ -111,7 +111,7 @@ fn a_member_that_dies_before_it_hears_of_its_generation_is_an_incident_with_spar
 }
 
 #[test]
-fn a_scale_down_takes_members_and_leaves_the_spares() {
+fn scale_down_removes_members_and_keeps_spares() {
     let mut world = with_spares(3, 1);
     (world.job.replicas, world.job.min_replicas) = (2, 2);
     world.settle();
@@ -130,7 +130,7 @@ fn a_scale_down_takes_members_and_leaves_the_spares() {
 }
 
 #[test]
-fn a_scale_up_takes_the_spare_at_once() {
+fn scale_up_uses_the_spare_at_once() {
     let mut world = with_spares(2, 1);
     world.job.replicas = 3;
     world.settle();
@@ -140,12 +140,12 @@ fn a_scale_up_takes_the_spare_at_once() {
 }
 
 #[test]
-fn a_member_that_comes_back_after_a_spare_took_its_place_goes() {
+fn returning_member_leaves_if_a_spare_replaced_it() {
     let mut world = with_spares(3, 2);
     for at in 0..5 {
         world.is_on(at, &format!("n{at}"));
     }
-    // Two nodes at once: an outage, in which their pods are not replaced for a while.
+    // Two nodes are lost at once: an outage, in which their pods are not replaced for some time.
     for at in [1, 2] {
         world.is_unreachable(at, true);
         world.observed.pods[at].ready_at = Some(world.now);
@@ -170,13 +170,13 @@ fn a_member_that_comes_back_after_a_spare_took_its_place_goes() {
 }
 
 #[test]
-fn spares_do_not_begin_beside_members_that_are_out_of_touch() {
+fn spares_do_not_train_beside_unreachable_members() {
     let mut world = with_spares(2, 2);
     for at in 0..4 {
         world.is_on(at, if at < 2 { "n0" } else { "n1" });
     }
     let mut other = world.clone();
-    // The pods are not replaced yet.
+    // The operator does not replace the pods yet.
     for world in [&mut world, &mut other] {
         world.lingering = true;
         world.is_unreachable(0, true);
@@ -184,12 +184,12 @@ fn spares_do_not_begin_beside_members_that_are_out_of_touch() {
     }
     let plan = world.plan();
     assert_ne!(plan.reason, PlanReason::RaisingGeneration);
-    // They come back and train on.
+    // The members return and continue to train.
     world.is_unreachable(0, false);
     world.is_unreachable(1, false);
     assert_eq!(world.settle().reason, PlanReason::Training);
     assert_eq!(world.generation(), 1);
-    // Or they are given up.
+    // Otherwise they are given up.
     for at in 0..2 {
         other.observed.pods[at].ready_at = Some(other.now);
     }
@@ -201,7 +201,7 @@ fn spares_do_not_begin_beside_members_that_are_out_of_touch() {
 }
 
 #[test]
-fn a_process_that_is_started_anew_in_its_worker_is_waited_for() {
+fn spare_does_not_replace_a_process_restart() {
     let mut world = with_spares(1, 1);
     world.process_dies(0, 137, 1, 40);
     world.settle();

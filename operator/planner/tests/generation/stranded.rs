@@ -5,7 +5,7 @@ use roundhouse_contract::Progress;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{PlanReason, ProgressSample};
 
-/// Two workers in generation 2: one of them had lost the other in the first.
+/// Two workers in generation 2, after one of them had lost the other in generation 1.
 fn stranded_once() -> World {
     let mut world = world(2).training();
     world.seconds_pass(60);
@@ -17,7 +17,7 @@ fn stranded_once() -> World {
 }
 
 #[test]
-fn members_that_have_lost_each_other_get_a_new_generation_and_it_is_one_incident() {
+fn lost_peers_get_a_new_generation_and_one_incident() {
     let mut world = world(3).training();
     world.seconds_pass(60);
     world.is_ready(0, false);
@@ -30,7 +30,8 @@ fn members_that_have_lost_each_other_get_a_new_generation_and_it_is_one_incident
     assert_eq!(status.last_failure.as_ref().unwrap().reason, "PeersLost");
 }
 
-/// Rank 0 works alone for longer than the others wait, which have committed step 40 with it.
+/// Rank 0 works alone for longer than the timeout of the others, which have committed
+/// step 40 with it.
 fn waited_for_rank_0(num_workers: u32) -> World {
     let mut world = world(num_workers).training();
     world.seconds_pass(60);
@@ -44,7 +45,7 @@ fn waited_for_rank_0(num_workers: u32) -> World {
 }
 
 #[test]
-fn a_generation_that_broke_is_reported_with_the_member_that_was_waited_for_and_the_newest_step() {
+fn broken_generation_names_the_suspect_and_the_step() {
     for num_workers in [2, 4] {
         let world = waited_for_rank_0(num_workers);
         let failure = world.observed.status.last_failure.as_ref().unwrap();
@@ -53,7 +54,7 @@ fn a_generation_that_broke_is_reported_with_the_member_that_was_waited_for_and_t
         let named = format!("probably {} (rank 0)", world.observed.pods[0].name);
         assert!(words.ends_with(&named), "{words}");
     }
-    // If all have lost each other, no member is one that the others waited for.
+    // If all have lost each other, none of them is the one that the others waited for.
     let mut world = world(2).training();
     world.seconds_pass(60);
     world.is_ready(0, false);
@@ -65,7 +66,7 @@ fn a_generation_that_broke_is_reported_with_the_member_that_was_waited_for_and_t
 }
 
 #[test]
-fn a_member_is_given_time_to_hear_of_its_generation() {
+fn member_has_time_to_receive_its_generation() {
     let mut world = stranded_once();
     world.seconds_pass(10);
     let plan = world.settle();
@@ -78,9 +79,9 @@ fn a_member_is_given_time_to_hear_of_its_generation() {
 }
 
 #[test]
-fn old_news_of_members_whose_generation_has_formed_is_no_incident() {
+fn outdated_readiness_of_a_formed_generation_is_ignored() {
     let mut world = stranded_once();
-    // Meanwhile no kubelet reaches the API server. The operator reaches rank 0.
+    // No kubelet reaches the API server, but the operator reaches rank 0.
     world.observed.formed = Some(2);
     world.seconds_pass(60);
     world.settle();
@@ -90,7 +91,7 @@ fn old_news_of_members_whose_generation_has_formed_is_no_incident() {
     );
     world.is_ready(1, true);
     world.seconds_pass(60);
-    // That it is not Ready any more is news.
+    // A new loss of readiness counts.
     world.is_ready(1, false);
     world.seconds_pass(2);
     world.settle();
@@ -101,9 +102,10 @@ fn old_news_of_members_whose_generation_has_formed_is_no_incident() {
 }
 
 #[test]
-fn a_new_operator_gives_members_time_before_it_takes_old_news_for_an_incident() {
+fn restarted_operator_waits_before_it_counts_lost_peers() {
     let mut world = stranded_once();
-    // The generation was issued long ago. This operator has just begun to look, and knows nothing of what rank 0 said.
+    // The generation was issued long ago. This operator has just started, and has no report of rank
+    // 0.
     world.seconds_pass(60);
     world.observed.watched_since = Some(world.now);
     world.settle();
@@ -117,7 +119,7 @@ fn a_new_operator_gives_members_time_before_it_takes_old_news_for_an_incident() 
 }
 
 #[test]
-fn a_member_that_never_gets_ready_in_a_generation_that_has_formed_gets_the_next_one() {
+fn unready_member_of_a_formed_generation_gets_the_next() {
     let mut world = stranded_once();
     world.observed.formed = Some(2);
     world.seconds_pass(121);
@@ -126,7 +128,7 @@ fn a_member_that_never_gets_ready_in_a_generation_that_has_formed_gets_the_next_
 }
 
 #[test]
-fn time_to_form_a_generation_begins_when_its_last_member_was_told() {
+fn time_to_form_starts_with_the_last_issue() {
     let mut world = stranded_once();
     let last = world.now + SignedDuration::from_secs(20);
     let document = world.observed.pods[0].membership.as_mut();
@@ -140,7 +142,7 @@ fn time_to_form_a_generation_begins_when_its_last_member_was_told() {
 }
 
 #[test]
-fn a_death_told_a_moment_after_those_whom_it_left_is_the_one_incident() {
+fn late_report_of_a_death_is_the_only_incident() {
     let mut world = world(3).training();
     world.seconds_pass(60);
     world.is_ready(0, false);
@@ -155,7 +157,7 @@ fn a_death_told_a_moment_after_those_whom_it_left_is_the_one_incident() {
 }
 
 #[test]
-fn a_node_whose_clock_is_ahead_holds_nothing_up() {
+fn clock_of_a_node_ahead_delays_nothing() {
     let mut world = world(2).training();
     world.seconds_pass(60);
     world.is_ready(1, false);
@@ -165,12 +167,12 @@ fn a_node_whose_clock_is_ahead_holds_nothing_up() {
     assert_eq!(world.generation(), 2);
 }
 
-/// All steps are done, by what rank 0 tells.
+/// Rank 0 reports that all steps are done.
 fn completes(world: &mut World) {
     progresses(world, 100, 100);
 }
 
-/// What rank 0 reports.
+/// Rank 0 reports a step.
 fn progresses(world: &mut World, step: u64, total_steps: u64) {
     let progress = Progress {
         generation: 1,
@@ -183,7 +185,7 @@ fn progresses(world: &mut World, step: u64, total_steps: u64) {
 }
 
 #[test]
-fn newcomers_that_wait_while_the_results_are_saved_are_no_incident() {
+fn new_workers_waiting_for_results_are_no_incident() {
     let mut world = world(3).training();
     world.seconds_pass(60);
     completes(&mut world);
@@ -192,7 +194,7 @@ fn newcomers_that_wait_while_the_results_are_saved_are_no_incident() {
     world.settle();
     assert_eq!(world.observed.status.incidents.total, 0);
     assert_eq!(world.generation(), 1);
-    // When none of them is ready, they have lost each other.
+    // If none of them is ready, they have lost each other.
     world.is_ready(0, false);
     world.is_ready(1, false);
     world.seconds_pass(2);
@@ -204,7 +206,7 @@ fn newcomers_that_wait_while_the_results_are_saved_are_no_incident() {
 }
 
 #[test]
-fn a_job_that_only_saves_its_results_does_not_grow() {
+fn job_that_saves_its_results_does_not_grow() {
     let mut world = world(1).training();
     completes(&mut world);
     (world.job.replicas, world.job.max_replicas) = (2, 2);
@@ -216,7 +218,7 @@ fn a_job_that_only_saves_its_results_does_not_grow() {
 }
 
 #[test]
-fn late_news_of_a_broken_generation_are_not_held_against_the_next() {
+fn late_unreadiness_does_not_break_the_next_generation() {
     let mut world = world(2).training();
     world.ends(0, 137, 40);
     world.job.min_replicas = 1;
@@ -230,7 +232,7 @@ fn late_news_of_a_broken_generation_are_not_held_against_the_next() {
 }
 
 #[test]
-fn survivors_of_a_worker_that_left_are_no_second_incident() {
+fn lost_peers_of_a_leaving_worker_are_no_incident() {
     let mut world = world(3).training();
     world.seconds_pass(60);
     world.observed.pods[1].deleting = true;
@@ -247,7 +249,7 @@ fn incidents(world: &World) -> (u32, &str) {
 }
 
 #[test]
-fn a_world_of_one_has_no_peers_to_lose() {
+fn single_rank_has_no_peers_to_lose() {
     let mut world = world(1).training();
     world.seconds_pass(60);
     world.is_ready(0, false);
@@ -258,9 +260,9 @@ fn a_world_of_one_has_no_peers_to_lose() {
 }
 
 #[test]
-fn a_member_that_forms_its_generation_is_not_stranded_because_its_nodes_clock_is_ahead() {
+fn forming_member_is_not_stranded_by_a_clock_ahead() {
     let mut world = stranded_once();
-    // The kubelet told that the member left the generation before, by a clock that is 20 s ahead.
+    // The kubelet reported the end of the previous generation, by a clock that is 20 s ahead.
     let ahead = world.now + SignedDuration::from_secs(20);
     world.observed.pods[1].ready_at = Some(ahead);
     world.seconds_pass(14);

@@ -10,7 +10,7 @@ use roundhouse_planner::generation::members::Members;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, PlanReason, Pod};
 
-/// Workers with these domains, prepared.
+/// Prepared workers with these topology domains.
 fn lobby(domains: &[Option<u8>]) -> World {
     let mut world = world(u32::try_from(domains.len()).unwrap()).lobby();
     for (pod, domain) in world.observed.pods.iter_mut().zip(domains) {
@@ -37,7 +37,7 @@ fn indices(world: &World) -> Vec<u32> {
 }
 
 #[test]
-fn workers_of_one_domain_are_neighbours_and_the_first_stays_the_first() {
+fn workers_of_a_domain_are_neighbours() {
     let world = lobby(&[Some(2), Some(1), Some(2), None, Some(1)]);
     assert_eq!(indices(&world), [0, 2, 1, 4, 3]);
     let mut world = lobby(&[Some(2), Some(1), Some(2), Some(1)]);
@@ -48,7 +48,8 @@ fn workers_of_one_domain_are_neighbours_and_the_first_stays_the_first() {
     };
     let places: Vec<u32> = (0..4).map(|at| place(&world, at)).collect();
     assert_eq!(places, [0, 2, 1, 3]);
-    // The next generation begins with the survivor that was the first, and a worker that comes back is among its neighbours.
+    // The next generation starts with the survivor that was first, and a restarted worker is among
+    // its neighbours.
     world.vanishes(0);
     world.settle();
     let last = world.observed.pods.len() - 1;
@@ -58,7 +59,7 @@ fn workers_of_one_domain_are_neighbours_and_the_first_stays_the_first() {
 }
 
 #[test]
-fn where_nothing_is_known_of_nodes_the_order_is_that_of_seniority() {
+fn unknown_domains_keep_the_order_of_seniority() {
     let mut world = lobby(&[None, None, None]);
     world.settle();
     world.vanishes(0);
@@ -68,7 +69,7 @@ fn where_nothing_is_known_of_nodes_the_order_is_that_of_seniority() {
     assert_eq!(indices(&world), [1, 2, 0], "survivors first");
 }
 
-/// Domains of workers, and the places that some of them had in the generation before.
+/// Domains of workers, and whether each has a place of the previous generation.
 fn workers() -> impl Strategy<Value = (Vec<Option<u8>>, Vec<bool>)> {
     let domain = prop_oneof![1 => Just(None), 4 => (0..3_u8).prop_map(Some)];
     (1..9_usize).prop_flat_map(move |number| {
@@ -77,7 +78,7 @@ fn workers() -> impl Strategy<Value = (Vec<Option<u8>>, Vec<bool>)> {
     })
 }
 
-/// Some workers hold places of an older generation, in another order.
+/// Some workers have places of an older generation, in another order.
 fn with_survivors(domains: &[Option<u8>], survives: &[bool]) -> World {
     let mut world = lobby(domains);
     let number = u32::try_from(domains.len()).unwrap();
@@ -121,7 +122,7 @@ fn with_survivors(domains: &[Option<u8>], survives: &[bool]) -> World {
 
 proptest! {
     #[test]
-    fn ranks_follow_domains_and_are_the_same_at_each_look(
+    fn ranks_follow_domains_and_are_stable(
         (domains, survives) in workers(), written in any::<u16>(), turn in 0..9_usize,
     ) {
         let mut world = with_survivors(&domains, &survives);
@@ -129,7 +130,7 @@ proptest! {
         let all: HashSet<&String> = raised.iter().collect();
         assert_eq!(all.len(), domains.len(), "everybody once");
 
-        // Of one domain all are together.
+        // Workers of one domain are adjacent.
         let able = members(&world).able();
         let mut seen = Vec::new();
         for pod in &able {
@@ -138,14 +139,15 @@ proptest! {
                 seen.push(&pod.domain);
             }
         }
-        // The first one is the one that would be without topology: a survivor, if there is one.
+        // The first worker is the one without topology: a survivor, if there is one.
         let mut blind = world.clone();
         for pod in &mut blind.observed.pods {
             pod.domain = None;
         }
         assert_eq!(order(&blind)[0], raised[0]);
 
-        // Whatever order the pods are seen in, and whoever has its new place already.
+        // The result depends neither on the order of the pods nor on which of them have their new
+        // place.
         world.observed.pods.rotate_left(turn % domains.len());
         assert_eq!(order(&world), raised);
         let mut issue = world.plan();

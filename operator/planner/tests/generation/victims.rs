@@ -6,7 +6,7 @@ use roundhouse_contract::{Progress, Straggler};
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, DeleteReason, Plan, PlanReason, ProgressSample};
 
-/// So many workers train; one is enough.
+/// This number of workers train; one is enough.
 fn trains(workers: u32) -> World {
     let mut world = world(workers);
     world.job.min_replicas = 1;
@@ -40,7 +40,7 @@ fn indices(world: &World) -> Vec<u32> {
     indices
 }
 
-/// Rank 0 reports a worker that the others of a generation wait for.
+/// Rank 0 reports the straggler of a generation.
 fn straggles(world: &mut World, generation: u64, node_rank: u32) {
     let progress = Progress {
         generation,
@@ -71,8 +71,7 @@ fn swap_places(world: &mut World, one: usize, other: usize) {
 }
 
 #[test]
-fn fewer_workers_leave_out_cordoned_nodes_then_newcomers_then_the_straggler_then_the_highest_index()
-{
+fn scale_down_follows_the_documented_order() {
     type Change = fn(&mut World);
     let cases: [(&str, Change, [u32; 3]); 10] = [
         ("all alike", |_| (), [0, 1, 2]),
@@ -144,7 +143,7 @@ fn fewer_workers_leave_out_cordoned_nodes_then_newcomers_then_the_straggler_then
 }
 
 #[test]
-fn new_workers_fill_the_lowest_hole() {
+fn new_workers_take_the_lowest_free_index() {
     let mut world = trains(4);
     world.observed.pods[1].cordoned = true;
     world.job.replicas = 3;
@@ -157,7 +156,7 @@ fn new_workers_fill_the_lowest_hole() {
 }
 
 #[test]
-fn a_cordon_alone_changes_nothing() {
+fn cordon_alone_removes_no_worker() {
     let mut world = trains(2);
     world.observed.pods[0].cordoned = true;
     let plan = world.settle();

@@ -7,7 +7,7 @@ use roundhouse_planner::{Presence, WriteBlocked, plan_refused};
 
 const DEADLINE: i64 = 600;
 
-/// Two workers are made and not ready; the job must start within [`DEADLINE`] seconds.
+/// Two workers are created and not ready; the job must start within [`DEADLINE`] seconds.
 fn starting() -> World {
     let mut world = world(2);
     world.job.start_deadline = Some(Duration::from_secs(DEADLINE.unsigned_abs()));
@@ -16,7 +16,7 @@ fn starting() -> World {
 }
 
 #[test]
-fn workers_that_became_ready_while_the_operator_was_away_train_however_late_it_is() {
+fn ready_workers_train_after_the_start_deadline() {
     let mut world = starting();
     world.prepared(0);
     world.prepared(1);
@@ -26,7 +26,7 @@ fn workers_that_became_ready_while_the_operator_was_away_train_however_late_it_i
 }
 
 #[test]
-fn the_start_deadline_asks_for_no_more_workers_than_training_needs() {
+fn start_deadline_needs_only_the_minimum() {
     for (ready, state) in [(0, "StartDeadlineExceeded"), (1, "Training")] {
         let mut world = starting();
         world.job.min_replicas = 1;
@@ -40,7 +40,7 @@ fn the_start_deadline_asks_for_no_more_workers_than_training_needs() {
 }
 
 #[test]
-fn a_deadline_ends_a_job_only_on_pods_that_the_api_server_has_confirmed() {
+fn deadline_applies_only_to_a_confirmed_state() {
     let mut active = starting().training();
     active.job.active_deadline = Some(Duration::from_secs(60));
     let cases = [
@@ -62,7 +62,7 @@ fn a_deadline_ends_a_job_only_on_pods_that_the_api_server_has_confirmed() {
 }
 
 #[test]
-fn time_in_which_no_operator_could_make_pods_does_not_count_for_the_start_deadline() {
+fn time_without_an_operator_does_not_count_for_the_start() {
     let mut world = starting();
     world.seconds_pass(DEADLINE + 1);
     world.observed.watched_since = Some(world.now);
@@ -75,7 +75,7 @@ fn time_in_which_no_operator_could_make_pods_does_not_count_for_the_start_deadli
 }
 
 #[test]
-fn workers_that_are_never_ready_end_the_job_with_the_real_reason() {
+fn missed_start_deadline_names_the_cause() {
     let mut world = world(2);
     world.job.start_deadline = Some(Duration::from_secs(600));
     world.settle();
@@ -91,7 +91,7 @@ fn workers_that_are_never_ready_end_the_job_with_the_real_reason() {
 }
 
 #[test]
-fn a_job_without_a_start_deadline_waits_for_a_node_for_as_long_as_it_takes() {
+fn job_without_start_deadline_waits_for_a_node() {
     let mut world = world(2);
     world.settle();
     world.observed.pods[1].unschedulable = Some("0/2 nodes: Insufficient nvidia.com/gpu".into());
@@ -106,7 +106,7 @@ fn a_job_without_a_start_deadline_waits_for_a_node_for_as_long_as_it_takes() {
 }
 
 #[test]
-fn workers_that_the_api_server_refuses_end_the_job_with_its_words() {
+fn missed_start_deadline_names_the_refusal() {
     let mut world = world(1);
     world.job.start_deadline = Some(Duration::from_secs(600));
     let before = world.observed.status.clone();
@@ -121,7 +121,7 @@ fn workers_that_the_api_server_refuses_end_the_job_with_its_words() {
 }
 
 #[test]
-fn a_start_deadline_tells_which_name_was_taken() {
+fn missed_start_deadline_names_the_taken_name() {
     let mut world = world(1);
     world.job.start_deadline = Some(Duration::from_secs(600));
     world.observed.service = Presence::Foreign;
@@ -134,7 +134,7 @@ fn a_start_deadline_tells_which_name_was_taken() {
 }
 
 #[test]
-fn a_clock_that_runs_backwards_ends_nothing() {
+fn clock_set_back_does_not_fail_the_job() {
     let mut world = world(1);
     world.job.active_deadline = Some(Duration::from_secs(100));
     world.seconds_pass(1_000);
@@ -150,7 +150,7 @@ fn joining(workers: u32) -> World {
 }
 
 #[test]
-fn a_script_that_is_not_in_the_lobby_at_the_start_deadline_is_told_of_the_call_that_is_missing() {
+fn missed_start_deadline_names_the_missing_join_call() {
     let mut world = joining(2);
     world.job.start_deadline = Some(Duration::from_secs(60));
     world.settle();
@@ -158,11 +158,13 @@ fn a_script_that_is_not_in_the_lobby_at_the_start_deadline_is_told_of_the_call_t
     world.prepared(1);
     world.observed.pods[1].ready = false;
     world.settle();
-    let told = |world: &World| world.observed.status.front().unwrap().message.clone();
-    assert!(told(&world).contains("1 of 2 workers ready; gpt-worker-1-0 is starting: its script"));
+    let message = |world: &World| world.observed.status.front().unwrap().message.clone();
+    assert!(
+        message(&world).contains("1 of 2 workers ready; gpt-worker-1-0 is starting: its script")
+    );
     world.seconds_pass(61);
     world.settle();
     assert_eq!(world.state(), "StartDeadlineExceeded");
-    let words = told(&world);
+    let words = message(&world);
     assert!(words.contains("roundhouse.join()"), "{words}");
 }

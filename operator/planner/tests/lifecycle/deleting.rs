@@ -3,18 +3,18 @@
 use roundhouse_planner::testing::world;
 
 #[test]
-fn a_job_that_is_being_deleted_is_left_to_the_garbage_collector() {
+fn deleted_job_is_left_to_the_garbage_collector() {
     let mut world = world(2).training();
     world.job.deleting = true;
     world.vanishes(0);
     let plan = world.plan();
     assert!(plan.actions.is_empty() && plan.events.is_empty());
     world.carry_out(&plan, usize::MAX);
-    assert_eq!(world.plan().status, world.observed.status, "said once");
+    assert_eq!(world.plan().status, world.observed.status, "reported once");
 }
 
 #[test]
-fn a_deleted_job_that_a_finalizer_holds_says_so() {
+fn deleted_job_names_its_finalizers() {
     for (finalizers, words) in [
         (&["foregroundDeletion"][..], "its pods first"),
         (

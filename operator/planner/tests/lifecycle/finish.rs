@@ -6,7 +6,7 @@ use roundhouse_planner::testing::{World, raw_joining_job, world, world_of};
 use roundhouse_planner::{PlanReason, PodPhase};
 
 #[test]
-fn the_job_succeeds_when_every_member_has_ended_and_one_completed() {
+fn job_succeeds_when_all_members_have_ended() {
     let mut world = world(2).training();
     world.ends(0, 0, 100);
     assert_eq!(world.settle().reason, PlanReason::Finishing);
@@ -28,7 +28,7 @@ fn the_job_succeeds_when_every_member_has_ended_and_one_completed() {
 }
 
 #[test]
-fn a_finished_job_that_is_applied_again_says_that_nothing_was_left_to_train_and_what_to_do() {
+fn job_without_remaining_steps_says_what_to_do() {
     for (loss, trained) in [(None, false), (Some(0.5), true)] {
         let mut world = world(1).training();
         world.ends(0, 0, 100);
@@ -56,7 +56,7 @@ fn a_finished_job_that_is_applied_again_says_that_nothing_was_left_to_train_and_
 }
 
 #[test]
-fn a_death_after_another_worker_completed_takes_nothing_away() {
+fn death_after_a_completion_does_not_prevent_success() {
     let mut world = world(2).training();
     world.ends(0, 0, 100);
     world.ends(1, 137, 100);
@@ -66,7 +66,7 @@ fn a_death_after_another_worker_completed_takes_nothing_away() {
 }
 
 #[test]
-fn a_member_that_never_ends_does_not_hold_up_success() {
+fn member_that_never_ends_does_not_delay_success() {
     let mut world = world(2).training();
     world.ends(0, 0, 100);
     let plan = world.settle();
@@ -76,10 +76,10 @@ fn a_member_that_never_ends_does_not_hold_up_success() {
 }
 
 #[test]
-fn a_member_of_which_only_the_news_are_late_is_not_taken_for_one_that_never_ends() {
+fn stale_view_of_a_member_does_not_end_the_job() {
     let mut world = world(2).training();
     world.ends(0, 0, 100);
-    // All was told half a minute late: the others have ended, too.
+    // All reports are half a minute late, and the others have ended, too.
     world.seconds_pass(31);
     world.observed.fresh = false;
     let plan = world.plan();
@@ -96,7 +96,7 @@ fn joining(workers: u32) -> World {
 }
 
 #[test]
-fn the_job_succeeds_when_all_members_have_completed_however_long_the_last_one_takes() {
+fn joining_script_succeeds_when_all_members_complete() {
     let mut world = joining(2).training();
     world.ends(1, 0, 100);
     assert_eq!(world.settle().reason, PlanReason::Finishing);
@@ -113,7 +113,7 @@ fn trains(workers: u32) -> World {
 }
 
 #[test]
-fn a_worker_that_never_came_does_not_hold_up_success() {
+fn missing_worker_does_not_delay_success() {
     let mut world = trains(2);
     world.job.replicas = 3;
     world.settle();
@@ -127,7 +127,7 @@ fn a_worker_that_never_came_does_not_hold_up_success() {
 }
 
 #[test]
-fn a_sidecar_does_not_decide_how_a_job_ends() {
+fn sidecar_does_not_affect_the_end() {
     let mut world = trains(1);
     world.ends(0, 0, 100);
     world.observed.pods[0].phase = PodPhase::Running;
@@ -136,12 +136,12 @@ fn a_sidecar_does_not_decide_how_a_job_ends() {
     assert_eq!(world.state(), "Completed");
     assert!(
         world.observed.pods.is_empty(),
-        "a sidecar would run for ever"
+        "a sidecar would run indefinitely"
     );
 }
 
 #[test]
-fn a_failed_job_is_cleaned_up_again_and_again_until_nothing_runs() {
+fn failed_job_is_cleaned_up_until_no_pod_runs() {
     let mut world = trains(3);
     world.ends(0, 64, 0);
     let fail = world.plan();
@@ -160,7 +160,7 @@ fn a_failed_job_is_cleaned_up_again_and_again_until_nothing_runs() {
 }
 
 #[test]
-fn clean_pod_policy_all_deletes_the_completed_too() {
+fn clean_pod_policy_all_deletes_completed_pods() {
     let mut world = world(1).training();
     world.job.clean_pod_policy = CleanPodPolicy::All;
     world.ends(0, 0, 1);
@@ -169,14 +169,14 @@ fn clean_pod_policy_all_deletes_the_completed_too() {
 }
 
 #[test]
-fn an_older_view_of_a_completed_worker_does_not_delete_its_pod() {
+fn stale_view_of_a_completed_worker_deletes_no_pod() {
     let mut world = world(2).training();
     world.ends(0, 0, 40);
     let running = world.observed.pods[1].clone();
     world.ends(1, 0, 40);
     world.settle();
     assert!(world.observed.status.is_terminal());
-    // An older cache shows the worker as it was.
+    // A stale cache shows the worker as it was.
     let completed = std::mem::replace(&mut world.observed.pods[1], running);
     let plan = world.plan();
     world.observed.pods[1] = completed;
@@ -190,7 +190,7 @@ fn an_older_view_of_a_completed_worker_does_not_delete_its_pod() {
 }
 
 #[test]
-fn clean_pod_policy_none_keeps_workers_that_trained_and_none_that_waits_for_ever() {
+fn clean_pod_policy_none_deletes_a_pod_without_a_node() {
     let mut world = world(1).training();
     world.job.clean_pod_policy = CleanPodPolicy::None;
     world.job.max_replicas = 2;
@@ -204,7 +204,7 @@ fn clean_pod_policy_none_keeps_workers_that_trained_and_none_that_waits_for_ever
 }
 
 #[test]
-fn clean_pod_policy_none_does_not_keep_a_newcomer_whom_the_end_was_faster_than() {
+fn clean_pod_policy_none_deletes_a_pod_that_never_trained() {
     let mut world = world(2);
     world.job.min_replicas = 1;
     world.job.clean_pod_policy = CleanPodPolicy::None;
@@ -221,7 +221,7 @@ fn clean_pod_policy_none_does_not_keep_a_newcomer_whom_the_end_was_faster_than()
 }
 
 #[test]
-fn what_has_ended_never_starts_again() {
+fn ended_job_never_starts_again() {
     let mut world = world(1).training();
     world.ends(0, 0, 1);
     world.settle();

@@ -4,8 +4,8 @@ use roundhouse_api::{ConditionType, TrainingJobStatus};
 use roundhouse_planner::testing::{World, script_world, world};
 use roundhouse_planner::{Plan, PlanReason};
 
-/// Pods as they look to a version that does not know the protocol of their documents.
-fn told_by_a_newer_operator(mut world: World) -> World {
+/// Pods as a version sees them that does not know the protocol of their memberships.
+fn issued_by_a_newer_operator(mut world: World) -> World {
     for pod in &mut world.observed.pods {
         (pod.membership, pod.newer_protocol) = (None, Some(9));
     }
@@ -19,9 +19,9 @@ fn says_so(plan: &Plan) -> bool {
 }
 
 #[test]
-fn a_job_that_a_newer_operator_runs_is_left_alone_and_says_so_once() {
+fn job_of_a_newer_operator_is_left_alone() {
     for trains in [world(2).training(), script_world(2).training()] {
-        let mut world = told_by_a_newer_operator(trains);
+        let mut world = issued_by_a_newer_operator(trains);
         let before = world.observed.clone();
         let first = world.plan();
         assert_eq!(first.reason, PlanReason::NotAccepted);
@@ -39,8 +39,8 @@ fn a_job_that_a_newer_operator_runs_is_left_alone_and_says_so_once() {
 }
 
 #[test]
-fn a_worker_that_ends_meanwhile_stops_the_job_and_no_event_repeats() {
-    let mut world = told_by_a_newer_operator(world(3).training());
+fn end_of_a_worker_stops_the_job_without_more_events() {
+    let mut world = issued_by_a_newer_operator(world(3).training());
     world.settle();
     for (at, words) in [(1, "2 of 3 workers run"), (2, "1 of 3 workers run")] {
         world.ends(at, 137, 5);
@@ -52,7 +52,7 @@ fn a_worker_that_ends_meanwhile_stops_the_job_and_no_event_repeats() {
         assert!(says_so(&plan), "{:#?}", plan.status.conditions);
         world.carry_out(&plan, usize::MAX);
     }
-    // A pod that is gone is told neither by another name nor once more.
+    // The loss of a pod changes neither the message nor publishes another event.
     let before = world.observed.status.clone();
     world.vanishes(0);
     let plan = world.plan();
@@ -68,11 +68,11 @@ fn a_worker_that_ends_meanwhile_stops_the_job_and_no_event_repeats() {
 }
 
 #[test]
-fn a_job_that_waited_for_a_newer_operator_waits_on_and_says_why() {
+fn waiting_job_of_a_newer_operator_says_why() {
     let mut world = world(3).training();
     world.vanishes(2);
     world.settle();
-    let world = told_by_a_newer_operator(world);
+    let world = issued_by_a_newer_operator(world);
     let plan = world.plan();
     assert_eq!(plan.actions, []);
     assert!(says_so(&plan));
@@ -80,10 +80,10 @@ fn a_job_that_waited_for_a_newer_operator_waits_on_and_says_why() {
 }
 
 #[test]
-fn the_newer_operator_continues_where_it_was() {
+fn newer_operator_continues_the_job() {
     let trains = world(2).training();
     let documents: Vec<_> = trains.observed.pods.clone();
-    let mut world = told_by_a_newer_operator(trains);
+    let mut world = issued_by_a_newer_operator(trains);
     world.settle();
     world.observed.pods = documents;
     assert_eq!(world.settle().reason, PlanReason::Training);
@@ -93,8 +93,8 @@ fn the_newer_operator_continues_where_it_was() {
 }
 
 #[test]
-fn a_job_that_is_suspended_and_resumed_goes_on_with_this_version() {
-    let mut world = told_by_a_newer_operator(world(2).training());
+fn resumed_job_continues_with_this_version() {
+    let mut world = issued_by_a_newer_operator(world(2).training());
     world.settle();
     world.job.suspend = true;
     assert_eq!(world.settle().reason, PlanReason::Suspended);

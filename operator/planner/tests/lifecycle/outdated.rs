@@ -6,7 +6,7 @@ use roundhouse_planner::testing::{TRAINER_IMAGE, World, raw_job, world};
 use roundhouse_planner::{Action, DeleteReason, PlanReason, ValidatedJob, validate};
 use serde_json::json;
 
-/// The same job, edited: its template has another image.
+/// The same job with another image in its template.
 fn edited(world: &World) -> ValidatedJob {
     let mut raw = raw_job(world.job.replicas);
     let containers = json!([{"name": "trainer", "image": "mine:2"}]);
@@ -23,7 +23,7 @@ fn images(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn an_edit_during_a_suspension_that_nobody_saw_replaces_all_workers_when_the_old_ones_have_left() {
+fn missed_edit_replaces_all_workers_after_they_left() {
     let mut world = world(2).training();
     world.job = edited(&world);
     world.lingering = true;
@@ -68,12 +68,12 @@ fn an_edit_during_a_suspension_that_nobody_saw_replaces_all_workers_when_the_old
 }
 
 #[test]
-fn a_resumption_that_came_before_the_suspension_was_stored_waits_for_those_who_leave() {
+fn early_resumption_waits_for_terminating_workers() {
     let mut world = world(2).training();
     world.job.suspend = true;
     world.lingering = true;
     let plan = world.plan();
-    // All writes but the status.
+    // All writes are done except for the status.
     for action in &plan.actions {
         world.act(action);
     }
@@ -84,7 +84,7 @@ fn a_resumption_that_came_before_the_suspension_was_stored_waits_for_those_who_l
 }
 
 #[test]
-fn an_edit_that_is_not_in_the_pods_replaces_nobody() {
+fn edit_outside_of_pods_replaces_no_worker() {
     let mut world = world(2).training();
     let mut raw = raw_job(2);
     raw.spec.elastic.join_window_seconds = 7;
@@ -96,11 +96,11 @@ fn an_edit_that_is_not_in_the_pods_replaces_nobody() {
 }
 
 #[test]
-fn an_operator_that_reads_the_same_spec_in_another_way_replaces_nobody() {
+fn other_fingerprint_version_replaces_no_worker() {
     let mut world = world(2).training();
     world.job.built_from = "another fingerprint".to_owned();
     assert_eq!(world.settle().reason, PlanReason::Training);
-    // An edit that touches no pod, and pods of a version that made its fingerprints in another way.
+    // An edit that affects no pod, and pods of a version with another fingerprint algorithm.
     for pod in &mut world.observed.pods {
         pod.built_from.as_mut().unwrap().spec_version += 1;
     }
@@ -108,10 +108,10 @@ fn an_operator_that_reads_the_same_spec_in_another_way_replaces_nobody() {
     assert_eq!(world.settle().reason, PlanReason::Training);
 }
 
-/// If this fails, an upgrade gives jobs other fingerprints, and their workers would be replaced at the next edit: raise
-/// `BuiltFrom::SPEC_VERSION`, and write the new fingerprints here.
+/// If this fails, an upgrade gives jobs other fingerprints, and their workers would be replaced at
+/// the next edit. Raise `BuiltFrom::SPEC_VERSION`, and write the new fingerprints here.
 #[test]
-fn the_same_spec_has_the_same_fingerprint_in_each_version_of_the_operator() {
+fn fingerprints_are_stable_across_versions() {
     let plain = validate(&raw_job(2)).unwrap().built_from;
     let mut raw = serde_json::to_value(raw_job(2)).unwrap();
     raw["spec"]["workers"]["template"] = json!({
@@ -134,7 +134,7 @@ fn the_same_spec_has_the_same_fingerprint_in_each_version_of_the_operator() {
 }
 
 #[test]
-fn the_pods_of_an_operator_that_did_not_say_stay() {
+fn pods_without_a_record_stay() {
     let mut world = world(2).training();
     for pod in &mut world.observed.pods {
         pod.built_from = None;
@@ -144,7 +144,7 @@ fn the_pods_of_an_operator_that_did_not_say_stay() {
 }
 
 #[test]
-fn a_job_that_is_not_accepted_keeps_its_pods() {
+fn rejected_job_keeps_its_pods() {
     let mut world = world(2).training();
     world.job = edited(&world);
     world.is_rejected("not today");
@@ -154,7 +154,7 @@ fn a_job_that_is_not_accepted_keeps_its_pods() {
 }
 
 #[test]
-fn a_replacement_has_the_image_of_the_others_and_not_that_of_an_upgraded_operator() {
+fn replacement_has_the_image_of_the_other_pods() {
     let mut world = world(2).training();
     world.trainer_image = "trainer:2".to_owned();
     world.observed.pods.remove(1);
@@ -163,7 +163,7 @@ fn a_replacement_has_the_image_of_the_others_and_not_that_of_an_upgraded_operato
 }
 
 #[test]
-fn a_job_that_is_resumed_has_the_image_of_the_upgraded_operator() {
+fn resumed_job_has_the_image_of_the_upgraded_operator() {
     let mut world = world(2).training();
     world.trainer_image = "trainer:2".to_owned();
     world.job.suspend = true;

@@ -6,13 +6,13 @@ use roundhouse_api::ConditionType;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, DeleteReason, MAX_ACTIONS, PlanReason, Presence};
 
-/// Two workers train.
+/// A job whose two workers train.
 fn trains() -> World {
     world(2).training()
 }
 
 #[test]
-fn a_job_that_is_created_suspended_makes_nothing() {
+fn job_created_suspended_creates_no_objects() {
     let mut world = world(2);
     world.job.suspend = true;
     let plan = world.settle();
@@ -28,7 +28,7 @@ fn a_job_that_is_created_suspended_makes_nothing() {
 }
 
 #[test]
-fn suspension_asks_every_worker_to_leave_and_keeps_service_policy_and_number() {
+fn suspension_deletes_pods_and_keeps_service_and_policy() {
     let mut world = trains();
     world.job.suspend = true;
     let plan = world.plan();
@@ -52,7 +52,7 @@ fn suspension_asks_every_worker_to_leave_and_keeps_service_policy_and_number() {
 }
 
 #[test]
-fn workers_that_leave_a_suspended_job_are_no_incidents_however_they_end() {
+fn exits_of_a_suspended_job_are_no_incidents() {
     for code in [143, 137, 75, 64] {
         let mut world = trains();
         (world.lingering, world.job.suspend) = (true, true);
@@ -69,7 +69,7 @@ fn workers_that_leave_a_suspended_job_are_no_incidents_however_they_end() {
 }
 
 #[test]
-fn pods_that_are_on_their_way_out_count_until_they_are_gone() {
+fn terminating_pods_count_until_they_are_gone() {
     let mut world = trains();
     (world.lingering, world.job.suspend) = (true, true);
     world.settle();
@@ -84,7 +84,7 @@ fn pods_that_are_on_their_way_out_count_until_they_are_gone() {
 }
 
 #[test]
-fn a_resumed_job_has_fresh_workers_in_the_next_generation() {
+fn resumed_job_has_new_workers_in_the_next_generation() {
     let mut world = trains();
     world.job.suspend = true;
     world.settle();
@@ -99,7 +99,7 @@ fn a_resumed_job_has_fresh_workers_in_the_next_generation() {
 }
 
 #[test]
-fn a_worker_that_still_leaves_is_waited_for_until_its_grace_is_over() {
+fn resumption_waits_for_the_grace_of_leaving_workers() {
     let mut world = trains();
     (world.lingering, world.job.suspend) = (true, true);
     world.settle();
@@ -141,7 +141,7 @@ fn a_worker_that_still_leaves_is_waited_for_until_its_grace_is_over() {
 }
 
 #[test]
-fn an_operator_that_dies_in_the_midst_of_a_suspension_ends_it_the_next_time() {
+fn next_operator_completes_a_partial_suspension() {
     for writes in 0..2 {
         let mut world = trains();
         world.job.suspend = true;
@@ -154,7 +154,7 @@ fn an_operator_that_dies_in_the_midst_of_a_suspension_ends_it_the_next_time() {
 }
 
 #[test]
-fn half_a_suspension_that_is_called_off_costs_the_rest_nothing() {
+fn cancelled_partial_suspension_keeps_the_other_workers() {
     let mut world = trains();
     world.job.min_replicas = 1;
     world.job.suspend = true;
@@ -166,7 +166,7 @@ fn half_a_suspension_that_is_called_off_costs_the_rest_nothing() {
 }
 
 #[test]
-fn the_deadline_to_start_counts_anew_from_the_resumption() {
+fn start_deadline_restarts_with_the_resumption() {
     let mut world = trains();
     world.job.start_deadline = Some(Duration::from_secs(600));
     world.job.suspend = true;
@@ -181,7 +181,7 @@ fn the_deadline_to_start_counts_anew_from_the_resumption() {
 }
 
 #[test]
-fn time_in_suspension_does_not_count_as_active() {
+fn suspended_time_is_not_active_time() {
     let mut world = trains();
     world.job.active_deadline = Some(Duration::from_secs(100));
     world.seconds_pass(60);
@@ -202,7 +202,7 @@ fn time_in_suspension_does_not_count_as_active() {
 }
 
 #[test]
-fn a_large_job_is_suspended_in_plans_of_a_bounded_number_of_writes() {
+fn large_job_is_suspended_in_several_plans() {
     let mut world = world(400).training();
     assert_eq!(world.state(), "Training");
     world.job.suspend = true;
@@ -212,7 +212,7 @@ fn a_large_job_is_suspended_in_plans_of_a_bounded_number_of_writes() {
 }
 
 #[test]
-fn a_job_that_completes_while_it_is_suspended_has_succeeded() {
+fn job_that_completes_during_suspension_succeeds() {
     let mut world = trains();
     for at in 0..2 {
         world.ends(at, 0, 100);

@@ -5,7 +5,7 @@ use roundhouse_contract::Progress;
 use roundhouse_planner::ProgressSample;
 use roundhouse_planner::testing::{World, world};
 
-/// Two workers train.
+/// A job whose two workers train.
 fn trains() -> World {
     world(2).training()
 }
@@ -20,12 +20,12 @@ fn checkpoint() -> Checkpoint {
     }
 }
 
-fn told(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
+fn report(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
     world.seconds_pass(10);
-    told_now(world, step, checkpoint, error);
+    report_now(world, step, checkpoint, error);
 }
 
-fn told_now(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
+fn report_now(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
     let (progress, at) = (progress(step, checkpoint, error), world.now);
     world.observed.progress = Some(ProgressSample { progress, at });
 }
@@ -42,13 +42,14 @@ fn progress(step: u64, checkpoint: Option<u64>, error: Option<&str>) -> Progress
     }
 }
 
-/// The job is suspended, and both workers leave after 70 steps; what came of the last save only one of them says.
-fn both_leave(world: &mut World, teller: usize, saved: Option<u64>, error: Option<&str>) {
+/// The job is suspended and both workers leave after 70 steps. Only the worker `reporter` reports
+/// the result of the last save.
+fn both_leave(world: &mut World, reporter: usize, saved: Option<u64>, error: Option<&str>) {
     (world.lingering, world.job.suspend) = (true, true);
     world.settle();
     for at in 0..2 {
-        let tells = at == teller;
-        let words = progress(70, saved.filter(|_| tells), error.filter(|_| tells));
+        let reports = at == reporter;
+        let words = progress(70, saved.filter(|_| reports), error.filter(|_| reports));
         world.ends(at, 143, 70);
         world.has_reported(at, &words);
     }
@@ -60,10 +61,10 @@ fn message(world: &World) -> &str {
 }
 
 #[test]
-fn a_suspension_is_told_when_it_begins_and_when_all_have_left() {
+fn suspension_has_an_event_at_start_and_at_end() {
     let mut world = trains();
     world.job.checkpoint = Some(checkpoint());
-    told(&mut world, 50, Some(40), None);
+    report(&mut world, 50, Some(40), None);
     world.settle();
     (world.lingering, world.job.suspend) = (true, true);
     assert_eq!(world.plan().events.len(), 1);
@@ -85,7 +86,7 @@ fn a_suspension_is_told_when_it_begins_and_when_all_have_left() {
 }
 
 #[test]
-fn what_was_saved_on_leaving_is_known_whichever_worker_says_it() {
+fn last_save_is_known_from_any_worker() {
     for saver in [0, 1] {
         let mut world = trains();
         world.job.checkpoint = Some(checkpoint());
@@ -99,20 +100,20 @@ fn what_was_saved_on_leaving_is_known_whichever_worker_says_it() {
 }
 
 #[test]
-fn why_nothing_was_saved_on_leaving_is_known_whichever_worker_says_it() {
-    for teller in [0, 1] {
+fn failed_last_save_is_known_from_any_worker() {
+    for reporter in [0, 1] {
         let mut world = trains();
-        both_leave(&mut world, teller, None, Some("no space left"));
+        both_leave(&mut world, reporter, None, Some("no space left"));
         let shown = world.observed.status.checkpoint.as_ref().unwrap();
         assert_eq!(shown.error.as_deref(), Some("no space left"));
     }
 }
 
 #[test]
-fn a_worker_that_never_goes_hides_nothing_of_what_was_saved() {
+fn worker_that_never_leaves_does_not_hide_the_last_save() {
     let mut world = trains();
     world.job.checkpoint = Some(checkpoint());
-    told(&mut world, 50, Some(40), None);
+    report(&mut world, 50, Some(40), None);
     (world.lingering, world.job.suspend) = (true, true);
     let plan = world.settle();
     world.vanishes(0);
@@ -129,7 +130,7 @@ fn a_worker_that_never_goes_hides_nothing_of_what_was_saved() {
 }
 
 #[test]
-fn a_suspended_job_says_where_it_will_go_on() {
+fn suspended_job_names_its_resume_step() {
     let mut world = trains();
     world.job.suspend = true;
     world.settle();
@@ -137,7 +138,7 @@ fn a_suspended_job_says_where_it_will_go_on() {
 
     let mut world = trains();
     world.job.checkpoint = Some(checkpoint());
-    told(&mut world, 50, Some(40), None);
+    report(&mut world, 50, Some(40), None);
     world.settle();
     world.job.suspend = true;
     world.settle();
@@ -146,7 +147,7 @@ fn a_suspended_job_says_where_it_will_go_on() {
 }
 
 #[test]
-fn a_suspended_job_names_the_steps_that_are_not_known_to_be_saved() {
+fn suspended_job_names_unsaved_steps() {
     for (checkpoint_step, words) in [
         (Some(40), "holds 40 steps; steps 41 to 70 are not known"),
         (
@@ -156,7 +157,7 @@ fn a_suspended_job_names_the_steps_that_are_not_known_to_be_saved() {
     ] {
         let mut world = trains();
         world.job.checkpoint = Some(checkpoint());
-        told(&mut world, 50, checkpoint_step, None);
+        report(&mut world, 50, checkpoint_step, None);
         world.settle();
         both_leave(&mut world, 0, None, Some("no space left"));
         for _ in 0..2 {

@@ -7,7 +7,7 @@ use roundhouse_planner::{Action, Plan};
 
 const TTL: u64 = 60;
 
-/// A job that has ended, with or without success, and is cleaned up.
+/// A job that has succeeded or failed and is cleaned up.
 fn ended(exit_code: i32) -> World {
     let mut world = world(1).training();
     world.ends(0, exit_code, 9);
@@ -28,7 +28,7 @@ fn deletion(plan: &Plan) -> Option<(&str, &str)> {
 }
 
 #[test]
-fn a_job_is_deleted_when_its_time_after_the_end_is_over() {
+fn job_is_deleted_when_its_ttl_is_over() {
     for exit_code in [0, 64] {
         let mut world = ended(exit_code);
         assert_eq!(world.plan().requeue_after, None, "it stays");
@@ -49,14 +49,14 @@ fn a_job_is_deleted_when_its_time_after_the_end_is_over() {
 }
 
 #[test]
-fn a_job_is_deleted_only_as_the_api_server_has_confirmed_it() {
+fn job_is_deleted_only_in_a_confirmed_state() {
     let mut world = ended(0);
     world.job.ttl_after_finished = Some(Duration::ZERO);
     world.observed.fresh = false;
     let plan = world.plan();
     assert!(plan.needs_fresh && plan.requeue_after.is_some());
     assert_eq!(deletion(&plan), None);
-    // Nothing is over by a clock that is not that of the API server, and nobody asks for it every few seconds.
+    // With a wrong clock no time is over, and the API server is not polled every few seconds.
     (world.observed.fresh, world.observed.clock_off) = (true, true);
     let plan = world.plan();
     assert!(plan.actions.is_empty() && plan.needs_fresh);
@@ -69,7 +69,7 @@ fn a_job_is_deleted_only_as_the_api_server_has_confirmed_it() {
 }
 
 #[test]
-fn a_job_that_has_not_ended_is_never_deleted() {
+fn running_job_is_never_deleted() {
     let mut world = world(1).training();
     world.job.ttl_after_finished = Some(Duration::ZERO);
     world.seconds_pass(1_000_000);
@@ -77,7 +77,7 @@ fn a_job_that_has_not_ended_is_never_deleted() {
 }
 
 #[test]
-fn a_job_that_is_not_accepted_any_more_is_deleted_like_any_other() {
+fn rejected_job_is_deleted_when_its_ttl_is_over() {
     let mut world = ended(0);
     world.job.ttl_after_finished = Some(Duration::ZERO);
     world.is_rejected("spec.workers.replicas: must be at least 1");

@@ -4,10 +4,10 @@ use roundhouse_planner::RejectionReason;
 use roundhouse_planner::policy::Limits;
 use serde_json::{Value, json};
 
-use crate::volumes::of_volumes_and_places;
+use crate::volumes::of_volumes_and_placement;
 use crate::{Case, allow, container, job, pod, security};
 
-/// Rights of processes.
+/// Fields that give rights to processes.
 fn of_processes() -> Vec<Case> {
     let pod_security = |it: Value| pod(json!({"containers": [], "securityContext": it}));
     vec![
@@ -98,7 +98,7 @@ fn of_processes() -> Vec<Case> {
     ]
 }
 
-/// Accounts, ports and kernel.
+/// Fields about accounts, ports and the kernel.
 fn of_pods() -> Vec<Case> {
     let pod_security = |it: Value| pod(json!({"containers": [], "securityContext": it}));
     vec![
@@ -131,7 +131,7 @@ fn of_pods() -> Vec<Case> {
     ]
 }
 
-/// Hosts to which the kubelet connects.
+/// Fields with hosts to which the kubelet connects.
 fn of_hosts() -> Vec<Case> {
     let allowed = || json!({"probeHosts": true});
     let metadata = "169.254.169.254";
@@ -174,12 +174,12 @@ fn of_hosts() -> Vec<Case> {
 }
 
 #[test]
-fn each_field_that_reaches_beyond_the_job_is_refused_and_named_unless_it_is_allowed() {
+fn fields_beyond_the_job_are_refused_unless_allowed() {
     for (job, field, value, allowed) in [
         of_processes(),
         of_pods(),
         of_hosts(),
-        of_volumes_and_places(),
+        of_volumes_and_placement(),
     ]
     .concat()
     {
@@ -190,7 +190,7 @@ fn each_field_that_reaches_beyond_the_job_is_refused_and_named_unless_it_is_allo
             "spec.workers.template.spec.{field}: {value} is not allowed by policy.allow.{key}. "
         );
         let message = &refused.message;
-        // The trainer container is added in front of a template without one.
+        // The trainer container is inserted before the containers of a template without one.
         let shifted = words.replace("containers[0]", "containers[1]");
         assert!(
             message.starts_with(&words) || message.starts_with(&shifted),
@@ -202,7 +202,7 @@ fn each_field_that_reaches_beyond_the_job_is_refused_and_named_unless_it_is_allo
 }
 
 #[test]
-fn what_jobs_usually_have_is_not_refused() {
+fn usual_fields_are_allowed() {
     let templates = [
         json!({"metadata": {"labels": {"team": "vision"}}}),
         json!({"spec": {"containers": [{

@@ -1,4 +1,4 @@
-//! Lists, numbers of jobs and workers, and namespaces with limits of their own.
+//! Lists, numbers of jobs and workers, and namespaces with their own limits.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{allow, job, pod};
 
 #[test]
-fn a_list_of_priority_classes_or_queues_allows_no_others() {
+fn listed_priority_classes_and_queues_exclude_others() {
     let class = |name: &str| pod(json!({"containers": [], "priorityClassName": name}));
     let classes = |entries: Value| allow(json!({ "priorityClasses": entries }));
     for (entries, name, is_allowed) in [
@@ -43,7 +43,7 @@ fn job_with_annotation(key: &str, value: &str) -> ValidatedJob {
 }
 
 #[test]
-fn many_findings_are_counted_and_not_all_told() {
+fn many_findings_are_counted_and_not_all_listed() {
     let volumes: Vec<_> = (0..9)
         .map(|at| json!({"name": format!("v{at}"), "nfs": {"server": "s", "path": "/"}}))
         .collect();
@@ -54,7 +54,7 @@ fn many_findings_are_counted_and_not_all_told() {
 }
 
 #[test]
-fn a_job_may_have_so_many_workers_and_a_namespace_so_many_jobs() {
+fn workers_per_job_and_jobs_per_namespace_are_limited() {
     let limits: Limits =
         serde_json::from_value(json!({"maxWorkersPerJob": 1, "maxJobsPerNamespace": 2})).unwrap();
     let two = pod(json!({"containers": []}));
@@ -72,13 +72,17 @@ fn a_job_may_have_so_many_workers_and_a_namespace_so_many_jobs() {
     assert_eq!(third.reason, RejectionReason::TooManyJobs);
     assert!(third.message.contains("policy.maxJobsPerNamespace is 2"));
     let last = limits.refuse_one_more(2_000);
-    assert_eq!(last, Some(third), "one that ends changes nobody's message");
+    assert_eq!(
+        last,
+        Some(third),
+        "the end of one job changes no other message"
+    );
     assert_eq!(Limits::default().refuse(&two), None);
     assert_eq!(Limits::default().refuse_one_more(9_999), None);
 }
 
 #[test]
-fn the_first_entry_whose_labels_a_namespace_has_applies_to_it() {
+fn first_matching_namespace_entry_applies() {
     let of = |team: &str, limits: Value| OfNamespaces {
         selector: BTreeMap::from([("team".to_owned(), team.to_owned())]),
         limits: serde_json::from_value(limits).unwrap(),

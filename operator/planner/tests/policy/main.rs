@@ -1,4 +1,4 @@
-//! What jobs may have beyond themselves: refused by default, allowed by the administrator's policy.
+//! What jobs may use beyond themselves: refused by default, allowed by the administrator's policy.
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 mod fields;
@@ -10,7 +10,7 @@ use roundhouse_planner::testing::raw_job;
 use roundhouse_planner::{ValidatedJob, validate};
 use serde_json::{Value, json};
 
-/// A job whose pod template is this.
+/// A job with this pod template.
 pub(crate) fn job(template: Value) -> ValidatedJob {
     let mut job = raw_job(2);
     job.spec.workers.template = Some(serde_json::from_value(template).unwrap());
@@ -46,5 +46,5 @@ pub(crate) fn allow(values: Value) -> Limits {
     serde_json::from_value(json!({ "allow": values })).unwrap()
 }
 
-/// What a job asks for, the path of the field, its value, and what allows it.
+/// A job, the path of the refused field, its value, and the policy values that allow it.
 pub(crate) type Case = (ValidatedJob, &'static str, &'static str, Value);

@@ -1,4 +1,4 @@
-//! Volumes, Secrets, places and directories.
+//! Volumes, Secrets, directories, and fields about placement.
 
 use roundhouse_planner::policy::Limits;
 use roundhouse_planner::testing::raw_job;
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{Case, allow, container, pod, volume};
 
-/// Volumes, Secrets and places.
-pub(crate) fn of_volumes_and_places() -> Vec<Case> {
+/// Cases of volumes, Secrets and placement.
+pub(crate) fn of_volumes_and_placement() -> Vec<Case> {
     let secret = |it: Value| container(it);
     vec![
         (
@@ -101,7 +101,7 @@ pub(crate) fn of_volumes_and_places() -> Vec<Case> {
 }
 
 #[test]
-fn a_secret_of_a_volume_whose_kind_is_allowed_has_to_be_allowed_too() {
+fn secret_of_an_allowed_volume_kind_must_be_allowed() {
     let ceph = json!({"cephfs": {"monitors": ["m"], "secretRef": {"name": "db"}}});
     let azure = json!({"azureFile": {"shareName": "s", "secretName": "db"}});
     let csi = json!({"csi": {"driver": "d", "nodePublishSecretRef": {"name": "db"}}});
@@ -128,7 +128,7 @@ fn checkpoint_at(path: &str) -> ValidatedJob {
 }
 
 #[test]
-fn a_directory_for_checkpoints_is_one_of_the_node_and_may_be_that_of_the_namespace() {
+fn checkpoint_host_path_follows_the_policy() {
     let job = checkpoint_at("/srv/ml/digits");
     let refused = Limits::default().refuse(&job).unwrap();
     assert!(

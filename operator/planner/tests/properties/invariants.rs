@@ -5,7 +5,8 @@ use roundhouse_planner::generation::members::Members;
 use roundhouse_planner::testing::World;
 use roundhouse_planner::{Action, ObservedGroup, Plan};
 
-/// A deadline ends a job only if its pods are known as they are, and the start deadline only if they are too few.
+/// A deadline ends a job only in a confirmed state, and the start deadline only if too
+/// few workers are ready.
 pub(crate) fn only_a_deadline_that_counts_ends_it(world: &World, plan: &Plan) {
     let failed = plan.status.condition(ConditionType::Failed);
     let Some(failed) = failed.filter(|_| !world.observed.status.is_terminal()) else {
@@ -21,7 +22,7 @@ pub(crate) fn only_a_deadline_that_counts_ends_it(world: &World, plan: &Plan) {
     assert!(!is_late_start || !enough, "ended with enough workers");
 }
 
-/// A gang scheduler must know the group of every pod.
+/// A gang scheduler must know the group before any of its pods.
 pub(crate) fn no_worker_comes_before_its_group(world: &World, plan: &Plan) {
     let mut has_group = matches!(world.observed.group, ObservedGroup::Ours { .. })
         || world.job.scheduling.gang == Gang::None;
@@ -32,7 +33,7 @@ pub(crate) fn no_worker_comes_before_its_group(world: &World, plan: &Plan) {
     }
 }
 
-/// At rest the group says what the job needs, or there is none.
+/// In a settled state the group has the job's content, or does not exist.
 pub(crate) fn the_group_is_right(world: &World) {
     let needs_group = world.job.scheduling.gang != Gang::None
         && !world.job.suspend
@@ -50,7 +51,7 @@ pub(crate) fn the_group_is_right(world: &World) {
     }
 }
 
-/// It is deleted only after its end, and only as the API server knows it.
+/// A job is deleted only after its end and in a confirmed state.
 pub(crate) fn only_a_job_that_has_ended_is_deleted(world: &World, plan: &Plan) {
     let deletes = |action: &Action| matches!(action, Action::DeleteJob { .. });
     if plan.actions.iter().any(deletes) {
@@ -59,6 +60,9 @@ pub(crate) fn only_a_job_that_has_ended_is_deleted(world: &World, plan: &Plan) {
             world.observed.status.is_terminal(),
             "deleted before its end"
         );
-        assert!(world.job.ttl_after_finished.is_some(), "nobody wants that");
+        assert!(
+            world.job.ttl_after_finished.is_some(),
+            "deleted without ttlSecondsAfterFinished"
+        );
     }
 }

@@ -5,7 +5,7 @@ use roundhouse_contract::{BestCheckpoint, BestMetric, Progress};
 use roundhouse_planner::ProgressSample;
 use roundhouse_planner::testing::{World, world};
 
-/// Two workers train.
+/// A job whose two workers train.
 fn trains() -> World {
     world(2).training()
 }
@@ -20,12 +20,12 @@ fn checkpoint() -> Checkpoint {
     }
 }
 
-fn told(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
+fn report(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
     world.seconds_pass(10);
-    told_now(world, step, checkpoint, error);
+    report_now(world, step, checkpoint, error);
 }
 
-fn told_now(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
+fn report_now(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
     let (progress, at) = (progress(step, checkpoint, error), world.now);
     world.observed.progress = Some(ProgressSample { progress, at });
 }
@@ -47,16 +47,16 @@ fn message(world: &World) -> &str {
 }
 
 #[test]
-fn the_newest_checkpoint_is_shown_and_one_that_fails_is_told_once() {
+fn failed_checkpoint_is_one_event() {
     let mut world = trains();
-    told(&mut world, 50, Some(40), None);
+    report(&mut world, 50, Some(40), None);
     world.settle();
     let shown = world.observed.status.checkpoint.clone().unwrap();
     assert_eq!(
         (shown.step, shown.time.unwrap().0.as_second()),
         (Some(40), 7)
     );
-    told(&mut world, 60, None, Some("no space left"));
+    report(&mut world, 60, None, Some("no space left"));
     let plan = world.plan();
     assert_eq!(plan.events[0].reason, "CheckpointFailed");
     world.settle();
@@ -66,22 +66,22 @@ fn the_newest_checkpoint_is_shown_and_one_that_fails_is_told_once() {
     );
     assert!(message(&world).ends_with("trouble with checkpoints: no space left"));
     assert_eq!(world.state(), "Training");
-    told(&mut world, 70, Some(40), Some("no space left"));
+    report(&mut world, 70, Some(40), Some("no space left"));
     assert!(world.plan().events.is_empty());
-    told(&mut world, 80, Some(80), None);
+    report(&mut world, 80, Some(80), None);
     world.settle();
     assert!(!message(&world).contains("trouble"));
 }
 
 #[test]
-fn trouble_with_a_checkpoint_is_shown_at_once_and_other_progress_when_it_is_time() {
+fn checkpoint_error_is_shown_at_once() {
     let mut world = trains();
-    told(&mut world, 50, Some(40), None);
+    report(&mut world, 50, Some(40), None);
     world.settle();
-    told_now(&mut world, 51, Some(40), Some("no space left"));
+    report_now(&mut world, 51, Some(40), Some("no space left"));
     world.settle();
     assert!(message(&world).ends_with("trouble with checkpoints: no space left"));
-    told_now(&mut world, 52, Some(52), None);
+    report_now(&mut world, 52, Some(52), None);
     world.settle();
     let shown = world.observed.status.progress.as_ref().unwrap();
     assert_eq!(shown.progress.step, 51);
@@ -103,8 +103,12 @@ fn keeps_best(metric: BestMetric) -> World {
     world
 }
 
-/// Rank 0 tells of a best checkpoint, if it knows one; returns what the status says then.
-fn told_best(world: &mut World, step: u64, best: Option<BestCheckpoint>) -> Option<BestCheckpoint> {
+/// Rank 0 reports a best checkpoint, if it knows one. Returns the best checkpoint of the status.
+fn report_best(
+    world: &mut World,
+    step: u64,
+    best: Option<BestCheckpoint>,
+) -> Option<BestCheckpoint> {
     world.seconds_pass(10);
     let progress = Progress {
         best_checkpoint: best,
@@ -118,32 +122,32 @@ fn told_best(world: &mut World, step: u64, best: Option<BestCheckpoint>) -> Opti
 }
 
 #[test]
-fn the_best_checkpoint_is_shown_and_stays_known() {
+fn best_checkpoint_stays_in_the_status() {
     let mut world = keeps_best(BestMetric::Top1);
-    assert_eq!(told_best(&mut world, 50, Some(BEST)), Some(BEST));
-    // Another rank 0, which has not looked at the volume yet.
-    assert_eq!(told_best(&mut world, 60, None), Some(BEST));
+    assert_eq!(report_best(&mut world, 50, Some(BEST)), Some(BEST));
+    // Another rank 0, which has not read the volume yet.
+    assert_eq!(report_best(&mut world, 60, None), Some(BEST));
 }
 
 #[test]
-fn the_best_checkpoint_is_not_shown_any_more_when_the_job_keeps_none_by_its_metric() {
+fn best_checkpoint_of_another_metric_is_removed() {
     let mut world = keeps_best(BestMetric::Top1);
-    assert_eq!(told_best(&mut world, 50, Some(BEST)), Some(BEST));
+    assert_eq!(report_best(&mut world, 50, Some(BEST)), Some(BEST));
     world.job = keeps_best(BestMetric::Loss).job;
-    assert_eq!(told_best(&mut world, 60, None), None);
+    assert_eq!(report_best(&mut world, 60, None), None);
 
     let mut world = keeps_best(BestMetric::Top1);
-    assert_eq!(told_best(&mut world, 50, Some(BEST)), Some(BEST));
+    assert_eq!(report_best(&mut world, 50, Some(BEST)), Some(BEST));
     world.job.checkpoint = Some(checkpoint());
-    // Nothing is known of checkpoints after the resumption.
-    told(&mut world, 60, None, None);
+    // Rank 0 reports no checkpoints after the resumption.
+    report(&mut world, 60, None, None);
     world.settle();
     let shown = world.observed.status.checkpoint.clone().unwrap();
     assert_eq!((shown.step, shown.best), (Some(40), None));
 }
 
 #[test]
-fn the_status_is_not_written_while_nothing_that_it_says_has_changed() {
+fn unchanged_checkpoints_write_no_status() {
     let full = Some("no space left");
     for (what, best, checkpoint, error) in [
         (
@@ -153,14 +157,14 @@ fn the_status_is_not_written_while_nothing_that_it_says_has_changed() {
             None,
         ),
         ("rank 0 knows no checkpoint", None, None, full),
-        ("nothing is told of checkpoints", Some(BEST), None, None),
+        ("checkpoints are not reported", Some(BEST), None, None),
     ] {
         let mut world = keeps_best(BestMetric::Top1);
-        told_best(&mut world, 50, best);
-        told(&mut world, 50, checkpoint, error);
+        report_best(&mut world, 50, best);
+        report(&mut world, 50, checkpoint, error);
         world.settle();
         let before = world.observed.status.clone();
-        told(&mut world, 50, checkpoint, error);
+        report(&mut world, 50, checkpoint, error);
         assert_eq!(world.plan().status, before, "{what}");
     }
 }

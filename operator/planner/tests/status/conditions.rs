@@ -3,8 +3,8 @@
 use roundhouse_api::ConditionType;
 use roundhouse_planner::testing::{World, world};
 
-/// Jobs at different moments of their life, and their state.
-fn lives() -> Vec<(World, &'static str)> {
+/// Jobs in different phases of their lifecycle, with their state.
+fn phases() -> Vec<(World, &'static str)> {
     let mut new = world(2);
     new.settle();
     let training = world(2).training();
@@ -36,8 +36,8 @@ fn lives() -> Vec<(World, &'static str)> {
 }
 
 #[test]
-fn conditions_in_another_order_change_neither_the_state_nor_the_plan() {
-    for (mut world, state) in lives() {
+fn order_of_conditions_affects_neither_state_nor_plan() {
+    for (mut world, state) in phases() {
         for _ in 0..world.observed.status.conditions.len() {
             world.observed.status.conditions.rotate_left(1);
             let plan = world.plan();
@@ -51,8 +51,8 @@ fn conditions_in_another_order_change_neither_the_state_nor_the_plan() {
 }
 
 #[test]
-fn a_status_without_a_state_gets_it_and_nothing_else_changes() {
-    for (mut world, state) in lives() {
+fn status_without_state_gets_only_the_state() {
+    for (mut world, state) in phases() {
         let before = world.observed.status.clone();
         world.observed.status.state = None;
         let plan = world.plan();
@@ -62,7 +62,7 @@ fn a_status_without_a_state_gets_it_and_nothing_else_changes() {
 }
 
 #[test]
-fn the_status_is_always_about_the_newest_spec() {
+fn status_follows_the_newest_spec() {
     let accepted = |world: &World| {
         let status = &world.observed.status;
         let accepted = status.condition(ConditionType::Accepted).unwrap();

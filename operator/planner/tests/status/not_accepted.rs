@@ -9,7 +9,7 @@ use roundhouse_planner::{Action, PlanReason, PodPhase, Presence, examine, gpu};
 
 const WHY: &str = "spec.checkpoint.keep: must be at least 2";
 
-/// Two workers train, and then the spec is refused.
+/// Two workers train when the spec is refused.
 fn refused_while_training() -> World {
     let mut world = world(2).training();
     world.is_rejected(WHY);
@@ -28,7 +28,7 @@ fn creations(world: &World) -> usize {
 }
 
 #[test]
-fn a_new_job_gets_nothing_and_says_why() {
+fn rejected_new_job_gets_no_objects() {
     let mut world = world(2);
     world.is_rejected(WHY);
     let plan = world.settle();
@@ -50,7 +50,7 @@ fn a_new_job_gets_nothing_and_says_why() {
 }
 
 #[test]
-fn workers_that_train_continue_and_the_status_says_both() {
+fn rejected_job_keeps_training() {
     let mut world = refused_while_training();
     let plan = world.plan();
     assert_eq!((plan.reason, plan.events.len()), (PlanReason::Training, 1));
@@ -64,7 +64,7 @@ fn workers_that_train_continue_and_the_status_says_both() {
 }
 
 #[test]
-fn a_worker_that_restarts_in_its_pod_is_formed_anew_and_one_that_is_gone_is_not_made_anew() {
+fn rejected_job_keeps_restarted_but_not_lost_workers() {
     let mut world = refused_while_training();
     world.ends(0, 1, 40);
     world.restarts(0);
@@ -74,14 +74,14 @@ fn a_worker_that_restarts_in_its_pod_is_formed_anew_and_one_that_is_gone_is_not_
     world.vanishes(1);
     world.settle();
     assert_eq!((world.observed.pods.len(), creations(&world)), (1, 0));
-    assert_eq!(world.state(), "InvalidSpec", "the other one waits for ever");
+    assert_eq!(world.state(), "InvalidSpec", "the other one waits");
     world.rejection = None;
     world.settle();
     assert_eq!(world.observed.pods.len(), 2);
 }
 
 #[test]
-fn nobody_leaves_when_neither_the_spec_nor_the_status_says_how_many_there_are() {
+fn unknown_replica_count_removes_no_worker() {
     let mut world = refused_while_training();
     world.job.replicas = 0;
     world.observed.status.workers = None;
@@ -93,21 +93,21 @@ fn nobody_leaves_when_neither_the_spec_nor_the_status_says_how_many_there_are() 
 }
 
 #[test]
-fn a_failed_pod_is_not_deleted_without_a_replacement() {
+fn failed_pod_of_a_rejected_job_is_not_deleted() {
     let mut world = refused_while_training();
     world.observed.pods[1].phase = PodPhase::Failed;
     assert!(world.plan().actions.is_empty());
 }
 
 #[test]
-fn a_network_policy_that_is_gone_is_made_anew_for_workers_that_run() {
+fn rejected_job_gets_its_network_policy_back() {
     let mut world = refused_while_training();
     world.observed.network_policy = Presence::Missing;
     assert_eq!(world.plan().actions, [Action::CreateNetworkPolicy]);
 }
 
 #[test]
-fn it_is_suspended_and_resumed_like_any_other() {
+fn rejected_job_can_be_suspended_and_resumed() {
     let mut world = refused_while_training();
     world.job.suspend = true;
     world.settle();
@@ -129,7 +129,7 @@ fn it_is_suspended_and_resumed_like_any_other() {
 }
 
 #[test]
-fn it_ends_and_is_cleaned_up_like_any_other() {
+fn rejected_job_ends_and_is_cleaned_up() {
     for (code, state) in [(0, "Completed"), (64, "ConfigInvalid")] {
         let mut world = refused_while_training();
         world.ends(0, code, 40);
@@ -143,7 +143,7 @@ fn it_ends_and_is_cleaned_up_like_any_other() {
 }
 
 #[test]
-fn its_deadlines_count_if_its_time_has_begun() {
+fn deadlines_of_a_rejected_job_run_once_started() {
     let mut active = refused_while_training();
     active.job.active_deadline = Some(Duration::from_secs(60));
     let mut starting = world(2);
@@ -167,7 +167,7 @@ fn its_deadlines_count_if_its_time_has_begun() {
 }
 
 #[test]
-fn nobody_leaves_because_of_a_number_that_makes_no_sense() {
+fn invalid_replica_count_removes_no_worker() {
     let mut world = refused_while_training();
     world.settle();
     (world.job.replicas, world.job.min_replicas) = (0, 0);
@@ -176,7 +176,7 @@ fn nobody_leaves_because_of_a_number_that_makes_no_sense() {
 }
 
 #[test]
-fn a_scale_up_that_is_refused_does_not_keep_the_others_from_forming() {
+fn refused_scale_up_does_not_stop_forming() {
     let mut world = refused_while_training();
     (world.job.replicas, world.job.min_replicas) = (200, 200);
     world.ends(0, 1, 40);
@@ -187,7 +187,7 @@ fn a_scale_up_that_is_refused_does_not_keep_the_others_from_forming() {
 }
 
 #[test]
-fn a_scale_down_works() {
+fn rejected_job_can_be_scaled_down() {
     let mut world = refused_while_training();
     (world.job.replicas, world.job.min_replicas) = (1, 1);
     world.settle();
@@ -195,7 +195,7 @@ fn a_scale_down_works() {
 }
 
 #[test]
-fn a_spec_that_cannot_be_run_is_managed_as_what_it_ran() {
+fn invalid_spec_is_managed_as_it_ran() {
     let refused = |mut job: TrainingJob, change: fn(&mut TrainingJob)| {
         job.status = Some(world(2).training().observed.status);
         if let Some(membership) = job.status.as_mut().and_then(|it| it.membership.as_mut()) {
@@ -208,7 +208,7 @@ fn a_spec_that_cannot_be_run_is_managed_as_what_it_ran() {
     };
     let script = refused(raw_script_job(2), |job| {
         job.spec.workers.template = None;
-        // A part that could not be read has its default.
+        // An unreadable part has its default.
         job.spec.elastic.mode = Mode::InProcess;
     });
     assert_eq!(script.program.mode(), Mode::Restart);

@@ -1,4 +1,4 @@
-//! When the status shows progress.
+//! When the status shows a report of progress.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ fn progress(step: u64, checkpoint: Option<u64>, error: Option<&str>) -> Progress
     }
 }
 
-fn told(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
+fn report(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
     world.seconds_pass(10);
-    told_now(world, step, checkpoint, error);
+    report_now(world, step, checkpoint, error);
 }
 
-fn told_now(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
+fn report_now(world: &mut World, step: u64, checkpoint: Option<u64>, error: Option<&str>) {
     let (progress, at) = (progress(step, checkpoint, error), world.now);
     world.observed.progress = Some(ProgressSample { progress, at });
 }
@@ -41,26 +41,26 @@ fn shown(world: &World) -> u64 {
 }
 
 #[test]
-fn with_many_jobs_each_status_shows_progress_less_often_and_trouble_at_once() {
+fn many_jobs_show_progress_less_often_but_errors_at_once() {
     let mut world = world(2).training();
     world.observed.progress_interval = Some(Duration::from_secs(50));
-    told(&mut world, 10, None, None);
+    report(&mut world, 10, None, None);
     world.settle();
     for step in [20, 30, 40, 50] {
-        told(&mut world, step, None, None);
+        report(&mut world, step, None, None);
         world.settle();
         assert_eq!(shown(&world), 10, "at step {step}");
     }
-    told(&mut world, 60, None, None);
+    report(&mut world, 60, None, None);
     world.settle();
     assert_eq!(shown(&world), 60);
     world.seconds_pass(1);
-    told_now(&mut world, 61, None, Some("the volume is full"));
+    report_now(&mut world, 61, None, Some("the volume is full"));
     world.settle();
     assert_eq!(shown(&world), 61);
 }
 
-/// What rank 0 tells at a step.
+/// The report of rank 0 at a step.
 fn at_step(world: &World, step: u64) -> Progress {
     Progress {
         generation: world.generation(),
@@ -71,8 +71,8 @@ fn at_step(world: &World, step: u64) -> Progress {
 }
 
 #[test]
-fn a_job_that_fails_shows_the_last_step_that_anybody_told_of() {
-    for (heard, told) in [(7, None), (7, Some(9)), (9, Some(7))] {
+fn failed_job_shows_the_last_reported_step() {
+    for (polled, left) in [(7, None), (7, Some(9)), (9, Some(7))] {
         let mut world = world(2).training();
         let sample = |world: &World, step| ProgressSample {
             progress: at_step(world, step),
@@ -80,18 +80,18 @@ fn a_job_that_fails_shows_the_last_step_that_anybody_told_of() {
         };
         world.observed.progress = Some(sample(&world, 5));
         world.settle();
-        // Too soon after the last one to be shown while the job trains.
+        // Too soon after the last report to be shown while the job trains.
         world.seconds_pass(1);
-        world.observed.progress = Some(sample(&world, heard));
+        world.observed.progress = Some(sample(&world, polled));
         world.ends(0, 64, 7);
-        if let Some(step) = told {
+        if let Some(step) = left {
             let words = at_step(&world, step);
             world.has_reported(0, &words);
         }
         world.settle();
         assert_eq!(world.state(), "ConfigInvalid");
         let shown = world.observed.status.progress.as_ref().unwrap();
-        let last = told.unwrap_or(0).max(heard);
-        assert_eq!(shown.progress.step, last, "{heard} {told:?}");
+        let last = left.unwrap_or(0).max(polled);
+        assert_eq!(shown.progress.step, last, "{polled} {left:?}");
     }
 }

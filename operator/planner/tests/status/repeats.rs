@@ -21,7 +21,7 @@ fn progress(step: u64, repeated: u64) -> Progress {
     }
 }
 
-/// Progress is reported, and at once the job is planned.
+/// Reports progress and plans the job at once.
 fn report(world: &mut World, progress: Progress) -> Plan {
     world.seconds_pass(1);
     let at = world.now;
@@ -36,7 +36,7 @@ fn shown(world: &World) -> Progress {
 }
 
 #[test]
-fn repeated_steps_are_a_warning_at_once_and_once() {
+fn repeated_steps_are_one_immediate_warning() {
     let mut world = world(2).training();
     assert!(report(&mut world, progress(30, 0)).events.is_empty());
     let plan = report(&mut world, progress(33, 12));
@@ -62,7 +62,7 @@ fn repeated_steps_are_a_warning_at_once_and_once() {
 }
 
 #[test]
-fn a_new_rank_0_that_does_not_know_the_repeated_steps_yet_takes_nothing_back() {
+fn new_rank_0_does_not_reset_repeated_steps() {
     let mut world = world(2).training();
     report(&mut world, progress(33, 12));
     world.seconds_pass(60);
@@ -73,9 +73,9 @@ fn a_new_rank_0_that_does_not_know_the_repeated_steps_yet_takes_nothing_back() {
 }
 
 #[test]
-fn repeated_steps_of_a_worker_that_ended_before_it_was_asked_are_in_its_last_words() {
+fn termination_message_reports_repeated_steps() {
     let mut world = world(2).training();
-    // Only rank 0 knows.
+    // Only rank 0 knows the repeated steps.
     for (at, repeated) in [(0, 12), (1, 0)] {
         world.ends(at, 0, 100);
         world.has_reported(at, &progress(100, repeated));

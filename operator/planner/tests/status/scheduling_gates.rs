@@ -7,7 +7,7 @@ use roundhouse_planner::testing::{World, world};
 
 const GATE: &str = "kueue.x-k8s.io/admission";
 
-/// Two workers wait for their gates.
+/// A job whose two workers have scheduling gates.
 fn queued() -> World {
     let mut world = world(2);
     world.settle();
@@ -23,7 +23,7 @@ fn gates(world: &mut World, gates: &[&str]) {
 }
 
 #[test]
-fn a_gated_worker_waits_and_its_gate_is_named() {
+fn waiting_job_names_its_scheduling_gates() {
     let world = queued();
     assert_eq!(world.state(), "SchedulingGated");
     let message = &world.observed.status.front().unwrap().message;
@@ -35,7 +35,7 @@ fn a_gated_worker_waits_and_its_gate_is_named() {
 }
 
 #[test]
-fn the_clocks_of_a_queued_job_stand_still_and_begin_when_its_gates_are_gone() {
+fn deadlines_start_when_scheduling_gates_are_removed() {
     let mut world = queued();
     world.job.start_deadline = Some(Duration::from_secs(60));
     world.job.active_deadline = Some(Duration::from_secs(600));
@@ -55,7 +55,7 @@ fn the_clocks_of_a_queued_job_stand_still_and_begin_when_its_gates_are_gone() {
 }
 
 #[test]
-fn the_clocks_begin_with_the_last_gate_also_if_those_before_it_wait_for_a_node() {
+fn deadlines_start_with_the_last_scheduling_gate() {
     let mut world = queued();
     world.job.start_deadline = Some(Duration::from_secs(60));
     world.seconds_pass(3_600);
@@ -70,7 +70,7 @@ fn the_clocks_begin_with_the_last_gate_also_if_those_before_it_wait_for_a_node()
 }
 
 #[test]
-fn a_replacement_that_is_gated_does_not_stop_the_clock_of_a_job_that_has_trained() {
+fn gated_replacement_does_not_stop_the_deadline() {
     let mut world = world(2).training();
     world.job.active_deadline = Some(Duration::from_secs(600));
     world.vanishes(1);

@@ -1,10 +1,10 @@
-//! What a job waits for.
+//! What a job waits for, in its conditions.
 
 use roundhouse_planner::Waiting;
 use roundhouse_planner::testing::{World, world};
 
 #[test]
-fn other_numbers_in_the_schedulers_words_are_no_news() {
+fn changed_numbers_of_the_scheduler_change_no_status() {
     let mut world = world(3);
     world.settle();
     let words = |world: &mut World, words: &str| {
@@ -24,7 +24,7 @@ fn other_numbers_in_the_schedulers_words_are_no_news() {
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words() {
+fn image_pull_failure_has_the_message_of_the_kubelet() {
     let mut world = world(1);
     world.settle();
     let (reason, message) = ("ImagePullBackOff".to_owned(), "no such image".to_owned());

@@ -1,10 +1,10 @@
-//! Writes that the API server refuses.
+//! Writes that the API server refuses, in the status.
 
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{WriteBlocked, plan_refused};
 
 #[test]
-fn what_the_api_server_refuses_is_told_once() {
+fn refusal_is_one_event() {
     let mut world = world(1);
     let no = WriteBlocked::Refused("no".to_owned());
     let refused =
@@ -21,15 +21,15 @@ fn what_the_api_server_refuses_is_told_once() {
 }
 
 #[test]
-fn what_was_refused_is_known_in_every_order_of_the_conditions() {
+fn refusal_is_read_in_any_order_of_conditions() {
     let mut world = world(2);
     world.settle();
     let words = WriteBlocked::Refused("exceeded quota".to_owned());
     let before = world.observed.status.clone();
-    let mut told = plan_refused(&world.plan(), &before, &words, world.now).status;
-    assert_eq!(told.state.as_deref(), Some("Refused"));
-    for _ in 0..told.conditions.len() {
-        told.conditions.rotate_left(1);
-        assert_eq!(WriteBlocked::told_in(&told).as_ref(), Some(&words));
+    let mut status = plan_refused(&world.plan(), &before, &words, world.now).status;
+    assert_eq!(status.state.as_deref(), Some("Refused"));
+    for _ in 0..status.conditions.len() {
+        status.conditions.rotate_left(1);
+        assert_eq!(WriteBlocked::told_in(&status).as_ref(), Some(&words));
     }
 }

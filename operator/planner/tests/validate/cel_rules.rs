@@ -6,7 +6,8 @@ use roundhouse_planner::testing::{raw_job, raw_script_job};
 use roundhouse_planner::validate;
 use serde_json::{Value, json};
 
-/// Beginning of a rule's message, the parts of the spec that break it, and whether the job runs a script.
+/// Start of a rule's message, the parts of the spec that break it, and whether the
+/// job runs a script.
 type Case = (&'static str, Value, bool);
 
 fn of_model() -> Vec<(&'static str, Value)> {
@@ -173,7 +174,7 @@ fn cases() -> Vec<Case> {
     of_trainer.chain(of_job()).collect()
 }
 
-/// Lays fields over those of a value. A list takes the place of a list.
+/// Merges fields into a value. A list replaces a list.
 fn merge(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
@@ -185,7 +186,7 @@ fn merge(into: &mut Value, from: &Value) {
     }
 }
 
-/// The messages of all rules that say something of one job, not of an edit.
+/// The messages of all rules about one job; rules about edits are left out.
 fn messages(schema: &Value, all: &mut Vec<String>) {
     let rules = schema["x-kubernetes-validations"].as_array();
     for rule in rules.into_iter().flatten() {
@@ -202,12 +203,12 @@ fn messages(schema: &Value, all: &mut Vec<String>) {
 }
 
 #[test]
-fn every_rule_of_the_schema_is_checked_by_the_planner_too() {
+fn planner_checks_every_cel_rule() {
     let crd = serde_json::to_value(roundhouse_api::crd().unwrap()).unwrap();
     let mut all = Vec::new();
     let schema = crd.pointer("/spec/versions/0/schema/openAPIV3Schema");
     messages(schema.unwrap(), &mut all);
-    // It has a test of its own below.
+    // The test below checks this rule.
     all.retain(|message| !message.starts_with("metadata.name"));
     let mut cases = cases();
     for message in &all {
@@ -230,7 +231,7 @@ fn every_rule_of_the_schema_is_checked_by_the_planner_too() {
 }
 
 #[test]
-fn a_name_that_the_api_server_refuses_is_refused() {
+fn name_that_the_api_server_refuses_is_refused() {
     for name in ["", "Digits", "1a", "a_b", "a.b", "a-", &"a".repeat(45)] {
         let mut job = raw_job(2);
         job.metadata.name = Some(name.to_owned());

@@ -22,7 +22,7 @@ fn best_by(metric: BestMetric) -> Checkpoint {
 }
 
 #[test]
-fn what_an_evaluation_finds_and_a_volume_takes_is_kept() {
+fn best_checkpoint_and_tensorboard_are_accepted() {
     let mut job = raw_job(1);
     job.spec.checkpoint = Some(best_by(BestMetric::Top1));
     job.spec.trainer.as_mut().unwrap().tensorboard = true;
@@ -30,7 +30,7 @@ fn what_an_evaluation_finds_and_a_volume_takes_is_kept() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said_in_one_sentence() {
+fn invalid_field_is_named_once() {
     type Change = fn(&mut roundhouse_api::TrainingJob);
     let cases: [(&str, Change); 9] = [
         ("metadata.name", |job| {
@@ -93,7 +93,7 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
 }
 
 #[test]
-fn a_script_of_ones_own_chooses_its_best_checkpoint_itself() {
+fn script_cannot_have_a_best_checkpoint() {
     let mut job = raw_job(1);
     job.spec.trainer = None;
     job.spec.elastic.mode = Mode::Restart;

@@ -5,7 +5,7 @@ use roundhouse_planner::testing::{raw_gang_job, raw_job};
 use roundhouse_planner::validate;
 
 #[test]
-fn the_templates_scheduler_counts() {
+fn template_scheduler_takes_precedence() {
     let mut raw = raw_gang_job(1, Gang::Coscheduling);
     let scheduler = |raw: &TrainingJob| {
         let job = validate(raw).unwrap();
@@ -20,7 +20,7 @@ fn the_templates_scheduler_counts() {
 }
 
 #[test]
-fn what_cannot_be_meant_says_what_to_change() {
+fn contradictory_scheduling_is_refused_with_advice() {
     type Change = fn(&mut TrainingJob);
     let cases: [(&str, &str, Change); 2] = [
         (
@@ -49,7 +49,7 @@ fn what_cannot_be_meant_says_what_to_change() {
 }
 
 #[test]
-fn a_job_without_scheduling_has_the_fingerprint_of_before() {
+fn default_scheduling_keeps_the_fingerprint() {
     let plain = validate(&raw_job(1)).unwrap().built_from;
     let with = |change: fn(&mut TrainingJob)| {
         let mut job = raw_job(1);

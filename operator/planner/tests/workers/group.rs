@@ -6,7 +6,7 @@ use roundhouse_api::Gang;
 use roundhouse_planner::testing::{World, raw_gang_job, raw_job, world_of};
 use roundhouse_planner::{Action, Event, GroupWrites, ObservedGroup, PlanReason, PodGroup, Repair};
 
-/// A Coscheduling job whose workers train.
+/// A job with Coscheduling whose workers train.
 fn trains(workers: u32) -> World {
     world_of(&raw_gang_job(workers, Gang::Coscheduling)).training()
 }
@@ -27,7 +27,7 @@ fn creates(actions: &[Action]) -> usize {
 }
 
 #[test]
-fn the_group_is_made_before_the_first_worker_and_only_with_a_gang_scheduler() {
+fn group_is_created_before_the_first_worker() {
     let plan = world_of(&raw_gang_job(2, Gang::Volcano)).plan();
     let made = plan
         .actions
@@ -41,7 +41,7 @@ fn the_group_is_made_before_the_first_worker_and_only_with_a_gang_scheduler() {
 }
 
 #[test]
-fn its_minimum_is_that_of_the_job_and_follows_every_change() {
+fn group_minimum_follows_the_job() {
     let mut elastic = raw_gang_job(4, Gang::Coscheduling);
     elastic.spec.workers.min_replicas = Some(2);
     let mut world = world_of(&elastic).training();
@@ -58,7 +58,7 @@ fn its_minimum_is_that_of_the_job_and_follows_every_change() {
 }
 
 #[test]
-fn what_the_gang_scheduler_fills_in_is_left_to_it() {
+fn group_fields_of_the_gang_scheduler_are_kept() {
     let mut world = world_of(&raw_gang_job(2, Gang::Volcano)).training();
     if let ObservedGroup::Ours { group, .. } = &mut world.observed.group {
         group.queue = Some("default".to_owned());
@@ -68,7 +68,7 @@ fn what_the_gang_scheduler_fills_in_is_left_to_it() {
 }
 
 #[test]
-fn a_suspended_job_and_one_that_has_ended_have_no_group() {
+fn suspended_or_ended_job_has_no_group() {
     let mut world = trains(2);
     world.job.suspend = true;
     world.settle();
@@ -85,7 +85,7 @@ fn a_suspended_job_and_one_that_has_ended_have_no_group() {
 }
 
 #[test]
-fn without_the_gang_scheduler_the_job_waits_says_what_to_install_and_continues_when_it_comes() {
+fn missing_gang_scheduler_is_reported_with_advice() {
     for (gang, to_install) in [
         (Gang::Coscheduling, "scheduler-plugins"),
         (Gang::Volcano, "Volcano"),
@@ -103,7 +103,7 @@ fn without_the_gang_scheduler_the_job_waits_says_what_to_install_and_continues_w
             message.contains("not served") && message.contains(to_install),
             "{message}"
         );
-        assert!(plan.events.is_empty(), "told once");
+        assert!(plan.events.is_empty(), "reported once");
         world.observed.group = ObservedGroup::Missing;
         world.settle();
         assert_eq!(world.observed.pods.len(), 2);
@@ -111,7 +111,7 @@ fn without_the_gang_scheduler_the_job_waits_says_what_to_install_and_continues_w
 }
 
 #[test]
-fn workers_train_on_when_the_kind_of_their_group_goes_away() {
+fn workers_keep_training_without_the_kind_of_their_group() {
     let mut world = trains(2);
     world.observed.group = ObservedGroup::Impossible("gone".to_owned());
     assert_eq!(world.settle().reason, PlanReason::Training);
@@ -120,7 +120,7 @@ fn workers_train_on_when_the_kind_of_their_group_goes_away() {
 }
 
 #[test]
-fn a_strangers_group_of_the_jobs_name_is_not_touched() {
+fn foreign_group_of_the_same_name_is_not_changed() {
     let mut world = world_of(&raw_gang_job(2, Gang::Volcano));
     world.observed.group = ObservedGroup::Foreign;
     let plan = world.settle();
@@ -131,7 +131,7 @@ fn a_strangers_group_of_the_jobs_name_is_not_touched() {
 }
 
 #[test]
-fn no_worker_is_made_for_a_group_that_is_about_to_go() {
+fn terminating_group_gets_no_worker() {
     let mut world = world_of(&raw_gang_job(2, Gang::Coscheduling)).lobby();
     world.vanishes(1);
     if let ObservedGroup::Ours { deleting, .. } = &mut world.observed.group {
@@ -142,7 +142,7 @@ fn no_worker_is_made_for_a_group_that_is_about_to_go() {
     assert_eq!(creates(&world.plan().actions), 1);
 }
 
-/// Somebody has deleted it.
+/// Another client deletes the group, which then terminates.
 fn is_deleted(world: &mut World) {
     if let ObservedGroup::Ours { deleting, .. } = &mut world.observed.group {
         *deleting = true;
@@ -150,7 +150,7 @@ fn is_deleted(world: &mut World) {
 }
 
 #[test]
-fn a_group_that_kubernetes_keeps_until_its_pods_have_ended_is_used_until_then() {
+fn terminating_group_with_pods_is_used_by_kubernetes() {
     for (gang, expected) in [(Gang::Kubernetes, 1), (Gang::Volcano, 0)] {
         for mut world in [
             world_of(&raw_gang_job(2, gang)).training(),
@@ -169,14 +169,14 @@ fn a_group_that_kubernetes_keeps_until_its_pods_have_ended_is_used_until_then() 
             assert_eq!(
                 creates(&world.plan().actions),
                 0,
-                "{gang:?}: nobody is left"
+                "{gang:?}: no pod is left"
             );
         }
     }
 }
 
 #[test]
-fn a_group_that_is_used_although_it_was_deleted_follows_the_job() {
+fn terminating_group_in_use_follows_the_job() {
     let mut world = world_of(&raw_gang_job(4, Gang::Kubernetes)).training();
     is_deleted(&mut world);
     (world.job.replicas, world.job.min_replicas) = (2, 2);
@@ -189,7 +189,7 @@ fn a_group_that_is_used_although_it_was_deleted_follows_the_job() {
 }
 
 #[test]
-fn the_group_of_an_earlier_job_of_this_name_is_waited_for() {
+fn job_waits_for_the_group_of_an_earlier_job() {
     let mut world = world_of(&raw_gang_job(2, Gang::Kubernetes));
     world.observed.group = ObservedGroup::ForeignLeaving;
     world.settle();
@@ -201,7 +201,7 @@ fn the_group_of_an_earlier_job_of_this_name_is_waited_for() {
 }
 
 #[test]
-fn the_priority_reaches_the_group_of_kubernetes() {
+fn priority_is_in_the_group_of_kubernetes() {
     let mut raw = raw_gang_job(2, Gang::Kubernetes);
     raw.spec.scheduling.priority_class_name = Some("low".to_owned());
     let mut world = world_of(&raw);
@@ -216,7 +216,7 @@ fn the_priority_reaches_the_group_of_kubernetes() {
 }
 
 #[test]
-fn queue_and_priority_reach_volcanos_group_and_the_pods() {
+fn queue_and_priority_are_in_the_group_of_volcano() {
     let mut raw = raw_gang_job(2, Gang::Volcano);
     raw.spec.scheduling.queue_name = Some("research".to_owned());
     raw.spec.scheduling.priority_class_name = Some("low".to_owned());
@@ -230,9 +230,10 @@ fn queue_and_priority_reach_volcanos_group_and_the_pods() {
     assert_eq!(pod.scheduler_name.as_deref(), Some("volcano"));
 }
 
-/// Another client changes or deletes the PodGroup each time. Writing it at once each time would never end.
+/// Another client changes or deletes the PodGroup each time. Without pauses the
+/// writes would never end.
 #[test]
-fn a_group_that_is_reverted_is_repaired_after_a_pause_and_reported() {
+fn reverted_group_is_repaired_after_a_pause() {
     let mut world = trains(2);
     let says = |min_member| PodGroup {
         min_member,
@@ -261,16 +262,16 @@ fn a_group_that_is_reverted_is_repaired_after_a_pause_and_reported() {
     assert_eq!(world.plan().actions.len(), 1, "the job itself asks for it");
     world.observed.group_writes = writes(Repair::Again);
     let plan = world.plan();
-    let [told] = plan.events.as_slice() else {
+    let [event] = plan.events.as_slice() else {
         panic!("{:?}", plan.events);
     };
-    assert!(told.message.contains("PodGroup digits"), "{told:?}");
+    assert!(event.message.contains("PodGroup digits"), "{event:?}");
     assert_eq!(plan.actions.len(), 1);
 }
 
-/// Coscheduling places a pod whose PodGroup does not exist as if it had none.
+/// Coscheduling treats a pod whose PodGroup does not exist as a pod without one.
 #[test]
-fn no_pod_is_created_while_a_group_that_is_deleted_each_time_is_awaited() {
+fn no_pod_is_created_while_its_group_is_postponed() {
     let mut world = world_of(&raw_gang_job(2, Gang::Coscheduling));
     let pause = Duration::from_secs(3);
     world.observed.group_writes.deleted = Repair::Later(pause);
@@ -289,9 +290,9 @@ fn no_pod_is_created_while_a_group_that_is_deleted_each_time_is_awaited() {
     world.observed.group_writes.deleted = Repair::Again;
     let plan = world.plan();
     assert_eq!(creates(&plan.actions), 2);
-    let told = plan
+    let is_reported = plan
         .events
         .iter()
         .any(|event| event.message.contains("PodGroup digits"));
-    assert!(told, "{:?}", plan.events);
+    assert!(is_reported, "{:?}", plan.events);
 }

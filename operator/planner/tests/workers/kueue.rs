@@ -6,7 +6,7 @@ use roundhouse_api::{CleanPodPolicy, SuccessPolicy};
 use roundhouse_planner::Action;
 use roundhouse_planner::testing::{World, script_world, world};
 
-/// Workers that train as a group of Kueue.
+/// A job that trains as a group of Kueue.
 fn grouped(world: World) -> World {
     let mut world = world.training();
     let meta = world.job.template.metadata.get_or_insert_default();
@@ -27,7 +27,7 @@ fn creates(actions: &[Action]) -> usize {
 }
 
 #[test]
-fn a_group_of_kueue_never_has_more_pods_than_workers() {
+fn kueue_group_never_exceeds_the_number_of_workers() {
     let mut leaves = grouped(world(2));
     leaves.is_deleted(1);
     assert_eq!(creates(&leaves.plan().actions), 0, "it still counts");
@@ -49,9 +49,9 @@ fn a_group_of_kueue_never_has_more_pods_than_workers() {
     assert_eq!(lost.observed.pods.len(), 2, "the lost one is gone");
 }
 
-/// Kueue holds a pod that is deleted until its group ends, and counts it.
+/// Kueue holds a deleted pod until its group ends, and counts it.
 #[test]
-fn a_job_whose_group_has_no_room_for_a_missing_worker_says_why() {
+fn full_kueue_group_is_reported() {
     let mut world = grouped(script_world(2));
     world.lingering = true;
     world.ends(1, 0, 100);
@@ -68,28 +68,32 @@ fn a_job_whose_group_has_no_room_for_a_missing_worker_says_why() {
     assert!(message.contains("Kueue admits no other pod"), "{message}");
 }
 
-/// Names of pods that say that their group gets no new pods.
-fn enders(world: &World) -> Vec<&str> {
+/// Names of pods that are marked as the end of their group.
+fn end_marks(world: &World) -> Vec<&str> {
     let pods = world.observed.pods.iter().filter(|pod| pod.ends_group);
     pods.map(|pod| pod.name.as_str()).collect()
 }
 
 #[test]
-fn a_job_that_ends_before_all_its_pods_have_succeeded_ends_its_group() {
+fn ended_job_ends_its_kueue_group() {
     let mut failed = grouped(world(3));
     failed.job.active_deadline = Some(Duration::from_secs(60));
     failed.fails(1, "Evicted");
     failed.seconds_pass(60);
     failed.settle();
     assert_eq!(failed.state(), "DeadlineExceeded");
-    assert_eq!(enders(&failed), ["digits-worker-1-0"], "the one that stays");
+    assert_eq!(
+        end_marks(&failed),
+        ["digits-worker-1-0"],
+        "the one that stays"
+    );
 
     let mut rank_zero = grouped(world(2));
     rank_zero.job.success_policy = SuccessPolicy::RankZero;
     rank_zero.ends(0, 0, 5);
     rank_zero.settle();
     assert_eq!(rank_zero.state(), "Completed");
-    assert_eq!(enders(&rank_zero), ["digits-worker-0-0"]);
+    assert_eq!(end_marks(&rank_zero), ["digits-worker-0-0"]);
 
     let mut with_spare = world(1);
     with_spare.job.spares = 1;
@@ -98,11 +102,11 @@ fn a_job_that_ends_before_all_its_pods_have_succeeded_ends_its_group() {
     spare.seconds_pass(60);
     spare.settle();
     assert_eq!(spare.state(), "Completed");
-    assert_eq!(enders(&spare), ["digits-worker-0-0"]);
+    assert_eq!(end_marks(&spare), ["digits-worker-0-0"]);
 }
 
 #[test]
-fn a_group_is_ended_before_its_last_pods_are_deleted() {
+fn kueue_group_ends_before_its_last_pods_are_deleted() {
     let mut world = grouped(world(2));
     world.job.clean_pod_policy = CleanPodPolicy::All;
     world.job.active_deadline = Some(Duration::from_secs(60));
@@ -118,12 +122,12 @@ fn a_group_is_ended_before_its_last_pods_are_deleted() {
 }
 
 #[test]
-fn a_group_of_which_all_pods_succeed_is_left_to_kueue() {
+fn successful_kueue_group_is_left_to_kueue() {
     let mut world = grouped(world(2));
     for at in 0..2 {
         world.ends(at, 0, 5);
     }
     world.settle();
     assert_eq!(world.state(), "Completed");
-    assert_eq!(enders(&world), [""; 0]);
+    assert_eq!(end_marks(&world), [""; 0]);
 }

@@ -3,9 +3,10 @@
 use roundhouse_planner::testing::world;
 use roundhouse_planner::{Action, Plan};
 
-/// Kubernetes keeps a pod that is deleted on a node that does not answer, and the scheduler would draw new pods to it.
+/// Kubernetes keeps a deleted pod on a node that does not answer, and the scheduler would place
+/// new pods beside it.
 #[test]
-fn a_pod_that_stays_on_a_lost_node_draws_no_others_into_its_domain() {
+fn deleted_pod_on_a_lost_node_leaves_its_domain() {
     for has_topology in [true, false] {
         let mut world = world(2);
         world.job.scheduling.topology_key = has_topology.then(|| "rack".to_owned());

@@ -9,7 +9,7 @@ use roundhouse_planner::{Action, DeleteReason, PlanReason, PodPhase};
 use crate::{created, deleted, trains};
 
 #[test]
-fn the_replacement_of_a_lost_worker_prefers_other_nodes_although_the_scheduler_may_not_know_yet() {
+fn replacement_of_a_lost_worker_prefers_other_nodes() {
     let mut world = trains(3);
     world.observed.pods[1].node = Some("n1".into());
     world.is_unreachable(1, true);
@@ -21,10 +21,10 @@ fn the_replacement_of_a_lost_worker_prefers_other_nodes_although_the_scheduler_m
 }
 
 #[test]
-fn survivors_of_a_lost_node_go_on_at_once_and_the_lost_worker_is_replaced() {
+fn survivors_of_a_lost_node_continue_at_once() {
     let mut world = trains(3);
     world.lingering = true;
-    // It is long since their generation was issued.
+    // Their generation was issued long ago.
     world.seconds_pass(60);
     world.is_unreachable(1, true);
     let plan = world.plan();
@@ -37,7 +37,7 @@ fn survivors_of_a_lost_node_go_on_at_once_and_the_lost_worker_is_replaced() {
 }
 
 #[test]
-fn a_worker_whose_agent_is_frozen_is_left_out_at_once_and_replaced_after_five_minutes() {
+fn frozen_worker_is_left_out_and_replaced_later() {
     let mut world = trains(3);
     world.observed.pods[1].node = Some("n1".into());
     world.seconds_pass(60);
@@ -66,9 +66,9 @@ fn a_worker_whose_agent_is_frozen_is_left_out_at_once_and_replaced_after_five_mi
     assert!(lost.unwrap().is_empty(), "its node is sound");
 }
 
-/// Which agents are silent is in the memory of the operator.
+/// The operator keeps in memory which agents are silent.
 #[test]
-fn an_operator_that_has_started_takes_in_no_worker_that_may_be_frozen() {
+fn restarted_operator_waits_for_unready_workers() {
     let mut world = trains(3);
     world.seconds_pass(60);
     world.agent_is_silent(1, true);
@@ -86,7 +86,7 @@ fn an_operator_that_has_started_takes_in_no_worker_that_may_be_frozen() {
 }
 
 #[test]
-fn a_worker_that_prepares_on_a_lost_node_is_replaced_like_one_that_trains() {
+fn preparing_worker_on_a_lost_node_is_replaced() {
     for phase in [PodPhase::Pending, PodPhase::Running] {
         let mut world = world(2);
         world.settle();
@@ -111,7 +111,7 @@ fn a_worker_that_prepares_on_a_lost_node_is_replaced_like_one_that_trains() {
     }
 }
 
-/// Nodes of these workers are lost, as the node lifecycle controller reports it.
+/// The nodes of these workers are lost, as the node lifecycle controller reports it.
 fn nodes_are_lost(world: &mut World, workers: impl IntoIterator<Item = usize>) {
     for at in workers {
         world.is_unreachable(at, true);
@@ -119,7 +119,7 @@ fn nodes_are_lost(world: &mut World, workers: impl IntoIterator<Item = usize>) {
     }
 }
 
-/// How many pods are made a number of seconds after nodes were lost.
+/// Number of pods that are created this number of seconds after nodes were lost.
 fn replaced_after(mut world: World, seconds: i64) -> usize {
     world.seconds_pass(seconds);
     let plan = world.plan();
@@ -128,8 +128,8 @@ fn replaced_after(mut world: World, seconds: i64) -> usize {
 }
 
 #[test]
-fn a_worker_on_a_lost_node_is_replaced_after_a_minute_and_one_of_an_outage_after_five() {
-    // Workers on nodes of their own, how many of these are lost, and after how many seconds they are replaced.
+fn lost_node_waits_one_minute_and_an_outage_five() {
+    // Number of workers on separate nodes, number of lost nodes, and seconds until the replacement.
     for (workers, lost, after) in [
         (6, 1, 60),
         (6, 2, 60),
@@ -149,7 +149,7 @@ fn a_worker_on_a_lost_node_is_replaced_after_a_minute_and_one_of_an_outage_after
 }
 
 #[test]
-fn a_worker_on_a_lost_node_is_replaced_as_soon_as_the_operator_is_set_to() {
+fn lost_node_grace_is_configurable() {
     let mut world = trains(3);
     world.observed.formed = Some(1);
     world.observed.lost_node_grace = Some(Duration::from_secs(10));
@@ -161,7 +161,7 @@ fn a_worker_on_a_lost_node_is_replaced_as_soon_as_the_operator_is_set_to() {
 }
 
 #[test]
-fn one_lost_node_is_no_outage_however_many_workers_it_had() {
+fn single_lost_node_is_not_an_outage() {
     let mut world = trains(4);
     for at in 0..3 {
         world.is_on(at, "n0");
@@ -172,8 +172,9 @@ fn one_lost_node_is_no_outage_however_many_workers_it_had() {
 }
 
 #[test]
-fn a_node_that_blinks_costs_no_pod() {
-    // Whether the node itself says that it is not ready, for how long, and whether its worker keeps its pod.
+fn node_that_returns_keeps_its_pods() {
+    // Whether the node itself reports that it is not ready, for how many seconds, and whether its
+    // worker keeps its pod.
     for (answers, seconds, stays) in [
         (false, 59, true),
         (false, 60, false),
@@ -216,7 +217,7 @@ fn a_node_that_blinks_costs_no_pod() {
 }
 
 #[test]
-fn workers_of_an_outage_that_come_back_in_time_train_on() {
+fn workers_that_return_after_an_outage_keep_training() {
     let mut world = trains(4);
     world.seconds_pass(60);
     nodes_are_lost(&mut world, 0..2);
@@ -231,7 +232,7 @@ fn workers_of_an_outage_that_come_back_in_time_train_on() {
 }
 
 #[test]
-fn a_lost_worker_is_never_taken_in_again_when_its_node_heals() {
+fn replaced_worker_never_rejoins() {
     let mut world = trains(3);
     world.lingering = true;
     world.is_unreachable(1, true);
@@ -249,7 +250,7 @@ fn a_lost_worker_is_never_taken_in_again_when_its_node_heals() {
 }
 
 #[test]
-fn when_no_node_answers_nothing_is_taken_away() {
+fn no_worker_is_replaced_if_no_node_answers() {
     let mut world = trains(2);
     for at in 0..2 {
         world.is_unreachable(at, true);

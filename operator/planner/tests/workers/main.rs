@@ -11,7 +11,7 @@ mod replace;
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, DeleteReason, Plan};
 
-/// So many workers train; one is enough.
+/// This number of workers train; one is enough.
 pub(crate) fn trains(workers: u32) -> World {
     let mut world = world(workers);
     world.job.min_replicas = 1;

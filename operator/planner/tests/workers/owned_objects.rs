@@ -9,7 +9,7 @@ use roundhouse_planner::{Action, PlanReason, Pod, PodPhase, Presence, Repair};
 use crate::{created, trains};
 
 #[test]
-fn a_new_job_gets_its_service_policy_and_all_workers_at_once() {
+fn new_job_gets_all_its_objects_at_once() {
     let plan = world(2).plan();
     assert_eq!(
         plan.actions[..2],
@@ -21,7 +21,7 @@ fn a_new_job_gets_its_service_policy_and_all_workers_at_once() {
 }
 
 #[test]
-fn a_strangers_object_of_our_name_is_named_and_nothing_is_touched() {
+fn foreign_object_of_the_same_name_is_not_changed() {
     let mut world = world(2);
     world.observed.service = Presence::Foreign;
     let plan = world.plan();
@@ -35,7 +35,7 @@ fn a_strangers_object_of_our_name_is_named_and_nothing_is_touched() {
             .contains("Service digits")
     );
     world.settle();
-    assert!(world.plan().events.is_empty(), "told once");
+    assert!(world.plan().events.is_empty(), "reported once");
 }
 
 const fn drifted(repair: Repair) -> Presence {
@@ -43,7 +43,7 @@ const fn drifted(repair: Repair) -> Presence {
 }
 
 #[test]
-fn what_somebody_changed_of_the_jobs_own_is_mended_and_workers_stay() {
+fn drift_is_repaired_and_workers_stay() {
     let mut world = world(2).training();
     let version = 7;
     world.observed.service = drifted(Repair::Now);
@@ -66,7 +66,7 @@ fn what_somebody_changed_of_the_jobs_own_is_mended_and_workers_stay() {
 }
 
 #[test]
-fn what_somebody_changes_back_is_mended_again_after_a_pause_and_told() {
+fn reverted_repair_is_repeated_after_a_pause() {
     let mut world = world(2).training();
     let pause = Duration::from_secs(3);
     world.observed.service = drifted(Repair::Later(pause));
@@ -76,14 +76,14 @@ fn what_somebody_changes_back_is_mended_again_after_a_pause_and_told() {
     world.observed.service = drifted(Repair::Again);
     let plan = world.plan();
     assert_eq!(plan.actions, [Action::RepairService { version: 7 }]);
-    let [told] = plan.events.as_slice() else {
+    let [event] = plan.events.as_slice() else {
         panic!("{:?}", plan.events);
     };
-    assert!(told.message.contains("Service digits"), "{told:?}");
+    assert!(event.message.contains("Service digits"), "{event:?}");
 }
 
 #[test]
-fn what_somebody_deletes_each_time_is_made_anew_after_a_pause_and_told() {
+fn deleted_object_is_created_again_after_a_pause() {
     let mut world = world(2).training();
     let pause = Duration::from_secs(3);
     let repair = Repair::Later(pause);
@@ -95,15 +95,15 @@ fn what_somebody_deletes_each_time_is_made_anew_after_a_pause_and_told() {
     world.observed.network_policy = Presence::Deleted { repair };
     let plan = world.plan();
     assert_eq!(plan.actions, [Action::CreateNetworkPolicy]);
-    let [told] = plan.events.as_slice() else {
+    let [event] = plan.events.as_slice() else {
         panic!("{:?}", plan.events);
     };
     let words = "NetworkPolicy digits was deleted again";
-    assert!(told.message.starts_with(words), "{told:?}");
+    assert!(event.message.starts_with(words), "{event:?}");
 }
 
 #[test]
-fn pods_of_an_earlier_job_of_the_same_name_are_not_adopted() {
+fn pods_of_an_earlier_job_are_not_adopted() {
     let mut world = world(1);
     let theirs = Pod {
         name: "digits-worker-0-0".into(),
@@ -128,7 +128,7 @@ fn pods_of_an_earlier_job_of_the_same_name_are_not_adopted() {
 }
 
 #[test]
-fn a_pod_of_another_owner_that_is_not_watched_costs_an_attempt() {
+fn taken_pod_name_costs_an_attempt() {
     let mut world = world(2);
     world.observed.taken = vec![
         "Pod digits-worker-1-0".into(),
@@ -142,7 +142,7 @@ fn a_pod_of_another_owner_that_is_not_watched_costs_an_attempt() {
 }
 
 #[test]
-fn an_edited_attempt_label_does_not_ask_for_a_name_that_exists() {
+fn edited_attempt_label_causes_no_name_conflict() {
     let mut world = trains(2);
     world.observed.pods[1].attempt = u32::MAX;
     world.is_deleted(1);
@@ -153,7 +153,7 @@ fn an_edited_attempt_label_does_not_ask_for_a_name_that_exists() {
 }
 
 #[test]
-fn a_taken_name_keeps_a_job_that_trains_from_nothing_but_making_pods() {
+fn taken_name_only_prevents_new_pods() {
     let mut world = trains(3);
     world.observed.service = Presence::Foreign;
     world.ends(0, 137, 40);
@@ -167,5 +167,5 @@ fn a_taken_name_keeps_a_job_that_trains_from_nothing_but_making_pods() {
     assert!(created(&world.plan()).is_empty());
     world.job.replicas = 1;
     world.settle();
-    assert_eq!(world.observed.pods.len(), 1, "what is too much goes");
+    assert_eq!(world.observed.pods.len(), 1, "the surplus leaves");
 }

@@ -10,7 +10,7 @@ use roundhouse_planner::{DeleteReason, PlanReason, PodPhase};
 use crate::{created, deleted, trains};
 
 #[test]
-fn a_node_that_refuses_pods_is_asked_less_and_less_often() {
+fn refused_pods_are_replaced_with_back_off() {
     let mut world = world(1);
     world.settle();
     let mut waits = Vec::new();
@@ -36,7 +36,7 @@ fn a_node_that_refuses_pods_is_asked_less_and_less_often() {
 }
 
 #[test]
-fn a_node_whose_clock_is_ahead_is_asked_less_and_less_often_like_any_other() {
+fn clock_ahead_does_not_reset_the_back_off() {
     let mut world = world(1);
     world.settle();
     world.observed.pods[0].attempt = 2;
@@ -50,7 +50,7 @@ fn a_node_whose_clock_is_ahead_is_asked_less_and_less_often_like_any_other() {
 }
 
 #[test]
-fn a_pod_that_lived_long_is_replaced_at_once() {
+fn long_lived_pod_is_replaced_at_once() {
     let mut world = world(1);
     world.settle();
     world.observed.pods[0].attempt = 5;
@@ -62,7 +62,7 @@ fn a_pod_that_lived_long_is_replaced_at_once() {
 }
 
 #[test]
-fn a_pod_that_never_goes_does_not_hold_up_its_replacement() {
+fn terminating_pod_does_not_delay_its_replacement() {
     let mut world = trains(2);
     world.lingering = true;
     world.is_deleted(1);
@@ -92,7 +92,7 @@ fn a_pod_that_never_goes_does_not_hold_up_its_replacement() {
 }
 
 #[test]
-fn a_failed_pod_is_replaced_by_the_next_attempt() {
+fn failed_pod_is_replaced_by_the_next_attempt() {
     let mut world = world(2).training();
     world.observed.pods[1].phase = PodPhase::Failed;
     let plan = world.plan();
@@ -102,7 +102,7 @@ fn a_failed_pod_is_replaced_by_the_next_attempt() {
 }
 
 #[test]
-fn a_pod_on_its_way_out_is_replaced_and_not_deleted_again() {
+fn terminating_pod_is_replaced_and_not_deleted_again() {
     let mut world = world(2).training();
     world.observed.pods[1].deleting = true;
     let plan = world.plan();
@@ -111,7 +111,7 @@ fn a_pod_on_its_way_out_is_replaced_and_not_deleted_again() {
 }
 
 #[test]
-fn a_pod_that_vanishes_is_replaced_and_the_others_go_on() {
+fn vanished_pod_is_replaced_without_incident() {
     let mut world = trains(2);
     world.vanishes(0);
     assert_eq!(created(&world.plan()).len(), 1);
@@ -124,7 +124,7 @@ fn joining(workers: u32) -> World {
 }
 
 #[test]
-fn a_worker_that_fails_after_its_last_step_brings_back_those_that_have_completed() {
+fn failure_after_the_last_step_replaces_completed_workers() {
     let mut world = joining(2).training();
     world.ends(1, 0, 100);
     world.settle();

@@ -23,7 +23,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn whatever_happens_to_pods_the_replacements_without_a_step_are_bounded(
+    fn replacements_without_a_step_are_bounded(
         workers in 1..4_u32, losses in losses(),
     ) {
         let mut world = limited(world(workers));
@@ -38,7 +38,7 @@ proptest! {
         }
         let counted = world.observed.status.replacements.total;
         prop_assert!(made <= counted as usize, "{made} pods were made and {counted} counted");
-        // One plan may replace all pods at once.
+        // One plan may replace all pods at once, so the limit may be exceeded by their number.
         prop_assert!(counted <= MOST + workers);
         prop_assert!(counted <= MOST || world.observed.status.is_terminal() || world.plan().status.is_terminal());
     }

@@ -12,19 +12,19 @@ use super::is_cut_off;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// The operator plans, and is stopped after so many writes.
+    /// The operator plans, and stops after this number of writes.
     Reconcile(usize),
     Prepared(usize),
-    /// The kubelet shows the pod's document to its process.
+    /// The kubelet shows the pod's membership to its process.
     Shown(usize),
     Dies(usize),
     Restarts(usize),
     CutOff(usize, bool),
-    /// A pod on its way out is gone, if its kubelet says so.
+    /// A terminating pod is removed, if its kubelet can report it.
     Gone(usize),
     Scale(u32),
-    /// Rank 0 tells which generation has formed.
-    Tells,
+    /// Rank 0 reports which generation has formed.
+    Reports,
     Seconds(i64),
 }
 
@@ -39,16 +39,16 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         4 => (pod.clone(), any::<bool>()).prop_map(|(at, is)| Event::CutOff(at, is)),
         1 => pod.prop_map(Event::Gone),
         1 => (1..4_u32).prop_map(Event::Scale),
-        1 => Just(Event::Tells),
+        1 => Just(Event::Reports),
         2 => prop_oneof![Just(5), Just(70), Just(200)].prop_map(Event::Seconds),
     ];
     collection::vec(event, 1..160)
 }
 
-/// The newest generation that the process of a pod's container has heard of, by UID of the pod.
-type Heard = HashMap<String, (u32, u64)>;
+/// Container restarts and newest received generation of each pod's process, by UID of the pod.
+type Received = HashMap<String, (u32, u64)>;
 
-/// Whether the container for which the document was written runs, whatever the API server knows.
+/// Whether the container with this membership runs, independent of what the API server knows.
 fn lives(pod: &Pod) -> bool {
     let document = pod.membership.as_ref();
     let end = pod.container.termination.as_ref();
@@ -57,8 +57,9 @@ fn lives(pod: &Pod) -> bool {
     is_same && !has_ended && pod.phase == PodPhase::Running
 }
 
-/// Generations all of whose members are in them: they train. A pod that was given up long ago does not count.
-fn groups(world: &World, heard: &Heard) -> Vec<u64> {
+/// Generations of which every member has received the membership: they train. A pod that was given
+/// up long ago does not count.
+fn groups(world: &World, received: &Received) -> Vec<u64> {
     let mut found = HashMap::<u64, u32>::new();
     let mut nodes = HashMap::<u64, u32>::new();
     for pod in &world.observed.pods {
@@ -69,9 +70,9 @@ fn groups(world: &World, heard: &Heard) -> Vec<u64> {
         nodes.extend(pod.earlier.iter().map(|it| (it.generation, it.nodes)));
         let since = pod.ready_at.unwrap_or(world.now);
         let is_given_up = pod.deleting && world.now.duration_since(since).as_secs() >= 300;
-        let was_told_to_go = pod.deleting && !pod.unreachable;
-        let is_here = lives(pod) && !was_told_to_go && !is_given_up;
-        let known = heard
+        let was_asked_to_leave = pod.deleting && !pod.unreachable;
+        let is_here = lives(pod) && !was_asked_to_leave && !is_given_up;
+        let known = received
             .get(&pod.uid)
             .filter(|(restarts, _)| *restarts == pod.container.restarts);
         if let Some((_, generation)) = known.filter(|_| is_here) {
@@ -84,7 +85,7 @@ fn groups(world: &World, heard: &Heard) -> Vec<u64> {
     whole.map(|(generation, _)| generation).collect()
 }
 
-fn happen(world: &mut World, heard: &mut Heard, event: &Event) {
+fn happen(world: &mut World, received: &mut Received, event: &Event) {
     let exists = |at: usize| at < world.observed.pods.len();
     match *event {
         Event::Reconcile(writes) => {
@@ -110,7 +111,7 @@ fn happen(world: &mut World, heard: &mut Heard, event: &Event) {
                 .filter(|_| lives(pod) && !pod.unreachable && !pod.deleting)
             {
                 let it = (pod.container.restarts, document.generation);
-                heard.insert(pod.uid.clone(), it);
+                received.insert(pod.uid.clone(), it);
             }
         }
         Event::Dies(at) if exists(at) && world.observed.pods[at].phase == PodPhase::Running => {
@@ -141,8 +142,8 @@ fn happen(world: &mut World, heard: &mut Heard, event: &Event) {
         Event::Scale(replicas) => {
             (world.job.replicas, world.job.max_replicas) = (replicas, 3);
         }
-        Event::Tells => {
-            let newest = groups(world, heard).into_iter().max();
+        Event::Reports => {
+            let newest = groups(world, received).into_iter().max();
             world.observed.formed = newest.max(world.observed.formed);
         }
         Event::Seconds(seconds) => world.seconds_pass(seconds),
@@ -158,15 +159,15 @@ proptest! {
         let mut world = world(workers);
         (world.job.min_replicas, world.job.spares) = (1, spares);
         (world.job.backoff_limit, world.lingering) = (100_000, true);
-        let mut heard = Heard::new();
+        let mut received = Received::new();
         for event in &events {
-            happen(&mut world, &mut heard, event);
-            // A kubelet that is in touch ends the process of a pod that is deleted.
+            happen(&mut world, &mut received, event);
+            // A reachable kubelet ends the process of a deleted pod.
             let ended = |pod: &&Pod| pod.deleting && !pod.unreachable;
             for pod in world.observed.pods.iter().filter(ended) {
-                heard.remove(&pod.uid);
+                received.remove(&pod.uid);
             }
-            let groups = groups(&world, &heard);
+            let groups = groups(&world, &received);
             assert!(groups.len() < 2, "{groups:?}: {:?}", world.observed.pods);
         }
     }
