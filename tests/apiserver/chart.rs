@@ -1,20 +1,23 @@
-//! The chart on a real API server: every object that it renders is accepted, releases notice each other, and a namespace's
-//! owner can install it.
+//! The Helm chart on a real API server: its objects are valid, two releases do not manage the same
+//! jobs, and the owner of a namespace can install it.
 
-use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 use roundhouse_tests::cluster::until;
-use roundhouse_tests::manifests::repository;
 use serde_json::json;
 
 use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
+use self::shell::{Shell, binaries};
+
+mod shell;
+
+/// The directory of the chart, relative to the root of the repository.
+const CHART: &str = "charts/roundhouse";
 const DEFINITION: &str = "trainingjobs.roundhouse.dev";
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -113,7 +116,8 @@ async fn release_with_overlapping_jobs_is_refused() {
         let error = result.unwrap_err();
         assert!(error.contains(words), "{error}");
     };
-    // The test's own definition is taken over, as one that an uninstalled release has left.
+    // The CustomResourceDefinition of the environment is like one that an uninstalled release has
+    // left behind: the release takes it over.
     install("first", NAMESPACE, &["--take-ownership"]).unwrap();
     let definitions: Api<CustomResourceDefinition> = Api::all(env.client.clone());
     let definition = definitions.get(DEFINITION).await.unwrap();
@@ -132,7 +136,7 @@ async fn release_with_overlapping_jobs_is_refused() {
     shell
         .helm(&["uninstall", "first", "-n", NAMESPACE], "")
         .unwrap();
-    // It stays when the chart goes.
+    // Uninstalling the chart keeps the CustomResourceDefinition, so no job is deleted.
     definitions.get(DEFINITION).await.unwrap();
     install(
         "second",
@@ -189,11 +193,11 @@ async fn namespace_owner_can_install_the_chart() {
 
 /// A job whose container has these variables and arguments.
 fn job_with(name: &str, environment: &serde_json::Value, arguments: &[&str]) -> String {
-    let mut made = job(1);
-    made["metadata"]["name"] = json!(name);
+    let mut job = job(1);
+    job["metadata"]["name"] = json!(name);
     let container = json!({"name": "trainer", "env": environment, "args": arguments});
-    made["spec"]["workers"]["template"] = json!({"spec": {"containers": [container]}});
-    made.to_string()
+    job["spec"]["workers"]["template"] = json!({"spec": {"containers": [container]}});
+    job.to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -204,7 +208,9 @@ async fn plain_text_secret_causes_a_warning() {
     shell.helm(&arguments, "").unwrap();
     let apply = |job: &str| {
         let (input, more) = (job, ["-n", NAMESPACE, "-f", "-"]);
-        shell.kubectl_says(&["apply"], &more, input).unwrap()
+        shell
+            .kubectl_with_warnings(&["apply"], &more, input)
+            .unwrap()
     };
     let plain = |name: &str| json!([{"name": name, "value": "hf_12345"}]);
     let secret = job_with(
@@ -212,11 +218,11 @@ async fn plain_text_secret_causes_a_warning() {
         &plain("HF_TOKEN"),
         &["train", "--wandb.api-key=1"],
     );
-    // The API server takes a moment to learn of a policy.
-    until("policies of admission work", TIMEOUT, || async {
+    // The API server enforces a new policy only after a moment.
+    until("the admission policy is enforced", TIMEOUT, || async {
         let more = ["-n", NAMESPACE, "--dry-run=server", "-f", "-"];
-        let says = shell.kubectl_says(&["create"], &more, &secret);
-        Ok(says.ok().filter(|says| says.contains("Warning")))
+        let printed = shell.kubectl_with_warnings(&["create"], &more, &secret);
+        Ok(printed.ok().filter(|printed| printed.contains("Warning")))
     })
     .await
     .unwrap();
@@ -230,8 +236,11 @@ async fn plain_text_secret_causes_a_warning() {
     let names = ["PGPASSWORD", "aws_secret_access_key", "DB.PASSWD"];
     for (number, name) in names.into_iter().enumerate() {
         let job = job_with(&format!("job-{number}"), &plain(name), &[]);
-        let says = apply(&job);
-        assert!(says.contains(&format!("the variable {name}:")), "{says}");
+        let printed = apply(&job);
+        assert!(
+            printed.contains(&format!("the variable {name}:")),
+            "{printed}"
+        );
     }
     let key = json!({"secretKeyRef": {"name": "roundhouse-hub", "key": "token"}});
     let harmless = json!([
@@ -246,109 +255,26 @@ async fn plain_text_secret_causes_a_warning() {
         "--secret-dir=/s",
         "token=8",
     ];
-    let says = apply(&job_with("harmless", &harmless, &arguments));
-    assert_eq!(says.trim(), "trainingjob.roundhouse.dev/harmless created");
-    // Neither a job without a template nor one of the largest is kept from the API server.
+    let printed = apply(&job_with("harmless", &harmless, &arguments));
+    assert_eq!(
+        printed.trim(),
+        "trainingjob.roundhouse.dev/harmless created"
+    );
+    // The policy also accepts a job without a template, and one with very many variables.
     let mut bare = job(1);
     bare["metadata"]["name"] = json!("bare");
-    let says = apply(&bare.to_string());
-    assert_eq!(says.trim(), "trainingjob.roundhouse.dev/bare created");
+    let printed = apply(&bare.to_string());
+    assert_eq!(printed.trim(), "trainingjob.roundhouse.dev/bare created");
     let many = (0..256).map(|n| json!({"name": format!("V{n}"), "value": "x"}));
     let many = json!(many.collect::<Vec<_>>());
-    let says = shell.kubectl_says(
+    let printed = shell.kubectl_with_warnings(
         &["create"],
         &["-n", NAMESPACE, "-f", "-"],
         &job_with("many", &many, &[]),
     );
-    let says = says.unwrap();
+    let printed = printed.unwrap();
     assert!(
-        says.contains("trainingjob.roundhouse.dev/many created"),
-        "{says}"
+        printed.contains("trainingjob.roundhouse.dev/many created"),
+        "{printed}"
     );
-}
-
-/// The chart's directory, from the repository's root.
-const CHART: &str = "charts/roundhouse";
-
-/// Where the programs of Kubernetes and helm are.
-fn binaries() -> String {
-    std::env::var("ROUNDHOUSE_BIN").unwrap()
-}
-
-/// helm and kubectl, with the env's API server.
-struct Shell {
-    server: String,
-    home: tempfile::TempDir,
-}
-
-impl Shell {
-    fn new(env: &Environment) -> Self {
-        let config = env.server.config("test").unwrap();
-        Self {
-            server: config.cluster_url.to_string(),
-            home: tempfile::TempDir::new().unwrap(),
-        }
-    }
-
-    fn helm(&self, arguments: &[&str], input: &str) -> Result<String, String> {
-        let server = format!("--kube-apiserver={}", self.server);
-        let cluster = [
-            &*server,
-            "--kube-token=test",
-            "--kube-insecure-skip-tls-verify",
-        ];
-        printed(self.output("helm", &[arguments, &cluster].concat(), input))
-    }
-
-    fn kubectl(&self, verb: &[&str], more: &[&str], input: &str) -> Result<String, String> {
-        printed(self.kubectl_output(verb, more, input))
-    }
-
-    /// As [`Self::kubectl`], warnings first.
-    fn kubectl_says(&self, verb: &[&str], more: &[&str], input: &str) -> Result<String, String> {
-        let output = self.kubectl_output(verb, more, input);
-        let says = [output.stderr, output.stdout].concat();
-        let says = String::from_utf8_lossy(&says).into_owned();
-        if output.status.success() {
-            Ok(says)
-        } else {
-            Err(says)
-        }
-    }
-
-    fn kubectl_output(&self, verb: &[&str], more: &[&str], input: &str) -> Output {
-        let server = format!("--server={}", self.server);
-        let cluster = [&*server, "--token=test", "--insecure-skip-tls-verify"];
-        self.output("kubectl", &[verb, &cluster, more].concat(), input)
-    }
-
-    fn output(&self, program: &str, arguments: &[&str], input: &str) -> Output {
-        let mut child = Command::new(Path::new(&binaries()).join(program))
-            .args(arguments)
-            .current_dir(repository())
-            .env("HOME", self.home.path())
-            .env_remove("KUBECONFIG")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child
-            .stdin
-            .take()
-            .unwrap()
-            .write_all(input.as_bytes())
-            .unwrap();
-        child.wait_with_output().unwrap()
-    }
-}
-
-/// What a program has printed, or what it has complained about.
-fn printed(output: Output) -> Result<String, String> {
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    if output.status.success() {
-        Ok(text(output.stdout))
-    } else {
-        Err(text(output.stderr))
-    }
 }

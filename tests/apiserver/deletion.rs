@@ -1,16 +1,21 @@
-//! A job that trains is deleted, and Kubernetes' own garbage collector takes what it owns.
+//! Deletion of jobs and namespaces. In two tests the garbage collector of Kubernetes runs.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, PropagationPolicy};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
 use roundhouse_tests::cluster::until;
+use serde_json::json;
 
-use crate::environment::{Environment, NAMESPACE, TIMEOUT};
+use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
-/// Starts the garbage collector beside the API server.
+/// Refused creations of pods.
+const FORBIDDEN: &str =
+    "roundhouse_operator_api_calls_total{code=\"403\",resource=\"pods\",verb=\"create\"}";
+
+/// Starts the garbage collector of Kubernetes.
 fn start_collector(env: &Environment) {
     let kubeconfig = env.server.kubeconfig("test").unwrap();
     let arguments = [
@@ -29,8 +34,8 @@ async fn policies(env: &Environment) -> Vec<NetworkPolicy> {
     all.unwrap().items
 }
 
-/// The job is gone or about to go, its workers leave, and the rules of its NetworkPolicy are those of another one.
-async fn workers_leave_behind_a_policy(how: PropagationPolicy) {
+/// Deletes a job. While its workers terminate, a second NetworkPolicy with the same rules covers them.
+async fn deletion_keeps_a_policy(how: PropagationPolicy) {
     let env = Environment::new().await;
     start_collector(&env);
     let operator = env.operator(None);
@@ -55,12 +60,12 @@ async fn workers_leave_behind_a_policy(how: PropagationPolicy) {
     });
     let after = after.await.unwrap();
     assert_eq!(after.spec, before.spec);
-    // It stays for as long as its pods do, and no longer, whether an operator is there or not.
+    // The policy exists exactly as long as the pods, even without an operator.
     operator.stop().await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let all = env.all_pods(NAMESPACE).await;
-    let leave = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
-    assert!(all.len() == 2 && all.iter().all(leave), "{all:#?}");
+    let terminates = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+    assert!(all.len() == 2 && all.iter().all(terminates), "{all:#?}");
     let uids = |all: &[NetworkPolicy]| all.iter().map(ResourceExt::uid).collect::<Vec<_>>();
     assert_eq!(uids(&policies(&env).await), [after.uid()]);
     env.remove_terminating_pods(NAMESPACE).await;
@@ -73,10 +78,74 @@ async fn workers_leave_behind_a_policy(how: PropagationPolicy) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn background_deletion_keeps_a_policy_for_leaving_pods() {
-    workers_leave_behind_a_policy(PropagationPolicy::Background).await;
+    deletion_keeps_a_policy(PropagationPolicy::Background).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreground_deletion_keeps_a_policy_for_leaving_pods() {
-    workers_leave_behind_a_policy(PropagationPolicy::Foreground).await;
+    deletion_keeps_a_policy(PropagationPolicy::Foreground).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn terminating_namespace_gets_no_pods() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 2).await;
+    env.run_until_training(NAMESPACE).await;
+    let namespaces: Api<Namespace> = Api::all(env.client.clone());
+    let deleted = namespaces.delete(NAMESPACE, &DeleteParams::default()).await;
+    deleted.unwrap();
+    // The test plays the namespace controller, which deletes the pods first.
+    let now = DeleteParams::default().grace_period(0);
+    let pods = env.pods(NAMESPACE);
+    pods.delete("digits-worker-1-0", &now).await.unwrap();
+    env.apply("other", 1).await;
+    env.run_until_training("other").await;
+    // The first attempts have no pauses between them, because writing the status causes another
+    // reconcile. The pauses after that are at least 1 s and 2 s.
+    operator.until_metric(FORBIDDEN, 4.0).await;
+    let since = Instant::now();
+    operator.until_metric(FORBIDDEN, 6.0).await;
+    let waited = since.elapsed();
+    assert!(waited >= Duration::from_secs(3), "{waited:?}");
+
+    pods.delete("digits-worker-0-0", &now).await.unwrap();
+    let jobs = env.jobs(NAMESPACE);
+    jobs.delete("digits", &DeleteParams::default())
+        .await
+        .unwrap();
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn edit_during_deletion_creates_no_pods() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    let mut kept = job(2);
+    kept["metadata"]["finalizers"] = json!(["example.com/archive"]);
+    env.create(NAMESPACE, kept).await;
+    env.run_until_training(NAMESPACE).await;
+    let before = env.uids_of_staying_pods(NAMESPACE).await;
+    let jobs = env.jobs(NAMESPACE);
+    jobs.delete("digits", &DeleteParams::default())
+        .await
+        .unwrap();
+    let deleting = "roundhouse_operator_reconciles_total{result=\"Deleting\"}";
+    operator.until_metric(deleting, 1.0).await;
+    let reconciles = operator.metric(deleting).unwrap();
+    env.edit(&json!({"workers": {"replicas": 5}}))
+        .await
+        .unwrap();
+    operator.until_metric(deleting, reconciles + 1.0).await;
+    assert_eq!(env.uids_of_staying_pods(NAMESPACE).await, before);
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    jobs.patch("digits", &PatchParams::default(), &free)
+        .await
+        .unwrap();
+    until("the job is gone", TIMEOUT, || async {
+        Ok(jobs.get_opt("digits").await?.is_none().then_some(()))
+    })
+    .await
+    .unwrap();
+    operator.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Several operators on one API server, of which one leads.
+//! Leader election among several operators on one API server.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,8 +12,9 @@ use roundhouse_tests::cluster::until;
 
 use crate::environment::{Environment, NAMESPACE, Operator, TIMEOUT};
 use crate::events::published;
+use crate::faults::proxy::Proxy;
 
-/// Short, but a busy machine keeps them.
+/// Short times that a busy machine can still keep.
 const TERMS: Terms = Terms {
     duration: Duration::from_secs(6),
     renew_within: Duration::from_secs(4),
@@ -29,7 +30,7 @@ async fn until_leader(operator: &Operator) {
     .unwrap();
 }
 
-/// Two operators, of which the first leads, and a job that trains.
+/// Starts two operators, of which the first one leads, and a job that trains.
 async fn two_operators(env: &Environment, terms: Terms) -> (Operator, Operator) {
     let first = env.candidate(terms);
     until_leader(&first).await;
@@ -43,7 +44,7 @@ fn is_follower(operator: &Operator) -> bool {
     operator.metric("roundhouse_operator_leader") == Some(0.0)
 }
 
-/// Loses a worker, and waits until it is replaced and the job trains.
+/// Deletes a worker, and waits until the leader has replaced it and the job trains.
 async fn replaces_a_lost_worker(env: &Environment) {
     let pods = env.pods(NAMESPACE);
     let all = pods.list(&ListParams::default()).await.unwrap().items;
@@ -70,7 +71,7 @@ async fn holder(env: &Environment) -> Option<String> {
         .holder_identity
 }
 
-/// Who has written the Lease and the events, as the API server has recorded it.
+/// The field managers of the Lease and the events.
 async fn writers(env: &Environment) -> BTreeSet<Option<String>> {
     let leases: Api<Lease> = Api::namespaced(env.client.clone(), NAMESPACE);
     let lease = leases.get("roundhouse").await.unwrap();
@@ -84,7 +85,7 @@ async fn writers(env: &Environment) -> BTreeSet<Option<String>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn stopped_leader_hands_over_at_once() {
     let env = Environment::new().await;
-    // Nobody takes it for want of renewals here.
+    // The Lease is too long to expire in this test.
     let terms = Terms {
         duration: TIMEOUT * 2,
         renew_within: TIMEOUT,
@@ -96,7 +97,7 @@ async fn stopped_leader_hands_over_at_once() {
     until_leader(&second).await;
     replaces_a_lost_worker(&env).await;
     second.stop().await;
-    assert_eq!(holder(&env).await, None, "it is free for the next one");
+    assert_eq!(holder(&env).await, None, "the Lease is released");
     let manager = Some(FIELD_MANAGER.to_owned());
     assert_eq!(writers(&env).await, BTreeSet::from([manager]));
 }
@@ -113,7 +114,7 @@ async fn dead_leader_is_replaced_after_lease_expiry() {
     let status = env.job(NAMESPACE).await.status.unwrap();
     assert_eq!(
         status.incidents.total, 0,
-        "a pod that was deleted is no incident"
+        "a deleted pod is not an incident"
     );
     second.stop().await;
 }
@@ -122,7 +123,7 @@ async fn dead_leader_is_replaced_after_lease_expiry() {
 async fn cut_off_leader_exits_and_another_leads() {
     let env = Environment::new().await;
     let (first, second) = two_operators(&env, TERMS).await;
-    // No write of it arrives any more, and it does not know.
+    // The API server no longer receives its writes, and the operator does not know this.
     first.cut_off();
     until_leader(&second).await;
     let error = first.wait_for_exit().await.unwrap_err();
@@ -134,7 +135,7 @@ async fn cut_off_leader_exits_and_another_leads() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unanswered_renewal_is_retried_in_time() {
     let env = Environment::new().await;
-    // Time for two tries, also on a busy machine.
+    // Time for two attempts, even on a busy machine.
     let terms = Terms {
         duration: TERMS.duration * 2,
         renew_within: TERMS.renew_within * 2,
@@ -163,12 +164,12 @@ async fn start_deadline_excludes_time_without_a_leader() {
     let env = Environment::new().await;
     let mut first = env.candidate(TERMS);
     until_leader(&first).await;
-    // It knows the job from its caches before it leads.
+    // The second operator has the job in its caches before it leads.
     let second = env.candidate(TERMS);
     env.apply(NAMESPACE, 2).await;
     env.until_state(NAMESPACE, "WaitingForWorkers").await;
     first.kill().await;
-    // It is over when the lease is.
+    // The deadline passes before the Lease expires.
     assert!(DEADLINE < TERMS.duration);
     let spec = serde_json::json!({"startDeadlineSeconds": DEADLINE.as_secs()});
     env.edit(&spec).await.unwrap();
@@ -176,7 +177,30 @@ async fn start_deadline_excludes_time_without_a_leader() {
     let led = Instant::now();
     let job = env.until_state(NAMESPACE, "StartDeadlineExceeded").await;
     assert!(job.status.unwrap().is_terminal());
-    // It led a moment before that was seen.
+    // The operator led for a moment before the test observed it.
     assert!(led.elapsed() > DEADLINE / 2, "{:?}", led.elapsed());
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_that_cannot_renew_exits_and_another_leads() {
+    let env = Environment::new().await;
+    let proxy = Proxy::start(env.server.client("operator").unwrap()).await;
+    let first = env.candidate_with_config(proxy.config(), TERMS);
+    until_leader(&first).await;
+    let second = env.candidate(TERMS);
+    env.apply(NAMESPACE, 2).await;
+    env.run_until_training(NAMESPACE).await;
+    let before = env.uids_of_staying_pods(NAMESPACE).await;
+
+    proxy.traffic.refuse("leases");
+    until_leader(&second).await;
+    let error = first.wait_for_exit().await.unwrap_err();
+    assert!(error.to_string().contains("is lost"), "{error}");
+    let job = env.until_state(NAMESPACE, "Training").await;
+    let status = job.status.unwrap();
+    assert_eq!(status.membership.unwrap().generation, 1);
+    assert_eq!(status.incidents.total, 0);
+    assert_eq!(env.uids_of_staying_pods(NAMESPACE).await, before);
     second.stop().await;
 }

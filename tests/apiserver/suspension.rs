@@ -1,4 +1,4 @@
-//! Jobs that are suspended and resumed.
+//! Suspended and resumed jobs.
 
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
@@ -67,7 +67,7 @@ async fn job_created_suspended_is_editable_until_resumed() {
     suspended["spec"]["suspend"] = json!(true);
     env.create(NAMESPACE, suspended).await;
     env.until_state(NAMESPACE, "Suspended").await;
-    // A job that comes later and is worked on shows that nothing more is done for the first.
+    // After the operator has handled a later job, it has nothing left to do for the first one.
     env.apply("other", 1).await;
     env.until_state("other", "WaitingForWorkers").await;
     assert_eq!(num_pods(&env).await, 0);
@@ -96,15 +96,16 @@ async fn job_created_suspended_is_editable_until_resumed() {
     operator.stop().await;
 }
 
-/// What becomes of worker 0 while the operator's watch of pods is silent.
-enum Behind {
-    Gone,
-    AnothersOfThatName,
+/// What happens to the pod of worker 0 while the operator's pod watch is silent.
+enum Change {
+    Deleted,
+    /// Another owner has created a pod of the same name.
+    ReplacedByForeignPod,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stale_pod_does_not_delay_a_suspension() {
-    for behind in [Behind::Gone, Behind::AnothersOfThatName] {
+    for change in [Change::Deleted, Change::ReplacedByForeignPod] {
         let env = Environment::new().await;
         let operator = env.operator(None);
         env.apply(NAMESPACE, 3).await;
@@ -113,9 +114,9 @@ async fn stale_pod_does_not_delay_a_suspension() {
         let (pods, first) = (env.pods(NAMESPACE), "digits-worker-0-0");
         let now = DeleteParams::default().grace_period(0);
         pods.delete(first, &now).await.unwrap();
-        let others = match behind {
-            Behind::Gone => 0,
-            Behind::AnothersOfThatName => {
+        let others = match change {
+            Change::Deleted => 0,
+            Change::ReplacedByForeignPod => {
                 let theirs = json!({"metadata": {"name": first}, "spec": {"containers": [{"name": "a", "image": "b"}]}});
                 let theirs = serde_json::from_value(theirs).unwrap();
                 pods.create(&PostParams::default(), &theirs).await.unwrap();
@@ -151,10 +152,14 @@ async fn crash_after_any_write_of_a_suspension_is_recovered() {
 
         env.edit(&json!({"suspend": true})).await.unwrap();
         let mut first = env.operator(Some(writes));
-        until("it is cut off, or done", TIMEOUT, || async {
-            let status = env.job(NAMESPACE).await.status.unwrap();
-            Ok((first.is_cut_off() || status.replicas == 0).then_some(()))
-        })
+        until(
+            "the operator is cut off, or has finished",
+            TIMEOUT,
+            || async {
+                let status = env.job(NAMESPACE).await.status.unwrap();
+                Ok((first.is_cut_off() || status.replicas == 0).then_some(()))
+            },
+        )
         .await
         .unwrap();
         first.kill().await;
@@ -170,4 +175,28 @@ async fn crash_after_any_write_of_a_suspension_is_recovered() {
         assert_eq!(status.incidents.total, 0, "after {writes} writes");
         env.edit(&json!({"suspend": false})).await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn last_of_many_suspension_edits_wins() {
+    let env = Environment::new().await;
+    let operator = env.operator(None);
+    env.apply(NAMESPACE, 2).await;
+    env.run_until_training(NAMESPACE).await;
+    for suspend in [true, false].repeat(50) {
+        env.edit(&json!({"suspend": suspend})).await.unwrap();
+    }
+    until("both workers train", TIMEOUT, || async {
+        env.run_kubelet(NAMESPACE, None).await;
+        let status = env.job(NAMESPACE).await.status.unwrap_or_default();
+        let is_suspended = status.is_true(ConditionType::Suspended);
+        let trains = status.state.as_deref() == Some("Training") && !is_suspended;
+        Ok((trains && env.uids_of_staying_pods(NAMESPACE).await.len() == 2).then_some(()))
+    })
+    .await
+    .unwrap();
+    let status = env.job(NAMESPACE).await.status.unwrap();
+    assert_eq!(status.incidents.total, 0);
+    assert_eq!(status.membership.unwrap().nodes, 2);
+    operator.stop().await;
 }

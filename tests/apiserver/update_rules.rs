@@ -1,12 +1,11 @@
-//! Edits of a job that the API server itself refuses, by CEL rules, and how it says so.
+//! Rules for edits of a job in the CEL rules of the TrainingJob: what the API server refuses, and its
+//! messages.
 
-use kube::api::{Api, ApiResource, DynamicObject, PostParams};
-use roundhouse_api::TrainingJob;
 use serde_json::{Value, json};
 
 use crate::environment::{Environment, NAMESPACE, job};
 
-/// The API server's words about an edit that it refuses.
+/// The API server's message for an edit that it must refuse.
 async fn refusal(env: &Environment, spec: &Value) -> String {
     match env.edit(spec).await {
         Err(kube::Error::Api(status)) => status.message.clone(),
@@ -124,34 +123,4 @@ async fn custom_model_options_are_kept_and_immutable() {
         let message = refusal(&env, &json!({"trainer": {"options": edited}})).await;
         assert!(message.contains("trainer is immutable"), "{message}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn null_field_is_treated_as_absent() {
-    let env = Environment::new().await;
-    let mut wanted = job(2);
-    for pointer in [
-        "/checkpoint",
-        "/workers/minReplicas",
-        "/trainer/steps",
-        "/suspend",
-        "/elastic",
-    ] {
-        let (parent, last) = pointer.rsplit_once('/').unwrap();
-        wanted["spec"].pointer_mut(parent).unwrap()[last] = Value::Null;
-    }
-    let kind = ApiResource::erase::<TrainingJob>(&());
-    let jobs: Api<DynamicObject> = Api::namespaced_with(env.client.clone(), NAMESPACE, &kind);
-    let wanted: DynamicObject = serde_json::from_value(wanted).unwrap();
-    jobs.create(&PostParams::default(), &wanted).await.unwrap();
-    let spec = env.job(NAMESPACE).await.spec;
-    assert!(spec.checkpoint.is_none() && spec.workers.min_replicas.is_none());
-    assert!(!spec.suspend);
-    assert_eq!(spec.elastic.join_window_seconds, 10, "the default");
-    let stored = jobs.get("digits").await.unwrap().data;
-    let has = |pointer: &str| stored.pointer(pointer).is_some();
-    assert!(
-        has("/spec/trainer/epochs") && !has("/spec/checkpoint"),
-        "{stored}"
-    );
 }
