@@ -46,9 +46,7 @@ pub const DATA_DIR: &str = "ROUNDHOUSE_DATA_DIR";
 pub const RENDEZVOUS_PORT: &str = "ROUNDHOUSE_RENDEZVOUS_PORT";
 /// File to which rank 0 writes the final weights as safetensors; if not set, it writes none.
 pub const SAVE_WEIGHTS: &str = "ROUNDHOUSE_SAVE_WEIGHTS";
-/// Seconds in which the ranks of a generation must
-/// connect; [`DEFAULT_CONNECT_TIMEOUT_SECONDS`] by
-/// default.
+/// Seconds in which ranks must connect, by default [`DEFAULT_CONNECT_TIMEOUT_SECONDS`].
 pub const CONNECT_TIMEOUT_SECONDS: &str = "ROUNDHOUSE_CONNECT_TIMEOUT_SECONDS";
 /// Default of [`CONNECT_TIMEOUT_SECONDS`], in seconds.
 pub const DEFAULT_CONNECT_TIMEOUT_SECONDS: u64 = 120;

@@ -7,8 +7,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 pub const RENDEZVOUS: u16 = 29_500;
 /// Number of ports from [`RENDEZVOUS`] on that the scripts of successive generations use in turn.
 pub const RENDEZVOUS_RANGE: u16 = 64;
-/// The agent's HTTP server: [`METRICS_PATH`], [`PROGRESS_PATH`], [`RESTARTS_PATH`], [`LEDGER_PATH`], [`TRACE_PATH`],
-/// [`HEALTHZ_PATH`], [`READYZ_PATH`].
+/// The agent's HTTP server, with [`METRICS_PATH`], [`PROGRESS_PATH`], [`RESTARTS_PATH`],
+/// [`LEDGER_PATH`], [`TRACE_PATH`], [`HEALTHZ_PATH`] and [`READYZ_PATH`].
 pub const AGENT_HTTP: u16 = 9_464;
 /// Name of [`RENDEZVOUS`] in pods and services.
 pub const RENDEZVOUS_NAME: &str = "rendezvous";

@@ -233,9 +233,8 @@ impl Processes {
 pub struct Container {
     /// How often it was restarted.
     pub restarts: u32,
-    /// Why it waits, or a container that must start
-    /// before it (`ImagePullBackOff`, `CrashLoopBackOff`,
-    /// `CreateContainerConfigError`, ...).
+    /// Reason and message while it, or a container that must start before it, waits:
+    /// `ImagePullBackOff`, `CrashLoopBackOff`, `CreateContainerConfigError` or another one.
     pub waiting: Option<Waiting>,
     /// Its current termination, or else the last one.
     pub termination: Option<Termination>,

@@ -13,8 +13,8 @@ use crate::invalid::{InvalidSpec, invalid};
 pub enum Program {
     /// The built-in trainer, whose processes stay for all generations.
     Trainer(Box<TrainerConfig>),
-    /// The template's own command, whose processes join with the Python package `roundhouse` and stay for all
-    /// generations.
+    /// The template's own command, whose processes join with the Python package `roundhouse`
+    /// and stay across generations.
     Joining {
         /// The program and its arguments.
         command: Vec<String>,

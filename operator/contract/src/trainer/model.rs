@@ -31,8 +31,8 @@ pub enum ModelName {
     Gpt2,
     /// Encoder-only transformer (Devlin et al. 2018), trained to predict masked tokens.
     Bert,
-    /// A model of your own: the container `trainer` needs an image with your program. Its settings are in
-    /// `trainer.options`.
+    /// A model of your own, with settings in `trainer.options`: the container `trainer` needs an
+    /// image with your program.
     Custom,
 }
 
