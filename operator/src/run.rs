@@ -53,7 +53,7 @@ use crate::watch::streams::{
 };
 use crate::watch::wake::{Cause, Wake};
 use crate::watch::watches::Watches;
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 
 mod ending;
 mod following;
@@ -226,7 +226,7 @@ pub async fn run_with(
 async fn work(
     context: &Arc<Context>,
     leadership: &Leadership,
-    jobs: &Store<Guarded>,
+    jobs: &Store<LenientJob>,
     wakes: Receiver<Wake>,
     stop: impl Future<Output = ()>,
 ) {
@@ -271,7 +271,7 @@ async fn work(
 struct Others<'a> {
     client: &'a Client,
     watches: &'a Watches,
-    jobs: &'a Store<Guarded>,
+    jobs: &'a Store<LenientJob>,
     leadership: &'a Arc<Leadership>,
     wake: &'a Sender<Wake>,
 }

@@ -4,7 +4,7 @@
 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::{ObjectList, WatchEvent};
-use roundhouse_api::unreadable::{Guarded, MAX_SPEC_BYTES};
+use roundhouse_api::lenient::{LenientJob, MAX_SPEC_BYTES};
 use roundhouse_operator::watch::projection::bounded::Bounded;
 
 const MIB: u64 = 1024 * 1024;
@@ -90,8 +90,8 @@ fn the_memory_of_a_watched_object_is_bounded_by_its_json() {
     let text = list(std::slice::from_ref(&huge));
     let event = format!(r#"{{"type":"ADDED","object":{huge}}}"#);
     let before = begin();
-    let listed: ObjectList<Guarded> = serde_json::from_str(&text).unwrap();
-    let watched: WatchEvent<Guarded> = serde_json::from_str(&event).unwrap();
+    let listed: ObjectList<LenientJob> = serde_json::from_str(&text).unwrap();
+    let watched: WatchEvent<LenientJob> = serde_json::from_str(&event).unwrap();
     let WatchEvent::Added(watched) = watched else {
         panic!("it is an addition")
     };
@@ -108,10 +108,10 @@ fn the_memory_of_a_watched_object_is_bounded_by_its_json() {
     let page = list(&jobs);
     drop(jobs);
     let before = begin();
-    let pages: Vec<ObjectList<Guarded>> = (0..10)
+    let pages: Vec<ObjectList<LenientJob>> = (0..10)
         .map(|_| serde_json::from_str(&page).unwrap())
         .collect();
-    let jobs: Vec<&Guarded> = pages.iter().flat_map(|page| &page.items).collect();
+    let jobs: Vec<&LenientJob> = pages.iter().flat_map(|page| &page.items).collect();
     assert_eq!(jobs.len(), 500);
     for job in &jobs {
         assert_eq!(job.unreadable, None);

@@ -6,7 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use kube::api::{Api, ListParams, Patch, PatchParams};
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 use roundhouse_api::{ConditionType, TrainingJob, TrainingJobStatus, shallow};
 use roundhouse_contract::labels;
 use roundhouse_tests::cluster::until;
@@ -32,8 +32,8 @@ async fn becomes_newer(env: &Environment) {
     .unwrap();
 }
 
-async fn edit(env: &Environment, spec: Value) -> kube::Result<Guarded> {
-    let jobs: Api<Guarded> = Api::namespaced(env.client.clone(), NAMESPACE);
+async fn edit(env: &Environment, spec: Value) -> kube::Result<LenientJob> {
+    let jobs: Api<LenientJob> = Api::namespaced(env.client.clone(), NAMESPACE);
     let patch = Patch::Merge(json!({"spec": spec}));
     jobs.patch("digits", &PatchParams::default(), &patch).await
 }
@@ -44,7 +44,7 @@ async fn status_is(
     what: &str,
     is: impl Fn(&TrainingJobStatus) -> bool,
 ) -> TrainingJobStatus {
-    let jobs: Api<Guarded> = Api::namespaced(env.client.clone(), NAMESPACE);
+    let jobs: Api<LenientJob> = Api::namespaced(env.client.clone(), NAMESPACE);
     until(what, TIMEOUT, || async {
         let status = jobs.get("digits").await?.job.status.unwrap_or_default();
         Ok(is(&status).then_some(status))

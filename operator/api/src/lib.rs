@@ -1,6 +1,6 @@
 //! The TrainingJob custom resource, `roundhouse.dev/v1alpha1`.
 //!
-//! The types, and readers that accept every stored object ([`shallow`], [`unreadable`]). A field's
+//! The types, and readers that accept every stored object ([`shallow`], [`lenient`]). A field's
 //! doc comment says what it means, and `kubectl explain` shows it. The schema and its CEL rules say
 //! what the API server refuses. Decisions are in the planner.
 //!
@@ -16,6 +16,7 @@ pub mod failures;
 mod few;
 pub mod fields;
 mod finalizers;
+pub mod lenient;
 pub mod manifest;
 pub mod metadata;
 pub mod reason;
@@ -24,7 +25,6 @@ pub mod schema;
 pub mod shallow;
 pub mod spec;
 pub mod status;
-pub mod unreadable;
 
 pub use crd::crd;
 pub use event::EventReason;

@@ -26,7 +26,7 @@ macro_rules! resource_names {
 }
 
 /// Implements [`kube::Resource`] for a type through one of its
-/// fields: `resource_by!(Guarded, TrainingJob, job)`.
+/// fields: `resource_by!(LenientJob, TrainingJob, job)`.
 #[macro_export]
 macro_rules! resource_by {
     ($type:ty, $known:ty, $field:tt) => {

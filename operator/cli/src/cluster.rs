@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config, ResourceExt};
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 use roundhouse_api::{TrainingJob, shallow};
 use roundhouse_contract::{Action, Membership, Progress, labels, ports};
 use serde::de::DeserializeOwned;
@@ -111,7 +111,7 @@ impl Cluster {
 
     /// The job, if it exists. Fields of a newer version that cannot be parsed are left out.
     pub(crate) async fn job(&self, name: &str) -> anyhow::Result<Option<TrainingJob>> {
-        let jobs: Api<Guarded> = Api::namespaced(self.client.clone(), &self.namespace);
+        let jobs: Api<LenientJob> = Api::namespaced(self.client.clone(), &self.namespace);
         match jobs.get_opt(name).await {
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 anyhow::bail!(

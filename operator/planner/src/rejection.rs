@@ -1,7 +1,7 @@
 //! Why the operator does not accept a job. It creates no new pods for such a job, and the existing
 //! ones continue.
 
-use roundhouse_api::unreadable::Unreadable;
+use roundhouse_api::lenient::Unreadable;
 use roundhouse_api::{ConditionReason, EventReason};
 
 use crate::invalid::InvalidSpec;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use roundhouse_api::TrainingJob;
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 use roundhouse_contract::{labels, names};
 use roundhouse_planner::{
     Action, Examined, Observed, Plan, PlanReason, Rejection, ValidatedJob, examine, plan,
@@ -25,7 +25,7 @@ use crate::watch::staleness::Stale;
 use crate::watch::staleness::confirm::Confirmed;
 
 /// Brings one job one step further. Returns the time after which to reconcile it again, even if nothing changes.
-pub async fn reconcile(job: Arc<Guarded>, context: Arc<Context>) -> Option<Duration> {
+pub async fn reconcile(job: Arc<LenientJob>, context: Arc<Context>) -> Option<Duration> {
     let name = JobName::of(&job.job.metadata);
     let (queue, work) = (&context.metrics.queue, &context.metrics.work);
     let started = Instant::now();
@@ -66,7 +66,7 @@ struct Reconciled {
     next: Option<Duration>,
 }
 
-async fn reconcile_job(lenient: &Guarded, context: &Context) -> Result<Reconciled, Stop> {
+async fn reconcile_job(lenient: &LenientJob, context: &Context) -> Result<Reconciled, Stop> {
     if lenient.job.spec.managed_by != labels::DEFAULT_MANAGER {
         return Err(Stop::OtherManager);
     }
@@ -119,7 +119,12 @@ struct Decision {
 }
 
 impl Decision {
-    fn new(context: &Context, job: &TrainingJob, lenient: &Guarded, observed: &Observed) -> Self {
+    fn new(
+        context: &Context,
+        job: &TrainingJob,
+        lenient: &LenientJob,
+        observed: &Observed,
+    ) -> Self {
         let examined = examine(job, &context.settings.gpu_resources, &observed.pods);
         let Examined {
             job: valid,

@@ -4,12 +4,12 @@ use roundhouse_api::{ConditionReason, ConditionType};
 
 use crate::runtime::queue::work_queue::Lane;
 use crate::watch::wake::Cause;
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 
 /// The lane of a job in its last known state. A job that has trained and does not, waits for a worker; in one that trains,
 /// a change of its workers may be that one is lost.
 #[must_use]
-pub fn lane(cause: Cause, job: Option<&Guarded>) -> Lane {
+pub fn lane(cause: Cause, job: Option<&LenientJob>) -> Lane {
     let Some(job) = job else { return Lane::Rest };
     let Some(status) = &job.job.status else {
         return Lane::New;
@@ -41,11 +41,11 @@ mod tests {
     use super::*;
 
     /// The job of a world as the watch shows it.
-    fn seen(world: &World) -> Guarded {
+    fn seen(world: &World) -> LenientJob {
         let mut job = raw_job(2);
         job.status = Some(world.observed.status.clone());
         job.spec.suspend = world.job.suspend;
-        Guarded::of(job).unwrap()
+        LenientJob::of(job).unwrap()
     }
 
     #[test]

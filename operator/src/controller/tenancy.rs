@@ -14,7 +14,7 @@ use crate::job::JobKey;
 use crate::memory::JobMemories;
 use crate::settings::Settings;
 use crate::watch::namespaces::Namespaces;
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 
 mod file;
 
@@ -46,7 +46,7 @@ pub struct Policies {
     /// Used to validate jobs, as the driver does.
     gpu_resources: gpu::Listed,
     namespaces: Arc<Namespaces>,
-    jobs: OnceLock<Store<Guarded>>,
+    jobs: OnceLock<Store<LenientJob>>,
 }
 
 impl Policies {
@@ -98,7 +98,7 @@ impl Policies {
     }
 
     /// Where the jobs are that come before others.
-    pub(crate) fn look_at(&self, jobs: Store<Guarded>) {
+    pub(crate) fn look_at(&self, jobs: Store<LenientJob>) {
         let _ = self.jobs.set(jobs);
     }
 
@@ -128,14 +128,14 @@ impl Policies {
         let all = self.jobs.get().map(Store::state).unwrap_or_default();
         // One that is refused for another reason cannot begin. It waits for a change of its own, and not for a place. What was
         // said of it may be old.
-        let judge = |other: &Guarded| {
+        let judge = |other: &LenientJob| {
             let Ok(whole) = other.whole() else {
                 return true;
             };
             let Examined { job, refusal } = examine(&whole, &self.gpu_resources, &[]);
             other.unreadable.is_some() || refusal.is_some() || limits.refuse(&job).is_some()
         };
-        let cannot_begin = |other: &Guarded| {
+        let cannot_begin = |other: &LenientJob| {
             let key = JobKey::of(&other.job.metadata);
             let generation = other.job.metadata.generation.unwrap_or_default();
             let known = memories.with(&key, |it| it.verdict.cannot_begin(generation, limits));
@@ -145,7 +145,7 @@ impl Policies {
                 verdict
             })
         };
-        let is_ahead = |other: &&Arc<Guarded>| {
+        let is_ahead = |other: &&Arc<LenientJob>| {
             other.job.metadata.namespace == job.metadata.namespace
                 && counts(&other.job)
                 && place(&other.job) < place(job)

@@ -7,13 +7,13 @@ use kube::runtime::reflector::Store;
 use crate::job::JobName;
 use crate::runtime::leader_election::Leadership;
 use crate::watch::wake::Wake;
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 
 /// Lets wakes pass by for as long as another operator leads. In the end all jobs are to be looked at.
 pub(super) async fn while_following<S>(
     mut wakes: S,
     leadership: &Leadership,
-    jobs: &Store<Guarded>,
+    jobs: &Store<LenientJob>,
 ) -> (S, Vec<Wake>)
 where
     S: Stream<Item = Wake> + Unpin,

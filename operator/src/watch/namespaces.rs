@@ -18,7 +18,7 @@ use crate::watch::pauses::watch_backoff;
 use crate::watch::projection::bounded::Bounded;
 use crate::watch::wake::Wake;
 use crate::watch::watches::Watches;
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 
 type Labels = BTreeMap<String, String>;
 
@@ -90,7 +90,7 @@ pub(crate) async fn watch_namespaces(
     watches: Watches,
     namespaces: Arc<Namespaces>,
     caches: Arc<Caches>,
-    jobs: Store<Guarded>,
+    jobs: Store<LenientJob>,
     wake: Sender<Wake>,
 ) {
     let kind = Watched::Namespaces;

@@ -29,20 +29,20 @@ use crate::watch::projection::watched::WatchedPod;
 use crate::watch::projection::{self, OwnedObject, identity};
 use crate::watch::wake::{Cause, Wake};
 use crate::watch::watches::Watches;
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 
 /// Keeps the jobs, and wakes each that changes, until the operator stops. `note` gets each event before the job is reconciled.
 pub(crate) async fn watch_jobs(
     watches: Watches,
-    jobs: Writer<Guarded>,
+    jobs: Writer<LenientJob>,
     note: impl Fn(&Event<JobIdentity>) + Send,
     wake: Sender<Wake>,
 ) {
     let kind = Watched::TrainingJobs;
     let known = jobs.as_reader();
-    let events = watcher(watches.objects::<Guarded>(), watches.begin(kind))
+    let events = watcher(watches.objects::<LenientJob>(), watches.begin(kind))
         .backoff(watch_backoff())
-        .modify(|job: &mut Guarded| {
+        .modify(|job: &mut LenientJob| {
             projection::job(&mut job.job.metadata);
             if let Some(known) = known.get(&ObjectRef::from_obj(job)) {
                 job.share(&known);
@@ -71,17 +71,17 @@ pub(crate) async fn watch_jobs(
 }
 
 /// Whether a newer version of the job is known: it was reported before.
-fn is_old(known: &Store<Guarded>, event: &Event<Guarded>) -> bool {
+fn is_old(known: &Store<LenientJob>, event: &Event<LenientJob>) -> bool {
     let (Event::Apply(job) | Event::Delete(job)) = event else {
         return false;
     };
-    let of = |job: &Guarded| version(job.resource_version().as_deref());
+    let of = |job: &LenientJob| version(job.resource_version().as_deref());
     let known = known.get(&ObjectRef::from_obj(job));
     known.is_some_and(|known| of(&known) > of(job))
 }
 
-fn identified(event: &Event<Guarded>) -> Event<JobIdentity> {
-    let identity = |job: &Guarded| JobIdentity {
+fn identified(event: &Event<LenientJob>) -> Event<JobIdentity> {
+    let identity = |job: &LenientJob| JobIdentity {
         namespace: job.namespace().unwrap_or_default(),
         name: job.name_any(),
         uid: job.uid().unwrap_or_default(),

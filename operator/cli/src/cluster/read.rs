@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use roundhouse_api::TrainingJob;
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 use roundhouse_contract::{labels, ports};
 use serde::de::DeserializeOwned;
 
@@ -53,7 +53,7 @@ impl Cluster {
     /// The API server refuses the list, or the CRD is not installed.
     pub(crate) async fn jobs(&self, everywhere: bool) -> anyhow::Result<Vec<TrainingJob>> {
         let client = self.client.clone();
-        let api: Api<Guarded> = if everywhere {
+        let api: Api<LenientJob> = if everywhere {
             Api::all(client)
         } else {
             Api::namespaced(client, self.namespace())

@@ -4,7 +4,7 @@ use anyhow::Context;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use roundhouse_api::TrainingJob;
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 use serde_json::Value;
 
 use super::Cluster;
@@ -42,7 +42,7 @@ impl Cluster {
         patch: &Value,
         dry_run: DryRun,
     ) -> anyhow::Result<TrainingJob> {
-        let jobs: Api<Guarded> = Api::namespaced(self.client.clone(), self.namespace());
+        let jobs: Api<LenientJob> = Api::namespaced(self.client.clone(), self.namespace());
         let parameters = PatchParams {
             dry_run: dry_run.is_on,
             field_manager: Some(FIELD_MANAGER.to_owned()),

@@ -23,7 +23,7 @@ use crate::runtime::api::metadata::version;
 use crate::runtime::api::object::NamespacedObject;
 use crate::watch::pod_group_kinds::GroupKind;
 use crate::watch::projection;
-use roundhouse_api::unreadable::Guarded;
+use roundhouse_api::lenient::LenientJob;
 
 /// Writes objects of jobs, and remembers each write until the caches show it.
 #[derive(Clone)]
@@ -166,7 +166,7 @@ impl ObjectWriter {
         deadline: Duration,
     ) -> Result<(), CallError> {
         // The answer may have parts that cannot be read.
-        let jobs: Api<Guarded> = Api::namespaced(self.client.clone(), &key.namespace);
+        let jobs: Api<LenientJob> = Api::namespaced(self.client.clone(), &key.namespace);
         let (parameters, patch) = (patch_params(), Patch::Merge(patch));
         let request = || jobs.patch_status(name, &parameters, &patch);
         let written = call_within(deadline, request).await?;
@@ -210,7 +210,7 @@ impl ObjectWriter {
         (name, uid, resource_version): (String, String, String),
         deadline: Duration,
     ) -> Result<(), CallError> {
-        let jobs: Api<Guarded> = Api::namespaced(self.client.clone(), &key.namespace);
+        let jobs: Api<LenientJob> = Api::namespaced(self.client.clone(), &key.namespace);
         let parameters = DeleteParams {
             preconditions: Some(preconditions(&uid, Some(&resource_version))),
             propagation_policy: Some(PropagationPolicy::Foreground),

@@ -33,7 +33,7 @@ fn one_place(jobs: &[TrainingJob]) -> Policies {
     };
     let (reader, mut writer) = store();
     for job in jobs {
-        let job = Guarded::of(job.clone()).unwrap();
+        let job = LenientJob::of(job.clone()).unwrap();
         writer.apply_watcher_event(&Event::Apply(job));
     }
     policies.look_at(reader);

@@ -30,8 +30,8 @@ const MANAGER: &str = "managedBy";
 const UNKNOWN_MANAGER: &str = "?";
 /// A job, as far as it can be read.
 #[derive(Clone, Debug)]
-pub struct Guarded {
-    /// The job, without its pod template and the parts that cannot be read. [`Guarded::whole`] has the template.
+pub struct LenientJob {
+    /// The job, without its pod template and the parts that cannot be read. [`LenientJob::whole`] has the template.
     pub job: TrainingJob,
     /// The field `spec.workers.template`, as JSON.
     template: Option<Arc<str>>,
@@ -48,7 +48,7 @@ pub struct Unreadable {
     pub message: String,
 }
 
-impl Guarded {
+impl LenientJob {
     /// Wraps a job of which every part can be read.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Guarded {
     }
 }
 
-impl<'de> Deserialize<'de> for Guarded {
+impl<'de> Deserialize<'de> for LenientJob {
     /// Reads the JSON text of the API server.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
@@ -105,7 +105,7 @@ struct Body {
     status: Option<TrainingJobStatus>,
 }
 
-fn parse(text: &str) -> Result<Guarded, serde_json::Error> {
+fn parse(text: &str) -> Result<LenientJob, serde_json::Error> {
     let raw: Raw<'_> = serde_json::from_str(text)?;
     let (Body { spec, status }, unreadable) = match raw.cut()? {
         Some((body, too_large)) => read(body, Some(too_large))?,
@@ -124,7 +124,7 @@ fn parse(text: &str) -> Result<Guarded, serde_json::Error> {
         spec,
         status,
     };
-    Guarded::kept(job, unreadable.or(too_many))
+    LenientJob::kept(job, unreadable.or(too_many))
 }
 
 /// Reads what can be read: leaves out one part after another until the rest is a job.
@@ -239,7 +239,7 @@ fn fields(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     object.as_object().into_iter().flatten()
 }
 
-crate::resource_by!(Guarded, TrainingJob, job);
+crate::resource_by!(LenientJob, TrainingJob, job);
 
 #[cfg(test)]
 mod tests;

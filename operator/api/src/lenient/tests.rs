@@ -30,7 +30,7 @@ fn job(changes: &[(&str, Value)]) -> Value {
     object
 }
 
-fn read(changes: &[(&str, Value)]) -> Guarded {
+fn read(changes: &[(&str, Value)]) -> LenientJob {
     serde_json::from_str(&job(changes).to_string()).unwrap()
 }
 
@@ -82,7 +82,7 @@ fn unreadable_parts_are_named_and_left_out() {
         ("/status/replicas", json!("two"), "status.replicas"),
     ];
     for (pointer, value, field) in cases {
-        let Guarded {
+        let LenientJob {
             job, unreadable, ..
         } = read(&[(pointer, value)]);
         assert_eq!(unreadable.unwrap().field, field);
@@ -127,7 +127,7 @@ fn many_unreadable_parts_remove_whole_fields() {
         {"type": "Succeeded", "status": "True", "reason": "Completed", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"},
         {"type": 5},
     ]);
-    let Guarded {
+    let LenientJob {
         job, unreadable, ..
     } = read(&[
         ("/spec/failurePolicy/rules", json!(many)),
@@ -146,7 +146,7 @@ fn many_unreadable_parts_remove_whole_fields() {
 
 #[test]
 fn metadata_and_status_survive_an_invalid_spec() {
-    let Guarded {
+    let LenientJob {
         job, unreadable, ..
     } = read(&[("/spec", json!("text"))]);
     assert_eq!(unreadable.unwrap().field, "spec");
@@ -165,7 +165,7 @@ fn unreadable_message_names_field_and_advice() {
 }
 
 /// A large job: its template, and the fields that manage it.
-fn large(template: &Value) -> Guarded {
+fn large(template: &Value) -> LenientJob {
     read(&[("/spec/workers/template", template.clone())])
 }
 
@@ -189,7 +189,7 @@ fn oversized_job_keeps_small_fields_and_gives_advice() {
     ] {
         let read = large(&template);
         assert!(read.whole().unwrap().spec.workers.template.is_none());
-        let Guarded {
+        let LenientJob {
             job, unreadable, ..
         } = read;
         let Unreadable { field, message } = unreadable.unwrap();
@@ -229,7 +229,7 @@ fn unchanged_template_is_stored_once() {
     let (mut same, mut other) = (read(&[]), large(&text(1)));
     same.share(&known);
     other.share(&known);
-    let at = |job: &Guarded| job.template.as_ref().map(|text| text.as_ptr());
+    let at = |job: &LenientJob| job.template.as_ref().map(|text| text.as_ptr());
     assert_eq!(at(&same), at(&known));
     assert_ne!(at(&other), at(&known));
 }
@@ -246,7 +246,7 @@ fn job_with_thousands_of_labels_keeps_spec_and_identity() {
         ])
     };
     assert_eq!(with(1_000).unreadable, None);
-    let Guarded {
+    let LenientJob {
         job, unreadable, ..
     } = with(60_000);
     let Unreadable { field, message } = unreadable.unwrap();
@@ -262,7 +262,7 @@ fn job_with_thousands_of_labels_keeps_spec_and_identity() {
 fn unusual_metadata_does_not_prevent_reading() {
     let entry = json!({"manager": "m", "operation": "Apply", "time": "9999-12-31T23:59:59Z"});
     for number in [1, 9, 1_000] {
-        let Guarded {
+        let LenientJob {
             job, unreadable, ..
         } = read(&[(
             "/metadata/managedFields",
