@@ -1,5 +1,5 @@
-//! The documentation: links lead somewhere, YAML is what the API server takes, commands are known, and what it names in the sources
-//! exists.
+//! Checks the documentation: links have targets, the API server would accept the YAML, commands have
+//! tests, and the tests and files that it names exist.
 
 mod commands;
 mod links;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use roundhouse_tests::manifests::repository;
 
-/// A page, by its path from the repository's root.
+/// A page with its path from the repository's root.
 struct Page {
     path: String,
     text: String,
@@ -29,7 +29,7 @@ impl Page {
     }
 }
 
-/// The pages of docs/, and the README.
+/// All pages of docs/, and the README.
 fn pages() -> Vec<Page> {
     let mut paths = vec!["README.md".to_owned()];
     find_pages(Path::new("docs"), &mut paths);

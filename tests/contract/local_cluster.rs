@@ -1,4 +1,4 @@
-//! Commands of the local cluster, as far as they need none.
+//! Functions of the local cluster's scripts that work without a cluster.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use roundhouse_tests::manifests;
 
 #[test]
-fn a_process_is_found_while_others_end() {
+fn process_lookup_ignores_processes_that_end() {
     let proc = tempfile::tempdir().unwrap();
     let process = |pid: u32, status: &str| {
         let directory = proc.path().join(pid.to_string());
@@ -16,7 +16,7 @@ fn a_process_is_found_while_others_end() {
     process(10, "Name:\tbash\nNSpid:\t10\t1\n");
     process(12, "Name:\tagent\nNSpid:\t12\t7\t1\n");
     process(13, "Name:\tsleep\nNSpid:\t13\t8\n");
-    // It was there when the directory was listed.
+    // Process 11 ended after the directory was listed.
     std::fs::create_dir(proc.path().join("11")).unwrap();
     symlink("ended", proc.path().join("11/status")).unwrap();
     let script = manifests::repository().join("tests/cluster/lib/nodes.sh");

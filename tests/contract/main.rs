@@ -1,4 +1,4 @@
-//! What files of the repository promise each other.
+//! Checks that files of the repository agree with each other.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod docs;
@@ -10,10 +10,11 @@ use roundhouse_planner::policy::Limits;
 use roundhouse_planner::validate;
 use roundhouse_tests::manifests;
 
-/// Client-side `kubectl apply` keeps the object in an annotation of at most so many bytes.
+/// Client-side `kubectl apply` stores the object in an annotation. All annotations of an object have
+/// at most this many bytes.
 const LAST_APPLIED_BYTES: usize = 262_144;
 
-/// The jobs of the examples, each with the name of its file.
+/// The TrainingJobs of the examples, each with its file below examples/.
 fn examples() -> Vec<(String, TrainingJob)> {
     let in_directory = |directory: &str| -> Vec<String> {
         let entries = std::fs::read_dir(manifests::repository().join("examples").join(directory));
@@ -38,14 +39,14 @@ fn examples() -> Vec<(String, TrainingJob)> {
 }
 
 #[test]
-fn every_job_of_the_examples_can_be_run() {
+fn every_example_job_is_valid() {
     for (name, job) in examples() {
         assert!(validate(&job).is_ok(), "{name}: {:?}", validate(&job));
     }
 }
 
 #[test]
-fn an_example_that_needs_an_allowance_of_the_policy_says_so() {
+fn examples_name_the_policy_that_they_need() {
     for (name, job) in examples() {
         let Some(refused) = Limits::default().refuse(&validate(&job).unwrap()) else {
             continue;
@@ -54,22 +55,22 @@ fn an_example_that_needs_an_allowance_of_the_policy_says_so() {
         let text = std::fs::read_to_string(path).unwrap();
         let mut keys = refused.message.split("policy.").skip(1);
         let is_key = |c: char| c.is_ascii_alphanumeric() || c == '.';
-        let is_said = |after: &str| {
+        let is_named = |after: &str| {
             let end = after.find(|c| !is_key(c)).unwrap_or(after.len());
             text.contains(&format!("policy.{}", after[..end].trim_end_matches('.')))
         };
-        assert!(keys.all(is_said), "{name}: {}", refused.message);
+        assert!(keys.all(is_named), "{name}: {}", refused.message);
     }
 }
 
 #[test]
-fn the_crd_fits_in_the_annotation_of_kubectl_apply() {
+fn crd_fits_in_the_last_applied_annotation() {
     let crd = &manifests::read("crds/trainingjobs.yaml").unwrap()[0];
     let size = serde_json::to_string(crd).unwrap().len();
     assert!(size < LAST_APPLIED_BYTES, "{size} bytes");
 }
 
-/// The text of all sources of a language below a directory, by the end of their names.
+/// Appends the text of all files below a directory whose extension is `language`.
 fn read_all(directory: &std::path::Path, language: &str, text: &mut String) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();

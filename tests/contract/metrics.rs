@@ -1,4 +1,4 @@
-//! What the metrics promise: the conventions of Prometheus, labels from closed sets, and a page that lists them all.
+//! The metrics follow the conventions of Prometheus, and a page lists all of them.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use roundhouse_tests::exposition::{parse, problems};
 use roundhouse_tests::{manifests, metrics_page};
 
 #[test]
-fn every_metric_parses_and_follows_the_conventions_of_prometheus() {
+fn every_metric_follows_prometheus_conventions() {
     let mut names = BTreeSet::new();
     for (title, _, text) in metrics_page::expositions().unwrap() {
         for family in parse(&text).unwrap() {
@@ -14,7 +14,7 @@ fn every_metric_parses_and_follows_the_conventions_of_prometheus() {
             assert!(found.is_empty(), "{title}: {found:?}");
             assert!(
                 names.insert(family.name.clone()),
-                "{} comes twice",
+                "{} occurs twice",
                 family.name
             );
         }
@@ -23,7 +23,7 @@ fn every_metric_parses_and_follows_the_conventions_of_prometheus() {
 }
 
 #[test]
-fn the_page_of_the_metrics_is_what_the_code_generates() {
+fn metrics_page_is_up_to_date() {
     let committed = std::fs::read_to_string(manifests::repository().join(metrics_page::PATH));
     let generated = metrics_page::page().unwrap();
     assert!(
@@ -33,7 +33,7 @@ fn the_page_of_the_metrics_is_what_the_code_generates() {
 }
 
 #[test]
-fn every_metric_that_the_sources_name_is_on_the_page() {
+fn every_metric_in_the_sources_is_on_the_page() {
     let page = metrics_page::page().unwrap();
     let directories = [
         ("operator/src/metrics", "roundhouse_"),

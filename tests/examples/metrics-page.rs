@@ -1,4 +1,5 @@
-//! Prints the page of the reference that lists all metrics: `make generate` writes it to docs/reference/metrics.md.
+//! Prints the reference page that lists all metrics. `make generate` writes it to
+//! docs/reference/metrics.md.
 
 fn main() -> anyhow::Result<()> {
     print!("{}", roundhouse_tests::metrics_page::page()?);

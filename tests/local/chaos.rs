@@ -1,7 +1,9 @@
-//! Hundreds of faults in one run, drawn from a seed that is printed: `ROUNDHOUSE_CHAOS_SEED` repeats one,
-//! `ROUNDHOUSE_CHAOS_EVENTS` makes it longer. `ROUNDHOUSE_CHAOS_MODEL=gpt2` trains a small transformer with dropout in
-//! place of a perceptron, in slices only: its other trainings differ by more than rounding after some hundred steps.
-//! `ROUNDHOUSE_PYTHON`, an interpreter with PyTorch and the package `roundhouse`, is needed for a script that joins.
+//! Hundreds of random faults in one run, drawn from a seed that the test prints.
+//!
+//! - `ROUNDHOUSE_CHAOS_SEED` repeats a run, and `ROUNDHOUSE_CHAOS_EVENTS` sets the number of faults.
+//! - `ROUNDHOUSE_CHAOS_MODEL=gpt2` trains a small transformer with dropout instead of a perceptron, in
+//!   the test with slices only: without slices, rounding differences grow over some hundred steps.
+//! - `ROUNDHOUSE_PYTHON` names an interpreter with PyTorch and the package `roundhouse` for a script.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,21 +21,22 @@ use faults::Chaos;
 
 const EVENTS: u64 = 100;
 const MOST_WORKERS: u32 = 4;
-/// Enough for all events at that pace.
+/// Enough steps that training outlasts all events.
 const STEPS_PER_EVENT: u64 = 20;
-/// The same for scripts, whose workers need seconds to import PyTorch before something can happen to them again.
+/// The workers of a script import PyTorch for seconds before the next event can affect them.
 const STEPS_PER_EVENT_OF_SCRIPT: u64 = 60;
-/// Milliseconds added to each step while there are events.
-const PAUSE: u64 = 25;
-/// Between two looks whether training continues at all.
+/// Milliseconds added to each step until all events have occurred.
+const PAUSE_MILLIS: u64 = 25;
+/// The number of events between two checks that training still makes progress.
 const EVENTS_PER_CHECK: u64 = 20;
-/// Of the largest weight of a tensor, for every hundred steps.
+/// The allowed difference per hundred steps, as a fraction of the largest weight of a tensor.
 const TOLERANCE: f32 = 1e-6;
-/// Its network is smaller.
+/// The network of the script is smaller, so its rounding differences are smaller, too.
 const TOLERANCE_OF_SCRIPT: f32 = 1e-7;
-/// As many as there are workers at most.
+/// The number of slices limits the number of workers.
 const SLICES: u32 = MOST_WORKERS;
-/// A silent peer is given up soon, and a state is sent in hundreds of chunks, so that faults find it on its way.
+/// Ranks give up a silent peer after 3 s, and send the state in hundreds of chunks, so that faults
+/// hit transfers of the state.
 const VARIABLES: [(&str, &str); 2] = [
     ("ROUNDHOUSE_COLLECTIVE_TIMEOUT_SECONDS", "3"),
     ("ROUNDHOUSE_FAULT_CHUNK_BYTES", "64"),
@@ -43,18 +46,18 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// What trains, and what faults may change.
+/// What a run trains, and how much faults may change its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Promise {
-    /// Weights by rounding alone.
+    /// The built-in trainer: faults change weights by rounding only.
     Rounding,
-    /// With slices, nothing: weights and losses are the same bit for bit.
+    /// The built-in trainer with slices: weights and losses are equal bit for bit.
     BitForBit,
-    /// A script that joins: weights by rounding alone.
+    /// A script that joins: faults change weights by rounding only.
     Script,
 }
 
-/// Whether the transformer is trained.
+/// Whether the test trains the transformer.
 fn is_gpt2() -> bool {
     std::env::var("ROUNDHOUSE_CHAOS_MODEL").is_ok_and(|model| model == "gpt2")
 }
@@ -83,7 +86,7 @@ fn wanted(workers: u32, steps: u64, promise: Promise) -> anyhow::Result<Value> {
     Ok(wanted)
 }
 
-/// The trainer, and its data in a directory if they are not those of [`job`].
+/// The trainer with its data: the digits, or random tokens in `directory` for the transformer.
 fn program(directory: &Path) -> anyhow::Result<Program> {
     let program = Program::built_in()?;
     if !is_gpt2() {
@@ -100,20 +103,20 @@ fn program(directory: &Path) -> anyhow::Result<Program> {
 }
 
 #[test]
-fn a_hundred_faults_change_weights_by_rounding_alone() {
+fn hundred_faults_change_weights_by_rounding_only() {
     if !is_gpt2() {
         survive(Promise::Rounding).unwrap();
     }
 }
 
 #[test]
-fn with_slices_a_hundred_faults_change_no_bit() {
+fn hundred_faults_with_slices_change_no_bit() {
     survive(Promise::BitForBit).unwrap();
 }
 
 #[test]
 #[ignore = "needs PyTorch: tests/run/python-local"]
-fn a_hundred_faults_change_weights_of_a_script_by_rounding_alone() {
+fn hundred_faults_of_a_script_change_weights_by_rounding() {
     survive(Promise::Script).unwrap();
 }
 
@@ -125,7 +128,7 @@ fn survive(promise: Promise) -> anyhow::Result<()> {
         Promise::Script => STEPS_PER_EVENT_OF_SCRIPT,
     };
     let steps = events * steps_per_event;
-    // Two minutes for a hundred events.
+    // A hundred events take about two minutes.
     let patience = Duration::from_secs(300 + 2 * events);
     println!("ROUNDHOUSE_CHAOS_SEED={seed}");
     let directory = tempfile::tempdir()?;
@@ -139,23 +142,23 @@ fn survive(promise: Promise) -> anyhow::Result<()> {
     wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 10_000});
     let run = LocalRun::start_program(program, &wanted, &VARIABLES)?;
     let mut chaos = Chaos::of(run, seed);
-    chaos.run.slow_down(PAUSE)?;
-    let begun = Instant::now();
+    chaos.run.slow_down(PAUSE_MILLIS)?;
+    let started = Instant::now();
     chaos.run.wait_for("steps", |run| run.step() > 5)?;
     while chaos.total() < events {
-        let struck = chaos.strike();
+        let happened = chaos.inject();
         let pause = Duration::from_millis(chaos.rng.u64(20..400));
         chaos.pause(pause);
-        if struck && chaos.total().is_multiple_of(EVENTS_PER_CHECK) {
+        if happened && chaos.total().is_multiple_of(EVENTS_PER_CHECK) {
             let before = chaos.run.step();
             println!(
                 "{} events, step {before}, {:.0?}",
                 chaos.total(),
-                begun.elapsed()
+                started.elapsed()
             );
             if before > steps / 2 {
-                // Here workers prepare for longer than they train.
-                chaos.run.slow_down(10 * PAUSE)?;
+                // On this machine workers prepare for longer than they train.
+                chaos.run.slow_down(10 * PAUSE_MILLIS)?;
             }
             chaos.pause(Duration::from_secs(4));
             chaos
@@ -168,7 +171,7 @@ fn survive(promise: Promise) -> anyhow::Result<()> {
     println!(
         "{} in {:.0?}, at step {step}",
         chaos.counts(),
-        begun.elapsed()
+        started.elapsed()
     );
     assert!(step < steps, "all events must find the job training");
     chaos.pause(Duration::from_secs(4));

@@ -1,4 +1,4 @@
-//! The examples that fit on a small machine, with fewer steps and smaller models.
+//! Trains the examples that fit on a small machine, with fewer steps and smaller models.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use roundhouse_tests::manifests::{self, repository};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The job of an example's file.
+/// The TrainingJob of an example's file.
 fn job(file: &str) -> Value {
     let documents = manifests::read(&format!("examples/{file}")).unwrap();
     let mut jobs = documents.into_iter();
@@ -16,7 +16,7 @@ fn job(file: &str) -> Value {
         .unwrap()
 }
 
-/// Replaces values in the job's `trainer`; null removes one.
+/// Replaces values in the job's `trainer`. A null removes the field.
 fn change(job: &mut Value, changes: Value) {
     fn merge(into: &mut Value, changes: Value) {
         let Value::Object(changes) = changes else {
@@ -37,7 +37,7 @@ fn change(job: &mut Value, changes: Value) {
 /// Trains an example's job with two workers to its end.
 fn train(mut job: Value, data: &Path) -> LocalRun {
     job["spec"]["workers"]["replicas"] = 2.into();
-    // Training begins when all are ready.
+    // Training starts when both workers are ready.
     job["spec"]["elastic"]["joinWindowSeconds"] = 60.into();
     let program = Program {
         data: data.to_owned(),
@@ -49,8 +49,8 @@ fn train(mut job: Value, data: &Path) -> LocalRun {
     run
 }
 
-/// The play in a directory of its own: the trainer keeps its tokens beside it.
-fn play() -> TempDir {
+/// Copies the play into a temporary directory, because the trainer writes its tokens beside it.
+fn copy_of_play() -> TempDir {
     let copy = TempDir::new().unwrap();
     for entry in std::fs::read_dir(repository().join("examples/data/romeo")).unwrap() {
         let path = entry.unwrap().path();
@@ -59,20 +59,20 @@ fn play() -> TempDir {
     copy
 }
 
-/// Steps in place of epochs, and no evaluation before the end.
+/// A change to steps instead of epochs, without evaluations before the end.
 fn short(steps: u64) -> Value {
     json!({"epochs": null, "steps": steps, "eval": null})
 }
 
 #[test]
-fn resnet18_trains_on_the_images_that_the_script_makes() {
+fn resnet18_trains_on_the_generated_shapes() {
     let images = TempDir::new().unwrap();
     let script = repository().join("examples/data/make_shapes.py");
-    let made = Command::new("python3")
+    let created = Command::new("python3")
         .args([script.as_os_str(), images.path().as_os_str()])
         .arg("5")
         .status();
-    assert!(made.unwrap().success());
+    assert!(created.unwrap().success());
     let mut job = job("resnet18.yaml");
     change(&mut job, short(3));
     change(
@@ -83,14 +83,14 @@ fn resnet18_trains_on_the_images_that_the_script_makes() {
 }
 
 #[test]
-fn gpt2_trains_on_the_play_of_its_config_map() {
+fn gpt2_trains_on_the_text_of_its_config_map() {
     let mut job = job("gpt2-romeo.yaml");
     change(&mut job, short(3));
     change(
         &mut job,
         json!({"globalBatchSize": 4, "model": {"layers": 1}}),
     );
-    train(job, play().path());
+    train(job, copy_of_play().path());
 }
 
 #[test]
@@ -109,11 +109,11 @@ fn bert_trains_on_text() {
             "precision": null,
         }),
     );
-    train(job, play().path());
+    train(job, copy_of_play().path());
 }
 
 #[test]
-fn slices_and_a_growing_batch_train_on_the_digits() {
+fn slices_and_scale_batch_train_on_the_digits() {
     for file in ["slices.yaml", "scale-batch.yaml"] {
         let mut job = job(file);
         change(&mut job, short(5));

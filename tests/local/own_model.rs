@@ -1,4 +1,4 @@
-//! A program of the user's own, with its model and its data: `examples/own-model`.
+//! A user's program with a custom model and custom data: `examples/own-model`.
 
 use roundhouse_tests::local::{LocalRun, Program, programs};
 use roundhouse_tests::manifests;
@@ -10,10 +10,10 @@ use tempfile::TempDir;
 
 const STEPS: u64 = 300;
 /// Milliseconds added to each step, so that a kill finds the job training.
-const PAUSE: u64 = 100;
+const PAUSE_MILLIS: u64 = 100;
 const FILE: &str = "constituents.txt";
 
-/// The example's data as files, and its job.
+/// The example's job, and its data in a temporary directory.
 struct Example {
     data: TempDir,
     job: Value,
@@ -27,7 +27,7 @@ impl Example {
         let text = config_map["data"][FILE].as_str().unwrap();
         std::fs::write(data.path().join(FILE), text).unwrap();
         job["spec"]["workers"]["replicas"] = workers.into();
-        // Training begins when all are ready.
+        // Training starts when all workers are ready.
         job["spec"]["elastic"] = json!({"joinWindowSeconds": 60});
         let trainer = job["spec"]["trainer"].as_object_mut().unwrap();
         trainer.remove("epochs");
@@ -44,7 +44,7 @@ impl Example {
     }
 }
 
-/// What a job that cannot train says.
+/// The output of a job that must fail with `ConfigInvalid`.
 fn failure(mut run: LocalRun) -> String {
     assert_eq!(run.end().unwrap().code(), Some(1), "{}", run.output());
     let output = run.output();
@@ -53,17 +53,16 @@ fn failure(mut run: LocalRun) -> String {
 }
 
 #[test]
-fn a_custom_model_on_custom_data_ends_with_the_weights_of_an_undisturbed_run_when_a_worker_is_killed()
- {
+fn killed_worker_leaves_weights_of_own_model_equal() {
     let example = Example::read(1);
     let mut alone = example.start("own-model");
     assert!(alone.end().unwrap().success(), "{}", alone.output());
     let example = Example::read(2);
     let mut run = example.start("own-model");
-    run.slow_down(PAUSE).unwrap();
+    run.slow_down(PAUSE_MILLIS).unwrap();
     run.wait_for("steps", |run| run.step() > 20).unwrap();
     assert!(send(run.agents()[0].ranks[0], Signal::KILL));
-    run.wait_for("both again", |run| {
+    run.wait_for("both workers in one generation", |run| {
         run.generation() >= 3 && run.agents().len() == 2
     })
     .unwrap();
@@ -76,21 +75,21 @@ fn a_custom_model_on_custom_data_ends_with_the_weights_of_an_undisturbed_run_whe
 }
 
 #[test]
-fn a_misspelled_option_fails_the_job_with_its_key() {
+fn misspelled_option_fails_the_job_with_its_key() {
     let mut example = Example::read(1);
     example.job["spec"]["trainer"]["options"] = json!({"unit": 8});
-    let said = failure(example.start("own-model"));
+    let output = failure(example.start("own-model"));
     assert!(
-        said.contains("trainer.options.unit: unknown field `unit`, expected"),
-        "{said}"
+        output.contains("trainer.options.unit: unknown field `unit`, expected"),
+        "{output}"
     );
 }
 
 #[test]
-fn the_built_in_program_refuses_a_custom_model_and_says_what_it_needs() {
-    let said = failure(Example::read(1).start("roundhouse-train"));
+fn built_in_trainer_refuses_a_custom_model() {
+    let output = failure(Example::read(1).start("roundhouse-train"));
     assert!(
-        said.contains("trainer.model.name: custom is for a program of your own"),
-        "{said}"
+        output.contains("trainer.model.name: custom is for a program of your own"),
+        "{output}"
     );
 }

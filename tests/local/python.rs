@@ -1,4 +1,4 @@
-//! Scripts with PyTorch that join: the job that runs one, and a kill of each rank at each point of a step. They need
+//! Scripts with PyTorch that join. The tests kill each rank at each point of a step. They need
 //! `ROUNDHOUSE_PYTHON`, an interpreter with PyTorch and the package `roundhouse`.
 
 use anyhow::Context;
@@ -8,21 +8,25 @@ use roundhouse_tests::manifests::repository;
 use roundhouse_tests::weights::difference;
 use serde_json::{Value, json};
 
-/// What a script saves its weights as.
+/// The name of the file in which the script saves its weights.
 pub(crate) const WEIGHTS: &str = "weights.safetensors";
-/// Enough for all kills.
+/// Enough steps that training outlasts all kills.
 const STEPS: u64 = 800;
 const POINTS: [&str; 5] = ["Forward", "Backward", "Agree", "Update", "Commit"];
-/// Milliseconds added to each step until a rank is killed, and until its successor trains: it needs seconds to import PyTorch.
-const PAUSE: u64 = 20;
-const PAUSE_OF_SUCCESSOR: u64 = 500;
-/// Of the largest weight of a tensor. These trainings compute with 64 bits, so that the order of sums over two and three ranks does
-/// not show in weights that are saved with 32 bits: they are equal, or one of them is rounded to the next number.
+/// Milliseconds added to each step until a rank is killed.
+const PAUSE_MILLIS: u64 = 20;
+/// Milliseconds added to each step until the killed rank's successor trains. It imports PyTorch for
+/// seconds.
+const SUCCESSOR_PAUSE_MILLIS: u64 = 500;
+/// The largest allowed difference, as a fraction of the largest weight of a tensor. The script computes
+/// with 64 bits and saves 32 bits, so the order of sums over two or three ranks changes a saved weight
+/// by at most one unit in the last place.
 const TOLERANCE: f32 = f32::EPSILON;
 
-/// A job of a script of the Python package's tests.
+/// A job that runs the script of the Python package's tests.
 pub(crate) fn job(workers: u32, steps: u64) -> anyhow::Result<Value> {
-    let python = std::env::var("ROUNDHOUSE_PYTHON").context("ROUNDHOUSE_PYTHON is not set")?;
+    let python = std::env::var("ROUNDHOUSE_PYTHON")
+        .context("set ROUNDHOUSE_PYTHON, or run tests/run/python-local")?;
     let script = repository().canonicalize()?;
     let script = script.join("trainer-image/python/tests/scripts/train.py");
     let command = json!(["env", "SGD=1", python, script, steps.to_string(), WEIGHTS]);
@@ -38,7 +42,7 @@ pub(crate) fn job(workers: u32, steps: u64) -> anyhow::Result<Value> {
     Ok(job)
 }
 
-/// The same job, which computes with 64 bits.
+/// The same job with `DOUBLE=1`: the script computes with 64 bits.
 fn in_double(mut job: Value) -> anyhow::Result<Value> {
     let command = job.pointer_mut("/spec/workers/template/spec/containers/0/command");
     let command = command.and_then(Value::as_array_mut);
@@ -48,7 +52,7 @@ fn in_double(mut job: Value) -> anyhow::Result<Value> {
     Ok(job)
 }
 
-/// The processes of the workers that are in the newest generation and train, if they are so many.
+/// The processes of the workers that train in the newest generation, if there are `workers` of them.
 fn trains(run: &LocalRun, workers: u32) -> Option<Vec<u32>> {
     let newest = run.generation();
     let is_in = |it: &RankStatus| it.generation == newest && it.phase == Phase::Training;
@@ -59,14 +63,14 @@ fn trains(run: &LocalRun, workers: u32) -> Option<Vec<u32>> {
     (num_in == workers && ranks.len() == workers).then_some(ranks)
 }
 
-/// Waits for a generation after this one that all workers are in; returns their processes.
+/// Waits until all workers train in a generation after `before`, and returns their processes.
 fn all_train(run: &mut LocalRun, workers: u32, before: u64) -> anyhow::Result<Vec<u32>> {
     let mut found = None;
-    run.wait_for("all train", |run| {
+    run.wait_for("all workers to train", |run| {
         found = trains(run, workers).filter(|_| run.generation() > before);
         found.is_some()
     })?;
-    found.context("all train")
+    found.context("not all workers train")
 }
 
 fn each_rank_is_killed_at_each_point(workers: u32) -> anyhow::Result<()> {
@@ -78,19 +82,19 @@ fn each_rank_is_killed_at_each_point(workers: u32) -> anyhow::Result<()> {
     let mut wanted = in_double(job(workers, STEPS)?)?;
     wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 100});
     let mut run = LocalRun::start_program(program, &wanted, &[])?;
-    run.slow_down(PAUSE)?;
+    run.slow_down(PAUSE_MILLIS)?;
     let mut ranks = all_train(&mut run, workers, 0)?;
     for rank in 0..workers {
         for point in POINTS {
             let generation = run.generation();
             run.kill_at(rank, point)?;
             run.wait_for("the kill", LocalRun::has_killed)?;
-            run.slow_down(PAUSE_OF_SUCCESSOR)?;
+            run.slow_down(SUCCESSOR_PAUSE_MILLIS)?;
             let before = ranks;
             ranks = all_train(&mut run, workers, generation)?;
             let stayed = ranks.iter().filter(|pid| before.contains(pid)).count();
             assert_eq!(stayed, workers as usize - 1, "rank {rank}, {point}");
-            run.slow_down(PAUSE)?;
+            run.slow_down(PAUSE_MILLIS)?;
         }
     }
     println!("{} kills until step {}", workers * 5, run.step());
@@ -106,12 +110,12 @@ fn each_rank_is_killed_at_each_point(workers: u32) -> anyhow::Result<()> {
 
 #[test]
 #[ignore = "needs PyTorch: tests/run/python-local"]
-fn each_of_two_ranks_of_a_script_is_killed_at_each_point_of_a_step() {
+fn kills_of_two_ranks_of_a_script_leave_weights_equal() {
     each_rank_is_killed_at_each_point(2).unwrap();
 }
 
 #[test]
 #[ignore = "needs PyTorch: tests/run/python-local"]
-fn each_of_three_ranks_of_a_script_is_killed_at_each_point_of_a_step() {
+fn kills_of_three_ranks_of_a_script_leave_weights_equal() {
     each_rank_is_killed_at_each_point(3).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Commands of the user's own in the local executor: scripts that join, and scripts of restart mode.
+//! Custom commands in the local executor: scripts that join, and scripts in restart mode.
 
 use roundhouse_contract::environment;
 use roundhouse_tests::local::{self, LocalRun, Program, programs};
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A job that runs a command in two workers.
+/// A job that runs a command in each of two workers.
 fn job(mode: &str, command: &[String]) -> Value {
     json!({
         "apiVersion": "roundhouse.dev/v1alpha1",
@@ -17,7 +17,7 @@ fn job(mode: &str, command: &[String]) -> Value {
             "workers": {"replicas": 2, "minReplicas": 1, "template": {"spec": {"containers": [
                 {"name": "trainer", "image": "not-used:1", "command": command},
             ]}}},
-            // Training begins when all are ready.
+            // Training starts when both workers are ready.
             "elastic": {"mode": mode, "joinWindowSeconds": 60},
         },
     })
@@ -27,7 +27,8 @@ fn words(command: &[&str]) -> Vec<String> {
     command.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// The built-in trainer speaks the protocol that a script speaks: it stands in for one, and brings its configuration itself.
+/// The command of a process that joins. The built-in trainer has the same protocol as a script, so it
+/// replaces one here. It reads its configuration from a file instead of the job.
 fn joins(files: &TempDir, steps: u64) -> Vec<String> {
     let trainer = local::job(1, steps)["spec"]["trainer"].take();
     let config = files.path().join("config.json");
@@ -42,7 +43,7 @@ fn joins(files: &TempDir, steps: u64) -> Vec<String> {
 }
 
 #[test]
-fn a_process_of_a_script_that_joins_stays_when_the_other_worker_is_killed() {
+fn joined_script_survives_kill_of_the_other_worker() {
     let files = tempfile::tempdir().unwrap();
     let mut run = LocalRun::start(&job("InProcess", &joins(&files, 1_000)), &[]).unwrap();
     run.slow_down(3).unwrap();
@@ -50,7 +51,7 @@ fn a_process_of_a_script_that_joins_stays_when_the_other_worker_is_killed() {
     let before = run.agents();
     let (victim, survivor) = (before[0].ranks[0], before[1].ranks[0]);
     assert!(send(victim, Signal::KILL));
-    run.wait_for("both again", |run| {
+    run.wait_for("both workers in one generation", |run| {
         run.generation() >= 3 && run.agents().len() == 2
     })
     .unwrap();
@@ -62,14 +63,15 @@ fn a_process_of_a_script_that_joins_stays_when_the_other_worker_is_killed() {
 }
 
 #[test]
-fn a_script_that_joins_behind_a_shell_trains_and_ends_with_its_agent() {
+fn joined_script_behind_a_shell_ends_with_its_agent() {
     let files = tempfile::tempdir().unwrap();
-    let behind = format!("echo installing; {}; exit $?", joins(&files, 300).join(" "));
-    let mut run = LocalRun::start(&job("InProcess", &words(&["sh", "-c", &behind])), &[]).unwrap();
+    let in_shell = format!("echo installing; {}; exit $?", joins(&files, 300).join(" "));
+    let mut run =
+        LocalRun::start(&job("InProcess", &words(&["sh", "-c", &in_shell])), &[]).unwrap();
     run.slow_down(3).unwrap();
     run.wait_for("steps", |run| run.step() > 20).unwrap();
     assert!(send(run.agents()[0].pid, Signal::KILL));
-    run.wait_for("both again", |run| {
+    run.wait_for("both workers in one generation", |run| {
         run.generation() >= 3 && run.agents().len() == 2
     })
     .unwrap();
@@ -79,7 +81,7 @@ fn a_script_that_joins_behind_a_shell_trains_and_ends_with_its_agent() {
 }
 
 #[test]
-fn a_script_that_does_not_join_fails_the_job_with_the_call_that_is_missing() {
+fn script_without_join_fails_with_the_missing_call() {
     let mut run = LocalRun::start(&job("InProcess", &words(&["true"])), &[]).unwrap();
     assert_eq!(run.end().unwrap().code(), Some(1), "{}", run.output());
     let output = run.output();
@@ -87,7 +89,7 @@ fn a_script_that_does_not_join_fails_the_job_with_the_call_that_is_missing() {
 }
 
 #[test]
-fn a_script_of_restart_mode_starts_again_in_all_workers_when_one_is_killed() {
+fn restart_mode_restarts_the_script_in_all_workers() {
     let files = tempfile::tempdir().unwrap();
     let script = programs().unwrap().join("counting-script");
     let (script, directory) = (
@@ -108,8 +110,9 @@ fn a_script_of_restart_mode_starts_again_in_all_workers_when_one_is_killed() {
     let before: Vec<u32> = run.agents().into_iter().flat_map(|it| it.ranks).collect();
     assert!(send(before[0], Signal::KILL));
     run.wait_for("steps of a later generation", |run| {
-        let told = run.statuses().into_iter();
-        told.filter(|it| it.generation > 1 && it.progress.is_some())
+        let statuses = run.statuses().into_iter();
+        statuses
+            .filter(|it| it.generation > 1 && it.progress.is_some())
             .count()
             == 2
     })

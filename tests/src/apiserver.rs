@@ -1,5 +1,6 @@
-//! A real kube-apiserver over a real etcd, on loopback, without nodes: pods are objects, and the test
-//! plays the kubelet. Programs come from `ROUNDHOUSE_BIN` (`make test` sets it).
+//! A real kube-apiserver with a real etcd on loopback, without nodes: no kubelet runs the pods, the
+//! test writes their status instead. The programs come from the directory `ROUNDHOUSE_BIN`, which
+//! `make test` sets.
 
 use std::io::{ErrorKind, Write as _};
 use std::net::TcpListener;
@@ -11,82 +12,49 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use kube::{Client, Config};
-use serde_json::{Value, json};
 
 use crate::cluster::until;
 
+mod etcd;
+mod version;
+
+pub use version::Version;
+
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
-/// Audit policy: everything that is not a watch, by whom.
+/// The audit policy: logs the requests of the user `operator`, without their bodies.
 const AUDIT: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
     rules:\n- {level: Metadata, users: [operator]}\n- {level: None}\n";
-/// Token, user, uid, groups.
+/// Lines of the token file: token, user, user id, groups.
 const TOKENS: &str = "test,test,1,\"system:masters\"\noperator,operator,2,\"system:masters\"\n\
     operator-2,operator,2,\"system:masters\"\n\
     roundhouse-kueue,system:serviceaccount:kueue-system:roundhouse-kueue,3\n";
 
-/// Which Kubernetes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// That of the cluster.
-    Usual,
-    /// 1.37 with the Workload API, which is in beta and off by default.
-    WithGroups,
-    /// That of the cluster with mutating admission policies, which are in beta and off by default.
-    WithPolicies,
-}
-
-impl Version {
-    /// A program of Kubernetes.
-    #[must_use]
-    pub fn program(self, name: &str) -> String {
-        match self {
-            Self::Usual | Self::WithPolicies => name.to_owned(),
-            Self::WithGroups => format!("{name}-with-groups"),
-        }
-    }
-
-    /// What turns its API on.
-    const fn arguments(self) -> &'static [&'static str] {
-        match self {
-            Self::Usual => &[],
-            Self::WithGroups => &[
-                "--feature-gates=GenericWorkload=true",
-                "--runtime-config=scheduling.k8s.io/v1beta1=true",
-            ],
-            Self::WithPolicies => &[
-                "--feature-gates=MutatingAdmissionPolicy=true",
-                "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
-            ],
-        }
-    }
-}
-
-/// The two processes; they end with the value.
+/// The processes of etcd and kube-apiserver. They are killed when the value is dropped.
 pub struct ApiServer {
     children: Mutex<Vec<Child>>,
     directory: PathBuf,
     version: Version,
     port: u16,
-    /// Port of etcd for clients, and for peers.
+    /// The port of etcd for clients, then its port for peers.
     etcd_ports: [u16; 2],
 }
 
 impl ApiServer {
-    /// Starts both and waits until they serve.
+    /// Starts etcd and kube-apiserver of the local cluster's version, and waits until they serve.
     ///
     /// # Errors
-    /// A program is missing or does not start; the end of its log is in the error.
+    /// A program is missing or does not start; the error has the last lines of its log.
     pub async fn start(directory: &Path) -> anyhow::Result<Self> {
         Self::start_of(Version::Usual, directory).await
     }
 
-    /// As [`Self::start`], of another version.
+    /// Starts another version than [`Self::start`].
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// The errors of [`Self::start`].
     pub async fn start_of(version: Version, directory: &Path) -> anyhow::Result<Self> {
         let bin = std::env::var("ROUNDHOUSE_BIN").context(
-            "ROUNDHOUSE_BIN is not set: the directory that `tests/cluster/cluster build` prints",
+            "set ROUNDHOUSE_BIN to the directory that `tests/cluster/cluster build` prints",
         )?;
         let server = Self {
             children: Mutex::default(),
@@ -98,85 +66,17 @@ impl ApiServer {
         for (name, text) in [("tokens.csv", TOKENS), ("audit.yaml", AUDIT)] {
             std::fs::File::create(server.path(name))?.write_all(text.as_bytes())?;
         }
-        let made = Command::new("openssl")
+        let created = Command::new("openssl")
             .args(["genrsa", "-out", &server.path("sa.key"), "2048"])
             .stderr(Stdio::null())
             .status()
             .context("openssl is not installed")?;
-        anyhow::ensure!(made.success(), "openssl could not make a key");
+        anyhow::ensure!(created.success(), "openssl did not create a key");
         server.serve(Path::new(&bin), 0).await?;
         Ok(server)
     }
 
-    /// Ends both, as a kill -9 does, lets somebody at the directory of etcd, and starts them again. Nothing of etcd's history
-    /// before the revision is left, as after `etcdutl snapshot restore --bump-revision --mark-compacted`.
-    ///
-    /// # Errors
-    /// As [`Self::start`], and those of `change`.
-    pub async fn restart(
-        &self,
-        change: impl FnOnce(&Path) -> anyhow::Result<()>,
-        revision: u64,
-    ) -> anyhow::Result<()> {
-        let bin = std::env::var("ROUNDHOUSE_BIN")?;
-        self.end();
-        change(&self.directory.join("etcd"))?;
-        self.serve(Path::new(&bin), revision).await
-    }
-
-    /// Asks etcd itself, through its JSON gateway.
-    ///
-    /// # Errors
-    /// etcd does not answer, or refuses.
-    pub async fn ask_etcd(&self, path: &str, body: Value) -> anyhow::Result<Value> {
-        let uri = format!("http://127.0.0.1:{}", self.etcd_ports[0]).parse()?;
-        let etcd = Client::try_from(Config::new(uri))?;
-        let request = http::Request::post(path).body(serde_json::to_vec(&body)?)?;
-        Ok(etcd.request::<Value>(request).await?)
-    }
-
-    /// The process of etcd, to be stopped and continued.
-    ///
-    /// # Errors
-    /// It does not run.
-    pub fn etcd_process(&self) -> anyhow::Result<u32> {
-        let children = self.children();
-        let etcd = children.first().context("etcd does not run")?;
-        Ok(etcd.id())
-    }
-
-    /// From now on the operator's first token is refused, and `operator-2` alone is its own. Both processes start anew.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub async fn refuse_old_token(&self) -> anyhow::Result<()> {
-        let tokens = TOKENS.lines().filter(|line| !line.starts_with("operator,"));
-        let tokens: Vec<_> = tokens.collect();
-        std::fs::write(self.path("tokens.csv"), tokens.join("\n"))?;
-        self.restart(|_| Ok(()), 0).await
-    }
-
-    /// Lets etcd go on from a revision, and forget what was before.
-    async fn bump(&self, revision: u64) -> anyhow::Result<()> {
-        let ask = |path: &'static str, body: Value| self.ask_etcd(path, body);
-        // Base64 of "bump".
-        let put = json!({"key": "YnVtcA==", "value": ""});
-        until("etcd serves", STARTS_WITHIN, || async {
-            Ok(ask("/v3/kv/put", put.clone()).await.ok())
-        })
-        .await?;
-        loop {
-            let answer = ask("/v3/kv/put", put.clone()).await?;
-            let at = answer["header"]["revision"].as_str().unwrap_or_default();
-            if at.parse::<u64>()? >= revision {
-                let compaction = json!({"revision": at, "physical": true});
-                ask("/v3/kv/compaction", compaction).await?;
-                return Ok(());
-            }
-        }
-    }
-
-    /// Starts both and waits until they serve.
+    /// Starts both servers and waits until they serve. A `revision` above 0 is etcd's new revision.
     async fn serve(&self, bin: &Path, revision: u64) -> anyhow::Result<()> {
         let server = self;
         let [etcd_port, peer_port] = server.etcd_ports;
@@ -249,31 +149,31 @@ impl ApiServer {
         }
     }
 
-    /// Configuration of a client that is `test` or `operator`.
+    /// The configuration of a client whose token is `user`: `test` or `operator`.
     ///
     /// # Errors
-    /// Never for the port it has.
+    /// None: the URL is valid for every port.
     pub fn config(&self, user: &str) -> anyhow::Result<Config> {
         let mut config = Config::new(format!("https://127.0.0.1:{}", self.port).parse()?);
-        // Its certificate is its own; it is on loopback.
+        // The certificate of the server is self-signed. The connection stays on loopback.
         config.accept_invalid_certs = true;
         config.default_retry = false;
         config.auth_info.token = Some(user.to_owned().into());
         Ok(config)
     }
 
-    /// A client that is `test` or `operator`.
+    /// A client whose token is `user`: `test` or `operator`.
     ///
     /// # Errors
-    /// The client cannot be made.
+    /// The client cannot be created.
     pub fn client(&self, user: &str) -> anyhow::Result<Client> {
         Ok(Client::try_from(self.config(user)?)?)
     }
 
-    /// The path of a kubeconfig of `test`, `operator` or `roundhouse-kueue`.
+    /// Writes a kubeconfig of the user `test`, `operator` or `roundhouse-kueue`, and returns its path.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn kubeconfig(&self, user: &str) -> anyhow::Result<PathBuf> {
         let path = self.directory.join(format!("{user}.kubeconfig"));
         let server = format!("https://127.0.0.1:{}", self.port);
@@ -287,18 +187,18 @@ impl ApiServer {
         Ok(path)
     }
 
-    /// Runs another program of `ROUNDHOUSE_BIN` beside it, until the value ends. Returns the process.
+    /// Runs another program of `ROUNDHOUSE_BIN` until the value is dropped. Returns its process id.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub fn run(&self, program: &str, arguments: &[&str]) -> anyhow::Result<u32> {
         self.run_with(program, arguments, &[])
     }
 
-    /// As [`Self::run`], with variables of the environment. Returns the process.
+    /// [`Self::run`] with environment variables.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub fn run_with(
         &self,
         program: &str,
@@ -309,7 +209,7 @@ impl ApiServer {
         self.spawn(&Path::new(&bin).join(program), arguments, environment)
     }
 
-    /// The last lines of a program's log, newest first.
+    /// The last 15 lines of a program's log, newest first.
     #[must_use]
     pub fn last_lines(&self, program: &str) -> String {
         let log = std::fs::read_to_string(self.path(&format!("{program}.log")));
@@ -317,13 +217,13 @@ impl ApiServer {
         log.lines().rev().take(15).collect::<Vec<_>>().join("\n")
     }
 
-    /// Where its files are, logs among them.
+    /// The directory of the servers' files and logs.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The operator's calls so far, as `verb resource`; watches and their lists are left out.
+    /// The operator's requests so far, as `verb resource`, without watches and lists.
     ///
     /// # Errors
     /// The audit log cannot be read.
@@ -379,12 +279,13 @@ impl Drop for ApiServer {
     }
 }
 
-/// A port below those that the kernel gives to connections, of which one may come before it is listened on.
+/// A free port below the kernel's range of ephemeral ports. A port of that range could be taken by
+/// an outgoing connection before a server listens on it.
 pub(crate) fn free_port() -> std::io::Result<u16> {
-    static TRIED: AtomicU32 = AtomicU32::new(0);
+    static NUM_TRIED: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(31);
     loop {
-        let place = first.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        let place = first.wrapping_add(NUM_TRIED.fetch_add(1, Ordering::Relaxed)) % 12_000;
         let port = 20_000 + u16::try_from(place).unwrap_or_default();
         match TcpListener::bind(("127.0.0.1", port)) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}

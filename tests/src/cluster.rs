@@ -1,5 +1,5 @@
-//! A namespace of a real cluster, for one test: objects in, conditions awaited with a deadline, state
-//! shown when it was in vain.
+//! A namespace of a real cluster for one test. The test creates objects, waits for conditions with a
+//! deadline, and shows the state of the namespace if a condition does not hold in time.
 
 use std::time::{Duration, Instant};
 
@@ -11,27 +11,27 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use roundhouse_api::{ConditionType, TrainingJob};
 use serde_json::Value;
 
-mod look;
+mod observe;
 
-/// Between two looks.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The interval between two checks of a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Of what takes seconds: on a busy machine it may take many times as long.
+/// The limit of waits for something that takes seconds. A busy machine may need many times as long.
 pub const DEADLINE: Duration = Duration::from_mins(5);
 
-/// A namespace of its own; it is deleted at the end of a test that passed.
+/// A namespace of one test. The test deletes it when it has passed.
 pub struct TestNamespace {
-    /// The API server.
+    /// A client of the cluster's administrator.
     pub client: Client,
-    /// The namespace's name.
     pub name: String,
 }
 
 impl TestNamespace {
-    /// Makes it; pods must meet the restricted standard unless `privileged`.
+    /// Creates the namespace. Its pods must meet the Pod Security Standard "restricted" unless
+    /// `privileged`.
     ///
     /// # Errors
-    /// No cluster, or it refuses.
+    /// No cluster answers, or it refuses the namespace.
     pub async fn create(name: &str, privileged: bool) -> anyhow::Result<Self> {
         let client = Client::try_default()
             .await
@@ -94,10 +94,11 @@ impl TestNamespace {
         api.create(&PostParams::default(), &object).await
     }
 
-    /// Waits until a job has ended, and fails if it ended otherwise.
+    /// Waits until a job has ended with the condition `as_`.
     ///
     /// # Errors
-    /// It did not end so in time; the state of the namespace is in the error.
+    /// The job did not end within ten minutes, or it ended with another condition. The error has the
+    /// state of the namespace.
     pub async fn ends(&self, job: &str, as_: ConditionType) -> anyhow::Result<TrainingJob> {
         let jobs = self.jobs();
         let ended = until("the job ends", 2 * DEADLINE, || async {
@@ -121,7 +122,7 @@ impl TestNamespace {
         Ok(ended)
     }
 
-    /// Deletes the namespace.
+    /// Deletes the namespace without waiting until it is gone.
     ///
     /// # Errors
     /// The API server's answer.
@@ -134,10 +135,10 @@ impl TestNamespace {
     }
 }
 
-/// Looks until there is something, or the deadline has passed.
+/// Polls until `look` returns a value.
 ///
 /// # Errors
-/// The look failed, or the deadline passed.
+/// `look` failed, or it returned no value within `deadline`.
 pub async fn until<T, F>(
     what: &str,
     deadline: Duration,
@@ -154,6 +155,6 @@ where
         if Instant::now() > end {
             bail!("not within {} s: {what}", deadline.as_secs());
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

@@ -1,4 +1,5 @@
-//! Reads Prometheus' text format as strictly as a scrape does, and says what breaks the naming conventions.
+//! Parses Prometheus' text format as strictly as a scrape does, and finds names that break the
+//! naming conventions.
 //!
 //! Format: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 //! Conventions: <https://prometheus.io/docs/practices/naming/>.
@@ -7,31 +8,33 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, bail, ensure};
 
-/// All samples of one name.
+/// A metric family: all samples of one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Family {
-    /// Its name.
     pub name: String,
-    /// What it says.
+    /// The text of its `# HELP` line.
     pub help: String,
     /// `counter`, `gauge` or `histogram`.
     pub kind: String,
-    /// Names of its labels, without `le` of a histogram.
+    /// The names of its labels, without `le` of a histogram.
     pub labels: BTreeSet<String>,
-    /// Its series, as they stand in the text.
+    /// Its series, as written in the text: name and labels.
     pub series: BTreeSet<String>,
 }
 
-/// Reads a text in which each family has its HELP and TYPE before its samples.
+/// Parses a text in which each family has its HELP and TYPE lines before its samples.
 ///
 /// # Errors
-/// The first line that a scrape would refuse, and a family without a type, a help or a sample.
+/// The first line that a scrape would refuse, or a family without a type, a help text or a sample.
 pub fn parse(text: &str) -> anyhow::Result<Vec<Family>> {
     let mut families = Vec::<Family>::new();
     for line in text.lines() {
         take(&mut families, line).with_context(|| format!("in the line: {line}"))?;
     }
-    ensure!(text.ends_with('\n'), "the last line has no end");
+    ensure!(
+        text.ends_with('\n'),
+        "the last line does not end in a newline"
+    );
     let mut names = BTreeSet::new();
     for family in &families {
         let Family {
@@ -42,8 +45,8 @@ pub fn parse(text: &str) -> anyhow::Result<Vec<Family>> {
             series,
         } = family;
         let is_whole = !help.is_empty() && !kind.is_empty() && !series.is_empty();
-        ensure!(is_whole, "{name} lacks its help, its type or samples");
-        ensure!(names.insert(name.clone()), "{name} comes twice");
+        ensure!(is_whole, "{name} has no help, no type or no samples");
+        ensure!(names.insert(name.clone()), "{name} occurs twice");
     }
     Ok(families)
 }
@@ -51,7 +54,10 @@ pub fn parse(text: &str) -> anyhow::Result<Vec<Family>> {
 fn take(families: &mut Vec<Family>, line: &str) -> anyhow::Result<()> {
     if let Some(rest) = line.strip_prefix("# HELP ") {
         let (name, help) = rest.split_once(' ').context("no help")?;
-        ensure!(is_name(name), "the name is not allowed");
+        ensure!(
+            is_name(name),
+            "the name has characters that are not allowed"
+        );
         families.push(Family {
             name: name.to_owned(),
             help: help.to_owned(),
@@ -59,10 +65,15 @@ fn take(families: &mut Vec<Family>, line: &str) -> anyhow::Result<()> {
         });
         return Ok(());
     }
-    let last = families.last_mut().context("no HELP before it")?;
+    let last = families
+        .last_mut()
+        .context("no HELP line before this line")?;
     if let Some(rest) = line.strip_prefix("# TYPE ") {
         let (name, kind) = rest.split_once(' ').context("no type")?;
-        ensure!(name == last.name, "its HELP is not before it");
+        ensure!(
+            name == last.name,
+            "the HELP line before this line is of another family"
+        );
         ensure!(
             matches!(kind, "counter" | "gauge" | "histogram"),
             "type {kind}"
@@ -74,12 +85,14 @@ fn take(families: &mut Vec<Family>, line: &str) -> anyhow::Result<()> {
     value.parse::<f64>().context("the value is not a number")?;
     let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
     let suffix = name.strip_prefix(&last.name);
-    let suffix = suffix.context("it does not belong to the family before it")?;
+    let suffix = suffix.context("the sample does not belong to the family before it")?;
     match (last.kind.as_str(), suffix) {
         ("histogram", "_bucket" | "_sum" | "_count") | ("counter" | "gauge", "") => {}
         (kind, _) => bail!("a {kind} has no sample of this name"),
     }
-    let labels = labels.strip_suffix('}').context("labels have no end")?;
+    let labels = labels
+        .strip_suffix('}')
+        .context("the labels have no closing brace")?;
     for label in labels.split(',').filter(|label| !label.is_empty()) {
         let (key, value) = label.split_once('=').context("a label has no value")?;
         ensure!(is_name(key) && !key.contains(':'), "label {key}");
@@ -89,7 +102,10 @@ fn take(families: &mut Vec<Family>, line: &str) -> anyhow::Result<()> {
             last.labels.insert(key.to_owned());
         }
     }
-    ensure!(last.series.insert(series.to_owned()), "it comes twice");
+    ensure!(
+        last.series.insert(series.to_owned()),
+        "the series occurs twice"
+    );
     Ok(())
 }
 
@@ -100,7 +116,7 @@ fn is_name(name: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':')
 }
 
-/// What breaks the naming conventions, as `promtool check metrics` would say it.
+/// The naming conventions that a family breaks, as `promtool check metrics` would report them.
 #[must_use]
 pub fn problems(family: &Family) -> Vec<String> {
     let Family {
@@ -118,7 +134,7 @@ pub fn problems(family: &Family) -> Vec<String> {
     let checks = [
         (
             is_counter == ends(&["total"]),
-            "counters, and only they, end in _total",
+            "counters end in _total, and other metrics do not",
         ),
         (
             !has(&[
@@ -133,23 +149,23 @@ pub fn problems(family: &Family) -> Vec<String> {
                 "mib",
                 "percent",
             ]),
-            "units are base units: seconds, bytes, ratio",
+            "the unit must be a base unit: seconds, bytes, ratio",
         ),
         (
             !has(&["gauge", "counter", "histogram"]),
-            "the type is no part of the name",
+            "the name must not contain the type",
         ),
         (
             !ends(&["count", "sum", "bucket"]),
-            "the ending belongs to histograms",
+            "the suffix is reserved for histograms",
         ),
         (
             kind != "histogram" || ends(&["seconds", "bytes"]),
-            "a histogram ends in its unit",
+            "the name of a histogram must end in its unit",
         ),
         (
             lower(name) && labels.iter().all(|label| lower(label)),
-            "names are in snake_case",
+            "names must be in snake_case",
         ),
     ];
     let broken = checks.into_iter().filter(|(holds, _)| !holds);
@@ -165,7 +181,7 @@ mod tests {
         # HELP b_total Things.\n# TYPE b_total counter\nb_total 7\n";
 
     #[test]
-    fn families_are_read_with_their_labels() {
+    fn parser_reads_families_with_labels() {
         let families = parse(TEXT).unwrap();
         let labels: Vec<_> = families.iter().map(|family| family.labels.len()).collect();
         assert_eq!(labels, [1, 0]);
@@ -173,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_scrape_refuses_is_refused() {
+    fn parser_refuses_malformed_expositions() {
         for (from, to) in [
             ("b_total 7", "b_total seven"),
             ("b_total 7", "b_total 7\nb_total 8"),
@@ -190,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_break_the_conventions_are_told() {
+    fn unconventional_metric_names_are_reported() {
         for (name, kind) in [
             ("a", "counter"),
             ("a_total", "gauge"),

@@ -1,4 +1,4 @@
-//! The harness of the tests that need more than one crate.
+//! The shared harness of the tests that need more than one crate.
 
 pub mod apiserver;
 pub mod cluster;

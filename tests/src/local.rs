@@ -1,79 +1,26 @@
-//! A job in the local executor, and what can be done to its processes.
+//! A job in the local executor, and the faults that a test can inject into it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::manifests::repository;
 use crate::processes::send;
 
-mod look;
+mod observe;
+mod program;
 
-/// Of a run that takes seconds: on a busy machine it may take many times as long.
+pub use program::{Program, job, programs};
+
+/// The limit of waits for a run of some seconds. A busy machine may need many times as long.
 const DEADLINE: Duration = Duration::from_mins(8);
 
-/// Where the programs are: the folder that `ROUNDHOUSE_PROGRAMS` names.
-///
-/// # Errors
-/// It is not set.
-pub fn programs() -> anyhow::Result<PathBuf> {
-    let dir = std::env::var_os("ROUNDHOUSE_PROGRAMS");
-    dir.map(PathBuf::from)
-        .context("ROUNDHOUSE_PROGRAMS is not set: tests/run/local sets it")
-}
-
-/// What trains, and on what.
-#[derive(Clone, Debug)]
-pub struct Program {
-    /// The trainer.
-    pub trainer: PathBuf,
-    /// Directory with its data.
-    pub data: PathBuf,
-}
-
-impl Program {
-    /// The built-in trainer and the digits.
-    ///
-    /// # Errors
-    /// It is not known where programs are.
-    pub fn built_in() -> anyhow::Result<Self> {
-        Ok(Self {
-            trainer: programs()?.join("roundhouse-train"),
-            data: repository().join("examples/data/digits"),
-        })
-    }
-}
-
-/// A job that trains a small network on the digits; tests change what they are about.
-#[must_use]
-pub fn job(workers: u32, steps: u64) -> Value {
-    json!({
-        "apiVersion": "roundhouse.dev/v1alpha1",
-        "kind": "TrainingJob",
-        "metadata": {"name": "digits"},
-        "spec": {
-            "workers": {"replicas": workers, "minReplicas": 1},
-            // Training begins when all are ready.
-            "elastic": {"joinWindowSeconds": 60},
-            "trainer": {
-                "model": {"name": "mlp", "hidden": [32]},
-                "data": {"format": "idx"},
-                "optimizer": {"name": "sgd", "learningRate": 0.05, "momentum": 0.9},
-                "globalBatchSize": 64,
-                "steps": steps,
-                "seed": 7,
-            },
-        },
-    })
-}
-
-/// A running executor.
+/// A running local executor with its temporary directory.
 #[derive(Debug)]
 pub struct LocalRun {
     directory: TempDir,
@@ -82,32 +29,33 @@ pub struct LocalRun {
     child: Child,
 }
 
-/// A worker's agent.
+/// The agent of one worker, as the test observes it.
 #[derive(Clone, Debug)]
 pub struct Agent {
-    /// Its process.
+    /// The process id of the agent.
     pub pid: u32,
-    /// Processes of its ranks, that are its children.
+    /// The process ids of its ranks, which are its child processes.
     pub ranks: Vec<u32>,
-    /// Whether they have loaded what they need: a worker that dies before is started again less and less often.
+    /// Whether all ranks have left the phase `Preparing`. A worker that dies earlier restarts with a
+    /// growing back-off.
     pub is_prepared: bool,
-    /// The generation in which all of them train; 0 if they do not.
+    /// The lowest generation in which the ranks train; 0 if a rank does not train.
     pub generation: u64,
 }
 
 impl LocalRun {
-    /// Starts a job of the built-in trainer with variables for its processes.
+    /// Starts a job of the built-in trainer with environment variables for its processes.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The executor cannot be started.
     pub fn start(job: &Value, variables: &[(&str, &str)]) -> anyhow::Result<Self> {
         Self::start_program(Program::built_in()?, job, variables)
     }
 
-    /// The same with another program.
+    /// Starts a job with another program than the built-in trainer.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The executor cannot be started.
     pub fn start_program(
         program: Program,
         job: &Value,
@@ -125,57 +73,57 @@ impl LocalRun {
         })
     }
 
-    /// Starts it again in the same directory, when it has ended.
+    /// Starts the executor again in the same directory after it has ended.
     ///
     /// # Errors
-    /// It cannot be started.
-    pub fn again(&mut self, variables: &[(&str, &str)]) -> anyhow::Result<()> {
+    /// The executor cannot be started.
+    pub fn restart(&mut self, variables: &[(&str, &str)]) -> anyhow::Result<()> {
         self.child = spawn(self.directory.path(), &self.program, &self.job, variables)?;
         Ok(())
     }
 
-    /// What a second one in the same directory says, while this one runs.
+    /// Runs a second executor in the same directory while this one runs, and returns its output.
     ///
     /// # Errors
-    /// It cannot be started.
-    pub fn beside(&self) -> anyhow::Result<Output> {
+    /// The second executor cannot be started.
+    pub fn run_second(&self) -> anyhow::Result<Output> {
         Ok(command(self.directory.path(), &self.program, &self.job)?.output()?)
     }
 
-    /// The directory it was given.
+    /// The directory of the run, the value of `--dir`.
     #[must_use]
     pub fn dir(&self) -> PathBuf {
         self.directory.path().join("run")
     }
 
-    /// Makes each step last longer, from now on.
+    /// Makes each later step of all workers last longer.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The fault file cannot be written.
     pub fn slow_down(&self, milliseconds: u64) -> anyhow::Result<()> {
-        self.tell("pace", &milliseconds.to_string())
+        self.write_fault("pace", &milliseconds.to_string())
     }
 
-    /// Makes each step of one worker last longer than those of the others, from now on.
+    /// Makes each later step of one worker last longer than those of the others.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The fault file cannot be written.
     pub fn slow_down_worker(&self, index: u32, milliseconds: u64) -> anyhow::Result<()> {
-        self.tell(&format!("pace-{index}"), &milliseconds.to_string())
+        self.write_fault(&format!("pace-{index}"), &milliseconds.to_string())
     }
 
     /// Saves the job's file with another number of workers.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The job's file cannot be written.
     pub fn scale(&mut self, workers: u32) -> anyhow::Result<()> {
         self.edit(|spec| spec["workers"]["replicas"] = json!(workers))
     }
 
-    /// Saves the job's file with a change of its spec.
+    /// Saves the job's file with a changed spec.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The job's file cannot be written.
     pub fn edit(&mut self, change: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
         change(&mut self.job["spec"]);
         self.save()
@@ -185,7 +133,8 @@ impl LocalRun {
         let file = self.directory.path().join("job.yaml");
         let partial = file.with_extension("partial");
         std::fs::write(&partial, self.job.to_string())?;
-        // Two within one tick of the file system's clock would look like one.
+        // The executor compares modification times. Two saves within one tick of the file system's
+        // clock would have the same time.
         let before = std::fs::metadata(&file)?.modified()?;
         let now = SystemTime::now().max(before + Duration::from_millis(10));
         File::options()
@@ -195,64 +144,68 @@ impl LocalRun {
         Ok(std::fs::rename(partial, file)?)
     }
 
-    /// Each access to the volume of the checkpoints takes so many milliseconds longer, or waits (`hold`).
+    /// Makes each access to the checkpoint volume take `pace` milliseconds longer, or wait (`hold`).
     ///
     /// # Errors
-    /// The file that says so cannot be written.
+    /// The fault file cannot be written.
     pub fn pace_volume(&self, pace: &str) -> anyhow::Result<()> {
-        self.tell("pace-of-volume", pace)
+        self.write_fault("pace-of-volume", pace)
     }
 
-    /// The process of this rank is killed when it is at this point the next time, once.
+    /// Makes the process of a rank kill itself the next time that it reaches a point, once.
     ///
     /// # Errors
-    /// The file that says so cannot be written.
+    /// The fault file cannot be written.
     pub fn kill_at(&self, rank: u32, point: &str) -> anyhow::Result<()> {
-        self.tell("fault", &format!("{rank}:{point}"))
+        self.write_fault("fault", &format!("{rank}:{point}"))
     }
 
-    /// Whether that has happened.
+    /// Whether the process of [`Self::kill_at`] has killed itself.
     #[must_use]
     pub fn has_killed(&self) -> bool {
         !self.directory.path().join("fault").exists()
     }
 
-    /// Replaces a file by which processes are told something.
-    fn tell(&self, name: &str, words: &str) -> anyhow::Result<()> {
+    /// Replaces a file that the processes read faults from.
+    fn write_fault(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let file = self.directory.path().join(name);
         let partial = file.with_extension("partial");
-        std::fs::write(&partial, words)?;
+        std::fs::write(&partial, text)?;
         Ok(std::fs::rename(&partial, &file)?)
     }
 
     /// Sends a signal to the executor.
     ///
     /// # Errors
-    /// It has ended.
+    /// The executor has ended.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         ensure!(send(self.child.id(), signal), "the executor has ended");
         Ok(())
     }
 
-    /// Waits for the end.
+    /// Waits until the executor ends.
     ///
     /// # Errors
-    /// It does not come within eight minutes.
+    /// The executor still runs after eight minutes.
     pub fn end(&mut self) -> anyhow::Result<ExitStatus> {
         self.end_within(DEADLINE)
     }
 
-    /// Waits for the end of a long run.
+    /// Waits until the executor of a long run ends.
     ///
     /// # Errors
-    /// It does not come in that time.
+    /// The executor still runs after `patience`.
     pub fn end_within(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
         let deadline = Instant::now() + patience;
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            ensure!(Instant::now() < deadline, "no end\n{}", self.output());
+            ensure!(
+                Instant::now() < deadline,
+                "the executor did not end\n{}",
+                self.output()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -260,12 +213,12 @@ impl LocalRun {
 
 impl Drop for LocalRun {
     fn drop(&mut self) {
-        // Its agents end with it, and their ranks with them.
+        // The agents end with the executor, and the ranks with their agents.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
             self.directory.disable_cleanup(true);
-            println!("kept: {}", self.directory.path().display());
+            println!("kept the directory {}", self.directory.path().display());
         }
     }
 }
@@ -289,7 +242,7 @@ fn spawn(
 }
 
 fn command(directory: &Path, program: &Program, job: &Value) -> anyhow::Result<Command> {
-    // A test may run under nohup, whose children ignore SIGHUP.
+    // The child processes of nohup ignore SIGHUP, and a test may run under nohup.
     let mut command = Command::new("env");
     command
         .arg("--default-signal=HUP")
@@ -304,7 +257,7 @@ fn command(directory: &Path, program: &Program, job: &Value) -> anyhow::Result<C
             "ROUNDHOUSE_FAULT_VOLUME_FILE",
             directory.join("pace-of-volume"),
         );
-    // A command of the job's own brings all of it.
+    // A job with a command of its own needs no trainer and no data set.
     if job["spec"].get("trainer").is_some() {
         command
             .arg("--trainer")

@@ -1,11 +1,11 @@
-//! Examples and other YAML of the repository.
+//! Reads the examples and other YAML files of the repository.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde_json::Value;
 
-/// The repository's root.
+/// The path of the repository's root folder.
 #[must_use]
 pub fn repository() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -14,7 +14,7 @@ pub fn repository() -> PathBuf {
 /// The documents of a YAML file, by its path from the repository's root.
 ///
 /// # Errors
-/// The file cannot be read, or is no YAML.
+/// The file cannot be read, or is not YAML.
 pub fn read(path: &str) -> anyhow::Result<Vec<Value>> {
     documents(&repository().join(path))
 }
@@ -22,7 +22,7 @@ pub fn read(path: &str) -> anyhow::Result<Vec<Value>> {
 /// The documents of a YAML file.
 ///
 /// # Errors
-/// The file cannot be read, or is no YAML.
+/// The file cannot be read, or is not YAML.
 pub fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
     let name = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(name)?;

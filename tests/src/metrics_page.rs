@@ -1,4 +1,5 @@
-//! The page of the reference that lists all metrics, made from what the operator, the agent and the trainer expose.
+//! Generates the page of the reference that lists all metrics, from the metrics that the operator,
+//! the agent and the trainer expose.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use roundhouse_report::metrics::Metrics as TrainerMetrics;
 
 use crate::exposition::{Family, parse};
 
-/// Where the page is, from the root of the repository.
+/// The path of the page, from the repository's root.
 pub const PATH: &str = "docs/reference/metrics.md";
 
 const HEAD: &str = "# Metrics
@@ -20,12 +21,12 @@ const HEAD: &str = "# Metrics
 The operator, the agent and the trainer expose metrics in the text format of Prometheus. `make generate` writes this page
 from the metrics themselves.
 
-A metric whose value is not known is absent, not 0. Counters of a process begin at 0 when the process starts: use `rate()` or
+A metric whose value is not known is absent, not 0. Counters of a process start at 0 when the process starts: use `rate()` or
 `increase()`.
 ";
 const OPERATOR: &str = "Path `/metrics`, port 8080 of the operator.
 
-The series of a job begin when the operator first works on the job. They go away when the job is deleted, or ten minutes after
+The series of a job start when the operator first works on the job. They go away when the job is deleted, or ten minutes after
 it has ended and its pods hold no GPU.
 
 Goodput of a job, the share of its GPU time that went into training:
@@ -46,10 +47,11 @@ them with the label `rank`. \"Over the last seconds\" means the steps of the las
 0 alone: use `max()` over the ranks of a job.
 ";
 
-/// What each of the three exposes, each metric with at least one series: its title, what the page says of it, its text.
+/// The sections of the page: title, introduction, and an exposition in which each metric has at
+/// least one series.
 ///
 /// # Errors
-/// A metric cannot be made or written: a defect.
+/// A metric cannot be created or written, which is a defect.
 pub fn expositions() -> anyhow::Result<[(&'static str, &'static str, String); 3]> {
     let registry = Registry::new();
     touch(&OperatorMetrics::new(&registry, Arc::new(Instant::now))?);
@@ -64,17 +66,17 @@ pub fn expositions() -> anyhow::Result<[(&'static str, &'static str, String); 3]
     ])
 }
 
-/// The page.
+/// The text of the page in Markdown.
 ///
 /// # Errors
-/// As [`expositions`], and if one of them is no text of Prometheus.
+/// The errors of [`expositions`], or an exposition is not in Prometheus' text format.
 pub fn page() -> anyhow::Result<String> {
     let mut page = HEAD.to_owned();
-    for (title, words, text) in expositions()? {
+    for (title, introduction, text) in expositions()? {
         let families = parse(&text).with_context(|| title.to_owned())?;
         write!(
             page,
-            "\n## {title}\n{words}\n| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n"
+            "\n## {title}\n{introduction}\n| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n"
         )?;
         for family in &families {
             row(&mut page, family)?;
@@ -97,7 +99,7 @@ fn row(page: &mut String, family: &Family) -> std::fmt::Result {
     writeln!(page, "| `{name}` | {kind} | {labels} | {unit} | {help} |")
 }
 
-/// The unit at the end of a name; none for a number of things.
+/// The unit, from the suffix of a metric's name. Empty for counts.
 fn unit(name: &str) -> &'static str {
     let name = name.strip_suffix("_total").unwrap_or(name);
     match name.rsplit('_').next() {

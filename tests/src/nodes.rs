@@ -1,4 +1,4 @@
-//! What tests do to nodes and containers of the local cluster: the commands of `tests/cluster/cluster`.
+//! Acts on nodes and containers of the local cluster, with the commands of `tests/cluster/cluster`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use roundhouse_contract::labels;
 
 use crate::manifests::repository;
 
-/// Runs a command of the local cluster and returns what it said.
+/// Runs a command of the local cluster and returns its output.
 ///
 /// # Errors
-/// It failed.
+/// The command failed; the error has its output.
 pub fn local_cluster(arguments: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(repository().join("tests/cluster/cluster"));
     let output = command.args(arguments).output()?;
@@ -22,27 +22,27 @@ pub fn local_cluster(arguments: &[&str]) -> anyhow::Result<String> {
     Ok(said)
 }
 
-/// The agent of a worker: its container's main process, as a process of this machine.
+/// The process id, on this machine, of a worker's agent: the main process of its container.
 ///
 /// # Errors
-/// It does not run.
+/// The container does not run.
 pub fn agent(namespace: &str, pod: &str) -> anyhow::Result<u32> {
     main_process(namespace, pod, labels::TRAINER_CONTAINER)
 }
 
-/// A container's main process, as a process of this machine.
+/// The process id, on this machine, of a container's main process.
 ///
 /// # Errors
-/// It does not run.
+/// The container does not run.
 pub fn main_process(namespace: &str, pod: &str, container: &str) -> anyhow::Result<u32> {
     let said = local_cluster(&["pid", namespace, pod, container])?;
     said.parse().with_context(|| format!("{pod}: {said}"))
 }
 
-/// The only child of a worker's agent: the process that trains.
+/// The process id of the only child of a worker's agent: the process that trains.
 ///
 /// # Errors
-/// There is none, or more than one.
+/// The agent has no child, or more than one.
 pub fn process(namespace: &str, pod: &str) -> anyhow::Result<u32> {
     let agent = agent(namespace, pod)?;
     let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"))?;
@@ -50,11 +50,11 @@ pub fn process(namespace: &str, pod: &str) -> anyhow::Result<u32> {
     child.parse().with_context(|| format!("{pod}: {child}"))
 }
 
-/// An empty directory of this machine that all nodes of the local cluster see, and whose files any user may write. What an
-/// earlier run left there is deleted: a job would continue from its checkpoint.
+/// Creates an empty directory that all nodes of the local cluster mount and any user may write to.
+/// The files of an earlier run are deleted, because a job would continue from their checkpoint.
 ///
 /// # Errors
-/// It cannot be made or emptied.
+/// The directory cannot be created or emptied.
 pub fn shared_directory(name: &str) -> anyhow::Result<PathBuf> {
     let repository = repository().canonicalize()?;
     let shared = repository.join("target/cluster/state/volumes").join(name);

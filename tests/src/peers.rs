@@ -1,5 +1,5 @@
-//! Controllers of other projects beside a test's API server, installed from their own manifests: kinds, webhooks and
-//! configuration. `tests/cluster/cluster build peers` compiles them.
+//! Runs controllers of other projects against a test's API server. Their kinds, webhooks and
+//! configuration come from their own manifests. `tests/cluster/cluster build peers` compiles them.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,16 +24,18 @@ use crate::manifests;
 
 const SOON: Duration = Duration::from_mins(1);
 
-/// One of them.
+/// A controller of another project.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// In `ROUNDHOUSE_BIN`; its definitions are in the directory of this name with `-definitions`.
+    /// The program's file name in `ROUNDHOUSE_BIN`. Its manifests are in the directory
+    /// `PROGRAM-definitions` there.
     pub program: &'static str,
-    /// Its configuration, as its project ships it but for what is done for it here: certificates, a Lease, ports.
+    /// Its configuration as its project ships it, except for certificates, leader election and ports,
+    /// which the test provides.
     configuration: fn(webhook: Value) -> Value,
-    /// An argument for what the configuration does not have.
+    /// Arguments for settings that the configuration file lacks.
     arguments: &'static [&'static str],
-    /// Where it looks for a certificate below /etc: at a path that no setting changes.
+    /// The directory below /etc from which it reads a certificate, if no setting changes it.
     certificates: Option<&'static str>,
 }
 
@@ -51,12 +53,12 @@ pub const KUEUE: Peer = Peer {
             "integrations": {"frameworks": ["pod"]},
         })
     },
-    // Its own API server, which tells how long a queue is.
+    // Turns off Kueue's own API server, which serves the lengths of the queues.
     arguments: &["--feature-gates=VisibilityOnDemand=false"],
     certificates: Some("kueue/metrics/certs"),
 };
 
-/// `JobSet`, which makes Jobs.
+/// `JobSet`, which creates Jobs.
 pub const JOBSET: Peer = Peer {
     program: "jobset",
     configuration: |webhook| {
@@ -72,7 +74,7 @@ pub const JOBSET: Peer = Peer {
     certificates: None,
 };
 
-/// Kubeflow Trainer, which makes `JobSets`.
+/// Kubeflow Trainer, which creates `JobSets`.
 pub const TRAINER: Peer = Peer {
     program: "trainer-controller-manager",
     configuration: |webhook| {
@@ -95,14 +97,14 @@ pub const TRAINER: Peer = Peer {
 };
 
 impl Peer {
-    /// Installs its kinds and webhooks and starts it as the user `operator`, whose calls the audit log has. Returns the
-    /// process.
+    /// Installs the kinds and webhooks of the controller and starts it as the user `operator`, whose
+    /// requests the audit log records. Returns its process id.
     ///
     /// # Errors
-    /// Its definitions are missing, or it does not serve its webhooks within a minute.
+    /// The manifests are missing, or the controller does not serve its webhooks within a minute.
     pub async fn install(&self, server: &ApiServer, client: &Client) -> anyhow::Result<u32> {
         let directory = server.directory().join(self.program);
-        // Where Kubeflow Trainer looks, which has no setting for it: below the directory for temporary files.
+        // Kubeflow Trainer always reads its certificates below the directory for temporary files.
         let certificates = directory.join("k8s-webhook-server/serving-certs");
         std::fs::create_dir_all(&certificates)?;
         let authority = certify(&certificates)?;
@@ -133,17 +135,18 @@ impl Peer {
         .await
         .with_context(|| {
             format!(
-                "its last lines, newest first:\n{}",
+                "its log, newest line first:\n{}",
                 server.last_lines(self.program)
             )
         })?;
         for webhooks in read(&definitions, |name| name == "webhooks.yaml")? {
-            self.hook(client, webhooks, port, &authority).await?;
+            self.register_webhooks(client, webhooks, port, &authority)
+                .await?;
         }
         Ok(process)
     }
 
-    /// The program, in a script that gives it an /etc of its own if it needs one.
+    /// The path of the program, or of a script that runs it with an /etc of its own if it needs one.
     fn program_in(&self, directory: &Path, certificates: &Path) -> anyhow::Result<PathBuf> {
         let program = Path::new(&std::env::var("ROUNDHOUSE_BIN")?).join(self.program);
         let Some(below_etc) = self.certificates else {
@@ -165,8 +168,8 @@ impl Peer {
         Ok(script)
     }
 
-    /// Its webhooks are on loopback instead of behind a service.
-    async fn hook(
+    /// Registers the controller's webhooks at their loopback address instead of a Service.
+    async fn register_webhooks(
         &self,
         client: &Client,
         mut webhooks: Value,
@@ -216,10 +219,10 @@ fn read(directory: &Path, which: impl Fn(&str) -> bool) -> anyhow::Result<Vec<Va
     Ok(documents)
 }
 
-/// Makes a certificate for 127.0.0.1 that is its own authority.
+/// Creates a self-signed certificate for 127.0.0.1 and returns it.
 fn certify(directory: &Path) -> anyhow::Result<ByteString> {
     let (key, certificate) = (directory.join("tls.key"), directory.join("tls.crt"));
-    let made = Command::new("openssl")
+    let created = Command::new("openssl")
         .args([
             "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
         ])
@@ -235,6 +238,6 @@ fn certify(directory: &Path) -> anyhow::Result<ByteString> {
         .arg(&certificate)
         .output()
         .context("openssl is not installed")?;
-    ensure!(made.status.success(), "openssl: {made:?}");
+    ensure!(created.status.success(), "openssl: {created:?}");
     Ok(ByteString(std::fs::read(certificate)?))
 }

@@ -1,5 +1,5 @@
-//! A real Prometheus in the box of the local cluster's first node: it scrapes what the
-//! chart's scrape configuration says, and a recorded exposition that this process serves.
+//! A real Prometheus in the network namespace of the local cluster's first node. It scrapes the
+//! targets of the chart's scrape configuration, and a recorded exposition that this process serves.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -14,10 +14,10 @@ use crate::cluster::{DEADLINE, until};
 use crate::manifests::repository;
 use crate::nodes;
 
-/// In the network of the box, where nothing else listens there.
+/// The port of Prometheus. No other process of the local cluster listens on it.
 const PORT: u16 = 19_090;
 
-/// A running Prometheus. It ends with the value, and with the cluster.
+/// A running Prometheus. It ends when the value is dropped, and when the cluster is removed.
 #[derive(Debug)]
 pub struct Prometheus {
     child: Child,
@@ -26,10 +26,10 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes the operator, all workers, and `recorded`, every second.
+    /// Starts a Prometheus that scrapes the operator, all workers and `recorded` every second.
     ///
     /// # Errors
-    /// There is no cluster, no program `prometheus`, or it refuses its configuration.
+    /// No cluster runs, the program `prometheus` is missing, or Prometheus rejects its configuration.
     pub async fn start(recorded: String) -> anyhow::Result<Self> {
         let api = kube::Config::infer().await?.cluster_url;
         let node: IpAddr = api.host().context("the API server has no host")?.parse()?;
@@ -63,12 +63,12 @@ impl Prometheus {
             let answer = started.curl(&["/-/ready"])?;
             Ok(answer.status.success().then_some(()))
         });
-        ready.await.with_context(|| said(&directory))?;
+        ready.await.with_context(|| log_of(&directory))?;
         Ok(started)
     }
 
-    /// Evaluates all queries of the dashboards and the alerts, and returns what was said of them. What the dashboards show
-    /// is kept in the directory `record`.
+    /// Evaluates all queries of the dashboards and the alerts, and returns the report. The data of
+    /// the dashboards are saved in the directory `record`.
     ///
     /// # Errors
     /// A query has no data after `patience`.
@@ -93,10 +93,10 @@ impl Prometheus {
             command.arg("--record").arg(directory);
         }
         let output = command.output()?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        let report = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{said}");
-        Ok(said)
+        ensure!(output.status.success(), "{report}");
+        Ok(report)
     }
 
     fn curl(&self, arguments: &[&str]) -> std::io::Result<Output> {
@@ -111,24 +111,29 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // It is a process of the box, and the child only waits for it.
-        let told = self.curl(&["-X", "POST", "/-/quit"]);
-        if !told.is_ok_and(|answer| answer.status.success()) {
+        // Prometheus is a process of the node. The child process here only waits for it, so killing
+        // the child is the last resort.
+        let quit = self.curl(&["-X", "POST", "/-/quit"]);
+        if !quit.is_ok_and(|answer| answer.status.success()) {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();
     }
 }
 
-/// The chart's rules and its scrape configuration. Debian's Prometheus has no discovery of Kubernetes: `discovery` tells it of the pods,
-/// with the labels that Prometheus' own would give. The recorded exposition is scraped as that of a DCGM exporter whose labels are not
-/// honoured, and as that of an agent.
+/// The configuration of Prometheus: the chart's rules and its scrape configuration. Debian's
+/// Prometheus lacks the discovery of Kubernetes, so `discovery` lists the pods over HTTP with the
+/// same labels. The recorded exposition is scraped twice: as that of a DCGM exporter without
+/// `honor_labels`, and as that of an agent with it.
 fn configuration(discovery: &Served) -> anyhow::Result<String> {
     let repository = repository().canonicalize()?;
     let rules = repository.join("charts/roundhouse/rules/alerts.yaml");
     let scrape = std::fs::read_to_string(repository.join("charts/roundhouse/rules/scrape.yaml"))?;
     let kubernetes = "  kubernetes_sd_configs:\n  - role: pod\n";
-    ensure!(scrape.contains(kubernetes), "it finds no pods");
+    ensure!(
+        scrape.contains(kubernetes),
+        "rules/scrape.yaml does not discover pods"
+    );
     let Served { address } = discovery;
     let pods =
         format!("  http_sd_configs: [{{url: 'http://{address}/pods', refresh_interval: 1s}}]\n");
@@ -149,7 +154,7 @@ fn configuration(discovery: &Served) -> anyhow::Result<String> {
         + &recorded("agent", true, "roundhouse_.*"))
 }
 
-fn said(directory: &Path) -> String {
+fn log_of(directory: &Path) -> String {
     std::fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
 

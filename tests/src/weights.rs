@@ -1,4 +1,4 @@
-//! Compares weights that two trainings wrote as safetensors.
+//! Compares the weights of two training runs, written as safetensors.
 
 use anyhow::{Context, bail, ensure};
 use safetensors::tensor::TensorView;
@@ -7,7 +7,7 @@ use safetensors::{Dtype, SafeTensors};
 /// The largest difference of any weight, as a fraction of the largest weight of its tensor.
 ///
 /// # Errors
-/// They are not weights of one model, or no weights at all, or one of them is not finite.
+/// The files have no weights or weights of different models, or a weight is not finite.
 pub fn difference(expected: &[u8], actual: &[u8]) -> anyhow::Result<f32> {
     let expected = SafeTensors::deserialize(expected)?;
     let actual = SafeTensors::deserialize(actual)?;
@@ -27,19 +27,18 @@ pub fn difference(expected: &[u8], actual: &[u8]) -> anyhow::Result<f32> {
         );
         let scale = greatest(a.iter().copied());
         let furthest = greatest(a.iter().zip(&b).map(|(a, b)| a - b));
-        // Tensors of zeros are equal; a difference from zeros is never small.
+        // Two tensors of zeros are equal. Any difference from a tensor of zeros counts as large.
         most = most.max(furthest / scale.max(f64::MIN_POSITIVE));
     }
-    #[expect(clippy::cast_possible_truncation, reason = "a few digits will do")]
+    #[expect(clippy::cast_possible_truncation, reason = "a few digits are enough")]
     Ok(most as f32)
 }
 
-/// The largest magnitude.
 fn greatest(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(0.0, |most, value| most.max(value.abs()))
 }
 
-/// All values of a tensor.
+/// All values of a tensor, as f64.
 fn values(tensor: &TensorView<'_>) -> anyhow::Result<Vec<f64>> {
     let data = tensor.data();
     match tensor.dtype() {
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_relative_to_the_largest_weight() {
+    fn difference_is_relative_to_the_largest_weight() {
         let found = difference(&weights(&[4.0, 1.0]), &weights(&[4.0, 2.0])).unwrap();
         assert!((found - 0.25).abs() < 1e-6, "{found}");
     }

@@ -1,4 +1,4 @@
-//! Every link of the documentation leads to a file of the repository, and to a heading that is there.
+//! Every link of the documentation leads to a file of the repository and to an existing heading.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -51,7 +51,7 @@ fn follow(from: &str, link: &str) -> Result<(), String> {
         .ok_or_else(|| "no such heading".to_owned())
 }
 
-/// Without `..`.
+/// A path with its `..` resolved.
 fn normalized(path: &Path) -> PathBuf {
     let mut parts = Vec::new();
     for part in path.components() {
@@ -78,7 +78,7 @@ fn every_page_is_in_the_summary_once() {
 }
 
 #[test]
-fn a_link_to_nothing_is_found() {
+fn broken_links_are_found() {
     assert!(follow("docs/concepts.md", "no-such-page.md").is_err());
     assert!(follow("docs/concepts.md", "guides/gpus.md#no-such-heading").is_err());
     assert_eq!(

@@ -1,14 +1,14 @@
-//! As much of Markdown as the checks need: fenced blocks, headings, links.
+//! Parses the parts of Markdown that the checks need: fenced blocks, headings, links.
 
 /// A fenced block of code.
 pub(super) struct Block {
     pub(super) language: String,
     pub(super) text: String,
-    /// Line of its first fence, from 1.
+    /// The line of its first fence, counted from 1.
     pub(super) line: usize,
 }
 
-/// The fenced blocks of a page, without the indentation of their fences.
+/// The fenced blocks of a page. The indentation of their fences is removed from their lines.
 pub(super) fn blocks(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut open = None::<(Block, usize)>;
@@ -56,7 +56,7 @@ pub(super) fn prose(text: &str) -> Vec<String> {
     lines
 }
 
-/// Targets of the links and pictures in a page.
+/// The targets of the links and pictures of a page.
 pub(super) fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in prose(text) {
@@ -68,7 +68,7 @@ pub(super) fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// Anchors of the headings of a page, as code hosts and mdBook make them.
+/// The anchors of a page's headings, as code hosts and mdBook derive them.
 pub(super) fn anchors(text: &str) -> Vec<String> {
     let mut fenced = false;
     let mut found = Vec::new();
@@ -102,7 +102,7 @@ fn links_are_found_outside_of_code() {
 }
 
 #[test]
-fn anchors_are_made_of_headings() {
+fn anchors_are_derived_from_headings() {
     let text = "# Batch, memory, precision\n```\n# no\n```\n### `spec.a[]`\n";
     assert_eq!(anchors(text), ["batch-memory-precision", "speca"]);
 }

@@ -1,4 +1,5 @@
-//! The page about Python: the difference that it shows is that of the example's scripts, and its snippets are Python.
+//! Python in the documentation: the diff of the page about Python is that of the example's scripts,
+//! and all snippets are valid Python.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -7,11 +8,11 @@ use roundhouse_tests::manifests::repository;
 
 use super::{Page, markdown, pages};
 
-/// New lines that make the example's script elastic.
+/// The most lines that may be added to make the example's script elastic.
 const MOST_LINES: usize = 15;
 
 #[test]
-fn the_difference_that_the_page_shows_is_that_of_the_scripts() {
+fn diff_on_the_page_matches_the_scripts() {
     let page = Page::read("docs/python.md");
     let blocks = markdown::blocks(&page.text);
     let shown = blocks.iter().find(|block| block.language == "diff");
@@ -26,7 +27,7 @@ fn the_difference_that_the_page_shows_is_that_of_the_scripts() {
 }
 
 #[test]
-fn python_can_read_every_snippet() {
+fn every_python_snippet_parses() {
     let mut snippets = 0;
     for page in pages() {
         for block in markdown::blocks(&page.text) {

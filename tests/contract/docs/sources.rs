@@ -1,4 +1,4 @@
-//! What the design and the pages beside it name in the sources exists: tests, files and directories.
+//! The tests, files and directories that the design and other pages name exist in the sources.
 
 use std::collections::HashSet;
 
@@ -6,12 +6,12 @@ use roundhouse_tests::manifests::repository;
 
 use super::{Page, pages};
 
-/// The pages that name tests.
+/// The pages that name tests of the sources.
 const PAGES: [&str; 3] = ["DESIGN.md", "docs/cases.md", "docs/guarantees.md"];
-/// Fewer words than this make no sentence, so they are a name of something else.
-const WORDS_OF_A_TEST: usize = 4;
+/// A name in snake case with fewer words is not the name of a test.
+const MIN_WORDS_OF_A_TEST: usize = 4;
 
-/// The code spans of a page outside of its blocks. A span that ends on the next line is joined.
+/// The code spans of a page outside of its blocks. A span over two lines is joined.
 fn spans(text: &str) -> Vec<String> {
     let mut fenced = false;
     let mut prose = String::new();
@@ -27,14 +27,14 @@ fn spans(text: &str) -> Vec<String> {
     spans.map(str::to_owned).collect()
 }
 
-/// Whether a span is the name of a test: a sentence in snake case.
+/// Whether a span is the name of a test: at least four words in snake case, but no metric.
 fn is_test(span: &str) -> bool {
     let is_snake = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let is_metric = span.starts_with("roundhouse_");
-    span.chars().all(is_snake) && span.split('_').count() >= WORDS_OF_A_TEST && !is_metric
+    span.chars().all(is_snake) && span.split('_').count() >= MIN_WORDS_OF_A_TEST && !is_metric
 }
 
-/// Whether a span is a path of this repository: it begins with one of its directories.
+/// Whether a span is a path of this repository: its first part is one of the top directories.
 fn is_path(span: &str) -> bool {
     let first = span.split('/').next().unwrap_or_default();
     span.contains('/')
@@ -43,14 +43,14 @@ fn is_path(span: &str) -> bool {
         && repository().join(first).is_dir()
 }
 
-/// Whether a span is a folder of the suite of cases.
+/// Whether a span is a folder of tests/cases.
 fn is_case(span: &str) -> bool {
     let name = span.strip_prefix("tests/cases/");
     name.is_some_and(|name| !name.is_empty() && !name.contains('/'))
 }
 
 #[test]
-fn every_test_that_the_design_and_its_pages_name_exists() {
+fn every_test_named_in_the_documentation_exists() {
     let (mut sources, mut scripts) = (String::new(), String::new());
     for directory in ["operator", "tests", "trainer-image"] {
         crate::read_all(&repository().join(directory), "rs", &mut sources);
@@ -80,11 +80,11 @@ fn every_case_has_a_test() {
         let is_head = line.starts_with("| failure") || line.starts_with("|---");
         if line.starts_with('|') && !is_head {
             let cells: Vec<&str> = line.trim_matches('|').split('|').collect();
-            assert_eq!(cells.len(), 2, "a row of two cells: {line}");
+            assert_eq!(cells.len(), 2, "a row must have two cells: {line}");
             let tests = spans(cells[1]);
             assert!(
                 !tests.is_empty() && tests.iter().all(|it| is_test(it) || is_case(it)),
-                "{line}"
+                "the second cell must name tests: {line}"
             );
             num_cases += 1;
         }
@@ -93,7 +93,7 @@ fn every_case_has_a_test() {
 }
 
 #[test]
-fn every_path_that_the_design_and_its_decisions_name_exists() {
+fn every_path_named_in_the_design_exists() {
     let mut named = pages();
     named.retain(|page| page.path.starts_with("docs/decisions/"));
     named.push(Page::read("DESIGN.md"));
@@ -108,7 +108,7 @@ fn every_path_that_the_design_and_its_decisions_name_exists() {
 }
 
 #[test]
-fn names_of_tests_and_paths_are_told_from_other_code() {
+fn test_names_and_paths_are_recognized() {
     assert!(is_test("a_job_waits_until_each_write_is_seen"));
     assert!(!is_test("roundhouse_train_abandoned_threads") && !is_test("spec.suspend"));
     assert!(is_path("operator/planner") && is_path("tests/no-such-directory"));

@@ -1,11 +1,11 @@
-//! The page about compatibility names the versions of the API as the `CustomResourceDefinition` has them.
+//! The page about compatibility lists the API versions of the `CustomResourceDefinition`.
 
 use roundhouse_tests::manifests;
 
 use super::Page;
 
 #[test]
-fn the_versions_of_the_api_are_those_of_the_definition() {
+fn versions_on_the_page_match_the_crd() {
     let crd = &manifests::read("crds/trainingjobs.yaml").unwrap()[0];
     let yes = |is: &serde_json::Value| if is == true { "yes" } else { "no" };
     let versions = crd["spec"]["versions"].as_array().unwrap().iter();
@@ -18,5 +18,9 @@ fn the_versions_of_the_api_are_those_of_the_definition() {
     let listed = page.lines().filter(|line| line.starts_with("| `v"));
     assert_eq!(listed.collect::<Vec<_>>(), rows.collect::<Vec<_>>());
     let conversion = crd["spec"]["conversion"]["strategy"].as_str();
-    assert_eq!(conversion.unwrap_or("None"), "None", "no webhook");
+    assert_eq!(
+        conversion.unwrap_or("None"),
+        "None",
+        "the page says that no webhook converts versions"
+    );
 }

@@ -1,4 +1,5 @@
-//! Every YAML block parses. A TrainingJob can be run, as the examples can; a part of one has fields that exist.
+//! Every YAML block of the documentation parses. A TrainingJob is valid, and all fields of a part of
+//! one exist.
 
 use roundhouse_api::TrainingJob;
 use roundhouse_planner::validate;
@@ -7,14 +8,14 @@ use serde_json::Value;
 
 use super::{markdown, pages};
 
-/// The schema of a TrainingJob's spec.
+/// The OpenAPI schema of a TrainingJob's spec.
 fn schema() -> Value {
     let crd = manifests::read("crds/trainingjobs.yaml").unwrap().remove(0);
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
 }
 
 #[test]
-fn every_job_of_the_documentation_can_be_run_and_every_field_exists() {
+fn every_job_on_a_page_is_valid() {
     let schema = schema();
     let (mut jobs, mut parts) = (0, 0);
     for page in pages() {
@@ -41,7 +42,7 @@ fn every_job_of_the_documentation_can_be_run_and_every_field_exists() {
     assert!(jobs > 5 && parts > 3, "{jobs} jobs, {parts} parts");
 }
 
-/// Paths of the fields that the schema does not have.
+/// The paths of the fields that the schema lacks.
 fn unknown(value: &Value, schema: &Value, path: &str) -> Vec<String> {
     let mut found = Vec::new();
     let properties = schema["properties"].as_object();
@@ -68,7 +69,7 @@ fn unknown(value: &Value, schema: &Value, path: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_field_that_does_not_exist_is_found() {
+fn unknown_fields_are_found() {
     let spec = serde_json::json!({"workers": {"replica": 2}, "suspend": true});
     assert_eq!(unknown(&spec, &schema(), "spec"), ["spec.workers.replica"]);
 }

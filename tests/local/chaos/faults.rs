@@ -1,4 +1,4 @@
-//! The faults: each is drawn, and strikes processes of a run.
+//! Draws random faults and injects them into the processes of a run.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,14 +14,15 @@ use super::MOST_WORKERS;
 enum Event {
     KillRank,
     KillAgent,
-    /// All processes of all workers within a millisecond: what no checkpoint holds is trained again.
+    /// Kills all processes of all workers within a millisecond. The steps since the newest checkpoint
+    /// are trained again.
     KillAll,
-    /// A process dies a moment after the workers changed, which is while they connect or the state moves.
+    /// Kills a process while the next generation connects or transfers the state.
     KillInChange,
     Drain,
     Stop,
     Scale,
-    /// A spare more or less, which replaces the next member that is lost.
+    /// Adds or removes a spare, which replaces the next lost member.
     Spare,
 }
 
@@ -65,20 +66,21 @@ impl Chaos {
         }
     }
 
-    /// Draws an event; whether it could happen.
-    pub(super) fn strike(&mut self) -> bool {
+    /// Draws an event and injects it. Returns whether it was possible.
+    pub(super) fn inject(&mut self) -> bool {
         let event = self.rng.choice(EVENTS_BY_WEIGHT).unwrap();
-        let happens = self.happens(event);
-        *self.counts.entry(event).or_default() += u64::from(happens);
-        happens
+        let happened = self.try_inject(event);
+        *self.counts.entry(event).or_default() += u64::from(happened);
+        happened
     }
 
-    fn happens(&mut self, event: Event) -> bool {
+    fn try_inject(&mut self, event: Event) -> bool {
         let agents = self.run.agents();
         let Some(agent) = self.rng.choice(&agents) else {
             return false;
         };
-        // A worker that dies before it is prepared is started again after 10 s, 20 s, 40 s: nothing would happen then.
+        // A worker that dies before it is prepared restarts after 10 s, 20 s, 40 s and so on. The test
+        // would only wait.
         let ends = matches!(event, Event::KillRank | Event::KillAgent | Event::Drain);
         if ends && !agent.is_prepared {
             return false;
@@ -91,7 +93,7 @@ impl Chaos {
             (Event::KillAgent, _) => send(agent.pid, Signal::KILL),
             (Event::Drain, _) => send(agent.pid, Signal::TERM),
             (Event::Stop, Some(rank)) => {
-                // Now and then for longer than its peers wait.
+                // One pause in ten can be longer than the peers wait.
                 let longest = if self.rng.u8(..10) == 0 { 4_000 } else { 400 };
                 let pause = Duration::from_millis(self.rng.u64(10..longest));
                 self.stopped.push((*rank, Instant::now() + pause));
@@ -110,7 +112,7 @@ impl Chaos {
             }
             (Event::KillAll, _) => {
                 let ranks = agents.iter().flat_map(|agent| &agent.ranks);
-                // Not `any`, which would stop at the first.
+                // `any` would stop after the first process.
                 ranks.filter(|rank| send(**rank, Signal::KILL)).count() > 0
             }
             (Event::KillInChange, Some(_)) => self.kill_in_change(),
@@ -118,7 +120,7 @@ impl Chaos {
         }
     }
 
-    /// Kills one process, waits until another generation forms, and kills one more at some moment of it.
+    /// Kills a process, waits until the next generation forms, and kills another process within 60 ms.
     fn kill_in_change(&mut self) -> bool {
         let prepared = |run: &LocalRun| -> Vec<u32> {
             let agents = run.agents().into_iter().filter(|agent| agent.is_prepared);
@@ -141,7 +143,7 @@ impl Chaos {
         second.is_none_or(|second| send(second, Signal::KILL))
     }
 
-    /// Lets time pass, and those continue whose pause is over.
+    /// Waits for a while, and continues stopped processes whose pause ends meanwhile.
     pub(super) fn pause(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         while Instant::now() < until {
@@ -159,7 +161,7 @@ impl Chaos {
         self.counts.values().sum()
     }
 
-    /// How often each fault has struck.
+    /// The number of injected faults of each kind, for the log.
     pub(super) fn counts(&self) -> String {
         format!("{:?}", self.counts)
     }

@@ -1,4 +1,4 @@
-//! What the script saves, and the ledger of the steps that were done.
+//! The checkpoint of the script, and the ledger of its steps.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -9,17 +9,16 @@ use serde::{Deserialize, Serialize};
 const FILE: &str = "checkpoint.json";
 const LEDGER: &str = "ledger";
 
-/// The whole state.
+/// The whole state of the counting script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Checkpoint {
-    /// Steps done.
     pub(crate) step: u64,
-    /// What was counted in them.
+    /// The number of steps as the ranks have counted them together.
     pub(crate) count: u64,
 }
 
 impl Checkpoint {
-    /// The last one that was saved; the beginning if there is none.
+    /// Loads the last saved checkpoint, or step 0 if there is none.
     pub(crate) fn load(directory: &Path) -> io::Result<Self> {
         match std::fs::read_to_string(directory.join(FILE)) {
             Ok(text) => Ok(serde_json::from_str(&text)?),
@@ -33,14 +32,14 @@ impl Checkpoint {
     }
 }
 
-/// Notes a step of a generation.
-pub(crate) fn note(directory: &Path, generation: u64, step: u64) -> io::Result<()> {
+/// Appends a step of a generation to the ledger.
+pub(crate) fn append_to_ledger(directory: &Path, generation: u64, step: u64) -> io::Result<()> {
     let path = directory.join(LEDGER);
     let mut ledger = OpenOptions::new().create(true).append(true).open(path)?;
     ledger.write_all(format!("{generation} {step}\n").as_bytes())
 }
 
-/// Writes a file so that nobody sees half of it.
+/// Replaces a file by renaming, so that no reader sees an incomplete file.
 pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
@@ -53,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_saved_is_loaded_and_nothing_is_the_beginning() {
+    fn load_returns_the_saved_checkpoint_or_the_default() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(
             Checkpoint::load(directory.path()).unwrap(),

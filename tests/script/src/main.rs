@@ -1,6 +1,6 @@
-//! Counts in lock step with its peers, and behaves as training scripts do in all else: it meets them
-//! where torchrun's variables say, saves its state every few steps, exits with 1 when a peer is lost,
-//! and resumes from what it saved.
+//! Counts in lock step with its peers, and otherwise behaves like a training script: it connects to
+//! its peers at the address in torchrun's variables, saves its state every few steps, exits with 1
+//! when it loses a peer, and resumes from its checkpoint.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,30 +10,30 @@ use clap::Parser;
 use roundhouse_contract::{ScriptEnvironment, ScriptProgress};
 
 mod checkpoint;
-mod world;
+mod process_group;
 
 use checkpoint::{Checkpoint, replace};
-use world::World;
+use process_group::ProcessGroup;
 
-/// Counts to a number, one step after the other.
+/// Counts to a number, one per step, together with the other ranks.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Where to count to.
+    /// The number to count to.
     #[arg(long, default_value_t = 100)]
     steps: u64,
-    /// Rank 0 saves after so many steps.
+    /// Steps between two checkpoints of rank 0.
     #[arg(long, default_value_t = 10)]
     every: u64,
-    /// What a step takes, in milliseconds.
+    /// The duration of a step, in milliseconds.
     #[arg(long, default_value_t = 50)]
     step_millis: u64,
-    /// Where it is saved.
+    /// The directory of the checkpoint and the ledger.
     #[arg(long, default_value = "/tmp")]
     directory: PathBuf,
-    /// In the first generation this rank exits with a code after a step: RANK:STEP:CODE.
+    /// RANK:STEP:CODE: in the first generation, this rank exits with the code after the step.
     #[arg(long)]
     fault: Option<String>,
-    /// Whether to tell the agent how far it is.
+    /// Report no progress to the agent.
     #[arg(long)]
     silent: bool,
 }
@@ -64,27 +64,27 @@ fn count(options: &Options, environment: &ScriptEnvironment) -> std::io::Result<
         ..
     } = *environment;
     println!("pid {}", std::process::id());
-    let mut world = World::meet(environment)?;
+    let mut group = ProcessGroup::connect(environment)?;
     let mut state = Checkpoint::default();
     if rank == 0 {
         state = Checkpoint::load(&options.directory)?;
     }
-    // Rank 0 says where to continue.
-    state.step = world.sum(state.step)?;
-    state.count = world.sum(state.count)?;
+    // The other ranks add 0, so the sums are the state that rank 0 has loaded.
+    state.step = group.sum(state.step)?;
+    state.count = group.sum(state.count)?;
     let from = state.step;
     println!("generation {generation}: rank {rank} of {world_size} continues after step {from}");
     while state.step < options.steps {
         std::thread::sleep(Duration::from_millis(options.step_millis));
-        // One of the ranks adds one, so the count is the number of steps for any number of ranks.
+        // Exactly one rank adds 1, so the count is the number of steps for any number of ranks.
         let is_mine = state.step % u64::from(world_size) == u64::from(rank);
-        state.count += world.sum(u64::from(is_mine))?;
+        state.count += group.sum(u64::from(is_mine))?;
         state.step += 1;
         if !options.silent {
-            tell(options, environment, state.step)?;
+            report(options, environment, state.step)?;
         }
         if rank == 0 {
-            checkpoint::note(&options.directory, generation, state.step)?;
+            checkpoint::append_to_ledger(&options.directory, generation, state.step)?;
             if state.step.is_multiple_of(options.every) || state.step == options.steps {
                 state.save(&options.directory)?;
             }
@@ -98,7 +98,7 @@ fn count(options: &Options, environment: &ScriptEnvironment) -> std::io::Result<
     Ok(0)
 }
 
-fn tell(options: &Options, environment: &ScriptEnvironment, step: u64) -> std::io::Result<()> {
+fn report(options: &Options, environment: &ScriptEnvironment, step: u64) -> std::io::Result<()> {
     let progress = ScriptProgress {
         step,
         total_steps: options.steps,
@@ -108,7 +108,7 @@ fn tell(options: &Options, environment: &ScriptEnvironment, step: u64) -> std::i
     replace(&environment.progress_file, &text)
 }
 
-/// The code of a fault that is due now.
+/// The exit code of the fault, if it is due at this rank and step.
 fn fault(options: &Options, environment: &ScriptEnvironment, step: u64) -> Option<u8> {
     let mut parts = options.fault.as_deref()?.split(':');
     let rank: u32 = parts.next()?.parse().ok()?;

@@ -1,7 +1,7 @@
-//! What this process serves to Prometheus: the pods of the cluster as targets, and a recorded exposition.
+//! Serves the pods of the cluster as targets to Prometheus, and a recorded exposition.
 //!
-//! Labels of a target: <https://prometheus.io/docs/prometheus/latest/configuration/configuration/#pod>. Form of the answer:
-//! <https://prometheus.io/docs/prometheus/latest/http_sd/>.
+//! Labels of a target: <https://prometheus.io/docs/prometheus/latest/configuration/configuration/#pod>.
+//! Form of the answer: <https://prometheus.io/docs/prometheus/latest/http_sd/>.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -13,22 +13,22 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A server that lives as long as the process.
+/// A server that runs until the process ends.
 #[derive(Debug)]
 pub(super) struct Served {
-    /// Where a node reaches it.
+    /// The address at which a node reaches the server.
     pub(super) address: SocketAddr,
 }
 
 impl Served {
-    /// Serves `/pods`, and the recorded text everywhere else.
+    /// Serves the targets at `/pods`, and the recorded text at all other paths.
     pub(super) async fn start(node: IpAddr, recorded: String) -> anyhow::Result<Self> {
         let client = Client::try_default().await?;
         let listener = TcpListener::bind((facing(node)?, 0)).await?;
         let address = listener.local_addr()?;
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                // A request that fails is missed by Prometheus, and with it the test.
+                // A request that fails leaves a query without data, which fails the test.
                 let _ = answer(stream, &client, &recorded).await;
             }
         });
@@ -36,7 +36,7 @@ impl Served {
     }
 }
 
-/// The address of this host from which it reaches a node. Nothing is sent.
+/// The address of this host on the route to a node. Connecting a UDP socket sends no packet.
 fn facing(node: IpAddr) -> std::io::Result<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect((node, 1))?;
@@ -44,7 +44,7 @@ fn facing(node: IpAddr) -> std::io::Result<IpAddr> {
 }
 
 async fn answer(mut stream: TcpStream, client: &Client, recorded: &str) -> anyhow::Result<()> {
-    // A request of Prometheus comes in one piece.
+    // A request of Prometheus arrives in one read.
     let mut request = [0; 4_096];
     let length = stream.read(&mut request).await?;
     let (kind, body) = if request[..length].starts_with(b"GET /pods ") {
@@ -64,7 +64,7 @@ async fn answer(mut stream: TcpStream, client: &Client, recorded: &str) -> anyho
     Ok(stream.shutdown().await?)
 }
 
-/// A target for each port of a pod's containers.
+/// One target for each port of a pod's containers.
 fn targets(pod: &Pod) -> Vec<Value> {
     let status = pod.status.clone().unwrap_or_default();
     let Some(ip) = status.pod_ip else {
@@ -104,7 +104,7 @@ fn targets(pod: &Pod) -> Vec<Value> {
         .collect()
 }
 
-/// A name as Prometheus allows it in a label.
+/// A name with characters replaced that Prometheus does not allow in a label's name.
 fn sanitized(name: &str) -> String {
     name.chars()
         .map(|one| {
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_a_target_at_each_port_with_its_labels() {
+    fn each_port_of_a_pod_is_a_labelled_target() {
         let pod = json!({
             "metadata": {"name": "digits-worker-0-0", "namespace": "ml", "labels": {"roundhouse.dev/job-name": "digits"}},
             "spec": {"nodeName": "node1", "containers": [{"name": "trainer", "ports": [
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_an_address_is_no_target() {
+    fn pod_without_address_is_not_a_target() {
         let pod = serde_json::from_value(json!({"metadata": {"name": "waits"}})).unwrap();
         assert!(targets(&pod).is_empty());
     }

@@ -1,4 +1,4 @@
-//! The agent, under a name that this package's tests can ask Cargo for.
+//! The agent as a binary of this package, so that Cargo gives its tests the path.
 
 use clap::Parser;
 use roundhouse_agent::options::Cli;

@@ -1,5 +1,5 @@
-//! Workers of a job in restart mode on this machine: real agents over the counting script, and a test
-//! that plays operator to them.
+//! Workers of a job in restart mode on this machine: real agents that run the counting script. The
+//! test issues generations to them, as the operator would.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const DEADLINE: Duration = Duration::from_mins(5);
 
-/// A job of workers with one process each.
+/// A job whose workers have one process each.
 pub(crate) struct Job {
     directory: TempDir,
     port: u16,
@@ -24,7 +24,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Starts the agents; they are in the lobby.
+    /// Starts the agents and waits until all of them are in the lobby.
     pub(crate) fn start(workers: usize, script: &[&str], options: &[&str]) -> Self {
         let own = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect();
         let mut job = Self {
@@ -70,15 +70,15 @@ impl Job {
             .unwrap()
     }
 
-    /// The kubelet starts another container in place of one that has ended.
+    /// Starts a worker's agent again after its end, as the kubelet restarts a container.
     pub(crate) fn restart(&mut self, worker: usize) {
-        assert!(self.ended(worker).is_some(), "it still runs");
+        assert!(self.ended(worker).is_some(), "worker {worker} still runs");
         self.agents[worker] = self.agent(worker);
         self.in_the_lobby(worker..worker + 1);
     }
 
     fn in_the_lobby(&self, workers: std::ops::Range<usize>) {
-        self.until("all are in the lobby", || {
+        self.until("all workers are in the lobby", || {
             let ready = |worker| self.status(worker).is_some_and(|s| s.phase.is_ready());
             workers.clone().all(ready)
         });
@@ -86,22 +86,29 @@ impl Job {
 
     /// Issues a generation to some workers, in node-rank order.
     pub(crate) fn issue(&self, generation: u64, members: &[usize]) {
-        for (place, worker) in (0..).zip(members) {
-            self.tell(generation, *worker, Action::Join, place, members.len());
+        for (node_rank, worker) in (0..).zip(members) {
+            self.write_membership(generation, *worker, Action::Join, node_rank, members.len());
         }
     }
 
-    /// Tells a worker to leave.
+    /// Issues a membership that asks a worker to leave.
     pub(crate) fn dismiss(&self, generation: u64, worker: usize) {
-        self.tell(generation, worker, Action::Leave, 0, 1);
+        self.write_membership(generation, worker, Action::Leave, 0, 1);
     }
 
-    fn tell(&self, generation: u64, worker: usize, action: Action, place: u32, nodes: usize) {
+    fn write_membership(
+        &self,
+        generation: u64,
+        worker: usize,
+        action: Action,
+        node_rank: u32,
+        nodes: usize,
+    ) {
         let document = Membership {
             nonce: String::new(),
             generation,
             action,
-            node_rank: place,
+            node_rank,
             nodes: u32::try_from(nodes).unwrap(),
             procs_per_worker: 1,
             master: Master {
@@ -127,7 +134,7 @@ impl Job {
         serde_json::from_str(&text).ok()
     }
 
-    /// Waits until workers have done so many steps of a generation.
+    /// Waits until all given workers have reached a step in a generation.
     pub(crate) fn reaches(&self, workers: &[usize], generation: u64, step: u64) {
         self.until(&format!("step {step} of generation {generation}"), || {
             workers.iter().all(|worker| {
@@ -154,7 +161,7 @@ impl Job {
         Some(status.code().unwrap())
     }
 
-    /// Waits for a worker to end: its exit code and last words.
+    /// Waits until a worker ends, and returns its exit code and termination message.
     pub(crate) fn end(&mut self, worker: usize) -> (i32, TerminationMessage) {
         let deadline = Instant::now() + DEADLINE;
         let code = loop {
@@ -163,7 +170,7 @@ impl Job {
             }
             assert!(
                 Instant::now() < deadline,
-                "worker {worker} runs on\n{}",
+                "worker {worker} still runs\n{}",
                 self.logs()
             );
             std::thread::sleep(Duration::from_millis(10));
@@ -172,7 +179,7 @@ impl Job {
         (code, TerminationMessage::parse(&text).unwrap())
     }
 
-    /// (generation, step) of every step that was done.
+    /// Generation and step of every step in the ledger.
     pub(crate) fn ledger(&self) -> Vec<(u64, u64)> {
         let text = std::fs::read_to_string(self.directory.path().join("ledger")).unwrap();
         let line = |line: &str| {
@@ -198,7 +205,7 @@ impl Job {
         while !condition() {
             assert!(
                 Instant::now() < deadline,
-                "not in time: {what}\n{}",
+                "not within the deadline: {what}\n{}",
                 self.logs()
             );
             std::thread::sleep(Duration::from_millis(10));
@@ -231,12 +238,13 @@ fn send(signal: &str, pid: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// Below those that the kernel gives to connections, of which one may come before it is listened on.
+/// A free port below the kernel's range of ephemeral ports. A port of that range could be taken by an
+/// outgoing connection before rank 0 listens on it.
 fn free_port() -> u16 {
-    static TRIED: AtomicU32 = AtomicU32::new(0);
+    static NUM_TRIED: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(31);
     loop {
-        let place = first.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        let place = first.wrapping_add(NUM_TRIED.fetch_add(1, Ordering::Relaxed)) % 12_000;
         let port = 20_000 + u16::try_from(place).unwrap();
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;

@@ -1,4 +1,4 @@
-//! What a run shows: its words, its processes, how far they have come, what they leave.
+//! Observes a local run: its output, its processes, their progress and the files that they write.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,10 +13,10 @@ use super::{Agent, DEADLINE, LocalRun, read};
 use crate::processes::parents;
 
 impl LocalRun {
-    /// The weights that it wrote at its end.
+    /// The weights that the run wrote when it completed.
     ///
     /// # Errors
-    /// There are none.
+    /// The file of the weights cannot be read.
     pub fn weights(&self) -> anyhow::Result<Vec<u8>> {
         let file = self.directory.path().join("weights.safetensors");
         std::fs::read(file).context("the weights")
@@ -25,12 +25,13 @@ impl LocalRun {
     /// A file that the job's script saved beside its checkpoints.
     ///
     /// # Errors
-    /// It has not saved it.
+    /// The script has not saved the file.
     pub fn result(&self, name: &str) -> anyhow::Result<Vec<u8>> {
-        std::fs::read(self.dir().join("state").join(name)).context("what the script saved")
+        std::fs::read(self.dir().join("state").join(name))
+            .with_context(|| format!("the script's file {name}"))
     }
 
-    /// What it tells `kubectl roundhouse ui --local`: its record, and its samples of progress.
+    /// The record and the samples of progress that `kubectl roundhouse ui --local` reads.
     ///
     /// # Errors
     /// A file cannot be read, or is not JSON.
@@ -41,18 +42,18 @@ impl LocalRun {
         Ok((serde_json::from_str(&record)?, samples?))
     }
 
-    /// The auditor's words on its ledger.
+    /// Runs the auditor on the ledger and returns its report.
     ///
     /// # Errors
-    /// They are not good.
+    /// The auditor finds a defect; the error is its report.
     pub fn audit(&self) -> anyhow::Result<String> {
         self.auditor(&[&self.dir()])
     }
 
-    /// The auditor's words on its ledger and its state beside those of another one.
+    /// Compares the ledger and the state with those of another run, and returns the auditor's report.
     ///
     /// # Errors
-    /// They are not the same bit for bit.
+    /// The two runs are not equal bit for bit.
     pub fn compare(&self, other: &Self) -> anyhow::Result<String> {
         self.auditor(&[&self.dir(), &other.dir()])
     }
@@ -71,7 +72,7 @@ impl LocalRun {
         Ok(said)
     }
 
-    /// What it printed, and the logs of its workers.
+    /// The output of the executor, and the last 30 kB of each worker's log.
     #[must_use]
     pub fn output(&self) -> String {
         let mut text = read(&self.directory.path().join("output"));
@@ -85,7 +86,7 @@ impl LocalRun {
         text
     }
 
-    /// The agents that run now.
+    /// The agents that run at this moment.
     #[must_use]
     pub fn agents(&self) -> Vec<Agent> {
         let all = parents();
@@ -114,7 +115,7 @@ impl LocalRun {
             .collect()
     }
 
-    /// Indices of the workers that run now.
+    /// The indices of the workers that run at this moment.
     #[must_use]
     pub fn workers(&self) -> Vec<u32> {
         let index = |agent: &Agent| {
@@ -133,7 +134,7 @@ impl LocalRun {
         self.statuses_of(0)
     }
 
-    /// The last status of each worker's process of a local rank.
+    /// The last status of the process with this local rank in each worker.
     #[must_use]
     pub fn statuses_of(&self, local_rank: u32) -> Vec<RankStatus> {
         let workers = std::fs::read_dir(self.dir().join("workers"));
@@ -161,7 +162,7 @@ impl LocalRun {
     /// Waits for a condition, at most eight minutes.
     ///
     /// # Errors
-    /// It does not come, or the executor ends before.
+    /// The condition does not hold within eight minutes, or the executor ends first.
     pub fn wait_for(
         &mut self,
         what: &str,
@@ -170,7 +171,10 @@ impl LocalRun {
         let deadline = Instant::now() + DEADLINE;
         while !condition(self) {
             if let Some(status) = self.child.try_wait()? {
-                bail!("{status} before {what}\n{}", self.output());
+                bail!(
+                    "the executor ended ({status}) before {what}\n{}",
+                    self.output()
+                );
             }
             ensure!(Instant::now() < deadline, "no {what}\n{}", self.output());
             std::thread::sleep(Duration::from_millis(5));
@@ -179,7 +183,7 @@ impl LocalRun {
     }
 }
 
-/// A variable of a process that runs.
+/// An environment variable of a running process.
 fn variable_of(pid: u32, name: &str) -> Option<String> {
     let environment = read(Path::new(&format!("/proc/{pid}/environ")));
     let mut variables = environment.split('\0').filter_map(|it| it.split_once('='));
@@ -187,7 +191,7 @@ fn variable_of(pid: u32, name: &str) -> Option<String> {
     found.map(|(_, value)| value.to_owned())
 }
 
-/// The last status of each process of a worker's agent, of which there is one at least.
+/// The last status of each rank of an agent, at least one. None: the rank has written no status.
 fn statuses_under(agent: u32) -> Vec<Option<RankStatus>> {
     let directory = variable_of(agent, environment::RUN_DIR).unwrap_or_default();
     let procs = variable_of(agent, environment::PROCS_PER_WORKER);
@@ -198,7 +202,7 @@ fn statuses_under(agent: u32) -> Vec<Option<RankStatus>> {
         .collect()
 }
 
-/// The generation in which a process trains; 0 if it does not.
+/// The generation in which a process trains; 0 if the process does not train.
 fn trained(status: Option<&RankStatus>) -> u64 {
     let training = status.filter(|it| it.phase == Phase::Training);
     training.map_or(0, |it| it.generation)

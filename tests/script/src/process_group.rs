@@ -1,4 +1,4 @@
-//! A group of processes that add numbers together: rank 0 listens, the others connect.
+//! A process group that sums numbers over its ranks: rank 0 listens, and the other ranks connect.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -6,20 +6,21 @@ use std::time::{Duration, Instant};
 
 use roundhouse_contract::ScriptEnvironment;
 
-/// For all to come.
-const GATHER: Duration = Duration::from_mins(1);
-const PAUSE: Duration = Duration::from_millis(10);
+/// The limit within which all ranks must connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_mins(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Connections to the others.
-pub(crate) struct World {
-    /// Of rank 0 to all, in the order in which they came; of the others to rank 0.
+/// The connections of a rank to its peers.
+pub(crate) struct ProcessGroup {
+    /// Rank 0 has a connection to each other rank, in the order in which they connected. Each other
+    /// rank has one connection to rank 0.
     peers: Vec<TcpStream>,
     is_hub: bool,
 }
 
-impl World {
-    /// Meets the others.
-    pub(crate) fn meet(environment: &ScriptEnvironment) -> io::Result<Self> {
+impl ProcessGroup {
+    /// Connects to the other ranks of the same generation.
+    pub(crate) fn connect(environment: &ScriptEnvironment) -> io::Result<Self> {
         let ScriptEnvironment {
             rank,
             world_size,
@@ -28,10 +29,10 @@ impl World {
             generation,
             ..
         } = environment;
-        let deadline = Instant::now() + GATHER;
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
         let is_hub = *rank == 0;
         let peers = if is_hub {
-            let listener = patiently(deadline, || {
+            let listener = retry_until(deadline, || {
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, *master_port))
             })?;
             listener.set_nonblocking(true)?;
@@ -39,7 +40,7 @@ impl World {
                 .map(|_| accept(&listener, *generation, deadline))
                 .collect::<io::Result<_>>()?
         } else {
-            let mut hub = patiently(deadline, || {
+            let mut hub = retry_until(deadline, || {
                 TcpStream::connect((master_address.as_str(), *master_port))
             })?;
             hub.set_nodelay(true)?;
@@ -49,7 +50,7 @@ impl World {
         Ok(Self { peers, is_hub })
     }
 
-    /// The sum of all ranks' numbers.
+    /// The sum of the numbers of all ranks.
     pub(crate) fn sum(&mut self, own: u64) -> io::Result<u64> {
         if !self.is_hub {
             let hub = &mut self.peers[0];
@@ -67,10 +68,10 @@ impl World {
     }
 }
 
-/// The next peer of the same generation.
+/// Accepts the next peer of the same generation.
 fn accept(listener: &TcpListener, generation: u64, deadline: Instant) -> io::Result<TcpStream> {
     loop {
-        let (mut peer, _) = patiently(deadline, || listener.accept())?;
+        let (mut peer, _) = retry_until(deadline, || listener.accept())?;
         peer.set_nonblocking(false)?;
         peer.set_nodelay(true)?;
         if read(&mut peer)? == generation {
@@ -79,11 +80,11 @@ fn accept(listener: &TcpListener, generation: u64, deadline: Instant) -> io::Res
     }
 }
 
-/// Tries until it works or the time is over.
-fn patiently<T>(deadline: Instant, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Repeats an attempt until it succeeds or the deadline has passed.
+fn retry_until<T>(deadline: Instant, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match attempt() {
-            Err(_) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Err(_) if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
             result => return result,
         }
     }

@@ -1,4 +1,4 @@
-//! What there is in the namespace.
+//! Observes the objects, logs and metrics of a test's namespace.
 
 use std::fmt::Write;
 
@@ -11,10 +11,10 @@ use roundhouse_contract::{labels, ports};
 use super::TestNamespace;
 
 impl TestNamespace {
-    /// A worker's metrics, through the API server.
+    /// The metrics of a worker, read through the API server's proxy.
     ///
     /// # Errors
-    /// The pod cannot be reached.
+    /// The API server cannot reach the pod.
     pub async fn metrics(&self, pod: &str) -> anyhow::Result<String> {
         let path = format!(
             "/api/v1/namespaces/{}/pods/{pod}:{}/proxy{}",
@@ -26,10 +26,11 @@ impl TestNamespace {
         Ok(self.client.request_text(request).await?)
     }
 
-    /// What a worker's agent answers to a reader of the job, through the API server.
+    /// The answer of a worker's agent to a request with the job's read nonce, through the API
+    /// server's proxy.
     ///
     /// # Errors
-    /// The pod cannot be reached, or its agent does not take the nonce.
+    /// The API server cannot reach the pod, or the agent rejects the nonce.
     pub async fn ask_as_reader(
         &self,
         pod: &str,
@@ -47,7 +48,7 @@ impl TestNamespace {
         Ok(self.client.request_text(request).await?)
     }
 
-    /// Names of everything that bears the job's label, by kind.
+    /// The pods, Services and `NetworkPolicies` with the job's label, as `kind/name`.
     ///
     /// # Errors
     /// The API server's answer.
@@ -72,7 +73,7 @@ impl TestNamespace {
         Ok(all)
     }
 
-    /// Reasons of the events about a job.
+    /// The reasons of the Events about a job.
     ///
     /// # Errors
     /// The API server's answer.
@@ -92,7 +93,7 @@ impl TestNamespace {
             .collect())
     }
 
-    /// Jobs, pods and the ends of their logs, for people.
+    /// The statuses of all jobs and pods and the last 20 lines of each log, for a failed test.
     pub async fn dump(&self) -> String {
         let mut text = String::new();
         for job in self

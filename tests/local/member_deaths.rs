@@ -1,4 +1,5 @@
-//! Members that die one at a time, each in its own way: whoever is left holds the state, so no committed step is lost.
+//! Members that die one at a time, each in another way. The survivors hold the state, so no committed
+//! step is lost.
 
 use std::time::Duration;
 
@@ -11,14 +12,14 @@ use serde_json::json;
 
 const DEATHS: u32 = 12;
 const MEMBERS: usize = 3;
-/// So many that training outlasts all deaths.
+/// Enough steps that training outlasts all deaths.
 const STEPS: u64 = 2_000;
-/// Milliseconds added to each step meanwhile.
-const PAUSE: u64 = 30;
-/// Of the largest weight of a tensor.
+/// Milliseconds added to each step until all members have died.
+const PAUSE_MILLIS: u64 = 30;
+/// The largest allowed difference, as a fraction of the largest weight of a tensor.
 const TOLERANCE: f32 = 1e-5;
 
-/// The newest generation, if all members train in it.
+/// The newest generation, if all its members train in it.
 fn settled(run: &LocalRun) -> Option<u64> {
     let agents = run.agents();
     let newest = agents.iter().map(|agent| agent.generation).max()?;
@@ -26,8 +27,9 @@ fn settled(run: &LocalRun) -> Option<u64> {
     (newest > 0 && members.count() == MEMBERS).then_some(newest)
 }
 
-/// Ends one member: its process, which its agent starts again in place; its agent; or its agent in order.
-fn strike(rng: &mut Rng, run: &LocalRun, generation: u64) -> bool {
+/// Ends one member: kills its process, which its agent restarts in place, or kills its agent, or
+/// terminates its agent with SIGTERM.
+fn end_member(rng: &mut Rng, run: &LocalRun, generation: u64) -> bool {
     let agents = run.agents();
     let members = agents.iter().filter(|it| it.generation == generation);
     let Some(member) = rng.choice(members.collect::<Vec<_>>()) else {
@@ -41,14 +43,14 @@ fn strike(rng: &mut Rng, run: &LocalRun, generation: u64) -> bool {
 }
 
 #[test]
-fn deaths_one_at_a_time_lose_no_step() {
+fn single_member_deaths_lose_no_step() {
     let mut undisturbed = LocalRun::start(&job(1, STEPS), &[]).unwrap();
     let mut wanted = job(3, STEPS);
     wanted["spec"]["workers"]["spares"] = json!(1);
     wanted["spec"]["elastic"]["joinWindowSeconds"] = json!(0);
     wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 1_000});
     let mut run = LocalRun::start(&wanted, &[]).unwrap();
-    run.slow_down(PAUSE).unwrap();
+    run.slow_down(PAUSE_MILLIS).unwrap();
     let seed = fastrand::u64(..1_000_000);
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
@@ -61,9 +63,9 @@ fn deaths_one_at_a_time_lose_no_step() {
         last = settled(&run).unwrap_or(last);
         let step = run.step();
         run.wait_for("a step", |run| run.step() > step).unwrap();
-        // Any moment of a step.
-        std::thread::sleep(Duration::from_micros(rng.u64(..2_000 * PAUSE)));
-        assert!(strike(&mut rng, &run, last), "{}", run.output());
+        // The member dies at a random moment of a step.
+        std::thread::sleep(Duration::from_micros(rng.u64(..2_000 * PAUSE_MILLIS)));
+        assert!(end_member(&mut rng, &run, last), "{}", run.output());
     }
     assert!(run.step() < STEPS, "all deaths must find the job training");
     run.slow_down(0).unwrap();
