@@ -148,7 +148,7 @@ impl EventReason {
                 "A worker failed. The message is that of `status.lastFailure`, with pod, rank, node and cause."
             }
             Self::WorkerLeftOut => {
-                "A worker fails again and again before it trains, and enough others train without it. The kubelet starts its container again after pauses of up to 5 min. The message names pod, node, container and cause."
+                "A worker fails repeatedly before it trains, and enough others train without it. The kubelet starts its container again after pauses of up to 5 min. The message names pod, node, container and cause."
             }
             Self::CheckpointFailed => {
                 "A checkpoint could not be saved. Training continues. The message has the path and the cause."

@@ -55,39 +55,39 @@ reasons! {
         "Nothing.";
     /// The spec cannot run, or a part of it cannot be read.
     InvalidSpec: [(Accepted, false), (Running, false)],
-        "The spec cannot be run, or a part of it cannot be read. The message names the field and says what to change. The operator makes no new pods; what the job already runs continues, and is suspended and cleaned up as usual.",
+        "The spec cannot be run, or a part of it cannot be read. The message names the field and says what to change. The operator creates no new pods. The existing pods continue, and the job is suspended and cleaned up as usual.",
         "Change the field. If it is immutable, delete the job and apply it again.";
     /// The administrator's policy does not allow what the job asks for.
     ForbiddenByPolicy: [(Accepted, false), (Running, false)],
-        "The administrator's policy does not allow something that the job asks for, such as a directory of the node or root. The message names each field, its value, and the key of the policy. The operator makes no new pods; what the job already runs continues.",
+        "The administrator's policy does not allow something that the job asks for, such as a directory of the node or root. The message names each field, its value, and the key of the policy. The operator creates no new pods; the existing pods continue.",
         "Leave the field out, or ask an administrator to allow it: the chart's value `policy` (guide *Many tenants*).";
     /// The namespace has as many jobs as the administrator's policy allows.
     TooManyJobs: [(Accepted, false), (Running, false)],
-        "As many jobs of the namespace run as the administrator's policy allows (`policy.maxJobsPerNamespace`). The job begins by itself when one of them has ended or is suspended.",
+        "As many jobs of the namespace run as the administrator's policy allows (`policy.maxJobsPerNamespace`). The job starts by itself when one of them has ended or is suspended.",
         "Wait, suspend or delete another job of the namespace, or ask an administrator to raise the value.";
     /// A newer operator gave the job's workers their ranks.
     NewerProtocol: [(Accepted, false), (Running, false)],
-        "The operator was rolled back. Its newer version gave the job's workers their ranks in a protocol that this version does not know. The message names both protocols. Workers that train continue. The operator makes, forms and deletes nothing, so a worker that is lost is not replaced, and the status reports the end of the job and its deadlines only after the upgrade.",
+        "The operator was rolled back. Its newer version gave the job's workers their ranks in a protocol that this version does not know. The message names both protocols. Workers that train continue. The operator creates and deletes nothing and forms no generation, so a lost worker is not replaced, and the status reports the end of the job and its deadlines only after the upgrade.",
         "Upgrade the operator to the version that ran before. Or suspend the job and resume it: it continues from its newest checkpoint with this version. A worker whose template names an image of the newer version needs the older one again.";
     /// An object of another owner has the name of the job's Service, NetworkPolicy or PodGroup.
     NameTaken: [(Running, false)],
-        "The job needs a Service, a NetworkPolicy or a PodGroup whose name an object of another owner already has. The message names that object. No pods are made meanwhile; workers that train continue.",
-        "Delete or rename that object, or give the job another name. The operator looks again by itself.";
+        "The job needs a Service, a NetworkPolicy or a PodGroup whose name an object of another owner already has. The message names that object. The operator creates no pods meanwhile; workers that train continue.",
+        "Delete or rename that object, or give the job another name. The operator retries by itself.";
     /// The gang scheduler of the job is not installed.
     GangSchedulerMissing: [(Running, false)],
-        "The API server does not know the PodGroups of the gang scheduler that `scheduling.gang` names, or the operator may not read them. The message says what to install. No pods are made meanwhile; workers that train continue.",
-        "Install the gang scheduler and its CustomResourceDefinitions (guide *Gang scheduling and queues*), or delete the job and apply it with `scheduling.gang: None`. The operator looks again by itself.";
+        "The API server does not know the PodGroups of the gang scheduler that `scheduling.gang` names, or the operator may not read them. The message says what to install. The operator creates no pods meanwhile; workers that train continue.",
+        "Install the gang scheduler and its CustomResourceDefinitions (guide *Gang scheduling and queues*), or delete the job and apply it with `scheduling.gang: None`. The operator retries by itself.";
     /// The API server refused one of the job's objects, or did not answer in time.
     Refused: [(Running, false)],
         "The API server refused to create a pod or another object of the job: a quota, an admission policy or a webhook. The message has its words. Or it did not answer in time, most often because an admission webhook is slow.",
-        "Change the pod template, raise the quota, or ask the administrator who owns the policy or the webhook. The operator tries again by itself.";
+        "Change the pod template, raise the quota, or ask the administrator who owns the policy or the webhook. The operator retries by itself.";
     /// Not all workers are ready for the first time.
     WaitingForWorkers: [(Running, false)],
         "Not all workers are prepared yet. The message counts those that are.",
         "Wait. If the count does not grow, look at the job's pods: `kubectl describe pods -l roundhouse.dev/job-name=NAME`.";
     /// Scheduling gates of another controller keep a worker from being placed.
     SchedulingGated: [(Running, false)],
-        "A worker's pod has scheduling gates, so the scheduler does not look at it. The message names the gates. A queue such as Kueue (`kueue.x-k8s.io/admission`) removes its gate when the job may run. Until the job first trains, its deadlines stand still.",
+        "A worker's pod has scheduling gates, so the scheduler ignores it. The message names the gates. A queue such as Kueue (`kueue.x-k8s.io/admission`) removes its gate when the job may run. Until the job first trains, its deadlines do not run.",
         "Wait, or ask the owner of the gate. For Kueue: `kubectl get workloads.kueue.x-k8s.io` shows what a workload waits for.";
     /// The scheduler has no node for a worker.
     Unschedulable: [(Running, false)],
@@ -111,11 +111,11 @@ reasons! {
         "Read its log: `kubectl logs POD -c CONTAINER`. Correct the container in `workers.template`.";
     /// A worker ends repeatedly before it is ready.
     CrashLoopBackOff: [(Running, false)],
-        "A worker ends again and again, and the kubelet waits before the next start. The message has the worker's last words.",
+        "A worker ends repeatedly, and the kubelet waits before the next start. The message has the worker's last words.",
         "Read the log of the last run: `kubectl logs POD --previous`.";
     /// A worker's pod ended and does not restart.
     WorkerFailed: [(Running, false), (Failed, true)],
-        "A worker's pod ended for good, for example because its node refused or evicted it. The message has Kubernetes' reason. The operator makes a new pod: at once for the first attempt, later after a pause that grows from 10 s to 5 min.",
+        "A worker's pod ended and does not restart, for example because its node refused or evicted it. The message has Kubernetes' reason. The operator creates a new pod: at once for the first attempt, later after a pause that grows from 10 s to 5 min.",
         "Usually nothing. If it repeats, look at the node that the message or `status.lastFailure.node` names.";
     /// Kubernetes has lost contact with a worker's node.
     NodeUnreachable: [(Running, false)],
@@ -151,11 +151,11 @@ reasons! {
         "Nothing.";
     /// The job is being deleted.
     Deleting: [(Running, true), (Running, false)],
-        "The job is being deleted, and waits for finalizers of other controllers, which the message names, or until Kubernetes has deleted its pods. The operator neither makes nor deletes pods.",
+        "The job is being deleted, and waits for finalizers of other controllers, which the message names, or until Kubernetes has deleted its pods. The operator neither creates nor deletes pods.",
         "Wait for the controller that owns the finalizer, or find out why it does not remove it. Without one, wait until the pods have left.";
     /// Members have completed, and others still run.
     Finishing: [(Running, true)],
-        "Some workers have completed, and the others still run: the message has the numbers. A worker that has completed gives its GPUs back, and is not made again unless one that still runs fails.",
+        "Some workers have completed, and the others still run: the message has the numbers. A worker that has completed gives its GPUs back, and is not created again unless a running one fails.",
         "Nothing. With `successPolicy: RankZero` the job ends with the worker of rank 0.";
     /// Training has completed successfully.
     Completed: [(Running, false), (Succeeded, true)],
@@ -179,11 +179,11 @@ reasons! {
         "Look up the last failure in the failure handbook.";
     /// Too many incidents in total.
     MaxIncidentsExceeded: [(Running, false), (Failed, true)],
-        "More than `failurePolicy.maxIncidents` incidents happened in all. The message has the last failure.",
+        "More than `failurePolicy.maxIncidents` incidents happened in total. The message has the last failure.",
         "Look up the last failure in the failure handbook. Raise or remove the limit if the job is meant to survive more.";
     /// Too many replacements in a row without progress.
     MaxReplacementsExceeded: [(Running, false), (Failed, true)],
-        "More than `failurePolicy.maxReplacements` pods took the place of others without a new step between them. Something takes the pods away as soon as they are made: preemption, nodes that are lost, a full disk, or a program that deletes them. The message has the last failure.",
+        "More than `failurePolicy.maxReplacements` pods replaced others without a new step between them. Something removes the pods as soon as they are created: preemption, lost nodes, a full disk, or a program that deletes them. The message has the last failure.",
         "Correct that cause: look at the events of the namespace and the nodes, or at the API server's audit log for who deletes the pods. Raise `failurePolicy.maxReplacements` if the job is meant to wait out more.";
     /// Workers were not ready in time.
     StartDeadlineExceeded: [(Running, false), (Failed, true)],

@@ -77,7 +77,7 @@ mod scheduling;
         priority = 1
     ),
     validation = Rule::new("size(self.metadata.name) <= 44 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
-        .message("metadata.name must be at most 44 characters: a lower-case letter, then letters, digits or '-'; names of pods and services are made from it"),
+        .message("metadata.name must be at most 44 characters: a lower-case letter, then letters, digits or '-'; the names of pods and Services contain it"),
     validation = Rule::new("!has(self.spec.workers.minReplicas) || self.spec.workers.minReplicas <= self.spec.workers.replicas")
         .message("workers.minReplicas must not be above workers.replicas")
         .field_path(".spec.workers.minReplicas"),

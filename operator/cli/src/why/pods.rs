@@ -40,15 +40,15 @@ fn refused(facts: &Facts, reason: &str, message: &str) -> Option<Diagnosis> {
         "Refused" if message.contains("exceeded quota") => Some(
             Diagnosis::new(Situation::QuotaExceeded, "The namespace's quota does not allow the job's pods.")
                 .advise("See the usage: `kubectl describe resourcequota`.")
-                .advise(format!("Request less, for example `kubectl roundhouse scale {name} N` or smaller resources in workers.template, or ask an administrator for a larger quota. The operator tries again by itself.")),
+                .advise(format!("Request less, for example `kubectl roundhouse scale {name} N` or smaller resources in workers.template, or ask an administrator for a larger quota. The operator retries by itself.")),
         ),
         "Refused" if message.contains("does not answer") => Some(
             Diagnosis::new(Situation::NoAnswer, format!("The job's objects cannot be created: {message}."))
-                .advise("Look for an admission webhook that is slow or gone: `kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations`. The operator tries again by itself."),
+                .advise("Look for an admission webhook that is slow or gone: `kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations`. The operator retries by itself."),
         ),
         "Refused" => Some(
             Diagnosis::new(Situation::Refused, format!("The API server refuses an object of the job: {message}."))
-                .advise("Change workers.template so that the policy in the message allows it, or change the policy. The operator tries again by itself."),
+                .advise("Change workers.template so that the policy in the message allows it, or change the policy. The operator retries by itself."),
         ),
         _ => None,
     }

@@ -79,12 +79,12 @@ pub(crate) fn show(draft: &mut Draft<'_>, rejection: &Rejection, reason: PlanRea
     let words = running.map_or("", |running| &running.message);
     match reason {
         PlanReason::Training => {
-            let message = format!("{words}; no new workers are made: {message}");
+            let message = format!("{words}; no new workers are created: {message}");
             draft.running(true, roundhouse_api::ConditionReason::Training, message);
             reason
         }
         PlanReason::Suspended | PlanReason::Resuming => {
-            let message = format!("{words}; no new workers are made: {message}");
+            let message = format!("{words}; no new workers are created: {message}");
             draft.running(false, why.condition(), message);
             reason
         }

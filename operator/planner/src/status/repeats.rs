@@ -20,7 +20,7 @@ pub(crate) fn report(draft: &mut Draft<'_>, progress: &Progress) {
     };
     let all = progress.repeated_steps;
     let all = if all > num_new {
-        format!("; {all} steps of this job in all")
+        format!("; {all} steps of this job in total")
     } else {
         String::new()
     };

@@ -57,7 +57,7 @@ fn repeated_steps_are_one_immediate_warning() {
     assert!(
         plan.events[0]
             .message
-            .ends_with("; 15 steps of this job in all")
+            .ends_with("; 15 steps of this job in total")
     );
 }
 

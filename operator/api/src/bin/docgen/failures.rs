@@ -52,7 +52,7 @@ The first rule of `failurePolicy.rules` that matches decides. If none matches, t
 | `ReplaceAndAvoidNode` | it is an incident; the worker comes back on another node, and for `avoidNodeSeconds` no new pod of the job is placed on the old one |
 | `Ignore` | it costs nothing; the worker comes back |
 
-More than `backoffLimit` incidents in a row without a new step fail the job. So do more than `maxIncidents` incidents in all, if you
+More than `backoffLimit` incidents in a row without a new step fail the job. So do more than `maxIncidents` incidents in total, if you
 set that limit. More than `maxReplacements` pods that take the place of others without a new step fail the job, whatever the cause; the
 default is 10 for each worker and spare, at least 100. Several workers that fail before the next generation trains are one incident.
 A worker that fails before it trains, also with exit code 64 or 65, fails the job only if the job has not trained yet or too few other
