@@ -1,5 +1,5 @@
-//! Calls that block and cannot be interrupted: each is made by a thread of its own, so that its caller can stop
-//! waiting for it. A thread that was left behind ends when its call returns, which may be never.
+//! Runs calls that block and cannot be interrupted, each in its own thread, so that the caller can
+//! stop waiting. An abandoned thread ends when its call returns, which may never happen.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -8,53 +8,54 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 
-/// Between two looks at whether the call is still worth waiting for.
+/// Interval between two checks of whether the call is still worth waiting for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 static NUM_ABANDONED: AtomicU64 = AtomicU64::new(0);
 static OF_LIBRARY: OnceLock<fn() -> u64> = OnceLock::new();
 
-/// Threads of this process that nothing waits for any more, and that have not ended. Each holds a connection.
+/// Number of threads of this process that nothing waits for any more and that have not ended. Each
+/// holds a connection.
 #[must_use]
 pub fn num_abandoned() -> u64 {
     let of_library = OF_LIBRARY.get().map_or(0, |count| count());
     NUM_ABANDONED.load(Ordering::Relaxed) + of_library
 }
 
-/// Counts the threads of the library that connects processes, too, which it has left behind in collectives of aborted
-/// groups. To be called once; later calls change nothing.
+/// Adds the threads that the communication library has abandoned in collectives of aborted groups
+/// to [`num_abandoned`]. Only the first call has an effect.
 pub fn count_those_of_library(count: fn() -> u64) {
     OF_LIBRARY.get_or_init(|| count);
 }
 
-/// What came of waiting.
+/// Result of waiting for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited<T> {
-    /// The call has returned this.
+    /// The value that the call returned.
     Returned(T),
-    /// It became pointless before.
+    /// The call became pointless before it returned.
     Pointless,
-    /// It has not returned by the deadline.
+    /// The call did not return by the deadline.
     TooLate,
 }
 
-/// The one that waits for a call, as the call sees it.
+/// The waiting caller, as seen by the call.
 #[derive(Debug)]
 pub struct Caller(Weak<()>);
 
 impl Caller {
-    /// Whether it still waits. If not, there is no use in going on.
+    /// Whether the caller still waits. If not, the call should stop.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.0.strong_count() > 0
     }
 }
 
-/// Makes a call in a thread of this name and waits for it, until a deadline or until `is_pointless`. The deadline is
-/// asked for again and again: what the call finds out may move it.
+/// Runs `work` in a thread of this name and waits for it until a deadline or until `is_pointless`.
+/// `deadline` is evaluated repeatedly, because the call can move it.
 ///
 /// # Errors
-/// The operating system refused the thread, or the call panicked.
+/// [`Failure::Internal`] if the operating system refuses the thread or the call panics.
 pub fn call<T: Send + 'static>(
     name: &str,
     deadline: impl Fn() -> Instant,
@@ -69,7 +70,7 @@ pub fn call<T: Send + 'static>(
         .name(name.to_owned())
         .spawn(move || {
             let _end = end;
-            // Nobody listens any more when it has become pointless.
+            // The receiver is gone if the call has become pointless.
             let _ = sender.send(work(&caller));
         })
         .map_err(|error| Failure::Internal(format!("no thread for {name}: {error}")))?;
@@ -92,14 +93,14 @@ pub fn call<T: Send + 'static>(
     }
 }
 
-/// Counts a thread if it is left behind. The first of the two is for the thread, to be dropped when it ends, the
-/// second one for its caller.
+/// Counts a thread if it is abandoned. The thread holds the first value and drops it when it ends;
+/// the caller holds the second.
 pub(crate) fn counted() -> (Ended, Left) {
     let is_first_gone = Arc::new(AtomicBool::new(false));
     (Ended(Arc::clone(&is_first_gone)), Left(is_first_gone))
 }
 
-/// The thread has ended: if it was left behind, it is one less.
+/// Dropped when the thread ends. If the thread was abandoned, this reduces the count.
 #[derive(Debug)]
 pub(crate) struct Ended(Arc<AtomicBool>);
 
@@ -111,13 +112,13 @@ impl Drop for Ended {
     }
 }
 
-/// The caller goes: if the thread has not ended, it is left behind.
+/// Held by the caller. [`Self::behind`] counts the thread as abandoned unless it has ended.
 #[derive(Debug)]
 pub(crate) struct Left(Arc<AtomicBool>);
 
 impl Left {
     pub(crate) fn behind(self) {
-        // Counted first, so that the number never falls below 0.
+        // Count first, so that the number never falls below 0.
         NUM_ABANDONED.fetch_add(1, Ordering::Relaxed);
         if self.0.swap(true, Ordering::SeqCst) {
             NUM_ABANDONED.fetch_sub(1, Ordering::Relaxed);
@@ -175,7 +176,7 @@ mod tests {
                 std::thread::yield_now();
             }
         };
-        // Late as soon as the call has moved the deadline to the past.
+        // The deadline is in the past as soon as the call has moved it.
         let deadline = || {
             let so_far = is_moved.load(Ordering::Relaxed);
             if so_far { began } else { far() }
@@ -186,14 +187,14 @@ mod tests {
 
     #[test]
     fn abandoned_thread_is_counted_until_it_ends() {
-        let (go_on, blocked) = channel::<()>();
+        let (release, blocked) = channel::<()>();
         let work = move |_: &Caller| blocked.recv();
         let before = num_abandoned();
         let waited = call("test", at(Instant::now()), || false, work).unwrap();
         assert_eq!(waited, Waited::TooLate);
-        // Other tests leave some behind, too, which end by themselves.
+        // Other tests abandon threads too; those end by themselves.
         assert!(num_abandoned() > 0, "{before}");
-        drop(go_on);
+        drop(release);
         let deadline = far();
         while num_abandoned() > 0 {
             assert!(Instant::now() < deadline, "it is still counted");

@@ -1,4 +1,4 @@
-//! Checkpoints: the whole state of a training in a directory that all workers share.
+//! Checkpoints hold the whole state of a training in a directory that all workers share.
 //!
 //! ```text
 //! <dir>/checkpoints/gen-0000000003-step-000000000600/manifest.json
@@ -8,8 +8,9 @@
 //! <dir>/ledger/gen-0000000003.jsonl
 //! <dir>/jobs/<UID of a job>
 //! ```
-//! A checkpoint is a new directory that gets its name when everything in it is durable, and is never
-//! changed afterwards: what has the name is complete, or was damaged later, which sizes and checksums show.
+//! A checkpoint is a new directory that gets its name when all its files are durable. It never
+//! changes afterwards, except that a manifest may get scores. So a named checkpoint is complete,
+//! unless it was damaged later, which sizes and checksums show.
 
 pub mod alone;
 pub mod best_file;
@@ -34,7 +35,7 @@ pub use io_watch::{IdleTimer, IoWatch};
 pub use manifest::{Identity, Manifest};
 pub use saver::{Saver, SaverEvent};
 
-/// One sentence about a file: which, and what is wrong.
+/// Formats a message about a file.
 pub(crate) fn about(path: &std::path::Path, reason: impl std::fmt::Display) -> String {
     format!("{}: {reason}", path.display())
 }

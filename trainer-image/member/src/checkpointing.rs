@@ -1,6 +1,6 @@
-//! What a process with a checkpoint directory has: how it gets it, and what it hears from the threads that
-//! wait for the volume in its place. What each step's end adds to checkpoints and ledger is in [`save`], the save
-//! that training waits for in [`last_save`].
+//! Checkpointing of a process with a checkpoint directory: starts it and handles the results of the
+//! threads that wait for the volume. [`save`] has the part of each step's end, [`last_save`] the
+//! save that training waits for.
 
 use std::time::Instant;
 
@@ -21,10 +21,10 @@ use crate::world::{Saving, SavingSum};
 pub mod alone;
 pub mod best;
 pub mod last_save;
-pub mod look;
+pub mod listing;
 pub mod save;
 
-/// What a process with a checkpoint directory has.
+/// Checkpoints and ledger of a process with a checkpoint directory.
 #[derive(Debug)]
 pub struct Checkpointing {
     pub(crate) directory: Directory,
@@ -34,29 +34,29 @@ pub struct Checkpointing {
     identity: Identity,
     table: Table,
     ledger: Option<Ledger>,
-    /// Where the state was that the generation begins with.
+    /// Source of the state with which the generation starts.
     source: Source,
     /// Whether this rank has committed a step in the generation.
     has_committed: bool,
-    /// The checkpoint that this process stands for, if it does.
+    /// The checkpoint that this process claims, if it does.
     found: Option<Manifest>,
-    /// The listing of the volume that is under way.
-    look: Option<look::Look>,
-    /// Where ledger and training were when the save in flight began.
+    /// The listing of the volume in progress.
+    listing: Option<listing::Listing>,
+    /// Ledger and position at the start of the save in flight.
     saved: Option<Saved>,
     /// Step of a best state whose save was abandoned when its generation ended.
     unsaved_best: Option<u64>,
-    /// Whether it was told that an evaluation has not found what the best checkpoint is kept by.
+    /// Whether it was reported that an evaluation lacks the metric of the best checkpoint.
     has_reported_missing_metric: bool,
-    /// Added to the job's generations.
+    /// Offset of the job's generations.
     first_generation: u64,
-    /// Since when a rank is known to be stuck.
+    /// When a rank was first known to be stuck.
     stuck_since: Option<Instant>,
-    /// Whether the states of the ranks are compared before a save.
+    /// Whether the ranks compare their states before a save.
     compares_replicas: bool,
 }
 
-/// What the manifest of the save in flight will say.
+/// Data for the manifest of the save in flight.
 #[derive(Clone, Copy, Debug)]
 struct Saved {
     ledger: Head,
@@ -67,12 +67,14 @@ struct Saved {
 }
 
 impl Checkpointing {
-    /// Prepares what the launch asks for, `None` if it names no directory. Finds the newest checkpoint, of which it
-    /// reads no bytes: another process may have a newer state, and one that reads them for all is enough.
+    /// Prepares checkpointing if the launch names a directory, else returns `None`. Finds the
+    /// newest checkpoint without reading its bytes: another process may have a newer state, and one
+    /// reader for all is enough.
     ///
     /// # Errors
-    /// [`Failure::OtherTraining`] and [`Failure::NoCheckpointUsable`] when training cannot continue with what is
-    /// there, [`Failure::VolumeSilent`] when the volume does not answer, [`Failure::Volume`] when it cannot be listed.
+    /// [`Failure::OtherTraining`] and [`Failure::NoCheckpointUsable`] if training cannot continue
+    /// from the existing checkpoints, [`Failure::VolumeSilent`] if the volume does not answer,
+    /// [`Failure::Volume`] if it cannot be listed.
     pub fn prepare(
         launch: &Launch,
         identity: Identity,
@@ -104,7 +106,7 @@ impl Checkpointing {
             has_committed: false,
             io_timeout: launch.checkpoint_io_timeout,
             found: None,
-            look: None,
+            listing: None,
             saved: None,
             unsaved_best: None,
             has_reported_missing_metric: false,
@@ -117,7 +119,7 @@ impl Checkpointing {
         let first = move || checkpoint::job::first_generation(&directory, uid.as_deref());
         checkpointing.first_generation = checkpointing.ask(first, reporter)??;
         match checkpointing.find(reporter) {
-            // Peers may have the state. If none has, the generation searches again.
+            // Peers may have the state. If none has it, the generation searches again.
             Err(failure @ Failure::Volume(_)) => say_error(&failure.to_string()),
             found => {
                 found?;
@@ -126,13 +128,13 @@ impl Checkpointing {
         Ok(checkpointing)
     }
 
-    /// The checkpoint that this process stands for, if it has found one.
+    /// The checkpoint that this process claims, if it has found one.
     #[must_use]
     pub const fn found(&self) -> Option<&Manifest> {
         self.found.as_ref()
     }
 
-    /// Where a checkpoint is, and how far it had come.
+    /// Names a checkpoint by its path, for messages.
     pub(crate) fn name(&self, manifest: &Manifest) -> String {
         let path = self.directory.checkpoint(manifest.id());
         format!("checkpoint {}", path.display())
@@ -157,20 +159,20 @@ impl Checkpointing {
         Ok(self.found.clone())
     }
 
-    /// The checkpoint that this process stands for from now on.
+    /// Sets the checkpoint that this process claims.
     pub(crate) fn stand_for(&mut self, found: Option<Manifest>) {
         self.found = found;
     }
 
-    /// A rank could not read the bytes of a checkpoint, or they are not what they should be.
+    /// Records that a rank could not read a checkpoint or found wrong bytes.
     pub(crate) fn mark_damaged(&self, claim: &Claim, damage: Damage) {
-        // Checkpoints of earlier versions may have another name than their state.
+        // The name of a checkpoint of earlier versions may differ from its claim.
         let own = self.found.as_ref().filter(|own| own.claim() == *claim);
         let id = own.map_or_else(|| claim.id(), Manifest::id);
         self.directory.damaged().mark(id, damage);
     }
 
-    /// Has a thread ask the volume something.
+    /// Runs a request to the volume in a thread.
     fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce() -> T + Send + 'static,
@@ -188,29 +190,30 @@ impl Checkpointing {
         })
     }
 
-    /// What is added to the job's generations, so that they are above all that an earlier job has written.
+    /// Offset of the job's generations, which makes them newer than those of earlier jobs.
     pub(crate) const fn first_generation(&self) -> u64 {
         self.first_generation
     }
 
-    /// All ranks count from the same: one that came when the volume could not be read did not know it.
+    /// Takes over the ranks' common offset. A rank that started while the volume was unreadable
+    /// does not know it.
     pub(crate) const fn count_from(&mut self, first_generation: u64) {
         self.first_generation = first_generation;
     }
 
-    /// Where the state was that the generation begins with.
+    /// Source of the state with which the generation starts.
     pub(crate) const fn continue_from(&mut self, source: Source) {
         self.source = source;
     }
 
-    /// The generation is over. The next one decides on the save in flight.
+    /// Ends the generation. The next one decides on the save in flight.
     pub(crate) fn leave(&mut self) {
         self.ledger = None;
         self.has_committed = false;
         self.stuck_since = None;
     }
 
-    /// What this rank has to say at a step's end.
+    /// This rank's report at the end of a step.
     pub(crate) fn standing(&mut self, is_time: bool) -> Saving {
         let still = self.saver.idle_time();
         Saving {
@@ -222,12 +225,17 @@ impl Checkpointing {
         }
     }
 
-    /// Reports what has happened; a newer generation ends the process.
-    pub(crate) fn hear(&mut self, generation: u64, reporter: &mut Reporter) -> Result<(), Failure> {
+    /// Reports the results of the checkpoint and ledger threads. Fails with [`Failure::Fenced`] if
+    /// a newer generation has written.
+    pub(crate) fn report_results(
+        &mut self,
+        generation: u64,
+        reporter: &mut Reporter,
+    ) -> Result<(), Failure> {
         let mut newer = self.ledger.as_ref().and_then(Ledger::fenced);
         for event in self.saver.poll() {
             match event {
-                // What was asked in an earlier generation and held up by the volume finds this one.
+                // A check of an earlier generation that the volume delayed finds this generation.
                 SaverEvent::Fenced(found) if found <= generation => {}
                 SaverEvent::Fenced(found) => newer = Some(found),
                 SaverEvent::Report(report) => reporter.checkpoint(&report),
@@ -239,7 +247,7 @@ impl Checkpointing {
         reporter.ledger(self.ledger_problem());
         if let Some(ledger) = &self.ledger {
             reporter.ledger_is_durable(ledger.durable());
-            // A generation that breaks before its first step supersedes nothing.
+            // A generation that ends before its first step supersedes none.
             if let Some(repeats) = ledger.repeats().filter(|_| self.has_committed) {
                 reporter.repeated(&repeats, self.first_generation);
             }
@@ -267,7 +275,7 @@ impl Checkpointing {
         ledger.error()
     }
 
-    /// What is known of the save in flight, given what all ranks have said.
+    /// State of the save in flight, given the sum over all ranks.
     pub(crate) fn flight(&mut self, sum: &SavingSum) -> (Option<u64>, Flight) {
         self.stuck_since =
             (sum.num_stuck > 0).then(|| self.stuck_since.unwrap_or_else(Instant::now));

@@ -1,4 +1,4 @@
-//! Why a process can no longer be a member, and the exit code that says so.
+//! Failures that end a process' membership, with the exit codes that report them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,156 +11,133 @@ use roundhouse_report::Ending;
 use crate::checkpoint::VolumeError;
 use crate::replicas::Difference;
 
-/// One sentence for people, and what it means for a retry.
+/// A reason for people, and an exit code that decides about a retry.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// A peer or the store was lost, or did not come.
+    /// A peer or the store was lost or did not come.
     #[error("{0}")]
     PeerLost(String),
-    /// Every rank that had the state is gone, and no other rank has received all of it.
+    /// All ranks that had the state are lost, and no other rank has received it completely.
     #[error(
         "the state after step {step} of generation {generation} is lost: every rank that had it is gone, and no \
-         other rank has received all of it; training begins again from the newest checkpoint, if there is one"
+         other rank has received all of it; training restarts from the newest checkpoint, or from step 0 if there is none"
     )]
     StateLost {
-        /// Generation of the state that is lost.
+        /// Generation of the lost state.
         generation: u64,
-        /// Its committed steps.
+        /// Number of committed steps in it.
         step: u64,
     },
-    /// Checkpoints or ledger have been written by a newer generation than this process is in, or by
-    /// another world with the same number.
+    /// A newer generation than this process', or another process group with the same number, has
+    /// written checkpoints or a ledger.
     #[error(
-        "{}: another world has written as generation {newer}; this one, of generation {generation}, \
-         is superseded, or its job was created anew over the checkpoints of an earlier one and needs \
+        "{}: another process group has written as generation {newer}; this one, of generation {generation}, \
+         is superseded, or its job was created again over the checkpoints of an earlier job and needs \
          higher generations or another directory",
         dir.display()
     )]
     Fenced {
-        /// Where.
         dir: PathBuf,
         /// Generation of this process.
         generation: u64,
-        /// The newer one.
         newer: u64,
-        /// What is added to the job's generations.
+        /// Offset of the job's generations.
         first_generation: u64,
     },
-    /// The ranks of a generation are of versions that cannot work together.
+    /// The ranks of a generation have versions that cannot work together.
     #[error(
         "rank {rank} of generation {generation} has protocol {protocol} of the ranks, and rank {other_rank} has protocol \
          {other}: their images have different versions of Roundhouse; give all workers the same image"
     )]
     OtherProtocol {
-        /// The generation.
         generation: u64,
-        /// Of this process.
         rank: u32,
-        /// Of this process.
         protocol: u32,
-        /// Another rank of the generation.
+        /// The other rank of the generation.
         other_rank: u32,
-        /// Its protocol.
         other: u32,
     },
-    /// The checkpoint is that of another training.
+    /// The checkpoint belongs to a different training.
     #[error(
         "{}: {difference}; give the job the configuration and data it had, or another checkpoint \
          volume",
         path.display()
     )]
-    OtherTraining {
-        /// The checkpoint.
-        path: PathBuf,
-        /// What differs.
-        difference: String,
-    },
-    /// There are checkpoints, and none can be loaded.
+    OtherTraining { path: PathBuf, difference: String },
+    /// None of the existing checkpoints can be loaded.
     #[error(
         "{}: none of {number} checkpoints can be loaded; the newest: {reason}; move them away to \
          begin again",
         path.display()
     )]
     NoCheckpointUsable {
-        /// Where they are.
         path: PathBuf,
-        /// How many.
         number: usize,
-        /// What is wrong with the newest.
+        /// Error of the newest checkpoint.
         reason: VolumeError,
     },
-    /// The last state could not be written, so that training would be complete without a result.
+    /// The final state could not be saved, so a complete training would have no result.
     #[error(
         "{}: training is complete, and the state after step {step} could not be saved: {reason}; it continues \
-         from the newest checkpoint when the volume is mended",
+         from the newest checkpoint when the volume works again",
         dir.display()
     )]
     Unsaved {
-        /// Where.
         dir: PathBuf,
-        /// Committed steps.
         step: u64,
-        /// What kept it from being saved.
+        /// Why the save failed.
         reason: String,
     },
-    /// The volume gives nothing.
+    /// The volume does not answer.
     #[error("{}: the volume has not answered for {} s", dir.display(), waited.as_secs())]
-    VolumeSilent {
-        /// Where.
-        dir: PathBuf,
-        /// For how long.
-        waited: Duration,
-    },
-    /// Asked to leave.
+    VolumeSilent { dir: PathBuf, waited: Duration },
+    /// The process left after a request.
     #[error("asked to leave; stopped after step {step}{kept}")]
     Left {
-        /// Committed steps.
         step: u64,
-        /// Where the state after that step is.
+        /// Location of the state after that step.
         kept: Kept,
     },
-    /// This rank's state is not that of the others, or no rank can know whose state is right.
+    /// This rank's state differs from the others', or no rank can know whose state is right.
     #[error(
-        "{0}; a device computes wrong, unless the workers have other kinds of processors or numbers of threads: their \
-         replicas differ by rounding ({COMPARE_REPLICAS}=false allows it)"
+        "{0}; a device computes wrong results, unless the workers have different processors or numbers of threads: \
+         then their replicas differ by rounding ({COMPARE_REPLICAS}=false allows it)"
     )]
     ReplicasDiffer(Difference),
-    /// The volume answers with errors.
+    /// The volume answers with an error.
     #[error("{0}")]
     Volume(#[from] VolumeError),
-    /// The operating system refused a file that is not the user's.
+    /// The operating system refused access to a file that does not belong to the user.
     #[error("{}: {error}", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
-        /// What it said.
         error: std::io::Error,
     },
-    /// The device or its driver has failed, in the words of the library that trains.
+    /// The device or its driver failed; the text is from the training library.
     #[error("{0}")]
     Device(String),
-    /// The host or the device has too little memory, in the words of the library that trains.
+    /// The host or the device has too little memory; the text is from the training library.
     #[error("{0}")]
     OutOfMemory(String),
-    /// The bytes of the state could not be copied from or to where they are trained on; in the words of the library
-    /// that trains.
+    /// The bytes of the state could not be copied from or to the device; the text is from the
+    /// training library.
     #[error("{0}")]
     State(String),
-    /// A defect of ours.
+    /// A defect of Roundhouse.
     #[error("{0}")]
     Internal(String),
 }
 
-/// Where the state of a process that leaves is.
+/// Where the state of a leaving process is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// The process has trained no step.
     Untrained,
-    /// The ranks that stay have it.
+    /// The remaining ranks have it.
     Peers,
-    /// A checkpoint holds it, or a newer one.
+    /// A checkpoint contains it, or a newer state.
     Checkpoint,
-    /// It is lost, for this reason.
+    /// The state is lost, for this reason.
     Nowhere(String),
 }
 
@@ -176,7 +153,7 @@ impl fmt::Display for Kept {
 }
 
 impl Failure {
-    /// The code the process exits with.
+    /// Returns the exit code of the process.
     #[must_use]
     pub const fn exit_code(&self) -> ExitCode {
         match self {
@@ -194,7 +171,7 @@ impl Failure {
         }
     }
 
-    /// How the process ends.
+    /// Returns the exit code and the last words of the process.
     #[must_use]
     pub fn ending(&self) -> Ending {
         Ending {
@@ -211,7 +188,7 @@ impl Failure {
         }
     }
 
-    /// A file operation that failed, for `map_err`.
+    /// Adds the path to the error of a file operation, for `map_err`.
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |error| Self::Io { path, error }

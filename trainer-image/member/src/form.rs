@@ -1,5 +1,5 @@
-//! Entering a generation: meet the other ranks, agree which one has the state, read it from a checkpoint if no
-//! process has it, send it to those that lack it.
+//! Forms a generation: the ranks meet, agree which one has the newest state, read it from a
+//! checkpoint if no process has it, and send it to the ranks that lack it.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ use crate::lobby::{Peers, listen};
 use crate::member::Member;
 use crate::state::State;
 use crate::state_broadcast::StateBroadcast;
-use crate::world::{Concluded, Own, SinceCommit, World};
+use crate::world::{Concluded, RankReport, SinceCommit, World};
 
 mod carry;
-mod look;
 mod read;
+mod volume_view;
 
-use look::Looking;
+use volume_view::VolumeView;
 
-/// While a rank waits for its peers to come.
+/// Interval of the progress reports of a rank that waits for its peers.
 const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A world that is left for the next one. It is let go when the next one has spoken, because then all ranks have
-/// left it, or when it turns out that there is none.
+/// The process group of the previous generation. It is shut down when the next one has exchanged
+/// its first message, because then all ranks have left it, or when there is no next one.
 struct Former<G: Group>(Option<World<G>>);
 
 impl<G: Group> Drop for Former<G> {
@@ -38,12 +38,14 @@ impl<G: Group> Drop for Former<G> {
 }
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// The same script for a first generation and for a later one. Whatever uses the former world's group is to be
-    /// dropped before. Returns where the state came from; `None` when a newer generation came meanwhile.
+    /// Forms the first or a later generation. Drop everything that uses the former process group
+    /// before this call. Returns where the state came from; `None` if a newer generation came
+    /// meanwhile.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone, [`Failure::StateLost`] when the state is, [`Failure::Fenced`] when
-    /// another world has this number or a later one, and what can go wrong with a checkpoint.
+    /// [`Failure::PeerLost`] if a rank is lost, [`Failure::StateLost`] if the state is,
+    /// [`Failure::Fenced`] if another process group has written with this generation or a later
+    /// one, and the errors of loading a checkpoint.
     pub fn form<S: StateBroadcast<R::Group>>(
         &mut self,
         place: &Place,
@@ -69,7 +71,7 @@ impl<R: Rendezvous> Member<'_, R> {
         match self.share_state(&world, place, &mut former, state) {
             Ok(origin) => {
                 if let Some(peers) = &self.peers {
-                    // What is prepared for the first step counts as part of it.
+                    // Preparing the first step counts as part of it.
                     peers.interrupter.prepares_steps();
                 }
                 self.world = Some(world);
@@ -82,12 +84,13 @@ impl<R: Rendezvous> Member<'_, R> {
         }
     }
 
-    /// The generation is formed, and what is trained is ready: training begins in it. `origin` is what
-    /// [`Self::form`] returned, `state` what is trained. If the generation before has evaluated this very state, and it
-    /// is the best one, but was not saved, its save begins again.
+    /// Begins training in a formed generation. `origin` is the result of [`Self::form`], `state`
+    /// the trained state. If the previous generation has evaluated this state as the best one
+    /// without saving it, its save begins again.
     ///
     /// # Errors
-    /// The operating system refused the thread that writes the ledger; and as [`Self::keep_best`].
+    /// [`Failure::Internal`] if the operating system refuses the ledger thread, and the errors of
+    /// [`Self::keep_best`].
     pub fn begin_training<S: State>(
         &mut self,
         place: &Place,
@@ -116,7 +119,8 @@ impl<R: Rendezvous> Member<'_, R> {
         let mut reported_at = Instant::now();
         let mut is_pointless = || {
             if reported_at.elapsed() >= SIGN_OF_LIFE_INTERVAL {
-                // The rendezvous has its own deadlines, which grow with the steps of the world that is waited for.
+                // The rendezvous has its own deadlines, which grow with the step time of the group
+                // that it waits for.
                 reporter.waits();
                 reported_at = Instant::now();
             }
@@ -127,7 +131,7 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(group.map(World::of))
     }
 
-    /// Gives the newest state to the ranks that lack it; returns where that was.
+    /// Sends the newest state to the ranks that lack it. Returns where the state was.
     fn share_state<S: StateBroadcast<R::Group>>(
         &mut self,
         world: &World<R::Group>,
@@ -136,28 +140,30 @@ impl<R: Rendezvous> Member<'_, R> {
         state: &mut S,
     ) -> Result<Origin, Failure> {
         faults::point(Point::Share, world.rank(), self.local_state.position.step);
-        let mut looking = self.begin_look(world);
+        let mut volume_view = self.begin_volume_view(world);
         let agreed = loop {
-            let concluded = self.agree(world, place, &mut looking)?;
+            let concluded = self.agree(world, place, &mut volume_view)?;
             drop(Former(former.0.take()));
             match concluded {
                 Concluded::Continue(agreed) => {
                     if let Some(lost) = agreed.source.lost {
                         let step = agreed.source.claim.step;
-                        let so = format!("training continues after step {step}");
-                        say_error(&words_of(lost, &so));
+                        let consequence = format!("training continues after step {step}");
+                        say_error(&words_of(lost, &consequence));
                     }
                     if agreed.source.claim.origin != Origin::Loaded
                         || self.read_checkpoint(world, &agreed, state)?
                     {
                         break agreed;
                     }
-                    self.search(world, place, &agreed.otherwise, &mut looking)?;
+                    self.search(world, place, &agreed.otherwise, &mut volume_view)?;
                 }
-                Concluded::Search(search) => self.search(world, place, &search, &mut looking)?,
-                Concluded::Wait => self.wait_for_volume(&mut looking)?,
+                Concluded::Search(search) => {
+                    self.search(world, place, &search, &mut volume_view)?
+                }
+                Concluded::Wait => self.wait_for_volume(&mut volume_view)?,
                 Concluded::Lost(lost) => {
-                    say_error(&words_of(lost, "no process has it any more"));
+                    say_error(&words_of(lost, "no process has it"));
                     let Lost { generation, step } = lost;
                     return Err(Failure::StateLost { generation, step });
                 }
@@ -186,7 +192,8 @@ impl<R: Rendezvous> Member<'_, R> {
         self.local_state.evaluated = agreed.evaluated;
         self.local_state
             .go_live(agreed.first_generation + place.generation);
-        // The ranks that it came from may be gone before the generation has formed.
+        // Record this now: the ranks that sent the state may be lost before the generation has
+        // formed.
         self.machine.apply(Event::HasState);
         self.reporter.set_step(self.local_state.position.step);
         if agreed.source.must_send {
@@ -195,7 +202,8 @@ impl<R: Rendezvous> Member<'_, R> {
                 world.rank(),
                 self.local_state.position.step,
             );
-            // The others wait here for the ranks that receive. A rank that gets here has the whole state.
+            // Ranks that do not receive wait here for those that do. A rank that gets here has the
+            // whole state.
             world.barrier()?;
         }
         Ok(agreed.source.claim.origin)
@@ -205,12 +213,12 @@ impl<R: Rendezvous> Member<'_, R> {
         &mut self,
         world: &World<R::Group>,
         place: &Place,
-        looking: &mut Looking,
+        volume_view: &mut VolumeView,
     ) -> Result<Concluded, Failure> {
-        let volume = self.volume(world, looking);
+        let volume = self.volume(world, volume_view);
         let checkpointing = self.checkpointing.as_ref();
-        let own = Own {
-            claim: looking.claim_of(&self.local_state),
+        let own = RankReport {
+            claim: volume_view.claim_of(&self.local_state),
             is_live: self.local_state.claim().origin == Origin::Live,
             debt: checkpointing
                 .map_or_else(Default::default, |checkpointing| checkpointing.saver.debt()),
@@ -228,13 +236,13 @@ impl<R: Rendezvous> Member<'_, R> {
                 .map(|peers| peers.interrupter.estimate())
                 .unwrap_or_default(),
             volume,
-            is_superseded: looking.is_waiting() && self.is_pointless(place),
+            is_superseded: volume_view.is_waiting() && self.is_pointless(place),
         };
         world.agree_on_state(&own, place.generation, place.procs_per_worker)
     }
 }
 
-/// Where the state is that the generation begins with.
+/// Source of the state that the generation starts with.
 fn source(agreed: &StateSource) -> Source {
     match agreed.claim.origin {
         Origin::Fresh => Source::Initial,
@@ -243,10 +251,10 @@ fn source(agreed: &StateSource) -> Source {
     }
 }
 
-fn words_of(lost: Lost, so: &str) -> String {
+fn words_of(lost: Lost, consequence: &str) -> String {
     let Lost { generation, step } = lost;
     format!(
-        "the state after step {step} of generation {generation} is lost, with every rank that had it; {so}"
+        "the state after step {step} of generation {generation} is lost, with every rank that had it; {consequence}"
     )
 }
 

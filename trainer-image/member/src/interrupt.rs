@@ -1,13 +1,14 @@
 //! Ends a wait for peers that do not answer, once it is known that training continues without them.
 //!
-//! A collective blocks until its peers answer or its timeout passes. A newer generation that is heard of
-//! meanwhile says that the operator has decided: after a short patience, in which a healthy world
-//! would have reached its step boundary, the group is aborted and the collective fails. The same happens, after a
-//! longer patience, when steps continue but some rank never hears of the newer generation: its kubelet is silent, and
-//! the ranks that are to join would wait for ever. [`GroupProgress`] decides how long each patience is. A collective of
-//! NCCL does not return when its timeout is over; what NCCL's own watchdog has noted is read here, and ends the
-//! wait, too. Gloo does not wake a thread that waits for the rest of a message whose sender is gone; what
-//! [`Abort::has_failed`] finds there ends that wait.
+//! A collective blocks until its peers answer or its timeout passes. If a newer generation appears
+//! meanwhile, the operator has decided to continue. After a short timeout, in which a healthy group
+//! would have reached its step boundary, the group is aborted and the collective fails. The same
+//! happens after a longer timeout if steps continue but some rank never learns of the newer
+//! generation: the kubelet of that rank delivers nothing, and the joining ranks would wait
+//! indefinitely. [`GroupProgress`] decides on both timeouts. A collective of NCCL does not return
+//! when its timeout is over, so errors that NCCL's watchdog has noted end the wait too. Gloo does
+//! not wake a thread that waits for the rest of a message whose sender is gone;
+//! [`Abort::has_failed`] detects this and ends that wait.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,32 +25,33 @@ use crate::world::let_go;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The thread that watches, and what it is told.
+/// The thread that watches the peers, and its input.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupter {
     watched: Arc<Mutex<Option<Watched>>>,
-    /// What this training's steps have taught so far.
+    /// Step times of this training so far.
     estimate: Arc<Mutex<StepEstimate>>,
 }
 
 #[derive(Debug)]
 struct Watched {
     generation: u64,
-    /// A world of one has none.
+    /// `None` for a single rank.
     group: Option<Arc<dyn Abort>>,
     progress: GroupProgress,
 }
 
 impl Watched {
-    /// Why the wait for its peers is over, if this process should have left by now.
+    /// Reason to end the wait for the peers, if this process should have left by now.
     fn overdue(&self, leave: &LeaveRequest) -> Option<String> {
-        let words = "this process was asked to leave, and the common end of a step does not come";
+        let words = "this process was asked to leave, and no step boundary came in time";
         let is_overdue = self.group.is_some() && leave.is_overdue();
         is_overdue.then(|| words.to_owned())
     }
 
-    /// Why the wait for its peers is over, if it is, given the newest generation, since when one newer than
-    /// the group's is known, and whether a collective of the group has failed.
+    /// Reason to end the wait for the peers, if there is one. `newest` is the newest generation,
+    /// `known_since` when one newer than the group's became known, and `has_failed` whether a
+    /// collective of the group has failed.
     fn over(&mut self, newest: u64, known_since: Instant, has_failed: bool) -> Option<String> {
         let Self {
             generation,
@@ -59,7 +61,7 @@ impl Watched {
         if newest > *generation {
             progress.know(known_since);
         }
-        // A process that is alone asks by itself, with [`Interrupter::is_over`].
+        // A single rank asks by itself, with [`Interrupter::is_over`].
         group.as_ref()?;
         let failed = || {
             let words = "a collective that waits for its peers has failed";
@@ -71,10 +73,10 @@ impl Watched {
 }
 
 impl Interrupter {
-    /// Starts the thread.
+    /// Starts the thread that watches.
     ///
     /// # Errors
-    /// The operating system refused it.
+    /// [`Failure::Internal`] if the operating system refuses the thread.
     pub fn start(membership_file: &Path, leave: LeaveRequest) -> Result<Self, Failure> {
         let interrupter = Self::default();
         let watched = Arc::clone(&interrupter.watched);
@@ -86,9 +88,10 @@ impl Interrupter {
         Ok(interrupter)
     }
 
-    /// The group of a generation, if it has one, whose collectives are waited for from now on. It has `size` ranks.
+    /// Watches the collectives of a generation's group, if it has one, from now on. The generation
+    /// has `size` ranks.
     pub fn guard(&self, generation: u64, size: u32, group: Option<Arc<dyn Abort>>) {
-        // Another world has other steps, but those of the last one tell what to expect.
+        // Another group has other steps, but the last step times are an estimate.
         let estimate = self.estimate();
         self.replace(Some(Watched {
             generation,
@@ -97,19 +100,19 @@ impl Interrupter {
         }));
     }
 
-    /// What this process has learned of steps.
+    /// The step times that this process has measured.
     #[must_use]
     pub fn estimate(&self) -> StepEstimate {
         *lock(&self.estimate)
     }
 
-    /// What the ranks of this generation have learned together.
+    /// Takes over the step times on which the ranks have agreed.
     pub fn expect(&self, estimate: StepEstimate) {
-        self.tell(|progress, _| progress.expect(estimate));
+        self.update(|progress, _| progress.expect(estimate));
     }
 
-    /// Whether a newer generation has waited long enough. In a world of one nobody else would end what it waits
-    /// for.
+    /// Whether a newer generation has waited long enough. In a group of one, no other rank would
+    /// end its work.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let watched = lock(&self.watched);
@@ -119,37 +122,37 @@ impl Interrupter {
         cut.is_some()
     }
 
-    /// A step begins.
+    /// Records that a step begins.
     pub fn step_begins(&self) {
-        self.tell(GroupProgress::step_begins);
+        self.update(GroupProgress::step_begins);
     }
 
-    /// All ranks have come to the end of a step.
+    /// Records that all ranks have reached the end of a step.
     pub fn step_ends(&self) {
-        self.tell(GroupProgress::step_ends);
+        self.update(GroupProgress::step_ends);
     }
 
-    /// The ranks do something else than steps from now on.
+    /// Records that the ranks begin an activity other than steps.
     pub fn enter(&self, activity: Activity) {
-        self.tell(|progress, now| progress.enter(activity, now));
+        self.update(|progress, now| progress.enter(activity, now));
     }
 
-    /// The state is shared: the ranks prepare their first step.
+    /// Records that the ranks have the state and prepare their first step.
     pub fn prepares_steps(&self) {
-        self.tell(GroupProgress::prepare_steps);
+        self.update(GroupProgress::prepare_steps);
     }
 
-    /// Bytes of a checkpoint that one rank reads for all have come.
+    /// Records progress of the rank that reads a checkpoint for all.
     pub fn reads(&self) {
-        self.tell(GroupProgress::reads);
+        self.update(GroupProgress::reads);
     }
 
-    /// A collective has ended on all ranks.
+    /// Records that a collective has ended on all ranks.
     pub fn moves(&self) {
-        self.tell(GroupProgress::moves);
+        self.update(GroupProgress::moves);
     }
 
-    /// The longest step of this generation, from start to start.
+    /// Duration of the longest step of this generation, from start to start.
     #[must_use]
     pub fn longest_step(&self) -> Duration {
         let watched = lock(&self.watched);
@@ -158,12 +161,12 @@ impl Interrupter {
             .map_or(Duration::ZERO, |watched| watched.progress.longest_step())
     }
 
-    /// The group is left.
+    /// Ends the watch when the process leaves the group.
     pub fn release(&self) {
         self.replace(None);
     }
 
-    /// What was watched until now is freed outside the lock, on which the thread would wait.
+    /// Frees the former group outside the lock, for which the thread may wait.
     fn replace(&self, watched: Option<Watched>) {
         let before = std::mem::replace(&mut *lock(&self.watched), watched);
         if let Some(group) = before.and_then(|before| before.group) {
@@ -171,7 +174,7 @@ impl Interrupter {
         }
     }
 
-    fn tell(&self, what: impl FnOnce(&mut GroupProgress, Instant)) {
+    fn update(&self, what: impl FnOnce(&mut GroupProgress, Instant)) {
         if let Some(watched) = lock(&self.watched).as_mut() {
             what(&mut watched.progress, Instant::now());
             *lock(&self.estimate) = watched.progress.estimate();
@@ -179,7 +182,7 @@ impl Interrupter {
     }
 }
 
-/// Watches until nobody else holds what is watched.
+/// Runs until no other handle of `watched` exists.
 fn run(
     watched: &Arc<Mutex<Option<Watched>>>,
     mut watch: MembershipWatch,
@@ -195,7 +198,7 @@ fn run(
         if let Some(document) = document
             && document.generation > newest
         {
-            // Newer ones, one after the other, do not put it off.
+            // Further generations do not restart the timeout.
             let guarded = watched.as_ref().map(|watched| watched.generation);
             if guarded.is_none_or(|guarded| newest <= guarded) {
                 known_since = Instant::now();
@@ -207,25 +210,26 @@ fn run(
             let over = watched.over(newest, known_since, has_failed);
             over.or_else(|| watched.overdue(leave))
         });
-        // Taken out, so that it is not aborted twice.
+        // Take the group out, so that it is aborted once.
         let over = over.and_then(|reason| {
             let Watched {
                 generation, group, ..
             } = watched.take()?;
             Some((reason, generation, group?))
         });
-        // An abort may take a while, and the training thread has things to say.
+        // Release the lock: an abort may take long, and the training thread must be able to record
+        // progress.
         drop(watched);
         if let Some((reason, generation, group)) = over {
-            say_error(&format!("generation {generation} is cut off: {reason}"));
+            say_error(&format!("leaving generation {generation}: {reason}"));
             group.abort();
             let_go(group);
         }
     }
 }
 
-/// The generation whose group has a collective that has failed. The group is asked outside the lock: in Python it needs the
-/// interpreter, whose thread may wait for the lock.
+/// Returns the generation whose group has a failed collective. Calls the group without holding the
+/// lock: in Python the call needs the interpreter, whose thread may wait for the lock.
 fn failed(watched: &Mutex<Option<Watched>>) -> Option<u64> {
     let (generation, group) = {
         let watched = lock(watched);
@@ -234,7 +238,7 @@ fn failed(watched: &Mutex<Option<Watched>>) -> Option<u64> {
     };
     let has_failed = group.has_failed();
     if Arc::strong_count(&group) == 1 {
-        // The training thread has left it meanwhile.
+        // The training thread has left the group meanwhile.
         let_go(group);
     }
     has_failed.then_some(generation)

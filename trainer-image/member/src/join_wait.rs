@@ -1,5 +1,6 @@
-//! A world that is to grow trains on until the newcomers wait where the next generation meets: a kubelet may tell a
-//! newcomer seconds after the others, and no rank should stand still for that.
+//! Lets the current ranks keep training until the joining ranks wait at the store of the next
+//! generation. A kubelet may deliver the membership to a new worker seconds later than to the
+//! others, and no rank should stand still for that time.
 
 use std::time::Instant;
 
@@ -10,8 +11,9 @@ use crate::lobby::Peers;
 use crate::member::Member;
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// The newest generation this process is ready for, as it tells the others at the end of a step. All
-    /// change to it once the last one is ready. Its rank 0, which newcomers come to first, says so for them.
+    /// The newest generation that this process is ready for, as it reports at the end of a step.
+    /// All ranks change to it once the last one is ready. The next generation's rank 0, whose store
+    /// the joining ranks contact first, reports on their behalf.
     pub fn newest_for_all(&mut self) -> u64 {
         let newest = self.machine.newest_generation();
         let (Some(next), Some(peers), Some(world)) =
@@ -19,7 +21,7 @@ impl<R: Rendezvous> Member<'_, R> {
         else {
             return newest;
         };
-        // At least so many are new; more, if somebody leaves.
+        // Lower bound of the joining ranks. There are more if some ranks leave.
         let num_new = next.world_size.saturating_sub(world.size());
         if next.rank != 0 || num_new == 0 || num_arrived(peers, next) >= num_new {
             return newest;
@@ -37,7 +39,7 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 }
 
-/// If it cannot be asked, newcomers are not waited for.
+/// Number of ranks at the store. If the store does not answer, there is no wait for joining ranks.
 fn num_arrived<R: Rendezvous>(peers: &Peers<R>, place: &Place) -> u32 {
     peers.rendezvous.num_arrived(place).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! What a process is told at its start, by the agent or on the command line.
+//! The launch parameters of a process, from the agent or the command line.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,65 +17,64 @@ use roundhouse_report::{Process, Reporter};
 use crate::blocking;
 use crate::failure::Failure;
 
-/// How long the checkpoint volume is waited for unless told otherwise.
+/// Default timeout of the checkpoint volume.
 pub const CHECKPOINT_IO_TIMEOUT: IoTimeout =
     IoTimeout::new(Duration::from_secs(DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS));
 
-/// Everything that does not come from the configuration file.
+/// All parameters outside of the configuration file.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The configuration file; `None`: there is none, as for a script.
+    /// The configuration file; `None` for a script.
     pub config_file: Option<PathBuf>,
-    /// Where relative data paths start.
+    /// Base of relative data paths.
     pub data_dir: PathBuf,
-    /// Directory for status, metrics and failure files; `None`: none are written.
+    /// Directory for status, metrics and failure files; `None`: no files are written.
     pub run_dir: Option<PathBuf>,
-    /// Place on this worker, from 0.
+    /// Number of this process on its worker, from 0.
     pub local_rank: u32,
-    /// Processes of this worker.
+    /// Number of processes of this worker.
     pub local_world_size: u32,
-    /// Where the process' place in a generation comes from.
+    /// Source of the process' place in a generation.
     pub source: Source,
-    /// Where rank 0 writes the final weights (safetensors); `None`: nowhere.
+    /// File for the final weights (safetensors), written by rank 0; `None`: not written.
     pub save_weights: Option<PathBuf>,
-    /// Checkpoints and ledger; `None`: there are none.
+    /// Settings of checkpoints and ledger; `None`: there are none.
     pub checkpoint: Option<CheckpointEnvironment>,
-    /// How long collectives wait for their peers.
     pub timeouts: CollectiveTimeouts,
-    /// How long the process may take to leave once it was asked to.
+    /// Time that the process may take to leave after a request.
     pub leave_budget: LeaveBudget,
-    /// What it is to compute on; `None`: whatever can be used.
+    /// Device to compute on; `None`: any usable one.
     pub expected_device: Option<ExpectedDevice>,
-    /// The newest generation of the process that this one was started in place of; `None`: it is the first of its
+    /// The newest generation of the process that this one replaces; `None`: it is the first of its
     /// container.
     pub last_seen_generation: Option<u64>,
-    /// How long the checkpoint volume may take or give nothing.
+    /// Timeout of the checkpoint volume.
     pub checkpoint_io_timeout: IoTimeout,
-    /// Whether the ranks compare their states before they save one.
+    /// Whether the ranks compare their states before a save.
     pub compares_replicas: bool,
 }
 
-/// Where the process' place in a generation comes from.
+/// Source of the process' place in a generation.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// Alone: a world of one, without agent, membership or sockets.
+    /// The process trains alone, without agent, membership or sockets.
     Alone,
-    /// From the membership file that the agent shows.
+    /// The process reads the membership file of the agent.
     Membership {
-        /// The file to watch.
+        /// Path of the file.
         file: PathBuf,
-        /// This worker's own address, where its collectives listen.
+        /// This worker's address, on which its collectives listen.
         own_address: IpAddr,
-        /// Port of the store that the worker's process 0 hosts.
+        /// Port of the store that the worker's process 0 serves.
         rendezvous_port: u16,
     },
 }
 
 impl Launch {
-    /// A process that the agent started.
+    /// Launch of a process that the agent starts.
     ///
     /// # Errors
-    /// The worker's address is no IP address.
+    /// [`EnvironmentInvalid`] if the worker's address is not an IP address.
     pub fn from_environment(environment: LaunchEnvironment) -> Result<Self, EnvironmentInvalid> {
         let LaunchEnvironment {
             local_rank,
@@ -116,11 +115,11 @@ impl Launch {
         })
     }
 
-    /// The same launch with what else the environment, read through `get`, says: timeouts, grace, the expected device, the
-    /// process before this one, and how long the volume is waited for.
+    /// Adds the other settings of the environment, read through `get`: timeouts, grace period, the
+    /// expected device, the process before this one, and the I/O timeout of the volume.
     ///
     /// # Errors
-    /// Names the first variable that cannot be read.
+    /// [`EnvironmentInvalid`] with the first variable that cannot be parsed.
     pub fn with_settings(
         self,
         get: impl Fn(&str) -> Option<String>,
@@ -132,12 +131,12 @@ impl Launch {
             expected_device: ExpectedDevice::read(&get)?,
             last_seen_generation: read(&get, LAST_SEEN_GENERATION)?,
             checkpoint_io_timeout: io_timeout.map_or(CHECKPOINT_IO_TIMEOUT, IoTimeout::new),
-            compares_replicas: get(COMPARE_REPLICAS).is_none_or(|told| told.trim() != "false"),
+            compares_replicas: get(COMPARE_REPLICAS).is_none_or(|value| value.trim() != "false"),
             ..self
         })
     }
 
-    /// A process on its own.
+    /// Launch of a process that trains alone.
     #[must_use]
     pub fn alone(config_file: PathBuf, data_dir: PathBuf, run_dir: Option<PathBuf>) -> Self {
         Self {
@@ -172,8 +171,8 @@ impl Launch {
         reporter.map_err(|error| Failure::Internal(error.to_string()))
     }
 
-    /// Compute threads of this process: its share of the cores, unless `OMP_NUM_THREADS` (passed
-    /// as `wish`) says otherwise.
+    /// Number of compute threads of this process: its share of the cores, unless `OMP_NUM_THREADS`
+    /// (passed as `wish`) sets another number.
     #[must_use]
     pub fn num_threads(&self, wish: Option<&str>, num_cores: usize) -> usize {
         let wish = wish
@@ -184,7 +183,7 @@ impl Launch {
     }
 }
 
-/// A whole number that may be absent.
+/// Parses an optional whole number.
 fn read(
     get: impl Fn(&str) -> Option<String>,
     variable: &'static str,

@@ -1,9 +1,10 @@
-//! Writing the ledger: rank 0 of a generation appends to its file, in a thread of its own, so that no
-//! step waits for the volume. A generation's file begins with the lines that the disk may lack.
+//! Writes the ledger: rank 0 of a generation appends to its file in a thread, so that no step waits
+//! for the volume. The file of a generation begins with the lines that may not be durable yet.
 //!
-//! The thread takes the lines every [`appender::WRITE_INTERVAL`]. To wake it for each step would cost a short step more
-//! than the line is worth: lines that are lost with rank 0 are those that the other ranks still have, and without other
-//! ranks training continues from a checkpoint, which waits for its line.
+//! The thread takes the lines every [`appender::WRITE_INTERVAL`]. Waking it for each step would
+//! slow down short steps for little benefit: the other ranks still have the lines that are lost
+//! with rank 0, and without other ranks training continues from a checkpoint, which waits for its
+//! line.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,22 +21,22 @@ mod older;
 
 use appender::{Appender, Sync};
 
-/// What is known of the file.
+/// State of the file, shared with the thread.
 #[derive(Clone, Debug)]
 struct State {
-    /// Step of the last line that is durable.
+    /// Step of the last durable line.
     durable: u64,
-    /// Whether the file is there, durably: the fence for older generations.
+    /// Whether the file exists durably: then it fences older generations.
     is_begun: bool,
-    /// Tries to make lines durable, whether they succeeded or not.
+    /// Number of attempts to make lines durable, including failed ones.
     num_tries: u64,
-    /// Why the last one did not.
+    /// Error of the last attempt.
     error: Option<String>,
-    /// A newer generation that has written here.
+    /// A newer generation that has written to the volume.
     fenced: Option<u64>,
-    /// Steps that were committed, lost and done again, once that is known.
+    /// Steps that were committed, lost and repeated; `None` until known.
     repeats: Option<Repeats>,
-    /// When the volume last answered, well or ill: once a second unless it hangs.
+    /// Time of the volume's last answer or error: every second, unless it hangs.
     answered_at: Instant,
 }
 
@@ -61,7 +62,7 @@ impl Shared {
         }
     }
 
-    /// Numbers and texts: a thread that panicked left them whole.
+    /// A thread that panicked has left complete values, so a poisoned lock is usable.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,19 +73,18 @@ impl Shared {
     }
 }
 
-/// A generation whose ledger begins.
+/// A generation that begins its ledger.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
-    /// Its number.
     pub generation: u64,
-    /// The job's generations are above this.
+    /// The job's generations are larger than this.
     pub first_generation: u64,
-    /// Where the state was that it begins with.
+    /// Source of the state with which the generation starts.
     pub source: Source,
 }
 
 impl Opening {
-    /// With the chain that its state has.
+    /// Adds the ledger lines of the state.
     fn with(self, chain: &Chain) -> Beginning {
         let Self {
             generation,
@@ -109,7 +109,7 @@ pub struct Ledger {
     shared: Arc<Shared>,
 }
 
-/// A look at how far the ledger is, for another thread.
+/// A handle with which another thread waits for the ledger.
 #[derive(Clone, Debug)]
 pub struct Progress {
     syncs: Sender<Sync>,
@@ -119,13 +119,13 @@ pub struct Progress {
 /// Why a line is not durable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unwritten {
-    /// The generation is over.
+    /// The generation has ended.
     #[error("the ledger is closed")]
     Closed,
-    /// The volume does not take it, as the thread that writes has said.
+    /// The volume refuses the line, with the error of the ledger thread.
     #[error("{0}")]
     Volume(String),
-    /// A newer generation has taken over.
+    /// A newer generation has written to the volume.
     #[error("generation {0} has written")]
     Fenced(u64),
 }
@@ -134,8 +134,8 @@ impl Ledger {
     /// Begins the file of a generation with the lines of `chain` that may not be durable.
     ///
     /// # Errors
-    /// The operating system refused the thread. What the volume refuses is told by
-    /// [`Self::error`].
+    /// [`Failure::Internal`] if the operating system refuses the thread. [`Self::error`] returns
+    /// errors of the volume.
     pub fn open(
         directory: &Directory,
         opening: Opening,
@@ -146,10 +146,10 @@ impl Ledger {
         let lines = Arc::<Mutex<Vec<Line>>>::default();
         let shared = Arc::new(Shared::new(chain.durable().step));
         let appender = Appender::new(directory.clone(), opening, run, chain.clone());
-        let (coming, told) = (Arc::clone(&lines), Arc::clone(&shared));
+        let (coming, state) = (Arc::clone(&lines), Arc::clone(&shared));
         std::thread::Builder::new()
             .name("ledger".to_owned())
-            .spawn(move || appender.run(&coming, &inbox, &told))
+            .spawn(move || appender.run(&coming, &inbox, &state))
             .map_err(|error| Failure::Internal(format!("the ledger thread: {error}")))?;
         Ok(Self {
             lines,
@@ -158,12 +158,12 @@ impl Ledger {
         })
     }
 
-    /// Appends a line. It is in the file, and durable, some time later.
+    /// Appends a line, which becomes durable later.
     pub fn append(&self, line: Line) {
         lock(&self.lines).push(line);
     }
 
-    /// Step of the last line that is durable.
+    /// Step of the last durable line.
     #[must_use]
     pub fn durable(&self) -> u64 {
         self.shared.state().durable
@@ -175,7 +175,7 @@ impl Ledger {
         self.shared.state().error.clone()
     }
 
-    /// For how long the volume has not answered at all.
+    /// Time since the volume last answered.
     #[must_use]
     pub fn idle_time(&self) -> Duration {
         self.shared.state().answered_at.elapsed()
@@ -187,13 +187,14 @@ impl Ledger {
         self.shared.state().fenced
     }
 
-    /// Steps that were committed, lost and done again, if this generation commits a step. `None` until that is known.
+    /// Steps that were committed, lost and repeated, if this generation commits a step. `None`
+    /// until known.
     #[must_use]
     pub fn repeats(&self) -> Option<Repeats> {
         self.shared.state().repeats
     }
 
-    /// For another thread.
+    /// Returns a handle for another thread.
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress {
@@ -204,10 +205,10 @@ impl Ledger {
 }
 
 impl Progress {
-    /// Waits until the file is there and the line of a step is durable.
+    /// Waits until the file exists and the line of a step is durable.
     ///
     /// # Errors
-    /// Why it cannot be.
+    /// [`Unwritten`] with the reason why the line is not durable.
     pub fn wait_for(&self, step: u64) -> Result<(), Unwritten> {
         let mut state = self.shared.state();
         let first_try = state.num_tries;
@@ -215,7 +216,7 @@ impl Progress {
             return Err(Unwritten::Closed);
         }
         while !state.is_begun || state.durable < step {
-            // One that was under way when this was asked says nothing of what came after it.
+            // An attempt that had begun before this call does not cover the later lines.
             if let Some(error) = state
                 .error
                 .as_ref()
@@ -236,7 +237,7 @@ impl Progress {
     }
 }
 
-/// A thread that panicked left whole lines.
+/// A thread that panicked has left complete lines, so a poisoned lock is usable.
 fn lock(lines: &Mutex<Vec<Line>>) -> MutexGuard<'_, Vec<Line>> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,21 +1,24 @@
-//! A process as a member of generations, whatever it trains and whichever library connects it to its peers.
+//! A process as a member of generations, whatever it trains and whichever library connects it to
+//! its peers.
 //!
-//! The crate knows no tensors and no process group. What it needs of them are three traits: [`Group`], the
-//! collectives of one generation on host values; [`State`] and [`StateBroadcast`], the bytes of what is trained; and
-//! [`Rendezvous`], which builds a group. With them a [`Member`] does the rest. In the order in which it happens:
+//! The crate knows no tensors and no process group. It uses them through three interfaces:
+//! [`Group`], the collectives of one generation on host values; [`State`] and [`StateBroadcast`],
+//! the bytes that are trained; and [`Rendezvous`], which builds a group. A [`Member`] does the
+//! rest. In the order in which it happens:
 //!
-//! 1. [`launch`]: what the process is told at its start. [`signals`]: when it is asked to leave. [`process`]: its first
-//!    and its last acts.
-//! 2. [`membership`] and [`lobby`]: which generation it is to join, from a file that the agent shows.
-//! 3. [`rendezvous`] and [`form`]: meet the other ranks, agree who has the state, read it from a checkpoint if no rank has it, send it
-//!    to those that lack it. [`held`] is what this process has of it, [`state_broadcast`] how it is sent.
-//! 4. [`world`]: what the ranks tell each other at the end of each step. [`interrupt`] and [`blocking`]: waits for
-//!    peers that can be ended. [`join_wait`]: when a world that grows lets the newcomers in.
-//! 5. [`keeping`], with [`checkpoint`] and [`ledger`]: what is written to the volume. [`replicas`]: whether the ranks have one state
-//!    to write, and [`rank_mismatch`]: which ranks differ if they have not.
-//! 6. [`report`], with [`sections`]: what the agent and people are told.
+//! 1. [`launch`]: the parameters of the process. [`signals`]: the request to leave. [`process`]:
+//!    its first and last actions.
+//! 2. [`membership`] and [`lobby`]: the generation to join, from a file that the agent writes.
+//! 3. [`rendezvous`] and [`form`]: meet the other ranks, agree which one has the newest state, read
+//!    it from a checkpoint if no rank has it, send it to the ranks that lack it. [`local_state`] is
+//!    this process' part, [`state_broadcast`] the transfer.
+//! 4. [`world`]: what the ranks exchange at the end of each step. [`interrupt`] and [`blocking`]:
+//!    waits for peers that can be ended. [`join_wait`]: when a growing group lets new ranks in.
+//! 5. [`checkpointing`], with [`checkpoint`] and [`ledger`]: files on the volume. [`replicas`]:
+//!    whether the ranks have one state to write, and [`rank_mismatch`]: which ranks differ if not.
 //!
-//! [`failure`] says why a process ends before its training is complete; [`faults`] injects some, for tests.
+//! [`failure`] has the reasons why a process ends before its training is complete; [`faults`]
+//! injects some, for tests. The reports of a process are in `roundhouse-report`.
 
 pub mod blocking;
 pub mod checkpoint;

@@ -1,4 +1,4 @@
-//! How a process hears what it is to do: the membership file and the request to leave.
+//! The lobby: how a process receives its membership and requests to leave.
 
 use std::path::Path;
 
@@ -15,23 +15,23 @@ use crate::launch::{Launch, Source};
 use crate::membership::MembershipWatch;
 use crate::signals::LeaveRequest;
 
-/// How a process that is not alone hears of its peers, and meets them.
+/// The connections of a process to its peers.
 #[derive(Debug)]
 pub struct Peers<R> {
-    /// The membership file.
+    /// Watch of the membership file.
     pub watch: MembershipWatch,
-    /// Where the ranks of a generation meet.
+    /// The place where the ranks of a generation meet.
     pub rendezvous: R,
     /// Ends waits for peers that do not answer.
     pub interrupter: Interrupter,
 }
 
 impl<R> Peers<R> {
-    /// Begins to watch the peers of a process; `watch` is of the same membership file. A process that should have left
-    /// by now waits for them no longer.
+    /// Begins to watch the peers of a process. `watch` is a watch of the same membership file. A
+    /// process that should have left by now stops waiting for its peers.
     ///
     /// # Errors
-    /// The operating system refused the thread that watches.
+    /// [`Failure::Internal`] if the operating system refuses the thread.
     pub fn meet(
         membership_file: &Path,
         watch: MembershipWatch,
@@ -46,8 +46,12 @@ impl<R> Peers<R> {
     }
 }
 
-/// Tells the machine what has happened outside.
-pub(crate) fn look<R>(machine: &mut Machine, peers: Option<&mut Peers<R>>, leave: &LeaveRequest) {
+/// Passes external events to the machine.
+pub(crate) fn poll_inputs<R>(
+    machine: &mut Machine,
+    peers: Option<&mut Peers<R>>,
+    leave: &LeaveRequest,
+) {
     match peers {
         Some(peers) => listen(machine, &mut peers.watch, leave),
         None if leave.is_made() => machine.apply(Event::LeaveRequested),
@@ -55,7 +59,7 @@ pub(crate) fn look<R>(machine: &mut Machine, peers: Option<&mut Peers<R>>, leave
     }
 }
 
-/// Tells the machine what the membership file and the request to leave say.
+/// Passes the membership file and the request to leave to the machine.
 pub(crate) fn listen(machine: &mut Machine, watch: &mut MembershipWatch, leave: &LeaveRequest) {
     if leave.is_made() {
         machine.apply(Event::LeaveRequested);
@@ -69,17 +73,17 @@ pub(crate) fn listen(machine: &mut Machine, watch: &mut MembershipWatch, leave: 
     }
 }
 
-/// Enters the lobby. First of all that a process does, before anything takes time: documents that are newer than
-/// what the file holds now are for this process. A process that trains alone is given a generation at once, and has
-/// no file to watch.
+/// Enters the lobby. This must be the first action of a process, because documents that are newer
+/// than the present one are for this process. A process that trains alone gets a generation at once
+/// and has no file to watch.
 ///
 /// # Errors
-/// A process that trains alone cannot read its volume.
+/// [`Failure::Volume`] if a process that trains alone cannot read its volume.
 pub fn enter(launch: &Launch) -> Result<(Machine, Option<MembershipWatch>), Failure> {
     Ok(match &launch.source {
         Source::Membership { file, .. } => {
-            // A process that was started in place of another one may join whatever is newer than that one's last
-            // generation, even if the document is there already.
+            // A process that replaces another may join any generation newer than that process' last
+            // one, even if the document exists already.
             let (watch, seen_at_start) = match launch.last_seen_generation {
                 None => MembershipWatch::start(file),
                 Some(former) => (MembershipWatch::start_unread(file), former),
@@ -94,8 +98,8 @@ pub fn enter(launch: &Launch) -> Result<(Machine, Option<MembershipWatch>), Fail
     })
 }
 
-/// Each start of a process that trains alone is a generation: the one after the newest that has
-/// written checkpoints or a ledger.
+/// The generation of a process that trains alone: one more than the newest that has written
+/// checkpoints or a ledger.
 fn next_generation(launch: &Launch) -> Result<u64, Failure> {
     let Some(settings) = &launch.checkpoint else {
         return Ok(1);
@@ -104,7 +108,7 @@ fn next_generation(launch: &Launch) -> Result<u64, Failure> {
     Ok(newest_generation(&directory)? + 1)
 }
 
-/// What a membership file says to a worker of one process, as far as a process that is told by no operator reads it.
+/// A membership document for a worker of one process that no operator manages.
 pub(crate) fn document(generation: u64, node_rank: u32, nodes: u32) -> Membership {
     Membership {
         nonce: String::new(),

@@ -1,35 +1,37 @@
-//! What this process holds of the training's state, besides the bytes that are trained.
+//! What this process has of the training's state, besides the bytes that are trained.
 
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::{Chain, Claim, Origin, TrainingPosition};
 
 use crate::checkpoint::Manifest;
 
-/// How far this process is, and what its state is worth to a new generation.
+/// The position of this process, and the claim that its state has in a new generation.
 #[derive(Clone, Debug)]
 pub struct LocalState {
-    /// Committed steps and samples.
+    /// Number of committed steps and samples.
     pub position: TrainingPosition,
-    /// Committed samples at the last evaluation; 0 before the first.
+    /// Number of committed samples at the last evaluation; 0 before the first.
     pub evaluated: u64,
-    /// Whether an evaluation changes the state, so that of two equal ones that which was evaluated is the better.
+    /// Whether an evaluation changes the state. Of two equal claims the evaluated state is then the
+    /// better.
     pub evaluation_counts: bool,
-    /// Whether the last committed step was cut short after its commit, by a peer that was lost: what the rest of a script's
-    /// body does to the state was done in part, so another rank that has committed the step can have another state.
+    /// Whether a lost peer cut the last step short after its commit. The rest of a script's loop
+    /// body was then executed in part, so another rank that has committed the step can have a
+    /// different state.
     pub is_cut_short: bool,
-    /// What the last evaluation found, and of which step.
+    /// The last evaluated step and its scores.
     pub(crate) scores: Option<(u64, Scores)>,
     /// The end of the ledger, with the lines that may not be durable.
     pub chain: Chain,
     origin: Origin,
-    /// The last generation that it was a member's state of.
+    /// The last generation that trained with this state.
     generation: u64,
-    /// Which state it was receiving when it was cut off.
+    /// The claim of the state that was being received when the connection was lost.
     torn: Option<Claim>,
 }
 
 impl LocalState {
-    /// Initial weights.
+    /// The local state of a process with initial weights.
     #[must_use]
     pub const fn fresh(position: TrainingPosition, chain: Chain) -> Self {
         Self {
@@ -45,7 +47,7 @@ impl LocalState {
         }
     }
 
-    /// From now on this process stands for a checkpoint that it can read. Its bytes are not read yet.
+    /// Makes this process claim a checkpoint that it can read. The bytes are not read yet.
     pub fn stand_for(&mut self, manifest: &Manifest) {
         self.origin = Origin::Loaded;
         self.generation = manifest.generation;
@@ -55,13 +57,13 @@ impl LocalState {
         self.chain = manifest.chain();
     }
 
-    /// The last generation that the state was a member's of; 0 before the first.
+    /// The last generation that trained with this state; 0 before the first.
     #[must_use]
     pub const fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// What this process says of its state when a generation forms.
+    /// The claim of this process when a generation forms.
     #[must_use]
     pub fn claim(&self) -> Claim {
         match (self.torn, self.origin) {
@@ -71,23 +73,23 @@ impl LocalState {
         }
     }
 
-    /// A byte of its state was overwritten: from now on its bytes are partly those of another state. A process that
-    /// stands for a checkpoint can read that again, unless it is a newer state that it receives.
+    /// Records that bytes of the state were overwritten by those of another state. A process that
+    /// claims a checkpoint can read it again, unless it was receiving a newer state.
     pub(crate) fn begin_to_receive(&mut self, sent: &Claim) {
         if sent.origin != Origin::Loaded || self.origin != Origin::Loaded {
             self.torn = Some(sent.torn());
         }
     }
 
-    /// The checkpoint of this claim is damaged: this process stands for it no longer, if it did.
+    /// Drops the claim to a checkpoint that turned out to be damaged.
     pub(crate) fn lose(&mut self, damaged: &Claim) {
         if self.claim() == *damaged {
             self.torn = Some(damaged.torn());
         }
     }
 
-    /// It is the state of a generation's members now. What it is worth to the next one does not change before a step is
-    /// committed: a generation that breaks before its first step supersedes nothing.
+    /// Marks the state as one with which a generation trains. The claim does not change before a
+    /// step is committed: a generation that ends before its first step supersedes none.
     pub(crate) const fn go_live(&mut self, generation: u64) {
         self.origin = Origin::Live;
         self.generation = generation;
@@ -95,7 +97,7 @@ impl LocalState {
         self.is_cut_short = false;
     }
 
-    /// What goes with the bytes that are trained, for a rank that lacks it.
+    /// The position, scores and ledger lines that go with the state to a rank that lacks it.
     pub(crate) fn words(&self) -> Vec<u8> {
         let (step, scores) = self.scores.unwrap_or_default();
         [
@@ -107,13 +109,13 @@ impl LocalState {
         .concat()
     }
 
-    /// What an evaluation found of the state of a step.
+    /// Scores of the state of a step, if it was evaluated.
     pub(crate) fn scores_of(&self, step: u64) -> Option<Scores> {
         let (evaluated, scores) = self.scores?;
         (evaluated == step).then_some(scores)
     }
 
-    /// Takes over [`Self::words`] of another rank; `None` if they cannot be read.
+    /// Takes over [`Self::words`] of another rank; `None` if they cannot be parsed.
     pub(crate) fn take(&mut self, words: &[u8]) -> Option<()> {
         let (position, rest) = TrainingPosition::from_bytes(words)?;
         let (step, rest) = rest.split_first_chunk()?;
@@ -158,13 +160,13 @@ mod tests {
             loss: Some(0.5),
             ..Scores::default()
         };
-        for told in [None, Some((7, scores))] {
+        for expected in [None, Some((7, scores))] {
             let mut sender = local_state(7);
-            sender.scores = told;
+            sender.scores = expected;
             let mut receiver = local_state(3);
             receiver.scores = Some((3, Scores::default()));
             receiver.take(&sender.words()).unwrap();
-            assert_eq!(receiver.scores, told);
+            assert_eq!(receiver.scores, expected);
             assert_eq!(receiver.position, sender.position);
         }
     }

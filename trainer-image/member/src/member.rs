@@ -1,4 +1,4 @@
-//! A process as a member of generations: what it has to do next, and what became of it.
+//! A process as a member of generations: its next action and the result of the last one.
 
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Action, Activity, Event, JoinWait, Machine, Outcome, Place};
@@ -8,7 +8,7 @@ use crate::checkpointing::Checkpointing;
 use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
 use crate::launch::Launch;
-use crate::lobby::{Peers, look};
+use crate::lobby::{Peers, poll_inputs};
 use crate::local_state::LocalState;
 use crate::membership::POLL_INTERVAL;
 use crate::signals::LeaveRequest;
@@ -16,26 +16,26 @@ use crate::world::World;
 
 mod steps;
 
-/// What a process has to do next.
+/// Next action of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Todo {
-    /// Form this generation: [`Member::form`], then tell [`Event::Formed`].
+    /// Form this generation: call [`Member::form`], then [`Member::apply`] with [`Event::Formed`].
     Form(Place),
     /// Do a step, or what is due in its place.
     Step,
-    /// Leave without peers: [`Member::save_alone`], then tell [`Event::SavedAlone`]. Whatever uses the world's group is
-    /// to be dropped before.
+    /// Leave without peers: drop everything that uses the process group, then call
+    /// [`Member::save_alone`] and [`Member::apply`] with [`Event::SavedAlone`].
     SaveAlone,
-    /// End.
     Exit(Outcome),
 }
 
-/// A process as a member of generations. See the crate's documentation for what it does in which order.
+/// A process as a member of generations. The documentation of the crate has the order of its
+/// actions.
 #[derive(Debug)]
 pub struct Member<'reporter, R: Rendezvous> {
-    /// What it holds of the training's state, besides the bytes that are trained.
+    /// What this process has of the training's state, besides the bytes that are trained.
     pub local_state: LocalState,
-    /// What it tells the outside.
+    /// Reports about the process.
     pub reporter: &'reporter mut Reporter,
     pub(crate) machine: Machine,
     pub(crate) peers: Option<Peers<R>>,
@@ -43,25 +43,26 @@ pub struct Member<'reporter, R: Rendezvous> {
     pub(crate) join_wait: JoinWait,
     pub(crate) world: Option<World<R::Group>>,
     pub(crate) checkpointing: Option<Checkpointing>,
-    /// Where its state is once it leaves, if that is known.
+    /// Location of its state once it leaves, if known.
     pub(crate) kept: Option<Kept>,
     /// The generation of the last [`Todo`].
     generation: u64,
 }
 
-/// What tells a process what to do: its place in the generations, its peers, and the request to leave.
+/// Inputs that control a process: its place in the generations, its peers, and the request to
+/// leave.
 #[derive(Debug)]
 pub struct Control<R> {
-    /// From [`crate::lobby::enter`].
+    /// The state machine from [`crate::lobby::enter`].
     pub machine: Machine,
-    /// Its peers; `None` for a process that trains alone.
+    /// Connections to the peers; `None` for a process that trains alone.
     pub peers: Option<Peers<R>>,
     /// The request to leave.
     pub leave: LeaveRequest,
 }
 
 impl<'reporter, R: Rendezvous> Member<'reporter, R> {
-    /// A process that is prepared: from now on it is in the lobby. `keeping` is there if it writes checkpoints.
+    /// Puts a prepared process in the lobby. `checkpointing` is present if it writes checkpoints.
     pub fn prepared(
         control: Control<R>,
         local_state: LocalState,
@@ -88,10 +89,10 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         }
     }
 
-    /// What to do next. In the lobby it waits until there is something.
+    /// Returns the next action. In the lobby it waits until there is one.
     pub fn next_todo(&mut self) -> Todo {
         loop {
-            self.look();
+            self.poll_inputs();
             match self.machine.next() {
                 Action::Wait => std::thread::sleep(POLL_INTERVAL),
                 Action::Form(place) => {
@@ -108,7 +109,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         }
     }
 
-    /// Tells what came of it.
+    /// Applies the result of an action.
     pub fn apply(&mut self, event: Event) {
         self.machine.apply(event);
         if matches!(event, Event::Boundary { .. }) && self.machine.next() == Action::Wait {
@@ -119,7 +120,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         }
     }
 
-    /// Why a process ends that leaves, for before [`Self::leave`].
+    /// Returns why a leaving process ends. Call it before [`Self::leave`].
     pub fn left(&mut self) -> Failure {
         let otherwise = if self.world.is_some() {
             Kept::Peers
@@ -132,8 +133,8 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         }
     }
 
-    /// This process has nothing more to do: it leaves its generation, which continues or is over. Whatever uses the world's
-    /// group is to be dropped before.
+    /// Leaves the generation, which continues or has ended. Drop everything that uses the process
+    /// group before this call.
     pub fn leave(&mut self) {
         if let Some(peers) = &self.peers {
             peers.interrupter.release();
@@ -143,8 +144,8 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         }
     }
 
-    /// The generation broke: its uncommitted step is dropped, all else is kept for the next one. Whatever uses the
-    /// world's group is to be dropped before.
+    /// Handles the failure of the generation: drops the uncommitted step and keeps everything else
+    /// for the next generation. Drop everything that uses the process group before this call.
     pub fn lose(&mut self, why: &str) {
         say_error(why);
         self.reporter.generation_lost();
@@ -157,8 +158,8 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         if let Some(world) = self.world.take() {
             world.abandon();
         }
-        // What was seen late counts: a process that was asked to leave does not wait.
-        self.look();
+        // Read again first: a process that was asked to leave does not wait.
+        self.poll_inputs();
         self.machine.apply(Event::Fault {
             generation: self.generation,
         });
@@ -167,21 +168,21 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         }
     }
 
-    /// The ranks of the generation that it trains in.
+    /// The ranks of the current generation.
     ///
     /// # Errors
-    /// There is none: a defect of the caller.
+    /// [`Failure::Internal`] outside of a generation, which is a defect of the caller.
     pub fn world(&self) -> Result<&World<R::Group>, Failure> {
         let world = self.world.as_ref();
-        world.ok_or_else(|| Failure::Internal("no world was formed".to_owned()))
+        world.ok_or_else(|| Failure::Internal("no generation is formed".to_owned()))
     }
 
     /// Reads the membership file and the request to leave.
-    pub fn look(&mut self) {
-        look(&mut self.machine, self.peers.as_mut(), &self.leave);
+    pub fn poll_inputs(&mut self) {
+        poll_inputs(&mut self.machine, self.peers.as_mut(), &self.leave);
     }
 
-    /// The longest step that is to be expected in this generation; zero when nothing is known, and for a process that
+    /// The longest step to expect in this generation; zero if unknown, and for a process that
     /// trains alone.
     #[must_use]
     pub fn longest_step(&self) -> std::time::Duration {
@@ -189,33 +190,33 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         peers.map_or_else(Default::default, |peers| peers.interrupter.longest_step())
     }
 
-    /// Whether it was asked to leave and has not left yet.
+    /// Whether the process was asked to leave and has not left.
     #[must_use]
     pub const fn is_leaving(&self) -> bool {
         self.machine.is_leaving()
     }
 
-    /// The generation that it trains in; 0 if it trains in none.
+    /// The generation in which the process trains; 0 if there is none.
     #[must_use]
     pub fn current_generation(&self) -> u64 {
         self.machine.current_generation().unwrap_or_default()
     }
 
-    /// Whether it has heard of a generation after the one that it forms or trains in.
+    /// Whether the process knows a newer generation than its own.
     pub(crate) const fn knows_newer_generation(&self) -> bool {
         self.machine.newest_generation() > self.generation
     }
 
-    /// Whether something that takes long is to be broken off: it was asked to leave a while ago, or it is alone and
-    /// a newer generation has waited long enough.
+    /// Whether to interrupt long work: the process was asked to leave some time ago, or it is alone
+    /// and a newer generation has waited long enough.
     #[must_use]
     pub fn must_break_off(&self) -> bool {
         let has_waited = |peers: &Peers<R>| peers.interrupter.is_over();
         self.leave.is_pressing() || self.peers.as_ref().is_some_and(has_waited)
     }
 
-    /// Enters a phase of a generation that is formed. The thread that watches the peers is told, since evaluations
-    /// and saves have a patience of their own; steps tell of themselves.
+    /// Enters a phase of a formed generation. Also informs the thread that watches the peers,
+    /// because evaluations and saves have their own timeouts.
     pub fn enter(&mut self, phase: Phase) {
         let activity = match phase {
             Phase::Evaluating => Some(Activity::Evaluation),
@@ -233,22 +234,22 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         self.reporter.enter(phase);
     }
 
-    /// What the ranks did beside steps is over on all of them: steps follow.
+    /// Records on all ranks that steps follow after another activity.
     pub fn prepares_steps(&self) {
         if let Some(peers) = &self.peers {
             peers.interrupter.prepares_steps();
         }
     }
 
-    /// The ranks, and at the same time what sees a request to leave while they compute.
+    /// The ranks of the generation, and a watch for requests to leave while they compute.
     ///
     /// # Errors
-    /// There are none: a defect of the caller.
+    /// [`Failure::Internal`] outside of a generation, which is a defect of the caller.
     pub fn world_and_leave_watch(
         &mut self,
     ) -> Result<(&World<R::Group>, LeaveWatch<'_, R>), Failure> {
         let world = self.world.as_ref();
-        let world = world.ok_or_else(|| Failure::Internal("no world was formed".to_owned()))?;
+        let world = world.ok_or_else(|| Failure::Internal("no generation is formed".to_owned()))?;
         let leave_watch = LeaveWatch {
             machine: &mut self.machine,
             peers: self.peers.as_mut(),
@@ -258,7 +259,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
     }
 }
 
-/// Sees a request to leave in the middle of a step.
+/// Notices a request to leave in the middle of a step.
 #[derive(Debug)]
 pub struct LeaveWatch<'a, R> {
     machine: &'a mut Machine,
@@ -267,15 +268,15 @@ pub struct LeaveWatch<'a, R> {
 }
 
 impl<R> LeaveWatch<'_, R> {
-    /// Whether this process was asked to leave by now. A request that is heard before the end of a step does not wait
-    /// for the end of the next one.
+    /// Whether this process was asked to leave. A request that arrives before the end of a step
+    /// takes effect at that end and not at the next one.
     pub fn is_leaving(&mut self) -> bool {
-        look(self.machine, self.peers.as_deref_mut(), self.leave);
+        poll_inputs(self.machine, self.peers.as_deref_mut(), self.leave);
         self.machine.is_leaving()
     }
 }
 
-/// How many workers a world of so many ranks has.
+/// Number of workers that have this number of ranks.
 #[must_use]
 pub const fn workers(launch: &Launch, num_ranks: u32) -> u32 {
     let per_worker = launch.local_world_size;

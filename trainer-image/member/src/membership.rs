@@ -1,23 +1,23 @@
-//! Watches the membership file. It decides nothing: what a document means is the machine's.
+//! Watches the membership file. The state machine decides what a document means.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::Membership;
 
-/// Shortest time between two looks at the file.
+/// Minimum time between two reads of the file.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The file, and what it held at the last look.
+/// The file and its contents at the last read.
 #[derive(Debug)]
 pub struct MembershipWatch {
     path: PathBuf,
     text: String,
-    looked_at: Instant,
+    read_at: Instant,
 }
 
 impl MembershipWatch {
-    /// Starts to watch; the generation found is what the file held before this process' life.
+    /// Starts to watch. Also returns the generation in the file at the start of this process.
     #[must_use]
     pub fn start(path: &Path) -> (Self, u64) {
         let text = read(path);
@@ -25,28 +25,28 @@ impl MembershipWatch {
         let watch = Self {
             path: path.to_owned(),
             text,
-            looked_at: Instant::now(),
+            read_at: Instant::now(),
         };
         (watch, seen_at_start)
     }
 
-    /// Starts to watch a file whose document counts as news.
+    /// Starts to watch a file whose present document is new for this process.
     #[must_use]
     pub fn start_unread(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
             text: String::new(),
-            looked_at: Instant::now(),
+            read_at: Instant::now(),
         }
     }
 
-    /// The document, if it has changed since the last look. Looks at most once per
-    /// [`POLL_INTERVAL`], so that it can be asked at every step.
+    /// Returns the document if it has changed since the last read. Reads at most once per
+    /// [`POLL_INTERVAL`], so that a caller can poll at every step.
     pub fn poll(&mut self) -> Option<Membership> {
-        if self.looked_at.elapsed() < POLL_INTERVAL {
+        if self.read_at.elapsed() < POLL_INTERVAL {
             return None;
         }
-        self.looked_at = Instant::now();
+        self.read_at = Instant::now();
         let text = read(&self.path);
         if text == self.text {
             return None;
@@ -56,7 +56,7 @@ impl MembershipWatch {
     }
 }
 
-/// A file that is not there yet is as good as an empty one.
+/// Reads the file. A missing file counts as empty.
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
@@ -114,7 +114,7 @@ mod tests {
             ("{".to_owned(), None),
         ] {
             std::fs::write(&path, text).unwrap();
-            watch.looked_at -= POLL_INTERVAL;
+            watch.read_at -= POLL_INTERVAL;
             assert_eq!(watch.poll().map(|document| document.generation), expected);
         }
     }

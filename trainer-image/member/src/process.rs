@@ -1,4 +1,4 @@
-//! What a process does first and last, whatever it trains.
+//! The first and last actions of a process, whatever it trains.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,12 +12,13 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use crate::launch::Launch;
 use roundhouse_report::say_error;
 
-/// How often a process that is no child of its agent looks whether the agent still lives.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval at which a process that is not a child of its agent checks that the agent is alive.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// If the environment asks for it, this process ends when its agent does, and now if the agent has ended before: an agent
-/// that was killed cannot end its processes, and they must not train on alone. The agent may be the parent, or a
-/// remote ancestor: a shell, `uv run` or another launcher may stand in between. The environment is read through `get`.
+/// Ends this process when its agent ends, if the environment (read through `get`) asks for it, and
+/// now if the agent has ended already. A killed agent cannot end its processes, and they must not
+/// continue alone. The agent may be the parent or a more distant ancestor: a shell, `uv run` or
+/// another launcher may be between them.
 pub fn end_with_agent(get: impl Fn(&str) -> Option<String>) {
     let Some(agent) = get(END_WITH_PARENT).and_then(|pid| pid.parse().ok()) else {
         return;
@@ -26,18 +27,18 @@ pub fn end_with_agent(get: impl Fn(&str) -> Option<String>) {
     if is_parent() {
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         if !is_parent() {
-            // It was gone before that.
+            // The agent ended before the call.
             end_without_agent();
         }
         return;
     }
-    // The agent adopts orphans, so it stays an ancestor as long as it lives.
+    // The agent adopts orphans, so it stays an ancestor while it is alive.
     if !is_ancestor(agent) {
         end_without_agent();
     }
     let watch = move || {
         while is_ancestor(agent) {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         end_without_agent();
     };
@@ -52,8 +53,8 @@ fn end_without_agent() {
     signal_hook::low_level::exit(ExitCode::Left.code());
 }
 
-/// What to write if the process is asked to leave and its step boundary, or the end of the save after it, does
-/// not come in time.
+/// Writes the last words of a process that was asked to leave if its step boundary, or the save
+/// after it, does not come in time.
 pub fn last_words(launch: &Launch) -> impl FnOnce(bool) + Send + use<> {
     let files = launch
         .run_dir
@@ -86,8 +87,8 @@ pub fn last_words(launch: &Launch) -> impl FnOnce(bool) + Send + use<> {
     }
 }
 
-/// A failure before there is a reporter: as much of the environment as there is, read through `get`, says where to
-/// write it.
+/// Reports a failure before a reporter exists. The environment, read through `get`, names the run
+/// directory.
 pub fn fail_early(code: ExitCode, words: &str, get: impl Fn(&str) -> Option<String>) {
     say_error(words);
     if let Some(run_dir) = get(RUN_DIR).map(PathBuf::from) {

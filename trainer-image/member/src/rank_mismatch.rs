@@ -1,36 +1,34 @@
-//! Which ranks have another number than the others, where all should have the same one.
+//! Finds the ranks with a different number where all ranks should have the same.
 
-/// Ranks of a message that are listed one by one if there is no majority.
+/// Maximum number of ranks that a message lists if there is no majority.
 const MOST_LISTED: u32 = 8;
 
-/// Ranks whose numbers are not the same.
+/// Ranks with different numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RankMismatch {
     /// More than half of the ranks have the same number.
     Outliers {
-        /// One of those that have it.
+        /// One of the ranks of the majority.
         reference: u32,
-        /// The ranks that have another one.
+        /// The ranks with another number.
         ranks: Vec<u32>,
     },
-    /// No number is that of more than half of the ranks: any of them may be wrong.
+    /// No number belongs to more than half of the ranks, so any rank may be wrong.
     NoMajority {
-        /// How many ranks there are.
+        /// Number of all ranks.
         num_ranks: u32,
     },
 }
 
-/// What should be the same on all ranks.
+/// The data that should be equal on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject<'name> {
-    /// A tensor of the state.
     Tensor(&'name str),
-    /// The gradients of a step.
     Gradients,
 }
 
 impl RankMismatch {
-    /// Compares whole numbers, one for each rank. `None`: they are the same.
+    /// Compares whole numbers, one of each rank. `None`: they are equal.
     #[must_use]
     pub fn of(all: &[f64]) -> Option<Self> {
         let first = all.first()?;
@@ -51,7 +49,7 @@ impl RankMismatch {
         })
     }
 
-    /// A rank that the others are compared with. It is right only if there is a majority.
+    /// The rank with which the others are compared. It is right only if there is a majority.
     #[must_use]
     pub const fn reference(&self) -> u32 {
         match self {
@@ -60,7 +58,7 @@ impl RankMismatch {
         }
     }
 
-    /// Whether there is a majority, and a rank belongs to it.
+    /// Whether there is a majority and a rank belongs to it.
     #[must_use]
     pub fn is_of_majority(&self, rank: u32) -> bool {
         match self {
@@ -69,7 +67,7 @@ impl RankMismatch {
         }
     }
 
-    /// Whose number differs, in words.
+    /// Describes which ranks differ.
     #[must_use]
     pub fn words(&self, subject: Subject<'_>) -> String {
         let (what, is_not_that) = match subject {
@@ -93,7 +91,7 @@ impl RankMismatch {
     }
 }
 
-/// Such as `rank 1`, and `ranks 0, 2 and 3`.
+/// Lists ranks, such as `rank 1` and `ranks 0, 2 and 3`.
 fn listed(ranks: &[u32]) -> String {
     let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
     match names.as_slice() {
@@ -103,7 +101,7 @@ fn listed(ranks: &[u32]) -> String {
     }
 }
 
-/// Of whole numbers.
+/// Compares two whole numbers.
 fn is_equal(left: f64, right: f64) -> bool {
     (left - right).abs() < 0.5
 }

@@ -1,9 +1,10 @@
-//! Where the ranks of a generation find each other: the store of the generation's master, whichever library serves it.
+//! The ranks of a generation meet at the store of the generation's master, whichever library serves
+//! it.
 //!
-//! Process 0 of each worker hosts a store for its whole life; only the one of the master is used.
-//! The master's worker, or another, may come up later than the rest, so all first gather at the
-//! store: until a deadline, or until a newer generation makes it pointless. Only then the process
-//! group is built.
+//! Process 0 of each worker serves a store for its whole life; only that of the master is used. The
+//! master's worker or another may start later than the rest. So all ranks first gather at the
+//! store, until a deadline or until a newer generation makes this pointless. Then the process group
+//! is built.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -28,92 +29,88 @@ use arrival_timeout::{ArrivalTimeout, PublishedStep};
 use gathering::{CONNECT_TRY, Gathering, PAUSE, part_name};
 use hosted::Hosted;
 
-/// Version of what ranks send to each other: which collectives a generation forms and a step ends with, how many numbers
-/// each of them has, and how the state moves. It is raised with each change of these, so that ranks of different images do
-/// not meet in a collective. The protocol of the membership document, between the operator and an image, is another one.
+/// Version of the exchange between ranks: which collectives a generation and a step use, how many
+/// numbers each has, and how the state is sent. Each change raises it, so that ranks of different
+/// images do not meet in a collective. The protocol of the membership document, between the
+/// operator and an image, has another version.
 ///
-/// 1: the state goes to all ranks in broadcasts. 2: along the routes from ranks that have it to those that lack it. 3: a rank
-/// says whether its last step was cut short. 4: and which save it has in flight. 5: the rank that reads a checkpoint says
-/// whether its bytes are damaged or the volume did not give them.
+/// 1: the state is broadcast to all ranks. 2: the state goes along routes from ranks that have it
+/// to ranks that lack it. 3: ranks report whether their last step was cut short. 4: ranks report
+/// their save in flight. 5: the rank that reads a checkpoint reports whether its bytes are damaged
+/// or unreadable.
 pub(crate) const PROTOCOL: u32 = 5;
-/// How long the port may be taken, say by a process that is about to end.
+/// How long the port may be in use, for example by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
 
-/// A connection to a key-value store, or to a part of its keys. A call may wait for its answer without a bound.
+/// A connection to a key-value store, or to a part of its keys. A call may block indefinitely.
 pub trait Store: Debug + Send + Sync + Sized + 'static {
-    /// Adds to a counter and returns its new value; a counter that is not set is 0.
+    /// Adds to a counter and returns its new value. A new counter is 0.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`]: the store is gone.
+    /// [`Failure::PeerLost`] if the store is lost.
     fn add(&self, key: &str, amount: i64) -> Result<i64, Failure>;
 
-    /// The part of the store whose keys begin with a name.
+    /// Returns the part of the store whose keys begin with a name.
     ///
     /// # Errors
-    /// As [`Self::add`].
+    /// Those of [`Self::add`].
     fn part(&self, name: &str) -> Result<Self, Failure>;
 
-    /// How long a key that is not set is waited for.
+    /// Sets the timeout of waits for missing keys.
     ///
     /// # Errors
-    /// As [`Self::add`].
+    /// Those of [`Self::add`].
     fn set_timeout(&self, timeout: Duration) -> Result<(), Failure>;
 
     /// Deletes all keys of this part.
     ///
     /// # Errors
-    /// As [`Self::add`].
+    /// Those of [`Self::add`].
     fn clear(&self) -> Result<(), Failure>;
 
-    /// The port that it is served on.
+    /// The port of the server.
     fn port(&self) -> u16;
 }
 
-/// A library that has stores and process groups.
+/// A library with stores and process groups.
 pub trait Network: Clone + Debug + Send + 'static {
-    /// Its store.
     type Store: Store;
-    /// Its process group.
     type Group: Group;
 
-    /// Serves a store on one address and port of this host.
+    /// Serves a store on an address and port of this host.
     ///
     /// # Errors
-    /// The port is taken.
+    /// A failure if the port is in use.
     fn host(&self, address: IpAddr, port: u16, timeout: Duration) -> Result<Self::Store, Failure>;
 
-    /// Connects to the store that another process serves.
+    /// Connects to the store of another process.
     ///
     /// # Errors
-    /// Nobody answers within `timeout`.
+    /// A failure if there is no answer within `timeout`.
     fn dial(&self, address: &str, port: u16, timeout: Duration) -> Result<Self::Store, Failure>;
 
-    /// Connects the ranks that have gathered; blocks until all are connected. It is called in a thread that can be left
-    /// behind.
+    /// Connects the gathered ranks; returns when all are connected. Runs in a thread that can be
+    /// abandoned.
     ///
     /// # Errors
-    /// A rank is gone.
+    /// A failure if a rank is lost.
     fn connect(&self, store: Self::Store, ranks: &Ranks) -> Result<Self::Group, Failure>;
 }
 
-/// Which ranks are to be connected.
+/// The ranks to connect.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranks {
-    /// The generation.
     pub generation: u64,
-    /// Rank of this process.
     pub rank: u32,
-    /// Number of ranks.
     pub size: u32,
-    /// How long a collective waits for its peers.
     pub timeout: Duration,
-    /// Where this process listens.
+    /// Address on which this process listens.
     pub address: IpAddr,
-    /// Port of the store that this process serves, if it does.
+    /// Port of this process' store, if it serves one.
     pub own_store_port: Option<u16>,
 }
 
-/// This process' end of every rendezvous.
+/// The rendezvous of this process.
 #[derive(Debug)]
 pub struct StoreRendezvous<N: Network> {
     network: N,
@@ -128,7 +125,7 @@ impl<N: Network> StoreRendezvous<N> {
     /// Opens this worker's store if this is its process 0.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when the port stays taken; it is named.
+    /// [`Failure::PeerLost`] with the port if it stays in use.
     pub fn open(
         network: N,
         own_address: IpAddr,
@@ -149,8 +146,8 @@ impl<N: Network> StoreRendezvous<N> {
         })
     }
 
-    /// Builds the process group of a generation in its part of the store; returns when all its ranks have
-    /// come. A thread that is left connecting to a peer that died waits for its timeout, and drops what it gets.
+    /// Builds the process group of a generation in its part of the store. Returns when all ranks
+    /// have come. A thread that is abandoned while it connects to a dead peer ends at its timeout.
     fn connect(
         &self,
         place: &Place,
@@ -161,7 +158,7 @@ impl<N: Network> StoreRendezvous<N> {
             generation: place.generation,
             rank: place.rank,
             size: place.world_size,
-            // Another one is set when it is known what earlier generations have taught.
+            // The timeout is set again when the ranks have exchanged their step times.
             timeout: self.timeouts.of_first_step(Duration::ZERO),
             address: self.own_address,
             own_store_port: self.own_store.as_ref().map(Store::port),
@@ -200,7 +197,7 @@ impl<N: Network> StoreRendezvous<N> {
             store_timeout: self.timeouts.connect,
             arrival_timeout: arrival_timeout.clone(),
         };
-        // The thread has more to say of why it was in vain, so it may be the first to say it.
+        // The thread has the more detailed error, so it gets the time to report it first.
         let late = || arrival_timeout.deadline() + 2 * CONNECT_TRY;
         let hold = move |caller: &blocking::Caller| gathering.hold(caller);
         match blocking::call("gathering", late, is_pointless, hold)? {
@@ -213,8 +210,8 @@ impl<N: Network> StoreRendezvous<N> {
         }
     }
 
-    /// Where to find the store. The host, too, has a new connection for each generation: one that nobody waits
-    /// for any more may still be waiting for a key on its own.
+    /// Address of the store. The host too opens a new connection for each generation, because an
+    /// abandoned one may still wait for a key.
     fn master(&self, place: &Place) -> Master {
         match &self.own_store {
             Some(store) if place.rank == 0 => Master {

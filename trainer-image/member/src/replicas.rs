@@ -1,9 +1,9 @@
-//! Whether all ranks have the same state where a checkpoint takes a part of it from each. A device that computes wrong, a
-//! defect, or a script that changes its state by what only one rank knows makes replicas that differ; a checkpoint of
-//! parts of both is the state of no step.
+//! Checks that all ranks have the same state before a checkpoint takes a part of it from each.
+//! Replicas differ after a wrong computation of a device, through a defect, or if a script changes
+//! its state by data of one rank. A checkpoint with parts of both would be the state of no step.
 //!
-//! The ranks exchange one number each, and only if these differ the numbers of all tensors. It is a part of each save,
-//! before its first byte: what it costs is one pass over the state per checkpoint.
+//! The ranks exchange one number each, and only if these differ the numbers of all tensors. The
+//! check is part of each save, before its first byte, and costs one pass over the state.
 
 use std::fmt;
 
@@ -15,25 +15,26 @@ use crate::rank_mismatch::{RankMismatch, Subject};
 use crate::state::State;
 use crate::world::World;
 
-/// The largest prime below 2^32: no power of two is a multiple of it, so one flipped bit changes what is left of a sum.
+/// The largest prime below 2^32. No power of two is a multiple of it, so one flipped bit changes
+/// the remainder of a sum.
 const PRIME: i64 = 4_294_967_291;
 
-/// Where the states of the ranks differ.
+/// The difference between the states of the ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// After this step.
+    /// The step after which they differ.
     pub step: u64,
-    /// The first tensor that differs, by its place in the table.
+    /// The first tensor that differs, by its index in the table.
     pub tensor: usize,
-    /// Its name.
     pub name: String,
-    /// Whose state it is that differs.
+    /// The ranks whose state differs.
     pub mismatch: RankMismatch,
 }
 
 impl Difference {
-    /// What it means for a rank. If more than half of the ranks agree, they continue without the others. Else all
-    /// continue from the newest checkpoint: no rank can know whose state is right.
+    /// The failure of a rank. If more than half of the ranks agree, they continue without the
+    /// others. Otherwise all ranks continue from the newest checkpoint, because no rank can know
+    /// whose state is right.
     #[must_use]
     pub fn failure_of(self, rank: u32) -> Failure {
         if self.mismatch.is_of_majority(rank) {
@@ -66,10 +67,10 @@ pub fn digest(sum_of_words: u64) -> u32 {
     u32::try_from(rest).unwrap_or_default()
 }
 
-/// Compares the states of all ranks after a step. A collective; all ranks come to the same result.
+/// Compares the states of all ranks after a step. A collective with the same result on all ranks.
 ///
 /// # Errors
-/// [`Failure::PeerLost`] when a rank is gone, [`Failure::State`] when the state cannot be read.
+/// [`Failure::PeerLost`] if a rank is lost, [`Failure::State`] if the state cannot be read.
 pub fn compare<G: Group, S: State>(
     world: &World<G>,
     state: &S,
@@ -85,15 +86,15 @@ pub fn compare<G: Group, S: State>(
         return Ok(None);
     };
     let is_reference = world.rank() == mismatch.reference();
-    let told = digests
+    let reference = digests
         .iter()
         .map(|it| if is_reference { f64::from(*it) } else { 0.0 });
-    let of_reference = world.sum(&told.collect::<Vec<_>>())?;
+    let of_reference = world.sum(&reference.collect::<Vec<_>>())?;
     let first = digests
         .iter()
         .zip(&of_reference)
         .position(|(own, its)| (f64::from(*own) - its).abs() > 0.5);
-    // One more than the place of this rank's first tensor that differs; 0: none does.
+    // Index of this rank's first tensor that differs, plus one; 0 if none does.
     let firsts = world.of_each(first.map_or(0.0, |place| place as f64 + 1.0))?;
     let first = firsts.into_iter().filter(|place| *place > 0.5);
     let tensor = whole(first.fold(f64::INFINITY, f64::min) - 1.0);

@@ -1,5 +1,5 @@
-//! SIGTERM and SIGINT: leave at the step boundary at which the others can do without this process; if
-//! that does not come soon, save the state alone and leave.
+//! Handles SIGTERM and SIGINT: the process leaves at the step boundary at which the others can
+//! continue without it. If that does not come soon, it saves its state alone and leaves.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,11 +12,11 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
-/// An evaluation is not broken off within this share of the time until the step boundary: most of that time is left
-/// for the boundary and a save.
+/// Fraction of the time until the step boundary during which a request does not interrupt an
+/// evaluation. Most of that time is reserved for the boundary and a save.
 const UNTIL_PRESSING_SHARE: u32 = 5;
 
-/// Whether somebody asked this process to leave.
+/// A request to leave, if there is one.
 #[derive(Clone, Debug, Default)]
 pub struct LeaveRequest(Arc<Flags>);
 
@@ -29,12 +29,12 @@ struct Flags {
 }
 
 impl LeaveRequest {
-    /// Catches the signals from now on. Once asked to leave, the process continues for at most `budget`. `last_words`
-    /// runs before the process ends because its step boundary did not come in time or, if it is told so, the save after
-    /// it did not end.
+    /// Catches the signals from now on. After a signal the process continues for at most `budget`.
+    /// `last_words` runs before the process ends because its step boundary did not come in time or,
+    /// with the argument true, because the save after it did not end.
     ///
     /// # Errors
-    /// The operating system refused the handler or the thread.
+    /// [`Failure::Internal`] if the operating system refuses the handler or the thread.
     pub fn listen(
         budget: LeaveBudget,
         last_words: impl FnOnce(bool) + Send + 'static,
@@ -64,13 +64,13 @@ impl LeaveRequest {
         Ok(request)
     }
 
-    /// The step boundary has come, and the state is being saved: it may take a little longer.
+    /// Extends the time, because the step boundary has come and the state is being saved.
     pub fn hold_on(&self) {
         self.0.holds_on.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the step boundary has not come in its time. Then peers are waited for no longer, and the process saves
-    /// its state alone in the time that is left.
+    /// Whether the step boundary has not come in time. Then the process stops waiting for its peers
+    /// and saves its state alone in the time that is left.
     #[must_use]
     pub fn is_overdue(&self) -> bool {
         self.0.is_overdue.load(Ordering::Relaxed)
@@ -82,7 +82,7 @@ impl LeaveRequest {
         self.0.made_at.get().is_some()
     }
 
-    /// Whether one has come so long ago that what takes time must be broken off.
+    /// Whether a signal came so long ago that long work must be interrupted.
     #[must_use]
     pub fn is_pressing(&self) -> bool {
         let made_at = self.0.made_at.get();

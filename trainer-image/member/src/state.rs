@@ -1,7 +1,7 @@
-//! What a process trains, as bytes: named views with type, shape and place.
+//! The trained state as bytes: named views with type, shape and position.
 //!
-//! All views one after the other are one row of bytes, the same on all ranks. Whoever copies names a range of that
-//! row, so a rank that has only some of it can be told apart later by what it holds, not by what a byte means.
+//! The concatenated views are one row of bytes, the same on all ranks. Copies name a range of that
+//! row, so a rank can have a part of it without knowing what the bytes mean.
 
 use std::ops::Range;
 
@@ -17,29 +17,29 @@ pub mod snapshot;
 
 pub use snapshot::{Snapshot, reused};
 
-/// Bytes that are read at once for a digest: whole words.
+/// Number of bytes per read for a digest, a multiple of a word.
 const DIGESTED_BYTES: u64 = 1 << 20;
 
-/// Everything that a rank without it has to be sent, and that a checkpoint holds: weights, what the optimizer
-/// remembers, running statistics.
+/// The state that a joining rank receives and a checkpoint contains: weights, optimizer state and
+/// running statistics.
 pub trait State {
-    /// What the row consists of. It never changes.
+    /// The views of the row. They never change.
     ///
     /// # Errors
-    /// A view has a type that no checkpoint can hold.
+    /// [`Failure::State`] if a checkpoint cannot hold the type of a view.
     fn table(&self) -> Result<Table, Failure>;
 
-    /// Copies some bytes of the row to `into`, which is as long as the range.
+    /// Copies bytes of the row to `into`, which is as long as the range.
     ///
     /// # Errors
-    /// The range is not in the row, or the device refuses.
+    /// [`Failure::State`] if the range is not in the row or the device fails.
     fn copy_out(&self, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure>;
 
-    /// Begins to copy some bytes of the row to host memory. What is written to the state after this call is not in the
-    /// copy. `former` is a snapshot that nobody reads any more, whose memory may be used again.
+    /// Begins to copy bytes of the row to host memory. Later changes of the state are not in the
+    /// copy. `former` is an unused snapshot whose memory can be reused.
     ///
     /// # Errors
-    /// The range is not in the row, or the device refuses.
+    /// [`Failure::State`] if the range is not in the row or the device fails.
     fn snapshot(
         &self,
         range: Range<u64>,
@@ -51,25 +51,26 @@ pub trait State {
     /// Overwrites the bytes of the row from `offset` on.
     ///
     /// # Errors
-    /// They are not in the row, or the device refuses: they may be overwritten in part then.
+    /// [`Failure::State`] if the bytes are not in the row or the device fails. Then they may be
+    /// overwritten in part.
     fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure>;
 
-    /// A number for each view, which changes with each single bit of the view: [`replicas::digest`]. A state on a device
-    /// computes it there.
+    /// A number for each view that changes with each bit of the view: [`replicas::digest`]. A state
+    /// on a device computes it there.
     ///
     /// # Errors
-    /// The device refuses.
+    /// [`Failure::State`] if the device fails.
     fn digests(&self) -> Result<Vec<u32>, Failure> {
         digests_in_host_memory(self)
     }
 
-    /// How a rank fails if the states of the ranks differ.
+    /// The failure of a rank if the states of the ranks differ.
     fn differs(&self, difference: Difference, rank: u32) -> Failure {
         difference.failure_of(rank)
     }
 }
 
-/// [`State::digests`] by way of a buffer in host memory.
+/// [`State::digests`] with a buffer in host memory.
 fn digests_in_host_memory<S: State + ?Sized>(state: &S) -> Result<Vec<u32>, Failure> {
     let table = state.table()?;
     let mut buffer = Vec::new();
@@ -90,7 +91,7 @@ fn digests_in_host_memory<S: State + ?Sized>(state: &S) -> Result<Vec<u32>, Fail
     table.views().iter().map(digest).collect()
 }
 
-/// A snapshot that is complete when this returns.
+/// Takes a snapshot that is complete when this returns.
 ///
 /// # Errors
 /// Those of [`State::copy_out`].
@@ -114,32 +115,24 @@ pub fn copied_at_once<S: State + ?Sized>(
 #[serde(from = "Vec<Record>", into = "Vec<Record>")]
 pub struct Table(Vec<View>);
 
-/// A tensor of the state.
+/// A tensor of the state and its position in the row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Its name.
     pub name: String,
-    /// Type of its elements.
     pub dtype: Dtype,
-    /// Its shape.
     pub shape: Vec<usize>,
-    /// Its first byte in the row.
+    /// Position of its first byte in the row.
     pub offset: u64,
-    /// Its size.
     pub bytes: u64,
 }
 
-/// A view as a manifest has it: where it lies follows from those before it.
+/// A view in a manifest. Its position follows from the views before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Its name.
     pub name: String,
-    /// Type of its elements.
     pub dtype: Dtype,
-    /// Its shape.
     pub shape: Vec<usize>,
-    /// Its size.
     pub bytes: u64,
 }
 
@@ -160,7 +153,7 @@ impl From<Vec<Record>> for Table {
                 offset,
                 bytes,
             };
-            // A manifest may say anything.
+            // A manifest may contain any size.
             offset = offset.saturating_add(bytes);
             view
         };
@@ -181,7 +174,6 @@ impl From<Table> for Vec<Record> {
 }
 
 impl Table {
-    /// The views.
     #[must_use]
     pub fn views(&self) -> &[View] {
         &self.0
@@ -193,14 +185,14 @@ impl Table {
         self.0.iter().map(|view| view.bytes).collect()
     }
 
-    /// Size of all of them.
+    /// Size of the row in bytes.
     #[must_use]
     pub fn num_bytes(&self) -> u64 {
         let end = |view: &View| view.offset.saturating_add(view.bytes);
         self.0.last().map_or(0, end)
     }
 
-    /// What a range of the row consists of, in order: bytes of views, none of them empty.
+    /// The pieces of a range of the row, in order: bytes of views, none of them empty.
     #[must_use]
     pub fn pieces(&self, range: &Range<u64>) -> Vec<Piece> {
         let first = self
@@ -218,7 +210,8 @@ impl Table {
             .collect()
     }
 
-    /// The difference to the views of another training, in words; `self` is what a checkpoint holds.
+    /// Describes the difference to the views of another training. `self` is the table of a
+    /// checkpoint.
     #[must_use]
     pub fn difference(&self, ours: &Self) -> Option<String> {
         let mut pairs = self.0.iter().zip(&ours.0);

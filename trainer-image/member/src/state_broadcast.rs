@@ -1,11 +1,12 @@
-//! The state on its way from the ranks that have it to those that lack it, in chunks.
+//! Sends the state in chunks from ranks that have it to ranks that lack it.
 //!
-//! Chunks go from rank to rank (`form/carry.rs`). Only ranks that lack the state receive, so whatever happens to their
-//! peers, the others keep it.
+//! Chunks go from rank to rank (`form/carry.rs`). Only ranks that lack the state receive, so the
+//! others keep it whatever happens to their peers.
 //!
-//! Over NCCL a peer that aborts may make a receive end with garbage on ranks that have not aborted (see
-//! `world/witness.rs`). So each chunk ends with its [`seal`], which is checked before any byte is written, and all of
-//! them with a digest of everything. A rank that finds another one takes a peer for lost.
+//! With NCCL, an aborting peer may make a receive return garbage on ranks that have not aborted
+//! (see `world/sum_checksum.rs`). So each chunk ends with its [`seal`], which is verified before
+//! any byte is written, and the last message has a digest of everything. A rank that finds a
+//! mismatch treats a peer as lost.
 
 use std::ops::Range;
 
@@ -13,46 +14,48 @@ use crate::failure::Failure;
 use crate::group::{Group, Meanwhile};
 use crate::state::State;
 
-/// Most bytes of a chunk. Large enough for the bandwidth of fast links, and small beside a state: a rank that passes the
-/// state on is a chunk behind the rank before it.
+/// Maximum size of a chunk: large enough for the bandwidth of fast links and small compared to a
+/// state, because a forwarding rank is one chunk behind the rank before it.
 pub const CHUNK_BYTES: u64 = 8 << 20;
-/// Odd, so that what is multiplied by it can be told from what is not (Knuth's multiplicative hash).
+/// Factor of Knuth's multiplicative hash. It is odd, so multiplication is invertible.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Length of a digest.
+/// Length of a digest in bytes.
 pub(crate) const DIGEST_BYTES: usize = 8;
 
-/// What came of a chunk that was received.
+/// Result of writing a received chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// [`sum_of_words`] of the bytes.
     pub digest: u64,
-    /// Whether bytes of this rank's state are others now.
+    /// Whether bytes of this rank's state have changed.
     pub has_changed: bool,
 }
 
-/// A state that can go from rank to rank of a group.
+/// A state that can be sent from rank to rank of a group.
 ///
-/// A [`HostState`] does it for any group. A state on a device does it there.
+/// A [`HostState`] is sent through host memory over any group. A state on a device is sent from
+/// there.
 pub trait StateBroadcast<G: Group>: State {
-    /// Memory for a chunk and its [`seal`], from where the group can send it.
+    /// Memory for a chunk and its [`seal`] from which the group can send.
     type Parcel;
 
-    /// Room for so many bytes.
+    /// Allocates a parcel for a chunk of this length.
     ///
     /// # Errors
-    /// There is no memory.
+    /// A failure if there is not enough memory.
     fn parcel(&self, group: &G, length: u64) -> Result<Self::Parcel, Failure>;
 
-    /// Copies bytes of the row into a parcel of their length, and seals it. Returns their [`sum_of_words`].
+    /// Copies bytes of the row into a parcel of their length and seals it. Returns their
+    /// [`sum_of_words`].
     ///
     /// # Errors
-    /// [`Failure::State`] when they cannot be copied.
+    /// [`Failure::State`] if the bytes cannot be copied.
     fn pack(&self, bytes: &Range<u64>, parcel: &mut Self::Parcel) -> Result<u64, Failure>;
 
     /// [`Group::exchange`] of parcels.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Group::exchange`].
     fn exchange(
         group: &G,
         send: Option<(&Self::Parcel, u32)>,
@@ -60,11 +63,12 @@ pub trait StateBroadcast<G: Group>: State {
         meanwhile: Meanwhile<'_>,
     ) -> Result<(), Failure>;
 
-    /// Overwrites bytes of the row with those of a parcel that was received; if `compares`, only where they differ.
+    /// Overwrites bytes of the row with those of a received parcel; if `compares`, only where they
+    /// differ.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when it is not sealed for this place, or the group is being aborted: then nothing was written.
-    /// [`Failure::State`] when bytes cannot be copied.
+    /// [`Failure::PeerLost`] if the seal does not match or the group is being aborted; then nothing
+    /// was written. [`Failure::State`] if bytes cannot be copied.
     fn open(
         &mut self,
         group: &G,
@@ -74,7 +78,7 @@ pub trait StateBroadcast<G: Group>: State {
     ) -> Result<Opened, Failure>;
 }
 
-/// A state that goes from rank to rank through host memory, over any group.
+/// A state that is sent through host memory, over any group.
 pub trait HostState: State {}
 
 impl<G: Group, S: HostState> StateBroadcast<G> for S {
@@ -111,8 +115,8 @@ impl<G: Group, S: HostState> StateBroadcast<G> for S {
     }
 }
 
-/// What a chunk ends with: a function of the [`sum_of_words`] of its bytes and of where they lie. Zeros are not
-/// sealed, and neither is what is left of another chunk.
+/// The end of a chunk: a function of the [`sum_of_words`] of its bytes and of their position. Zeros
+/// and leftovers of another chunk do not have a valid seal.
 #[must_use]
 pub const fn seal(sum_of_words: u64, offset: u64) -> u64 {
     sum_of_words
@@ -121,7 +125,7 @@ pub const fn seal(sum_of_words: u64, offset: u64) -> u64 {
         .wrapping_mul(FACTOR)
 }
 
-/// The error of a rank that got another seal than [`seal`] of what came.
+/// The failure of a rank that received a chunk with an invalid seal.
 #[must_use]
 pub fn garbled() -> Failure {
     Failure::PeerLost(
@@ -176,8 +180,8 @@ impl HostParcel {
     }
 }
 
-/// Sum of the 64-bit little-endian words of some bytes, modulo 2^64; the last word is filled up with zeros. It can
-/// be computed on a device without a copy, and has to tell accidents, not forgeries.
+/// Sum of the 64-bit little-endian words of some bytes, modulo 2^64. The last word is padded with
+/// zeros. A device can compute it without a copy. It detects accidents, not forgeries.
 #[must_use]
 pub fn sum_of_words(bytes: &[u8]) -> u64 {
     let word = |bytes: &[u8]| {
@@ -190,7 +194,7 @@ pub fn sum_of_words(bytes: &[u8]) -> u64 {
         .fold(0, |sum, bytes| sum.wrapping_add(word(bytes)))
 }
 
-/// The chunks of a state of so many bytes.
+/// The chunks of a state of this size.
 pub(crate) fn chunks(num_bytes: u64, chunk_bytes: u64) -> impl Iterator<Item = Range<u64>> {
     let size = chunk_bytes.max(1);
     (0..num_bytes.div_ceil(size)).map(move |index| {
@@ -219,7 +223,7 @@ mod tests {
     use crate::group::Abort;
     use crate::state::tests::{Bytes, NUM_BYTES};
 
-    /// A group of one that delivers what it is told, whatever was sent.
+    /// A group of one that delivers this byte, whatever was sent.
     #[derive(Debug)]
     struct Delivers(u8);
 

@@ -1,6 +1,6 @@
-//! The ranks of one generation, and what they tell each other.
+//! The ranks of one generation and their collectives.
 //!
-//! A world of one has no group; everything else is the same for it.
+//! A single rank has no group; everything else is the same for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,14 +22,14 @@ mod sum_checksum;
 pub use packing::Packing;
 pub use saving::{Saving, SavingSum};
 pub use since_commit::SinceCommit;
-pub use state::{Agreed, Concluded, Own, Search};
+pub use state::{Agreed, Concluded, RankReport, Search};
 pub use step::{RankVote, StepOutcome};
 
-/// How long a process waits at its end for peers that are in their last collective. Without one they need a second.
+/// How long an ending process waits for peers that are in their last collective.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// This process among its peers, each of which holds the whole state. A group of the ranks that share one copy of it would
-/// stand beside `group`.
+/// This process and its peers, each of which has the whole state. A group of ranks that share one
+/// copy of the state would be another field beside `group`.
 #[derive(Debug)]
 pub struct World<G> {
     rank: u32,
@@ -39,7 +39,7 @@ pub struct World<G> {
 }
 
 impl<G: Group> World<G> {
-    /// A world of one.
+    /// A single rank without a group.
     #[must_use]
     pub const fn alone() -> Self {
         Self {
@@ -50,7 +50,6 @@ impl<G: Group> World<G> {
         }
     }
 
-    /// The ranks of a group.
     #[must_use]
     pub fn of(group: G) -> Self {
         Self {
@@ -61,19 +60,17 @@ impl<G: Group> World<G> {
         }
     }
 
-    /// Rank of this process.
     #[must_use]
     pub const fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// Number of ranks.
     #[must_use]
     pub const fn size(&self) -> u32 {
         self.size
     }
 
-    /// The group; `None` in a world of one.
+    /// The group; `None` for a single rank.
     #[must_use]
     pub fn group(&self) -> Option<&G> {
         self.group.as_deref()
@@ -85,19 +82,19 @@ impl<G: Group> World<G> {
         self.group.clone()
     }
 
-    /// A handle of the group for the thread that may have to end a wait for it.
+    /// A handle of the group for the thread that may have to end a wait.
     #[must_use]
     pub fn shared_group(&self) -> Option<Arc<dyn Abort>> {
         let group = self.group.as_ref().map(Arc::clone);
         group.map(|group| group as Arc<dyn Abort>)
     }
 
-    /// Sums numbers from 0 to 2^53 over all ranks, element by element. Numbers of either sign have a slot for each
-    /// rank, to which the others add 0, or go by [`Self::sum_signed`]. A result that is not the sum of what every rank
-    /// has given is an error.
+    /// Sums numbers from 0 to 2^53 over all ranks, element by element. Numbers of either sign need
+    /// a slot for each rank, to which the other ranks add 0, or [`Self::sum_signed`]. A result that
+    /// is not the sum over all ranks is an error.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone.
+    /// [`Failure::PeerLost`] if a rank is lost.
     pub fn sum(&self, values: &[f64]) -> Result<Vec<f64>, Failure> {
         let Some(group) = &self.group else {
             return Ok(values.to_vec());
@@ -107,72 +104,73 @@ impl<G: Group> World<G> {
         self.verify_sums(turn, &numbers)
     }
 
-    /// For a sum that the caller makes over this world's group. Returns the number of the sum, and the values with their
-    /// witness, which this rank adds to it. [`Self::verify_sums`] reads the result.
+    /// Prepares a sum that the caller computes over this group. Returns the number of the sum and
+    /// the values with their checksum, which this rank contributes. [`Self::verify_sums`] reads the
+    /// result.
     pub fn with_checksum(&self, values: &[f64]) -> (u64, Vec<f64>) {
         let turn = self.next_turn();
         (turn, sum_checksum::append(values, turn))
     }
 
-    /// The sums of the values that [`Self::with_checksum`] was given.
+    /// The sums of the values that were passed to [`Self::with_checksum`].
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when they are not those of all ranks.
+    /// [`Failure::PeerLost`] if they are not the sums over all ranks.
     pub fn verify_sums(&self, turn: u64, sums: &[f64]) -> Result<Vec<f64>, Failure> {
         self.check()?;
         sum_checksum::verified(sums, turn, self.size).ok_or_else(not_of_all_ranks)
     }
 
-    /// Sums finite numbers of either sign. Positive and negative ones are summed apart, so that the rounding of
-    /// large numbers that cancel is not taken for garbage.
+    /// Sums finite numbers of either sign. Positive and negative numbers are summed separately, so
+    /// that the rounding of large numbers that cancel does not count as garbage.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone.
+    /// [`Failure::PeerLost`] if a rank is lost.
     pub fn sum_signed(&self, values: &[f64]) -> Result<Vec<f64>, Failure> {
         let apart: Vec<f64> = values.iter().copied().flat_map(halves).collect();
         let sums = self.sum(&apart)?;
         Ok(sums.chunks_exact(2).map(whole_of).collect())
     }
 
-    /// The small collective at the end of each step: the loss of all samples, and what the ranks
-    /// agree on. One sum does it all: see [`Packing`].
+    /// The collective at the end of each step: the loss of all samples and the agreement of the
+    /// ranks in one sum; see [`Packing`].
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone.
+    /// [`Failure::PeerLost`] if a rank is lost.
     pub fn end_step(&self, local_loss_sum: f64, own: &RankVote) -> Result<StepOutcome, Failure> {
         let packing = self.packing();
         let sums = self.sum(&packing.pack(own, local_loss_sum))?;
         packing.unpack(&sums).ok_or_else(|| {
-            Failure::PeerLost("the end of a step is not what the ranks have told".to_owned())
+            Failure::PeerLost("the outcome of a step has the wrong number of ranks".to_owned())
         })
     }
 
-    /// How this world's ranks pack what they tell each other at the end of a step.
+    /// How these ranks pack their votes at the end of a step.
     #[must_use]
     pub const fn packing(&self) -> Packing {
         Packing::new(self.rank, self.size)
     }
 
-    /// The number of a sum that is made elsewhere, over this world's group. All ranks make the same sums in the same
-    /// order, so it is the same on all of them.
+    /// Number of a sum that is computed elsewhere over this group. All ranks compute the same sums
+    /// in the same order, so the number is the same on all of them.
     pub fn next_turn(&self) -> u64 {
         self.num_sums.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The number of each rank, from 0 to 2^53, in order.
+    /// Gathers a number from 0 to 2^53 of each rank, in order.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone.
+    /// [`Failure::PeerLost`] if a rank is lost.
     pub fn of_each(&self, own: f64) -> Result<Vec<f64>, Failure> {
         let mut values = vec![0.0; self.size as usize];
         values[self.rank as usize] = own;
         self.sum(&values)
     }
 
-    /// Which ranks say yes, in order.
+    /// Returns the ranks with `own` set, in order.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone.
+    /// [`Failure::PeerLost`] if a rank is lost.
     pub fn ranks_that(&self, own: bool) -> Result<Vec<u32>, Failure> {
         let numbers = self.of_each(f64::from(u8::from(own)))?;
         let ranks = (0..self.size).zip(numbers);
@@ -181,10 +179,10 @@ impl<G: Group> World<G> {
             .collect())
     }
 
-    /// What the ranks agree on where no step ends.
+    /// The agreement of the ranks outside of steps.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone.
+    /// [`Failure::PeerLost`] if a rank is lost.
     pub fn agree(&self, newest_seen: u64, leaving: bool) -> Result<Agreement, Failure> {
         let mut values = vec![0.0; 1 + self.size as usize];
         values[0] = f64::from(u8::from(leaving));
@@ -193,44 +191,49 @@ impl<G: Group> World<G> {
         Ok(Agreement::of(&sums[1..], 0, sums[0]))
     }
 
-    /// How far all are with saving, between steps.
+    /// Sums the ranks' progress of saves, between steps.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone.
+    /// [`Failure::PeerLost`] if a rank is lost.
     pub fn sum_saving(&self, own: &Saving) -> Result<SavingSum, Failure> {
         Ok(SavingSum::of(&self.sum(&own.to_numbers(self.rank))?))
     }
 
-    /// Waits until all ranks are here. A sum: a barrier of NCCL makes only the device wait.
+    /// Waits until all ranks have called it. It is a sum, because a barrier of NCCL only blocks the
+    /// device.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone.
+    /// [`Failure::PeerLost`] if a rank is lost.
     pub fn barrier(&self) -> Result<(), Failure> {
         self.sum(&[0.0]).map(|_| ())
     }
 
-    /// Ends a world that broke: ranks that still wait in one of its collectives get an error at once. If it is
-    /// being aborted already, that is waited for, so that the next group does not begin within it.
+    /// Aborts the group of a failed generation: ranks that still wait in a collective get an error
+    /// at once. If it is being aborted already, waits for the end of that, so that the next group
+    /// does not begin within it.
     pub fn abandon(self) {
         let Some(group) = self.group else { return };
         group.abort();
         let_go(group);
     }
 
-    /// Leaves a world that is whole, without an abort. It may wait for other ranks, so a thread does it.
+    /// Shuts the group of a healthy generation down, in a thread, because that may wait for other
+    /// ranks.
     pub fn leave(self) {
         let _ = self.shut_down();
     }
 
-    /// Leaves a world that is whole at the end of the process. A group that is only freed is aborted, and ranks that are
-    /// still in its last collective would get garbage. A peer that is lost now is not waited for any longer.
+    /// Shuts the group of a healthy generation down at the end of the process. A group that is only
+    /// freed is aborted, and ranks in its last collective would get garbage. The wait for a lost
+    /// peer is bounded.
     pub fn leave_at_the_end(self) {
         if let Some(is_shut) = self.shut_down() {
             let _ = is_shut.recv_timeout(SHUTDOWN_TIMEOUT);
         }
     }
 
-    /// Tells when the group is shut down. Without a thread the group is dropped here.
+    /// Shuts the group down in a thread and returns a receiver of its end. Without a thread the
+    /// group is dropped here.
     fn shut_down(self) -> Option<Receiver<()>> {
         let group = self.group?;
         let (sender, is_shut) = mpsc::channel();
@@ -244,16 +247,16 @@ impl<G: Group> World<G> {
         thread.ok().map(|_| is_shut)
     }
 
-    /// Fails once the group was aborted: what its collectives have left is garbage then.
+    /// Fails once the group was aborted, because results of its collectives are then garbage.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`].
+    /// [`Failure::PeerLost`] if the group was aborted.
     pub fn check(&self) -> Result<(), Failure> {
         self.group.as_ref().map_or(Ok(()), |group| group.check())
     }
 
-    /// Whether an error of a computation that collectives take part in may be a lost peer's: garbage makes later
-    /// checks fail, so over a library that does not tell of lost peers every error may be.
+    /// Whether an error of a computation with collectives may come from a lost peer. Garbage makes
+    /// later checks fail, so with a library that does not report lost peers any error may.
     #[must_use]
     pub fn may_have_lost_a_peer(&self) -> bool {
         let group = self.group.as_ref();
@@ -261,24 +264,24 @@ impl<G: Group> World<G> {
     }
 }
 
-/// What a rank says of a sum that its witness does not confirm.
+/// The failure of a rank whose checksum does not confirm a sum.
 #[must_use]
 pub fn not_of_all_ranks() -> Failure {
     let words = "a sum is not that of all ranks: a peer is aborting the group";
     Failure::PeerLost(words.to_owned())
 }
 
-/// A number as its positive and its negative half, both at least 0.
+/// Splits a number into its positive and its negative half, both at least 0.
 const fn halves(value: f64) -> [f64; 2] {
     [value.max(0.0), (-value).max(0.0)]
 }
 
-/// The inverse of [`halves`], of two numbers.
+/// The inverse of [`halves`].
 fn whole_of(halves: &[f64]) -> f64 {
     halves[0] - halves[1]
 }
 
-/// Drops a group. Its destructor waits for the library's threads, and nobody should wait for it. Without a
+/// Drops a group in a thread, because its destructor waits for the library's threads. Without a
 /// thread it is dropped here.
 pub(crate) fn let_go<G: Abort + ?Sized + 'static>(group: Arc<G>) {
     let _ = std::thread::Builder::new()
@@ -286,7 +289,8 @@ pub(crate) fn let_go<G: Abort + ?Sized + 'static>(group: Arc<G>) {
         .spawn(move || drop(group));
 }
 
-/// Steps and generations stay far below 2^53, so a 64-bit float carries them exactly.
+/// Rounds to a whole number. Steps and generations are far below 2^53, so a 64-bit float holds them
+/// exactly.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

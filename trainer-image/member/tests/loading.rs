@@ -1,4 +1,5 @@
-//! How much memory a process needs to load a checkpoint. A test program of its own, because the peak is the process's.
+//! Measures the memory that a process needs to load a checkpoint. This is a test program of its
+//! own, because the peak is that of the process.
 
 #![expect(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
@@ -12,7 +13,7 @@ use safetensors::Dtype;
 
 const NUM_BYTES: usize = 96 << 20;
 
-/// The most memory that this process has had, in bytes.
+/// Peak memory of this process in bytes.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -20,7 +21,8 @@ fn peak() -> u64 {
     kilobytes.parse::<u64>().unwrap() * 1024
 }
 
-/// Writes a state of one tensor as one rank's part. The memory of the state is given back before this returns.
+/// Writes a state of one tensor as one rank's part. Frees the memory of the state before it
+/// returns.
 fn saved(directory: &std::path::Path) -> Shard {
     let table = Table::from(vec![Record {
         name: "a".to_owned(),
@@ -49,7 +51,7 @@ fn saved(directory: &std::path::Path) -> Shard {
 fn loading_needs_only_a_few_pieces_of_extra_memory() {
     let directory = tempfile::tempdir().unwrap();
     let part = saved(directory.path());
-    // From now on the peak counts from what the process has.
+    // Reset the peak to the current memory.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = peak();
     let mut num_bytes = 0;

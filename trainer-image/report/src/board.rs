@@ -1,5 +1,5 @@
-//! `TensorBoard` event files, written by a thread of their own: a volume that is slow or full costs points of a curve, and
-//! no step.
+//! Writes `TensorBoard` event files in a thread: a slow or full volume costs points of a curve and
+//! delays no step.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
@@ -12,27 +12,27 @@ mod writer;
 
 use event::{Event, What};
 
-/// Points of a curve are so far apart at least: ten days have a million of them.
+/// Minimum time between two points of a curve: ten days have a million of them.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Events that wait for the volume. More are dropped.
+/// Maximum number of waiting events. Further events are dropped.
 const MOST_WAITING: usize = 1_024;
-/// How long the end of the process waits for the last events.
+/// How long the process waits at its end for the last events.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// The log says again that events are dropped after this time without a drop.
+/// A drop is logged again after this time without a drop.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// What the thread is told.
+/// Message to the thread.
 #[derive(Debug)]
 enum Message {
-    /// A generation begins, and with it a file.
+    /// Begin the file of a generation.
     Begin { generation: u64, step: u64 },
-    /// An event for the file.
+    /// Write an event to the file.
     Event(Event),
-    /// Answer when all before this is written.
+    /// Answer when all earlier messages are processed.
     Flush(Sender<()>),
 }
 
-/// The way to the thread.
+/// The connection to the thread.
 #[derive(Debug)]
 pub(super) struct Board {
     events: SyncSender<Message>,
@@ -41,7 +41,7 @@ pub(super) struct Board {
 }
 
 impl Reporter {
-    /// From now on rank 0 writes event files for `TensorBoard` to a directory.
+    /// Starts to write event files for `TensorBoard` to a directory, on rank 0.
     pub fn write_events(&mut self, directory: PathBuf) {
         let (events, received) = sync_channel(MOST_WAITING);
         let thread = std::thread::Builder::new().name("tensorboard".to_owned());
@@ -53,14 +53,16 @@ impl Reporter {
                     last_drop: None,
                 });
             }
-            Err(error) => say_error(&format!("no event files are written: {error}")),
+            Err(error) => say_error(&format!(
+                "cannot start the TensorBoard thread; no event files are written: {error}"
+            )),
         }
     }
 
     pub(super) fn begin_events(&mut self, generation: u64, step: u64) {
         if let Some(board) = self.own_board() {
             board.due = Instant::now();
-            board.tell(Message::Begin { generation, step });
+            board.send(Message::Begin { generation, step });
         }
     }
 
@@ -115,11 +117,11 @@ impl Reporter {
         }
     }
 
-    /// Waits a moment until the last events are written.
+    /// Waits briefly until the last events are written.
     pub(super) fn finish_events(&self) {
         let Some(board) = &self.board else { return };
         let (written, all_written) = channel();
-        // A queue that is full has waited long enough already.
+        // A full queue means that the volume is not keeping up, so do not wait.
         if board.events.try_send(Message::Flush(written)).is_ok() {
             match all_written.recv_timeout(LAST_WORDS) {
                 Ok(()) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
@@ -127,7 +129,7 @@ impl Reporter {
         }
     }
 
-    /// Only rank 0 writes.
+    /// The board on rank 0, which alone writes.
     fn own_board(&mut self) -> Option<&mut Board> {
         let is_writer = self.status.rank == Some(0);
         self.board.as_mut().filter(|_| is_writer)
@@ -139,28 +141,28 @@ impl Board {
         let scalars = known
             .iter()
             .filter_map(|(tag, value)| Some((*tag, (*value)?)));
-        self.tell(Message::Event(Event {
+        self.send(Message::Event(Event {
             wall_time: now(),
             step,
             what: What::Scalars(scalars.collect()),
         }));
     }
 
-    fn tell(&mut self, message: Message) {
+    fn send(&mut self, message: Message) {
         let is_full = matches!(self.events.try_send(message), Err(TrySendError::Full(_)));
         if is_full && self.is_first_drop(Instant::now()) {
-            say_error("event files: the volume takes nothing; events are dropped");
+            say_error("event files: the volume is too slow; dropping events");
         }
     }
 
-    /// Counts a drop. Whether there was none for a while before it.
+    /// Records a drop. Returns whether there was none for a while before.
     fn is_first_drop(&mut self, now: Instant) -> bool {
         let last = self.last_drop.replace(now);
         last.is_none_or(|last| now.saturating_duration_since(last) >= QUIET)
     }
 }
 
-/// Seconds since 1970.
+/// The current time in seconds since 1970.
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()

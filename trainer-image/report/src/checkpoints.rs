@@ -1,5 +1,5 @@
-//! What is reported about checkpoints and ledger. VolumeError is said when it begins, when it changes and
-//! when it is over, not every time that it is met.
+//! Reports about checkpoints and ledger. A problem is logged when it begins, when it changes and
+//! when it ends, not every time that it occurs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ pub enum CheckpointReport {
     Failed(String),
 }
 
-/// What is wrong now.
+/// The problems that are reported now.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     checkpoint: Option<String>,
@@ -48,18 +48,18 @@ pub(super) struct Problems {
 }
 
 impl Reporter {
-    /// A save has begun; training stood still for `stall`.
+    /// Reports that a save has begun; training stopped for `stall`.
     pub fn checkpoint_begun(&self, stall: Duration) {
         self.metrics.checkpoints.begun(stall);
     }
 
-    /// A save was due while another was in flight.
+    /// Counts a save that was due while another was in flight.
     pub fn checkpoint_skipped(&self) {
         self.metrics.checkpoints.skipped();
     }
 
-    /// What is to be known of the save in flight, if it takes too long: that of a step, unless it is one of
-    /// an earlier generation that still holds up the volume.
+    /// Reports a delay of the save in flight, or its end. `step` is that of the save, unless a save
+    /// of an earlier generation still occupies the volume.
     pub fn checkpoint_delayed(
         &mut self,
         dir: &Path,
@@ -74,16 +74,12 @@ impl Reporter {
         self.problems.delayed = known;
         let words =
             delay.map(|delay| format!("{}: {}", dir.display(), sentence(step, world_size, delay)));
-        self.tell(
-            "checkpoint",
-            words.as_deref(),
-            "the volume is waited for no longer",
-        );
+        self.log("checkpoint", words.as_deref(), "the volume works again");
         self.problems.delay = words;
         self.show_problem();
     }
 
-    /// What keeps checkpoints from being written, as far as this rank knows.
+    /// Why checkpoints cannot be written, as far as this rank knows.
     #[must_use]
     pub fn checkpoint_problem(&self) -> String {
         let known = self.progress.checkpoint_error.clone();
@@ -91,21 +87,21 @@ impl Reporter {
             .unwrap_or_else(|| "another rank could not write its part; its log says why".to_owned())
     }
 
-    /// Bytes have gone to the volume or come from it, so many in all.
+    /// Sets the total progress of the volume.
     pub fn volume_moves(&mut self, moves: u64) {
         self.volume_moves = moves;
         self.report_moves();
     }
 
-    /// So many more bytes of the state have moved between ranks. For the agent's watchdog they count as bytes of
-    /// the volume: something moves.
+    /// Adds bytes of the state that have moved between ranks. For the agent's watchdog they count
+    /// like bytes of the volume.
     pub fn state_moves(&mut self, num_bytes: u64) {
         self.num_state_bytes += num_bytes;
         self.metrics.set_state_bytes(self.num_state_bytes);
         self.report_moves();
     }
 
-    /// Bytes of checkpoints that this process has read so far.
+    /// Sets the number of checkpoint bytes that this process has read.
     pub fn checkpoint_read(&mut self, num_bytes: u64) {
         self.metrics.checkpoints.read(num_bytes);
     }
@@ -118,7 +114,7 @@ impl Reporter {
         }
     }
 
-    /// So many other ranks could not write their part of a checkpoint.
+    /// Reports that other ranks could not write their part of a checkpoint.
     pub fn checkpoint_given_up(&mut self, num_failed: u64, world_size: u32) {
         self.metrics.checkpoints.failed();
         self.set_checkpoint_problem(Some(format!(
@@ -126,7 +122,7 @@ impl Reporter {
         )));
     }
 
-    /// What has come of a save.
+    /// Reports the result of a save, or the newest checkpoint on the volume.
     pub fn checkpoint(&mut self, report: &CheckpointReport) {
         match report {
             CheckpointReport::Saved {
@@ -148,10 +144,10 @@ impl Reporter {
                 {
                     self.know_best(*best);
                     say(&format!(
-                        "the checkpoint of step {step} is the best one so far ({metric} {value:.4}), and is kept"
+                        "the checkpoint of step {step} is the best one so far ({metric} {value:.4}) and is kept"
                     ));
                 }
-                // Whoever leaves commits no step that would bring it out.
+                // A leaving process commits no step that would write the status.
                 self.write_status();
             }
             CheckpointReport::Found { step, at, best } => {
@@ -174,15 +170,15 @@ impl Reporter {
         self.progress.best_checkpoint = best;
     }
 
-    /// Lines of the ledger are durable up to this step.
+    /// Sets the last durable step of the ledger.
     pub fn ledger_is_durable(&self, step: u64) {
         self.metrics.checkpoints.ledger_is_durable(step);
     }
 
-    /// Why ledger lines cannot be written; `None` while they can.
+    /// Reports why ledger lines cannot be written; `None` while they can.
     pub fn ledger(&mut self, error: Option<String>) {
         if self.problems.ledger != error {
-            self.tell("ledger", error.as_deref(), "written again");
+            self.log("ledger", error.as_deref(), "written again");
             self.problems.ledger = error;
             self.show_problem();
         }
@@ -190,7 +186,7 @@ impl Reporter {
 
     fn set_checkpoint_problem(&mut self, error: Option<String>) {
         if self.problems.checkpoint != error {
-            self.tell("checkpoint", error.as_deref(), "written again");
+            self.log("checkpoint", error.as_deref(), "written again");
             self.problems.checkpoint = error;
             self.show_problem();
         }
@@ -205,18 +201,18 @@ impl Reporter {
         } = &self.problems;
         let first = delay.as_ref().or(checkpoint.as_ref()).or(ledger.as_ref());
         self.progress.checkpoint_error = first.cloned();
-        // Who waits for the last save commits no step that would bring it out.
+        // A process that waits for its last save commits no step that would write the status.
         self.write_status();
     }
 
-    fn tell(&self, what: &str, error: Option<&str>, over: &str) {
-        let so = if self.status.phase == Phase::Saving {
-            "it is waited for"
+    fn log(&self, what: &str, error: Option<&str>, over: &str) {
+        let consequence = if self.status.phase == Phase::Saving {
+            "waiting for it"
         } else {
             "training continues"
         };
         match error {
-            Some(error) => say_error(&format!("{what}: {error}; {so}")),
+            Some(error) => say_error(&format!("{what}: {error}; {consequence}")),
             None => say(&format!("{what}: {over}")),
         }
     }
@@ -231,13 +227,13 @@ fn sentence(step: Option<u64>, world_size: u32, delay: Delay) -> String {
         Delay::Stuck(num_stuck, span) => {
             let seconds = span.as_secs();
             format!(
-                "the volume has taken nothing of {what} from {num_stuck} of {world_size} ranks for {seconds} s"
+                "the volume has accepted no byte of {what} from {num_stuck} of {world_size} ranks for {seconds} s"
             )
         }
         Delay::Slow(span) => {
             let seconds = span.as_secs();
             format!(
-                "the volume is slow: {what} is not written after {seconds} s, and others are left out"
+                "the volume is slow: {what} is not written after {seconds} s, and others are skipped"
             )
         }
     }

@@ -1,51 +1,52 @@
-//! Which worker the others wait for: told to the operator, which may let it go first, and once to people.
+//! Finds the worker that the others wait for and reports it: to the operator, which may remove it
+//! first, and once in the log.
 
-use roundhouse_contract::Straggler as Told;
+use roundhouse_contract::Straggler as ReportedStraggler;
 use roundhouse_elastic::{StepTimes, Straggler};
 
 use super::Reporter;
 
-/// The ranks of the present generation side by side.
+/// The step times of the present generation's ranks.
 #[derive(Debug)]
 pub(super) struct Comparison {
     times: StepTimes,
-    /// Node rank of whom people have heard in this generation.
-    said: Option<u32>,
+    /// Node rank of the straggler that was logged in this generation.
+    logged: Option<u32>,
 }
 
 impl Comparison {
     pub(super) fn new(procs_per_worker: u32) -> Self {
         Self {
             times: StepTimes::new(procs_per_worker),
-            said: None,
+            logged: None,
         }
     }
 }
 
 impl Reporter {
-    /// What each rank's own part of the step before took, in seconds, and how unevenly that was split. One
-    /// rank compares them: the one that is asked for progress.
+    /// Compares the duration of each rank's own part of the previous step, in seconds, given how
+    /// unevenly the work was split. Only rank 0 compares, because the operator polls its progress.
     pub fn compare(&mut self, compute_seconds: &[f64], unevenness: Option<f64>) {
         if self.status.rank != Some(0) {
             return;
         }
         self.comparison.times.add(compute_seconds, unevenness);
         let straggler = self.comparison.times.straggler();
-        self.progress.straggler = straggler.map(|found| Told {
+        self.progress.straggler = straggler.map(|found| ReportedStraggler {
             node_rank: found.node_rank,
             factor: rounded(found.factor()),
         });
         if let Some(found) = straggler
-            && self.comparison.said != Some(found.node_rank)
+            && self.comparison.logged != Some(found.node_rank)
         {
-            self.comparison.said = Some(found.node_rank);
+            self.comparison.logged = Some(found.node_rank);
             self.say_as_rank_zero(&sentence(&found));
         }
     }
 
     pub(super) fn forget_comparison(&mut self) {
         self.comparison.times.begin();
-        self.comparison.said = None;
+        self.comparison.logged = None;
         self.progress.straggler = None;
     }
 }
@@ -65,7 +66,7 @@ fn sentence(straggler: &Straggler) -> String {
     )
 }
 
-/// One digit after the point is enough for people.
+/// Rounds to one decimal place, which is enough for people.
 fn rounded(factor: f64) -> f64 {
     (factor * 10.0).round() / 10.0
 }

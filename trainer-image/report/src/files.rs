@@ -1,5 +1,5 @@
-//! The files of one process in the run directory, each written by rename so that a reader never
-//! sees half of one. A write that fails is said once and never ends training.
+//! The files of one process in the run directory. Each is written by rename, so that a reader never
+//! sees half of one. A failed write is reported once and never ends training.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use super::metrics::Metrics;
 use super::say_error;
 use super::status_file::StatusFile;
 
-/// Where the files of one process are.
+/// Paths of one process' files.
 #[derive(Debug)]
 pub struct RunFiles {
     status: StatusFile,
@@ -31,25 +31,24 @@ impl RunFiles {
         }
     }
 
-    /// What the process is doing.
     pub fn write_status(&mut self, status: &RankStatus) {
         let result = self.status.write(status);
         self.complain_once(result);
     }
 
-    /// The same a moment later, unless something newer is written before.
+    /// Writes the status at `due`, unless a newer one is written before.
     pub fn write_status_at(&mut self, due: Instant, status: RankStatus) {
         self.status.write_at(due, status);
     }
 
-    /// What was written last; `None` before the first time.
+    /// Reads the last status; `None` before the first write.
     #[must_use]
     pub fn read_status(&self) -> Option<RankStatus> {
         let text = std::fs::read_to_string(self.status.path()).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Its metrics as Prometheus text.
+    /// Writes the metrics as Prometheus text.
     pub fn write_metrics(&mut self, metrics: &Metrics) {
         let result = metrics
             .to_text()
@@ -58,7 +57,7 @@ impl RunFiles {
         self.complain_once(result);
     }
 
-    /// Why it ends.
+    /// Writes the reason why the process ends.
     pub fn write_failure(&self, words: &TerminationMessage) {
         let result = words
             .to_json()
@@ -95,7 +94,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Of a process that has made so many steps.
+    /// The status of a process with this number of steps.
     pub(crate) fn status(step: u64) -> RankStatus {
         RankStatus {
             phase: Phase::Training,

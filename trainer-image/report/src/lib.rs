@@ -1,5 +1,5 @@
-//! What a process tells the outside: its status and metrics as files of the run directory, and
-//! lines for people. Nothing here may end training: a file that cannot be written is said once.
+//! The reports of a training process: its status and metrics as files of the run directory, and log
+//! lines. No error here may end training: a file that cannot be written is reported once.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -42,48 +42,48 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 const METRICS_INTERVAL: Duration = Duration::from_millis(500);
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// One committed step.
+/// The numbers of a committed step.
 #[derive(Clone, Copy, Debug)]
 pub struct StepReport {
-    /// Committed steps, this one included.
+    /// Number of committed steps, including this one.
     pub step: u64,
     /// Epoch of the next step, from 0.
     pub epoch: u64,
-    /// Samples of this step, over all ranks.
+    /// Number of samples of this step over all ranks.
     pub num_samples: u64,
-    /// Mean loss over them.
+    /// Mean loss over these samples.
     pub loss: f64,
     /// Norm of the mean gradient.
     pub gradient_norm: f64,
     /// Learning rate of this step.
     pub learning_rate: f64,
-    /// Steps that were committed without an update, this one included.
+    /// Steps that were committed without an update, including this one.
     pub skips: Skips,
-    /// What the loss of the next step is multiplied by; `None` without loss scaling.
+    /// Factor for the loss of the next step; `None` without loss scaling.
     pub loss_scale: Option<LossScale>,
     /// Wall time of the step.
     pub duration: Duration,
-    /// Where it went.
+    /// Wall time by section.
     pub sections: Sections,
 }
 
 /// Result of an evaluation over the whole test split, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// Fraction of samples whose highest score is their label's; `None` for samples without labels.
+    /// Fraction of samples with the highest score at their label; `None` for samples without
+    /// labels.
     pub accuracy: Option<f64>,
-    /// Fraction of samples whose label has one of the five highest scores.
+    /// Fraction of samples with one of the five highest scores at their label.
     pub top5: Option<f64>,
-    /// `exp` of the mean negative log-likelihood of a token; `None` for samples that are no tokens.
+    /// `exp` of the mean negative log-likelihood of a token; `None` for samples without tokens.
     pub perplexity: Option<f64>,
-    /// Mean loss.
     pub loss: f64,
-    /// Samples that counted.
+    /// Number of evaluated samples.
     pub num_samples: u64,
 }
 
 impl Evaluation {
-    /// The numbers that a checkpoint can be judged by.
+    /// The metrics by which checkpoints are compared.
     #[must_use]
     pub fn scores(&self) -> Scores {
         let Self {
@@ -102,7 +102,7 @@ impl Evaluation {
         scores.finite()
     }
 
-    /// Puts into progress what it tells of evaluations. JSON has no number for what is not finite.
+    /// Writes the result to the progress. JSON cannot hold numbers that are not finite.
     fn show_in(&self, progress: &mut Progress) {
         let finite = |number: Option<f64>| number.filter(|number| number.is_finite());
         progress.eval_accuracy = finite(self.accuracy);
@@ -124,14 +124,15 @@ pub struct Process<'path> {
     pub num_abandoned_threads: fn() -> u64,
 }
 
-/// Everything that is reported about one process.
+/// Reports about one process.
 #[derive(Debug)]
 pub struct Reporter {
     files: Option<RunFiles>,
     num_abandoned_threads: fn() -> u64,
-    /// What NCCL says of itself, if it is asked to.
+    /// The log file of NCCL, if the agent has set one.
     nccl_log: Option<NcclLog>,
-    /// Whether a step of this generation is committed, so that NCCL has connected what it uses.
+    /// Whether a step of this generation is committed. Then NCCL has connected all transports that
+    /// it uses.
     has_stepped: bool,
     metrics: Metrics,
     meter: Meter,
@@ -145,7 +146,7 @@ pub struct Reporter {
     line_due: Instant,
     problems: Problems,
     comparison: Comparison,
-    /// Bytes of the state that have moved between ranks.
+    /// Number of bytes of the state that have moved between ranks.
     num_state_bytes: u64,
     volume_moves: u64,
     num_waits: u64,
@@ -155,7 +156,7 @@ impl Reporter {
     /// Starts with [`Phase::Preparing`].
     ///
     /// # Errors
-    /// A metric's name is taken twice: a defect.
+    /// An error if two metrics have one name, which is a defect.
     pub fn new(process: Process<'_>) -> prometheus::Result<Self> {
         let Process {
             run_dir,
@@ -169,8 +170,8 @@ impl Reporter {
             files: run_dir.map(|directory| RunFiles::new(directory, local_rank)),
             num_abandoned_threads,
             nccl_log: run_dir.and_then(|directory| {
-                let told = std::env::var_os(NCCL_DEBUG_FILE);
-                NcclLog::of(directory, local_rank, told.as_deref())
+                let file = std::env::var_os(NCCL_DEBUG_FILE);
+                NcclLog::of(directory, local_rank, file.as_deref())
             }),
             has_stepped: false,
             metrics,
@@ -202,14 +203,15 @@ impl Reporter {
         Ok(reporter)
     }
 
-    /// Changes the phase; written at once.
+    /// Changes the phase and writes it at once.
     pub fn enter(&mut self, phase: Phase) {
         self.status.phase = phase;
         self.write_status();
         self.write_metrics();
     }
 
-    /// A generation is being formed. Its number is written before anything is said to the peers.
+    /// Reports that a generation is forming. Its number is written before anything is sent to the
+    /// peers.
     pub fn form(&mut self, generation: u64) {
         self.status.forming = generation;
         self.has_stepped = false;
@@ -219,24 +221,26 @@ impl Reporter {
         self.enter(Phase::Forming);
     }
 
-    /// The process waits for its peers, as it should. This tells the agent's watchdog that it does not hang.
+    /// Reports a normal wait for peers, so that the agent's watchdog does not consider the process
+    /// hung.
     pub fn waits(&mut self) {
         self.num_waits += 1;
         self.report_moves();
     }
 
-    /// What the process does from its next phase on may take so long, whatever was learned before; zero: as long as usual.
+    /// Allows the next phase to take up to `span`, whatever the watchdog has measured; zero: the
+    /// usual time.
     pub const fn is_patient(&mut self, span: Duration) {
         self.status.patience_seconds = span.as_secs();
     }
 
-    /// The process has the state after `step`, in a generation that may never form.
+    /// Reports that the process has the state after `step`, in a generation that may never form.
     pub fn set_step(&mut self, step: u64) {
         self.status.step = step;
         self.progress.step = step;
     }
 
-    /// This process has a place in a generation; its state is `step` committed steps old.
+    /// Reports that this process has joined a generation with the state after `step`.
     pub fn join(&mut self, place: &Place, step: u64) {
         let Place {
             generation,
@@ -265,22 +269,22 @@ impl Reporter {
         ));
     }
 
-    /// How many samples a step has with the workers that there are.
+    /// Logs the number of samples of a step with the present workers.
     pub fn batch(&self, num_samples: u64) {
         self.say_as_rank_zero(&format!("batches of {num_samples} samples"));
     }
 
-    /// The generation of this process broke.
+    /// Counts the failure of this process' generation.
     pub fn generation_lost(&self) {
         self.metrics.generation_lost();
     }
 
-    /// How long the whole training is, if the batch stays.
+    /// Sets the length of the training, if the batch size does not change.
     pub const fn set_total_steps(&mut self, total_steps: u64) {
         self.progress.total_steps = total_steps;
     }
 
-    /// A step is committed. Files and lines follow at their own pace.
+    /// Reports a committed step. Files and lines are written at their own intervals.
     pub fn commit(&mut self, report: &StepReport) {
         self.meter.add(report, Instant::now());
         self.metrics.observe(report, &self.work, &self.meter);
@@ -312,7 +316,7 @@ impl Reporter {
         }
     }
 
-    /// How NCCL has connected this rank in the present generation.
+    /// Reports how NCCL has connected this rank in the present generation.
     fn report_transports(&self) {
         let Some(log) = &self.nccl_log else { return };
         let transports = log.transports();
@@ -322,7 +326,7 @@ impl Reporter {
         }
     }
 
-    /// The test split has been evaluated.
+    /// Reports an evaluation of the test split.
     pub fn evaluated(&mut self, evaluation: &Evaluation) {
         let Evaluation {
             accuracy,
@@ -343,7 +347,8 @@ impl Reporter {
         ));
     }
 
-    /// That of the window, when somebody is to read it. Before the first step of a generation it is that of the last one.
+    /// Computes the loss of the window, when it is to be shown. Before the first step of a
+    /// generation it is that of the last one.
     fn read_loss(&mut self) {
         if !self.meter.is_empty() {
             self.progress.loss = Some(self.meter.loss()).filter(|loss| loss.is_finite());
@@ -359,7 +364,8 @@ impl Reporter {
         }
     }
 
-    /// In case that no step follows for long. The loss is that of the last write: its window has thousands of short steps.
+    /// Writes the status later, in case that no step follows for long. The loss is that of the last
+    /// write, because the window has thousands of short steps.
     fn write_status_later(&mut self) {
         self.show_progress();
         if let Some(files) = &mut self.files {
@@ -375,7 +381,7 @@ impl Reporter {
         self.metrics_due = Instant::now() + METRICS_INTERVAL;
         if let Some(files) = &mut self.files {
             let device = self.probe.as_ref().and_then(|probe| probe.device_memory());
-            self.metrics.memory.look(device);
+            self.metrics.memory.read(device);
             self.metrics
                 .set_abandoned_threads((self.num_abandoned_threads)());
             files.write_metrics(&self.metrics);
@@ -398,12 +404,12 @@ mod tests {
         };
         let mut progress = Progress::default();
         of_words.show_in(&mut progress);
-        let told = (
+        let shown = (
             progress.eval_accuracy,
             progress.eval_loss,
             progress.eval_perplexity,
         );
-        assert_eq!(told, (None, None, Some(7.5)));
+        assert_eq!(shown, (None, None, Some(7.5)));
         let of_images = Evaluation {
             accuracy: Some(0.5),
             perplexity: None,

@@ -1,4 +1,4 @@
-//! Lines for people who read a log.
+//! Log lines.
 
 use std::io::Write;
 
@@ -44,7 +44,7 @@ impl Reporter {
     }
 }
 
-/// Said of the first skipped step in a row.
+/// The line for the first of consecutive skipped steps.
 pub(super) fn skipped_line(report: &StepReport) -> String {
     let StepReport {
         step,
@@ -62,12 +62,12 @@ pub(super) fn skipped_line(report: &StepReport) -> String {
     )
 }
 
-/// A line for people. A reader that has gone away is no reason to stop.
+/// Writes a line to stdout. An error is ignored: a closed stdout is no reason to stop.
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-/// A line about something wrong.
+/// Writes an error line to stderr.
 pub fn say_error(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "error: {line}");
 }

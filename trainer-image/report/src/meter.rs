@@ -1,4 +1,5 @@
-//! Throughput, loss and shares of time over the last seconds: one number per step would jump too much to be read.
+//! Throughput, loss and shares of time over the last seconds. Numbers of single steps would vary
+//! too much.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::StepReport;
 use crate::sections::{Section, Sections};
 
-/// How far back the meter looks.
+/// Length of the window.
 const WINDOW: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +21,8 @@ struct Entry {
 
 /// A sliding window over committed steps. The first step only starts the clock.
 ///
-/// A window has thousands of short steps, so what is asked at each step is kept as sums. They are of whole numbers: what
-/// leaves the window leaves nothing behind in them.
+/// A window can have thousands of short steps, so values that are needed at each step are kept as
+/// sums. The sums are of integers, so a removed entry leaves no rounding error.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     entries: VecDeque<Entry>,
@@ -31,7 +32,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A step was committed at `at`.
+    /// Adds a step that was committed at `at`.
     pub fn add(&mut self, report: &StepReport, at: Instant) {
         self.num_samples += report.num_samples;
         self.duration += report.duration;
@@ -45,7 +46,7 @@ impl Meter {
             duration: report.duration,
             sections: report.sections,
         });
-        // Two entries stay, so that steps longer than the window have a rate too.
+        // Two entries stay, so that steps longer than the window also have a rate.
         while self.entries.len() > 2
             && let Some(oldest) = self
                 .entries
@@ -59,7 +60,7 @@ impl Meter {
         }
     }
 
-    /// Whether no step was counted yet.
+    /// Whether no step was added yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -80,7 +81,8 @@ impl Meter {
         }
     }
 
-    /// Mean loss per sample over the steps whose loss is finite; NaN if there is none. It walks over the window.
+    /// Mean loss per sample over the steps with a finite loss; NaN if there is none. Iterates over
+    /// the window.
     #[must_use]
     pub fn loss(&self) -> f64 {
         let finite = self.entries.iter().filter(|entry| entry.loss.is_finite());

@@ -1,4 +1,4 @@
-//! The Prometheus metrics of one process, in base units. The agent adds the rank's label.
+//! The Prometheus metrics of one process, in base units. The agent adds the label of the rank.
 
 use prometheus::{
     Counter, CounterVec, Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts,
@@ -25,10 +25,10 @@ pub use memory::MemoryMetrics;
 pub use throughput::{DataMetrics, ThroughputMetrics};
 pub use transports::TransportMetrics;
 
-/// 0.5 ms to 33 s, doubling.
+/// Start, factor and number of the buckets of step times: 0.5 ms to 33 s.
 const STEP_BUCKETS: (f64, f64, usize) = (0.000_5, 2.0, 17);
 
-/// One field per metric, all of one registry.
+/// One field per metric, all in one registry.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -61,10 +61,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all of them on a registry of their own.
+    /// Registers all metrics on a new registry.
     ///
     /// # Errors
-    /// A name is taken twice: a defect.
+    /// An error if two metrics have one name, which is a defect.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         let metrics = Self {
@@ -159,28 +159,28 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// This process joined a generation.
+    /// Records that this process joined a generation.
     pub fn set_place(&self, generation: u64, world_size: u32) {
         self.generation.set(generation.cast_signed());
         self.world_size.set(i64::from(world_size));
     }
 
-    /// So much of the state has moved between ranks.
+    /// Sets the number of state bytes that have moved between ranks.
     pub(super) fn set_state_bytes(&self, num_bytes: u64) {
         raise(&self.state_bytes, num_bytes);
     }
 
-    /// This many threads of the process are in calls that nothing waits for any more.
+    /// Sets the number of threads in calls that nothing waits for any more.
     pub(super) fn set_abandoned_threads(&self, number: u64) {
         self.abandoned_threads.set(number.cast_signed());
     }
 
-    /// The generation of this process broke.
+    /// Counts the failure of this process' generation.
     pub(super) fn generation_lost(&self) {
         self.process_group_failures.inc();
     }
 
-    /// A step was committed; the meter has counted it.
+    /// Records a committed step that the meter has counted.
     pub fn observe(&self, report: &StepReport, work: &Work, meter: &Meter) {
         let StepReport {
             step,
@@ -217,7 +217,7 @@ impl Metrics {
         }
     }
 
-    /// The test split was evaluated. Metrics that the task does not count stay absent.
+    /// Records an evaluation. Metrics that the task does not compute stay absent.
     pub fn set_evaluation(&self, evaluation: &Evaluation) {
         let Evaluation {
             accuracy,
@@ -238,10 +238,10 @@ impl Metrics {
         }
     }
 
-    /// All metrics as Prometheus text.
+    /// Renders all metrics as Prometheus text.
     ///
     /// # Errors
-    /// A metric cannot be encoded: a defect.
+    /// An error if a metric cannot be encoded, which is a defect.
     pub fn to_text(&self) -> prometheus::Result<String> {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
@@ -256,7 +256,7 @@ fn counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Co
     )
 }
 
-/// Of the lengths that steps have.
+/// Registers a histogram of step times.
 fn histogram(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Histogram> {
     let (start, factor, count) = STEP_BUCKETS;
     let buckets = prometheus::exponential_buckets(start, factor, count)?;
@@ -279,7 +279,7 @@ fn int_counter(registry: &Registry, name: &str, help: &str) -> prometheus::Resul
     )
 }
 
-/// Brings a counter to a total that was counted elsewhere. A counter never falls.
+/// Raises a counter to a total that was counted elsewhere. A counter never decreases.
 fn raise(counter: &IntCounter, total: u64) {
     counter.inc_by(total.saturating_sub(counter.get()));
 }

@@ -1,6 +1,6 @@
-//! The file into which NCCL writes what it says of itself, if the agent has told it so. NCCL keeps the file open for
-//! the life of the process and writes at its own offset. Emptying the file gives back its memory and leaves that
-//! offset as it is, so what follows lies behind a hole.
+//! The log file of NCCL, if the agent has set it. NCCL keeps the file open for the life of the
+//! process and writes at its own offset. Truncating the file frees its memory and does not change
+//! that offset, so later lines follow a hole.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -11,38 +11,38 @@ use roundhouse_contract::paths;
 
 use super::transports::Transports;
 
-/// Most that is read of the lines of one generation.
+/// Maximum size that is read of one generation's lines.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// The file of one process.
+/// The log file of one process.
 #[derive(Debug)]
 pub(super) struct NcclLog {
     path: PathBuf,
-    /// Where the lines of the present generation begin.
+    /// Position of the present generation's first line.
     start: u64,
 }
 
 impl NcclLog {
-    /// The file in the run directory. `None` if `told`, the value of `NCCL_DEBUG_FILE`, is another one: the user reads
-    /// NCCL's words in a place of their own.
+    /// The log file in the run directory. `None` if `file`, the value of `NCCL_DEBUG_FILE`, is
+    /// another one: then the user reads NCCL's log elsewhere.
     #[must_use]
-    pub(super) fn of(run_dir: &Path, local_rank: u32, told: Option<&OsStr>) -> Option<Self> {
+    pub(super) fn of(run_dir: &Path, local_rank: u32, file: Option<&OsStr>) -> Option<Self> {
         let path = paths::rank_nccl_log(run_dir, local_rank);
-        (told == Some(path.as_os_str())).then_some(Self { path, start: 0 })
+        (file == Some(path.as_os_str())).then_some(Self { path, start: 0 })
     }
 
-    /// A generation begins: drops the lines of those before. An error leaves them, and costs memory alone.
+    /// Drops the lines of earlier generations. If this fails, they stay, which costs only memory.
     pub(super) fn begin_generation(&mut self) {
         let Ok(file) = OpenOptions::new().write(true).open(&self.path) else {
             return;
         };
         let length = file.metadata().map_or(0, |metadata| metadata.len());
-        // An emptied file is short until the next line comes.
+        // A truncated file is short until the next line.
         self.start = self.start.max(length);
         let _ = file.set_len(0);
     }
 
-    /// What NCCL has said since the generation began. Nothing, if there is no file.
+    /// The transports that NCCL has logged since the generation began.
     #[must_use]
     pub(super) fn transports(&self) -> Transports {
         Transports::parse(&self.read().unwrap_or_default())
@@ -77,7 +77,7 @@ mod tests {
         log.begin_generation();
         assert_eq!(log.transports(), Transports::default());
 
-        // As NCCL opens it: not for appending.
+        // Open it like NCCL, not for appending.
         let mut nccl = File::create(&path).unwrap();
         nccl.write_all(SOCKET.repeat(2_000).as_bytes()).unwrap();
         let line = log.transports().to_line();
@@ -85,7 +85,7 @@ mod tests {
         let before = std::fs::metadata(&path).unwrap().blocks();
 
         log.begin_generation();
-        // A generation that is given up before it says anything.
+        // A generation that ends before NCCL logs anything.
         log.begin_generation();
         assert_eq!(log.transports(), Transports::default());
         nccl.write_all(SHARED.as_bytes()).unwrap();

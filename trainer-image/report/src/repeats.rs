@@ -1,4 +1,4 @@
-//! What is reported about committed steps that were lost and are repeated.
+//! Reports about committed steps that were lost and are repeated.
 
 use roundhouse_contract::{Repeat, RepeatSource};
 use roundhouse_elastic::ledger::{Repeats, Source, repeats};
@@ -6,8 +6,8 @@ use roundhouse_elastic::ledger::{Repeats, Source, repeats};
 use super::{Reporter, say_error};
 
 impl Reporter {
-    /// What the ledger knows of repeated steps. A generation that repeats some has committed a step. The job's
-    /// generations are above `first_generation`.
+    /// Reports the repeated steps of the ledger. A generation that repeats steps has committed one.
+    /// The job's generations are larger than `first_generation`.
     pub fn repeated(&mut self, found: &Repeats, first_generation: u64) {
         let num_steps = found.of_run();
         self.metrics.repeated_steps.set(num_steps.cast_signed());
@@ -16,15 +16,15 @@ impl Reporter {
         }
         self.progress.repeated_steps = num_steps;
         let newest = found.newest.filter(|it| it.generation > first_generation);
-        self.progress.last_repeat = newest.as_ref().map(told);
+        self.progress.last_repeat = newest.as_ref().map(reported);
         let own = first_generation + self.status.generation;
         if let Some(newest) = newest.filter(|newest| newest.generation == own) {
-            say_error(&told(&newest).words(newest.num_steps));
+            say_error(&reported(&newest).words(newest.num_steps));
         }
     }
 }
 
-fn told(repeat: &repeats::Repeat) -> Repeat {
+fn reported(repeat: &repeats::Repeat) -> Repeat {
     let repeats::Repeat {
         generation: _,
         num_steps: _,

@@ -1,25 +1,25 @@
-//! Where the time of a step goes.
+//! Splits the time of a step into sections.
 
 use std::time::{Duration, Instant};
 
-/// A part of a step.
+/// A section of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
     /// Gathering samples into a batch.
     Data,
-    /// The model and the loss.
+    /// The forward pass and the loss.
     Forward,
-    /// Gradients, with the reduction between ranks that overlaps them.
+    /// The backward pass, with the overlapping reduction between ranks.
     Backward,
-    /// What nothing overlaps: the rest of the reduction, the agreement at the step's end, and in both the
-    /// wait for slower ranks.
+    /// Communication that nothing overlaps: the rest of the reduction and the agreement at the end
+    /// of the step, with the wait for slower ranks in both.
     Communication,
     /// Gradient norm and the update of the weights.
     Optimizer,
 }
 
 impl Section {
-    /// All of them, in the order of a step.
+    /// All sections in the order of a step.
     pub const ALL: [Self; 5] = [
         Self::Data,
         Self::Forward,
@@ -28,7 +28,7 @@ impl Section {
         Self::Optimizer,
     ];
 
-    /// The metric's label.
+    /// Value of the label `section` in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -61,21 +61,21 @@ impl Sections {
         self.spent[section as usize] += spent;
     }
 
-    /// So much of a section was a wait for peers: it counts as communication.
+    /// Moves time of a section that was a wait for peers to communication.
     pub fn waited(&mut self, section: Section, waited: Duration) {
         let waited = waited.min(self.spent(section));
         self.spent[section as usize] -= waited;
         self.spent[Section::Communication as usize] += waited;
     }
 
-    /// What this rank spent on its own part of the step, whatever its peers did.
+    /// Time that this rank spent on its own part of the step, without waits for peers.
     #[must_use]
     pub fn own_time(&self) -> Duration {
         let all: Duration = self.spent.iter().sum();
         all.saturating_sub(self.spent(Section::Communication))
     }
 
-    /// Time spent in a section.
+    /// Returns the time spent in a section.
     #[must_use]
     pub const fn spent(&self, section: Section) -> Duration {
         self.spent[section as usize]
@@ -106,7 +106,7 @@ mod tests {
         sections.waited(Section::Backward, Duration::from_millis(20));
         assert_eq!(sections.spent(Section::Backward), Duration::from_millis(10));
         assert_eq!(sections.own_time(), Duration::from_millis(18));
-        // A clock that was set meanwhile takes no more than there was.
+        // The wait is limited to the section's time, even if a clock was set meanwhile.
         sections.waited(Section::Backward, Duration::from_secs(1));
         assert_eq!(sections.own_time(), Duration::from_millis(8));
         assert_eq!(

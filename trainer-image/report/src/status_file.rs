@@ -1,6 +1,6 @@
-//! The status of one process as a file, written by rename. While steps follow each other fast it is written at a bounded
-//! pace. A thread then writes the last of them, also if no step follows: else the agent would report an old step of a process
-//! that evaluates or hangs right after a burst of steps.
+//! The status file of one process, written by rename. During fast steps it is written at a limited
+//! rate. A thread then writes the last of these states even if no step follows. Otherwise the agent
+//! would report an old step of a process that evaluates or hangs right after a burst of steps.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use roundhouse_contract::RankStatus;
 
 use super::files::replace;
 
-/// The file. Its thread ends with it.
+/// The status file. Its thread ends with it.
 #[derive(Debug)]
 pub(super) struct StatusFile {
     shared: Arc<Shared>,
@@ -27,7 +27,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// What is to be written, and when.
+    /// The status to write, and when.
     pending: Option<(RankStatus, Instant)>,
     is_closed: bool,
 }
@@ -49,25 +49,25 @@ impl StatusFile {
         &self.shared.path
     }
 
-    /// Writes it now, in place of what was pending.
+    /// Writes a status now and drops a pending one.
     pub(super) fn write(&self, status: &RankStatus) -> io::Result<()> {
-        // The lock is held, so that the thread writes nothing older after this.
+        // Hold the lock, so that the thread writes nothing older after this.
         let mut slot = self.shared.lock();
         slot.pending = None;
         write(&self.shared.path, status)
     }
 
-    /// Writes it when it is due, unless something newer is written before.
+    /// Writes a status when it is due, unless a newer one is written before.
     pub(super) fn write_at(&mut self, due: Instant, status: RankStatus) {
         let before = self.shared.lock().pending.replace((status, due));
         if before.is_none_or(|(_, before)| due < before) {
-            // Else the thread wakes at that time anyway.
+            // Otherwise the thread wakes at that time anyway.
             self.shared.changed.notify_one();
         }
         if !std::mem::replace(&mut self.has_thread, true) {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("status".to_owned());
-            // Without a thread the next write shows what this one would have shown.
+            // Without a thread the next write shows the status.
             let _ = thread.spawn(move || shared.write_what_is_due());
         }
     }
@@ -95,7 +95,7 @@ impl Shared {
                     .wait(slot)
                     .unwrap_or_else(PoisonError::into_inner),
                 Some((status, due)) if due <= now => {
-                    // The next write that fails is reported.
+                    // The next failed write is reported.
                     let _ = write(&self.path, &status);
                     slot
                 }

@@ -1,8 +1,8 @@
-//! The transports that NCCL has chosen, from what it says of itself with `NCCL_DEBUG=INFO`.
+//! The transports that NCCL has chosen, from its log with `NCCL_DEBUG=INFO`.
 
 use std::collections::BTreeMap;
 
-/// How the data of a connection travel. A closed set, for labels of metrics.
+/// The transport of a connection. A closed set, for labels of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Transport {
     /// From GPU to GPU, over `NVLink` or `PCIe`.
@@ -17,12 +17,11 @@ pub enum Transport {
     PluginDirect,
     /// A plugin of the network's vendor, through memory of the host.
     Plugin,
-    /// TCP.
     Socket,
 }
 
 impl Transport {
-    /// As NCCL writes it, without the number of the network card.
+    /// The name in NCCL's log, without the number of the network card.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -36,7 +35,8 @@ impl Transport {
         }
     }
 
-    /// Of what follows `via` in a line about a channel: `NET/IB/0/GDRDMA`, `P2P/CUMEM`, `SHM/direct/direct`.
+    /// Parses the text after `via` in a line about a channel: `NET/IB/0/GDRDMA`, `P2P/CUMEM`,
+    /// `SHM/direct/direct`.
     fn of_route(route: &str) -> Option<Self> {
         let mut parts = route.split('/');
         let (kind, network) = (parts.next()?, parts.next());
@@ -45,7 +45,7 @@ impl Transport {
             ("P2P", _) => Self::PeerToPeer,
             ("SHM", _) => Self::SharedMemory,
             ("NET", Some("Socket")) => Self::Socket,
-            // NVIDIA's own plugin calls itself IBext, with a version.
+            // NVIDIA's own plugin is named IBext, with a version.
             ("NET", Some(name)) if name.starts_with("IB") && is_direct => Self::InfiniBandDirect,
             ("NET", Some(name)) if name.starts_with("IB") => Self::InfiniBand,
             ("NET", _) if is_direct => Self::PluginDirect,
@@ -55,17 +55,17 @@ impl Transport {
     }
 }
 
-/// What one rank's groups use.
+/// The transports of one rank's groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transports {
     /// Number of connections by transport.
     pub connections: BTreeMap<Transport, usize>,
-    /// The network that NCCL has found, in its words, whether or not a connection needs it.
+    /// The network that NCCL has found, under NCCL's name, whether or not a connection needs it.
     pub network: Option<String>,
 }
 
 impl Transports {
-    /// Reads the lines of NCCL. Lines of other kinds count for nothing.
+    /// Parses NCCL's log. Lines of other kinds are ignored.
     #[must_use]
     pub fn parse(log: &str) -> Self {
         let mut found = Self::default();
@@ -85,7 +85,8 @@ impl Transports {
         found
     }
 
-    /// For people: `NET/IB/GDRDMA (16 connections), P2P (8 connections); network IB`. `None`: there is no connection.
+    /// Renders a log line: `NET/IB/GDRDMA (16 connections), P2P (8 connections); network IB`.
+    /// `None`: there is no connection.
     #[must_use]
     pub fn to_line(&self) -> Option<String> {
         let Self {

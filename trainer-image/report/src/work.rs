@@ -1,12 +1,12 @@
-//! What the numbers of a step are derived from: what a sample is, what the hardware can do, and what of the memory and
-//! the data is used.
+//! The inputs of derived metrics: the work per sample, the peak of the hardware, and the use of
+//! memory and data.
 
 use super::Reporter;
 
-/// What a training computes on one sample, and the rate at which the hardware of one rank could compute.
+/// The computation per sample, and the peak rate of one rank's hardware.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
-    /// Tokens of a sample, for samples that are sequences of them.
+    /// Number of tokens of a sample; `None` for samples without tokens.
     pub tokens_per_sample: Option<u64>,
     /// Floating-point operations of a training step for one sample, forward and backward.
     pub flops_per_sample: Option<f64>,
@@ -26,41 +26,42 @@ impl Work {
     }
 }
 
-/// Memory of a GPU that the allocator of the process has, in bytes.
+/// GPU memory of the process' allocator, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// In tensors.
     pub allocated: u64,
-    /// Most that was in tensors.
+    /// Peak of the memory in tensors.
     pub peak_allocated: u64,
-    /// Taken from the device, for tensors of now or later.
+    /// Memory that the allocator has reserved for tensors.
     pub reserved: u64,
-    /// Most that was taken from it.
+    /// Peak of the reserved memory.
     pub peak_reserved: u64,
-    /// How often the allocator had to give memory back before the device had some left. Each time stalls the device.
+    /// How often the allocator had to free reserved memory before an allocation succeeded. Each
+    /// time stalls the device.
     pub num_retries: u64,
 }
 
-/// Asked for the memory of the device whenever metrics are written.
+/// Reads the memory of the device whenever metrics are written.
 pub trait MemoryProbe: std::fmt::Debug + Send {
-    /// `None` for a device whose memory is that of the process, or one that has not been used yet.
+    /// Returns the memory; `None` for a device that shares the memory of the process, or that has
+    /// not been used yet.
     fn device_memory(&self) -> Option<DeviceMemory>;
 }
 
 impl Reporter {
-    /// What is trained, and on what. Known before the first step.
+    /// Sets the work and the device. Call it before the first step.
     pub fn describe(&mut self, work: Work, probe: Option<Box<dyn MemoryProbe>>) {
         self.work = work;
         self.probe = probe;
     }
 
-    /// What this rank has read for training so far: corrupt samples that were skipped, and samples by data set of a
-    /// mix.
+    /// Sets the totals that this rank has read for training: skipped corrupt samples, and samples
+    /// by data set of a mix.
     pub fn data_read(&mut self, num_skipped: u64, num_by_part: &[(String, u64)]) {
         self.metrics.data.set(num_skipped, num_by_part);
     }
 
-    /// Throughput as a person reads it: tokens for samples that are made of them.
+    /// Throughput for people, in tokens for samples that have them.
     pub(super) fn throughput(&self, samples_per_second: f64) -> String {
         match self.work.tokens_per_sample {
             Some(tokens) => format!("{:.0} tokens/s", samples_per_second * tokens as f64),

@@ -176,7 +176,7 @@ fn unsaved_state_is_named_in_the_termination_message() {
     on_file.issue_when_ready(1);
     for (mut job, words) in [
         (on_file, "Not a directory"),
-        (Job::train(&endless(), 2, 1), "there is no spec.checkpoint"),
+        (Job::train(&endless(), 2, 1), "spec.checkpoint is not set"),
     ] {
         job.wait_for("committed steps", |status| status.step > 20);
         job.signal(1, "-KILL");

@@ -159,7 +159,7 @@ fn find(directory: &Directory, which: &Which) -> Result<Manifest, NotExported> {
                 match usable(*id) {
                     Ok(manifest) => return Ok(manifest),
                     Err(volume_error) => {
-                        say_error(&format!("a checkpoint is passed over: {volume_error}"));
+                        say_error(&format!("skipping a checkpoint: {volume_error}"));
                         first.get_or_insert(volume_error);
                     }
                 }

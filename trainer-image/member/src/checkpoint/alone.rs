@@ -1,9 +1,10 @@
-//! A checkpoint that one process writes without peers, because it leaves and may be the only one that has the state.
+//! Writes a checkpoint without peers, because the process leaves and may be the only one that has
+//! the state.
 //!
-//! Several processes with the same state may do this at the same time. The directory in which one writes is created
-//! exclusively, so that only one of them moves the bytes. The others wait for it, and one of them takes over if nothing
-//! moves there any more. Two that write at once do no harm: each has a directory of its own, and the first to be
-//! complete gets the name.
+//! Several processes with the same state may do this at the same time. A process creates the
+//! directory in which it writes exclusively, so only one of them writes the bytes. The others wait;
+//! if that directory stops growing, one of them takes over. Two concurrent writers do no harm: each
+//! has its own directory, and the first complete one gets the name.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,24 +15,25 @@ use roundhouse_elastic::CheckpointId;
 use super::{Directory, VolumeError, load};
 use crate::faults;
 
-/// Most bytes of one part. A process that saves alone has one part in host memory, not the whole state.
+/// Maximum size of one part. A process that saves alone holds one part in host memory, not the
+/// whole state.
 pub const PART_BYTES: u64 = 256 << 20;
-/// How often a process looks at what another one writes.
+/// Interval between two looks at the directory of another writer.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// If nothing has moved for so long, the process that wrote has ended.
+/// A writer whose directory has not grown for this long is assumed to have ended.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// In how many parts a state of so many bytes is written.
+/// Number of parts in which a state of this size is written.
 #[must_use]
 pub fn num_parts(num_bytes: u64) -> u32 {
     u32::try_from(num_bytes.div_ceil(PART_BYTES).max(1)).unwrap_or(u32::MAX)
 }
 
-/// The directory in which this process is to write a checkpoint; `None` if one that can be loaded holds this state, or a
-/// newer one. Waits for another process that writes this one.
+/// Creates the directory in which this process writes a checkpoint. `None`: a loadable checkpoint
+/// holds this state or a newer one. Waits while another process writes this checkpoint.
 ///
 /// # Errors
-/// The volume does not take it.
+/// [`VolumeError`] if the directory cannot be created or listed.
 pub fn begin(directory: &Directory, id: CheckpointId) -> Result<Option<PathBuf>, VolumeError> {
     try_begin(directory, id, LONGEST_PAUSE)
 }
@@ -60,8 +62,8 @@ fn try_begin(
     Ok(None)
 }
 
-/// A directory's name is free again once its checkpoint is complete. So a process that saw no checkpoint, and then
-/// created the directory, may be late. It looks a second time.
+/// A directory's name is free again once its checkpoint is complete. So a process that saw no
+/// checkpoint and then created the directory may be late, and must look a second time.
 fn keep_if_needed(
     directory: &Directory,
     id: CheckpointId,
@@ -74,11 +76,11 @@ fn keep_if_needed(
     Ok(Some(path))
 }
 
-/// Whether a checkpoint that can be loaded holds this state, or a newer one. One that the volume does not let read holds
-/// nothing: a state that is written twice is better than one that is lost.
+/// Whether a loadable checkpoint holds this state or a newer one. A checkpoint that the volume
+/// cannot read does not count: writing a state twice is better than losing it.
 ///
 /// # Errors
-/// The volume cannot be listed.
+/// [`VolumeError`] if the checkpoints cannot be listed.
 pub fn is_held(directory: &Directory, id: CheckpointId) -> Result<bool, VolumeError> {
     let mut ids = directory.steady_list()?;
     loop {
@@ -86,7 +88,7 @@ pub fn is_held(directory: &Directory, id: CheckpointId) -> Result<bool, VolumeEr
         if newer.any(|found| load::usable(directory, *found).is_ok()) {
             return Ok(true);
         }
-        // A world that trains on meanwhile replaces old checkpoints by new ones.
+        // A group that is still training may have replaced old checkpoints with new ones.
         let now = directory.steady_list()?;
         if now == ids {
             return Ok(false);
@@ -95,8 +97,8 @@ pub fn is_held(directory: &Directory, id: CheckpointId) -> Result<bool, VolumeEr
     }
 }
 
-/// Waits as long as another process writes there. Whether it has stopped in the middle; `false`: the directory has got
-/// its name, or was removed.
+/// Waits while another process writes in `path`. Returns whether that process has stopped before
+/// the end; `false` means that the directory was renamed or removed.
 fn has_stopped(directory: &Directory, path: &Path, longest_pause: Duration) -> bool {
     let mut found = None;
     let mut since = Instant::now();
@@ -116,7 +118,8 @@ fn has_stopped(directory: &Directory, path: &Path, longest_pause: Duration) -> b
     }
 }
 
-/// Files and bytes in a directory. Each file is opened: a network volume may remember its size from before.
+/// Number of files in a directory and their bytes. Opens each file, because a network volume may
+/// cache an old size.
 fn num_bytes(path: &Path) -> io::Result<(usize, u64)> {
     let mut found = (0, 0);
     for entry in std::fs::read_dir(path)? {

@@ -1,4 +1,5 @@
-//! `best.json`: which checkpoint is the best one. It follows from the manifests; the file is for people and programs.
+//! `best.json` names the best checkpoint. It can be derived from the manifests; the file is for
+//! people and programs.
 
 use roundhouse_contract::{BestCheckpoint, BestMetric};
 use roundhouse_elastic::CheckpointId;
@@ -8,36 +9,37 @@ use super::directory::sync_directory;
 use super::error::is_absence;
 use super::{Directory, Reason, VolumeError};
 
-/// Name of the file in the directory of the job.
+/// Name of the file in the job's directory.
 pub const FILE: &str = "best.json";
-/// What it is called until it is durable.
+/// Temporary name of the file until it is durable.
 const PARTIAL: &str = ".best.json.partial";
 
-/// What the file says.
+/// Contents of the file `best.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BestFile {
-    /// Directory of the checkpoint, relative to that of the job.
+    /// Directory of the checkpoint, relative to the job's directory.
     pub checkpoint: String,
-    /// Committed steps that it holds.
+    /// Number of committed steps in the checkpoint.
     pub step: u64,
-    /// The number that decides.
+    /// Metric by which the checkpoints are compared.
     pub metric: BestMetric,
-    /// Its value.
+    /// Value of the metric.
     pub value: f64,
 }
 
-/// What the file says; `None` if there is none that can be read.
+/// Reads the file; `None` if it is missing or unreadable.
 #[must_use]
 pub fn read(directory: &Directory) -> Option<BestFile> {
     let text = std::fs::read(directory.root().join(FILE)).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
-/// Names the best checkpoint, if another one is named. A reader sees the old file or the new one.
+/// Names the best checkpoint, unless the file already does. A reader sees the old file or the new
+/// one.
 ///
 /// # Errors
-/// The file cannot be written.
+/// [`VolumeError`] if the file cannot be written.
 pub(super) fn write(
     directory: &Directory,
     (id, best): &(CheckpointId, BestCheckpoint),
@@ -60,14 +62,14 @@ pub(super) fn write(
     try_write(directory, &best_file).map_err(VolumeError::with(&path))
 }
 
-/// Removes the file, if there is one: no checkpoint is the best one.
+/// Removes the file, if it exists, because no checkpoint is the best one.
 ///
 /// # Errors
-/// The file cannot be removed.
+/// [`VolumeError`] if the file cannot be removed.
 pub(super) fn remove(directory: &Directory) -> Result<(), VolumeError> {
     let path = directory.root().join(FILE);
     if std::fs::symlink_metadata(&path).is_err_and(|error| is_absence(&error)) {
-        // A read-only volume would refuse to remove even what is not there.
+        // A read-only volume refuses to remove even a missing file.
         return Ok(());
     }
     match std::fs::remove_file(&path) {

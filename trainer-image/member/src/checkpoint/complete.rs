@@ -1,4 +1,4 @@
-//! Completing a checkpoint whose parts are all durable, and deleting those that are old.
+//! Completes checkpoints whose parts are all durable, and deletes old ones.
 
 use std::io;
 use std::path::Path;
@@ -15,11 +15,12 @@ use crate::state::Table;
 
 mod naming;
 
-/// Gives a checkpoint its name. `manifest` lacks the parts, which are read from the records that the ranks of the
-/// generation `writer` have left.
+/// Gives a checkpoint its name. `manifest` has no parts yet; they are read from the records that
+/// the ranks of generation `writer` have written.
 ///
 /// # Errors
-/// What went wrong; the checkpoint has no name then.
+/// [`VolumeError`] if a part is missing or the volume refuses a write. The checkpoint then has no
+/// name.
 pub fn complete(
     directory: &Directory,
     manifest: Manifest,
@@ -29,7 +30,7 @@ pub fn complete(
     complete_from(directory, &partial, manifest)
 }
 
-/// The same for a checkpoint whose parts are in this directory.
+/// Like [`complete`], for a checkpoint whose parts are in the directory `partial`.
 ///
 /// # Errors
 /// As [`complete`].
@@ -38,7 +39,8 @@ pub fn complete_from(
     partial: &Path,
     manifest: Manifest,
 ) -> Result<Manifest, VolumeError> {
-    // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
+    // The path is that of all checkpoints, so that the same error is reported once and not for each
+    // checkpoint.
     try_complete(directory, partial, manifest).map_err(VolumeError::with(&directory.checkpoints()))
 }
 
@@ -60,13 +62,14 @@ fn try_complete(
     let io_watch = directory.io_watch();
     io_watch.write_durably(&partial.join(manifest::FILE), |file| file.write_all(&text))?;
     for name in &records {
-        // The manifest has all that they say.
+        // The manifest now contains these records.
         let _ = std::fs::remove_file(partial.join(name));
     }
     sync_directory(partial)?;
     faults::point(Point::Complete, 0, id.step);
     if let Some(saved) = naming::name(directory, partial, id)? {
-        // The same state: another generation or process has saved it, or its name could not be made durable.
+        // The checkpoint exists: another generation or process has saved the same state, or an
+        // earlier attempt could not make the name durable.
         manifest = with_scores(saved, &manifest, &directory.checkpoint(id), io_watch)?;
         std::fs::remove_dir_all(partial)?;
     }
@@ -76,8 +79,8 @@ fn try_complete(
     Ok(manifest)
 }
 
-/// The manifest of a checkpoint whose state was saved a second time. If it has been evaluated since the first time, the
-/// manifest is replaced by one with the scores; all else stays.
+/// Returns the manifest of a checkpoint whose state was saved twice. If the state has been
+/// evaluated since the first save, the manifest is replaced by one with the scores.
 fn with_scores(
     saved: Manifest,
     again: &Manifest,
@@ -110,10 +113,10 @@ fn read_record(partial: &Path, name: &str) -> Result<Shard, Reason> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// A part whose rank says that it is durable may be cut short all the same, by a volume that lies about its
-/// syncs; the rank that loads it verifies the checksum.
+/// Checks the size of a part. A volume that does not honor fsync may have truncated a part that its
+/// rank reported as durable. The rank that loads the part verifies its checksum.
 pub(super) fn check_size(partial: &Path, table: &Table, shard: &Shard) -> Result<(), Reason> {
-    // Opened, because a network volume may remember the size of a name from before it was written.
+    // Open the file, because a network volume may cache the size from before the write.
     let path = partial.join(&shard.file);
     let found = faults::stale(&path)
         .and_then(|()| std::fs::File::open(&path)?.metadata())
@@ -130,19 +133,20 @@ pub(super) fn check_size(partial: &Path, table: &Table, shard: &Shard) -> Result
     })
 }
 
-/// Which checkpoints are kept.
+/// Which checkpoints to keep.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
-    /// So many of the newest ones.
+    /// Number of newest checkpoints to keep.
     pub keep: u32,
-    /// And the best one by this number.
+    /// Also keep the best checkpoint by this metric.
     pub best: Option<BestMetric>,
 }
 
-/// The checkpoints on the volume, the newest first. `None`: it is damaged, so that it does not count.
+/// Lists the checkpoints on the volume, newest first. `None`: the checkpoint is damaged and does
+/// not count.
 ///
 /// # Errors
-/// The volume cannot be read. A checkpoint that cannot be read for the moment may be whole.
+/// [`VolumeError`] if the volume cannot be read. A checkpoint that is unreadable now may be whole.
 pub fn manifests(directory: &Directory) -> Result<Manifests, VolumeError> {
     each(directory, load::counted)
 }
@@ -156,15 +160,15 @@ fn each(
     ids.into_iter().map(read).collect()
 }
 
-/// See [`manifests`].
+/// Checkpoints with their manifests, as returned by [`manifests`].
 pub type Manifests = Vec<(CheckpointId, Option<Manifest>)>;
 
-/// Names the best checkpoint, and then deletes what is older than the newest ones and not the best, and what others
-/// before `newest` began and never completed. If the volume cannot be read or the best checkpoint cannot be named,
-/// nothing is deleted.
+/// Names the best checkpoint in `best.json`. Then deletes the checkpoints that are neither among
+/// the newest ones nor the best, and incomplete checkpoints of other writers before `newest`. If
+/// the volume cannot be read or `best.json` cannot be written, nothing is deleted.
 ///
 /// # Errors
-/// What went wrong.
+/// [`VolumeError`] for the first operation that the volume refuses.
 pub fn delete_old(
     directory: &Directory,
     newest: CheckpointId,
@@ -188,10 +192,10 @@ pub fn delete_old(
     Ok(())
 }
 
-/// Makes `best.json` name the best checkpoint. If there is none, or none is to be kept, the file is removed.
+/// Makes `best.json` name the best checkpoint, or removes the file if there is none.
 ///
 /// # Errors
-/// The file cannot be written or removed.
+/// [`VolumeError`] if the file cannot be written or removed.
 pub fn name_best(
     directory: &Directory,
     best: Option<&(CheckpointId, BestCheckpoint)>,
@@ -202,19 +206,19 @@ pub fn name_best(
     }
 }
 
-/// The best checkpoint on the volume.
+/// Finds the best checkpoint on the volume.
 ///
 /// # Errors
-/// As [`manifests`].
+/// Those of [`manifests`].
 pub fn best(
     directory: &Directory,
     metric: BestMetric,
 ) -> Result<Option<(CheckpointId, BestCheckpoint)>, VolumeError> {
-    // Each process asks this when it starts, so nothing but manifests is read.
+    // Each process calls this when it starts, so it reads only manifests.
     Ok(best_of(&each(directory, load::manifest)?, Some(metric)))
 }
 
-/// The best of the checkpoints that were found; `None` if none was evaluated, or none is to be kept.
+/// Returns the best of these checkpoints; `None` if none was evaluated or none is to be kept.
 #[must_use]
 pub fn best_of(
     found: &[(CheckpointId, Option<Manifest>)],
@@ -227,18 +231,18 @@ pub fn best_of(
     roundhouse_elastic::best::best(&scored, metric?)
 }
 
-/// Makes room after a save that failed: what it has written so far goes, and so does all that the next one to
-/// be completed would remove. On a full volume nothing is ever completed otherwise.
+/// Frees space after a failed save: removes its parts and everything that the next completed save
+/// would remove. Otherwise no save could ever complete on a full volume.
 pub fn make_room(directory: &Directory, failed: CheckpointId, writer: u64, retention: Retention) {
     // If this fails, the next save fails for the same reason and reports it.
     let _ = remove(&directory.partial(failed, writer));
     let _ = delete_old(directory, failed, retention);
 }
 
-/// Deletes a checkpoint. Its manifest is removed first, because a directory without a manifest is no checkpoint.
+/// Deletes a checkpoint, the manifest first: a directory without a manifest is not a checkpoint.
 ///
 /// # Errors
-/// What went wrong.
+/// [`VolumeError`] for the first operation that the volume refuses.
 pub fn remove(path: &Path) -> Result<(), VolumeError> {
     let gone = |result: io::Result<()>| match result {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -1,47 +1,48 @@
-//! Checkpoints that were found to be damaged when their bytes were read. Whatever looks at the volume leaves them out: the
-//! search for a checkpoint to continue with, the question whether one holds a state, and retention.
+//! Remembers checkpoints whose bytes were found to be damaged. The search for a checkpoint to load,
+//! the check whether a checkpoint holds a state, and retention leave them out.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roundhouse_elastic::CheckpointId;
 
-/// What the ranks of a world have found out; its clones share that.
+/// Damaged checkpoints by id. Clones share the contents.
 #[derive(Clone, Debug, Default)]
 pub struct Damaged(Arc<Mutex<BTreeMap<CheckpointId, Damage>>>);
 
-/// How a checkpoint cannot be used.
+/// Why a checkpoint cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// Its bytes are wrong, and stay so.
+    /// Its bytes are wrong. This is permanent.
     Bytes,
-    /// The volume has answered with errors for too long. The next generation tries again.
+    /// The volume answered with errors for too long. The next generation tries again.
     Unread,
 }
 
 impl Damaged {
-    /// A rank could not read the bytes of this checkpoint, or they are wrong.
+    /// Records that a rank could not read this checkpoint or found wrong bytes.
     pub fn mark(&self, id: CheckpointId, damage: Damage) {
         self.lock().insert(id, damage);
     }
 
-    /// What is known of it.
+    /// Returns the known damage of a checkpoint.
     #[must_use]
     pub fn of(&self, id: CheckpointId) -> Option<Damage> {
         self.lock().get(&id).copied()
     }
 
-    /// The same state was saved again in its place.
+    /// Forgets a checkpoint that was replaced by the same state.
     pub fn forget(&self, id: CheckpointId) {
         self.lock().remove(&id);
     }
 
-    /// A generation is over. What its ranks could not read may be read by the next one.
+    /// Forgets checkpoints that could not be read. Called at the end of a generation, because the
+    /// next one may be able to read them.
     pub fn forget_unread(&self) {
         self.lock().retain(|_, damage| *damage == Damage::Bytes);
     }
 
-    /// A thread that panicked left whole entries.
+    /// A thread that panicked has left complete entries, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<CheckpointId, Damage>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! The directory that all workers share: names in it, and what is there.
+//! Paths in the directory that all workers share, and listings of it.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use super::damaged::Damaged;
 use super::error::{VolumeError, steadily};
 use super::io_watch::IoWatch;
 
-/// Paths below the directory of the checkpoints, what moves there and what is damaged; its clones share that.
+/// The shared directory, with its I/O progress and its damaged checkpoints. Clones share both.
 #[derive(Clone, Debug)]
 pub struct Directory {
     root: PathBuf,
@@ -21,7 +21,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The directory; it need not be there yet.
+    /// Uses `root`, which need not exist yet.
     #[must_use]
     pub fn new(root: PathBuf) -> Self {
         Self {
@@ -31,82 +31,77 @@ impl Directory {
         }
     }
 
-    /// Its path.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What moves there.
     #[must_use]
     pub const fn io_watch(&self) -> &IoWatch {
         &self.io_watch
     }
 
-    /// What is damaged there.
     #[must_use]
     pub const fn damaged(&self) -> &Damaged {
         &self.damaged
     }
 
-    /// Where the checkpoints are.
     #[must_use]
     pub fn checkpoints(&self) -> PathBuf {
         self.root.join("checkpoints")
     }
 
-    /// Where the ledger is.
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
         self.root.join(paths::LEDGER_DIR)
     }
 
-    /// A checkpoint.
+    /// Path of a complete checkpoint.
     #[must_use]
     pub fn checkpoint(&self, id: CheckpointId) -> PathBuf {
         self.checkpoints().join(id.name())
     }
 
-    /// A checkpoint that a generation writes, and that is not complete.
+    /// Path of an incomplete checkpoint that generation `writer` writes.
     #[must_use]
     pub fn partial(&self, id: CheckpointId, writer: u64) -> PathBuf {
         self.checkpoints().join(id.partial_name(writer))
     }
 
-    /// Where one process writes all of a checkpoint; see [`CheckpointId::alone_name`].
+    /// Path in which one process writes a whole checkpoint; see [`CheckpointId::alone_name`].
     #[must_use]
     pub fn alone(&self, id: CheckpointId, attempt: u32) -> PathBuf {
         self.checkpoints().join(id.alone_name(attempt))
     }
 
-    /// Where a damaged checkpoint is while the same state takes its place.
+    /// Path of a damaged checkpoint while the same state replaces it.
     #[must_use]
     pub fn replaced(&self, id: CheckpointId) -> PathBuf {
         self.checkpoints().join(id.damaged_name())
     }
 
-    /// The checkpoints that have their name, the newest first.
+    /// Lists the complete checkpoints, newest first.
     ///
     /// # Errors
-    /// The directory is there, but cannot be read.
+    /// The error of the operating system if the directory exists and cannot be read.
     pub fn list(&self) -> io::Result<Vec<CheckpointId>> {
         let mut ids = parsed(&self.checkpoints(), CheckpointId::parse)?;
         ids.sort_unstable_by(|left, right| right.cmp(left));
         Ok(ids)
     }
 
-    /// The same, when a volume that answers with errors for a moment answers again.
+    /// Like [`Self::list`], but retries temporary errors of the volume.
     ///
     /// # Errors
-    /// The directory is there, but cannot be read.
+    /// The error of the operating system if the directory exists and cannot be read.
     pub fn steady_list(&self) -> Result<Vec<CheckpointId>, VolumeError> {
         steadily(|| self.list().map_err(VolumeError::with(&self.checkpoints())))
     }
 
-    /// Where checkpoints are that are not complete, of older generations or older steps than one.
+    /// Lists the paths of incomplete checkpoints of older generations or older steps than `id`.
     ///
     /// # Errors
-    /// The directory is there, but cannot be read.
+    /// The error of the operating system if the directory exists and cannot be read.
     pub fn left_over(&self, id: CheckpointId) -> io::Result<Vec<PathBuf>> {
         let older = |name: &str| {
             let found = CheckpointId::parse_partial(name)?;
@@ -115,20 +110,22 @@ impl Directory {
         parsed(&self.checkpoints(), older)
     }
 
-    /// The generations whose ledger is here, in order.
+    /// Lists the generations that have a ledger, in ascending order.
     ///
     /// # Errors
-    /// The directory is there, but cannot be read.
+    /// The error of the operating system if the directory exists and cannot be read.
     pub fn ledgers(&self) -> io::Result<Vec<u64>> {
         let mut generations = parsed(&self.ledger(), ledger::parse_file_name)?;
         generations.sort_unstable();
         Ok(generations)
     }
 
-    /// The newest checkpoint that is not known to be damaged, and the newest generation that has written here.
+    /// Finds the newest checkpoint that is not known to be damaged, and the newest generation that
+    /// has written here.
     ///
     /// # Errors
-    /// A directory is there, but cannot be read. A process that took it for empty would begin a second training beside the first.
+    /// [`VolumeError`] if a directory exists and cannot be read. A process that took it for empty
+    /// would start a second training beside the first.
     pub fn names(&self) -> Result<Names, VolumeError> {
         let checkpoints = self
             .list()
@@ -143,10 +140,10 @@ impl Directory {
         })
     }
 
-    /// The newest generation that has written here; 0 if none has.
+    /// Finds the newest generation that has written here; 0 if none has.
     ///
     /// # Errors
-    /// As [`Directory::names`].
+    /// Those of [`Directory::names`].
     pub fn newest_generation(&self) -> Result<u64, VolumeError> {
         self.names().map(|names| names.generation)
     }
@@ -155,7 +152,7 @@ impl Directory {
 fn parsed<T>(directory: &Path, parse: impl Fn(&str) -> Option<T>) -> io::Result<Vec<T>> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
-        // Nothing can be in what is no directory. Writing to it will say what is wrong.
+        // A path that is not a directory contains nothing. Writing to it will report the reason.
         Err(error)
             if matches!(
                 error.kind(),
@@ -173,7 +170,7 @@ fn parsed<T>(directory: &Path, parse: impl Fn(&str) -> Option<T>) -> io::Result<
     Ok(found)
 }
 
-/// Makes names in a directory durable.
+/// Makes the names in a directory durable.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

@@ -1,6 +1,6 @@
-//! A small file that gets its name when it is whole, if there is no other file of that name: the number of a job, and
-//! the beginning of a ledger. Several processes may try at once, and the answer of a network volume may be lost although
-//! it has done what it was asked.
+//! Creates small files that get their name atomically and only if no other file has it: the number
+//! of a job and the beginning of a ledger. Several processes may try at once, and the answer of a
+//! network volume may be lost after the volume has done the operation.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{File, Metadata};
@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::error::is_refusal;
 
-/// A file that does not have its name yet. What is left of it is removed on drop.
+/// A file that does not have its name yet. Its temporary path is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Draft {
     path: PathBuf,
@@ -21,22 +21,22 @@ pub(crate) struct Draft {
     text: String,
 }
 
-/// How a file gets a name that no other file has. File systems that refuse one way may know another.
+/// How a file gets a name exclusively. A file system that refuses one way may support another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// At once or not at all.
+    /// Atomically, by a hard link or by a rename that does not replace.
     Link,
-    /// At once or not at all.
+    /// Atomically, by a hard link or by a rename that does not replace.
     Rename,
-    /// By writing it a second time. A reader may see a part of it.
+    /// By writing the file a second time. A reader may see an incomplete file.
     Create,
 }
 
 impl Draft {
-    /// Writes a file into a directory, which is created, and waits until its bytes are durable.
+    /// Creates the directory, writes a file in it and waits until its bytes are durable.
     ///
     /// # Errors
-    /// The volume refuses.
+    /// The error of the operating system for the first operation that the volume refuses.
     pub(crate) fn write(folder: &Path, text: &str) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path = folder.join(draft_name());
@@ -50,13 +50,14 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Gives it its name; returns the file of that name, to be written to.
+    /// Gives the file its name. Returns the named file, open for writing.
     ///
     /// # Errors
-    /// `AlreadyExists` when another file has the name, and whatever the volume refuses.
+    /// `AlreadyExists` if another file has the name, and any other error of the volume.
     pub(crate) fn publish(&self, name: &Path) -> io::Result<File> {
         match self.publish_by(Way::Link, name) {
-            // An earlier try may have done it, although its answer was lost. After a rename the draft is gone.
+            // An earlier attempt may have succeeded although its answer was lost. After a rename
+            // the temporary path is gone.
             Err(error) if is_done_or_taken(&error) && self.has(name).unwrap_or_default() => {
                 self.file.try_clone()
             }
@@ -93,7 +94,8 @@ impl Draft {
                 let mut file = File::create_new(name)?;
                 let written = file.write_all(self.text.as_bytes());
                 if let Err(error) = written.and_then(|()| file.sync_all()) {
-                    // Else the next try, on a volume that has room again, takes it for another process' file.
+                    // Otherwise the next attempt, on a volume that has space again, takes this file
+                    // for another process'.
                     let _ = std::fs::remove_file(name);
                     return Err(error);
                 }
@@ -102,35 +104,36 @@ impl Draft {
         }
     }
 
-    /// Whether the name is this file's.
+    /// Whether the name belongs to this file.
     fn has(&self, name: &Path) -> io::Result<bool> {
         let id = |of: Metadata| (of.dev(), of.ino());
-        // A server that was restarted may not know the file by its handle any more.
+        // A restarted NFS server may not know the file handle any more.
         let own = self.file.metadata();
         let own = own.or_else(|_| std::fs::metadata(&self.path))?;
         Ok(id(std::fs::metadata(name)?) == id(own))
     }
 }
 
-/// Whether the draft is gone, or its name is there.
+/// Whether the temporary path is gone or the name exists.
 fn is_done_or_taken(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, NotFound};
     matches!(error.kind(), AlreadyExists | NotFound)
 }
 
-/// Whether a file system does not know the flag of a rename.
+/// Whether a file system does not support a flag of `renameat2`.
 pub(super) fn is_unknown(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // It may have been renamed.
+        // The file may have been renamed.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// A name that no other process uses: pods have the same process ids, and share the volume. The host's name is for people.
+/// A unique name: pods have equal process ids and share the volume. The host name is for people who
+/// list the directory.
 pub(super) fn draft_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     // The standard library's hashers have random keys.
@@ -138,7 +141,7 @@ pub(super) fn draft_name() -> String {
     format!(".{}-{random:016x}", plain(host.trim()))
 }
 
-/// Letters and digits.
+/// Replaces all characters but ASCII letters and digits by `-`.
 pub(super) fn plain(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     text.chars().map(plain).collect()
@@ -164,7 +167,7 @@ mod tests {
         let own = Draft::write(&folder, "own").unwrap();
         let other = Draft::write(&folder, "other").unwrap();
         let name = folder.join("name");
-        // The volume has made the link, and the answer was lost.
+        // The volume has created the link, and the answer was lost.
         std::fs::hard_link(&own.path, &name).unwrap();
         own.publish(&name).unwrap();
         own.publish(&name).unwrap();
@@ -211,7 +214,7 @@ mod tests {
     fn refused_link_and_rename_fall_back_to_create() {
         let root = tempfile::tempdir().unwrap();
         let draft = Draft::write(root.path(), "own").unwrap();
-        // Neither a link nor a rename of such a file is allowed.
+        // Such a file can be neither linked nor renamed.
         let chattr = |flag: &str| {
             let made = std::process::Command::new("chattr")
                 .arg(flag)

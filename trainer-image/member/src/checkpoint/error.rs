@@ -1,4 +1,4 @@
-//! What is wrong with something on the volume. Rendered once, where it is told to people.
+//! Errors of files and directories on the volume. They are rendered once, where they are reported.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,106 +9,106 @@ use safetensors::SafeTensorError;
 
 use super::manifest::SCHEMA_VERSION;
 
-/// How long an error is waited out that may pass. One that lasts is taken for damage: training can continue from an older
-/// checkpoint, and this one stays on the volume.
+/// How long an operation is retried after temporary errors. A longer error counts as damage:
+/// training can continue from an older checkpoint, and this one stays on the volume.
 const RETRY_FOR: Duration = Duration::from_secs(10);
-/// Between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Something on the volume that cannot be used or written: which, and why.
+/// A file or directory on the volume that cannot be used or written, with the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct VolumeError {
-    /// A file or a directory.
+    /// Path of the file or directory.
     pub path: PathBuf,
-    /// What is wrong with it.
     pub reason: Reason,
 }
 
-/// What can be wrong with it.
+/// Reason why a file or directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Reason {
-    /// The operating system says so.
+    /// Error of the operating system.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The same, of one of a checkpoint's files.
+    /// Error of the operating system for one file of a checkpoint.
     #[error("{0}: {1}")]
     OfFile(String, io::Error),
-    /// The file system cannot do something that checkpoints need, which no later save can change.
+    /// The file system does not support an operation that checkpoints need. All later saves would
+    /// fail too.
     #[error(
         "the file system does not {0} ({1}), and checkpoints need that; use NFS, CephFS or another POSIX file system \
          (gcsfuse needs --rename-dir-limit, Mountpoint for S3 cannot)"
     )]
     Refused(Operation, io::Error),
-    /// It is not JSON, or not with the expected fields.
+    /// The file is not JSON with the expected fields.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// It is no safetensors file, or lacks a tensor.
+    /// The file is not in safetensors format, or lacks a tensor.
     #[error(transparent)]
     Safetensors(#[from] SafeTensorError),
-    /// The job's number file lacks the end of its line.
+    /// The file with the job's number has no complete line.
     #[error("is cut off; if it stays so, delete it: a process that starts writes it again")]
     NoWholeLine,
-    /// The job's number file is not a number.
+    /// The file with the job's number does not contain a number.
     #[error(
         "is not the number of a job's first generation; delete it: a process that starts writes it again"
     )]
     NoNumber,
-    /// No job counts so far, and none could count on from there.
+    /// The generation is too large: no job could have a later one.
     #[error("is of a generation that no training can have; move it away")]
     NoGeneration,
-    /// A manifest is never so large.
+    /// The file is larger than any manifest.
     #[error("is too large for a manifest")]
     TooLarge,
-    /// It has another format.
+    /// The manifest has an unknown format version.
     #[error("has schema version {0}; this program reads {SCHEMA_VERSION}")]
     SchemaVersion(u32),
-    /// The manifest names a file that lies elsewhere.
+    /// The manifest names a file outside of its directory.
     #[error("{0:?} is no file of it")]
     Outside(String),
-    /// A part holds what the state does not have.
+    /// A part contains a tensor that the state lacks.
     #[error("{0} is no tensor")]
     NoTensor(String),
-    /// A tensor in a part is shorter or longer than it should be.
+    /// A tensor in a part has the wrong length.
     #[error("{0} has another length than the manifest says")]
     Length(String),
-    /// The bytes are not those that were written.
+    /// The bytes differ from those that were written.
     #[error("its checksum is not that of the manifest")]
     Checksum,
-    /// The record of a part is not where rank 0 looks.
+    /// Rank 0 does not find the record of a part.
     #[error("{0} is not here though its rank wrote it; all workers must share one volume")]
     NotShared(String),
-    /// A part lacks its end though its rank has waited until it was durable.
+    /// A part is truncated although its rank waited until it was durable.
     #[error(
         "{file} has {found} of {whole} bytes though its rank wrote them all; the volume has lost the rest"
     )]
     CutShort {
-        /// The part.
+        /// File name of the part.
         file: String,
-        /// Bytes that it has.
+        /// Its size in bytes.
         found: u64,
-        /// Bytes that it should have.
+        /// Its expected size in bytes.
         whole: u64,
     },
-    /// The manifest and the directory's name contradict each other.
+    /// The manifest contradicts the directory's name.
     #[error("its manifest is that of another checkpoint")]
     OtherCheckpoint,
-    /// The manifest contradicts itself about what was trained.
+    /// The manifest contradicts itself about the training.
     #[error("its configuration hash is wrong")]
     ConfigHash,
-    /// A rank has read its bytes, and something was wrong with them.
+    /// A rank has read the checkpoint and found damage.
     #[error("the rank that read it found damage; its log says what")]
     Damaged,
-    /// A rank has tried to read its bytes, and the volume has answered with errors.
+    /// A rank tried to read the checkpoint, and the volume answered with errors.
     #[error("the volume did not give the rank that read it all bytes; its log says why")]
     Unread,
-    /// What was to be written there has not come from the device.
+    /// The state could not be copied from the device.
     #[error("the state was not copied from the device: {0}")]
     NotCopied(String),
-    /// Some bytes are in no part, or in two.
+    /// Some bytes are in no part or in two.
     #[error("its parts are not the whole")]
     Parts,
-    /// The end of the ledger in a manifest is damaged.
+    /// The ledger lines in a manifest are damaged.
     #[error("line {0} of its end of the ledger is not what was written")]
     LedgerLine(u64),
     /// The manifest contradicts itself about the step.
@@ -116,22 +116,21 @@ pub enum Reason {
     LedgerStep,
 }
 
-/// What checkpoints and ledger need of a file system.
+/// Operations of the file system that checkpoints and ledger need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// For a checkpoint.
+    /// Each checkpoint is a directory.
     MakeDirectory,
-    /// For all files.
     Write,
-    /// A checkpoint gets its name so.
+    /// Gives a checkpoint its name.
     RenameDirectory,
-    /// For scores that come later, and for the name of the best checkpoint.
+    /// Used for scores that come after a save, and for `best.json`.
     ReplaceFile,
-    /// For the number of a job, and for ledgers.
+    /// Used for the number of a job, and for ledgers.
     NameOnce,
-    /// A name has to be durable, too.
+    /// Makes the names in a directory durable.
     SyncDirectory,
-    /// Old checkpoints go.
+    /// Used for old checkpoints.
     Remove,
 }
 
@@ -150,8 +149,9 @@ impl std::fmt::Display for Operation {
 }
 
 impl Reason {
-    /// Why an operation has failed. Mounts of object stores refuse what they cannot do, each with another error. For the
-    /// rename of a directory gcsfuse says "too many open files", which elsewhere says that of this process.
+    /// Classifies the error of an operation. Mounts of object stores refuse unsupported operations
+    /// with various errors. For the rename of a directory gcsfuse returns "too many open files",
+    /// which normally is an error of this process.
     pub(super) fn of(operation: Operation, error: io::Error) -> Self {
         let too_many_files = Errno::from_io_error(&error) == Some(Errno::MFILE);
         if is_refusal(&error) && (!too_many_files || operation == Operation::RenameDirectory) {
@@ -161,7 +161,7 @@ impl Reason {
     }
 }
 
-/// Whether an error says that the file system cannot do this at all.
+/// Whether an error means that the file system does not support the operation.
 pub(super) fn is_refusal(error: &io::Error) -> bool {
     const REFUSALS: [Errno; 6] = [
         Errno::MFILE,
@@ -174,27 +174,27 @@ pub(super) fn is_refusal(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| REFUSALS.contains(&errno))
 }
 
-/// Whether an error says that there is nothing at a path.
+/// Whether an error means that nothing exists at a path.
 pub(super) fn is_absence(error: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound};
     matches!(error.kind(), NotFound | NotADirectory)
 }
 
 impl VolumeError {
-    /// Whether the volume did not answer as it should. What is there may be whole, and may be read the next time.
+    /// Whether the volume failed to answer. The file may be whole and readable later.
     #[must_use]
     pub fn is_of_the_volume(&self) -> bool {
         let is_refused = self.io().is_some_and(|error| !is_absence(error));
         is_refused || matches!(self.reason, Reason::Unread)
     }
 
-    /// Whether the operating system said so, and not what was read.
+    /// Whether the operating system reported the error, as opposed to wrong contents.
     #[must_use]
     pub fn is_io(&self) -> bool {
         self.io().is_some()
     }
 
-    /// Whether there is nothing at the path.
+    /// Whether nothing exists at the path.
     #[must_use]
     pub fn is_absence(&self) -> bool {
         self.io().is_some_and(is_absence)
@@ -207,8 +207,8 @@ impl VolumeError {
         }
     }
 
-    /// Whether the same may succeed in a moment: a server that answers again, a handle that has become stale, a file that
-    /// is just being written.
+    /// Whether a retry may succeed soon: after a server restart, with a stale handle, or while the
+    /// file is still being written.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         const PASSING: [Errno; 13] = [
@@ -231,7 +231,7 @@ impl VolumeError {
             || matches!(self.reason, Reason::NoWholeLine)
     }
 
-    /// VolumeError with a path, for `map_err`.
+    /// Adds a path to a reason, for `map_err`.
     pub fn with<E: Into<Reason>>(path: &Path) -> impl Fn(E) -> Self {
         move |reason| Self {
             path: path.to_owned(),
@@ -240,14 +240,16 @@ impl VolumeError {
     }
 }
 
-/// Tries again while an error may pass. To pass over a checkpoint for it would lose the steps since the one before.
+/// Retries while an error may be temporary. Skipping a checkpoint for a temporary error would lose
+/// the steps since the one before.
 pub(crate) fn steadily<T>(
     mut attempt: impl FnMut() -> Result<T, VolumeError>,
 ) -> Result<T, VolumeError> {
     let mut end = None;
     loop {
         match attempt() {
-            // To read a part may take longer than that.
+            // The time starts at the first error, because reading a part may take longer than the
+            // retries.
             Err(volume_error)
                 if volume_error.may_pass()
                     && Instant::now() < *end.get_or_insert_with(|| Instant::now() + RETRY_FOR) =>

@@ -1,5 +1,5 @@
-//! Whether anything moves between this process and the volume. A volume that is slow is waited for, one
-//! that has gone away not for ever; only what has moved tells them apart.
+//! Counts the I/O between this process and the volume. A wait for a slow volume lasts as long as
+//! bytes move; a wait for a volume that moves nothing is bounded.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,14 +14,14 @@ use roundhouse_elastic::IoTimeout;
 use crate::blocking;
 use crate::faults;
 
-/// Most bytes between two beats.
+/// Maximum number of bytes between two counts.
 const CHUNK: usize = 1 << 20;
-/// Most bytes that one sync has to wait for: it cannot be seen how far a sync is.
+/// Maximum number of bytes per sync, because a sync does not report its progress.
 const SYNC_EVERY: usize = 64 << 20;
-/// How often it is looked at while somebody waits for it.
+/// Interval of the checks while a caller waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Counts what moves: every byte, file and sync. Its clones share the counts.
+/// Counts progress: each byte, file and sync. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct IoWatch(Arc<Counts>);
 
@@ -32,18 +32,18 @@ struct Counts {
 }
 
 impl IoWatch {
-    /// So much has moved.
+    /// Adds to the total progress.
     pub fn advance(&self, moves: usize) {
         self.0.moves.fetch_add(moves as u64, Ordering::Relaxed);
     }
 
-    /// What has moved so far.
+    /// Total progress so far.
     #[must_use]
     pub fn moves(&self) -> u64 {
         self.0.moves.load(Ordering::Relaxed)
     }
 
-    /// Bytes of checkpoints' parts that were read so far.
+    /// Number of bytes of checkpoint parts that were read so far.
     #[must_use]
     pub fn num_read(&self) -> u64 {
         self.0.num_read.load(Ordering::Relaxed)
@@ -69,7 +69,7 @@ impl IoWatch {
         Ok(())
     }
 
-    /// Opens a file to read it.
+    /// Opens a file for reading.
     pub(super) fn open(&self, path: &std::path::Path) -> io::Result<Reading<'_>> {
         faults::volume();
         faults::stale(path)?;
@@ -81,11 +81,13 @@ impl IoWatch {
         })
     }
 
-    /// Has a thread do what waits for the volume; `each` is told now and then what has moved. `None`: nothing
-    /// has for too long, and the thread is left to itself, since it may be where no signal reaches it.
+    /// Runs `work`, which may wait for the volume, in a thread, and calls `each` with the progress
+    /// at each check. `None`: there was no progress for `io_timeout`. The thread is then abandoned,
+    /// because it may be in a system call that no signal interrupts.
     ///
     /// # Errors
-    /// There is no thread to be had, or it panicked.
+    /// The error of the operating system if it refuses the thread, and an error if the thread
+    /// panics.
     pub fn wait_for<T: Send + 'static>(
         &self,
         io_timeout: IoTimeout,
@@ -107,7 +109,7 @@ impl IoWatch {
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(io::Error::other("the thread that reads it panicked"));
                 }
-                Err(RecvTimeoutError::Timeout) if io_timeout.is_over(idle_timer.look(self)) => {
+                Err(RecvTimeoutError::Timeout) if io_timeout.is_over(idle_timer.elapsed(self)) => {
                     left.behind();
                     return Ok(None);
                 }
@@ -117,7 +119,7 @@ impl IoWatch {
     }
 }
 
-/// For how long nothing has moved.
+/// Measures how long there has been no progress.
 #[derive(Clone, Copy, Debug)]
 pub struct IdleTimer {
     moves: u64,
@@ -125,7 +127,7 @@ pub struct IdleTimer {
 }
 
 impl IdleTimer {
-    /// Begins now.
+    /// Starts at the current time.
     #[must_use]
     pub fn new(io_watch: &IoWatch) -> Self {
         Self {
@@ -134,8 +136,8 @@ impl IdleTimer {
         }
     }
 
-    /// How long it has lasted.
-    pub fn look(&mut self, io_watch: &IoWatch) -> Duration {
+    /// Time since the last progress.
+    pub fn elapsed(&mut self, io_watch: &IoWatch) -> Duration {
         if io_watch.moves() != self.moves {
             *self = Self::new(io_watch);
         }
@@ -143,17 +145,17 @@ impl IdleTimer {
     }
 }
 
-/// A file that is read in steps small enough to see how far it is.
+/// A file that is read in chunks, each of which counts as progress.
 pub(super) struct Reading<'io_watch> {
     file: File,
     io_watch: &'io_watch IoWatch,
 }
 
 impl Reading<'_> {
-    /// Fills a buffer from a position on.
+    /// Fills `into` from position `offset`.
     ///
     /// # Errors
-    /// The file ends before, or the volume refuses.
+    /// The error of the operating system, `UnexpectedEof` if the file ends before.
     pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let mut at = offset;
         for chunk in into.chunks_mut(CHUNK) {
@@ -169,7 +171,7 @@ impl Reading<'_> {
     }
 }
 
-/// A file that is written in steps small enough to see it grow.
+/// A file that is written in chunks, each of which counts as progress.
 struct Written<'io_watch> {
     file: File,
     io_watch: &'io_watch IoWatch,
@@ -219,7 +221,7 @@ mod tests {
         let io_timeout = IoTimeout::new(Duration::from_millis(300));
         let io_watch = IoWatch::default();
         let shared = io_watch.clone();
-        // Longer in all than the patience, and never so long without a move.
+        // Takes longer than the timeout in total, and less between two steps of progress.
         let moves = move || {
             for _ in 0..10 {
                 std::thread::sleep(Duration::from_millis(50));

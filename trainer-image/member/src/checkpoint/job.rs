@@ -1,6 +1,7 @@
-//! Several jobs in one directory, one after the other: a job that is deleted and applied again continues from
-//! the state of the one before, and its generations begin at 1 again. So that they are newer than all of the
-//! other's, each job after the first counts from a higher number.
+//! Numbers the generations of consecutive jobs in one directory. A job that is deleted and created
+//! again continues from the state of the previous job, and its generations start at 1 again. So
+//! each job after the first adds an offset, which makes its generations newer than all earlier
+//! ones.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,21 +13,23 @@ use super::draft::{Draft, plain};
 use super::error::{is_absence, steadily};
 use super::{Directory, Reason, VolumeError, about};
 
-/// Generations that one job can have.
+/// Maximum number of generations of one job.
 const SPAN: u64 = 1_000_000;
-/// No generation is so large: readers of JSON hold numbers up to it exactly.
+/// Exclusive upper bound of a generation: JSON readers hold integers up to it exactly.
 const MAX: u64 = 1 << 53;
 
-/// Which of the jobs in a directory a generation belongs to, from 1, and its number within that job.
+/// Splits a generation into the number of its job in the directory, from 1, and its number within
+/// that job.
 #[must_use]
 pub const fn run_of(generation: u64) -> (u64, u64) {
     (generation / SPAN + 1, generation % SPAN)
 }
 
-/// What is added to the generations of a job. The first process that asks settles it for all.
+/// Returns the offset of a job's generations. The first process that asks stores it for all.
 ///
 /// # Errors
-/// The volume cannot be read. What it holds is not known then, and a number that is too low would be settled for good.
+/// [`VolumeError`] if the volume cannot be read. A number that is too low would be stored
+/// permanently.
 pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<u64, VolumeError> {
     let Some(uid) = job_uid else { return Ok(0) };
     let file = file(directory, uid);
@@ -40,17 +43,18 @@ pub fn first_generation(directory: &Directory, job_uid: Option<&str>) -> Result<
     match settle(&file, first) {
         Ok(()) => Ok(read(&file)?.unwrap_or(first)),
         Err(error) => {
-            // Saving will say the same, again and again; until then nothing is lost.
+            // Each save will report the same error; nothing is lost until then.
             say_error(&about(&file, error));
             Ok(first)
         }
     }
 }
 
-/// The newest generation that has written here, to count on from; 0 if none has.
+/// Finds the newest generation that has written here; 0 if none has.
 ///
 /// # Errors
-/// The volume cannot be read, or no job can have that generation.
+/// [`VolumeError`] if the volume cannot be read, or if no job can have the generation that it
+/// finds.
 pub(crate) fn newest_generation(directory: &Directory) -> Result<u64, VolumeError> {
     let newest = steadily(|| directory.newest_generation())?;
     if newest < MAX - SPAN {
@@ -60,7 +64,7 @@ pub(crate) fn newest_generation(directory: &Directory) -> Result<u64, VolumeErro
     Err(VolumeError::with(&path)(Reason::NoGeneration))
 }
 
-/// What has a generation in its name.
+/// Finds the checkpoint or ledger with this generation in its name.
 fn path_of(directory: &Directory, generation: u64) -> Result<PathBuf, VolumeError> {
     let ids = directory.steady_list()?;
     let id = ids.into_iter().find(|id| id.generation == generation);
@@ -70,7 +74,7 @@ fn path_of(directory: &Directory, generation: u64) -> Result<PathBuf, VolumeErro
     ))
 }
 
-/// The number in a file; `None` if there is no file.
+/// Reads the number in a file; `None` if there is no file.
 fn read(file: &Path) -> Result<Option<u64>, VolumeError> {
     steadily(|| match std::fs::read_to_string(file) {
         Ok(text) => number(&text).map(Some).map_err(VolumeError::with(file)),
@@ -79,7 +83,7 @@ fn read(file: &Path) -> Result<Option<u64>, VolumeError> {
     })
 }
 
-/// The number of a line that is whole. Where a file system knows no better way to name a file, its beginning can be seen
+/// Parses a complete line. A file system without a better way to name a file may show its beginning
 /// before its end.
 fn number(text: &str) -> Result<u64, Reason> {
     let line = text.strip_suffix('\n').ok_or(Reason::NoWholeLine)?;
@@ -144,7 +148,7 @@ mod tests {
                 assert_eq!(volume_error.path, path);
                 let words = volume_error.to_string();
                 assert!(words.contains("move it away"), "{words}");
-                // A process that trains alone counts on from there.
+                // A process that trains alone continues from that generation.
                 newest_generation(&directory).unwrap_err();
                 std::fs::remove_dir(path).unwrap();
                 assert!(!file(&directory, "a").exists());

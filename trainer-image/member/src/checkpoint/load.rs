@@ -1,6 +1,7 @@
-//! Finding the checkpoint to continue with, and reading it.
+//! Finds the checkpoint to continue with, and reads it.
 //!
-//! Every process finds it, from manifests and the sizes of files alone. One process reads it, and checks every byte.
+//! Every process finds it, from manifests and file sizes alone. One process reads it and verifies
+//! every byte.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -16,29 +17,30 @@ use crate::failure::Failure;
 use crate::faults;
 use crate::state::Table;
 
-/// What the reading thread sends.
+/// Message of the reading thread.
 #[derive(Debug)]
 pub enum Message {
-    /// Bytes of the state, which count only if the whole is right.
+    /// Bytes of the state. They are valid only after [`Self::Whole`].
     Piece {
-        /// The first of them in the row of the state.
+        /// Position of the first byte in the state's row of bytes.
         offset: u64,
-        /// The bytes.
         bytes: Vec<u8>,
     },
-    /// All bytes were sent, and they are right.
+    /// All bytes were sent, and the checksums are right.
     Whole,
-    /// The checkpoint cannot be used.
+    /// The checkpoint cannot be used, for this reason.
     Damaged(VolumeError),
 }
 
-/// Finds the newest checkpoint whose manifest is whole and whose files have their sizes, but for those that are
-/// known to be damaged; `None` if there is none at all. The log names those that are passed over, with the reason.
+/// Finds the newest checkpoint with a valid manifest and files of the right sizes. Skips
+/// checkpoints that are known to be damaged and logs each with the reason. `None`: there is no
+/// checkpoint.
 ///
 /// # Errors
-/// [`Failure::OtherTraining`] when the newest one's state does not fit, [`Failure::NoCheckpointUsable`]
-/// when all are damaged: to begin again would be to throw them away. [`Failure::Volume`]: the directory cannot be listed, or
-/// no checkpoint is usable and at least one could not be read.
+/// [`Failure::OtherTraining`] if the newest checkpoint belongs to a different training.
+/// [`Failure::NoCheckpointUsable`] if all are damaged: starting again from step 0 would discard
+/// them. [`Failure::Volume`] if the directory cannot be listed, or if no checkpoint is usable and
+/// at least one could not be read.
 pub fn find(
     directory: &Directory,
     training: &Identity,
@@ -51,8 +53,8 @@ pub fn find(
         for id in &ids {
             let found = match known(directory, *id) {
                 Some(reason) => Err(reason),
-                None => look(directory, *id, training, table)?.inspect_err(|reason| {
-                    say_error(&format!("a checkpoint is passed over: {reason}"));
+                None => examine(directory, *id, training, table)?.inspect_err(|reason| {
+                    say_error(&format!("skipping a checkpoint: {reason}"));
                 }),
             };
             match found {
@@ -63,7 +65,7 @@ pub fn find(
         if reasons.is_empty() {
             return Ok(None);
         }
-        // A world that trains on meanwhile replaces old checkpoints by new ones.
+        // A group that is still training may have replaced old checkpoints with new ones.
         let now = directory.steady_list()?;
         if now == ids {
             if let Some(refused) = reasons.iter().position(VolumeError::is_of_the_volume) {
@@ -79,7 +81,7 @@ pub fn find(
     }
 }
 
-/// What ranks have found out about a checkpoint.
+/// Returns the damage that ranks have found in a checkpoint.
 fn known(directory: &Directory, id: CheckpointId) -> Option<VolumeError> {
     let reason = match directory.damaged().of(id)? {
         Damage::Bytes => Reason::Damaged,
@@ -88,8 +90,8 @@ fn known(directory: &Directory, id: CheckpointId) -> Option<VolumeError> {
     Some(VolumeError::with(&directory.checkpoint(id))(reason))
 }
 
-/// Looks at one checkpoint; the inner error says why it cannot be used, by whatever training.
-fn look(
+/// Checks one checkpoint. The inner error says why no training can use it.
+fn examine(
     directory: &Directory,
     id: CheckpointId,
     training: &Identity,
@@ -107,11 +109,11 @@ fn look(
     Ok(steadily(|| whole(&path, id, &manifest)).map(|()| manifest))
 }
 
-/// The manifest of a checkpoint of whatever training, if it fits together, all files have their sizes, and no rank has
-/// found its bytes to be damaged.
+/// Returns the manifest of a checkpoint of any training, if it is consistent, all files have their
+/// sizes, and no rank has found damaged bytes.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// [`VolumeError`] with the reason why the checkpoint cannot be used.
 pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, VolumeError> {
     if let Some(reason) = known(directory, id) {
         return Err(reason);
@@ -123,10 +125,11 @@ pub fn usable(directory: &Directory, id: CheckpointId) -> Result<Manifest, Volum
     })
 }
 
-/// The manifest of a checkpoint; `None` if it is missing or broken for good, or if a rank has read the checkpoint in vain.
+/// Returns the manifest of a checkpoint; `None` if the manifest is missing or broken, or if a rank
+/// has failed to read the checkpoint.
 ///
 /// # Errors
-/// The volume cannot be read, so that it is not known what is there.
+/// [`VolumeError`] if the volume cannot be read, so the state of the checkpoint is unknown.
 pub fn manifest(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, VolumeError> {
     if known(directory, id).is_some() {
         return Ok(None);
@@ -138,11 +141,11 @@ pub fn manifest(directory: &Directory, id: CheckpointId) -> Result<Option<Manife
     }
 }
 
-/// The same for retention; `None` also if a file is missing or has not its size. A file that cannot be opened now is not
-/// counted as damaged.
+/// Like [`manifest`], for retention: `None` also if a file is missing or has the wrong size. A file
+/// that cannot be opened now does not count as damaged.
 ///
 /// # Errors
-/// As [`manifest`].
+/// Those of [`manifest`].
 pub fn counted(directory: &Directory, id: CheckpointId) -> Result<Option<Manifest>, VolumeError> {
     let path = directory.checkpoint(id);
     let is_damaged = |manifest: &Manifest| {
@@ -157,14 +160,15 @@ fn whole(path: &Path, id: CheckpointId, manifest: &Manifest) -> Result<(), Volum
     is_whole.map_err(VolumeError::with(path))
 }
 
-/// Reads a checkpoint in a thread, piece after piece. Each part's checksum is known when its last piece was sent, so
-/// nothing counts as loaded before [`Message::Whole`]. The thread ends when the receiver is gone.
+/// Reads a checkpoint in a thread, one piece at a time. The checksum of a part is known after its
+/// last piece, so no byte is valid before [`Message::Whole`]. The thread ends when the receiver is
+/// dropped.
 ///
 /// # Errors
-/// The operating system refused the thread.
+/// [`Failure::Internal`] if the operating system refuses the thread.
 pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Message>, Failure> {
-    // One piece waits while the next one is read.
-    let (pieces, said) = sync_channel(1);
+    // One piece waits while the thread reads the next.
+    let (pieces, messages) = sync_channel(1);
     let directory = directory.clone();
     let work = move || {
         let path = directory.checkpoint(manifest.id());
@@ -172,7 +176,7 @@ pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Messag
         for part in &manifest.shards {
             let mut offset = begin;
             let result = steadily(|| {
-                // A part that is read again overwrites what it gave before.
+                // A retry overwrites the bytes that the part gave before.
                 offset = begin;
                 shard::read(&path, part, directory.io_watch(), |bytes| {
                     let at = offset;
@@ -197,10 +201,10 @@ pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Messag
         .name("volume".to_owned())
         .spawn(work)
         .map_err(|error| Failure::Internal(format!("no thread to read a checkpoint: {error}")))?;
-    Ok(said)
+    Ok(messages)
 }
 
-/// Whether what the manifest says fits together.
+/// Checks that the manifest is consistent.
 fn check(manifest: &Manifest, id: CheckpointId) -> Result<(), Reason> {
     if manifest.id() != id {
         return Err(Reason::OtherCheckpoint);

@@ -1,4 +1,4 @@
-//! `manifest.json`: what a checkpoint holds, and how to tell that it still does.
+//! `manifest.json`: the contents of a checkpoint and the data that verifies them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,60 +15,61 @@ use super::{Reason, VolumeError};
 use crate::faults;
 use crate::state::Table;
 
-/// Version of the format. What changes its meaning gets another one.
+/// Version of the format. A change of its meaning needs a new version.
 pub const SCHEMA_VERSION: u32 = 1;
 /// Name of the manifest in the checkpoint's directory.
 pub const FILE: &str = "manifest.json";
-/// Name of the manifest that is about to replace it.
+/// Temporary name of a manifest that will replace the current one.
 pub const DRAFT: &str = "manifest.json.partial";
-/// Between the items of a setting that is a list.
+/// Separator of the items of a setting that is a list.
 const LIST_SEPARATOR: &str = "; ";
-/// A larger file is not a manifest.
+/// Maximum size of a manifest in bytes. A larger file is not read.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Everything about a checkpoint but its tensors' bytes.
+/// Everything in a checkpoint except the bytes of its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// See [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// When it was saved, RFC 3339.
+    /// Time of the save, RFC 3339.
     pub saved_at: String,
-    /// Generation that committed its last step; in checkpoints of earlier versions, the generation that saved it.
+    /// Generation that committed the last step. In checkpoints of earlier versions: generation that
+    /// saved it.
     pub generation: u64,
-    /// Committed steps.
+    /// Number of committed steps.
     pub step: u64,
     /// Epoch of the next step, from 0.
     pub epoch: u64,
-    /// Samples of that epoch that committed steps have consumed.
+    /// Number of samples of that epoch that committed steps have used.
     pub cursor: u64,
-    /// How large steps were and where the rate came from, if the batch follows the workers.
+    /// Batch size and origin of the learning rate, if the batch depends on the number of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<BatchPace>,
     /// Steps that were committed without an update.
     #[serde(default, skip_serializing_if = "Skips::is_none")]
     pub skips: Skips,
-    /// What the loss of the next step was to be multiplied by, if it was scaled.
+    /// Factor for the loss of the next step, if loss scaling is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
-    /// What an evaluation of this state found, if there was one.
+    /// Scores of an evaluation of this state, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
-    /// Parts that it consists of: one of each rank that wrote it, or those of a process that wrote all of it.
+    /// Number of parts: one for each rank that wrote it, or those of a process that wrote all of
+    /// it.
     pub world_size: u32,
-    /// What training it belongs to.
+    /// The training that the checkpoint belongs to.
     pub training: Identity,
-    /// Hash of [`Self::training`] and the tensors' names, types and shapes.
+    /// Hash of [`Self::training`] and the names, types and shapes of the tensors.
     pub config_hash: Digest,
-    /// Where the ledger was.
+    /// Last ledger line that the checkpoint contains.
     pub ledger: Head,
-    /// The end of the ledger, if it was not known that a file of the ledger has it: whoever saves alone has no rank 0
-    /// that writes the ledger. The next generation begins its file with these lines.
+    /// The last ledger lines, if they may be in no ledger file: a process that saves alone has no
+    /// rank 0 that writes the ledger. The next generation begins its file with these lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<Tail>,
     /// All tensors, in the order of their bytes.
     pub tensors: Table,
-    /// The parts, by rank.
+    /// The parts, in the order of ranks.
     pub shards: Vec<Shard>,
 }
 
@@ -76,57 +77,55 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tail {
-    /// The line before them, which a file of the ledger has.
+    /// The line before them, which is in a ledger file.
     pub after: Head,
-    /// The lines.
     pub lines: Vec<Line>,
 }
 
-/// What has to be equal for a state to be gone on with, apart from the tensors' shapes.
+/// Values that must be equal to continue from a checkpoint, apart from the tensors' shapes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
-    /// Kind of model, as the configuration calls it.
+    /// Kind of model, as named in the configuration.
     pub model: String,
-    /// Kind of optimizer, as the configuration calls it.
+    /// Kind of optimizer, as named in the configuration.
     pub optimizer: String,
-    /// Samples of the data, samples per step, seed, and how many steps are meant to be done. The
-    /// last of these may change.
+    /// Number of samples, samples per step, seed and number of steps. The number of steps may
+    /// change.
     #[serde(rename = "course")]
     pub run: RunIdentity,
-    /// What else of the configuration changes what is computed and no tensor's shape, such as the heads of a
-    /// transformer: fields with their values in words. One that is not in a checkpoint was written by an older program,
-    /// and is not compared.
+    /// Other configuration fields that change the computation without changing a tensor's shape,
+    /// such as the heads of a transformer, with their values as text. A field that is missing in a
+    /// checkpoint was unknown to the program that wrote it, and is not compared.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
 }
 
-/// One rank's part.
+/// The part of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shard {
-    /// Its file in the checkpoint's directory.
+    /// File name in the checkpoint's directory.
     pub file: String,
-    /// What it holds, in order.
+    /// The pieces that it contains, in order.
     pub pieces: Vec<PieceRecord>,
-    /// SHA-256 of these bytes, one after the other.
+    /// SHA-256 of the concatenated pieces.
     pub sha256: Digest,
 }
 
-/// Some bytes of one tensor.
+/// A range of bytes of one tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PieceRecord {
-    /// Name of the tensor.
     pub tensor: String,
-    /// First byte.
+    /// Position of the first byte.
     pub start: u64,
-    /// Byte after the last.
+    /// Position after the last byte.
     pub end: u64,
 }
 
 impl Identity {
-    /// Hash over everything that has to be equal.
+    /// Hash of everything that must be equal.
     #[must_use]
     pub fn hash(&self, tensors: &Table) -> Digest {
         let run = self.run.genesis();
@@ -140,7 +139,7 @@ impl Identity {
         Digest::of(&parts)
     }
 
-    /// What keeps this training from going on with a checkpoint of `saved`; `None` if nothing does.
+    /// Describes why this training cannot continue from a checkpoint of `saved`; `None` if it can.
     fn difference(&self, saved: &Self) -> Option<String> {
         let named = |what: &str, saved: String, ours: String| {
             (saved != ours)
@@ -203,7 +202,7 @@ impl Identity {
     }
 }
 
-/// Of two lists, such as the structures of an object, their first items that differ.
+/// Returns the first items in which two lists differ, such as the structures of an object.
 fn first_difference(before: &str, now: &str) -> (String, String) {
     let end = std::iter::once("nothing more");
     let mut pairs = before
@@ -219,17 +218,17 @@ impl Manifest {
     /// Reads the manifest of a checkpoint.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`VolumeError`] if the manifest cannot be read or parsed.
     pub fn read(checkpoint: &Path) -> Result<Self, VolumeError> {
         let path = checkpoint.join(FILE);
         Self::try_read(&path).map_err(VolumeError::with(&path))
     }
 
-    /// The same, when a volume that answers with errors for a moment answers again. `None`: there is none, so this is no
-    /// checkpoint, or one that is being deleted.
+    /// Like [`Self::read`], but retries temporary errors. `None`: there is no manifest, so the
+    /// directory is not a checkpoint or is being deleted.
     ///
     /// # Errors
-    /// As [`Manifest::read`].
+    /// Those of [`Manifest::read`].
     pub fn read_steadily(checkpoint: &Path) -> Result<Option<Self>, VolumeError> {
         match steadily(|| Self::read(checkpoint)) {
             Err(volume_error) if volume_error.is_absence() => Ok(None),
@@ -251,7 +250,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The end of the ledger for a process that continues with it.
+    /// The end of the ledger, for a process that continues from this checkpoint.
     #[must_use]
     pub fn chain(&self) -> Chain {
         let Some(Tail { after, lines }) = &self.tail else {
@@ -264,13 +263,13 @@ impl Manifest {
         chain
     }
 
-    /// What a rank that has loaded it says of its state.
+    /// The claim of a rank that has loaded the checkpoint.
     #[must_use]
     pub const fn claim(&self) -> Claim {
         Claim::of(Origin::Loaded, &self.ledger)
     }
 
-    /// The checkpoint's name.
+    /// Generation and step, which are the checkpoint's name.
     #[must_use]
     pub const fn id(&self) -> CheckpointId {
         CheckpointId {
@@ -291,7 +290,7 @@ impl Manifest {
         }
     }
 
-    /// What keeps a training from going on with it; `None` if nothing does.
+    /// Describes why a training cannot continue from the checkpoint; `None` if it can.
     #[must_use]
     pub fn difference(&self, training: &Identity, tensors: &Table) -> Option<String> {
         let table = || self.tensors.difference(tensors);

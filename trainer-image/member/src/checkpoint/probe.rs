@@ -1,5 +1,6 @@
-//! Whether the file system of the volume can do what checkpoints and ledger need. Mounts of object stores cannot do all
-//! of it; without this only the first save would say so, in words of the one call that failed.
+//! Checks whether the volume's file system supports the operations that checkpoints and ledger
+//! need. Mounts of object stores support only some. Without this check only the first save would
+//! fail, with the error of a single call.
 
 use std::io;
 use std::path::Path;
@@ -9,8 +10,8 @@ use super::draft::{Draft, draft_name};
 use super::error::Operation;
 use super::{Directory, IoWatch, Reason, VolumeError};
 
-/// Tries each operation once, in a directory that it creates and removes. `None`: the file system can do them all, or another
-/// error came first, which each save will report.
+/// Tries each operation once, in a directory that it creates and removes. `None`: the file system
+/// supports all of them, or another error came first, which each save will report.
 pub(super) fn probe(directory: &Directory) -> Option<VolumeError> {
     let root = directory.root();
     let name = format!(".probe{}", draft_name());
@@ -27,7 +28,7 @@ pub(super) fn probe(directory: &Directory) -> Option<VolumeError> {
     }
 }
 
-/// In the order in which a first save needs them.
+/// Runs the operations in the order in which a first save needs them.
 fn try_all(root: &Path, place: &Path, named: &Path, io_watch: &IoWatch) -> Result<(), Reason> {
     let refused = |operation| move |error: io::Error| Reason::of(operation, error);
     let write = |path: &Path| io_watch.write_durably(path, |file| file.write_all(b"probe"));

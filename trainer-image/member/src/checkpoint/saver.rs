@@ -1,4 +1,4 @@
-//! One rank's side of saving: its stage, its buffers, and what the writing thread said.
+//! One rank's side of a save: its stage, its buffers and the results of the writing thread.
 
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ mod judging;
 
 pub use events::SaverEvent;
 
-/// One is written while the other takes the next: a save that a new generation has abandoned may
-/// still be held up by the volume.
+/// While one buffer is written, the other takes the next snapshot: the volume may still delay a
+/// save that a new generation has abandoned.
 const NUM_BUFFERS: usize = 2;
 
 /// The save in flight.
@@ -31,18 +31,18 @@ const NUM_BUFFERS: usize = 2;
 struct Flight {
     save: u64,
     id: CheckpointId,
-    /// Of the state that is saved.
+    /// Hash of the state's last ledger line.
     hash: u64,
-    /// The generation that began it.
+    /// Generation that began the save.
     writer: u64,
-    /// Ranks that write a part of it.
+    /// Number of ranks that write a part.
     num_parts: u32,
     stage: Stage,
     begun: Instant,
     has_skipped: bool,
-    /// Whether this rank, rank 0, is to complete it: all parts are durable.
+    /// Whether all parts are durable and this rank, rank 0, must complete the checkpoint.
     has_all_parts: bool,
-    /// Whether it has begun to.
+    /// Whether the writing thread has the order to complete it.
     is_completing: bool,
 }
 
@@ -51,28 +51,31 @@ struct Flight {
 pub struct Saver {
     every_seconds: Option<u64>,
     metric: Option<BestMetric>,
-    /// The best checkpoint on the volume, as far as it is known; rank 0 alone goes by it.
+    /// The best known checkpoint on the volume. Only rank 0 uses it.
     best: Option<BestCheckpoint>,
     table: Table,
     jobs: Sender<Job>,
     results: Receiver<Done>,
-    /// Snapshots that are written; their memory is for the next ones. `None`: nothing was written yet.
+    /// Memory of written snapshots, for the next ones. `None`: not used yet.
     buffers: Vec<Option<Box<dyn Snapshot>>>,
     num_begun: u64,
     flight: Option<Flight>,
-    /// Whether other ranks have a save of an earlier generation in flight, of which this one has no part.
+    /// Whether other ranks have a save of an earlier generation in flight in which this rank has no
+    /// part.
     is_bystander: bool,
-    /// When this generation's last save began.
+    /// Start of this generation's last save.
     begun_at: Option<Instant>,
-    /// How long no checkpoint had been completed, and when that was known; `None` before the first generation.
+    /// Time without a complete checkpoint, and when it was measured; `None` before the first
+    /// generation.
     unsaved: Option<(Duration, Instant)>,
-    /// Whether the save of an earlier generation was abandoned, and none has begun since.
+    /// Whether the save of an earlier generation was abandoned and no save has begun since.
     is_owed: bool,
     io_watch: IoWatch,
     idle_timer: IdleTimer,
-    /// Step of the newest checkpoint that is complete or may become it; rank 0 alone goes by it.
+    /// Step of the newest checkpoint that is complete or may become so. Only rank 0 uses it.
     newest_step: Option<u64>,
-    /// A save of the same step must not begin while the remains of the last one are being removed.
+    /// Whether the remains of the last save are being removed. Until then no save of the same step
+    /// may begin.
     is_discarding: bool,
 }
 
@@ -80,7 +83,7 @@ impl Saver {
     /// Starts the writing thread.
     ///
     /// # Errors
-    /// The operating system refused the thread.
+    /// [`Failure::Internal`] if the operating system refuses the thread.
     pub fn start(
         settings: &CheckpointEnvironment,
         directory: &Directory,
@@ -114,14 +117,14 @@ impl Saver {
         })
     }
 
-    /// What the tensors are.
+    /// The tensors of the state.
     #[must_use]
     pub const fn table(&self) -> &Table {
         &self.table
     }
 
-    /// This rank has a place in a generation; `saved_step` is that of the checkpoint its state was
-    /// loaded from, if it was.
+    /// Called when this rank joins a generation. `saved_step` is the step of the checkpoint from
+    /// which its state was loaded, if any.
     pub fn enter(&mut self, generation: u64, rank: u32, saved_step: Option<u64>) {
         let flight = self.flight.as_ref();
         self.begun_at = flight.map(|flight| flight.begun);
@@ -132,28 +135,29 @@ impl Saver {
         }
     }
 
-    /// How long no checkpoint has been completed, as far as this rank knows; nothing before its first generation. And
-    /// whether a save was abandoned.
+    /// Time without a complete checkpoint, as far as this rank knows (zero before its first
+    /// generation), and whether a save was abandoned.
     #[must_use]
     pub fn debt(&self) -> (Duration, bool) {
         let unsaved = self.unsaved.map(|(span, since)| span + since.elapsed());
         (unsaved.unwrap_or_default(), self.is_owed)
     }
 
-    /// What the ranks of a generation know of it together. So the time between saves is counted over generations.
+    /// Takes over what the ranks of a generation agreed on, so that the save interval counts across
+    /// generations.
     pub fn take_over(&mut self, (unsaved, is_owed): (Duration, bool)) {
         self.unsaved = Some((unsaved, Instant::now()));
         self.is_owed = is_owed;
     }
 
-    /// The newest checkpoint was completed so long ago.
+    /// Records that the newest checkpoint was completed `ago`.
     fn was_saved(&mut self, ago: Duration) {
         if self.begun_at.is_none() {
             self.unsaved = Some((ago, Instant::now()));
         }
     }
 
-    /// How far this rank is with the save in flight.
+    /// Stage of this rank in the save in flight.
     #[must_use]
     pub fn stage(&self) -> Stage {
         match &self.flight {
@@ -164,7 +168,7 @@ impl Saver {
         }
     }
 
-    /// Whether the last checkpoint was saved long enough ago, by this rank's clock, or a save was abandoned.
+    /// Whether the last save is long enough ago by this rank's clock, or a save was abandoned.
     #[must_use]
     pub fn is_time(&self) -> bool {
         let (unsaved, is_owed) = self.debt();
@@ -173,39 +177,40 @@ impl Saver {
         self.stage() == Stage::Idle && (is_owed || self.every_seconds.is_some_and(is_due))
     }
 
-    /// Whether a save of this step is complete or on its way.
+    /// Whether a save of this step is complete or in flight.
     #[must_use]
     pub fn has(&self, step: u64) -> bool {
         self.newest_step == Some(step)
     }
 
-    /// Another save is due, and left out because of the one in flight.
+    /// Records that another save was due and was skipped because of the one in flight.
     pub const fn skip(&mut self) {
         if let Some(flight) = &mut self.flight {
             flight.has_skipped = true;
         }
     }
 
-    /// Step of the save in flight, how long it has lasted, and whether another was left out because of it.
+    /// Step of the save in flight, its duration so far, and whether another save was skipped
+    /// because of it.
     #[must_use]
     pub fn in_flight(&self) -> Option<(u64, Duration, bool)> {
         let flight = self.flight.as_ref();
         flight.map(|flight| (flight.id.step, flight.begun.elapsed(), flight.has_skipped))
     }
 
-    /// For how long nothing has moved of what this rank writes.
+    /// Time without progress of this rank's writes.
     pub fn idle_time(&mut self) -> Duration {
         if self.stage() != Stage::Busy {
             self.idle_timer = IdleTimer::new(&self.io_watch);
         }
-        self.idle_timer.look(&self.io_watch)
+        self.idle_timer.elapsed(&self.io_watch)
     }
 
-    /// Begins a copy of this rank's part of the state whose ledger ends with `head`, and has it written by the generation
-    /// `writer`. When it returns, the state may change.
+    /// Begins to copy this rank's part of the state whose ledger ends with `head`, for the writing
+    /// thread of generation `writer`. The state may change after this returns.
     ///
     /// # Errors
-    /// The device refused the copy.
+    /// [`Failure::State`] if the state cannot be copied.
     pub fn begin(
         &mut self,
         head: &Head,
@@ -252,13 +257,13 @@ impl Saver {
         self.every_seconds = Some(seconds);
     }
 
-    /// As if the volume held up the saves of earlier generations for ever.
+    /// Acts as if the volume delayed the saves of earlier generations indefinitely.
     #[cfg(test)]
     pub(crate) fn hang(&mut self) {
         self.buffers.clear();
     }
 
-    /// The thread ends with this saver, so it is there.
+    /// Sends a job to the thread, which lives as long as this saver.
     fn give(&self, job: Job) {
         let _ = self.jobs.send(job);
     }

@@ -1,5 +1,5 @@
-//! One rank's part of a checkpoint: a safetensors file. A tensor that is in it whole has its type and
-//! shape; of one that the ranks cut, each part holds plain bytes under its name.
+//! One rank's part of a checkpoint: a safetensors file. A tensor that is entirely in one part has
+//! its type and shape there. If ranks split a tensor, each part has plain bytes under its name.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -16,51 +16,52 @@ use super::{Reason, VolumeError};
 use crate::faults::{self, Point};
 use crate::state::{Table, View};
 
-/// Headers are padded to this, so that the data is aligned.
+/// Headers are padded to a multiple of this, so that the data is aligned.
 const ALIGNMENT: usize = 8;
-/// Most bytes of a part in one piece. A process that loads a checkpoint needs room for a few pieces beside its state,
-/// however large a part is.
+/// Maximum size of one piece of a part. A process that loads a checkpoint needs memory for a few
+/// pieces beside its state, independent of the size of a part.
 pub const PIECE_BYTES: u64 = 16 << 20;
-/// Bytes of the number that a safetensors file begins with.
+/// Size of the number at the start of a safetensors file.
 const HEADER_LENGTH_BYTES: usize = 8;
-/// No header is larger, by the definition of the format.
+/// Maximum size of a header in the definition of the format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Name of a rank's part.
+/// File name of a rank's part.
 #[must_use]
 pub fn file_name(rank: u32, world_size: u32) -> String {
     format!("shard-{rank:05}-of-{world_size:05}.safetensors")
 }
 
-/// Name of the record of a part, which is there once the part is durable, until the manifest has it.
+/// File name of a part's record, which exists from when the part is durable until the manifest
+/// contains it.
 #[must_use]
 pub fn record_name(rank: u32, world_size: u32) -> String {
     format!("shard-{rank:05}-of-{world_size:05}.json")
 }
 
-/// Who writes which part of what.
+/// A part of a checkpoint that a rank writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'state> {
-    /// The checkpoint.
     pub id: CheckpointId,
-    /// Rank that writes.
+    /// Rank that writes the part.
     pub rank: u32,
-    /// Ranks that write.
+    /// Number of ranks that write.
     pub world_size: u32,
-    /// All tensors.
+    /// All tensors of the state.
     pub table: &'state Table,
     /// The bytes of this part, in the order of the table.
     pub bytes: &'state [u8],
-    /// Moves with what is written.
+    /// Counts the progress of the write.
     pub io_watch: &'state IoWatch,
 }
 
-/// Writes a part and its record to a directory; both are durable when it returns.
+/// Writes a part and its record to a directory. Both are durable when this returns.
 ///
 /// # Errors
-/// What went wrong.
+/// [`VolumeError`] for the first operation that the volume refuses.
 pub fn write(directory: &Path, part: &Part<'_>) -> Result<(), VolumeError> {
-    // Without the checkpoint's name: the same trouble is told of once, not for each checkpoint.
+    // The path is that of all checkpoints, so that the same error is reported once and not for each
+    // checkpoint.
     try_write(directory, part).map_err(VolumeError::with(directory.parent().unwrap_or(directory)))
 }
 
@@ -95,18 +96,18 @@ fn try_write(directory: &Path, part: &Part<'_>) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Reads the bytes of a part in pieces of at most [`PIECE_BYTES`], in their order, and gives each to `take`. That the
-/// bytes are right is known when this returns, so until then they must not count as loaded.
+/// Reads the bytes of a part in order, in pieces of at most [`PIECE_BYTES`], and passes each to
+/// `take`. The checksum is verified at the end, so no byte is valid before this returns.
 ///
 /// # Errors
-/// What is wrong with it.
+/// [`VolumeError`] if the part cannot be read, is not consistent, or has another checksum.
 pub fn read(
     directory: &Path,
     shard: &Shard,
     io_watch: &IoWatch,
     take: impl FnMut(Vec<u8>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, VolumeError> {
-    // It says which file of this directory, and nothing else.
+    // The manifest may name only a file of this directory.
     let path = directory.join(&shard.file);
     if path.parent() != Some(directory) || shard.file == ".." {
         let reason = Reason::Outside(shard.file.clone());
@@ -153,7 +154,7 @@ fn try_read(
     Ok(ControlFlow::Continue(()))
 }
 
-/// The head of a safetensors file, and where its data begins.
+/// Reads the header of a safetensors file. Also returns the position of its data.
 fn read_header(file: &Reading<'_>) -> Result<(Metadata, u64), Reason> {
     let mut length = [0; HEADER_LENGTH_BYTES];
     file.read_at(0, &mut length)?;
@@ -167,7 +168,7 @@ fn read_header(file: &Reading<'_>) -> Result<(Metadata, u64), Reason> {
     Ok((serde_json::from_slice(&json)?, start + length))
 }
 
-/// What a rank's part holds.
+/// Pieces of a rank's part.
 #[must_use]
 pub fn records(table: &Table, rank: u32, world_size: u32) -> Vec<PieceRecord> {
     let record = |Piece { tensor, bytes }: Piece| PieceRecord {
@@ -179,10 +180,11 @@ pub fn records(table: &Table, rank: u32, world_size: u32) -> Vec<PieceRecord> {
     pieces.into_iter().map(record).collect()
 }
 
-/// How many bytes a part's file has when it is whole.
+/// Size of a part's complete file.
 ///
 /// # Errors
-/// The part holds what is no tensor of the table.
+/// [`Reason::NoTensor`] if the part names a tensor that the table lacks, [`Reason::Length`] if a
+/// piece is too large.
 pub fn file_size(table: &Table, shard: &Shard) -> Result<u64, Reason> {
     let pieces = shard.pieces.iter();
     let data: u64 = pieces
@@ -191,7 +193,7 @@ pub fn file_size(table: &Table, shard: &Shard) -> Result<u64, Reason> {
     Ok(header(table, &shard.pieces)?.len() as u64 + data)
 }
 
-/// The head of a safetensors file: its length, then JSON, then spaces up to the alignment.
+/// Builds the header of a safetensors file: its length, then JSON, then spaces up to the alignment.
 fn header(table: &Table, pieces: &[PieceRecord]) -> Result<Vec<u8>, Reason> {
     let mut at = 0;
     let mut tensors = Vec::new();

@@ -1,4 +1,4 @@
-//! The thread that writes: training continues meanwhile, however slow the volume is.
+//! The thread that writes checkpoints. Training continues meanwhile, however slow the volume is.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -17,91 +17,78 @@ use super::{Directory, VolumeError, complete, probe};
 use crate::ledger::{Progress, Unwritten};
 use crate::state::{Snapshot, Table};
 
-/// What the thread is to do.
+/// An order for the thread.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// Write a part.
+    /// Write a part of a checkpoint.
     Write {
-        /// Number of the save.
         save: u64,
-        /// The checkpoint.
         id: CheckpointId,
-        /// The generation that writes it.
+        /// Generation that writes the part.
         writer: u64,
-        /// Who writes.
         rank: u32,
-        /// Of how many.
+        /// Number of ranks that write.
         world_size: u32,
-        /// The part; it comes back.
+        /// The bytes of the part; returned in [`Done::Written`].
         snapshot: Box<dyn Snapshot>,
     },
-    /// Complete a checkpoint, once the ledger is durable up to it, and delete old ones.
+    /// Complete a checkpoint once the ledger is durable up to its step, then delete old ones.
     Complete {
-        /// Number of the save.
         save: u64,
-        /// The generation in which it is completed.
+        /// Generation in which the checkpoint is completed.
         generation: u64,
-        /// Lacks the parts.
+        /// The manifest without its parts.
         manifest: Box<Manifest>,
-        /// The generation that began to write them.
+        /// Generation that began to write the parts.
         writer: u64,
-        /// The ledger.
         ledger: Progress,
     },
-    /// Remove a checkpoint that this generation will not complete.
+    /// Remove an incomplete checkpoint that this generation will not complete.
     Discard(CheckpointId, u64),
-    /// Look for the newest checkpoint, and whether a newer generation than this has written.
+    /// Find the newest checkpoint, and check whether a generation newer than this one has written.
     Survey(u64),
 }
 
-/// What the thread has done.
+/// Result of an order.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// A part is durable, or why it is not.
+    /// A part is durable or could not be written.
     Written {
-        /// Number of the save.
         save: u64,
-        /// The part's memory.
+        /// Memory of the part, for reuse.
         snapshot: Box<dyn Snapshot>,
-        /// Why it is not.
         result: Result<(), VolumeError>,
     },
-    /// A checkpoint is complete, or why it is not.
+    /// A checkpoint is complete or could not be completed.
     Completed {
-        /// Number of the save.
         save: u64,
-        /// The manifest, and how long it took.
+        /// The manifest, and how long completing took.
         result: Result<(Box<Manifest>, Duration), Incomplete>,
     },
-    /// A checkpoint that will not be completed is removed.
+    /// The remains of a checkpoint are removed.
     Discarded,
-    /// There are checkpoints; this is the newest whose manifest can be read, and the best one if it is kept.
+    /// The newest checkpoint with a readable manifest, and the best one if it is kept.
     Found(Box<Manifest>, Option<BestCheckpoint>),
     /// A newer generation has written.
     Fenced(u64),
     /// Old checkpoints could not be deleted.
     NotTidied(VolumeError),
-    /// The file system cannot do what a save needs.
+    /// The file system does not support what a save needs.
     Refused(VolumeError),
-    /// The thread panicked over a job; it takes the next one.
+    /// The thread panicked during an order and continues with the next one.
     Panicked {
-        /// The job.
         task: Task,
-        /// What it said.
+        /// Message of the panic.
         words: String,
     },
 }
 
-/// A job, without what it consists of.
+/// The kind of a [`Job`], which is known after the job was consumed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Task {
-    /// [`Job::Write`] of a save.
     Write(u64),
-    /// [`Job::Complete`] of a save.
     Complete(u64),
-    /// [`Job::Discard`].
     Discard,
-    /// [`Job::Survey`].
     Survey,
 }
 
@@ -116,26 +103,26 @@ impl From<&Job> for Task {
     }
 }
 
-/// Why a checkpoint whose parts are durable is not complete.
+/// Why a checkpoint with durable parts is not complete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Incomplete {
-    /// The ledger does not reach its step.
+    /// The ledger is not durable up to its step.
     #[error(transparent)]
     Ledger(#[from] Unwritten),
-    /// It cannot be given its name.
+    /// It could not get its name.
     #[error(transparent)]
     Volume(#[from] VolumeError),
 }
 
 impl Incomplete {
-    /// Whether a newer generation has written. The parts stay: if this process is its rank 0, it completes
-    /// the checkpoint there.
+    /// Whether a newer generation has written. The parts stay: if this process is rank 0 of that
+    /// generation, it completes the checkpoint there.
     const fn is_fenced(&self) -> bool {
         matches!(self, Self::Ledger(Unwritten::Fenced(_)))
     }
 }
 
-/// Starts the thread. It ends when nobody can give it a job any more.
+/// Starts the thread, which ends when the sender of jobs is dropped.
 pub(super) fn start(
     directory: Directory,
     table: Table,
@@ -157,9 +144,9 @@ pub(super) fn start(
                 let task = Task::from(&job);
                 let done = catch_unwind(AssertUnwindSafe(|| thread.run(job)));
                 if let Err(panic) = done {
-                    // Without a word the volume would seem to be silent.
+                    // Without this message the volume would seem to hang.
                     let words = words_of(&*panic);
-                    thread.tell(Done::Panicked { task, words });
+                    thread.send(Done::Panicked { task, words });
                 }
             }
         })?;
@@ -178,7 +165,7 @@ struct Thread {
     table: Table,
     retention: Retention,
     done: Sender<Done>,
-    /// Whether the file system was tried.
+    /// Whether the operations of the file system were tried.
     has_probed: Cell<bool>,
 }
 
@@ -211,7 +198,7 @@ impl Thread {
                         reason: Reason::NotCopied(failure.to_string()),
                     }),
                 };
-                self.tell(Done::Written {
+                self.send(Done::Written {
                     save,
                     snapshot,
                     result: written,
@@ -229,20 +216,20 @@ impl Thread {
                 let result = self.complete(generation, *manifest, writer, &ledger);
                 let is_complete = result.is_ok();
                 if result.as_ref().is_err_and(|error| !error.is_fenced()) {
-                    // Before it is told: the next save may begin at once.
+                    // First make room: the next save may begin as soon as the result is sent.
                     complete::make_room(&self.directory, id, writer, self.retention);
                 }
                 let result = result.map(|manifest| (Box::new(manifest), started.elapsed()));
-                self.tell(Done::Completed { save, result });
+                self.send(Done::Completed { save, result });
                 if is_complete
                     && let Err(reason) = complete::delete_old(&self.directory, id, self.retention)
                 {
-                    self.tell(Done::NotTidied(reason));
+                    self.send(Done::NotTidied(reason));
                 }
             }
             Job::Discard(id, writer) => {
                 complete::make_room(&self.directory, id, writer, self.retention);
-                self.tell(Done::Discarded);
+                self.send(Done::Discarded);
             }
             Job::Survey(generation) => self.survey(generation),
         }
@@ -264,42 +251,42 @@ impl Thread {
 
     fn survey(&self, generation: u64) {
         match self.newer(generation) {
-            Ok(Some(newer)) => return self.tell(Done::Fenced(newer)),
+            Ok(Some(newer)) => return self.send(Done::Fenced(newer)),
             Ok(None) => {}
-            Err(volume_error) => self.tell(Done::NotTidied(volume_error)),
+            Err(volume_error) => self.send(Done::NotTidied(volume_error)),
         }
-        if let Err(reason) = self.look_around() {
-            self.tell(Done::NotTidied(reason));
+        if let Err(reason) = self.report_checkpoints() {
+            self.send(Done::NotTidied(reason));
         }
         if !self.has_probed.replace(true)
             && let Some(refusal) = probe::probe(&self.directory)
         {
-            self.tell(Done::Refused(refusal));
+            self.send(Done::Refused(refusal));
         }
     }
 
-    /// Tells of the newest checkpoint and of the best one. A process that was killed may have completed the best
-    /// checkpoint and not have named it.
-    fn look_around(&self) -> Result<(), VolumeError> {
+    /// Reports the newest and the best checkpoint. Names the best one, because a process may have
+    /// been killed after completing it and before naming it.
+    fn report_checkpoints(&self) -> Result<(), VolumeError> {
         let found = complete::manifests(&self.directory)?;
         let best = complete::best_of(&found, self.retention.best);
         let named = complete::name_best(&self.directory, best.as_ref());
         let newest = found.into_iter().find_map(|(_, manifest)| manifest);
         if let Some(newest) = newest {
             let best = best.map(|(_, best)| best);
-            self.tell(Done::Found(Box::new(newest), best));
+            self.send(Done::Found(Box::new(newest), best));
         }
         named
     }
 
-    /// A newer generation that has written.
+    /// Returns a newer generation that has written.
     fn newer(&self, generation: u64) -> Result<Option<u64>, VolumeError> {
         let newest = steadily(|| self.directory.newest_generation())?;
         Ok(Some(newest).filter(|newest| *newest > generation))
     }
 
-    /// The saver may be gone, and then nobody needs to know.
-    fn tell(&self, done: Done) {
+    /// Sends a result, unless the saver is gone.
+    fn send(&self, done: Done) {
         let _ = self.done.send(done);
     }
 }

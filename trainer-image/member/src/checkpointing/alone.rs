@@ -1,4 +1,5 @@
-//! The save of a process that leaves without peers. Its state may be in no other process, so all of it is written.
+//! Saves the state of a process that leaves without peers. No other process may have this state, so
+//! all of it is written.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,12 +31,12 @@ enum NotSaved {
 }
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// This process leaves, and no peer is known to have its state: all of it is saved, unless a checkpoint holds it.
-    /// It is no collective. What keeps it from being saved is said in the process' last words.
+    /// Saves the whole state of a leaving process, unless a checkpoint holds it. No peer is known
+    /// to have the state. Not a collective. The process' last words report why a save failed.
     pub fn save_alone<S: State>(&mut self, state: &S) {
         self.leave.hold_on();
         if self.kept.is_some() {
-            // It was saved with the others just now, or the volume has just refused it.
+            // The state was just saved with the other ranks, or the volume has just refused it.
             return;
         }
         let kept = self.keep_alone(state);
@@ -59,7 +60,7 @@ impl<R: Rendezvous> Member<'_, R> {
             }
         }
         let Some(checkpointing) = &mut self.checkpointing else {
-            return Kept::Nowhere("there is no spec.checkpoint".to_owned());
+            return Kept::Nowhere("spec.checkpoint is not set".to_owned());
         };
         checkpointing.leave();
         checkpointing.abandon_save();
@@ -96,7 +97,7 @@ impl<R: Rendezvous> Member<'_, R> {
 }
 
 impl Checkpointing {
-    /// `None`: a checkpoint holds this state, or a newer one.
+    /// Writes the checkpoint. `None`: a checkpoint holds this state or a newer one.
     fn write_alone<S: State>(
         &self,
         id: CheckpointId,
@@ -113,11 +114,11 @@ impl Checkpointing {
         if written.is_err() {
             let directory = self.directory.clone();
             let clean = move || {
-                // What is left of it is removed with the next checkpoint.
+                // The next completed checkpoint removes what remains.
                 let _ = complete::remove(&path);
                 alone::is_held(&directory, id)
             };
-            // A newer world that has saved meanwhile removes what was not complete.
+            // A newer generation that has saved meanwhile removes incomplete checkpoints.
             if let Ok(Ok(true)) = self.ask(clean, reporter) {
                 return Ok(None);
             }

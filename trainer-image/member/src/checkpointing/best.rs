@@ -1,5 +1,5 @@
-//! The checkpoint of a state that was evaluated better than all before it. Training stands still until its bytes are
-//! copied; they are written while it continues.
+//! Saves a state that was evaluated better than all states before it. Training stops until its
+//! bytes are copied; they are written while training continues.
 
 use std::time::{Duration, Instant};
 
@@ -14,22 +14,24 @@ use crate::group::Rendezvous;
 use crate::member::Member;
 use crate::state::State;
 
-/// How often the ranks ask each other whether an earlier save is over.
+/// Interval at which the ranks exchange whether an earlier save has ended.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Longest time for which training waits for an earlier save before it begins the save of the best state.
+/// Maximum time for which training waits for an earlier save before it begins the save of the best
+/// state.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// The state of this step was evaluated, with the same result on all ranks. If it is the best one so far, and the
-    /// best checkpoint is to be kept, a save of this state begins. A collective: all ranks call it at the same step.
-    /// Rank 0 decides, because it knows what is on the volume.
+    /// Called when the state of this step was evaluated, with the same result on all ranks. If it
+    /// is the best one so far and the best checkpoint is kept, a save of this state begins. A
+    /// collective: all ranks call it at the same step. Rank 0 decides, because it knows the
+    /// contents of the volume.
     ///
-    /// If an earlier save is in flight, training waits for it, for 10 s at most, and no longer when a rank hears of a
-    /// newer generation. Then this state is not saved.
+    /// If an earlier save is in flight, training waits for it for at most 10 s, or until a rank
+    /// knows a newer generation. Then this state is not saved.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone, [`Failure::State`] when the state cannot be copied,
-    /// [`Failure::Fenced`].
+    /// [`Failure::PeerLost`] if a rank is lost, [`Failure::State`] if the state cannot be copied,
+    /// [`Failure::Fenced`] if a newer generation has written.
     pub fn keep_best<S: State>(&mut self, scores: Scores, state: &S) -> Result<(), Failure> {
         let step = self.local_state.position.step;
         self.local_state.scores = Some((step, scores));
@@ -45,8 +47,9 @@ impl<R: Rendezvous> Member<'_, R> {
         self.save_best(Some(scores), state, LONGEST_WAIT)
     }
 
-    /// A generation has formed. If its state was evaluated and is not saved, [`Self::keep_best`] is done again, without
-    /// a wait for an earlier save. If steps were committed since the best state, one rank says that it was not saved.
+    /// Called when a generation has formed. If its state was evaluated and is not saved, repeats
+    /// [`Self::keep_best`] without waiting for an earlier save. If steps were committed since the
+    /// best state, one rank reports that it was not saved.
     pub(crate) fn resume_best<S: State>(&mut self, state: &S) -> Result<(), Failure> {
         let step = self.local_state.position.step;
         let scores = self.local_state.scores_of(step);
@@ -65,8 +68,8 @@ impl<R: Rendezvous> Member<'_, R> {
         self.save_best(scores.filter(|_| !is_saved), state, Duration::ZERO)
     }
 
-    /// The step of a best state that is neither saved nor there any more. The lowest rank that knows of it is told, no
-    /// other; rank 0 if it was in the generation before.
+    /// Step of a best state that is neither saved nor in memory any more. Only the lowest rank that
+    /// knows of it gets a result: rank 0, if it was in the previous generation.
     fn lost_best(&mut self) -> Result<Option<u64>, Failure> {
         let step = self.local_state.position.step;
         let unsaved = self.checkpointing.as_ref().and_then(|it| it.unsaved_best);
@@ -79,7 +82,8 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(lost.filter(|_| knowing.first() == Some(&rank)))
     }
 
-    /// `scores`: what an evaluation found of this state; rank 0's alone count.
+    /// Saves the state if `scores`, the result of its evaluation, is the best so far. Only those of
+    /// rank 0 count.
     fn save_best<S: State>(
         &mut self,
         scores: Option<Scores>,
@@ -91,8 +95,8 @@ impl<R: Rendezvous> Member<'_, R> {
         let begun = Instant::now();
         loop {
             if self.machine.current_generation().is_some() {
-                // A process that forms a generation must not turn to a newer one here.
-                self.look();
+                // A process that forms a generation must not change to a newer one here.
+                self.poll_inputs();
             }
             let is_cut_off = self.knows_newer_generation() || self.must_break_off();
             let Some(checkpointing) = &mut self.checkpointing else {
@@ -101,7 +105,7 @@ impl<R: Rendezvous> Member<'_, R> {
             if !checkpointing.saver.judges() {
                 return Ok(());
             }
-            checkpointing.hear(generation, self.reporter)?;
+            checkpointing.report_results(generation, self.reporter)?;
             self.reporter
                 .volume_moves(checkpointing.directory.io_watch().moves());
             let is_wanted = scores.is_some_and(|scores| {
@@ -138,8 +142,7 @@ impl<R: Rendezvous> Member<'_, R> {
 }
 
 impl Checkpointing {
-    /// The state of a step was evaluated. If a save of it is in flight, its manifest will say so; returns whether one
-    /// is.
+    /// Adds scores to the save in flight, if it is of this step. Returns whether it is.
     fn judge(&mut self, step: u64, scores: Scores) -> bool {
         let is_best = self.saver.is_best(step, &scores);
         let in_flight = self.saver.in_flight().map(|(step, ..)| step);
@@ -153,7 +156,7 @@ impl Checkpointing {
         }
     }
 
-    /// The number by which the best checkpoint is kept, when an evaluation has not found it for the first time.
+    /// The metric of the best checkpoint, the first time that an evaluation lacks it.
     fn missing_metric_to_report(&mut self, scores: &Scores) -> Option<BestMetric> {
         let lack = self
             .saver
@@ -163,7 +166,7 @@ impl Checkpointing {
         Some(lack)
     }
 
-    /// All ranks know that the save that has just begun is that of the best state.
+    /// Records that the save that has just begun is of the best state.
     const fn begins_best(&mut self) {
         if let Some(saved) = &mut self.saved {
             saved.is_best = true;

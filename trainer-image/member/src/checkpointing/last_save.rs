@@ -1,4 +1,4 @@
-//! The save that training waits for: at its end, and before all leave.
+//! The saves that training waits for: at its end, and before all ranks leave.
 
 use std::time::{Duration, Instant};
 
@@ -12,22 +12,22 @@ use crate::member::Member;
 use crate::state::State;
 use crate::world::SavingSum;
 
-/// How often the ranks ask each other how far they are when training waits for a save.
+/// Interval at which the ranks exchange their progress while training waits for a save.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long after a failed save the next is tried. The others wait in a collective meanwhile, which has more
-/// patience.
+/// Pause after a failed save. Meanwhile the other ranks wait in a collective, whose timeout is
+/// longer.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What is to become of the process when the volume fails.
+/// What happens to the process if the volume fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Training is complete: without its result it has not succeeded.
+    /// Training is complete. Without a saved result it has failed.
     Result,
-    /// All leave, and have no time for more than one try.
+    /// All ranks leave and have time for one attempt only.
     Leaving,
 }
 
-/// What this rank knows of the tries so far.
+/// This rank's attempts so far.
 #[derive(Debug)]
 struct Tries {
     purpose: Purpose,
@@ -36,11 +36,12 @@ struct Tries {
 }
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// All leave, so that the state is nowhere but on the volume. If a peer is lost meanwhile, or the save of one rank fails, each
-    /// process saves it alone: the volume may be in order for one of them.
+    /// Saves the state because all ranks leave. If a peer is lost meanwhile or the save of a rank
+    /// fails, each process saves the state alone: the volume may work for one of them.
     ///
     /// # Errors
-    /// [`Failure::State`] when the state cannot be copied, [`Failure::Fenced`].
+    /// [`Failure::State`] if the state cannot be copied, [`Failure::Fenced`] if a newer generation
+    /// has written.
     pub fn save_before_leaving<S: State>(&mut self, state: &S) -> Result<(), Failure> {
         self.leave.hold_on();
         self.enter(Phase::Saving);
@@ -54,7 +55,7 @@ impl<R: Rendezvous> Member<'_, R> {
                 }
                 Ok(())
             }
-            // The process saves its state alone.
+            // The process will save its state alone.
             Err(failure @ Failure::PeerLost(_)) => {
                 say_error(&format!("no checkpoint of the last step: {failure}"));
                 Ok(())
@@ -69,8 +70,8 @@ impl<R: Rendezvous> Member<'_, R> {
         }
     }
 
-    /// Whether each rank knows of a checkpoint of this step: only rank 0 notices that its name could not be given. All ranks ask at
-    /// the same time. No, if a peer is lost meanwhile.
+    /// Whether all ranks have a checkpoint of this step. Only rank 0 notices if it could not get
+    /// its name. All ranks call this at the same time. False if a peer is lost meanwhile.
     fn is_saved_by_all(&self) -> bool {
         let Some(checkpointing) = &self.checkpointing else {
             return true;
@@ -82,22 +83,22 @@ impl<R: Rendezvous> Member<'_, R> {
         sum.is_ok_and(|lacking| lacking == [0.0])
     }
 
-    /// Training is complete. No rank ends before its state is saved.
+    /// Saves the result of a complete training. No rank ends before the state is saved.
     ///
     /// # Errors
-    /// As [`Self::save_now`].
+    /// Those of [`Self::save_now`].
     pub fn save_result<S: State>(&mut self, state: &S) -> Result<(), Failure> {
         self.leave.hold_on();
         self.enter(Phase::Saving);
         self.save_now(Purpose::Result, state)
     }
 
-    /// Saves the state of this step and waits until that is done, on all ranks; a save in flight is waited
-    /// for, too. A slow volume is waited for as long as anything moves.
+    /// Saves the state of this step on all ranks and waits for the end of the save, and before it
+    /// for a save in flight. A slow volume may take any time as long as bytes move.
     ///
     /// # Errors
-    /// [`Failure::Unsaved`] when nothing has moved for too long or, for a [`Purpose::Result`], when it was
-    /// tried for too long. All ranks conclude it together.
+    /// [`Failure::Unsaved`] on all ranks if no bytes have moved for too long or, for a
+    /// [`Purpose::Result`], if attempts have failed for too long.
     pub fn save_now<S: State>(&mut self, purpose: Purpose, state: &S) -> Result<(), Failure> {
         let mut tries = Tries {
             purpose,
@@ -106,7 +107,7 @@ impl<R: Rendezvous> Member<'_, R> {
         };
         let generation = self.local_state.generation();
         while let Some(checkpointing) = &mut self.checkpointing {
-            checkpointing.hear(generation, self.reporter)?;
+            checkpointing.report_results(generation, self.reporter)?;
             self.reporter
                 .volume_moves(checkpointing.directory.io_watch().moves());
             let is_saved = checkpointing.saver.has(self.local_state.position.step);
@@ -138,7 +139,8 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(())
     }
 
-    /// A rank that has written its part long ago would be taken for hung while the others' bytes still move.
+    /// Counts progress of other ranks: otherwise the agent would consider a rank hung that has
+    /// written its part long ago.
     fn pass_on_moves(&self, own: Stage, sum: &SavingSum) {
         if let Some(checkpointing) = &self.checkpointing
             && saving::others_move(own, &sum.stages, sum.num_stuck)
@@ -147,7 +149,7 @@ impl<R: Rendezvous> Member<'_, R> {
         }
     }
 
-    /// Tells of a save that takes too long, and when that is over.
+    /// Reports a save that takes too long, and when that is over.
     pub(super) fn report_delay(&mut self, sum: &SavingSum) -> Result<(), Failure> {
         let world_size = self.world()?.size();
         if let Some(checkpointing) = &mut self.checkpointing {
@@ -174,7 +176,7 @@ impl<R: Rendezvous> Member<'_, R> {
 }
 
 impl Tries {
-    /// Leaving allows one; what has failed just now would fail again.
+    /// Leaving allows one attempt: another would fail like the first.
     const fn may_begin(&self) -> bool {
         match self.purpose {
             Purpose::Result => true,
@@ -182,7 +184,7 @@ impl Tries {
         }
     }
 
-    /// For how long all that was tried has failed; nothing as long as one is on its way.
+    /// Time for which all attempts have failed; zero while one is in flight.
     fn failing(&mut self, is_saved: bool) -> Duration {
         if is_saved || self.num_begun == 0 || self.purpose == Purpose::Leaving {
             return Duration::ZERO;

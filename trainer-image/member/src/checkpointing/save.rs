@@ -1,4 +1,4 @@
-//! Checkpoints and ledger beside the steps: what each step's end adds to them and takes from them.
+//! Checkpoints and ledger during training: the work of each step's end.
 
 use std::time::Instant;
 
@@ -17,8 +17,8 @@ use crate::state::State;
 use crate::world::SavingSum;
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// The state is agreed on: rank 0 begins the generation's ledger. `origin` is where the state that
-    /// all have now came from.
+    /// Begins the generation's ledger on rank 0 once the ranks have the same state. `origin` is
+    /// where that state came from.
     pub(crate) fn open_ledger(&mut self, place: &Place, origin: Origin) -> Result<(), Failure> {
         let generation = self.local_state.generation();
         let Some(checkpointing) = &mut self.checkpointing else {
@@ -40,15 +40,16 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(())
     }
 
-    /// All ranks have agreed to commit the step of `batch`, and this one has updated its weights, unless the step
-    /// `is_skipped`: the step counts.
+    /// Counts the step of `batch`, which all ranks have agreed to commit. This rank has updated its
+    /// weights, unless the step `is_skipped`.
     pub fn count(&mut self, batch: &Batch, is_skipped: bool) {
         let position = &mut self.local_state.position;
         *position = position.after(batch.num_samples());
         position.skips = position.skips.after(is_skipped);
     }
 
-    /// After [`Self::count`]: the step's line joins the ledger. `loss` is the mean over the batch.
+    /// Adds the step's line to the ledger, after [`Self::count`]. `loss` is the mean over the
+    /// batch.
     pub fn note(&mut self, batch: &Batch, loss: f64, sum: &SavingSum) {
         let generation = self.local_state.generation();
         let is_skipped = self.local_state.position.skips.in_a_row > 0;
@@ -60,7 +61,7 @@ impl<R: Rendezvous> Member<'_, R> {
         };
         chain.push(line);
         let Some(checkpointing) = &mut self.checkpointing else {
-            // Nobody will ever write it.
+            // Without a directory no line is written.
             chain.forget_through(batch.step);
             return;
         };
@@ -71,7 +72,7 @@ impl<R: Rendezvous> Member<'_, R> {
         chain.forget_through(sum.durable_line);
     }
 
-    /// Whether a save is due after this step, however long training has taken.
+    /// Whether a save is due after this step by the number of steps.
     #[must_use]
     pub fn saves_at(&self, step: u64) -> bool {
         let checkpointing = self.checkpointing.as_ref();
@@ -79,10 +80,10 @@ impl<R: Rendezvous> Member<'_, R> {
             .is_some_and(|checkpointing| saving::is_due_at(step, checkpointing.every_steps))
     }
 
-    /// Whether a step's end has something to do for [`Self::save_on`] that needs the state of that step.
+    /// Whether [`Self::save_on`] needs the state of this step.
     ///
     /// # Errors
-    /// There are none: a defect of the caller.
+    /// [`Failure::Internal`] outside of a generation, which is a defect of the caller.
     pub fn has_to_save(&self, sum: &SavingSum) -> Result<bool, Failure> {
         let is_due = sum.is_time || self.saves_at(self.local_state.position.step);
         let world_size = u64::from(self.world()?.size());
@@ -90,10 +91,11 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(self.checkpointing.is_some() && decision != Decision::None)
     }
 
-    /// After [`Self::note`]: saves begin and continue. `state` is that of the last committed step.
+    /// Begins and continues saves, after [`Self::note`]. `state` is that of the last committed
+    /// step.
     ///
     /// # Errors
-    /// [`Failure::State`] when the state cannot be copied.
+    /// [`Failure::State`] if the state cannot be copied.
     pub fn save_on<S: State>(&mut self, sum: &SavingSum, state: &S) -> Result<(), Failure> {
         let is_due = sum.is_time || self.saves_at(self.local_state.position.step);
         self.proceed(sum, is_due, state)?;
@@ -153,7 +155,8 @@ impl<R: Rendezvous> Member<'_, R> {
 }
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// A checkpoint has a part of each rank's state, so a save begins only if all have the same.
+    /// Compares the ranks' states. A checkpoint has a part of each rank's state, so a save begins
+    /// only if all are equal.
     fn compare_replicas<S: State>(&self, state: &S) -> Result<(), Failure> {
         if !self
             .checkpointing
@@ -171,7 +174,7 @@ impl<R: Rendezvous> Member<'_, R> {
 }
 
 impl Checkpointing {
-    /// A generation forms, and continues this save of an earlier one.
+    /// Continues a save of an earlier generation, or abandons it.
     pub(crate) fn continue_save(&mut self, continued: Option<Carried>) {
         match continued {
             Some(save) if self.saver.continue_with(save) => {}
@@ -180,7 +183,7 @@ impl Checkpointing {
         }
     }
 
-    /// This rank completes no save of an earlier generation.
+    /// Abandons the save of an earlier generation.
     pub(crate) fn abandon_save(&mut self) {
         let abandoned = self.saver.abandon();
         if abandoned.is_some() && self.saved.is_some_and(|saved| saved.is_best) {
@@ -189,7 +192,7 @@ impl Checkpointing {
         self.saved = None;
     }
 
-    /// Rank 0 completes the save whose parts are all durable, in this generation.
+    /// On rank 0, completes the save whose parts are all durable, in this generation.
     pub(super) fn complete(&mut self, generation: u64) {
         let Self {
             saver,
@@ -208,7 +211,7 @@ impl Checkpointing {
     }
 }
 
-/// Lacks the parts.
+/// Builds the manifest without its parts.
 pub(super) fn manifest(
     id: CheckpointId,
     saved: &Saved,
@@ -245,7 +248,7 @@ pub(super) fn manifest(
     }
 }
 
-/// The time, RFC 3339, in whole seconds.
+/// The current time, RFC 3339, in whole seconds.
 fn now() -> String {
     let now = jiff::Timestamp::now();
     let rounded = now.round(jiff::Unit::Second);

@@ -1,8 +1,10 @@
-//! The state on its way along the routes of a generation ([`Routes`](roundhouse_elastic::state::Routes)).
+//! Sends the state along the routes of a generation
+//! ([`Routes`](roundhouse_elastic::state::Routes)).
 //!
-//! A rank passes the last chunk on while the next one comes, and writes it to its own state meanwhile. The rank with the
-//! state packs the next chunk while the last one goes. Ranks that are on no route move nothing. They wait in the barrier
-//! that ends each round of chunks: so they know that the others move, and a peer that is lost ends their wait, too.
+//! A rank forwards the last chunk while it receives the next one, and meanwhile writes the last one
+//! to its own state. The rank with the state packs the next chunk while it sends the last one.
+//! Ranks on no route move nothing. They wait in the barrier that ends each round of chunks: so they
+//! know that the others make progress, and a lost peer ends their wait too.
 
 use std::ops::Range;
 
@@ -18,17 +20,18 @@ use crate::state_broadcast::{
 };
 use crate::world::{Agreed, World};
 
-/// Fewest chunks of a round. A slow link moves so many in the timeout of the barrier in which other ranks wait.
+/// Minimum number of chunks in a round. A slow link can move this many within the timeout of the
+/// barrier in which other ranks wait.
 const CHUNKS_OF_A_ROUND: usize = 16;
-/// The same for each rank of the longest chain. No rank has a chunk in hand at the end of a round, and each rank of a chain
-/// begins a chunk later than the one before it.
+/// Minimum number of chunks in a round for each rank of the longest chain. At the end of a round no
+/// rank holds a chunk, and each rank of a chain begins one chunk later than the rank before it.
 const CHUNKS_PER_HOP: usize = 2;
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// Sends the state, receives it, passes it on, or waits for the ranks that do.
+    /// Sends the state, receives it, forwards it, or waits for the ranks that do.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone, [`Failure::State`] when bytes cannot be copied.
+    /// [`Failure::PeerLost`] if a rank is lost, [`Failure::State`] if bytes cannot be copied.
     pub(super) fn broadcast<S: StateBroadcast<R::Group>>(
         &mut self,
         world: &World<R::Group>,
@@ -81,7 +84,8 @@ impl<R: Rendezvous> Member<'_, R> {
         self.pass_words(group, link, digest, agreed.chain_bytes)
     }
 
-    /// Passes on the words that belong to the state, and the digest of everything.
+    /// Exchanges the position, scores and ledger lines that belong to the state, and the digest of
+    /// everything.
     fn pass_words(
         &mut self,
         group: &R::Group,
@@ -117,7 +121,7 @@ impl<R: Rendezvous> Member<'_, R> {
         taken.ok_or_else(|| Failure::Internal("a state that cannot be read".to_owned()))
     }
 
-    /// All ranks have ended the round.
+    /// Reports progress: all ranks have ended the round.
     fn round_ends(&mut self) {
         if let Some(peers) = &self.peers {
             peers.interrupter.moves();
@@ -126,7 +130,7 @@ impl<R: Rendezvous> Member<'_, R> {
     }
 }
 
-/// The ranks before and behind this one.
+/// The previous and the next rank of this rank's route.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     from: Option<u32>,
@@ -144,14 +148,15 @@ impl Link {
     }
 }
 
-/// A rank on a route, with the chunk that it has in hand.
+/// A rank on a route and the chunk that it holds.
 struct Carrier<'a, G: Group, S: StateBroadcast<G>> {
     group: &'a G,
     state: &'a mut S,
     link: Link,
     compares: bool,
     digest: Digest,
-    /// Packed or received. It is still to be passed on, and to be written if it was received.
+    /// A chunk that was packed or received. It must still be forwarded, and written if it was
+    /// received.
     last: Option<(Range<u64>, S::Parcel)>,
     /// Whether bytes of this rank's state were overwritten.
     has_written: bool,
@@ -163,7 +168,7 @@ impl<G: Group, S: StateBroadcast<G>> Carrier<'_, G, S> {
         bytes.map_or(0, |bytes| bytes.end - bytes.start)
     }
 
-    /// Gets the next chunk, if there is one, and is done with the last one.
+    /// Gets the next chunk, if there is one, and completes the last one.
     fn step(&mut self, next: Option<Range<u64>>) -> Result<(), Failure> {
         let Self {
             group,
@@ -192,8 +197,8 @@ impl<G: Group, S: StateBroadcast<G>> Carrier<'_, G, S> {
                 Ok(())
             };
             let moved = move_parcels::<G, S>(group, send, receive, &mut write);
-            // What has come is written even if the peer was gone before the next move began: this rank then knows that
-            // there was a newer state than its own.
+            // A received chunk is written even if the peer was lost before the next move began:
+            // then this rank knows that a newer state than its own existed.
             let written = write();
             moved.and(written)?;
         } else {

@@ -1,5 +1,5 @@
-//! Reading a checkpoint for all: the rank that the others have agreed on reads and checks its bytes, in a thread,
-//! while all ranks ask it how far it is.
+//! Reads a checkpoint for all ranks: the rank that they have agreed on reads and verifies it in a
+//! thread, while all ranks exchange its progress.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -15,20 +15,20 @@ use crate::member::Member;
 use crate::state::State;
 use crate::world::{Agreed, World};
 
-/// How often the ranks ask.
+/// Interval of the exchanges.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The rank that reads, on its way.
+/// State of the reading rank.
 struct Reading {
     pieces: Receiver<load::Message>,
     idle_timer: IdleTimer,
     started: Instant,
     moves: u64,
-    /// Whether the bytes are only checked, since this rank has a state in memory that they would overwrite.
+    /// Whether the bytes are only verified, because they would overwrite a state in memory.
     only_checks: bool,
 }
 
-/// How far it is.
+/// Progress of the reading rank.
 enum Progress {
     Reading,
     Done,
@@ -37,11 +37,11 @@ enum Progress {
 }
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// Has the checkpoint that the ranks have agreed on read into the state of the rank that reads. `false` when it
-    /// is damaged, which all ranks hear of: then they have to agree again.
+    /// Reads the agreed checkpoint into the state of the reading rank. Returns `false` on all ranks
+    /// if the checkpoint is damaged; then they must agree again.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone; on the rank that reads, [`Failure::VolumeSilent`].
+    /// [`Failure::PeerLost`] if a rank is lost; on the reading rank [`Failure::VolumeSilent`].
     pub(super) fn read_checkpoint<S: State>(
         &mut self,
         world: &World<R::Group>,
@@ -52,7 +52,7 @@ impl<R: Rendezvous> Member<'_, R> {
         let is_reader = usize::try_from(world.rank()) == Ok(agreed.source.rank);
         let mut reading = None;
         if is_reader {
-            // Its bytes are the checkpoint's in part from now on, and it still can read that.
+            // From now on the reader's bytes are in part the checkpoint's, which it can read again.
             let checkpointing = self.checkpointing.as_ref();
             let checkpointing = checkpointing
                 .ok_or_else(|| Failure::Internal("no checkpoint directory".to_owned()))?;
@@ -62,18 +62,18 @@ impl<R: Rendezvous> Member<'_, R> {
         loop {
             let (mut done, mut damage, mut moved) = (0.0, None, 0.0);
             if let (Some(reading), Some(checkpointing)) = (&mut reading, &self.checkpointing) {
-                match reading.go_on(checkpointing, state)? {
+                match reading.advance(checkpointing, state)? {
                     Progress::Reading => {}
                     Progress::Done => done = 1.0,
                     Progress::Checked => {
-                        // Now the state in memory may go.
+                        // The checkpoint is whole, so the state in memory can be replaced.
                         if let Some(manifest) = checkpointing.found() {
                             self.local_state.stand_for(manifest);
                         }
                         *reading = Reading::begin(checkpointing, false)?;
                     }
                     Progress::Damaged(volume_error) => {
-                        say_error(&format!("a checkpoint is passed over: {volume_error}"));
+                        say_error(&format!("skipping a checkpoint: {volume_error}"));
                         damage = Some(if volume_error.is_io() {
                             Damage::Unread
                         } else {
@@ -92,8 +92,8 @@ impl<R: Rendezvous> Member<'_, R> {
             let sums = world.sum(&[done, wrong, unread, moved])?;
             let (is_done, has_moved) = (sums[0] > 0.0, sums[3] > 0.0);
             self.reading_moves(is_reader, has_moved);
-            let mut said = kinds.into_iter().zip(&sums[1..]);
-            if let Some((damage, _)) = said.find(|(_, sum)| **sum > 0.0) {
+            let mut reported = kinds.into_iter().zip(&sums[1..]);
+            if let Some((damage, _)) = reported.find(|(_, sum)| **sum > 0.0) {
                 if let Some(checkpointing) = &self.checkpointing {
                     checkpointing.mark_damaged(&claim, damage);
                 }
@@ -115,7 +115,7 @@ impl<R: Rendezvous> Member<'_, R> {
         }
     }
 
-    /// Bytes that the reading rank gets from the volume are progress of all ranks.
+    /// Counts bytes that the reading rank gets from the volume as progress of all ranks.
     fn reading_moves(&mut self, is_reader: bool, has_moved: bool) {
         if let (Some(peers), true) = (&self.peers, has_moved) {
             peers.interrupter.reads();
@@ -145,8 +145,8 @@ impl Reading {
         })
     }
 
-    /// Copies in what has come.
-    fn go_on<S: State>(
+    /// Copies received bytes into the state.
+    fn advance<S: State>(
         &mut self,
         checkpointing: &Checkpointing,
         state: &mut S,
@@ -165,7 +165,7 @@ impl Reading {
                 "the thread that reads a checkpoint panicked".to_owned(),
             )),
             Err(RecvTimeoutError::Timeout) => {
-                let still = self.idle_timer.look(checkpointing.directory.io_watch());
+                let still = self.idle_timer.elapsed(checkpointing.directory.io_watch());
                 if checkpointing.io_timeout.is_over(still) {
                     return Err(Failure::VolumeSilent {
                         dir: checkpointing.directory.root().to_owned(),

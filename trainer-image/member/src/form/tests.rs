@@ -34,7 +34,7 @@ fn data_schedule() -> DataSchedule {
     DataSchedule::of_steps(100, 10, 50)
 }
 
-/// What is held besides steps and samples has to come along, too.
+/// Parts of a position that must be sent with the state.
 const SKIPS: Skips = Skips {
     total: 3,
     in_a_row: 2,
@@ -54,7 +54,7 @@ fn position(step: u64) -> TrainingPosition {
     }
 }
 
-/// A ledger's end.
+/// The end of a ledger.
 fn head(generation: u64, step: u64) -> Head {
     Head {
         generation,
@@ -76,13 +76,13 @@ fn live(generation: u64, step: u64) -> LocalState {
     local_state
 }
 
-/// A process before a generation: what it holds, and its bytes.
+/// A process before a generation: its local state and its bytes.
 struct Process {
     local_state: LocalState,
     bytes: Bytes,
-    /// Its volume, if it has one.
+    /// Directory of its checkpoints, if it has one.
     volume: Option<std::path::PathBuf>,
-    /// Whether it started before there was a checkpoint.
+    /// Whether it started before the first checkpoint.
     forgets: bool,
 }
 
@@ -95,7 +95,7 @@ fn process(local_state: LocalState, bytes: u8) -> Process {
     }
 }
 
-/// What became of it.
+/// Result of forming a generation.
 struct Formed {
     result: Result<Option<Origin>, Failure>,
     local_state: LocalState,
@@ -128,7 +128,7 @@ fn launch(process: &Process) -> Launch {
     launch
 }
 
-/// One rank forms generation 9.
+/// Forms generation 9 as one rank.
 fn form_one(process: Process, group: Threads) -> Formed {
     let launch = launch(&process);
     let Process {
@@ -184,9 +184,10 @@ fn form_one(process: Process, group: Threads) -> Formed {
     }
 }
 
-/// All ranks form a generation, each in a thread of its own. Some are lost in a call of their group: rank and its number,
-/// where 1 is the agreement. Those of a rank that sends are then the chunk, the words and the barrier; those of one that
-/// receives are the same. One that passes the chunk on first receives it.
+/// Forms a generation with all ranks, each in its own thread. `lost` names ranks with the number of
+/// the group call in which they are lost; 1 is the agreement. The calls of a sender are then the
+/// chunk, the words and the barrier, and those of a receiver are the same. A rank that forwards the
+/// chunk first receives it.
 fn form(processes: Vec<Process>, lost: &[(u32, u64)]) -> Vec<Formed> {
     let size = u32::try_from(processes.len()).unwrap();
     let group = Threads::group(size, lost);
@@ -230,7 +231,7 @@ fn evaluated_state_is_sent_if_evaluation_changes_state() {
     for (counts, expected) in [(true, [2, 2, 2]), (false, [1, 2, 1])] {
         let ranks = [(1, 0), (2, 30), (1, 0)].map(|(bytes, evaluated)| {
             let mut local_state = live(4, 3);
-            // One rank alone may know that it does.
+            // Only one rank may know that evaluations change the state.
             (local_state.evaluated, local_state.evaluation_counts) =
                 (evaluated, counts && evaluated > 0);
             process(local_state, bytes)
@@ -246,7 +247,7 @@ fn evaluated_state_is_sent_if_evaluation_changes_state() {
 
 #[test]
 fn state_of_a_complete_step_is_preferred() {
-    // If all were, each may have been at another point.
+    // If the step was cut short on all ranks, each may have stopped at another point.
     for (cut, expected) in [([true, false, false], 2), ([true, true, true], 1)] {
         let ranks = [1, 2, 2].into_iter().zip(cut).map(|(byte, is_cut_short)| {
             let mut local_state = live(4, 3);
@@ -262,7 +263,7 @@ fn state_of_a_complete_step_is_preferred() {
 
 #[test]
 fn lost_sender_leaves_holders_with_their_state() {
-    // In the chunk, and in the words after it.
+    // Lost in the chunk, and in the words after it.
     for (call, torn) in [(2, false), (3, true)] {
         let formed = form(
             vec![
@@ -280,7 +281,7 @@ fn lost_sender_leaves_holders_with_their_state() {
         assert_eq!((holder.claim(), &holder.bytes), (before, &Bytes::filled(1)));
         let expected = if torn { before.torn() } else { Claim::FRESH };
         assert_eq!(joiner.claim(), expected, "in call {call}");
-        // The next generation continues with the holder's.
+        // The next generation continues with the holder's state.
         let next = formed.into_iter().skip(1).map(|rank| Process {
             local_state: rank.local_state,
             bytes: rank.bytes,
@@ -297,7 +298,7 @@ fn lost_sender_leaves_holders_with_their_state() {
     }
 }
 
-/// How many bytes are written tells whether a state is torn, not that some were expected.
+/// A state is torn once a byte was written, not when bytes were expected.
 #[test]
 fn older_state_is_torn_only_by_the_first_received_byte() {
     let processes = || vec![process(live(8, 20), 1), process(live(8, 19), 5)];
@@ -309,13 +310,13 @@ fn older_state_is_torn_only_by_the_first_received_byte() {
     }
 }
 
-/// What an agreement leaves: some ranks have formed the generation, and some have not.
+/// After an agreement some ranks have formed the generation and some have not.
 #[test]
 fn equal_states_have_equal_claims() {
     let mut formed = live(8, 20);
     formed.go_live(9);
     let processes = vec![process(formed, 1), process(live(8, 20), 1)];
-    // A rank that is lost in the first chunk would be an error if a state was sent.
+    // The loss of a rank in the first chunk would be an error if a state were sent.
     for rank in form(processes, &[(0, 2)]) {
         assert_eq!(
             (rank.origin(), rank.claim()),
@@ -326,7 +327,8 @@ fn equal_states_have_equal_claims() {
 
 #[test]
 fn generation_without_step_supersedes_none() {
-    // The first has committed step 21 alone, and the second was a member of a generation without a step since.
+    // The first rank alone has committed step 21. The second was since then in a generation without
+    // a step.
     let mut later = live(8, 20);
     later.go_live(9);
     for rank in form(vec![process(live(8, 21), 2), process(later, 1)], &[]) {
@@ -359,10 +361,10 @@ fn equal_initial_weights_survive_a_lost_sender() {
             process(fresh(), 2),
         ]
     };
-    // The second has passed the chunk on, and is lost in the words.
+    // The second rank has forwarded the chunk and is lost in the words.
     let formed = form(processes(), &[(1, 4)]);
     let claims: Vec<_> = formed[1..].iter().map(Formed::claim).collect();
-    // The last one has got some that were others.
+    // The last rank has received bytes that differ from its own.
     assert_eq!(claims, [Claim::FRESH, Claim::FRESH.torn()]);
     for rank in form(processes(), &[]) {
         assert_eq!(
@@ -372,7 +374,8 @@ fn equal_initial_weights_survive_a_lost_sender() {
     }
 }
 
-/// What a rank that only sends, or only receives, moves in all: one chunk and the words, each with its seal.
+/// Number of bytes that a rank moves if it only sends or only receives: one chunk and the words,
+/// each with its seal.
 fn one_copy() -> usize {
     Bytes::filled(0).0.len() + 8 + live(8, 20).words().len() + 8
 }
@@ -381,11 +384,11 @@ fn one_copy() -> usize {
 fn holder_that_serves_no_rank_moves_nothing() {
     let holders = || (0..3).map(|_| process(live(8, 20), 1));
     let one = one_copy();
-    // One newcomer: the lowest rank serves it.
+    // One joining rank: the lowest rank sends to it.
     let formed = form(holders().chain([process(fresh(), 9)]).collect(), &[]);
     let moved: Vec<_> = formed.iter().map(|rank| rank.num_moved).collect();
     assert_eq!(moved, [one, 0, 0, one]);
-    // Each newcomer has a rank that serves it alone.
+    // Two joining ranks: each has its own sender.
     let newcomers = (0..2).map(|_| process(fresh(), 9));
     let formed = form(holders().chain(newcomers).collect(), &[]);
     let moved: Vec<_> = formed.iter().map(|rank| rank.num_moved).collect();
@@ -405,7 +408,7 @@ fn receivers_forward_the_state() {
     let formed = form(processes.collect(), &[]);
     let moved: Vec<_> = formed.iter().map(|rank| rank.num_moved).collect();
     let one = one_copy();
-    // 2 to 0 to 1 to 3: no rank sends it twice.
+    // The chain is 2, 0, 1, 3: no rank sends the state twice.
     assert_eq!(moved, [2 * one, 2 * one, one, one]);
     for rank in &formed {
         assert_eq!(
@@ -416,12 +419,12 @@ fn receivers_forward_the_state() {
     }
 }
 
-/// The ranks that wait for it may be gone by then.
+/// The ranks that wait for the receiver may be lost by then.
 #[test]
 fn receiver_of_all_chunks_has_a_whole_state() {
     let formed = form(
         vec![process(live(8, 20), 1), process(fresh(), 9)],
-        // In the barrier at the end.
+        // Lost in the barrier at the end.
         &[(0, 4)],
     );
     assert!(matches!(formed[1].result, Err(Failure::PeerLost(_))));

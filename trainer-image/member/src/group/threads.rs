@@ -1,5 +1,6 @@
-//! Groups whose ranks are threads of one process, for tests. A rank can be lost at a collective of its choice, as if
-//! its process had been killed there: its peers get an error from that collective and from all later ones.
+//! Groups whose ranks are threads of one process, for tests. A rank can be lost at a collective of
+//! its choice, as if its process had been killed there: its peers get an error from that collective
+//! and from all later ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,16 +11,16 @@ use roundhouse_elastic::Place;
 use super::{Abort, Group, Meanwhile, Rendezvous};
 use crate::failure::Failure;
 
-/// What the ranks have said in one collective.
-type Said = HashMap<u32, Vec<u8>>;
+/// Values of the ranks in one collective.
+type Values = HashMap<u32, Vec<u8>>;
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By the number of the collective.
-    calls: HashMap<u64, Said>,
-    /// What is on its way, by sender and receiver.
+    /// Values by the number of the collective.
+    calls: HashMap<u64, Values>,
+    /// Messages in transit, by sender and receiver.
     sent: HashMap<(u32, u32), VecDeque<Vec<u8>>>,
-    /// Bytes that each rank has sent and received, collectives aside.
+    /// Bytes that each rank has sent and received, without collectives.
     moved: HashMap<u32, usize>,
     is_broken: bool,
 }
@@ -36,7 +37,7 @@ impl Shared {
     }
 }
 
-/// A rank of a group.
+/// A rank of a group of threads.
 #[derive(Debug)]
 pub(crate) struct Threads {
     shared: Arc<Shared>,
@@ -44,14 +45,15 @@ pub(crate) struct Threads {
     size: u32,
     num_collectives: Mutex<u64>,
     num_calls: Mutex<u64>,
-    /// The call of the group, from 1, in which this rank is lost.
+    /// Number of the call, from 1, in which this rank is lost.
     lost_at: Option<u64>,
     is_aborted: AtomicBool,
     is_shut: AtomicBool,
 }
 
 impl Threads {
-    /// A group of so many ranks. Some are lost: rank, and number of its call of the group, from 1.
+    /// Creates a group of `size` ranks. `lost` names ranks with the number of their call, from 1,
+    /// in which they are lost.
     pub(crate) fn group(size: u32, lost: &[(u32, u64)]) -> Vec<Self> {
         let shared = Arc::new(Shared::default());
         let rank = |rank| Self {
@@ -73,7 +75,7 @@ impl Threads {
         Failure::PeerLost(format!("rank {} of threads", self.rank))
     }
 
-    /// Counts a call, and breaks the group in that in which this rank is lost.
+    /// Counts a call. Breaks the group in the call in which this rank is lost.
     fn call(&self) -> Result<(), Failure> {
         let mut num_calls = self.num_calls.lock().unwrap();
         *num_calls += 1;
@@ -84,8 +86,8 @@ impl Threads {
         Ok(())
     }
 
-    /// Says `bytes` in the next collective, and hears what all ranks have said in it.
-    fn all_say(&self, bytes: Vec<u8>) -> Result<Said, Failure> {
+    /// Contributes `bytes` to the next collective and returns the values of all ranks.
+    fn gather_all(&self, bytes: Vec<u8>) -> Result<Values, Failure> {
         self.call()?;
         let call = {
             let mut num_collectives = self.num_collectives.lock().unwrap();
@@ -100,11 +102,11 @@ impl Threads {
             .insert(self.rank, bytes);
         self.shared.changed.notify_all();
         loop {
-            // What all have said has come, whatever happens to one of them afterwards.
-            if let Some(said) = table.calls.get(&call)
-                && said.len() == self.size as usize
+            // Values of all ranks have arrived, whatever happens to a rank afterwards.
+            if let Some(values) = table.calls.get(&call)
+                && values.len() == self.size as usize
             {
-                return Ok(said.clone());
+                return Ok(values.clone());
             }
             if table.is_broken {
                 return Err(self.lost());
@@ -114,29 +116,29 @@ impl Threads {
         }
     }
 
-    /// Whether a rank has aborted it.
+    /// Whether a rank has aborted the group.
     pub(crate) fn is_broken(&self) -> bool {
         self.shared.table().is_broken
     }
 
-    /// Where the group counts bytes.
+    /// Counters of the group.
     pub(crate) fn counts(&self) -> Counts {
         Counts(Arc::clone(&self.shared))
     }
 }
 
-/// The bytes that ranks have sent to each other.
+/// Numbers of bytes that ranks have sent to each other.
 #[derive(Debug)]
 pub(crate) struct Counts(Arc<Shared>);
 
 impl Counts {
-    /// Those that a rank has sent and received, collectives aside.
+    /// Bytes that a rank has sent and received, without collectives.
     pub(crate) fn num_moved(&self, rank: u32) -> usize {
         self.0.table().moved.get(&rank).copied().unwrap_or_default()
     }
 }
 
-/// As the library's, a group that is freed without a shutdown is aborted.
+/// Like the library's groups, a group that is freed without a shutdown is aborted.
 impl Drop for Threads {
     fn drop(&mut self) {
         if !self.is_shut.load(Ordering::SeqCst) {
@@ -168,10 +170,10 @@ impl Group for Threads {
 
     fn sum(&self, values: &mut [f64]) -> Result<(), Failure> {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes());
-        let said = self.all_say(bytes.collect())?;
+        let all = self.gather_all(bytes.collect())?;
         values.fill(0.0);
         for rank in 0..self.size {
-            for (sum, bytes) in values.iter_mut().zip(said[&rank].chunks_exact(8)) {
+            for (sum, bytes) in values.iter_mut().zip(all[&rank].chunks_exact(8)) {
                 *sum += f64::from_le_bytes(bytes.try_into().unwrap());
             }
         }
@@ -199,7 +201,7 @@ impl Group for Threads {
         let mut table = self.shared.table();
         loop {
             let way = table.sent.entry((from, self.rank)).or_default();
-            // What was sent comes, whatever happens to the sender afterwards.
+            // A sent message arrives, whatever happens to the sender afterwards.
             if let Some(sent) = way.pop_front() {
                 bytes.copy_from_slice(&sent);
                 *table.moved.entry(self.rank).or_default() += sent.len();
@@ -225,7 +227,7 @@ impl Group for Threads {
     }
 }
 
-/// Hands a rank the groups that were made for it, one for each generation that it forms.
+/// Gives a rank the prepared groups, one for each generation that it forms.
 #[derive(Debug, Default)]
 pub(crate) struct Made(Mutex<Vec<Threads>>);
 
@@ -251,7 +253,7 @@ impl Rendezvous for Made {
 mod tests {
     use super::*;
 
-    /// What each rank of a group gets, each in a thread of its own.
+    /// Runs `work` on each rank of a group, each in its own thread.
     fn each<T: Send>(group: Vec<Threads>, work: impl Fn(&Threads) -> T + Sync) -> Vec<T> {
         std::thread::scope(|scope| {
             let ranks: Vec<_> = group
@@ -276,7 +278,7 @@ mod tests {
             let (own, mut came) = ([u8::try_from(rank.rank()).unwrap(); 2], [9; 2]);
             let (send, receive) = (Some((&own[..], next)), Some((&mut came[..], before)));
             rank.exchange(send, receive, &mut || Ok(())).unwrap();
-            // So that none ends before another has heard.
+            // No rank ends before the others have received its values.
             rank.barrier().unwrap();
             (values, came, rank.counts().num_moved(rank.rank()))
         });

@@ -1,4 +1,4 @@
-//! The thread that appends to one generation's file.
+//! The thread that appends to the ledger file of one generation.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,42 +18,43 @@ use crate::checkpoint::draft::Draft;
 use crate::checkpoint::{Directory, VolumeError};
 use crate::faults;
 
-/// How often new lines are put into the file.
+/// Interval at which new lines are written to the file.
 pub(super) const WRITE_INTERVAL: Duration = Duration::from_millis(50);
-/// How often lines are made durable, and how often the fence is looked at.
+/// Interval at which lines are made durable and the fence is checked.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// All lines are to be made durable now.
+/// A request to make all lines durable now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sync;
 
-/// A generation's file, and the lines that are not durable in it.
+/// A generation's file and the lines that are not durable in it.
 #[derive(Debug)]
 pub(super) struct Appender {
     directory: Directory,
     header: Header,
     beginning: Beginning,
     chain: Chain,
-    /// `None` before it has its name, and after an error.
+    /// `None` before the file has its name, and after an error.
     file: Option<File>,
     name: Name,
-    /// Length of the file up to its last whole line.
+    /// Length of the file up to its last complete line.
     length: u64,
-    /// Length of the file up to the last line that is durable.
+    /// Length of the file up to the last durable line.
     durable_length: u64,
-    /// Lines of the chain that are in the file.
+    /// Number of lines of the chain that are in the file.
     num_written: usize,
-    /// Whether somebody else has written this generation's file.
+    /// Whether another process has written this generation's file.
     is_taken: bool,
-    /// Whether counting the repeated steps failed once. After a second failure the file is written without the count.
+    /// Whether counting the repeated steps failed once. After a second failure the file is written
+    /// without the count.
     could_not_count: bool,
 }
 
-/// Whether the file has its name.
+/// How far the file has its name.
 #[derive(Debug)]
 enum Name {
     Missing,
-    /// The file is written, and does not have its name.
+    /// The file is written and does not have its name.
     Draft(Draft),
     Given,
     Durable,
@@ -87,8 +88,8 @@ impl Appender {
         }
     }
 
-    /// Appends the lines that come until the training is over. If a newer generation has written, it only reports that: the
-    /// training ends then, and what is written until then is superseded.
+    /// Appends lines until the ledger is closed. If a newer generation has written, it only reports
+    /// that: then training ends, and what is written until then is superseded.
     pub(super) fn run(mut self, lines: &Mutex<Vec<Line>>, syncs: &Receiver<Sync>, shared: &Shared) {
         let mut is_open = true;
         let mut has_failed = false;
@@ -98,7 +99,7 @@ impl Appender {
             let asked = syncs.recv_timeout(left.min(WRITE_INTERVAL));
             is_open = asked != Err(RecvTimeoutError::Disconnected);
             let must_sync = asked != Err(RecvTimeoutError::Timeout) || Instant::now() >= sync_due;
-            // One sync is an answer to all who have asked by now.
+            // One sync answers all requests so far.
             while syncs.try_recv().is_ok() {}
             let new = std::mem::take(&mut *lock(lines));
             let has_new = !new.is_empty();
@@ -106,7 +107,7 @@ impl Appender {
                 self.take(line);
             }
             if !must_sync && (has_failed || !has_new) {
-                // After a failure once a second.
+                // After a failure, retry once a second.
                 continue;
             }
             let mut result = self.write();
@@ -115,12 +116,12 @@ impl Appender {
                 result = result.and_then(|()| self.sync());
             }
             has_failed = result.is_err();
-            self.tell(shared, result, must_sync);
+            self.publish(shared, result, must_sync);
         }
     }
 
     fn take(&mut self, line: Line) {
-        // A line that falls out of a chain that is full was not written.
+        // If the chain is full, its oldest line drops out; it counts as not written.
         let before = self.chain.lines().len();
         self.chain.push(line);
         if self.chain.lines().len() == before {
@@ -128,13 +129,14 @@ impl Appender {
         }
     }
 
-    /// Puts all lines into the file. After an error the same place is written again, so that half a
-    /// line is never followed by another.
+    /// Writes all lines to the file. After an error the same position is written again, so that no
+    /// line follows an incomplete one.
     fn write(&mut self) -> Result<(), VolumeError> {
         self.try_write().map_err(|error| self.failed(error))
     }
 
-    /// A server that was restarted may not know the file by its handle any more. The next try opens it by its name.
+    /// Closes the file after an error: a restarted NFS server may not know the handle any more. The
+    /// next attempt opens the file by its name.
     fn failed(&mut self, error: io::Error) -> VolumeError {
         self.file = None;
         VolumeError::with(&self.path())(error)
@@ -168,9 +170,10 @@ impl Appender {
         Ok(())
     }
 
-    /// Begins the file: with its header, under its name, at once. The name must not be there: a generation is formed once,
-    /// so a process that has written it belongs to another life of the job. The draft stays until it has its name: a try
-    /// whose answer was lost is found by the next one.
+    /// Creates the file with its header under its name, atomically. The name must not exist: each
+    /// generation forms once, so a process that has written the file belongs to an earlier job. The
+    /// draft stays until it has its name, so that the next attempt finds the result of an attempt
+    /// whose answer was lost.
     fn create(&mut self) -> io::Result<()> {
         use io::ErrorKind::{AlreadyExists, NotFound};
         let draft = if let Name::Draft(draft) = std::mem::replace(&mut self.name, Name::Missing) {
@@ -198,12 +201,13 @@ impl Appender {
         }
     }
 
-    /// Opens this generation's file again, by its name. Lines that were not durable in it are written again.
+    /// Opens this generation's file again by its name, and writes the lines again that were not
+    /// durable.
     fn reopen(&mut self) -> io::Result<()> {
         let opened = File::options().read(true).write(true).open(self.path());
         let file = match opened {
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.durable_length == 0 => {
-                // Its name was not durable.
+                // The name of the file was not durable.
                 return self.create();
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -221,7 +225,7 @@ impl Appender {
         if file.metadata()?.len() < self.durable_length {
             return Err(lost("the file ends before them"));
         }
-        // Without the header the next write begins with it.
+        // If the header is incomplete, the next write begins with it.
         let is_begun = found.len() == header.len();
         let begun = if is_begun { header.len() as u64 } else { 0 };
         self.length = self.durable_length.max(begun);
@@ -230,7 +234,7 @@ impl Appender {
         Ok(())
     }
 
-    /// With what state the generation begins, and how many steps it does again.
+    /// Determines the state with which the generation starts, and how many steps it repeats.
     fn start(&mut self) -> io::Result<Start> {
         let Beginning {
             generation,
@@ -241,7 +245,7 @@ impl Appender {
         let mut generations = self.directory.ledgers()?;
         generations.retain(|older| *older < generation);
         let read = |generation, from| older::read(&self.directory, generation, from);
-        // Lines that have come since then are this generation's own.
+        // Later lines belong to this generation.
         let carried = self.chain.lines().iter();
         let carried = carried.take_while(|line| line.step <= head.step);
         let repeats = match repeats::count(&self.beginning, carried, &generations, read) {
@@ -264,8 +268,8 @@ impl Appender {
         })
     }
 
-    /// Makes all lines durable. After an error those that are not yet are written again: the system
-    /// may have dropped them.
+    /// Makes all lines durable. After an error the lines that are not durable are written again,
+    /// because the system may have dropped them.
     fn sync(&mut self) -> Result<(), VolumeError> {
         self.try_sync().map_err(|error| self.failed(error))
     }
@@ -275,7 +279,7 @@ impl Appender {
             return Ok(());
         };
         if !is_at(file, &self.path())? {
-            // What is at the path now, if it is this generation's, need not be durable.
+            // The file at the path may belong to this generation and need not be durable.
             self.file = None;
             self.name = Name::Given;
             self.try_write()?;
@@ -298,14 +302,14 @@ impl Appender {
         Ok(())
     }
 
-    fn tell(&self, shared: &Shared, result: Result<(), VolumeError>, has_synced: bool) {
+    fn publish(&self, shared: &Shared, result: Result<(), VolumeError>, has_synced: bool) {
         let durable = self.chain.durable().step;
         let newest = if has_synced {
             self.directory.newest_generation()
         } else {
             Ok(0)
         };
-        // A volume that cannot be listed is looked at again in a second.
+        // A volume that cannot be listed is checked again after a second.
         let (newest, unlisted) =
             newest.map_or_else(|volume_error| (0, Some(volume_error)), |it| (it, None));
         let volume_error = result.err().or(unlisted);
@@ -330,7 +334,8 @@ impl Appender {
     }
 }
 
-/// Whether a path names an open file. One that was removed, renamed or replaced takes lines that no reader finds.
+/// Whether a path names an open file. No reader finds the lines of a file that was removed, renamed
+/// or replaced.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let found = match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -340,7 +345,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     Ok((found.dev(), found.ino()) == (own.dev(), own.ino()))
 }
 
-/// Lines are lost for good, unless the file comes back.
+/// The error for durable lines that are missing. They are lost, unless the file comes back.
 fn lost(how: &str) -> io::Error {
     let words = format!("the volume has lost lines that it had made durable: {how}");
     io::Error::new(io::ErrorKind::InvalidData, words)

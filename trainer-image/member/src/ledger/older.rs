@@ -1,4 +1,5 @@
-//! Reads the files of older generations, from their ends: the last lines of a long file are a small part of it.
+//! Reads the end of older generations' files, because the last lines are a small part of a long
+//! file.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -9,13 +10,14 @@ use roundhouse_elastic::{Line, ledger};
 
 use crate::checkpoint::{Directory, about};
 
-/// How much of the end is read first; four times as much each time that it is too little.
+/// Size of the first read from the end. Each further read is four times as large.
 const FIRST_BYTES: u64 = 64 << 10;
 
-/// The header of a generation's file, and its lines from a step on. `None`: not even the header is whole.
+/// Reads the header of a generation's file and its lines from a step on. `None`: the header is
+/// incomplete.
 ///
 /// # Errors
-/// The volume cannot be read; [`is_unreadable`] if it never will.
+/// The error of the volume; see [`is_unreadable`] for permanent ones.
 pub(super) fn read(
     directory: &Directory,
     generation: u64,
@@ -24,7 +26,7 @@ pub(super) fn read(
     read_from_end(directory, generation, from, FIRST_BYTES)
 }
 
-/// Whether a file is damaged or may not be read, so that there is no use in another try.
+/// Whether a file is damaged, missing or not readable for this process, so that a retry is useless.
 pub(super) fn is_unreadable(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -70,7 +70,7 @@ fn next_generation_writes_lines_that_were_not_durable() {
     grow(&mut chain, 1, 5, |line| first.append(line));
     first.progress().wait_for(5).unwrap();
     chain.forget_through(first.durable());
-    // Steps that rank 0 was lost with.
+    // Steps that were lost with rank 0.
     grow(&mut chain, 1, 2, |_| {});
     let third = Ledger::open(&directory, opening(3), &run(), &chain).unwrap();
     grow(&mut chain, 3, 4, |line| third.append(line));
@@ -81,7 +81,7 @@ fn next_generation_writes_lines_that_were_not_durable() {
     let steps: Vec<_> = written.iter().map(steps).collect();
     assert_eq!(steps, [Some((1, 5)), Some((6, 11))]);
     let proof = audit::audit(written, &[chain.head()]).unwrap();
-    // They were committed in the first all the same.
+    // The first generation has committed them nevertheless.
     let steps: Vec<_> = proof.rows.iter().map(|row| row.steps).collect();
     assert_eq!(steps, [Some((1, 7)), Some((8, 11))]);
     wait_until("fenced", || first.fenced() == Some(3));

@@ -1,4 +1,4 @@
-//! Where a step begins and ends, as a member of a generation sees it.
+//! The beginning and the end of a step.
 
 use super::Member;
 use crate::failure::Failure;
@@ -6,10 +6,10 @@ use crate::group::Rendezvous;
 use crate::world::{RankVote, Saving, StepOutcome};
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// A step begins: what this rank will bring to its end, as far as it is known now.
+    /// Begins a step. Returns this rank's vote for its end, as far as it is known.
     ///
     /// # Errors
-    /// [`Failure::Fenced`].
+    /// [`Failure::Fenced`] if a newer generation has written.
     pub fn begin_step(&mut self) -> Result<RankVote, Failure> {
         if let Some(peers) = &self.peers {
             peers.interrupter.step_begins();
@@ -26,10 +26,10 @@ impl<R: Rendezvous> Member<'_, R> {
         })
     }
 
-    /// The small collective at the end of each step; see [`World::end_step`].
+    /// Ends a step with a collective of the host; see [`World::end_step`].
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank is gone.
+    /// [`Failure::PeerLost`] if a rank is lost.
     pub fn end_step_by_collective(
         &mut self,
         local_loss_sum: f64,
@@ -39,50 +39,53 @@ impl<R: Rendezvous> Member<'_, R> {
         Ok(self.finish_step(end))
     }
 
-    /// The end of a step whose numbers have come with the gradients; see [`StepOutcome::of_ranks`]. `finite`: whether the
-    /// gradients are, which are the same on all ranks.
+    /// Ends a step whose votes were gathered with the gradients; see [`StepOutcome::of_ranks`].
+    /// `finite` is whether the gradients are finite, the same on all ranks.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when they are not the numbers of all ranks.
+    /// [`Failure::PeerLost`] if the votes are not those of all ranks.
     pub fn end_step_from_votes(
         &mut self,
         ranks: &[Vec<f64>],
         finite: bool,
     ) -> Result<StepOutcome, Failure> {
         let mut end = StepOutcome::of_ranks(ranks).ok_or_else(|| {
-            Failure::PeerLost("what came with the gradients is not of all ranks".to_owned())
+            Failure::PeerLost(
+                "the votes that came with the gradients are not those of all ranks".to_owned(),
+            )
         })?;
         end.agreement.all_finite &= finite;
         Ok(self.finish_step(end))
     }
 
-    /// The end of a step whose sums have come from a device; see [`World::packing`].
+    /// Ends a step whose sums a device has computed; see [`World::packing`].
     ///
     /// # Errors
-    /// As [`Self::outcome_from_sums`].
+    /// Those of [`Self::outcome_from_sums`].
     pub fn end_step_from_sums(&mut self, sums: &[f64]) -> Result<StepOutcome, Failure> {
         let end = self.outcome_from_sums(sums)?;
         Ok(self.finish_step(end))
     }
 
-    /// The same for a step whose end is read late, after an error in a later one. How long that took says nothing of
-    /// how long steps take.
+    /// Reads the outcome of a step late, after an error in a later step. Does not count as the end
+    /// of a step, because its time is not the duration of a step.
     ///
     /// # Errors
-    /// [`Failure::PeerLost`] when a rank has dropped the step before, or the sums are not those of this world.
+    /// [`Failure::PeerLost`] if a rank has dropped the previous step, or if the sums belong to
+    /// another number of ranks.
     pub fn outcome_from_sums(&self, sums: &[f64]) -> Result<StepOutcome, Failure> {
         let packing = self.world()?.packing();
         if packing.has_dropped(sums) {
             return Err(Failure::PeerLost(
-                "a rank has not taken part in the step before".to_owned(),
+                "a rank has not taken part in the previous step".to_owned(),
             ));
         }
         packing.unpack(sums).ok_or_else(|| {
-            Failure::PeerLost("the end of a step is that of another world".to_owned())
+            Failure::PeerLost("the outcome of a step has the wrong number of ranks".to_owned())
         })
     }
 
-    /// The thread that watches the peers hears that a step has ended.
+    /// Records the end of a step for the thread that watches the peers.
     fn finish_step(&self, end: StepOutcome) -> StepOutcome {
         if let Some(peers) = &self.peers {
             peers.interrupter.step_ends();
@@ -95,7 +98,7 @@ impl<R: Rendezvous> Member<'_, R> {
         let Some(checkpointing) = &mut self.checkpointing else {
             return Ok(Saving::default());
         };
-        checkpointing.hear(generation, self.reporter)?;
+        checkpointing.report_results(generation, self.reporter)?;
         let is_time = checkpointing.saver.is_time();
         Ok(checkpointing.standing(is_time))
     }

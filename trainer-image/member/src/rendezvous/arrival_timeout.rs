@@ -1,5 +1,6 @@
-//! How long ranks wait at a store for the others of their generation. The others may still train in the generation before,
-//! which they can leave only at the end of a step. So its longest step is written in the store, for the ranks that wait.
+//! How long ranks wait at a store for the other ranks of their generation. Those may still train in
+//! the previous generation, which they can leave only at the end of a step. So its longest step is
+//! published in the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,24 +11,26 @@ use roundhouse_elastic::StepEstimate;
 use super::Store;
 use crate::failure::Failure;
 
-/// The longest step of the world that the store's host trains in, in milliseconds. It belongs to no generation.
+/// Key of the longest step, in milliseconds, of the group in which the store's host trains. It
+/// belongs to no generation.
 const LONGEST_STEP: &str = "longest-step-ms";
 
-/// What a store's host has told so far.
+/// The step time that a store's host has published.
 #[derive(Debug, Default)]
 pub(super) struct PublishedStep {
     millis: AtomicU64,
 }
 
 impl PublishedStep {
-    /// Tells the ranks that wait at `store`. Only a step that is longer by a quarter, or far shorter, is worth a request.
-    /// Without an answer they wait as long as for the last one.
+    /// Publishes the step time to the ranks that wait at `store`. A request is sent only for a step
+    /// that is longer by a quarter or shorter than half. If it fails, the ranks wait as long as for
+    /// the last one.
     pub(super) fn publish(&self, store: &impl Store, longest: Duration) {
         let millis = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-        let told = self.millis.load(Ordering::Relaxed);
-        if is_worth_publishing(told, millis)
+        let published = self.millis.load(Ordering::Relaxed);
+        if is_worth_publishing(published, millis)
             && store
-                .add(LONGEST_STEP, millis.wrapping_sub(told).cast_signed())
+                .add(LONGEST_STEP, millis.wrapping_sub(published).cast_signed())
                 .is_ok()
         {
             self.millis.store(millis, Ordering::Relaxed);
@@ -35,25 +38,26 @@ impl PublishedStep {
     }
 }
 
-/// Steps below a second change nothing: patience is minutes.
-const fn is_worth_publishing(told: u64, millis: u64) -> bool {
+/// Whether a new step time is worth a request. Steps below a second are not: the timeout is
+/// minutes.
+const fn is_worth_publishing(published: u64, millis: u64) -> bool {
     const SHORT: u64 = 1_000;
     if millis < SHORT {
-        return told >= SHORT;
+        return published >= SHORT;
     }
-    millis > told + told / 4 || millis < told / 2
+    millis > published + published / 4 || millis < published / 2
 }
 
-/// The patience of one rank, which moves its deadline while it learns.
+/// The timeout of one rank. Its deadline moves as the published step time grows.
 #[derive(Clone, Debug)]
 pub(super) struct ArrivalTimeout {
     since: Instant,
-    /// The longest step that it knows of.
+    /// The longest known step.
     millis: Arc<AtomicU64>,
 }
 
 impl ArrivalTimeout {
-    /// From now on, knowing nothing.
+    /// Starts the timeout without a known step time.
     pub(super) fn begin() -> Self {
         Self {
             since: Instant::now(),
@@ -61,10 +65,10 @@ impl ArrivalTimeout {
         }
     }
 
-    /// Reads what the host tells; whether there is time left.
+    /// Reads the published step time. Returns whether there is time left.
     ///
     /// # Errors
-    /// The store is gone.
+    /// [`Failure::PeerLost`] if the store is lost.
     pub(super) fn learn(&self, store: &impl Store) -> Result<bool, Failure> {
         let millis = store.add(LONGEST_STEP, 0)?;
         self.millis
@@ -80,7 +84,7 @@ impl ArrivalTimeout {
         self.since + self.span()
     }
 
-    /// For error messages.
+    /// The timeout in seconds, for error messages.
     pub(super) fn seconds(&self) -> u64 {
         self.span().as_secs()
     }
@@ -107,7 +111,7 @@ mod tests {
             assert!(waits.learn(&guest).unwrap());
             assert_eq!(waits.seconds(), expected, "steps of {step} s");
         }
-        // Who comes now finds the shorter steps of today.
+        // A rank that comes now reads the current, shorter step time.
         let newcomer = ArrivalTimeout::begin();
         assert!(newcomer.learn(&guest).unwrap());
         assert_eq!(newcomer.seconds(), 168);
@@ -115,7 +119,7 @@ mod tests {
 
     #[test]
     fn small_timeout_changes_are_not_published() {
-        for (told, millis, expected) in [
+        for (published, millis, expected) in [
             (0, 5, false),
             (0, 999, false),
             (0, 1_000, true),
@@ -127,9 +131,9 @@ mod tests {
             (10, 8, false),
         ] {
             assert_eq!(
-                is_worth_publishing(told, millis),
+                is_worth_publishing(published, millis),
                 expected,
-                "{told} ms, then {millis} ms"
+                "{published} ms, then {millis} ms"
             );
         }
     }

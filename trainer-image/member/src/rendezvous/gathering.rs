@@ -1,6 +1,6 @@
-//! The ranks of a generation gather at its store. What is asked of a store waits for its answer without a bound,
-//! and a host that is stopped, or cut off, gives none, while its kernel still takes connections. So all of this
-//! is for a thread that can be left behind.
+//! Gathers the ranks of a generation at its store. A request to the store blocks indefinitely if
+//! its host is stopped or disconnected while its kernel still accepts connections. So all of this
+//! runs in a thread that can be abandoned.
 
 use std::time::Duration;
 
@@ -11,24 +11,26 @@ use super::{Network, Store};
 use crate::blocking::Caller;
 use crate::failure::Failure;
 
-/// One try to connect.
+/// Timeout of one attempt to connect.
 pub(super) const CONNECT_TRY: Duration = Duration::from_secs(2);
-/// Between two tries.
+/// Pause between two attempts.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
-/// Between two looks at how many have come: shorter in a small world, since nobody trains meanwhile.
+/// Pause per rank between two reads of the number of arrived ranks: short for few ranks, because no
+/// rank trains meanwhile.
 const PAUSE_PER_RANK: Duration = Duration::from_micros(100);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
-/// Counter of the ranks that have come, in the generation's part of the store.
+/// Key of the number of arrived ranks, in the generation's part of the store.
 const ARRIVED: &str = "arrived";
 
-/// Sum of the protocols of the ranks that come: the first key of the generation's part of the store.
+/// Key of the sum of the ranks' protocols.
 const PROTOCOLS: &str = "protocols";
-/// Sum of their squares. Both sums together are those of one protocol only if all have it.
+/// Key of the sum of their squares. Both sums together are those of one protocol only if all ranks
+/// have it.
 const SQUARES: &str = "protocols-squared";
-/// With a rank's number behind it: that rank's protocol. Images of protocol 1 do not write it.
+/// Key of one rank's protocol, followed by the rank. Images of protocol 1 do not write it.
 const PROTOCOL_OF_RANK: &str = "protocol-of-rank-";
 
-/// One rank's way to the store of a generation.
+/// One rank's connection to the store of a generation.
 #[derive(Clone, Debug)]
 pub(super) struct Gathering<N> {
     pub(super) network: N,
@@ -38,35 +40,36 @@ pub(super) struct Gathering<N> {
     pub(super) generation: u64,
     pub(super) rank: u32,
     pub(super) world_size: u32,
-    /// [`super::PROTOCOL`], but in tests.
+    /// [`super::PROTOCOL`], except in tests.
     pub(super) protocol: u32,
-    /// How long a key is waited for once all have come.
+    /// Timeout of waits for keys once all ranks have come.
     pub(super) store_timeout: Duration,
-    /// How long the others are waited for.
+    /// Timeout of the wait for the other ranks.
     pub(super) arrival_timeout: ArrivalTimeout,
 }
 
-/// The name of a generation's part of a store. Ranks that were not told the generation's nonce are in another part, in which
-/// nobody waits for them.
+/// Name of a generation's part of a store. Ranks without the generation's nonce are in another
+/// part, where they meet no rank.
 pub(super) fn part_name(generation: u64, nonce: &str) -> String {
     let dash = if nonce.is_empty() { "" } else { "-" };
     format!("gen{generation}{dash}{nonce}")
 }
 
-/// How many ranks stand at a store for a generation, by the name of its part.
+/// Number of ranks that have arrived for a generation, by the name of its part.
 pub(super) fn num_arrived<S: Store>(store: &S, part: &str) -> Result<u32, Failure> {
     let arrived = store.part(part)?.add(ARRIVED, 0)?;
     Ok(u32::try_from(arrived).unwrap_or_default())
 }
 
 impl<N: Network> Gathering<N> {
-    /// Waits until all ranks are at the store; the generation's part of it. `None` when nobody waits for that
-    /// any more.
+    /// Waits until all ranks have arrived. Returns the generation's part of the store; `None` if
+    /// the caller does not wait any more.
     pub(super) fn hold(&self, caller: &Caller) -> Result<Option<N::Store>, Failure> {
         let Some(store) = self.connect(caller)? else {
             return Ok(None);
         };
-        // The others may be slower than the connection was: NCCL's first rank loads a lot before it sets its key.
+        // Other ranks may need more time than the connection: NCCL's first rank loads much before
+        // it sets its key.
         store.set_timeout(self.store_timeout)?;
         let part = store.part(&self.part)?;
         Ok(self.gather(&store, &part, caller)?.then_some(part))
@@ -92,7 +95,7 @@ impl<N: Network> Gathering<N> {
     fn gather(&self, root: &N::Store, store: &N::Store, caller: &Caller) -> Result<bool, Failure> {
         let world_size = i64::from(self.world_size);
         let pause = pause_between_looks(self.world_size);
-        // Before this rank counts as arrived, because the others act on that.
+        // Write this before the rank counts as arrived, because other ranks then read it.
         store.add(&protocol_of(self.rank), self.protocol.into())?;
         let protocol = i64::from(self.protocol);
         store.add(SQUARES, protocol * protocol)?;
@@ -103,7 +106,7 @@ impl<N: Network> Gathering<N> {
             if !caller.waits() {
                 return Ok(false);
             }
-            // The world that the others still train in may have taken a longer step meanwhile.
+            // The group in which the others still train may have had a longer step meanwhile.
             if self.arrival_timeout.is_over() && !self.arrival_timeout.learn(root)? {
                 return Err(Failure::PeerLost(format!(
                     "{num_arrived} of {world_size} ranks came to generation {} in {} s",
@@ -121,7 +124,7 @@ impl<N: Network> Gathering<N> {
         self.find_other(store).map(|()| true)
     }
 
-    /// Which rank has another protocol.
+    /// Finds a rank with another protocol.
     fn find_other(&self, store: &N::Store) -> Result<(), Failure> {
         for other_rank in 0..self.world_size {
             let written = store.add(&protocol_of(other_rank), 0)?;
@@ -144,7 +147,7 @@ fn protocol_of(rank: u32) -> String {
     format!("{PROTOCOL_OF_RANK}{rank}")
 }
 
-/// All ranks ask one store, so more of them ask less often.
+/// Pause between two requests: all ranks use one store, so more ranks ask less often.
 fn pause_between_looks(world_size: u32) -> Duration {
     PAUSE_PER_RANK
         .saturating_mul(world_size)
@@ -157,7 +160,7 @@ mod tests {
     use super::*;
     use crate::blocking::{self, Waited};
 
-    /// What becomes of ranks with these protocols.
+    /// Results of ranks with these protocols.
     fn gathered(protocols: &[u32]) -> Vec<Result<bool, Failure>> {
         let store_timeout = Duration::from_secs(10);
         let network = Memory::default();
@@ -182,7 +185,7 @@ mod tests {
                 let hold = move |caller: &Caller| rank.hold(caller);
                 match blocking::call("gathering", move || deadline, || false, hold).unwrap() {
                     Waited::Returned(store) => store.map(|store| store.is_some()),
-                    Waited::Pointless | Waited::TooLate => panic!("nobody came"),
+                    Waited::Pointless | Waited::TooLate => panic!("no rank came"),
                 }
             })
         });
@@ -214,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Such a rank adds 1 to the sum, and nothing else.
+    /// A rank of protocol 1 only adds 1 to the sum.
     #[test]
     fn rank_of_protocol_1_is_named() {
         let network = Memory::default();
@@ -245,7 +248,8 @@ mod tests {
         assert!(words.contains("rank 0 has protocol 1"), "{words}");
     }
 
-    /// A change of the numbers that ranks sum is a change of the protocol: raise it, and this row with it.
+    /// A change of the numbers that ranks sum is a change of the protocol: raise it, and change
+    /// this row with it.
     #[test]
     fn the_numbers_that_ranks_exchange_belong_to_one_protocol() {
         let step = crate::world::Packing::new(0, 2).num_numbers();
@@ -265,7 +269,7 @@ mod tests {
         };
         assert_eq!(arrives("5f0c"), 1);
         assert_eq!(arrives("5f0d"), 1);
-        // As an operator before the nonce has it.
+        // Operators of earlier versions send no nonce.
         assert_eq!(arrives(""), 1);
         assert_eq!(arrives("5f0c"), 2);
     }

@@ -1,19 +1,20 @@
-//! Which generations have met at this process' store. A training of weeks has thousands, and each leaves its keys.
+//! Deletes keys of old generations from this process' store. A training of weeks has thousands of
+//! generations, and each leaves its keys.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::Store;
 
-/// The newest ones keep their keys: ranks may still be leaving the one before the last.
+/// Number of newest generations that keep their keys: ranks may still be leaving the previous one.
 const KEPT: usize = 2;
 
-/// Generations whose keys are in the store, with the names of their parts.
+/// Generations with keys in the store, and the names of their parts.
 #[derive(Debug, Default)]
 pub(super) struct Hosted(Mutex<BTreeMap<u64, String>>);
 
 impl Hosted {
-    /// Ranks begin to meet.
+    /// Records that ranks begin to meet for a generation.
     pub(super) fn begin(&self, generation: u64, part: String) {
         self.0
             .lock()
@@ -21,8 +22,8 @@ impl Hosted {
             .insert(generation, part);
     }
 
-    /// The newest generation is connected, so nobody reads the keys of old ones any more: they are deleted. If that
-    /// fails, they stay, which costs memory alone.
+    /// Deletes the keys of old generations. Call it when the newest one is connected, because then
+    /// no rank reads them. If this fails, the keys stay, which costs only memory.
     pub(super) fn clear(&self, store: &impl Store) {
         let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while generations.len() > KEPT {

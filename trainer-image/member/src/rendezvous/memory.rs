@@ -1,4 +1,4 @@
-//! A store in the memory of one process, for tests: its ports are numbers of a table.
+//! A store in the memory of one process, for tests. Its ports are keys of a table.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -24,7 +24,7 @@ pub(super) struct MemoryStore {
 }
 
 impl Memory {
-    /// A store on a port.
+    /// Returns the store of a port.
     pub(super) fn serve(&self, port: u16) -> MemoryStore {
         let served = self.host(Ipv4Addr::LOCALHOST.into(), port, Duration::ZERO);
         served.unwrap_or_default()
@@ -32,7 +32,7 @@ impl Memory {
 }
 
 impl MemoryStore {
-    /// Keys of the whole store.
+    /// Number of keys of the whole store.
     pub(super) fn num_keys(&self) -> usize {
         self.keys
             .lock()

@@ -3,7 +3,7 @@ use crate::group::threads::Threads;
 use crate::state::tests::{Bytes, NUM_BYTES};
 use crate::state_broadcast::sum_of_words;
 
-/// What each rank finds, if bits of these bytes of some ranks are flipped: rank, byte, bit.
+/// Result of each rank if bits of some ranks are flipped: rank, byte, bit.
 fn found(size: u32, flips: &[(u32, usize, u8)]) -> Vec<Option<Difference>> {
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..)

@@ -1,20 +1,20 @@
-//! A part of a state as it was at one step, in host memory, while the state keeps changing.
+//! A part of a state at one step, in host memory, while the state keeps changing.
 
 use std::any::Any;
 use std::fmt::Debug;
 
 use crate::failure::Failure;
 
-/// A copy that may still be on its way. The thread that writes it waits for it, training does not.
+/// A copy that may still be in progress. The writing thread waits for it, and training does not.
 pub trait Snapshot: Any + Debug + Send {
     /// Waits until the copy is complete.
     ///
     /// # Errors
-    /// The device has failed meanwhile.
+    /// [`Failure::State`] if the device has failed.
     fn bytes(&mut self) -> Result<&[u8], Failure>;
 }
 
-/// A copy that was complete when it was made.
+/// A copy that was complete from the start.
 impl Snapshot for Vec<u8> {
     fn bytes(&mut self) -> Result<&[u8], Failure> {
         Ok(self)

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A state in memory: three views of 12, 1 and 16 bytes.
+/// A state in memory with three views of 12, 1 and 16 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 

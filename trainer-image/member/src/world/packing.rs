@@ -1,7 +1,8 @@
-//! The end of a step as one list of numbers, which is summed over the ranks element by element.
+//! The votes at the end of a step as one list of numbers, which is summed over the ranks element by
+//! element.
 //!
-//! Counts are summed. Loss, newest generation and time have a slot for each rank, to which the other ranks add 0, so
-//! no rounding depends on the order of a sum:
+//! Counts are summed. Loss, newest generation and time have a slot for each rank, to which the
+//! other ranks add 0, so the order of a sum changes no rounding:
 //! ```text
 //! 0           ranks whose loss is not finite
 //! 1           ranks whose loss or gradient is not finite
@@ -10,8 +11,8 @@
 //! 4..11       checkpoints and ledger ([`Saving::to_numbers`])
 //! 11..        the loss of each rank, then the newest generation that each has seen, then its own time in seconds
 //! ```
-//! The host fills the list in, or, where it is to be filled in on a device, all but what only the device knows:
-//! [`Packing::NUM_OF_DEVICE`] and [`Packing::place_of_loss`].
+//! The host fills the list in. With a commit on a device, it fills in all but the slots that only
+//! the device knows: [`Packing::NUM_OF_DEVICE`] and [`Packing::place_of_loss`].
 
 use roundhouse_elastic::Agreement;
 
@@ -25,10 +26,10 @@ const DROPPED: usize = 2;
 const LEAVING: usize = 3;
 const SAVING: usize = 4;
 const SLOTS: usize = SAVING + Saving::NUM_NUMBERS;
-/// How many slots each rank has.
+/// Number of slots of each rank.
 const SLOTS_OF_RANK: usize = 3;
 
-/// How the numbers of a rank lie in the list.
+/// The positions of a rank's numbers in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packing {
     rank: usize,
@@ -36,11 +37,12 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// So many numbers at the beginning of the list are counts that a device fills in: 1 on a rank whose loss is not
-    /// finite, whose loss or gradient is not finite, and that has dropped the step before; else 0.
+    /// Number of counts at the start of the list that a device fills in: 1 for a rank whose loss is
+    /// not finite, whose loss or gradient is not finite, and that has dropped the previous step;
+    /// otherwise 0.
     pub const NUM_OF_DEVICE: usize = LEAVING;
 
-    /// Of a rank of a world of `size` ranks.
+    /// The packing of a rank among `size` ranks.
     #[must_use]
     pub const fn new(rank: u32, size: u32) -> Self {
         Self {
@@ -49,22 +51,23 @@ impl Packing {
         }
     }
 
-    /// How many numbers the list has.
+    /// Length of the list.
     #[must_use]
     pub const fn num_numbers(&self) -> usize {
         SLOTS + SLOTS_OF_RANK * self.size
     }
 
-    /// Where this rank's loss lies, which is 0 if it is not finite.
+    /// Position of this rank's loss, which is 0 if it is not finite.
     #[must_use]
     pub const fn place_of_loss(&self) -> usize {
         SLOTS + self.rank
     }
 
-    /// What this rank adds to the sum. A list that a device keeps filling in has a loss of 0.
+    /// The list that this rank contributes to the sum. If a device fills in the rest, the loss is
+    /// 0.
     #[must_use]
     pub fn pack(&self, own: &RankVote, local_loss_sum: f64) -> Vec<f64> {
-        // Rank 0 alone has more to say than the others.
+        // Only rank 0 contributes the slots that one rank decides.
         let rank = u32::from(self.rank > 0);
         self.spread(&own.to_numbers(rank, local_loss_sum))
     }
@@ -86,7 +89,7 @@ impl Packing {
         values
     }
 
-    /// What the sums say; `None` if they are of another world.
+    /// Reads the sums; `None` if they are of another number of ranks.
     #[must_use]
     pub fn unpack(&self, sums: &[f64]) -> Option<StepOutcome> {
         if sums.len() != self.num_numbers() {
@@ -100,7 +103,7 @@ impl Packing {
         let newest: Vec<u64> = slots(1).map(whole).collect();
         Some(StepOutcome {
             loss_sum: if whole(sums[NO_LOSS]) == 0 {
-                // In the order of the ranks, as where the numbers of the ranks are kept apart.
+                // Sum in the order of the ranks, like [`StepOutcome::of_ranks`].
                 slots(0).fold(0.0, |sum, loss| sum + loss)
             } else {
                 f64::NAN
@@ -111,7 +114,7 @@ impl Packing {
         })
     }
 
-    /// Whether a rank has dropped the step before, so that its weights are those of an earlier step.
+    /// Whether a rank has dropped the previous step, so that it has the weights of an earlier step.
     #[must_use]
     pub fn has_dropped(&self, sums: &[f64]) -> bool {
         sums.get(DROPPED).is_none_or(|sum| whole(*sum) > 0)

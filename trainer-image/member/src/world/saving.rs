@@ -1,45 +1,45 @@
-//! What the ranks tell each other about checkpoints and ledger: a few numbers of the sum that every
-//! step ends with.
+//! The progress of checkpoints and ledger that the ranks exchange: a few numbers of the sum at the
+//! end of each step.
 
 use roundhouse_elastic::saving::{Stage, Stages};
 
 use super::whole;
 
-/// What one rank brings to a step's end about checkpoints and ledger.
+/// One rank's progress of checkpoints and ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Saving {
-    /// How far it is with the save in flight.
+    /// Stage of the save in flight.
     pub stage: Stage,
-    /// Whether it is time for a save; rank 0's clock alone counts.
+    /// Whether a save is due by time. Only rank 0's clock counts.
     pub is_time: bool,
-    /// Whether the volume has taken nothing from it for as long as is worth telling.
+    /// Whether the volume has accepted no bytes of this rank for long enough to report it.
     pub is_stuck: bool,
-    /// Whether it waits for the volume no longer.
+    /// Whether this rank has stopped waiting for the volume.
     pub gives_up: bool,
-    /// Step of the last line that is durable in the ledger; rank 0's alone counts.
+    /// Step of the last durable ledger line. Only rank 0's counts.
     pub durable_line: u64,
 }
 
-/// What all ranks together say about checkpoints and ledger.
+/// The progress of checkpoints and ledger of all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavingSum {
-    /// Stages of the save in flight.
+    /// Numbers of ranks by stage of the save in flight.
     pub stages: Stages,
-    /// Whether rank 0 says that it is time for a save.
+    /// Whether a save is due by rank 0's clock.
     pub is_time: bool,
-    /// Ranks from which the volume takes nothing.
+    /// Number of ranks from which the volume accepts nothing.
     pub num_stuck: u64,
-    /// Whether a rank waits for the volume no longer.
+    /// Whether a rank has stopped waiting for the volume.
     pub gives_up: bool,
-    /// Step of the last line that is durable in the ledger; 0 if there is none.
+    /// Step of the last durable ledger line; 0 if there is none.
     pub durable_line: u64,
 }
 
 impl Saving {
-    /// Numbers that it takes in a sum.
+    /// Number of slots in a sum.
     pub const NUM_NUMBERS: usize = 7;
 
-    /// What a rank adds to the sum.
+    /// The numbers that a rank contributes to the sum.
     #[must_use]
     pub fn to_numbers(&self, rank: u32) -> [f64; Self::NUM_NUMBERS] {
         let Self {
@@ -65,7 +65,7 @@ impl Saving {
 }
 
 impl SavingSum {
-    /// Reads it from the sums of [`Saving::to_numbers`].
+    /// Reads the sums of [`Saving::to_numbers`].
     #[must_use]
     pub fn of(sums: &[f64]) -> Self {
         let at = |index: usize| sums.get(index).copied().map_or(0, whole);

@@ -1,11 +1,11 @@
-//! What ranks do with their states after a commit, which can make states of one step differ.
+//! Changes of the state after a commit, by which states of one step can differ.
 
 use roundhouse_elastic::{Claim, StateSource};
 
-/// What a rank has done with its state since it committed its last step.
+/// Changes of a rank's state since it committed its last step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SinceCommit {
-    /// Committed samples at its last evaluation.
+    /// Number of committed samples at the rank's last evaluation.
     pub evaluated: u64,
     /// Whether an evaluation changes the state.
     pub evaluation_counts: bool,
@@ -13,14 +13,14 @@ pub struct SinceCommit {
     pub is_cut_short: bool,
 }
 
-/// The [`SinceCommit`] of each rank. A collective can succeed on one rank and fail on another, so ranks that have committed the same
-/// step can have different states.
+/// The [`SinceCommit`] of each rank. A collective can succeed on one rank and fail on another, so
+/// ranks that have committed the same step can have different states.
 pub(super) struct SinceCommits {
-    /// Committed samples at its last evaluation.
+    /// Number of committed samples at the rank's last evaluation.
     pub(super) evaluated: Vec<u64>,
     /// Whether evaluations change the state.
     pub(super) evaluation_counts: bool,
-    /// Whether the rest of that step was cut short, at a point that the others do not know.
+    /// Whether the rest of that step was cut short, at a point that the other ranks do not know.
     pub(super) is_cut_short: Vec<bool>,
 }
 
@@ -32,7 +32,7 @@ impl SinceCommits {
         one == other || are_whole && (!self.evaluation_counts || is_evaluated_alike)
     }
 
-    /// Of the ranks that have the best claim, one that has done most with its state.
+    /// Chooses the rank with the most complete state among those with the best claim.
     pub(super) fn furthest(&self, source: StateSource, claims: &[Claim]) -> StateSource {
         let holders = || (0..claims.len()).filter(|rank| claims[*rank] == source.claim);
         if holders().all(|rank| self.is_same(rank, source.rank)) {

@@ -1,4 +1,4 @@
-//! What the ranks of a new generation tell each other before its first step.
+//! The agreement of a new generation's ranks before its first step.
 
 use std::time::Duration;
 
@@ -17,97 +17,97 @@ mod slots;
 pub(crate) use slots::NUM_SLOTS;
 use slots::{Reports, Slot};
 
-/// What one rank brings to a new generation.
+/// One rank's report to a new generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Own {
-    /// Its state, or the checkpoint that it has found if that is newer.
+pub struct RankReport {
+    /// The claim to its state, or to the checkpoint that it has found if that is newer.
     pub claim: Claim,
     /// Whether it has a state in memory.
     pub is_live: bool,
-    /// How long no checkpoint has been completed, and whether a save was abandoned.
+    /// Time without a complete checkpoint, and whether a save was abandoned.
     pub debt: (Duration, bool),
-    /// The save that it has in flight.
+    /// Its save in flight.
     pub carried: Option<Carried>,
-    /// Bytes of unwritten ledger that go with it.
+    /// Size of the position, scores and unwritten ledger lines that go with the state.
     pub chain_bytes: usize,
-    /// What it adds to the job's generations.
+    /// Offset of the job's generations.
     pub first_generation: u64,
-    /// What it has done with its state since its last commit.
+    /// Changes of its state since its last commit.
     pub since_commit: SinceCommit,
-    /// What it knows of steps.
+    /// Step times that it has measured.
     pub estimate: StepEstimate,
-    /// What it knows of the volume. Only rank 0 looks, so from the others it says whether they have one.
+    /// Its knowledge of the volume. Only rank 0 lists it; the other ranks report whether they have
+    /// a volume.
     pub volume: Volume,
-    /// Whether it has heard of a newer generation, or leaves.
+    /// Whether it knows a newer generation or leaves.
     pub is_superseded: bool,
 }
 
-/// What the ranks of a new generation conclude from a round.
+/// The conclusion of a round of the agreement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Concluded {
-    /// Share the state, and train.
+    /// Send the state to the ranks that lack it, and train.
     Continue(Box<Agreed>),
     /// One rank searches the volume. See [`Plan::Search`].
     Search(Search),
-    /// See [`Plan::Wait`].
+    /// Wait for the volume. See [`Plan::Wait`].
     Wait,
-    /// See [`Plan::Lost`].
+    /// The state is lost. See [`Plan::Lost`].
     Lost(Lost),
-    /// See [`Plan::Fenced`].
+    /// A newer generation has written. See [`Plan::Fenced`].
     Fenced {
-        /// The number that was found.
         newer: u64,
-        /// What is added to the job's generations.
+        /// Offset of the job's generations.
         first_generation: u64,
     },
-    /// A rank knows that this generation is pointless.
+    /// A rank knows that this generation is superseded.
     Superseded,
 }
 
-/// Which rank searches the volume for its newest checkpoint.
+/// The search of the volume for its newest checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Search {
-    /// The rank.
     pub finder: usize,
-    /// Whether training cannot continue without it: no rank has a state in memory.
+    /// Whether training cannot continue without a checkpoint, because no rank has a state in
+    /// memory.
     pub must_find: bool,
 }
 
-/// What the ranks of a new generation agree on.
+/// The agreement of a new generation's ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Which rank has the state to continue with.
+    /// The rank with the state to continue from.
     pub source: StateSource,
     /// Which rank sends the state to which.
     pub routes: Routes,
-    /// Bytes of unwritten ledger that come with the state on this rank's way.
+    /// Size of the position, scores and ledger lines that come with the state on this rank's route.
     pub chain_bytes: usize,
-    /// What is added to the job's generations: the highest that a rank gives. One that could not read it on the
-    /// volume gives a lower one.
+    /// Offset of the job's generations: the highest of all ranks. A rank that could not read it on
+    /// the volume reports a lower one.
     pub first_generation: u64,
-    /// Committed samples at the last evaluation of the rank that has the state.
+    /// Number of committed samples at the last evaluation of the rank with the state.
     pub evaluated: u64,
-    /// What the ranks know of steps: the longest that any of them has seen.
+    /// Step times: the longest of all ranks.
     pub estimate: StepEstimate,
-    /// How long no checkpoint has been completed, by the rank that knows the longest time, and whether a save of any rank
-    /// was abandoned.
+    /// Time without a complete checkpoint, as the longest of all ranks, and whether a save of any
+    /// rank was abandoned.
     pub debt: (Duration, bool),
     /// The save in flight that the generation continues.
     pub continued: Option<Carried>,
-    /// What to do if the state is a checkpoint that turns out to be damaged.
+    /// The search that follows if the agreed checkpoint is damaged.
     pub otherwise: Search,
 }
 
 impl<G: Group> World<G> {
-    /// What the ranks of the job's `generation` do: which of them has the state to continue with and what goes with it,
-    /// and from where the job's generations are counted. All ranks get the same answer, but for the bytes that come their
-    /// way. Each worker has `procs_per_worker` ranks.
+    /// Agrees on the start of `generation`: which rank has the state to continue from, what goes
+    /// with it, and the offset of the job's generations. The result is the same on all ranks,
+    /// except for the bytes on their routes. Each worker has `procs_per_worker` ranks.
     ///
     /// # Errors
     /// [`Failure::PeerLost`] when a rank is gone.
     pub fn agree_on_state(
         &self,
-        own: &Own,
+        own: &RankReport,
         generation: u64,
         procs_per_worker: u32,
     ) -> Result<Concluded, Failure> {
@@ -169,8 +169,9 @@ impl<G: Group> World<G> {
     }
 }
 
-/// A rank keeps its live state if it has the source's claim and [`SinceCommits::is_same`]. Initial weights of other ranks are
-/// compared with those of the source, since each rank computes its own. A checkpoint was read by one rank alone.
+/// A rank keeps its live state if it has the source's claim and [`SinceCommits::is_same`]. Initial
+/// weights of other ranks are compared with those of the source, since each rank computes its own.
+/// A checkpoint was read by one rank only.
 fn routes_of(
     source: StateSource,
     claims: &[Claim],
@@ -183,7 +184,8 @@ fn routes_of(
         rank == source.rank || has_it && since.is_same(rank, source.rank)
     };
     let ranks = || 0..claims.len();
-    // All ranks take over the source's last evaluation, so a rank with another one does not send its state.
+    // All ranks take over the source's last evaluation, so a rank with another one does not send
+    // its state.
     let heads: Vec<usize> = ranks()
         .filter(|rank| keeps(*rank) && is_as_evaluated(*rank))
         .collect();

@@ -1,4 +1,4 @@
-//! What a rank brings to the end of a step, and what the end of a step tells all ranks.
+//! The vote of a rank at the end of a step, and the outcome for all ranks.
 
 use std::time::Duration;
 
@@ -7,39 +7,38 @@ use roundhouse_elastic::Agreement;
 use super::packing::Packing;
 use super::saving::{Saving, SavingSum};
 
-/// What one rank brings to a step's end.
+/// The vote of one rank at the end of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankVote {
-    /// Whether the gradients are finite; of the loss it is seen.
+    /// Whether the gradients are finite. The loss is checked separately.
     pub finite: bool,
-    /// Whether it was asked to leave.
+    /// Whether the rank was asked to leave.
     pub leaving: bool,
-    /// The newest generation it has seen.
+    /// The newest generation that the rank is ready for.
     pub newest_seen: u64,
-    /// What it has to say about checkpoints and ledger.
+    /// Progress of checkpoints and ledger.
     pub saving: Saving,
-    /// What its step before took without its peers; zero if there was none in this generation.
+    /// Duration of its previous step without waits for peers; zero if there was none in this
+    /// generation.
     pub own_time: Duration,
 }
 
-/// What a step's end tells all ranks.
+/// The outcome of a step on all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepOutcome {
-    /// Sum over all samples of the step; NaN if that of a rank is not finite.
+    /// Sum of the loss over all samples of the step; NaN if a rank's loss is not finite.
     pub loss_sum: f64,
-    /// See [`Agreement`].
     pub agreement: Agreement,
-    /// See [`SavingSum`].
     pub saving: SavingSum,
-    /// [`RankVote::own_time`] of each rank.
+    /// [`RankVote::own_time`] of each rank in seconds.
     pub compute_seconds: Vec<f64>,
 }
 
 impl RankVote {
-    /// How many numbers each rank tells the others at the end of a step.
+    /// Number of values in a vote.
     pub const NUM_NUMBERS: usize = 5 + Saving::NUM_NUMBERS;
 
-    /// What this rank tells the others, for a way that keeps the numbers of the ranks apart; see
+    /// The numbers of the vote, for a transport that keeps the numbers of the ranks separate; see
     /// [`StepOutcome::of_ranks`].
     #[must_use]
     pub fn to_numbers(&self, rank: u32, local_loss_sum: f64) -> [f64; Self::NUM_NUMBERS] {

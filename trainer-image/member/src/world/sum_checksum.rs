@@ -1,25 +1,28 @@
-//! Tells sums from garbage.
+//! Checksums that distinguish sums from garbage.
 //!
-//! A rank that aborts its NCCL group makes its neighbours' collectives end, too: the kernel stops waiting for
-//! data and passes on what it finds (`prims_ll.h`: `readLL` leaves its loop, `storeLL` marks the line as fresh
-//! all the same). The neighbour, which has not aborted, is told of nothing. So a sum on which ranks decide has
-//! its witness: beside each value `v` goes `k·(1 - v)`, so that value and witness say how many ranks they are
-//! of. What a rank alone had put there says one; what is left of an earlier sum was made with another `k`.
+//! A rank that aborts its NCCL group also ends the collectives of its neighbours: the kernel stops
+//! waiting for data and forwards the memory contents (`prims_ll.h`: `readLL` leaves its loop, and
+//! `storeLL` marks the line as fresh nevertheless). The neighbour, which has not aborted, gets no
+//! error. So a sum on which ranks decide has a checksum: beside each value `v` goes `k·(1 - v)`, so
+//! that value and checksum together give the number of ranks. A contribution of one rank alone
+//! gives one; leftovers of an earlier sum have another `k`.
 
-/// Relative to the sum, which is that of the magnitudes, since a value that may be
-/// negative has a slot for each rank, to which the others add 0. Values and witnesses may be
-/// summed in another order each, over thousands of ranks.
+/// Relative tolerance. It applies to the sum of magnitudes, because a value that may be negative
+/// has a slot for each rank, to which the other ranks add 0. Values and checksums may be summed in
+/// different orders over thousands of ranks.
 const TOLERANCE: f64 = 1e-11;
 const NUM_FACTORS: u64 = 8;
 
-/// The values and their witness, for the sum of this number. None is negative, or all ranks but one add 0 to it.
+/// Appends the checksum to the values of sum number `turn`. No value is negative, unless all ranks
+/// but one add 0 to it.
 pub(super) fn append(values: &[f64], turn: u64) -> Vec<f64> {
     let factor = factor(turn);
     let checksum = values.iter().map(|value| factor * (1.0 - value));
     values.iter().copied().chain(checksum).collect()
 }
 
-/// The sums of the values, if their witness says that all ranks of a world of this size have given them.
+/// Returns the sums of the values, if their checksum confirms contributions of all `world_size`
+/// ranks.
 pub(super) fn verified(sums: &[f64], turn: u64, world_size: u32) -> Option<Vec<f64>> {
     let (values, checksum) = sums.split_at(sums.len() / 2);
     let (factor, size) = (factor(turn), f64::from(world_size));
@@ -32,7 +35,7 @@ pub(super) fn verified(sums: &[f64], turn: u64, world_size: u32) -> Option<Vec<f
     all_true.then(|| values.to_vec())
 }
 
-/// Powers of two, so that nothing is rounded.
+/// Powers of two, so that the product is not rounded.
 fn factor(turn: u64) -> f64 {
     (1_u64 << (1 + turn % NUM_FACTORS)) as f64
 }
@@ -76,7 +79,7 @@ mod tests {
         let sums = summed(&[&[0.0, 7.0], &[1.0, 7.0]], 9);
         assert!(verified(&sums, 9, 2).is_some());
         assert_eq!(verified(&sums, 9, 3), None);
-        // Of one of the values, too.
+        // Also if only one of the values is incomplete.
         let mut spoilt = summed(&[&[0.0, 7.0], &[1.0, 7.0], &[0.0, 7.0]], 9);
         spoilt[1] = sums[1];
         spoilt[3] = sums[3];

@@ -46,7 +46,7 @@ fn single_rank_agrees_with_itself() {
         step: 3,
         hash: (1 << 52) - 1,
     };
-    let own = Own {
+    let own = RankReport {
         claim,
         chain_bytes: 48,
         first_generation: 9,
@@ -62,8 +62,8 @@ fn single_rank_agrees_with_itself() {
         volume: Volume::Silent,
         is_superseded: false,
     };
-    let agreed = |own: &Own| world.agree_on_state(own, 4, 1).unwrap();
-    let superseded = Own {
+    let agreed = |own: &RankReport| world.agree_on_state(own, 4, 1).unwrap();
+    let superseded = RankReport {
         is_superseded: true,
         ..own
     };
@@ -73,7 +73,7 @@ fn single_rank_agrees_with_itself() {
         step: 1,
     };
     for (checkpoint, generation) in [(Some(checkpoint), 12), (None, 13)] {
-        let found = agreed(&Own {
+        let found = agreed(&RankReport {
             volume: Volume::Names(Names {
                 checkpoint,
                 generation,
@@ -85,7 +85,7 @@ fn single_rank_agrees_with_itself() {
                 finder: 0,
                 must_find: false,
             }),
-            // 9 and the fourth.
+            // Offset 9 plus generation 4.
             None => Concluded::Fenced {
                 newer: 13,
                 first_generation: 9,
@@ -120,7 +120,7 @@ fn leaving_process_does_not_abort_group() {
     assert!(other.is_broken());
 }
 
-/// What each rank of a world gets, each in a thread of its own.
+/// Runs `work` on each rank, each in its own thread.
 fn each<T: Send>(size: u32, work: impl Fn(&World<Threads>) -> T + Sync) -> Vec<T> {
     let work = &work;
     std::thread::scope(|scope| {
@@ -130,7 +130,7 @@ fn each<T: Send>(size: u32, work: impl Fn(&World<Threads>) -> T + Sync) -> Vec<T
                 scope.spawn(move || {
                     let world = World::of(group);
                     let found = work(&world);
-                    // So that none ends before another has heard.
+                    // No rank ends before the others have received its values.
                     world.barrier().unwrap();
                     found
                 })

@@ -1,19 +1,21 @@
 //! Event files of `TensorBoard`, as far as scalars need them.
 //!
-//! A file is a row of `TFRecords`: the length of the data (8 bytes, little-endian), its masked CRC-32C, the data, and
-//! their masked CRC-32C (`tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/lib/hash/crc32c.h`). The data are
-//! an
-//! `Event` in the encoding of Protocol Buffers, with these fields of `tensorflow/core/util/event.proto` and
+//! A file is a sequence of `TFRecords`: the length of the data (8 bytes, little-endian), its masked
+//! CRC-32C, the data, and their masked CRC-32C (`tensorflow/core/lib/io/record_writer.h`,
+//! `tensorflow/core/lib/hash/crc32c.h`). The data are an `Event` in the encoding of Protocol
+//! Buffers, with these fields of `tensorflow/core/util/event.proto` and
 //! `tensorflow/core/framework/summary.proto`:
 //! ```text
-//! Event      1 wall_time: double   2 step: int64   3 file_version: string   5 summary: Summary   7 session_log:
-//! SessionLog Summary    1 value: repeated Value Value      1 tag: string   2 simple_value: float SessionLog 1 status:
-//! enum (START = 1)
+//! Event       1 wall_time: double   2 step: int64   3 file_version: string
+//!             5 summary: Summary    7 session_log: SessionLog
+//! Summary     1 value: repeated Value
+//! Value       1 tag: string         2 simple_value: float
+//! SessionLog  1 status: enum (START = 1)
 //! ```
 
-/// What the first event of each file says.
+/// Version in the first event of each file.
 const FILE_VERSION: &[u8] = b"brain.Event:2";
-/// `SessionLog.START`.
+/// Value of `SessionLog.START` in the protocol.
 const START: u64 = 1;
 /// Wire types of Protocol Buffers.
 const VARINT: u64 = 0;
@@ -21,10 +23,10 @@ const FIXED64: u64 = 1;
 const BYTES: u64 = 2;
 const FIXED32: u64 = 5;
 
-/// What an event says.
+/// The contents of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    /// The file begins.
+    /// The version of the format, at the start of each file.
     FileVersion,
     /// Training continues from here: `TensorBoard` drops what it has of this step and of later ones.
     Start,
@@ -32,19 +34,17 @@ pub enum What {
     Scalars(Vec<(&'static str, f64)>),
 }
 
-/// An event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub wall_time: f64,
-    /// Committed steps.
+    /// Number of committed steps.
     pub step: u64,
-    /// What it says.
     pub what: What,
 }
 
 impl Event {
-    /// As a `TFRecord`.
+    /// Encodes the event as a `TFRecord`.
     #[must_use]
     pub fn to_record(&self) -> Vec<u8> {
         record(&self.to_bytes())

@@ -12,7 +12,7 @@ use super::{Message, now, say_error};
 /// Time between an error and the next file.
 const RETRY: Duration = Duration::from_mins(1);
 
-/// Writes what it is told until nobody can tell it anything.
+/// Processes messages until the sender is dropped.
 pub(super) fn write_all(directory: PathBuf, messages: &Receiver<Message>) {
     let mut writer = Writer::new(directory);
     for message in messages {
@@ -27,7 +27,7 @@ pub(super) struct Writer {
     generation: Option<u64>,
     file: Option<(PathBuf, File)>,
     retry_at: Option<Instant>,
-    has_said: bool,
+    has_logged: bool,
 }
 
 impl Writer {
@@ -37,7 +37,7 @@ impl Writer {
             generation: None,
             file: None,
             retry_at: None,
-            has_said: false,
+            has_logged: false,
         }
     }
 
@@ -57,10 +57,10 @@ impl Writer {
         if let Err((path, error)) = result {
             self.file = None;
             self.retry_at = Some(at + RETRY);
-            if !std::mem::replace(&mut self.has_said, true) {
+            if !std::mem::replace(&mut self.has_logged, true) {
                 let path = path.display();
                 say_error(&format!(
-                    "event files: {path}: {error}; events are dropped, and a new file is tried once a minute"
+                    "event files: {path}: {error}; dropping events; the next attempt is in a minute"
                 ));
             }
         }
@@ -80,7 +80,7 @@ impl Writer {
         };
         file.write_all(&event.to_record())
             .map_err(|error| (path.clone(), error))?;
-        self.has_said = false;
+        self.has_logged = false;
         Ok(())
     }
 
@@ -98,7 +98,8 @@ impl Writer {
     }
 }
 
-/// `TensorBoard` drops what it has of the first step and later ones: those were not committed, or are done again.
+/// Begins a file. `TensorBoard` drops the data that it has of the first step and later ones: those
+/// steps were not committed, or are repeated.
 fn begin(path: &Path, first_step: u64) -> io::Result<File> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
@@ -115,8 +116,9 @@ fn begin(path: &Path, first_step: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// `TensorBoard` looks for `tfevents` in the name, and reads files in the order of their names, each to its end. The
-/// generation is first, because clocks of nodes differ. `seconds` are those since 1970.
+/// Name of an event file. `TensorBoard` looks for `tfevents` in the name, and reads files in the
+/// order of their names, each to its end. The generation comes first, because clocks of nodes
+/// differ. `seconds` is the time since 1970.
 pub(super) fn file_name(generation: u64, seconds: f64, host: &str, process: u32) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let host: String = host.trim().chars().map(plain).collect();

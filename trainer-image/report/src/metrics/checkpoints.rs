@@ -1,4 +1,5 @@
-//! Metrics of checkpoints and of the ledger. What only rank 0 knows is 0 or absent on the other ranks.
+//! Metrics of checkpoints and of the ledger. Metrics that only rank 0 knows are 0 or absent on the
+//! other ranks.
 
 use std::time::Duration;
 
@@ -8,7 +9,6 @@ use roundhouse_contract::BestCheckpoint;
 use super::late::{Late, late};
 use super::{counter, gauge, int_counter, int_gauge, raise};
 
-/// One field per metric.
 #[derive(Debug)]
 pub struct CheckpointMetrics {
     step: IntGauge,
@@ -98,7 +98,7 @@ impl CheckpointMetrics {
         self.best_value.known().set(best.value);
     }
 
-    /// `at`: when it was complete, RFC 3339.
+    /// Records a complete checkpoint. `at` is the time, RFC 3339.
     pub(crate) fn saved(&self, step: u64, bytes: u64, duration: Duration, at: &str) {
         self.found(step, at);
         self.bytes.set(bytes.cast_signed());
@@ -112,7 +112,7 @@ impl CheckpointMetrics {
         }
     }
 
-    /// The lines of so many steps are durable.
+    /// Sets the last step with a durable ledger line.
     pub(crate) fn ledger_is_durable(&self, step: u64) {
         self.ledger_step.known().set(step.cast_signed());
     }

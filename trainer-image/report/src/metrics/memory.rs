@@ -1,11 +1,10 @@
-//! Metrics of memory: of the process, and of its GPU.
+//! Metrics of the memory of the process and of its GPU.
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
 use super::{int_counter, int_gauge, raise};
 use crate::work::DeviceMemory;
 
-/// One field per metric.
 #[derive(Debug)]
 pub struct MemoryMetrics {
     resident: IntGauge,
@@ -41,8 +40,9 @@ impl MemoryMetrics {
         })
     }
 
-    /// Looks at the process. `device`: what its GPU says, if it has one; its metrics are absent until then.
-    pub(crate) fn look(&mut self, device: Option<DeviceMemory>) {
+    /// Reads the memory of the process. `device` is the memory of its GPU, if it has one; its
+    /// metrics are absent until then.
+    pub(crate) fn read(&mut self, device: Option<DeviceMemory>) {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         for (gauge, key) in [(&self.resident, "VmRSS:"), (&self.peak_resident, "VmHWM:")] {
             if let Some(bytes) = field(&status, key) {
@@ -107,7 +107,7 @@ impl DeviceGauges {
     }
 }
 
-/// A field of `/proc/PID/status` in bytes; it is given in KiB there.
+/// Reads a field of `/proc/PID/status` in bytes. The file has KiB.
 fn field(status: &str, key: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
@@ -130,11 +130,11 @@ mod tests {
     fn metrics_of_the_device_are_absent_on_a_cpu() {
         let registry = Registry::new();
         let mut metrics = MemoryMetrics::new(&registry).unwrap();
-        metrics.look(None);
+        metrics.read(None);
         assert!(metrics.resident.get() > 0);
         assert!(metrics.peak_resident.get() >= metrics.resident.get());
         assert_eq!(registry.gather().len(), 2);
-        metrics.look(Some(DeviceMemory {
+        metrics.read(Some(DeviceMemory {
             allocated: 7,
             ..DeviceMemory::default()
         }));

@@ -1,4 +1,5 @@
-//! For tests: metrics of which each has a series, those included that are absent until something is known.
+//! For tests: metrics with a series each, including those that are absent until their value is
+//! known.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,10 @@ use crate::transports::Transports;
 use crate::{DeviceMemory, Evaluation, StepReport, Work};
 
 impl Metrics {
-    /// Metrics of which each has a series.
+    /// Creates metrics of which each has a series.
     ///
     /// # Errors
-    /// A name is taken twice: a defect.
+    /// An error if two metrics have one name, which is a defect.
     pub fn with_every_series() -> Result<Self> {
         let mut metrics = Self::new()?;
         metrics.set_place(1, 2);
@@ -28,7 +29,7 @@ impl Metrics {
             loss: 1.0,
             num_samples: 4,
         });
-        metrics.memory.look(Some(DeviceMemory::default()));
+        metrics.memory.read(Some(DeviceMemory::default()));
         metrics.data.set(1, &[("books".to_owned(), 2)]);
         let route = "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM";
         metrics.transports.set(&Transports::parse(route));
@@ -45,7 +46,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Two steps of samples made of tokens, with loss scaling, on a device whose peak is known.
+    /// Records two steps of samples with tokens, with loss scaling, on a device with a known peak.
     fn see_steps(&self) {
         let work = Work {
             tokens_per_sample: Some(10),

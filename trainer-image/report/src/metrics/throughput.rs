@@ -1,4 +1,4 @@
-//! Metrics of what limits the speed of training: tokens, waits, and how much of the hardware is used.
+//! Metrics of the speed of training and its limits: tokens, waits, and utilization of the hardware.
 
 use prometheus::{Counter, Gauge, Registry};
 
@@ -8,7 +8,6 @@ use crate::meter::Meter;
 use crate::sections::Section;
 use crate::work::Work;
 
-/// One field per metric.
 #[derive(Debug)]
 pub struct ThroughputMetrics {
     samples_per_second: Gauge,
@@ -58,8 +57,8 @@ impl ThroughputMetrics {
         })
     }
 
-    /// A step of so many samples was committed. Metrics of tokens and of utilization stay absent where they are not
-    /// known.
+    /// Records a committed step. Metrics of tokens and of utilization stay absent while they are
+    /// unknown.
     pub(super) fn observe(&self, work: &Work, meter: &Meter, num_samples: u64, world_size: u32) {
         let samples_per_second = meter.samples_per_second();
         self.samples_per_second.set(samples_per_second);

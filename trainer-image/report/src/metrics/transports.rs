@@ -20,7 +20,8 @@ impl TransportMetrics {
         Ok(Self { used })
     }
 
-    /// What the connections of this generation use. Those of earlier ones are absent.
+    /// Sets the transports of this generation's connections. Those of earlier generations become
+    /// absent.
     pub(crate) fn set(&self, transports: &Transports) {
         self.used.reset();
         for transport in transports.connections.keys() {

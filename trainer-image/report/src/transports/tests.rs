@@ -1,4 +1,4 @@
-//! Lines as NCCL 2.20 to 2.28 writes them, with the names of hosts and addresses changed.
+//! Lines of NCCL 2.20 to 2.28, with changed names of hosts and addresses.
 
 use super::Transport::{
     InfiniBand, InfiniBandDirect, PeerToPeer, Plugin, PluginDirect, SharedMemory, Socket,

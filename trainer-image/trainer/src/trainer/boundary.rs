@@ -109,7 +109,7 @@ impl Trainer<'_> {
                 all_leave: false,
             });
         }
-        self.member.look();
+        self.member.poll_inputs();
         let newest = self.member.newest_for_all();
         let is_leaving = self.member.is_leaving();
         let agreement = self.member.world()?.agree(newest, is_leaving)?;

@@ -1,4 +1,4 @@
-//! How a complete checkpoint gets its name, also where a damaged one has it.
+//! Gives a complete checkpoint its name, even if a damaged checkpoint has that name.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::checkpoint::draft::is_unknown;
 use crate::checkpoint::error::{Operation, is_refusal};
 use crate::checkpoint::{Directory, Manifest, Reason, load};
 
-/// Gives a checkpoint its name, or finds one of this name that can be loaded.
+/// Gives a checkpoint its name, or returns the manifest of a loadable checkpoint that has it.
 pub(super) fn name(
     directory: &Directory,
     partial: &Path,
@@ -24,7 +24,7 @@ pub(super) fn name(
     let complete = directory.checkpoint(id);
     if let Err(error) = std::fs::rename(partial, &complete) {
         let volume_error = match load::usable(directory, id) {
-            // Another process has given the same state its name a moment ago.
+            // Another process has just given the same state its name.
             Ok(saved) => return Ok(Some(saved)),
             Err(volume_error) => volume_error,
         };
@@ -43,15 +43,15 @@ pub(super) fn name(
     Ok(None)
 }
 
-/// Whether a rename failed because the directory in its place has files.
+/// Whether a rename failed because the target directory has files.
 fn has_files(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty)
 }
 
-/// Gives a checkpoint the name of a damaged one, at once where the file system can do that. If the other one may be whole,
-/// its name must not be missing for a moment. What is left of it is removed, if the volume lets it: see
-/// [`Directory::left_over`].
+/// Gives a checkpoint the name of a damaged one, atomically where the file system supports it. If
+/// the damaged one may be whole, its name must not be missing for a moment. The replaced checkpoint
+/// is removed if the volume allows it: see [`Directory::left_over`].
 fn replace(
     directory: &Directory,
     partial: &Path,
@@ -70,13 +70,13 @@ fn replace(
     Ok(())
 }
 
-/// Returns where the damaged checkpoint is now.
+/// Exchanges the two directories. Returns the path of the damaged checkpoint.
 fn exchange<'path>(partial: &'path Path, complete: &Path) -> io::Result<&'path Path> {
     renameat_with(CWD, partial, CWD, complete, RenameFlags::EXCHANGE)?;
     Ok(partial)
 }
 
-/// The same in two steps.
+/// Like [`exchange`], in two steps.
 fn move_aside<'path>(
     partial: &'path Path,
     complete: &Path,

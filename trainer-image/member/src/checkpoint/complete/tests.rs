@@ -9,14 +9,14 @@ use crate::checkpoint::Damage;
 use crate::checkpoint::manifest::{Identity, SCHEMA_VERSION};
 use crate::state::Record;
 
-/// A checkpoint of one rank, which has written its part of eight bytes.
+/// A checkpoint of one rank that has written its part of eight bytes.
 fn written(root: &Path) -> (Directory, Manifest) {
     let (directory, manifest) = (Directory::new(root.to_owned()), manifest_of(ID));
     write_part(&directory.partial(ID, 1), &manifest);
     (directory, manifest)
 }
 
-/// The manifest of a state with one tensor, of which one rank writes the only part.
+/// The manifest of a state with one tensor, written in one part by one rank.
 pub(in crate::checkpoint) fn manifest_of(id: CheckpointId) -> Manifest {
     let run = RunIdentity {
         num_samples: 100,
@@ -78,7 +78,7 @@ fn a_checkpoint_with_all_its_bytes_gets_its_name() {
     assert_eq!(directory.list().unwrap(), [ID]);
 }
 
-/// Has the only part of a checkpoint written.
+/// Writes the only part of a checkpoint.
 pub(in crate::checkpoint) fn write_part(partial: &Path, manifest: &Manifest) {
     let part = shard::Part {
         id: manifest.id(),
@@ -100,11 +100,11 @@ fn second_save_keeps_checkpoint_and_adds_scores() {
         loss: Some(0.5),
         ..Scores::default()
     });
-    for (writer, told, expected) in [(2, None, None), (3, scores, scores), (4, None, scores)] {
+    for (writer, added, expected) in [(2, None, None), (3, scores, scores), (4, None, scores)] {
         write_part(&directory.partial(ID, writer), &manifest);
         let again = Manifest {
             saved_at: "later".to_owned(),
-            scores: told,
+            scores: added,
             ..manifest.clone()
         };
         let found = complete(&directory, again, writer).unwrap();
@@ -128,9 +128,9 @@ fn truncated_checkpoint_gets_no_name() {
     let size = std::fs::metadata(&part).unwrap().len();
     let file = std::fs::File::options().write(true).open(&part).unwrap();
     file.set_len(size - 1).unwrap();
-    let told = complete(&directory, manifest, 1).unwrap_err();
-    let is_cut = matches!(&told.reason, Reason::CutShort { found, whole, .. } if (*found, *whole) == (size - 1, size));
-    assert!(is_cut, "{told}");
+    let error = complete(&directory, manifest, 1).unwrap_err();
+    let is_cut = matches!(&error.reason, Reason::CutShort { found, whole, .. } if (*found, *whole) == (size - 1, size));
+    assert!(is_cut, "{error}");
     assert_eq!(directory.list().unwrap(), []);
 }
 
@@ -151,7 +151,7 @@ fn unopenable_part_is_volume_error_unless_absent() {
     std::fs::remove_file(path.join(&name)).unwrap();
     let gone = size_of(&manifest).unwrap_err();
     assert!(!gone.is_of_the_volume(), "{gone}");
-    // A link to itself cannot be opened.
+    // A symbolic link to itself cannot be opened.
     std::os::unix::fs::symlink(&name, path.join(&name)).unwrap();
     let unopened = size_of(&manifest).unwrap_err();
     assert!(unopened.is_of_the_volume(), "{unopened}");
@@ -193,11 +193,12 @@ fn best_checkpoint_is_kept_and_former_best_deleted() {
         let named = best_file::read(&directory).unwrap();
         assert_eq!(named.step, best, "after step {step}");
     }
-    // The newest two, one of which is the best.
+    // The two newest checkpoints, one of which is the best.
     assert_eq!(directory.list().unwrap(), [ids[4], ids[3]]);
 }
 
-/// The best checkpoint and two newer ones, of which the volume keeps two; where its manifest is.
+/// The best checkpoint and two newer ones on a volume that keeps two; returns the newest and the
+/// path of the best one's manifest.
 fn best_of_three(root: &Path) -> (Directory, CheckpointId, std::path::PathBuf) {
     let directory = Directory::new(root.to_owned());
     let ids = [(10, 0.125), (20, 0.5), (30, 0.25)].map(|(step, loss)| {
@@ -219,7 +220,8 @@ fn unreadable_manifest_stops_naming_and_deletion() {
     let root = tempfile::tempdir().unwrap();
     let (directory, newest, manifest) = best_of_three(root.path());
     let named = best_file::read(&directory);
-    // Reading a directory is an error of the operating system, as a hiccup of a network volume is.
+    // Reading a directory is an error of the operating system, like a temporary error of a network
+    // volume.
     let aside = root.path().join("aside");
     std::fs::rename(&manifest, &aside).unwrap();
     std::fs::create_dir(&manifest).unwrap();
@@ -250,7 +252,7 @@ fn missing_or_broken_manifest_does_not_count() {
     }
 }
 
-/// What is known to be damaged, or is cut off, is no checkpoint to go back to.
+/// A checkpoint that is truncated or known to be damaged cannot be loaded.
 #[test]
 fn retention_counts_only_loadable_checkpoints() {
     let root = tempfile::tempdir().unwrap();
@@ -268,7 +270,8 @@ fn retention_counts_only_loadable_checkpoints() {
     assert_eq!(directory.list().unwrap(), [ids[3], ids[2], ids[1]]);
 }
 
-/// One that a rank has read in vain, or a part of which cannot be opened, must not fill the volume.
+/// A checkpoint that a rank failed to read, or with a part that cannot be opened, must not fill the
+/// volume.
 #[test]
 fn unreadable_checkpoint_does_not_stop_deletion() {
     let retention = Retention {
@@ -284,7 +287,7 @@ fn unreadable_checkpoint_does_not_stop_deletion() {
         } else {
             let part = directory.checkpoint(ids[1]).join(shard::file_name(0, 1));
             std::fs::remove_file(&part).unwrap();
-            // A link to itself cannot be opened, though it is there.
+            // A symbolic link to itself exists but cannot be opened.
             std::os::unix::fs::symlink(&part, &part).unwrap();
         }
         delete_old(&directory, ids[3], retention).unwrap();
@@ -302,7 +305,7 @@ fn best_json_is_removed_before_former_best_checkpoint() {
             keep: 2,
             best: metric,
         };
-        // A directory in the place of the file cannot be removed as a file.
+        // A directory at the path of the file cannot be removed as a file.
         let file = root.path().join(best_file::FILE);
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
@@ -324,7 +327,7 @@ fn unwritable_best_json_stops_deletion() {
     for step in [10, 20, 30] {
         evaluated(root.path(), step, 1.0 / step as f64);
     }
-    // A directory in the place of the file.
+    // A directory at the path of the file.
     std::fs::create_dir_all(root.path().join(best_file::FILE).join("x")).unwrap();
     let retention = Retention {
         keep: 2,

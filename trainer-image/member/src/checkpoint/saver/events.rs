@@ -1,4 +1,4 @@
-//! What the writing thread has done, and what of it is worth reporting.
+//! Turns results of the writing thread into events.
 
 use std::time::{Duration, Instant};
 
@@ -22,24 +22,24 @@ fn failed(reason: &impl ToString) -> SaverEvent {
     SaverEvent::Report(CheckpointReport::Failed(reason.to_string()))
 }
 
-/// How long ago a time of a manifest was.
+/// Age of a manifest from its time.
 fn age(saved_at: &str) -> Option<Duration> {
     let saved_at: jiff::Timestamp = saved_at.parse().ok()?;
     let ago = jiff::Timestamp::now().duration_since(saved_at);
-    // The clocks of two nodes differ.
+    // The age can be negative, because clocks of two nodes differ.
     Some(Duration::try_from(ago).unwrap_or_default())
 }
 
 impl Saver {
-    /// What has happened since the last time.
+    /// Returns the events since the last call.
     pub fn poll(&mut self) -> Vec<SaverEvent> {
         let done: Vec<Done> = self.results.try_iter().collect();
         done.into_iter()
-            .filter_map(|done| self.hear(done))
+            .filter_map(|done| self.event_of(done))
             .collect()
     }
 
-    fn hear(&mut self, done: Done) -> Option<SaverEvent> {
+    fn event_of(&mut self, done: Done) -> Option<SaverEvent> {
         match done {
             Done::Written {
                 save,
@@ -54,7 +54,8 @@ impl Saver {
                 };
                 result.err().map(|volume_error| failed(&volume_error))
             }
-            // A newer generation has written. A rank 0 that is its rank 0, too, tries again there.
+            // A newer generation has written. If this process is rank 0 of that generation too, it
+            // tries again there.
             Done::Completed {
                 save,
                 result: Err(Incomplete::Ledger(Unwritten::Fenced(newer))),
@@ -114,11 +115,11 @@ impl Saver {
             }
         }
     }
-    /// The thread panicked over a task: it has failed.
+    /// Treats a task as failed because the thread panicked in it.
     fn forget(&mut self, task: Task) {
         match task {
             Task::Write(save) => {
-                // The memory of the snapshot is gone.
+                // The memory of the snapshot is lost.
                 self.buffers.push(None);
                 if let Some(flight) = self.flight.as_mut().filter(|flight| flight.save == save) {
                     flight.stage = Stage::Failed;

@@ -1,4 +1,4 @@
-//! What becomes of the save in flight: generations continue or abandon it, and rank 0 completes it.
+//! The save in flight: generations continue or abandon it, and rank 0 completes it.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::checkpoint::writer::Job;
 use crate::ledger::Progress;
 
 impl Saver {
-    /// The save in flight, when a generation forms.
+    /// The save in flight, as reported when a generation forms.
     #[must_use]
     pub fn carried(&self) -> Option<Carried> {
         let flight = self.flight.as_ref()?;
@@ -28,27 +28,30 @@ impl Saver {
         })
     }
 
-    /// A generation forms that continues this save. A rank that has a part of it continues as before; any other has nothing
-    /// to write. Returns whether this rank has a part.
+    /// Continues this save in a new generation. A rank with a part of it continues as before; any
+    /// other rank has nothing to write. Returns whether this rank has a part.
     pub fn continue_with(&mut self, save: Carried) -> bool {
         let is_own = self.carried() == Some(save);
         if !is_own {
-            // If this rank has a save in flight, rank 0 has heard that all its parts are durable, and this rank has not.
+            // If this rank has a save in flight, rank 0 knows that all its parts are durable and
+            // this rank does not.
             self.flight = None;
         }
         self.is_bystander = !is_own && save.num_parts > 0;
         is_own
     }
 
-    /// A generation forms that does not continue the save in flight. What rank 0 completes already is good, and may become
-    /// complete. Returns the step of the save that nobody completes, as far as this rank knows.
+    /// Abandons the save in flight in a new generation. A checkpoint that rank 0 already completes
+    /// is valid and may still become complete. Returns the step of a save that no rank completes,
+    /// as far as this rank knows.
     pub fn abandon(&mut self) -> Option<u64> {
         self.is_bystander = false;
         let flight = self.flight.take()?;
         (!flight.has_all_parts).then_some(flight.id.step)
     }
 
-    /// All parts are durable. Rank 0 is to complete the checkpoint; the others are done.
+    /// Called when all parts are durable: rank 0 must complete the checkpoint, and the other ranks
+    /// are done.
     pub fn all_parts_are_durable(&mut self, is_rank_0: bool) {
         self.is_bystander = false;
         let begun = self.flight.as_ref().map(|flight| flight.begun);
@@ -65,14 +68,16 @@ impl Saver {
         }
     }
 
-    /// Whether this rank is to complete a checkpoint, and has not begun to, or was overtaken by its own next generation.
+    /// Whether this rank must complete a checkpoint and has not begun to, or was fenced by its own
+    /// next generation.
     #[must_use]
     pub fn must_complete(&self) -> bool {
         let flight = self.flight.as_ref();
         flight.is_some_and(|flight| flight.has_all_parts && !flight.is_completing)
     }
 
-    /// Rank 0 completes the checkpoint in this generation, once the generation's ledger is durable up to it.
+    /// On rank 0, completes the checkpoint in this generation once the generation's ledger is
+    /// durable up to its step.
     pub fn complete(
         &mut self,
         generation: u64,
@@ -93,7 +98,8 @@ impl Saver {
         self.give(job);
     }
 
-    /// Some parts could not be written. Rank 0 removes the others. Returns whether this rank's part is among the failed ones.
+    /// Gives up the save because some parts could not be written; rank 0 removes the others.
+    /// Returns whether this rank's part is among the failed ones.
     pub fn give_up(&mut self, rank: u32) -> bool {
         self.newest_step = None;
         self.is_bystander = false;

@@ -13,7 +13,7 @@ fn table() -> Table {
     Table::from(vec![record("a", vec![2, 3]), record("b", vec![1])])
 }
 
-/// All bytes of a part, if they are right.
+/// Reads all bytes of a part.
 fn read(directory: &Path, shard: &Shard) -> Result<Vec<u8>, VolumeError> {
     let mut all = Vec::new();
     let take = |bytes: Vec<u8>| {
@@ -95,7 +95,8 @@ fn damage_is_detected_and_paths_stay_inside() {
         if read(directory.path(), &shards[1]).is_err() {
             outcomes += 1;
         } else {
-            // Padding, or a type or shape of the same size: the bytes are right.
+            // The damage is in padding, or gives a type or shape of the same size: the bytes are
+            // right.
             assert!(at < good.len() - 14, "byte {at}");
         }
     }

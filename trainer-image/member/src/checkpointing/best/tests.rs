@@ -75,7 +75,7 @@ fn next_generation_restarts_save_of_best_state() {
     let directory = Directory::new(volume.path().to_owned());
     let best = complete::best(&directory, BestMetric::Loss).unwrap();
     let (id, best) = best.unwrap();
-    // Its name is that of its last step, which the first generation committed.
+    // The name of the checkpoint contains its last step, which the first generation committed.
     assert_eq!((id.generation, best.step, best.value), (1, 1, 0.5));
 }
 
@@ -83,16 +83,16 @@ fn next_generation_restarts_save_of_best_state() {
 fn one_rank_reports_lost_best_state_after_further_steps() {
     let volume = tempfile::tempdir().unwrap();
     let second = next_group(2);
-    let told = train(volume.path(), 2, |trainee| {
+    let lost = train(volume.path(), 2, |trainee| {
         trainee.step();
         trainee.evaluate(0.5);
         trainee.step_while_parts_are_written();
         trainee.lose_save_on(1);
         trainee.form(2, own(&second, trainee));
-        let told = trainee.member.lost_best().unwrap();
-        (told, trainee.member.lost_best().unwrap())
+        let lost = trainee.member.lost_best().unwrap();
+        (lost, trainee.member.lost_best().unwrap())
     });
-    assert_eq!(told, [(Some(1), None), (None, None)]);
+    assert_eq!(lost, [(Some(1), None), (None, None)]);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn next_generation_of_same_ranks_completes_save() {
         trainee.join(2, own(&second, trainee));
         let continued = trainee.in_flight();
         trainee.wait_until_durable();
-        // Its end is the word to complete the save.
+        // The end of this step makes rank 0 complete the save.
         trainee.step();
         trainee.wait_until_idle();
         (continued, trainee.in_flight())
@@ -144,7 +144,7 @@ fn fenced_checkpoint_is_completed_by_next_generation() {
         trainee.step();
         trainee.evaluate(0.5);
         trainee.wait_until_durable();
-        // The next generation has written before the thread begins to complete it.
+        // The next generation writes before the thread begins to complete the checkpoint.
         let newer = directory.checkpoint(id(2, 9));
         std::fs::create_dir_all(&newer).unwrap();
         trainee.step();
@@ -167,7 +167,7 @@ fn save_interval_counts_across_generations() {
         trainee.step();
         let early = trainee.checkpointing().saver.is_time();
         if trainee.rank == 1 {
-            // It is the one that has trained for so long; the other has just joined.
+            // This rank has trained for that long; the other has just joined.
             let long = Duration::from_mins(10);
             trainee.checkpointing().saver.take_over((long, false));
         }
@@ -180,17 +180,17 @@ fn save_interval_counts_across_generations() {
 #[test]
 fn best_state_that_rank_0_is_completing_is_not_lost() {
     let volume = tempfile::tempdir().unwrap();
-    let told = train(volume.path(), 1, |trainee| {
+    let lost = train(volume.path(), 1, |trainee| {
         trainee.step();
         trainee.evaluate(0.5);
         trainee.wait_until_durable();
-        // Its end is the word to complete the save.
+        // The end of this step makes rank 0 complete the save.
         trainee.step();
         let group = Threads::group(1, &[]).remove(0);
         trainee.form(2, group);
         trainee.member.lost_best().unwrap()
     });
-    assert_eq!(told, [None]);
+    assert_eq!(lost, [None]);
 }
 
 #[test]
@@ -213,11 +213,11 @@ fn missing_metric_is_reported_once_and_saves_nothing() {
     let found = train(volume.path(), 2, |trainee| {
         trainee.step();
         trainee.evaluate(f64::NAN);
-        let is_told = trainee.checkpointing().has_reported_missing_metric;
+        let is_reported = trainee.checkpointing().has_reported_missing_metric;
         let again = trainee
             .checkpointing()
             .missing_metric_to_report(&loss(f64::NAN));
-        (is_told, again, trainee.in_flight())
+        (is_reported, again, trainee.in_flight())
     });
     let loss = BestMetric::Loss;
     assert_eq!(found, [(true, None, None), (false, Some(loss), None)]);

@@ -1,11 +1,11 @@
-//! Generations that begin from checkpoints.
+//! Generations that start from checkpoints.
 
 use tempfile::TempDir;
 
 use super::*;
 use crate::checkpoint::{Directory, complete, manifest, shard};
 
-/// Writes a checkpoint of one part, all of whose bytes are `fill`.
+/// Writes a checkpoint of one part with all bytes `fill`.
 fn save(directory: &Directory, generation: u64, step: u64, fill: u8) {
     let id = CheckpointId { generation, step };
     let (table, training) = (table(), identity());
@@ -41,7 +41,7 @@ fn save(directory: &Directory, generation: u64, step: u64, fill: u8) {
     complete::complete(directory, manifest, generation).unwrap();
 }
 
-/// A volume with the checkpoints of steps 20 and 30.
+/// Creates a volume with the checkpoints of steps 20 and 30.
 fn volume() -> (TempDir, Directory) {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
@@ -105,7 +105,7 @@ fn joining_rank_reads_no_checkpoint() {
 #[test]
 fn spare_from_before_first_save_loads_newest_checkpoint() {
     let (root, directory) = volume();
-    // It has waited in the lobby since before the first save.
+    // The spare has been in the lobby since before the first save.
     let mut spare = with_volume(&root, process(fresh(), 0));
     spare.forgets = true;
     let formed = form(vec![spare], &[]);
@@ -121,7 +121,8 @@ fn spare_from_before_first_save_loads_newest_checkpoint() {
 fn newer_checkpoint_replaces_state_in_memory() {
     let (root, directory) = volume();
     save(&directory, 8, 40, HEAD + 2);
-    // All of them were out of touch while another world trained on; the last one has just started.
+    // All ranks were disconnected while another group continued training; the last one has just
+    // started.
     for newcomers in [0, 1] {
         let mut processes: Vec<_> = (0..2)
             .map(|_| with_volume(&root, process(live(7, 535), 1)))
@@ -135,7 +136,7 @@ fn newer_checkpoint_replaces_state_in_memory() {
             );
             assert_eq!(rank.bytes, Bytes::filled(HEAD + 2));
         }
-        // A rank that has a state in memory checks all bytes before it overwrites that.
+        // A rank with a state in memory verifies all bytes before it overwrites that state.
         let reads = if newcomers == 0 { 2 } else { 1 };
         let num_read: u64 = formed.iter().map(|rank| rank.num_read).sum();
         assert_eq!(num_read, reads * file_size(&directory, 8, 40));
@@ -196,7 +197,7 @@ fn all_ranks_skip_a_damaged_checkpoint() {
         );
         assert_eq!(rank.bytes, Bytes::filled(HEAD));
     }
-    // Only one rank has read the damaged one, too.
+    // One rank has also read the damaged checkpoint.
     let num_read: u64 = formed.iter().map(|rank| rank.num_read).sum();
     assert_eq!(
         num_read,
@@ -226,7 +227,8 @@ fn searching_rank_reports_that_all_are_damaged() {
 fn unreadable_volume_is_not_damage() {
     for step in [20, 30] {
         let (root, directory) = volume();
-        // Reading a directory is an error of the operating system, as that of a volume is. The other one is damaged.
+        // Reading a directory is an error of the operating system, like that of a volume. The other
+        // checkpoint is damaged.
         for (of, is_refused) in [(step, true), (50 - step, false)] {
             let id = CheckpointId {
                 generation: 1,
@@ -241,7 +243,7 @@ fn unreadable_volume_is_not_damage() {
         let formed = form(vec![with_volume(&root, process(fresh(), 0))], &[]);
         let failure = formed[0].result.as_ref().unwrap_err();
         assert!(matches!(failure, Failure::Volume(_)), "{failure}");
-        // Who has the state does not need it.
+        // Ranks with the state do not need the volume.
         let live_one = with_volume(&root, process(live(1, 10), 1));
         let formed = form(vec![live_one, with_volume(&root, process(fresh(), 0))], &[]);
         for rank in &formed {
@@ -253,7 +255,7 @@ fn unreadable_volume_is_not_damage() {
 #[test]
 fn rank_with_checkpoint_survives_loss_of_newer_state() {
     let (root, _) = volume();
-    // It was receiving the state after step 37 when all that had it were lost.
+    // The rank was receiving the state after step 37 when all ranks that had it were lost.
     let mut torn = fresh();
     torn.begin_to_receive(&live(8, 37).claim());
     let formed = form(

@@ -20,7 +20,7 @@ fn retry_finds_ledger_of_unanswered_creation() {
     let directory = Directory::new(root.path().to_owned());
     let mut own = appender(&directory);
     let draft = Draft::write(&directory.ledger(), &own.header.to_text()).unwrap();
-    // The volume has done it, and its answer was lost.
+    // The volume has created the file, and its answer was lost.
     draft.publish(&own.path()).unwrap();
     own.name = Name::Draft(draft);
     own.write().and_then(|()| own.sync()).unwrap();
@@ -34,7 +34,7 @@ fn retry_finds_ledger_of_unanswered_creation() {
     assert_eq!(files.count(), 1, "no draft stays");
 }
 
-/// The file of a generation whose chain has so many lines, of which `num_durable` are durable.
+/// A generation's file with three lines, of which `num_durable` are durable.
 fn with_lines(directory: &Directory, num_durable: u64) -> Appender {
     let mut own = appender(directory);
     own.write().unwrap();
@@ -59,7 +59,7 @@ fn commit(own: &mut Appender) {
     own.take(head.next(&batch, 3, 0.5));
 }
 
-/// As if the server had forgotten the handle: nothing can be written with it.
+/// Acts as if the server had forgotten the file handle: nothing can be written with it.
 fn lose_handle(own: &mut Appender) {
     own.file = Some(File::open(own.path()).unwrap());
     commit(own);
@@ -110,7 +110,7 @@ fn sync_notices_removed_or_renamed_ledger() {
     let aside = root.path().join("aside");
     std::fs::rename(own.path(), &aside).unwrap();
     for _ in 0..2 {
-        // Also while no step is committed, and as often as it is asked.
+        // Sync notices it on every call, also if no step is committed.
         let volume_error = own.write().and_then(|()| own.sync()).unwrap_err();
         assert_eq!(volume_error.path, own.path());
         let words = volume_error.to_string();
@@ -172,7 +172,7 @@ fn sync_notices_ledger_of_another_writer() {
     assert!(own.is_taken);
 }
 
-/// Any order of commits, writes, syncs and faults of the volume that spare what is durable.
+/// Runs random orders of commits, writes, syncs and volume faults that keep durable lines.
 #[test]
 fn random_volume_faults_lose_no_line() {
     let mut random = 1_u64;
@@ -182,7 +182,7 @@ fn random_volume_faults_lose_no_line() {
         let mut own = appender(&directory);
         let mut done = Vec::new();
         for _ in 0..20 {
-            // The multiplier of Knuth's MMIX.
+            // The multiplier is that of Knuth's MMIX.
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
@@ -234,10 +234,10 @@ fn ledger_of_another_writer_is_not_overwritten() {
 fn unreadable_older_ledger_delays_creation_once() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
-    // Reading it is an error that is neither damage nor a missing right.
+    // Reading a directory is neither damage nor a missing permission.
     std::fs::create_dir_all(directory.ledger().join(ledger::file_name(1))).unwrap();
     let mut own = appender(&directory);
-    assert!(own.write().is_err(), "it may be one of a moment");
+    assert!(own.write().is_err(), "the error may be temporary");
     own.write().unwrap();
     assert_eq!(own.header.start.as_ref().unwrap().repeats, None);
 }

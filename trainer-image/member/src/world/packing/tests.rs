@@ -20,7 +20,7 @@ fn standing(rank: u64) -> RankVote {
     }
 }
 
-/// The sums over three ranks with these losses, and what came of them when the numbers of the ranks were kept apart.
+/// The sums over three ranks with these losses, and the outcome from separate numbers of the ranks.
 fn summed(losses: [f64; 3], standing: impl Fn(u64) -> RankVote) -> (Vec<f64>, StepOutcome) {
     let ranks = losses.iter().zip(0..).map(|(loss, rank)| {
         let own = standing(u64::from(rank));
@@ -37,7 +37,7 @@ fn summed(losses: [f64; 3], standing: impl Fn(u64) -> RankVote) -> (Vec<f64>, St
 #[test]
 fn packed_sums_equal_separate_numbers() {
     let packing = Packing::new(1, 3);
-    // In another order their sum is another one.
+    // Their sum depends on the order.
     let losses = [0.1, 1e16, -1e16];
     let (sums, expected) = summed(losses, standing);
     assert_eq!(packing.unpack(&sums).unwrap(), expected);

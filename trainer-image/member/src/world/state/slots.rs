@@ -1,14 +1,14 @@
-//! What a rank reports of itself to a new generation, as numbers. Each rank has slots of its own, to which the other ranks
-//! add 0.
+//! A rank's report to a new generation as numbers. Each rank has its own slots, to which the other
+//! ranks add 0.
 
 use roundhouse_elastic::saving::Carried;
 use roundhouse_elastic::state::{Names, Volume};
 use roundhouse_elastic::{CheckpointId, Claim, Origin};
 
-use super::Own;
+use super::RankReport;
 use crate::world::since_commit::SinceCommit;
 
-/// What the numbers of a rank are, in their order.
+/// The slots of a rank, in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Slot {
     Origin,
@@ -35,13 +35,13 @@ pub(super) enum Slot {
     SaveNumParts,
 }
 
-/// Slots of a rank.
+/// Number of slots of a rank.
 pub(crate) const NUM_SLOTS: usize = Slot::SaveNumParts as usize + 1;
-/// A number that a sum carries exactly.
+/// Upper bound of a time: sums are exact up to it.
 const LONGEST_MILLIS: u64 = 1 << 52;
 
-impl Own {
-    /// The numbers of a rank of a world of so many ranks, in the order of their slots.
+impl RankReport {
+    /// The numbers of a rank among `world_size` ranks, in the order of the slots.
     pub(super) fn to_numbers(self, world_size: u32) -> [u64; NUM_SLOTS] {
         let Self {
             claim:
@@ -104,7 +104,7 @@ impl Own {
     }
 }
 
-/// The numbers of all ranks, one rank after the other.
+/// The numbers of all ranks, rank after rank.
 pub(super) struct Reports(Vec<u64>);
 
 impl Reports {
@@ -112,22 +112,22 @@ impl Reports {
         Self(sums)
     }
 
-    /// One number of one rank.
+    /// Returns one number of one rank.
     pub(super) fn get(&self, rank: usize, slot: Slot) -> u64 {
         self.0[NUM_SLOTS * rank + slot as usize]
     }
 
-    /// One number of each rank.
+    /// Returns one number of each rank.
     pub(super) fn each(&self, slot: Slot) -> impl Iterator<Item = u64> {
         self.ranks().map(move |rank| self.get(rank, slot))
     }
 
-    /// The highest of these.
+    /// Returns the highest value of a slot.
     pub(super) fn highest(&self, slot: Slot) -> u64 {
         self.each(slot).max().unwrap_or_default()
     }
 
-    /// Which ranks have a number above 0.
+    /// Returns whether each rank has a number above 0.
     pub(super) fn flags(&self, slot: Slot) -> Vec<bool> {
         self.each(slot).map(|number| number > 0).collect()
     }
@@ -142,7 +142,7 @@ impl Reports {
         self.ranks().map(claim).collect()
     }
 
-    /// The saves in flight. No generation has the number 0.
+    /// Returns the saves in flight. No generation has the number 0.
     pub(super) fn carried(&self) -> Vec<Option<Carried>> {
         let carried = |rank| {
             let writer = self.get(rank, Slot::SaveWriter);
@@ -156,7 +156,7 @@ impl Reports {
         self.ranks().map(carried).collect()
     }
 
-    /// What rank 0 knows of the volume. It alone looks.
+    /// Returns rank 0's knowledge of the volume, which only that rank lists.
     pub(super) fn volume(&self) -> Volume {
         from_numbers(
             [

@@ -41,7 +41,7 @@ impl Training {
             // Only the last save is left to do, which needs no newcomer.
             return Ok(true);
         }
-        self.member.look();
+        self.member.poll_inputs();
         let newest = self.member.newest_for_all();
         let is_leaving = self.member.is_leaving();
         let world = self.member.world()?;

@@ -1,4 +1,4 @@
-//! Ranks that train over a volume, each in a thread, for the tests of the best checkpoint.
+//! Ranks that train with a volume, each in a thread, for the tests of the best checkpoint.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn by_loss(volume: &Path) -> Launch {
     launch
 }
 
-/// A rank of a training over a volume, and what it trains.
+/// A rank of a training with a volume, and its state.
 pub(super) struct Trainee<'reporter> {
     pub(super) member: Member<'reporter, Made>,
     pub(super) bytes: Bytes,
@@ -47,7 +47,7 @@ pub(super) struct Trainee<'reporter> {
 }
 
 impl Trainee<'_> {
-    /// The next generation forms, at the end of a step of the one before, and training begins in it.
+    /// Forms the next generation at a step boundary and begins training in it.
     pub(super) fn join(&mut self, generation: u64, group: Threads) {
         let (place, origin) = self.form(generation, group);
         self.member
@@ -76,18 +76,17 @@ impl Trainee<'_> {
         self.member.machine.see(&document);
     }
 
-    /// The state of the last step is evaluated.
+    /// Evaluates the state of the last step.
     pub(super) fn evaluate(&mut self, value: f64) {
         self.member.keep_best(loss(value), &self.bytes).unwrap();
     }
 
-    /// A step is committed.
     pub(super) fn step(&mut self) {
         let own = self.member.begin_step().unwrap().saving;
         self.commit(&own);
     }
 
-    /// A step is committed before this rank hears what has become of its part of the save in flight.
+    /// Commits a step before this rank knows the result of its part of the save in flight.
     pub(super) fn step_while_parts_are_written(&mut self) {
         self.commit(&Saving {
             stage: Stage::Busy,
@@ -117,14 +116,14 @@ impl Trainee<'_> {
             .map(|(step, ..)| step)
     }
 
-    /// As if another process had taken the place of a rank.
+    /// Acts as if another process had replaced a rank.
     pub(super) fn lose_save_on(&mut self, rank: u32) {
         if self.rank == rank {
             self.checkpointing().abandon_save();
         }
     }
 
-    /// Waits until this rank has nothing of a save in flight.
+    /// Waits until this rank has no part of a save in flight.
     pub(super) fn wait_until_idle(&mut self) {
         while self.checkpointing().saver.stage() != Stage::Idle {
             self.member.begin_step().unwrap();
@@ -142,7 +141,7 @@ impl Trainee<'_> {
     }
 }
 
-/// Each rank in a thread of its own trains in generation 1.
+/// Trains in generation 1 with each rank in its own thread.
 pub(super) fn train<T: Send>(
     volume: &Path,
     num_ranks: u32,
@@ -203,7 +202,7 @@ pub(super) fn loss(loss: f64) -> Scores {
     .finite()
 }
 
-/// Groups for one generation, of which each rank takes its own.
+/// The group of a generation, from which each rank takes its own handle.
 pub(super) fn next_group(num_ranks: u32) -> Vec<Mutex<Option<Threads>>> {
     let group = Threads::group(num_ranks, &[]).into_iter();
     group.map(|rank| Mutex::new(Some(rank))).collect()

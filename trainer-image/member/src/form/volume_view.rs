@@ -1,5 +1,5 @@
-//! What the volume has, while a generation forms: a process may have waited in the lobby for days, or was out of touch,
-//! while others saved.
+//! Reads the contents of the volume while a generation forms: a process may have been in the lobby
+//! or disconnected for days while others saved.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use roundhouse_elastic::{Claim, Origin, Place};
 use roundhouse_report::{say, say_error};
 
 use crate::checkpoint::Manifest;
-use crate::checkpointing::look::Searched;
+use crate::checkpointing::listing::Searched;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
 use crate::local_state::LocalState;
@@ -17,33 +17,33 @@ use crate::world::{Search, World};
 
 use super::SIGN_OF_LIFE_INTERVAL;
 
-/// How long rank 0 waits for the listing before the first agreement. Ranks that have a state in memory continue without
-/// it then.
+/// How long rank 0 waits for the listing before the first agreement. After that, ranks with a state
+/// in memory continue without it.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long it waits before each further one.
+/// How long rank 0 waits before each further agreement.
 const NEXT_TIMEOUT: Duration = Duration::from_millis(100);
-/// How often the ranks ask the one that searches.
+/// Interval at which the ranks ask the searching rank.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What this rank knows of the volume while it forms a generation.
+/// This rank's knowledge of the volume while it forms a generation.
 #[derive(Debug)]
-pub(super) struct Looking {
+pub(super) struct VolumeView {
     began: Instant,
     reported: Instant,
     names: Option<Names>,
     has_waited: bool,
     has_searched: bool,
-    /// A checkpoint that this rank has found, and that is newer than the state that it has in memory.
+    /// A checkpoint that this rank has found and that is newer than its state in memory.
     offer: Option<Claim>,
 }
 
-impl Looking {
+impl VolumeView {
     /// Whether this generation has waited for the volume.
     pub(super) const fn is_waiting(&self) -> bool {
         self.has_waited
     }
 
-    /// What this rank can bring to the generation: its own state, or the checkpoint that it has found.
+    /// The better claim of this rank: its own state or the checkpoint that it has found.
     pub(super) fn claim_of(&self, local_state: &LocalState) -> Claim {
         let own = local_state.claim();
         self.offer.map_or(own, |offer| own.max(offer))
@@ -51,16 +51,16 @@ impl Looking {
 }
 
 impl<R: Rendezvous> Member<'_, R> {
-    /// A generation forms. Rank 0 lists the volume for all.
-    pub(super) fn begin_look(&mut self, world: &World<R::Group>) -> Looking {
+    /// Begins to form a generation. Rank 0 lists the volume for all.
+    pub(super) fn begin_volume_view(&mut self, world: &World<R::Group>) -> VolumeView {
         if let Some(checkpointing) = &mut self.checkpointing {
             checkpointing.directory.damaged().forget_unread();
             if world.rank() == 0 {
-                checkpointing.begin_look();
+                checkpointing.begin_listing();
             }
         }
         let now = Instant::now();
-        Looking {
+        VolumeView {
             began: now,
             reported: now,
             names: None,
@@ -70,58 +70,63 @@ impl<R: Rendezvous> Member<'_, R> {
         }
     }
 
-    /// What this rank knows of the volume. Rank 0 waits a moment for its answer.
-    pub(super) fn volume(&mut self, world: &World<R::Group>, looking: &mut Looking) -> Volume {
+    /// Returns this rank's knowledge of the volume. Rank 0 waits briefly for its listing.
+    pub(super) fn volume(
+        &mut self,
+        world: &World<R::Group>,
+        volume_view: &mut VolumeView,
+    ) -> Volume {
         let Some(checkpointing) = &mut self.checkpointing else {
             return Volume::Absent;
         };
         if world.rank() != 0 {
             return Volume::Silent;
         }
-        if looking.names.is_none() {
-            let timeout = if looking.has_waited {
+        if volume_view.names.is_none() {
+            let timeout = if volume_view.has_waited {
                 NEXT_TIMEOUT
             } else {
                 FIRST_TIMEOUT
             };
-            looking.names = checkpointing.names(timeout);
+            volume_view.names = checkpointing.names(timeout);
         }
-        let Some(names) = looking.names else {
+        let Some(names) = volume_view.names else {
             return Volume::Silent;
         };
-        // What was found is among the claims.
-        let checkpoint = names.checkpoint.filter(|_| !looking.has_searched);
+        // The search is done, so the checkpoint is among the claims.
+        let checkpoint = names.checkpoint.filter(|_| !volume_view.has_searched);
         Volume::Names(Names {
             checkpoint,
             ..names
         })
     }
 
-    /// The volume has not answered, and training cannot continue without it.
-    pub(super) fn wait_for_volume(&mut self, looking: &mut Looking) -> Result<(), Failure> {
-        looking.has_waited = true;
-        self.forming_lives(looking);
+    /// Waits because the volume has not answered and training cannot continue without it.
+    pub(super) fn wait_for_volume(&mut self, volume_view: &mut VolumeView) -> Result<(), Failure> {
+        volume_view.has_waited = true;
+        self.forming_lives(volume_view);
         match &self.checkpointing {
             Some(checkpointing) => {
-                checkpointing.check_io_timeout(looking.began.elapsed(), looking.began)
+                checkpointing.check_io_timeout(volume_view.began.elapsed(), volume_view.began)
             }
             None => Ok(()),
         }
     }
 
-    /// One rank searches the volume for its newest checkpoint, and claims it from now on.
+    /// Lets one rank search the volume for its newest checkpoint, which it claims afterwards.
     ///
     /// # Errors
-    /// On the rank that searches, what [`crate::checkpoint::load::find`] says, unless training can continue without.
+    /// On the searching rank those of [`crate::checkpoint::load::find`], unless training can
+    /// continue without a checkpoint.
     pub(super) fn search(
         &mut self,
         world: &World<R::Group>,
         place: &Place,
         search: &Search,
-        looking: &mut Looking,
+        volume_view: &mut VolumeView,
     ) -> Result<(), Failure> {
-        (looking.has_searched, looking.has_waited) = (true, true);
-        looking.offer = None;
+        (volume_view.has_searched, volume_view.has_waited) = (true, true);
+        volume_view.offer = None;
         let is_finder = usize::try_from(world.rank()) == Ok(search.finder);
         let checkpointing = self.checkpointing.as_ref().filter(|_| is_finder);
         let mut under_way = checkpointing
@@ -141,28 +146,28 @@ impl<R: Rendezvous> Member<'_, R> {
                 };
                 if let Searched::Done(found) = found {
                     is_done = true;
-                    self.claim_found(found.map(|found| *found), looking);
+                    self.claim_found(found.map(|found| *found), volume_view);
                 }
             }
             let numbers = [is_done, self.is_pointless(place)].map(|it| f64::from(u8::from(it)));
             let sums = world.sum(&numbers)?;
-            self.forming_lives(looking);
-            // If the generation is pointless, the next agreement says so.
+            self.forming_lives(volume_view);
+            // If the generation is pointless, the next agreement reports that.
             if sums.iter().any(|sum| *sum > 0.0) {
                 return Ok(());
             }
         }
     }
 
-    fn claim_found(&mut self, found: Option<Manifest>, looking: &mut Looking) {
+    fn claim_found(&mut self, found: Option<Manifest>, volume_view: &mut VolumeView) {
         let Some(checkpointing) = &mut self.checkpointing else {
             return;
         };
         if let Some(manifest) = &found {
             say(&format!("found {}", checkpointing.name(manifest)));
             if self.local_state.claim().origin == Origin::Live {
-                // It stays until the checkpoint's bytes are read over it.
-                looking.offer = Some(manifest.claim());
+                // The state in memory stays until the checkpoint's bytes overwrite it.
+                volume_view.offer = Some(manifest.claim());
             } else {
                 self.local_state.stand_for(manifest);
             }
@@ -170,24 +175,24 @@ impl<R: Rendezvous> Member<'_, R> {
         checkpointing.stand_for(found);
     }
 
-    /// Whether this rank has heard of a newer generation, or leaves.
+    /// Whether this rank knows a newer generation or leaves.
     pub(super) fn is_pointless(&mut self, place: &Place) -> bool {
-        self.look();
+        self.poll_inputs();
         self.machine.supersedes(place)
     }
 
-    /// The ranks have heard of each other, so none of them hangs.
-    fn forming_lives(&mut self, looking: &mut Looking) {
+    /// Reports progress: a collective has succeeded, so no rank hangs.
+    fn forming_lives(&mut self, volume_view: &mut VolumeView) {
         if let Some(peers) = &self.peers {
             peers.interrupter.moves();
         }
-        if looking.reported.elapsed() >= SIGN_OF_LIFE_INTERVAL {
+        if volume_view.reported.elapsed() >= SIGN_OF_LIFE_INTERVAL {
             self.reporter.waits();
-            looking.reported = Instant::now();
+            volume_view.reported = Instant::now();
         }
     }
 
-    /// Another world has this generation's number, or a later one.
+    /// The failure of a process whose generation, or a later one, another process group has used.
     pub(super) fn fenced(&self, first_generation: u64, generation: u64, newer: u64) -> Failure {
         let checkpointing = self.checkpointing.as_ref();
         let root = checkpointing.map(|checkpointing| checkpointing.directory.root().to_owned());

@@ -1,5 +1,5 @@
-//! Looking at the volume while a generation forms: a listing of its names, and the search for its newest checkpoint.
-//! A thread waits for the volume.
+//! Reads the volume while a generation forms: lists its names and searches for its newest
+//! checkpoint, in threads that wait for the volume.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use crate::checkpoint::{IdleTimer, Manifest, VolumeError, load};
 use crate::failure::Failure;
 use crate::faults;
 
-/// Between two listings of a volume that answers with errors.
+/// Pause between two listings of a volume that answers with errors.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A listing that is under way.
+/// A listing in progress.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct Listing {
     answer: Receiver<Result<Names, VolumeError>>,
-    /// It was begun for an earlier generation: what was written since may not be in it.
+    /// Whether it began for an earlier generation and may lack what was written since.
     is_stale: bool,
 }
 
-/// The search for the newest checkpoint, under way.
+/// A search for the newest checkpoint in progress.
 #[derive(Debug)]
 pub(crate) struct Search {
     found: Receiver<Result<Option<Manifest>, Failure>>,
@@ -31,68 +31,69 @@ pub(crate) struct Search {
     started: Instant,
 }
 
-/// How far a search is.
+/// Progress of a search.
 #[derive(Debug)]
 pub(crate) enum Searched {
     UnderWay,
-    /// It has ended; with nothing, if there is no checkpoint.
+    /// The search has ended; `None` if there is no checkpoint.
     Done(Option<Box<Manifest>>),
 }
 
 impl Checkpointing {
-    /// A generation forms: the volume is listed for it. A listing that is under way since an earlier generation is waited
-    /// for first, so that a volume that hangs holds one thread and not one for each generation.
-    pub(crate) fn begin_look(&mut self) {
-        let pending = self.look.take().filter(|look| {
-            look.answer
+    /// Lists the volume for a new generation. A listing that an earlier generation began is awaited
+    /// first, so that a hanging volume blocks one thread and not one per generation.
+    pub(crate) fn begin_listing(&mut self) {
+        let pending = self.listing.take().filter(|listing| {
+            listing
+                .answer
                 .try_recv()
                 .is_err_and(|error| error == std::sync::mpsc::TryRecvError::Empty)
         });
-        self.look = match pending {
-            Some(look) => Some(Look {
+        self.listing = match pending {
+            Some(listing) => Some(Listing {
                 is_stale: true,
-                ..look
+                ..listing
             }),
             None => self.list(),
         };
     }
 
-    /// What the listing has found; `None` if it has not ended within this time.
+    /// Result of the listing; `None` if it does not end within `timeout`.
     pub(crate) fn names(&mut self, timeout: Duration) -> Option<Names> {
         let until = Instant::now() + timeout;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let Some(look) = &self.look else {
+            let Some(listing) = &self.listing else {
                 std::thread::sleep(left.min(RETRY_AFTER));
-                self.look = self.list();
+                self.listing = self.list();
                 return None;
             };
-            match look.answer.recv_timeout(left) {
-                Ok(Ok(names)) if !look.is_stale => {
-                    self.look = None;
+            match listing.answer.recv_timeout(left) {
+                Ok(Ok(names)) if !listing.is_stale => {
+                    self.listing = None;
                     return Some(names);
                 }
-                Ok(Ok(_)) => self.look = self.list(),
+                Ok(Ok(_)) => self.listing = self.list(),
                 Ok(Err(volume_error)) => {
                     say_error(&format!("the checkpoints are not known: {volume_error}"));
-                    self.look = None;
+                    self.listing = None;
                 }
-                Err(RecvTimeoutError::Disconnected) => self.look = None,
+                Err(RecvTimeoutError::Disconnected) => self.listing = None,
                 Err(RecvTimeoutError::Timeout) => return None,
             }
         }
     }
 
-    fn list(&self) -> Option<Look> {
+    fn list(&self) -> Option<Listing> {
         let (sender, answer) = channel();
         let directory = self.directory.clone();
         let work = move || {
             faults::volume();
-            // The process may form another generation by now.
+            // The receiver is gone if the process forms another generation by now.
             let _ = sender.send(directory.names());
         };
         let thread = std::thread::Builder::new().name("volume".to_owned());
-        thread.spawn(work).ok().map(|_| Look {
+        thread.spawn(work).ok().map(|_| Listing {
             answer,
             is_stale: false,
         })
@@ -101,13 +102,13 @@ impl Checkpointing {
     /// Begins to search the volume for the newest checkpoint that is not known to be damaged.
     ///
     /// # Errors
-    /// The operating system refused the thread.
+    /// [`Failure::Internal`] if the operating system refuses the thread.
     pub(crate) fn begin_search(&self) -> Result<Search, Failure> {
         let (sender, found) = channel();
         let (directory, identity) = (self.directory.clone(), self.identity.clone());
         let table = self.table.clone();
         let work = move || {
-            // The process may form another generation by now.
+            // The receiver is gone if the process forms another generation by now.
             let _ = sender.send(load::find(&directory, &identity, &table));
         };
         std::thread::Builder::new()
@@ -121,10 +122,10 @@ impl Checkpointing {
         })
     }
 
-    /// How far the search is after this time at most.
+    /// Progress of the search after at most `timeout`.
     ///
     /// # Errors
-    /// As [`load::find`], and [`Failure::VolumeSilent`].
+    /// Those of [`load::find`], and [`Failure::VolumeSilent`].
     pub(crate) fn searched(
         &self,
         search: &mut Search,
@@ -133,7 +134,7 @@ impl Checkpointing {
         match search.found.recv_timeout(timeout) {
             Ok(found) => found.map(|found| Searched::Done(found.map(Box::new))),
             Err(RecvTimeoutError::Timeout) => {
-                let still = search.idle_timer.look(self.directory.io_watch());
+                let still = search.idle_timer.elapsed(self.directory.io_watch());
                 self.check_io_timeout(still, search.started)
                     .map(|()| Searched::UnderWay)
             }
@@ -143,10 +144,10 @@ impl Checkpointing {
         }
     }
 
-    /// Ends a process for which the volume has not answered for too long.
+    /// Fails if the volume has not answered for too long.
     ///
     /// # Errors
-    /// [`Failure::VolumeSilent`].
+    /// [`Failure::VolumeSilent`] if the timeout has passed.
     pub(crate) fn check_io_timeout(&self, still: Duration, since: Instant) -> Result<(), Failure> {
         if !self.io_timeout.is_over(still) {
             return Ok(());
