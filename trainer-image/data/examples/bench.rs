@@ -1,4 +1,5 @@
-//! Images per second of an image folder: decode, random resized crop to 224, flip, normalize, batches of 64.
+//! Measures images per second of an image folder: decode, random resized crop to 224, flip,
+//! normalize, batches of 64.
 //!
 //! `bench DIRECTORY [THREADS]` prints a row of the table that `tests/bench/data/peer.py` prints with torchvision.
 //! `bench DIRECTORY --dump FILE` writes the evaluation transform's pixels of all images, which the script compares

@@ -1,5 +1,5 @@
-//! Augmentation of 8-bit images `[H, W, C]`. What an operation draws comes from the sample's own stream of random
-//! numbers. Names and ranges are torchvision's.
+//! Augmentation of 8-bit images `[H, W, C]`. Each operation draws from the sample's own stream of
+//! random numbers. Names and ranges are those of torchvision.
 
 use crate::image::{Rectangle, Size};
 use crate::random::Random;
@@ -12,10 +12,10 @@ pub use warp::Warp;
 
 /// Part of the image's area that a resized crop keeps: `RandomResizedCrop` (Szegedy et al., 2015).
 const SCALE: (f64, f64) = (0.08, 1.0);
-/// Width by height of a resized crop before it is resized.
+/// Ratio of width to height of a crop before it is resized.
 const RATIO: (f64, f64) = (3.0 / 4.0, 4.0 / 3.0);
 
-/// A part of the image of random area and shape; its resized pixels are the sample.
+/// Draws a part of the image with random area and shape. The sample consists of its resized pixels.
 #[must_use]
 pub fn resized_crop(size: Size, random: &mut Random) -> Rectangle {
     let (width, height) = (f64::from(size.width), f64::from(size.height));
@@ -64,8 +64,8 @@ fn below(random: &mut Random, end: u32) -> u32 {
     u32::try_from(random.below(u64::from(end))).unwrap_or(0)
 }
 
-/// Pads each side with zeros, an eighth of the edge, and cuts a part of the image's size out: what is used for
-/// images of 32×32 (He et al., 2015: 4 pixels).
+/// Pads each side with zeros by an eighth of the edge, and cuts out a part of the image's size.
+/// This is the usual augmentation for images of 32×32 (He et al., 2015: 4 pixels).
 pub fn pad_and_crop(from: &[u8], size: Size, random: &mut Random, into: &mut [u8]) {
     let (pad_x, pad_y) = (size.width / 8, size.height / 8);
     let shift_y = i64::from(below(random, 2 * pad_y + 1)) - i64::from(pad_y);
@@ -87,7 +87,7 @@ pub fn pad_and_crop(from: &[u8], size: Size, random: &mut Random, into: &mut [u8
     }
 }
 
-/// Mirrors left and right.
+/// Mirrors the image left to right.
 pub fn flip(pixels: &mut [u8], size: Size) {
     let num_channels = size.num_channels as usize;
     for row in pixels.chunks_exact_mut(size.width as usize * num_channels) {
@@ -99,13 +99,13 @@ pub fn flip(pixels: &mut [u8], size: Size) {
     }
 }
 
-/// Operations on one image.
+/// Number of operations on one image.
 const NUM_OPERATIONS: usize = 2;
 /// Strength from 0 to 1: 9 of 30 steps.
 const MAGNITUDE: f64 = 0.3;
 
-/// `RandAugment` (Cubuk et al., 2019) with its usual 2 operations of magnitude 9, without sharpness and equalize.
-/// `spare` is a buffer that is overwritten.
+/// Applies `RandAugment` (Cubuk et al., 2019) with its usual 2 operations of magnitude 9, without
+/// sharpness and equalize. `spare` is a buffer that is overwritten.
 pub fn rand_augment(pixels: &mut [u8], size: Size, random: &mut Random, spare: &mut Vec<u8>) {
     for _ in 0..NUM_OPERATIONS {
         let operation = random.below(12);

@@ -1,45 +1,45 @@
-//! A batch in host memory: contiguous, in a buffer that is used again.
+//! A batch in host memory: contiguous, in a buffer that is reused.
 
 use bytes::BytesMut;
 
 use crate::dataset::{Dataset, Item, Scratch};
 use crate::error::DataError;
 
-/// Samples one after the other.
+/// The samples of a batch, one after the other.
 #[derive(Debug)]
 pub struct HostBatch {
-    /// What each sample is.
+    /// Shape and type of each sample.
     pub item: Item,
     /// The samples: `[B]` times [`Item::shape`], in the order of the request.
     pub values: BytesMut,
     /// Labels `[B]`; zeros for tokens.
     pub labels: Vec<i64>,
-    /// Corrupt samples that others have replaced.
+    /// Corrupt samples that were replaced by others.
     pub skipped: Vec<Skipped>,
 }
 
-/// A corrupt sample that another has replaced.
+/// A corrupt sample that another sample has replaced.
 #[derive(Debug)]
 pub struct Skipped {
     /// Number of the corrupt sample.
     pub sample: u64,
-    /// Number of the sample that took its place.
+    /// Number of the sample that was read in its place.
     pub replacement: u64,
-    /// Why the sample cannot be read.
+    /// Reason why the corrupt sample cannot be read.
     pub reason: DataError,
 }
 
 impl HostBatch {
-    /// B.
+    /// Returns the number of samples B.
     #[must_use]
     pub const fn num_samples(&self) -> usize {
         self.labels.len()
     }
 
-    /// Reads some samples of an epoch in this thread. The prefetcher does the same in many.
+    /// Reads samples of an epoch in this thread. The prefetcher does the same in several threads.
     ///
     /// # Errors
-    /// The first sample that cannot be read.
+    /// Returns the error of the first sample that cannot be read.
     pub fn read(dataset: &dyn Dataset, samples: &[u64], epoch: u64) -> Result<Self, DataError> {
         let item = dataset.item().clone();
         let num_bytes = item.num_bytes();
@@ -57,7 +57,7 @@ impl HostBatch {
         })
     }
 
-    /// The values as tokens; empty for images.
+    /// Returns the values as tokens; empty for images.
     #[must_use]
     pub fn tokens(&self) -> Vec<u32> {
         match self.item {
@@ -66,7 +66,7 @@ impl HostBatch {
         }
     }
 
-    /// The values as 32-bit floats; empty for other types.
+    /// Returns the values as 32-bit floats; empty for other types.
     #[must_use]
     pub fn floats(&self) -> Vec<f32> {
         match self.item {

@@ -1,6 +1,7 @@
-//! What is computed from a file once and kept: indexes, token files. It lies beside the file, or, where that
-//! cannot be written, in the cache directory. It is valid for one size, modification time and beginning of the
-//! file; anything else, also a torn cache file, is built again.
+//! A cache of values that are computed once from a file, such as indexes and token files. A cache
+//! file is beside the data file or, if that directory is not writable, in the cache directory. It
+//! is valid for one size, modification time and beginning of the data file. Otherwise, or if the
+//! cache file is damaged, the value is computed again.
 
 use std::fs::{File, Permissions};
 use std::io::{Read, Write};
@@ -14,33 +15,35 @@ use sha2::{Digest, Sha256};
 
 use crate::error::DataError;
 
-/// How much of the file's beginning is compared.
+/// Number of bytes at the beginning of the file that are compared.
 const HEAD_BYTES: u64 = 64 * 1024;
-/// Changes when what is kept changes.
+/// Increase this when the format of cache files changes.
 const VERSION: u32 = 1;
 
-/// Where to keep what is computed from files.
+/// The place of cache files.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
-    /// Used where the directory of the data cannot be written.
+    /// Directory for cache files if the directory of the data is not writable.
     pub directory: Option<PathBuf>,
 }
 
-/// What a file was when something was computed from it.
+/// The state of a file when a value was computed from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     version: u32,
     num_bytes: u64,
     modified_nanoseconds: u128,
-    /// SHA-256 of the beginning of the file, or, for a directory, of the names and times that the caller says.
+    /// SHA-256 of the beginning of the file or, for a directory, of names and times
+    /// that the caller provides.
     head: String,
 }
 
 impl Stamp {
-    /// Of a file as it is now. `more` is what else the computation depends on.
+    /// Returns the stamp of a file as it is now. `more` contains everything else on
+    /// which the computation depends.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn of(path: &Path, more: &[u8]) -> Result<Self, DataError> {
         let mut hash = Sha256::new();
         hash.update(more);
@@ -67,7 +70,7 @@ impl Stamp {
         })
     }
 
-    /// As part of a file's name.
+    /// Formats the stamp as part of a file's name.
     #[must_use]
     pub fn short(&self) -> String {
         let text = serde_json::to_string(self).unwrap_or_default();
@@ -84,11 +87,11 @@ struct Header {
 }
 
 impl Cache {
-    /// What `build` computes from a file: read if it was kept, else computed and kept. That it cannot be kept is
-    /// no error: it is computed again the next time.
+    /// Returns the value that `build` computes from a file, from the cache if possible. A value
+    /// that cannot be cached is no error; it is computed again the next time.
     ///
     /// # Errors
-    /// Those of `build`, and of reading the file's beginning.
+    /// Returns the errors of `build`, and of reading the file's beginning.
     pub fn get<T: Serialize + DeserializeOwned>(
         &self,
         path: &Path,
@@ -99,11 +102,11 @@ impl Cache {
         self.get_if(path, kind, more, |_| true, build)
     }
 
-    /// As [`Self::get`]; a value that was kept is used only if it is current, as the caller says. It is for values that
-    /// depend on more than one file or directory.
+    /// Like [`Self::get`], but uses a cached value only if the caller says that it is current. This
+    /// serves values that depend on more than one file or directory.
     ///
     /// # Errors
-    /// Those of [`Self::get`].
+    /// Returns the errors of [`Self::get`].
     pub fn get_if<T: Serialize + DeserializeOwned>(
         &self,
         path: &Path,
@@ -120,12 +123,12 @@ impl Cache {
         }
         let value = build()?;
         let bytes = to_bytes(&stamp, &value);
-        // The first place that can be written.
+        // Use the first place that is writable.
         let _ = places.iter().any(|place| save(place, &bytes).is_ok());
         Ok(value)
     }
 
-    /// Where something computed from a file can lie, best first.
+    /// Returns the places for a cache file, best first.
     #[must_use]
     pub fn places(&self, path: &Path, kind: &str) -> Vec<PathBuf> {
         let name = path.file_name().unwrap_or(path.as_os_str());
@@ -162,7 +165,7 @@ fn load<T: DeserializeOwned>(place: &Path, stamp: &Stamp) -> Option<T> {
         .then(|| serde_json::from_slice(body).ok())?
 }
 
-/// Writes a file by rename, so that nobody reads a half-written one.
+/// Writes a file and renames it, so that no process reads an incomplete file.
 pub(crate) fn save(place: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let directory = place.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(directory)?;
@@ -172,7 +175,8 @@ pub(crate) fn save(place: &Path, bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// For files that other jobs use, too, which may run as another user. The process's umask applies.
+/// Permissions for files that other jobs use too, possibly as another user.
+/// The process's umask applies.
 pub(crate) fn readable_by_all<'a>() -> tempfile::Builder<'a, 'a> {
     let mut builder = tempfile::Builder::new();
     builder.permissions(Permissions::from_mode(0o666));
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_file_or_another_setting_has_a_new_index() {
+    fn changed_file_or_setting_gets_a_new_index() {
         let case = Case::new();
         case.get(&Cache::default(), b"");
         std::fs::write(case.data(), "Some data").unwrap();
@@ -241,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_is_not_current_is_built_again() {
+    fn outdated_index_is_built_again() {
         let case = Case::new();
         case.get(&Cache::default(), b"");
         let get = |is_current: bool| {
@@ -255,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_index_is_built_again_at_whatever_byte_it_was_cut() {
+    fn truncated_index_is_built_again() {
         let case = Case::new();
         let cache = Cache::default();
         case.get(&cache, b"");
@@ -269,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_index_can_be_read_by_whoever_can_read_other_new_files() {
+    fn cached_index_has_the_usual_permissions() {
         let case = Case::new();
         case.get(&Cache::default(), b"");
         let kept = Cache::default().places(&case.data(), "index").remove(0);
@@ -278,13 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn where_the_data_cannot_be_written_the_cache_directory_is_used() {
+    fn cache_directory_is_used_if_the_data_is_read_only() {
         let case = Case::new();
         let elsewhere = tempfile::tempdir().unwrap();
         let cache = Cache {
             directory: Some(elsewhere.path().join("cache")),
         };
-        // A directory of that name cannot be replaced by a file, whoever runs the test.
+        // A directory with that name cannot be replaced by a file, not even by root.
         let beside = cache.places(&case.data(), "index").remove(0);
         std::fs::create_dir_all(beside.join("x")).unwrap();
         case.get(&cache, b"");

@@ -1,4 +1,4 @@
-//! What every data set is: samples by number, all of the same size in memory.
+//! The interface of a data set: samples by number, all of the same size in memory.
 
 use crate::error::DataError;
 use crate::image::Resizer;
@@ -9,9 +9,9 @@ use crate::left_out::counted;
 pub enum Element {
     /// Pixels from 0 to 255.
     U8,
-    /// Normalized pixels, native byte order.
+    /// Normalized pixels as 32-bit floats in native byte order.
     F32,
-    /// Tokens, native byte order.
+    /// Tokens as 32-bit integers in native byte order.
     U32,
 }
 
@@ -26,37 +26,29 @@ impl Element {
     }
 }
 
-/// What a sample is in memory.
+/// Shape and type of a sample in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// An image `[H, W, C]` of [`Element::U8`]: what it costs least to copy. The values are to be divided by
-    /// 255 and normalized on the device.
+    /// An image `[H, W, C]` of [`Element::U8`], the cheapest type to copy. The values must be
+    /// divided by 255 and normalized on the device.
     Pixels {
-        /// H.
         height: u32,
-        /// W.
         width: u32,
-        /// C: 1 (gray) or 3 (red, green, blue).
+        /// Number of channels C: 1 (gray) or 3 (red, green, blue).
         num_channels: u32,
     },
     /// An image `[C, H, W]` of [`Element::F32`], normalized.
     Normalized {
-        /// H.
         height: u32,
-        /// W.
         width: u32,
-        /// C.
         num_channels: u32,
     },
     /// T + 1 tokens of [`Element::U32`]: the first T are the inputs, the last T the targets.
-    Tokens {
-        /// T.
-        context: u32,
-    },
+    Tokens { context: u32 },
 }
 
 impl Item {
-    /// Type of the values.
+    /// Returns the type of the values.
     #[must_use]
     pub const fn element(&self) -> Element {
         match self {
@@ -66,7 +58,7 @@ impl Item {
         }
     }
 
-    /// Sizes of a sample, such as `[H, W, C]`.
+    /// Returns the shape of a sample, such as `[H, W, C]`.
     #[must_use]
     pub fn shape(&self) -> Vec<usize> {
         match *self {
@@ -91,42 +83,45 @@ impl Item {
     }
 }
 
-/// Buffers that a thread uses again for every sample.
+/// Buffers that a thread reuses for every sample.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// The record as it is in the file.
+    /// The record, as it is in the file.
     pub record: Vec<u8>,
-    /// The decoded image.
+    /// The decoded image, as 8-bit pixels.
     pub pixels: Vec<u8>,
-    /// The image of the size that the model needs, before it is normalized.
+    /// The image in the size that the model needs, before it is normalized.
     pub resized: Vec<u8>,
-    /// Buffers of resizing.
+    /// Buffers for resizing images.
     pub resizer: Resizer,
 }
 
-/// Samples by number.
+/// A set of samples that are read by number.
 ///
-/// # Guarantees the implementor gives
-/// What `read` writes is a function of the data, of how the data set was opened, and of (sample, epoch).
+/// # Guarantees of an implementation
+/// The output of `read` depends only on the data, on how the data set was opened,
+/// and on (sample, epoch).
 pub trait Dataset: std::fmt::Debug + Send + Sync {
-    /// Number of samples N.
+    /// Returns the number of samples N.
     fn num_samples(&self) -> u64;
 
-    /// What the data turned out to be, in words: how much of it there is, and what was left out.
+    /// Describes the data for the log: its amount, and what was left out.
     fn describe(&self) -> String {
         counted(self.num_samples(), "sample", "samples")
     }
 
-    /// What each sample is in memory.
+    /// Returns the shape and type of each sample.
     fn item(&self) -> &Item;
 
-    /// Classes, for labelled data: labels are from 0 to below this. For tokens: the vocabulary where it is known.
+    /// Returns the number of classes of labelled data: labels are from 0 to below this number. For
+    /// tokens, returns the size of the vocabulary if it is known.
     fn num_classes(&self) -> Option<u32>;
 
-    /// Writes a sample, as it is in an epoch, into [`Item::num_bytes`] bytes, and returns its label (0 for tokens).
+    /// Writes a sample, as it is in an epoch, into [`Item::num_bytes`] bytes, and returns its
+    /// label (0 for tokens).
     ///
     /// # Errors
-    /// [`DataError::Corrupt`] if only this sample is affected.
+    /// Returns [`DataError::Corrupt`] if only this sample is affected.
     fn read(
         &self,
         sample: u64,
@@ -135,18 +130,20 @@ pub trait Dataset: std::fmt::Debug + Send + Sync {
         into: &mut [u8],
     ) -> Result<i64, DataError>;
 
-    /// Names of the data sets that this one mixes, in a fixed order; empty for a data set that mixes none.
+    /// Returns the names of the data sets that this one mixes, in a fixed order; empty if it
+    /// is not a mix.
     fn part_names(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Index in [`Self::part_names`] of the data set that a sample comes from.
+    /// Returns the index in [`Self::part_names`] of the data set from which a sample comes.
     fn part_of(&self, sample: u64) -> Option<usize> {
         let _ = sample;
         None
     }
 
-    /// Consecutive samples that it is best to read together, for the order in two levels; 1: any.
+    /// Number of consecutive samples that are best read together, for the order in two levels; 1 if
+    /// it does not matter.
     fn samples_per_block(&self) -> u64 {
         1
     }

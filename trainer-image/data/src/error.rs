@@ -1,18 +1,19 @@
-//! Why data cannot be read. Each message is one sentence that names the file, or the key, and the place.
+//! Errors of reading data. Each message is one sentence that names the file or the key, and the
+//! place.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where in a file a record is.
+/// The place of a record in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The whole file is the record.
     File,
-    /// At this byte.
+    /// The record starts at this byte.
     Byte(u64),
-    /// This record or row, from 0.
+    /// Number of the record or row, from 0.
     Record(u64),
-    /// This line of a text, from 1.
+    /// Number of the line of a text, from 1.
     Line(u64),
 }
 
@@ -27,33 +28,33 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Why data cannot be read.
+/// The reason why data cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// The system refuses to read or write.
+    /// The system refuses to read or write the file.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's words.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file or directory is not what its format demands. No policy skips this.
+    /// A file or directory violates its format. No policy skips this error.
     #[error("{}: {reason}", path.display())]
     Invalid {
-        /// The file or directory.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the violation.
         reason: String,
     },
     /// One record is corrupt. `onCorrupt: Skip` replaces it.
     #[error("{}{place}: {reason}", path.display())]
     Corrupt {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where in it.
+        /// Place of the record in the file.
         place: Place,
-        /// What is wrong.
+        /// Description of the damage.
         reason: String,
     },
     /// The configuration does not fit the data.
@@ -61,29 +62,29 @@ pub enum DataError {
     Config {
         /// Path of the field below `trainer`.
         field: &'static str,
-        /// What does not fit, and what to change.
+        /// Description of the conflict and of the change that solves it.
         reason: String,
     },
-    /// A sample is corrupt and so are all that would replace it.
+    /// A sample and all its replacements are corrupt.
     #[error("{num_tried} samples in a row are corrupt; the first: {first}")]
     TooManyCorrupt {
-        /// The sample and its replacements.
+        /// Number of samples that were tried.
         num_tried: u32,
-        /// Why the sample cannot be read.
+        /// Reason why the first sample cannot be read.
         first: Box<Self>,
     },
-    /// A thread of the prefetcher has panicked: a defect of a decoder.
+    /// A thread of the prefetcher has panicked, which is a defect of a decoder.
     #[error("a data reader has panicked while it read sample {sample}")]
     ReaderPanicked {
         /// Number of the sample.
         sample: u64,
     },
-    /// A number of a sample is outside the data set: a defect of the caller.
+    /// The number of a sample is outside the data set, which is a defect of the caller.
     #[error("sample {sample} does not exist; the data set has {num_samples}")]
     NoSuchSample {
         /// Number of the sample.
         sample: u64,
-        /// Samples of the data set.
+        /// Number of samples in the data set.
         num_samples: u64,
     },
 }
@@ -116,13 +117,13 @@ impl DataError {
         }
     }
 
-    /// A format whose cargo feature is off.
+    /// Error for a format whose cargo feature is off.
     #[cfg(not(all(feature = "parquet", feature = "text")))]
     pub(crate) fn not_built_in(format: &str) -> Self {
         Self::config("data.format", format!("{format} was not built in"))
     }
 
-    /// Whether only one record is affected, so that another can take its place.
+    /// Whether only one record is affected, so that another can replace it.
     #[must_use]
     pub const fn is_one_record(&self) -> bool {
         matches!(self, Self::Corrupt { .. })

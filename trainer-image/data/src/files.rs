@@ -1,5 +1,5 @@
-//! The files of a data set, read at positions by many threads. Few are open at a time, because a data set can
-//! have more files than a process may open.
+//! The files of a data set, which many threads read at positions. Only some of them are open at a
+//! time, because a data set can have more files than a process may open.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::{DataError, Place};
 use crate::left_out::{LeftOut, counted};
 
-/// Most files that are open at a time.
+/// Maximum number of files that are open at a time.
 const MAX_OPEN: usize = 128;
 
-/// Files by number, opened when they are read.
+/// Files by number, which are opened on demand.
 #[derive(Debug)]
 pub struct Files {
     paths: Vec<PathBuf>,
-    /// The newest last.
+    /// Open files; the last one was used last.
     open: Mutex<Vec<(usize, Arc<File>)>>,
 }
 
 impl Files {
-    /// Files that exist.
+    /// Creates a list of existing files.
     #[must_use]
     pub const fn new(paths: Vec<PathBuf>) -> Self {
         Self {
@@ -30,22 +30,23 @@ impl Files {
         }
     }
 
-    /// Their paths.
+    /// Returns the paths of the files.
     #[must_use]
     pub fn paths(&self) -> &[PathBuf] {
         &self.paths
     }
 
-    /// Path of a file; empty if there is no such file.
+    /// Returns the path of a file; empty if there is no such file.
     #[must_use]
     pub fn path(&self, number: usize) -> &Path {
         self.paths.get(number).map_or(Path::new(""), |path| path)
     }
 
-    /// Fills a buffer from a position.
+    /// Fills a buffer from a position of a file.
     ///
     /// # Errors
-    /// The file cannot be opened or read, or ends before: then the record is corrupt.
+    /// Returns an error if the file cannot be opened or read. If the file ends too early,
+    /// the record is corrupt.
     pub fn read_at(&self, number: usize, offset: u64, into: &mut [u8]) -> Result<(), DataError> {
         let path = self.path(number);
         self.handle(number)?
@@ -56,10 +57,11 @@ impl Files {
             })
     }
 
-    /// Fills a buffer with so many bytes from a position. Memory is not taken for more than the file has.
+    /// Fills a buffer with a number of bytes from a position. It allocates no more memory than
+    /// the file has bytes.
     ///
     /// # Errors
-    /// As [`Self::read_at`].
+    /// Returns the errors of [`Self::read_at`].
     pub fn read_record(
         &self,
         number: usize,
@@ -80,10 +82,10 @@ impl Files {
         self.read_at(number, offset, into)
     }
 
-    /// An open file.
+    /// Returns an open file.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// Returns an error if the file cannot be opened.
     pub fn handle(&self, number: usize) -> Result<Arc<File>, DataError> {
         {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +96,7 @@ impl Files {
                 return Ok(file);
             }
         }
-        // Two threads can open the same file; both handles are good.
+        // Two threads may open the same file at once; both handles are valid.
         let path = self.path(number);
         let file = Arc::new(File::open(path).map_err(DataError::io(path))?);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,17 +108,18 @@ impl Files {
     }
 }
 
-/// The files of a data set.
+/// The files that were found for a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Their paths, sorted by name.
+    /// Paths of the files, sorted by name.
     pub paths: Vec<PathBuf>,
-    /// What else is in the directory.
+    /// Other files in the directory, which are not used.
     pub left_out: LeftOut,
 }
 
 impl Found {
-    /// For a sentence: `, from 3 files, 1 file of another kind left out (e.g. x.txt)`.
+    /// Formats the files for a sentence: `, from 3 files, 1 file of another kind
+    /// left out (e.g. x.txt)`.
     #[must_use]
     pub fn words(&self) -> String {
         let files = counted(self.paths.len() as u64, "file", "files");
@@ -124,11 +127,11 @@ impl Found {
     }
 }
 
-/// The files of a directory with one of some endings, sorted by name; the path itself if it is a file. Hidden files
-/// are not counted.
+/// Finds the files of a directory that have one of the endings, sorted by name. If the path is a
+/// file, returns the path itself. Hidden files are not counted.
 ///
 /// # Errors
-/// There is none, or the directory cannot be read.
+/// Returns an error if there is no such file, or if the directory cannot be read.
 pub fn find(path: &Path, endings: &[&str]) -> Result<Found, DataError> {
     let (mut paths, mut left_out) = (Vec::new(), LeftOut::default());
     if path.is_file() {
@@ -159,8 +162,8 @@ pub fn find(path: &Path, endings: &[&str]) -> Result<Found, DataError> {
     Ok(Found { paths, left_out })
 }
 
-/// Whether a name ends so, before the number that tools of TensorFlow add: `train.tfrecord-00000-of-00010`. No ending is
-/// that of a name without a dot.
+/// Whether a name has one of the endings. A number that TensorFlow's tools append is ignored, as in
+/// `train.tfrecord-00000-of-00010`. The empty ending matches a name without a dot.
 fn has_ending(name: &str, endings: &[&str]) -> bool {
     let numbered = name.rsplit_once("-of-");
     let base = numbered.and_then(|(start, _)| start.rsplit_once('-'));
@@ -181,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_files_than_may_be_open_are_read() {
+    fn more_files_than_the_open_limit_are_read() {
         let directory = tempfile::tempdir().unwrap();
         let paths: Vec<_> = (0..MAX_OPEN + 20)
             .map(|number| {
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_beyond_the_end_is_corrupt_and_named() {
+    fn record_beyond_the_end_is_corrupt_and_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.bin");
         std::fs::write(&path, [1, 2, 3]).unwrap();
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_other_kinds_are_named_and_hidden_ones_are_not() {
+    fn other_files_are_named_unless_hidden() {
         let directory = tempfile::tempdir().unwrap();
         for name in ["a.tar", "b.tar", "c.tar.gz", "README.md", ".a.tar.index"] {
             std::fs::write(directory.path().join(name), "").unwrap();
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_tensorflow_are_known_by_their_names_and_a_readme_is_none() {
+    fn tensorflow_file_names_are_recognized() {
         let directory = tempfile::tempdir().unwrap();
         let known = [
             "a.tfrecord",
@@ -243,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_files_of_the_format_is_named() {
+    fn directory_without_data_files_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let text = find(directory.path(), &[".tar"]).unwrap_err().to_string();
         assert!(text.contains(".tar"), "{text}");

@@ -1,5 +1,5 @@
-//! The formats. Each gives records or tokens by number; none keeps more of the data in memory than an index,
-//! except IDX files, which are small.
+//! The data formats. Each format returns records or tokens by number. Only an index is kept in
+//! memory, except for IDX files, which are small.
 
 pub mod folder;
 pub mod idx;

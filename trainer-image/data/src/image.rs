@@ -1,4 +1,4 @@
-//! Images: decoding, resizing, and what training and evaluation do with them.
+//! Images: decoding, resizing, and the transforms of training and evaluation.
 
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions};
@@ -13,11 +13,11 @@ pub use transform::{Output, Transform};
 /// Width and height in pixels, and the number of channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Columns.
+    /// Width in pixels.
     pub width: u32,
-    /// Rows.
+    /// Height in pixels.
     pub height: u32,
-    /// 1 or 3.
+    /// Number of channels: 1 (gray) or 3 (color).
     pub num_channels: u32,
 }
 
@@ -29,21 +29,17 @@ impl Size {
     }
 }
 
-/// A part of an image.
+/// A part of an image, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rectangle {
-    /// First column.
     pub left: u32,
-    /// First row.
     pub top: u32,
-    /// Columns.
     pub width: u32,
-    /// Rows.
     pub height: u32,
 }
 
-/// Resizes as Pillow does: a triangle filter whose support grows with the reduction, so that what is too fine
-/// for the new size is averaged away and not aliased.
+/// Resizes like Pillow: a triangle filter whose support grows with the reduction, so that fine
+/// details are averaged instead of aliased.
 #[derive(Debug, Default)]
 pub struct Resizer {
     inner: fast_image_resize::Resizer,
@@ -53,7 +49,8 @@ impl Resizer {
     /// Resizes a part of an image `[H, W, C]` to another image.
     ///
     /// # Errors
-    /// The part does not lie in the image, or a buffer does not have the image's size.
+    /// Returns an error if the part is not inside the image, or if a buffer does not
+    /// have the image's size.
     pub fn resize(
         &mut self,
         from: &[u8],
@@ -65,7 +62,7 @@ impl Resizer {
         let kind = match size.num_channels {
             1 => PixelType::U8,
             3 => PixelType::U8x3,
-            other => return Err(format!("an image of {other} channels cannot be resized")),
+            other => return Err(format!("cannot resize an image with {other} channels")),
         };
         let from = ImageRef::new(size.width, size.height, from, kind).map_err(text)?;
         let Rectangle {

@@ -1,18 +1,19 @@
-//! Files that lie beside the data and are not used because they are of another kind. The log names them, so that a
-//! data set that is smaller than its directory surprises no user.
+//! Files beside the data that are not used because they are of another kind. The log names them, so
+//! that users notice if a data set is smaller than its directory.
 
 use serde::{Deserialize, Serialize};
 
-/// How many were left out, and one of them.
+/// The number of unused files, and an example.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
     number: u64,
-    /// The first by name, so that it does not depend on the order in which a directory lists its files.
+    /// The first file by name, so that it does not depend on the order in which a
+    /// directory lists its files.
     example: String,
 }
 
 impl LeftOut {
-    /// One more, by its name or path.
+    /// Adds a file by its name or path.
     pub fn add(&mut self, name: String) {
         if self.number == 0 || name < self.example {
             self.example = name;
@@ -20,7 +21,7 @@ impl LeftOut {
         self.number += 1;
     }
 
-    /// Those of another part of the data, too.
+    /// Adds the files of another part of the data.
     pub fn join(&mut self, other: &Self) {
         if other.number == 0 {
             return;
@@ -31,13 +32,14 @@ impl LeftOut {
         self.number += other.number;
     }
 
-    /// For a sentence: `, 3 files of other kinds left out (e.g. a.webp)`; empty if there is none.
+    /// Formats the files for a sentence: `, 3 files of other kinds left out (e.g. a.webp)`; empty
+    /// if there is none.
     #[must_use]
     pub fn files(&self) -> String {
         self.words("file of another kind", "files of other kinds")
     }
 
-    /// As [`Self::files`], of something else.
+    /// Formats the counts like [`Self::files`], with another noun.
     #[must_use]
     pub fn words(&self, one: &str, many: &str) -> String {
         if self.number == 0 {
@@ -48,7 +50,7 @@ impl LeftOut {
     }
 }
 
-/// A number of things in words.
+/// Formats a number with its noun.
 pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     let noun = if number == 1 { one } else { many };
     format!("{number} {noun}")
@@ -59,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_left_out_is_counted_and_the_first_by_name_is_named() {
+    fn left_out_files_are_counted_and_the_first_is_named() {
         let mut left_out = LeftOut::default();
         assert_eq!(left_out.files(), "");
         left_out.add("b.webp".to_owned());

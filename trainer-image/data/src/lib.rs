@@ -1,8 +1,9 @@
-//! Training data on the host: formats, decoding, augmentation, order and read-ahead. Nothing here needs libtorch.
+//! Training data on the host: formats, decoding, augmentation, order and read-ahead. This crate
+//! does not need libtorch.
 //!
-//! A [`Dataset`] gives any sample by its number; a [`Prefetcher`] decodes the samples of coming batches in
-//! threads. What a sample becomes is a function of (data set, seed, epoch, number): not of threads, workers or
-//! how far ahead the prefetcher reads.
+//! A [`Dataset`] returns any sample by its number. A [`Prefetcher`] decodes the samples of coming
+//! batches in threads. The content of a sample depends only on (data set, seed, epoch, number), not
+//! on threads, workers or how far ahead the prefetcher reads.
 
 pub mod augment;
 pub mod batch;

@@ -1,5 +1,5 @@
-//! Work that one process at a time does, guarded by a lock on a file. The system releases the lock when its holder
-//! ends, however that ends.
+//! A lock on a file, for work that only one process may do at a time. The system releases the lock
+//! when its holder ends in any way.
 
 use std::fs::File;
 use std::io;
@@ -14,15 +14,16 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Waits until nobody else holds the lock. The file is made when needed and removed afterwards. `None`: the file
-    /// cannot be made, or its file system has no locks.
+    /// Waits until no other process holds the lock. The file is created on demand and
+    /// removed afterwards. Returns `None` if the file cannot be created, or if its file
+    /// system has no locks.
     pub(crate) fn wait(path: &Path) -> Option<Self> {
         loop {
             let mut options = File::options();
             let file = options.write(true).create(true).truncate(false).open(path);
             let file = file.ok()?;
             lock(&file).ok()?;
-            // The holder before has removed the file: a lock on it keeps nobody out.
+            // The previous holder has removed the file, so a lock on it excludes no process.
             if is_at(&file, path) {
                 return Some(Self {
                     path: path.to_owned(),
@@ -35,7 +36,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The file is closed, and with that unlocked, after it is removed.
+        // The file is closed, and so unlocked, after it is removed.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -85,7 +86,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Path of the lock, for the process that [`a_lock_is_free_when_its_holder_is_killed`] starts.
+    /// Path of the lock, for the process that [`lock_is_free_when_its_holder_is_killed`] starts.
     const PATH: &str = "ROUNDHOUSE_TEST_LOCK";
 
     #[test]
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_free_when_its_holder_is_killed() {
+    fn lock_is_free_when_its_holder_is_killed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let mut holder = Command::new(std::env::current_exe().unwrap())
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_written_has_no_lock() {
+    fn read_only_directory_has_no_lock() {
         assert!(Lock::wait(Path::new("/nonexistent/lock")).is_none());
     }
 }

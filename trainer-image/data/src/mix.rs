@@ -1,13 +1,14 @@
-//! Several data sets in one, each with an exact part of every epoch.
+//! A mix: several data sets in one, each with an exact share of every epoch.
 //!
-//! An epoch has as many samples as all data sets together. Of these each gives a number that follows from its
-//! weight by the largest remainder, so that the numbers add up. A data set with a high weight is passed several
-//! times in an epoch, one with a low weight in part; the next epoch continues where this one ends, and each pass has
-//! an order of its own.
+//! An epoch has as many samples as all data sets together. The share of each data set follows from
+//! its weight by the largest remainder method, so that the shares add up. A data set with a high
+//! weight is passed several times in an epoch, one with a low weight in part. The next epoch
+//! continues where this one ends, and each pass has its own order.
 //!
-//! The order of a mix has two levels if a data set is read in blocks, such as the row groups of Parquet. Its blocks are
-//! then consecutive places of the passes, and its windows mix several of them. So that few row groups are needed at a
-//! time, a pass only permutes the blocks of its data set and the samples within each: the mix's windows do the rest.
+//! The order of a mix has two levels if a data set is read in blocks, such as row groups of
+//! Parquet. The mix's blocks are then consecutive places of the passes, and its windows mix several
+//! of them. So that few row groups are needed at a time, a pass permutes only the blocks of its
+//! data set and the samples within each block; the windows of the mix do the rest.
 
 use std::sync::Arc;
 
@@ -20,15 +21,15 @@ use crate::left_out::counted;
 /// A data set of a mix.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Name, for reports.
+    /// Name of the data set, for reports.
     pub name: String,
-    /// The data set.
+    /// The data set itself.
     pub dataset: Arc<dyn Dataset>,
-    /// Its weight.
+    /// Weight of the data set.
     pub weight: f64,
 }
 
-/// What a data set gives to an epoch.
+/// The share of a data set in an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
     /// Name of the data set.
@@ -39,7 +40,7 @@ pub struct Share {
     pub epochs: f64,
 }
 
-/// The data sets in one.
+/// Several data sets in one.
 #[derive(Debug)]
 pub struct Mix {
     parts: Vec<Part>,
@@ -48,12 +49,13 @@ pub struct Mix {
     item: Item,
     num_classes: Option<u32>,
     seed: u64,
-    /// The order in two levels of a pass over each part, if it has one.
+    /// The two-level order of a pass over each part, if it has one.
     blocks: Vec<Option<Blocks>>,
 }
 
-/// Divides a number in proportion to weights. The parts add up: what rounding down leaves goes to those with the
-/// largest remainders (Hamilton's method), the first of equal ones.
+/// Divides a number in proportion to weights. The shares add up to the number: the rest after
+/// rounding down goes to the shares with the largest remainders (Hamilton's method), to the
+/// first of equal ones.
 #[must_use]
 pub fn divide(total: u64, weights: &[f64]) -> Vec<u64> {
     let sum: f64 = weights.iter().sum();
@@ -82,7 +84,7 @@ const fn whole(exact: f64) -> u64 {
     exact as u64
 }
 
-/// One block after the other: the order of the mix has windows of several.
+/// Blocks of one pass, one after the other, because the windows of the mix contain several of them.
 fn natural_blocks(dataset: &dyn Dataset) -> Option<Blocks> {
     let num_samples = dataset.samples_per_block();
     (num_samples > 1).then_some(Blocks {
@@ -92,11 +94,12 @@ fn natural_blocks(dataset: &dyn Dataset) -> Option<Blocks> {
 }
 
 impl Mix {
-    /// Mixes data sets. `blocks` is the configured order in two levels of each. Without it a data set that is read in
-    /// blocks is passed block by block, and any other in an order of one level.
+    /// Mixes data sets. `blocks` is the configured two-level order of each data set. Without it, a
+    /// data set that is read in blocks is passed block by block, and any other data set in an
+    /// order of one level.
     ///
     /// # Errors
-    /// There is no part, or the samples of the parts have different shapes.
+    /// Returns an error if there is no part, or if the samples of the parts have different shapes.
     pub fn new(parts: Vec<Part>, seed: u64, blocks: Option<Blocks>) -> Result<Self, DataError> {
         let Some(first) = parts.first() else {
             return Err(DataError::config("data.mix", "name at least one data set"));
@@ -105,7 +108,7 @@ impl Mix {
         for part in &parts {
             if *part.dataset.item() != item {
                 let reason = format!(
-                    "samples of {} are not like those of {}",
+                    "samples of {} have another shape than those of {}",
                     part.name, first.name
                 );
                 return Err(DataError::config("data.mix", reason));
@@ -134,7 +137,7 @@ impl Mix {
         })
     }
 
-    /// What each data set gives to an epoch.
+    /// Returns the share of each data set in an epoch.
     #[must_use]
     pub fn shares(&self) -> Vec<Share> {
         let counts = self.starts.windows(2).map(|pair| pair[1] - pair[0]);
@@ -146,7 +149,8 @@ impl Mix {
         self.parts.iter().zip(counts).map(share).collect()
     }
 
-    /// Part, sample of the part and pass over it of a sample in an epoch.
+    /// Returns the part of a sample in an epoch, the number within the part, and the
+    /// pass over the part.
     fn find(&self, sample: u64, epoch: u64) -> Option<(&Part, u64, u64)> {
         let at = self.part_of(sample)?;
         let part = &self.parts[at];

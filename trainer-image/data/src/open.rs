@@ -1,4 +1,4 @@
-//! From the configuration to data sets.
+//! Opens the data sets of a configuration.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,27 +19,27 @@ mod tokens;
 
 use images::Known;
 
-/// Blocks that are mixed where the format has blocks and the configuration says nothing.
+/// Default number of mixed blocks if the format has blocks.
 const NUM_MIXED: u64 = 16;
 
-/// What a job trains and evaluates on.
+/// The data on which a job trains and evaluates.
 #[derive(Debug)]
 pub struct Splits {
-    /// To train on.
+    /// Data set of the training.
     pub train: Arc<dyn Dataset>,
-    /// To evaluate on.
+    /// Data set of the evaluation.
     pub validation: Option<Arc<dyn Dataset>>,
-    /// Mean and standard deviation by channel that pixels are normalized with after division by 255; `None`: they
-    /// are not, or have been.
+    /// Mean and standard deviation by channel, for normalizing pixels after division by 255; `None`
+    /// if pixels are not normalized or are normalized already.
     pub normalize: Option<(Vec<f64>, Vec<f64>)>,
-    /// The order of the training samples, if it has two levels.
+    /// The two-level order of the training samples, if it has two levels.
     pub blocks: Option<Blocks>,
-    /// What each data set of a mix gives to an epoch; empty without a mix.
+    /// The share of each data set of a mix in an epoch; empty without a mix.
     pub shares: Vec<Share>,
 }
 
 impl Splits {
-    /// The order of the training samples in an epoch.
+    /// Returns the order of the training samples in an epoch.
     #[must_use]
     pub fn order(&self, seed: u64, epoch: u64) -> Permutation {
         let num_samples = self.train.num_samples();
@@ -50,22 +50,22 @@ impl Splits {
     }
 }
 
-/// What samples of pixels become in a batch.
+/// The form of pixels in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pixels {
-    /// Bytes, to be normalized on the device: a quarter of the memory.
+    /// Bytes, which are normalized on the device and need a quarter of the memory.
     Bytes,
-    /// Normalized floats.
+    /// Floats that are already normalized.
     Normalized,
 }
 
-/// Opens the data that a configuration names, below `data_dir` unless its path is absolute. `seed` is that of
-/// augmentation. `vocabulary` is how many different tokens the model takes from the data, `None` if that is not
-/// known. It holds where `data.tokens.vocabulary` is not set and the format has no tokenizer: a token that is not
-/// below it is a corrupt record.
+/// Opens the data of a configuration, below `data_dir` unless its path is absolute. `seed` is the
+/// seed of augmentation. `vocabulary` is the number of different tokens that the model takes from
+/// the data, `None` if unknown. It applies if `data.tokens.vocabulary` is not set and the format
+/// has no tokenizer. A token that is not below it is a corrupt record.
 ///
 /// # Errors
-/// Names the file or the field and what is wrong with it.
+/// Returns an error that names the file or the field.
 pub fn open(
     data: &Data,
     data_dir: &Path,
@@ -105,7 +105,7 @@ struct Opener<'a> {
     root: PathBuf,
     pixels: Pixels,
     seed: u64,
-    /// Of the model.
+    /// Vocabulary of the model.
     vocabulary: Option<u32>,
     blocks: Option<Blocks>,
 }

@@ -1,8 +1,10 @@
-//! Batches decoded ahead by threads. The caller says which batches come; the threads work on the oldest first.
+//! Decodes batches ahead in threads. The caller announces the batches that come; the threads work
+//! on the oldest first.
 //!
-//! Memory is bounded: at most `num_ahead` batches beside the one that is waited for, or enough small ones that each thread
-//! has [`SAMPLES_PER_THREAD`] samples, and one record and image per thread. A batch does not depend on the number of threads
-//! or on how far ahead they are.
+//! Memory is bounded. At most `num_ahead` batches are read beside the requested one, or as many
+//! small ones as give each thread [`SAMPLES_PER_THREAD`] samples, plus one record and image per
+//! thread. The content of a batch does not depend on the number of threads or on how far ahead they
+//! are.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,21 +27,21 @@ mod tests;
 use job::Job;
 use pool::{Queue, Reader};
 
-/// Fewest samples that are read ahead, for each thread. A pass may have fewer samples than there are threads, and a thread
-/// without a sample reads nothing.
+/// Minimum number of samples that are read ahead per thread. A pass may have fewer samples than
+/// there are threads, and a thread without a sample reads nothing.
 pub const SAMPLES_PER_THREAD: usize = 2;
 
-/// The samples of a batch.
+/// The samples of one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Numbers of the samples.
     pub samples: Vec<u64>,
-    /// The epoch; augmentation depends on it.
+    /// The epoch, on which augmentation depends.
     pub epoch: u64,
 }
 
 impl Request {
-    /// The samples at some places of an epoch's order.
+    /// Returns a request for the samples at some places of an epoch's order.
     #[must_use]
     pub fn of(places: Range<u64>, order: &Permutation) -> Self {
         Self {
@@ -49,14 +51,15 @@ impl Request {
     }
 }
 
-/// How a prefetcher works. None of it changes what is in a batch, except the policy for corrupt samples.
+/// Settings of a prefetcher. Only the policy for corrupt samples changes the content of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Threads; 0 counts as 1.
+    /// Number of threads; 0 counts as 1.
     pub num_threads: usize,
-    /// Batches that are decoded ahead; more if they are small, see [`SAMPLES_PER_THREAD`]. 0: none.
+    /// Number of batches that are decoded ahead; more if they are small, see
+    /// [`SAMPLES_PER_THREAD`]. With 0 none is read ahead.
     pub num_ahead: usize,
-    /// What to do with a corrupt sample.
+    /// Policy for a corrupt sample.
     pub on_corrupt: OnCorrupt,
 }
 
@@ -94,10 +97,10 @@ impl std::fmt::Debug for Prefetcher {
 }
 
 impl Prefetcher {
-    /// Starts the threads.
+    /// Starts the threads of the prefetcher.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// Returns an error if the system cannot start a thread.
     pub fn new(dataset: Arc<dyn Dataset>, options: Options) -> Result<Self, std::io::Error> {
         let queue = Arc::new(Queue::default());
         let mut prefetcher = Self {
@@ -123,14 +126,15 @@ impl Prefetcher {
         Ok(prefetcher)
     }
 
-    /// What it reads.
+    /// Returns the data set.
     #[must_use]
     pub fn dataset(&self) -> &Arc<dyn Dataset> {
         &self.dataset
     }
 
-    /// Says which batches come from now on, and starts to read them. What was read ahead before and is not in
-    /// the new plan's beginning is dropped: a new generation has other shards.
+    /// Announces the batches that come and starts to read them. Batches that were read
+    /// ahead and are not at the beginning of the new plan are dropped, because a new
+    /// generation has other shards.
     pub fn expect(&mut self, plan: impl Iterator<Item = Request> + Send + 'static) {
         let mut plan: Plan = Box::new(plan);
         let mut old = std::mem::take(&mut self.coming);
@@ -149,11 +153,11 @@ impl Prefetcher {
         self.plan = Some(plan);
     }
 
-    /// A batch: the next of the plan, as a rule. Any other is read at once; a plan that does not contain it
-    /// among the batches that are read ahead is dropped.
+    /// Returns a batch, usually the next one of the plan. Any other batch is read at once, and a
+    /// plan that does not contain it among the batches read ahead is dropped.
     ///
     /// # Errors
-    /// The first sample of the batch that cannot be read.
+    /// Returns the error of the first sample of the batch that cannot be read.
     pub fn fetch(&mut self, request: &Request) -> Result<HostBatch, DataError> {
         let at = self.coming.iter().position(|job| job.request == *request);
         let job = if let Some(at) = at {
@@ -170,7 +174,7 @@ impl Prefetcher {
         job.wait()
     }
 
-    /// Drops the plan and all that was read ahead.
+    /// Drops the plan and all batches that were read ahead.
     pub fn forget(&mut self) {
         self.plan = None;
         for job in std::mem::take(&mut self.coming) {
@@ -178,7 +182,7 @@ impl Prefetcher {
         }
     }
 
-    /// Gives the buffer of a batch back, to be used again.
+    /// Returns the buffer of a batch for reuse.
     pub fn recycle(&mut self, batch: HostBatch) {
         if self.buffers.len() <= self.options.num_ahead.max(self.coming.len()) {
             self.buffers.push(batch.values);
@@ -195,7 +199,7 @@ impl Prefetcher {
         }
     }
 
-    /// Whether another batch is to be read ahead.
+    /// Whether to read another batch ahead.
     fn reads_more_ahead(&self) -> bool {
         let Options {
             num_threads,

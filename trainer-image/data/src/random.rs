@@ -1,5 +1,5 @@
-//! Random numbers of one sample in one epoch. They are a function of (seed, epoch, sample), so that
-//! every rank, thread and process draws the same.
+//! Random numbers of one sample in one epoch. They depend only on (seed, epoch, sample), so every
+//! rank, thread and process draws the same numbers.
 
 use roundhouse_elastic::splitmix::{INCREMENT, finalize as mix};
 
@@ -10,7 +10,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// The stream of a sample in an epoch.
+    /// Returns the stream of a sample in an epoch.
     #[must_use]
     pub const fn new(seed: u64, epoch: u64, sample: u64) -> Self {
         let seed = mix(seed.wrapping_add(INCREMENT));
@@ -20,29 +20,29 @@ impl Random {
         }
     }
 
-    /// 64 random bits.
+    /// Draws 64 random bits.
     pub const fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(INCREMENT);
         mix(self.state)
     }
 
-    /// A number from 0 to below 1, a multiple of 2^-53.
+    /// Draws a number from 0 to below 1, a multiple of 2^-53.
     pub fn fraction(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A number from `low` to below `high`.
+    /// Draws a number from `low` to below `high`.
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.fraction()
     }
 
-    /// A whole number below `end`; 0 if that is 0. The bias is below `end` / 2^64.
+    /// Draws an integer below `end`; 0 if `end` is 0. The bias is below `end` / 2^64.
     pub fn below(&mut self, end: u64) -> u64 {
         let product = u128::from(self.bits()) * u128::from(end);
         (product >> 64) as u64
     }
 
-    /// True or false, one as often as the other.
+    /// Draws true or false with equal probability.
     pub const fn coin(&mut self) -> bool {
         self.bits() >> 63 == 1
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_seed_epoch_and_sample_changes_the_stream() {
+    fn seed_epoch_and_sample_each_change_the_stream() {
         let first = |seed, epoch, sample| Random::new(seed, epoch, sample).bits();
         let all = [
             first(1, 2, 3),
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_below_an_end_are_spread_evenly() {
+    fn numbers_below_a_limit_are_uniform() {
         // Chi-squared with 9 degrees of freedom: 27.9 at 0.1 %.
         let mut counts = [0_u32; 10];
         for sample in 0..10_000 {

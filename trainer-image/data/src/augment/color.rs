@@ -1,32 +1,33 @@
-//! Operations on values. A value depends on itself and on sums over the image, never on its place.
+//! Operations on pixel values. A result depends on the value and on sums over the image, never on
+//! the place.
 
 use crate::image::Size;
 
 /// An operation on values. A factor of 1 changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Color {
-    /// Blends with black.
+    /// Blends the image with black.
     Brightness(f64),
-    /// Blends with the gray image.
+    /// Blends the image with its gray version.
     Saturation(f64),
-    /// Blends with the mean gray.
+    /// Blends the image with its mean gray.
     Contrast(f64),
-    /// Keeps the highest bits.
+    /// Keeps only the highest bits.
     Posterize {
-        /// How many.
+        /// Number of bits that are kept.
         num_bits: u32,
     },
-    /// Inverts values from this one on.
+    /// Inverts values from a threshold on.
     Solarize {
-        /// The value.
+        /// Lowest value that is inverted.
         threshold: u8,
     },
-    /// Stretches each channel to 0 to 255.
+    /// Stretches the values of each channel to 0 to 255.
     AutoContrast,
 }
 
 impl Color {
-    /// Changes an image.
+    /// Applies the operation to an image.
     pub fn apply(self, pixels: &mut [u8], size: Size) {
         match self {
             Self::Brightness(factor) => {
@@ -81,7 +82,7 @@ fn blended(value: f64, other: f64, factor: f64) -> u8 {
     (factor * value + (1.0 - factor) * other).clamp(0.0, 255.0) as u8
 }
 
-/// Luma of ITU-R BT.601.
+/// Luma as defined by ITU-R BT.601.
 fn gray(pixel: [u8; 3]) -> f64 {
     let [red, green, blue] = pixel.map(f64::from);
     (0.299 * red + 0.587 * green + 0.114 * blue).round()

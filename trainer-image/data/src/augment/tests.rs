@@ -10,7 +10,7 @@ const fn size(width: u32, height: u32, num_channels: u32) -> Size {
     }
 }
 
-/// Pixels that are all different, as far as a byte goes.
+/// Returns pixels that are all different, as far as bytes can be.
 fn ramp(size: Size) -> Vec<u8> {
     (0..size.num_bytes())
         .map(|at| u8::try_from(at % 251).unwrap())
@@ -20,14 +20,14 @@ fn ramp(size: Size) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
-    fn a_resized_crop_lies_in_the_image(width in 1_u32..2_000, height in 1_u32..2_000, sample: u64) {
+    fn resized_crop_is_inside_the_image(width in 1_u32..2_000, height in 1_u32..2_000, sample: u64) {
         let part = resized_crop(size(width, height, 3), &mut Random::new(0, 0, sample));
         prop_assert!(part.width >= 1 && part.left + part.width <= width);
         prop_assert!(part.height >= 1 && part.top + part.height <= height);
     }
 
     #[test]
-    fn rand_augment_takes_images_of_any_size(width in 1_u32..20, height in 1_u32..20, gray: bool, sample: u64) {
+    fn rand_augment_accepts_images_of_any_size(width in 1_u32..20, height in 1_u32..20, gray: bool, sample: u64) {
         let size = size(width, height, if gray { 1 } else { 3 });
         let mut pixels = ramp(size);
         rand_augment(&mut pixels, size, &mut Random::new(0, 0, sample), &mut Vec::new());
@@ -37,8 +37,8 @@ proptest! {
 
 #[test]
 fn resized_crops_have_the_mean_area_of_torchvision() {
-    // Areas are uniform from 8 % to 100 %, less those that do not fit: torchvision's own mean over 20,000 draws
-    // of a 400x300 image is 0.435.
+    // Areas are uniform from 8 % to 100 %, without those that do not fit. torchvision's own mean
+    // over 20,000 draws of a 400x300 image is 0.435.
     let size = size(400, 300, 3);
     let areas: f64 = (0..20_000)
         .map(|sample| resized_crop(size, &mut Random::new(1, 0, sample)))
@@ -64,7 +64,7 @@ fn flipping_twice_is_nothing() {
 }
 
 #[test]
-fn a_padded_crop_is_the_image_moved_by_at_most_the_padding() {
+fn padded_crop_shifts_by_at_most_the_padding() {
     let size = size(16, 16, 1);
     let mut moves = std::collections::BTreeSet::new();
     for sample in 0..500 {
@@ -84,7 +84,7 @@ fn a_padded_crop_is_the_image_moved_by_at_most_the_padding() {
 }
 
 #[test]
-fn a_warp_that_moves_nothing_is_the_identity_and_a_quarter_turn_has_order_four() {
+fn null_warp_is_identity_and_quarter_turn_has_order_4() {
     let size = size(7, 7, 3);
     let mut once = vec![0; size.num_bytes()];
     Warp::rotation(0.0).apply(&ramp(size), size, &mut once);
@@ -98,7 +98,7 @@ fn a_warp_that_moves_nothing_is_the_identity_and_a_quarter_turn_has_order_four()
 }
 
 #[test]
-fn a_translation_moves_pixels_and_fills_with_zeros() {
+fn translation_moves_pixels_and_fills_with_zeros() {
     let mut moved = vec![9; 3];
     Warp::translation(1.0, 0.0).apply(&[1, 2, 3], size(3, 1, 1), &mut moved);
     assert_eq!(moved, [0, 1, 2]);

@@ -1,4 +1,5 @@
-//! Geometric operations: each pixel is taken from the nearest one of another place; what comes from outside is 0.
+//! Geometric operations. Each pixel is taken from the nearest pixel of another place; places
+//! outside of the image are 0.
 
 use crate::image::Size;
 
@@ -28,7 +29,7 @@ impl Warp {
         }
     }
 
-    /// Moves the image by whole or part pixels.
+    /// Moves the image by whole pixels or parts of pixels.
     #[must_use]
     pub const fn translation(x: f64, y: f64) -> Self {
         Self {
@@ -37,7 +38,7 @@ impl Warp {
         }
     }
 
-    /// Turns the image by an angle in radians.
+    /// Rotates the image by an angle in radians.
     #[must_use]
     pub fn rotation(angle: f64) -> Self {
         let (sin, cos) = angle.sin_cos();
@@ -47,7 +48,7 @@ impl Warp {
         }
     }
 
-    /// Writes the warped image.
+    /// Writes the warped image into a buffer.
     pub fn apply(&self, from: &[u8], size: Size, into: &mut [u8]) {
         let num_channels = size.num_channels as usize;
         let (width, height) = (f64::from(size.width), f64::from(size.height));

@@ -1,4 +1,5 @@
-//! JPEG and PNG as 8-bit red, green and blue. The kind is told by the content, not by the name.
+//! Decodes JPEG and PNG to 8-bit red, green and blue. The content decides the kind of image, not
+//! the file's name.
 
 use std::io::Cursor;
 
@@ -9,28 +10,30 @@ use zune_jpeg::JpegDecoder;
 
 use super::Size;
 
-/// Widest and highest image; a header that promises more is hostile.
+/// Maximum width and height. A header with a larger image is hostile.
 const MAX_EDGE: usize = 16_384;
-/// Largest image in pixels.
+/// Maximum number of pixels of an image.
 const MAX_PIXELS: usize = 100_000_000;
-/// Most pixels that one byte of a JPEG can hold. A block of 64 values takes a bit or more, and with the coarsest sampling it
-/// stands for 4 × 4 times as many pixels (ITU-T T.81, A.1.1 and F.1.2).
+/// Maximum number of pixels that one byte of a JPEG can represent. A block of 64 values takes at
+/// least one bit, and with the coarsest sampling it represents 4 × 4 times as many pixels (ITU-T
+/// T.81, A.1.1 and F.1.2).
 const JPEG_PIXELS_PER_BYTE: usize = 8 * 16 * 64;
-/// Most pixels that one byte of a PNG can hold: eight in a byte before compression, and deflate makes a byte of at most 1,032.
+/// Maximum number of pixels that one byte of a PNG can represent: a byte has eight pixels before
+/// compression, and deflate expands a byte to at most 1,032 bytes.
 const PNG_PIXELS_PER_BYTE: usize = 8 * 1_032;
 
 /// Decodes an image into a buffer, `[H, W, 3]`.
 ///
 /// # Errors
-/// What is wrong with the bytes, in words.
+/// Returns a description of what is wrong with the bytes.
 pub fn decode(bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
     decode_at_most(MAX_PIXELS, bytes, into)
 }
 
-/// As [`decode`]; an image of more pixels is refused by its header.
+/// Like [`decode`], but refuses an image whose header has more pixels than `max_pixels`.
 ///
 /// # Errors
-/// Those of [`decode`].
+/// Returns the errors of [`decode`].
 pub fn decode_at_most(max_pixels: usize, bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
     match bytes {
         [0xff, 0xd8, ..] => jpeg(max_pixels, bytes, into),
@@ -41,8 +44,9 @@ pub fn decode_at_most(max_pixels: usize, bytes: &[u8], into: &mut Vec<u8>) -> Re
 }
 
 fn jpeg(max_pixels: usize, bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, String> {
-    // The decoder fills what is missing of a truncated image with gray. The end marker tells: bytes after it are
-    // common and harmless, and that of an embedded thumbnail is near the beginning.
+    // The decoder fills the missing part of a truncated image with gray, so check for the end
+    // marker. Bytes after the marker are common and harmless, and the marker of an embedded
+    // thumbnail is near the beginning.
     let second_half = &bytes[bytes.len() / 2..];
     if !second_half
         .windows(2)
@@ -94,7 +98,7 @@ fn png(max_pixels: usize, bytes: &[u8], into: &mut Vec<u8>) -> Result<Size, Stri
     Ok(size)
 }
 
-/// Replaces pixels of some channels by pixels of three.
+/// Replaces pixels with `num_channels` channels by pixels with three.
 fn keep(pixels: &mut Vec<u8>, num_channels: usize, rgb: impl Fn(&[u8]) -> [u8; 3]) {
     *pixels = pixels.chunks_exact(num_channels).flat_map(rgb).collect();
 }
@@ -114,7 +118,8 @@ fn checked(max_pixels: usize, width: usize, height: usize) -> Result<Size, Strin
     })
 }
 
-/// A decoder would take the memory and the time of the image that a header promises before it misses the rest.
+/// Checks the size in the header against the number of bytes. A decoder would spend memory and time
+/// for the promised image before it notices that data is missing.
 fn can_hold(bytes: &[u8], size: &Size, pixels_per_byte: usize) -> Result<(), String> {
     let Size { width, height, .. } = *size;
     if width as usize * height as usize <= bytes.len().saturating_mul(pixels_per_byte) {
@@ -134,7 +139,7 @@ mod tests {
     use crate::format::testing;
 
     #[test]
-    fn jpeg_and_png_of_all_kinds_become_red_green_and_blue() {
+    fn jpeg_and_png_of_all_kinds_become_rgb() {
         let mut pixels = Vec::new();
         let size = decode(&testing::jpeg(40, 30, 7), &mut pixels).unwrap();
         assert_eq!((size.width, size.height, pixels.len()), (40, 30, 3_600));
@@ -164,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn an_image_cut_anywhere_is_an_error_and_never_gray() {
+    fn truncated_image_is_an_error_and_never_gray() {
         for whole in [
             testing::jpeg(32, 32, 1),
             testing::png(2, 2, png::ColorType::Grayscale, &[1, 2, 3, 4]),
         ] {
-            // Of a PNG, the 12 bytes of the last chunk hold nothing.
+            // The 12 bytes of a PNG's last chunk contain no pixels.
             for len in 0..whole.len() - 13 {
                 assert!(decode(&whole[..len], &mut Vec::new()).is_err(), "{len}");
             }
@@ -177,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_promises_too_much_is_refused_before_memory_is_taken() {
+    fn oversized_header_is_refused_before_allocation() {
         let mut bytes = testing::png(2, 1, png::ColorType::Grayscale, &[7, 8]);
         bytes[16..20].copy_from_slice(&100_000_u32.to_be_bytes());
         assert!(decode(&bytes, &mut Vec::new()).is_err());
@@ -192,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_of_one_color_is_small_and_is_read() {
+    fn small_image_of_one_color_is_read() {
         let (edge, mut pixels) = (2_048, Vec::new());
         let black = vec![0; edge * edge];
         let bytes = testing::png(2_048, 2_048, png::ColorType::Grayscale, &black);

@@ -1,4 +1,4 @@
-//! Labelled images of any format, and the data set that they become by a transform.
+//! Labelled images of any format, and the data set that a transform makes of them.
 
 use std::path::PathBuf;
 
@@ -8,47 +8,43 @@ use crate::error::{DataError, Place};
 use crate::left_out::counted;
 use crate::random::Random;
 
-/// What a record holds.
+/// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// JPEG or PNG.
-    Encoded {
-        /// Class.
-        label: i64,
-    },
-    /// Pixels `[H, W, C]`.
+    /// An encoded image, JPEG or PNG.
+    Encoded { label: i64 },
+    /// Uncompressed pixels `[H, W, C]`.
     Raw {
-        /// Class.
         label: i64,
-        /// The image's size.
+        /// Width, height and channels of the image.
         size: Size,
     },
 }
 
 /// Labelled images by number, as they are in the files.
 pub trait Records: std::fmt::Debug + Send + Sync {
-    /// Number of images.
+    /// Returns the number of images.
     fn num_records(&self) -> u64;
 
-    /// Labels are from 0 to below this.
+    /// Returns the number of classes. Labels are from 0 to below this number.
     fn num_classes(&self) -> u32;
 
     /// Reads a record into a buffer.
     ///
     /// # Errors
-    /// [`DataError::Corrupt`] if only this record is affected.
+    /// Returns [`DataError::Corrupt`] if only this record is affected.
     fn read(&self, number: u64, into: &mut Vec<u8>) -> Result<Record, DataError>;
 
-    /// What a user should know beside the numbers of images and classes, in words that follow them. Such as files that
-    /// were left out.
+    /// Further information for the user, in words that follow the numbers of images and classes:
+    /// for example, files that were left out.
     fn notes(&self) -> String {
         String::new()
     }
 
-    /// Where a record is.
+    /// Returns the file and place of a record.
     fn locate(&self, number: u64) -> (PathBuf, Place);
 
-    /// Consecutive records that it is best to read together.
+    /// Number of consecutive records that are best read together.
     fn records_per_block(&self) -> u64 {
         1
     }
@@ -65,8 +61,8 @@ pub struct Images {
 }
 
 impl Images {
-    /// The data set of some records. `num_classes` is the number that the configuration says, else the records'
-    /// own. `seed` is that of augmentation.
+    /// Creates the data set of records. `num_classes` is the configured number of classes, or else
+    /// that of the records. `seed` is the seed of augmentation.
     #[must_use]
     pub fn new(
         records: Box<dyn Records>,

@@ -1,5 +1,6 @@
-//! From an image of any size to one of the model's size: the training transform, with augmentation, and the
-//! evaluation transform. Both do what torchvision's transforms of the same names do, on 8-bit pixels.
+//! Transforms an image of any size to the size of the model, with augmentation for training and
+//! without it for evaluation. Both transforms follow those of torchvision with the same names, on
+//! 8-bit pixels.
 
 use roundhouse_contract::trainer::data::Augment;
 
@@ -8,20 +9,20 @@ use crate::augment;
 use crate::dataset::{Item, Scratch};
 use crate::random::Random;
 
-/// What a batch gets.
+/// The form of the images in a batch.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// 8-bit pixels `[H, W, C]`, to be normalized on the device.
     Pixels,
-    /// Floats `[C, H, W]`, normalized here.
+    /// Floats `[C, H, W]`, which are normalized here.
     Normalized {
-        /// What each of the 256 values becomes, by channel.
+        /// The float of each of the 256 values, by channel.
         table: Vec<[f32; 256]>,
     },
 }
 
 impl Output {
-    /// `(value / 255 - mean) / std` by channel.
+    /// Computes `(value / 255 - mean) / std` by channel.
     #[must_use]
     pub fn normalized(mean: &[f32], std: &[f32]) -> Self {
         let table = mean
@@ -34,21 +35,21 @@ impl Output {
     }
 }
 
-/// From an image of any size to one of the model's.
+/// A transform from an image of any size to the size of the model.
 #[derive(Clone, Debug)]
 pub struct Transform {
-    /// The model's.
+    /// Size of the model's images.
     pub size: Size,
-    /// The shorter edge is resized to this before the center is cut out, where nothing is augmented.
+    /// If nothing is augmented, the shorter edge is resized to this before the center is cut out.
     pub resize: u32,
     /// Augmentations; empty for evaluation.
     pub augment: Vec<Augment>,
-    /// What a batch gets.
+    /// The form of the images in a batch.
     pub output: Output,
 }
 
 impl Transform {
-    /// What a sample is after it.
+    /// Returns the shape and type of a transformed sample.
     #[must_use]
     pub const fn item(&self) -> Item {
         let Size {
@@ -70,10 +71,10 @@ impl Transform {
         }
     }
 
-    /// Makes the sample of `scratch.pixels`, an image of the given size.
+    /// Transforms `scratch.pixels`, an image of the given size, into a sample.
     ///
     /// # Errors
-    /// The image has other channels than the model.
+    /// Returns an error if the image has other channels than the model.
     pub fn apply(
         &self,
         size: Size,
@@ -104,7 +105,7 @@ impl Transform {
         }
     }
 
-    /// The 8-bit image. `spare` is a buffer that can be overwritten.
+    /// Returns the 8-bit image. `spare` is a buffer that may be overwritten.
     fn image(
         &self,
         pixels: &[u8],
@@ -161,7 +162,7 @@ impl Transform {
         }
         spare.resize(between.num_bytes(), 0);
         resizer.resize(pixels, size, whole(size), spare, between)?;
-        // Half to even, as Python's round.
+        // Round half to even, like Python's `round`.
         let half = |outer: u32, inner: u32| {
             let margin = outer - inner;
             margin / 2 + u32::from(margin % 4 == 3)
@@ -188,7 +189,7 @@ const fn whole(size: Size) -> Rectangle {
     }
 }
 
-/// `[H, W, C]` bytes to `[C, H, W]` floats.
+/// Converts `[H, W, C]` bytes to `[C, H, W]` floats.
 fn normalize(pixels: &[u8], table: &[[f32; 256]], into: &mut [u8]) {
     let num_channels = table.len();
     let plane = into.len() / num_channels;

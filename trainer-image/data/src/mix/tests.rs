@@ -4,7 +4,7 @@ use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
 
-/// A data set whose samples are one byte; the label is the sample's number and the pass.
+/// A data set whose samples are one byte. The label is the number of the sample and of the pass.
 #[derive(Debug)]
 struct Numbers {
     num_samples: u64,
@@ -45,7 +45,7 @@ fn part(name: &str, num_samples: u64, weight: f64) -> Part {
     in_blocks(1, name, num_samples, weight)
 }
 
-/// A part that is best read in blocks of so many samples.
+/// Returns a part that is best read in blocks of `samples_per_block` samples.
 fn in_blocks(samples_per_block: u64, name: &str, num_samples: u64, weight: f64) -> Part {
     let item = Item::Pixels {
         height: 1,
@@ -63,8 +63,8 @@ fn in_blocks(samples_per_block: u64, name: &str, num_samples: u64, weight: f64) 
     }
 }
 
-/// Number of tokens in billions, weight in percent and epochs for 300 billion tokens: Brown et al., 2020,
-/// "Language Models are Few-Shot Learners", table 2.2.
+/// Number of tokens in billions, weight in percent, and epochs for 300 billion tokens: Brown et
+/// al., 2020, "Language Models are Few-Shot Learners", table 2.2.
 const GPT_3: [(f64, f64, f64); 5] = [
     (410.0, 60.0, 0.44),
     (19.0, 22.0, 2.9),
@@ -74,17 +74,17 @@ const GPT_3: [(f64, f64, f64); 5] = [
 ];
 
 #[test]
-fn weights_of_gpt_3_give_the_epochs_of_its_table() {
+fn gpt_3_weights_give_the_epochs_of_its_table() {
     let total = 300_000_000_000;
     let counts = divide(total, &GPT_3.map(|(_, weight, _)| weight));
     assert_eq!(counts.iter().sum::<u64>(), total);
     for ((billions, weight, epochs), count) in GPT_3.into_iter().zip(&counts) {
-        // The printed weights add up to 101; each is exact to one sample.
+        // The printed weights add up to 101. Each share is exact to one sample.
         let exact = 300e9 * weight / 101.0;
         assert!((*count as f64 - exact).abs() < 1.0);
         let found = *count as f64 / (billions * 1e9);
-        // The table's own columns agree within the rounding of its weights (half a point), but for WebText2, whose
-        // 22 % of 300 billion tokens are 3.5 passes over 19 billion, not 2.9.
+        // The columns of the table agree within the rounding of the weights (half a point), except
+        // for WebText2, whose 22 % of 300 billion tokens are 3.5 passes over 19 billion, not 2.9.
         let rounding = 0.5 / weight + 1.0 / 101.0 + 0.05;
         let is_web_text = epochs > 2.0 && weight > 20.0;
         assert_eq!(
@@ -96,7 +96,7 @@ fn weights_of_gpt_3_give_the_epochs_of_its_table() {
 }
 
 #[test]
-fn epochs_of_gpt_3_give_the_weights_of_its_table() {
+fn gpt_3_epochs_give_the_weights_of_its_table() {
     let total = 300_000_000_000;
     let counts = divide(total, &GPT_3.map(|(billions, _, epochs)| billions * epochs));
     for ((_, weight, _), count) in GPT_3.into_iter().zip(counts) {
@@ -110,7 +110,7 @@ fn epochs_of_gpt_3_give_the_weights_of_its_table() {
     }
 }
 
-/// Part, sample of the part and pass over it, of a sample of a mix.
+/// Returns the part of a sample of a mix, the number within the part, and the pass over the part.
 fn read(mix: &Mix, sample: u64, epoch: u64) -> (usize, u64, u64) {
     let (mut scratch, mut byte) = (Scratch::default(), [0]);
     let label = mix.read(sample, epoch, &mut scratch, &mut byte).unwrap();
@@ -119,7 +119,7 @@ fn read(mix: &Mix, sample: u64, epoch: u64) -> (usize, u64, u64) {
     (part, label % 1_000_000, label / 1_000_000)
 }
 
-/// The samples of each pass over each part, in five epochs.
+/// Returns the samples of each pass over each part, in five epochs.
 fn passes(mix: &Mix) -> BTreeMap<(usize, u64), Vec<u64>> {
     let mut passes: BTreeMap<_, Vec<u64>> = BTreeMap::new();
     for epoch in 0..5 {
@@ -132,7 +132,7 @@ fn passes(mix: &Mix) -> BTreeMap<(usize, u64), Vec<u64>> {
 }
 
 #[test]
-fn each_data_set_gives_its_exact_share_in_passes_of_all_its_samples() {
+fn each_data_set_has_its_exact_share_in_whole_passes() {
     for samples_per_block in [1, 4] {
         let part =
             |name, num_samples, weight| in_blocks(samples_per_block, name, num_samples, weight);
@@ -143,7 +143,7 @@ fn each_data_set_gives_its_exact_share_in_passes_of_all_its_samples() {
         assert_eq!(counts, [21, 72, 10]);
         assert!((shares[1].epochs - 7.2).abs() < 1e-12);
         let passes = passes(&mix);
-        // 360 samples of "b" are 36 passes, each with every sample once and in an order of its own.
+        // 360 samples of "b" are 36 passes. Each has every sample once and its own order.
         let of_b: Vec<_> = passes
             .iter()
             .filter(|((part, _), _)| *part == 1)
@@ -162,7 +162,7 @@ fn each_data_set_gives_its_exact_share_in_passes_of_all_its_samples() {
 }
 
 #[test]
-fn a_data_set_without_blocks_is_passed_in_an_order_of_one_level_also_beside_one_with_blocks() {
+fn data_set_without_blocks_keeps_a_one_level_order() {
     let parts = vec![part("a", 50, 1.0), in_blocks(8, "b", 50, 1.0)];
     let passes = passes(&Mix::new(parts, 5, None).unwrap());
     for pass in 0..5 {
@@ -173,7 +173,7 @@ fn a_data_set_without_blocks_is_passed_in_an_order_of_one_level_also_beside_one_
 }
 
 #[test]
-fn a_configured_order_in_two_levels_goes_before_the_blocks_of_the_data_sets() {
+fn configured_blocks_have_priority_over_those_of_the_data() {
     let blocks = Blocks {
         num_samples: 3,
         num_mixed: 4,
@@ -185,7 +185,7 @@ fn a_configured_order_in_two_levels_goes_before_the_blocks_of_the_data_sets() {
     assert_eq!(passes[&(0, 2)], expected);
 }
 
-/// How often a block is read that is not among the last `num_kept` of its part.
+/// Counts how often a block is read that is not among the last `num_kept` blocks of its part.
 fn num_loads(mix: &Mix, order: &Permutation, samples_per_block: u64, num_kept: usize) -> usize {
     let mut kept = vec![Vec::new(); mix.part_names().len()];
     let mut num_loads = 0;
@@ -206,7 +206,7 @@ fn num_loads(mix: &Mix, order: &Permutation, samples_per_block: u64, num_kept: u
 }
 
 #[test]
-fn a_mix_of_data_sets_in_blocks_reads_a_block_a_few_times_and_not_for_each_sample() {
+fn mix_reads_each_block_only_a_few_times() {
     const BLOCK: u64 = 50;
     let parts = vec![
         in_blocks(BLOCK, "a", 5_020, 3.0),
@@ -214,7 +214,7 @@ fn a_mix_of_data_sets_in_blocks_reads_a_block_a_few_times_and_not_for_each_sampl
     ];
     let mix = Mix::new(parts, 5, None).unwrap();
     assert_eq!(mix.samples_per_block(), BLOCK);
-    // As the opener orders a data set in blocks.
+    // The opener orders a data set in blocks like this.
     let windows = Blocks {
         num_samples: BLOCK,
         num_mixed: 16,
@@ -229,7 +229,7 @@ fn a_mix_of_data_sets_in_blocks_reads_a_block_a_few_times_and_not_for_each_sampl
 }
 
 #[test]
-fn data_sets_of_different_shapes_do_not_mix() {
+fn data_sets_of_different_shapes_are_refused() {
     let other = Part {
         name: "b".to_owned(),
         dataset: Arc::new(Numbers {
@@ -243,7 +243,7 @@ fn data_sets_of_different_shapes_do_not_mix() {
         .unwrap_err()
         .to_string();
     assert!(
-        text.contains("samples of b are not like those of a"),
+        text.contains("samples of b have another shape than those of a"),
         "{text}"
     );
     assert!(Mix::new(Vec::new(), 0, None).is_err());
@@ -252,7 +252,7 @@ fn data_sets_of_different_shapes_do_not_mix() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
-    fn parts_add_up_and_are_within_one_of_the_exact(
+    fn shares_add_up_and_are_rounded_by_less_than_one(
         total in 0_u64..1_000_000, weights in proptest::collection::vec(1e-3_f64..1e3, 1..20)
     ) {
         let parts = divide(total, &weights);

@@ -1,4 +1,4 @@
-//! From the configuration to data sets of images.
+//! Opens data sets of images.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::format::tfrecord::TfRecord;
 use crate::format::webdataset::WebDataset;
 use crate::image::{Images, Output, Records, Size, Transform};
 
-/// Width and height of images where nothing else is said.
+/// Default width and height of images.
 const SIZE: u32 = 224;
 
-/// What the validation split has to know about the training split.
+/// Properties of the training split that apply to the validation split.
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) classes: Option<Vec<String>>,
@@ -28,7 +28,7 @@ pub(super) struct Known {
 }
 
 impl Opener<'_> {
-    /// The splits of IDX files, whose names are fixed.
+    /// Opens the splits of IDX files, whose names are fixed.
     pub(super) fn idx(&self) -> Result<Splits, DataError> {
         let (train, test) = idx::open(&self.root)?;
         let options = self.data.image.clone().unwrap_or_default();
@@ -54,7 +54,7 @@ impl Opener<'_> {
         })
     }
 
-    /// The images of a split in another format.
+    /// Opens the images of a split in another format.
     pub(super) fn images(
         &self,
         path: &Path,
@@ -70,7 +70,7 @@ impl Opener<'_> {
         };
         let transform = self.transform(&options, size, is_train)?;
         let records = self.records(path, &options, known)?;
-        // A validation split may lack the highest class; the training split's number holds.
+        // A validation split may lack the highest class, so the training split's number applies.
         let num_classes = options.num_classes.or(known.num_classes);
         Ok(Arc::new(Images::new(
             records,
@@ -149,7 +149,7 @@ impl Opener<'_> {
         };
         Ok(Transform {
             size,
-            // As 256 is to 224.
+            // The ratio is that of 256 to 224.
             resize: options.resize.unwrap_or(edge * 8 / 7),
             augment: if is_train {
                 options.augment.clone()
@@ -165,7 +165,7 @@ impl Opener<'_> {
         })
     }
 
-    /// What pixels that come as bytes are normalized with later.
+    /// Returns the mean and standard deviation with which byte pixels are normalized later.
     pub(super) fn normalize(&self) -> Option<(Vec<f64>, Vec<f64>)> {
         let options = self.data.image.as_ref()?;
         let is_left = self.pixels == Pixels::Bytes && !options.mean.is_empty();

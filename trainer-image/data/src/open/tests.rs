@@ -19,7 +19,7 @@ fn write(root: &Path, name: &str, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Six images of two classes as folder, tar and record files: image i has label i % 2.
+/// Six images of two classes as folder, tar and record files. Image i has label i % 2.
 fn images() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let encoded: Vec<Vec<u8>> = (0..6)
@@ -51,7 +51,7 @@ fn images() -> tempfile::TempDir {
 }
 
 #[test]
-fn the_shipped_digits_are_read_as_before() {
+fn shipped_digits_are_read_as_before() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data/digits");
     let splits = open(
         &configured(json!({"format": "idx"})),
@@ -82,7 +82,7 @@ fn the_shipped_digits_are_read_as_before() {
 }
 
 #[test]
-fn the_same_images_in_each_format_are_the_same_samples() {
+fn same_images_give_the_same_samples_in_each_format() {
     let root = images();
     let mut found = Vec::new();
     for (format, path) in [
@@ -111,14 +111,14 @@ fn the_same_images_in_each_format_are_the_same_samples() {
     assert_eq!(found[0], found[2]);
 }
 
-/// What a data set says of itself.
+/// Opens data and returns its description.
 fn described(root: &Path, data: serde_json::Value) -> String {
     let splits = open(&configured(data), root, Pixels::Bytes, 0, None).unwrap();
     splits.train.describe()
 }
 
 #[test]
-fn data_of_each_format_says_what_it_is_and_what_was_left_out() {
+fn each_format_describes_its_data_and_what_was_left_out() {
     let root = images();
     let webp: &[u8] = b"RIFF";
     write(root.path(), "folder/train/class1/9.webp", webp);
@@ -162,7 +162,7 @@ fn data_of_each_format_says_what_it_is_and_what_was_left_out() {
 }
 
 #[test]
-fn augmentation_depends_on_seed_epoch_and_sample_alone() {
+fn augmentation_depends_only_on_seed_epoch_and_sample() {
     let root = images();
     let data = configured(json!({"format": "webdataset", "path": "tar",
         "image": {"size": 16, "augment": ["resizedCrop", "flip", "randAugment"]}}));
@@ -189,7 +189,7 @@ fn augmentation_depends_on_seed_epoch_and_sample_alone() {
 }
 
 #[test]
-fn normalized_floats_are_the_bytes_normalized() {
+fn normalized_floats_equal_the_normalized_bytes() {
     let root = images();
     let data = configured(json!({"format": "tfrecord", "path": "record",
         "image": {"size": 8, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.1]}}));
@@ -213,7 +213,7 @@ fn normalized_floats_are_the_bytes_normalized() {
 }
 
 #[test]
-fn a_corrupt_image_fails_with_its_file_or_is_replaced_and_counted() {
+fn corrupt_image_fails_or_is_replaced_by_policy() {
     let root = images();
     write(
         root.path(),
@@ -247,7 +247,7 @@ fn a_corrupt_image_fails_with_its_file_or_is_replaced_and_counted() {
 }
 
 #[test]
-fn a_label_beyond_the_configured_classes_is_named() {
+fn label_beyond_the_configured_classes_is_named() {
     let root = images();
     write(
         root.path(),
@@ -268,7 +268,7 @@ fn a_label_beyond_the_configured_classes_is_named() {
 }
 
 #[test]
-fn a_mix_of_token_files_says_what_each_gives() {
+fn mix_of_token_files_reports_its_shares() {
     let root = tempfile::tempdir().unwrap();
     let tokens = |count: u16| (0..count).flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
     write(root.path(), "a.bin", &tokens(81));
@@ -292,7 +292,7 @@ fn a_mix_of_token_files_says_what_each_gives() {
     assert_eq!(batch.tokens().len(), 12 * 9);
 }
 
-/// Opens ten tokens, of which the last is 64, for a model with 64.
+/// Opens ten tokens, of which the last is 64, for a model with 64 tokens.
 fn tokens_up_to_64(vocabulary: Option<u32>) -> (tempfile::TempDir, Result<Splits, DataError>) {
     let root = tempfile::tempdir().unwrap();
     let tokens: Vec<u8> = (55..65_u16).flat_map(u16::to_le_bytes).collect();
@@ -304,7 +304,7 @@ fn tokens_up_to_64(vocabulary: Option<u32>) -> (tempfile::TempDir, Result<Splits
 }
 
 #[test]
-fn a_token_that_the_model_does_not_have_is_a_corrupt_record_with_file_and_place() {
+fn unknown_token_is_a_corrupt_record_with_its_place() {
     let (_root, splits) = tokens_up_to_64(None);
     let train = splits.unwrap().train;
     assert_eq!(train.num_classes(), Some(64));
@@ -319,7 +319,7 @@ fn a_token_that_the_model_does_not_have_is_a_corrupt_record_with_file_and_place(
 }
 
 #[test]
-fn the_vocabulary_of_the_configuration_goes_before_that_of_the_model() {
+fn configured_vocabulary_has_priority_over_the_model() {
     let (_root, splits) = tokens_up_to_64(Some(65));
     let train = splits.unwrap().train;
     assert_eq!(train.num_classes(), Some(65));
@@ -327,7 +327,7 @@ fn the_vocabulary_of_the_configuration_goes_before_that_of_the_model() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_the_field() {
+fn missing_data_is_named_with_its_field() {
     let root = images();
     let cases = [
         (

@@ -1,4 +1,4 @@
-//! From the configuration to data sets of tokens.
+//! Opens data sets of tokens.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::format::tokens::{TokenFiles, Tokens, Windows};
 use crate::left_out::LeftOut;
 
 impl Opener<'_> {
-    /// The tokens of a split, cut into samples.
+    /// Returns the tokens of a split, cut into samples.
     pub(super) fn tokens(
         &self,
         path: &Path,

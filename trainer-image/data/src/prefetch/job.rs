@@ -1,4 +1,4 @@
-//! A batch that is being read: each sample has a slot.
+//! A batch that is being read. Each sample has a slot.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -57,7 +57,7 @@ impl Job {
         }
     }
 
-    /// Waits for all samples and joins their parts of the buffer, which copies nothing.
+    /// Waits for all samples and joins their parts of the buffer without copying.
     pub(super) fn wait(&self) -> Result<HostBatch, DataError> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         while slots.num_left > 0 {

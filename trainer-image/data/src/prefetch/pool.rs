@@ -13,9 +13,9 @@ use crate::dataset::{Dataset, Scratch};
 use crate::error::DataError;
 use crate::random::Random;
 
-/// Samples that are tried instead of a corrupt one before reading fails.
+/// Maximum number of replacements that are tried for a corrupt sample.
 const MAX_REPLACEMENTS: u32 = 16;
-/// Seed of the numbers of replacements; the same everywhere.
+/// Seed for the choice of replacements; it is the same everywhere.
 const REPLACEMENT_SEED: u64 = 0x7265_706c_6163_6564;
 
 /// One sample to read.
@@ -25,7 +25,7 @@ struct Task {
     values: BytesMut,
 }
 
-/// Samples that wait for a thread, the oldest batch first.
+/// Samples that wait for a thread, those of the oldest batch first.
 #[derive(Default)]
 pub(super) struct Queue {
     tasks: Mutex<Tasks>,
@@ -43,7 +43,7 @@ impl Queue {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the samples of a batch, whose buffer is `num_bytes` per sample.
+    /// Adds the samples of a batch, whose buffer has `num_bytes` per sample.
     pub(super) fn add(&self, job: &Arc<Job>, mut buffer: BytesMut, num_bytes: usize) {
         let tasks = (0..job.request.samples.len()).map(|slot| Task {
             job: Arc::clone(job),
@@ -85,7 +85,7 @@ impl Queue {
     }
 }
 
-/// What a thread does.
+/// The loop of one thread.
 pub(super) struct Reader {
     pub(super) queue: Arc<Queue>,
     pub(super) dataset: Arc<dyn Dataset>,
@@ -103,7 +103,7 @@ impl Reader {
         {
             let sample = job.request.samples[slot];
             let epoch = job.request.epoch;
-            // A decoder that panics must not leave the trainer waiting for ever.
+            // A decoder that panics must not leave the trainer waiting indefinitely.
             let read = AssertUnwindSafe(|| self.read(sample, epoch, &mut scratch, &mut values));
             let result = std::panic::catch_unwind(read).unwrap_or_else(|_| {
                 scratch = Scratch::default();
@@ -120,7 +120,8 @@ impl Reader {
         }
     }
 
-    /// Reads a sample, or what replaces it: which sample that is follows from the corrupt one's number alone.
+    /// Reads a sample or its replacement. The replacement depends only on the number
+    /// of the corrupt sample.
     fn read(
         &self,
         sample: u64,

@@ -6,7 +6,8 @@ use crate::dataset::{Item, Scratch};
 use crate::error::Place;
 use crate::random::Random;
 
-/// A sample is 8 bytes drawn from (sample, epoch). Samples divisible by `corrupt` are corrupt, sample 666 panics.
+/// A sample consists of 8 bytes drawn from (sample, epoch). Samples divisible by `corrupt` are
+/// corrupt, and sample 666 panics.
 #[derive(Debug)]
 struct Numbers {
     item: Item,
@@ -73,7 +74,7 @@ fn options(num_threads: usize, num_ahead: usize, on_corrupt: OnCorrupt) -> Optio
     }
 }
 
-/// The batches of two epochs, of 7 samples each.
+/// The batches of two epochs, with 7 samples each.
 fn plan(num_samples: u64) -> Vec<Request> {
     let starts = (0..num_samples).step_by(7);
     let epochs = (0..2).map(move |epoch| Permutation::new(num_samples, 3, epoch));
@@ -102,7 +103,7 @@ fn fetch_all(prefetcher: &mut Prefetcher, plan: &[Request]) -> Vec<(Vec<u8>, Vec
 }
 
 #[test]
-fn batches_do_not_depend_on_threads_or_read_ahead() {
+fn batches_do_not_depend_on_threads_or_lookahead() {
     let plan = plan(50);
     let mut found = Vec::new();
     for (num_threads, num_ahead) in [(1, 0), (1, 3), (4, 1), (7, 16)] {
@@ -121,7 +122,7 @@ fn batches_do_not_depend_on_threads_or_read_ahead() {
 }
 
 #[test]
-fn a_batch_is_the_same_as_read_without_threads() {
+fn batch_is_the_same_without_threads() {
     let plan = plan(20);
     let dataset = numbers(20, None);
     let mut prefetcher = Prefetcher::new(dataset.clone(), options(3, 2, OnCorrupt::Fail)).unwrap();
@@ -133,7 +134,7 @@ fn a_batch_is_the_same_as_read_without_threads() {
 }
 
 #[test]
-fn a_plan_that_is_followed_reads_each_sample_once() {
+fn followed_plan_reads_each_sample_once() {
     let plan = plan(50);
     let dataset = numbers(50, None);
     let mut prefetcher = Prefetcher::new(dataset.clone(), options(4, 3, OnCorrupt::Fail)).unwrap();
@@ -143,7 +144,7 @@ fn a_plan_that_is_followed_reads_each_sample_once() {
 }
 
 #[test]
-fn a_new_plan_keeps_what_it_shares_with_the_old_one() {
+fn new_plan_keeps_the_batches_of_the_old_one() {
     let plan = plan(50);
     let dataset = numbers(50, None);
     let mut prefetcher = Prefetcher::new(dataset.clone(), options(2, 4, OnCorrupt::Fail)).unwrap();
@@ -156,12 +157,12 @@ fn a_new_plan_keeps_what_it_shares_with_the_old_one() {
     let num_dropped = dataset.num_reads.load(Ordering::Relaxed) - needed as u64;
     assert!(
         num_dropped <= 14,
-        "only the two dropped batches may have been read for nothing"
+        "only the two dropped batches may have been read in vain"
     );
 }
 
 #[test]
-fn no_more_batches_are_read_ahead_than_allowed() {
+fn lookahead_is_limited() {
     let plan = plan(700);
     let dataset = numbers(665, None);
     let mut prefetcher = Prefetcher::new(dataset.clone(), options(4, 2, OnCorrupt::Fail)).unwrap();
@@ -176,7 +177,7 @@ fn no_more_batches_are_read_ahead_than_allowed() {
     assert!(dataset.num_reads.load(Ordering::Relaxed) <= 21);
 }
 
-/// A sample is there when so many threads read at once.
+/// A data set whose samples become available when a given number of threads read at once.
 #[derive(Debug)]
 struct Together {
     item: Item,
@@ -211,7 +212,7 @@ impl Dataset for Together {
 }
 
 #[test]
-fn every_thread_has_a_sample_to_read_however_small_the_passes_are() {
+fn every_thread_has_a_sample_even_with_small_passes() {
     let dataset = Arc::new(Together {
         item: numbers(1, None).item.clone(),
         num_threads: 16,
@@ -237,7 +238,7 @@ fn every_thread_has_a_sample_to_read_however_small_the_passes_are() {
 }
 
 #[test]
-fn a_batch_outside_the_plan_is_read_too() {
+fn batch_outside_the_plan_is_read() {
     let dataset = numbers(50, None);
     let mut prefetcher = Prefetcher::new(dataset, options(2, 2, OnCorrupt::Fail)).unwrap();
     prefetcher.expect(plan(50).into_iter());
@@ -254,7 +255,7 @@ fn a_batch_outside_the_plan_is_read_too() {
 }
 
 #[test]
-fn a_corrupt_sample_fails_the_batch_by_default_and_the_next_batch_is_read() {
+fn corrupt_sample_fails_only_its_batch() {
     let mut prefetcher =
         Prefetcher::new(numbers(50, Some(9)), options(2, 1, OnCorrupt::Fail)).unwrap();
     let with = |samples: &[u64]| Request {
@@ -267,7 +268,7 @@ fn a_corrupt_sample_fails_the_batch_by_default_and_the_next_batch_is_read() {
 }
 
 #[test]
-fn samples_that_are_all_corrupt_are_an_error_with_the_first_reason() {
+fn corrupt_replacements_are_an_error_with_the_first_reason() {
     let mut prefetcher =
         Prefetcher::new(numbers(50, Some(1)), options(1, 1, OnCorrupt::Skip)).unwrap();
     let request = Request {
@@ -282,7 +283,7 @@ fn samples_that_are_all_corrupt_are_an_error_with_the_first_reason() {
 }
 
 #[test]
-fn a_decoder_that_panics_is_an_error_and_a_number_too_high_is_another() {
+fn panicking_decoder_and_high_number_are_errors() {
     let mut prefetcher =
         Prefetcher::new(numbers(700, None), options(1, 1, OnCorrupt::Skip)).unwrap();
     let mut fetch = |sample| {
