@@ -96,7 +96,7 @@ pub(super) fn scheduling(
 }
 
 /// Checks that the trainer can compute the metric of the best checkpoint, and that there is a
-/// volume for the event files of TensorBoard.
+/// volume for the event files of `TensorBoard`.
 pub(super) fn kept(
     checkpoint: Option<&Checkpoint>,
     trainer: Option<&TrainerConfig>,
