@@ -1,7 +1,7 @@
 """Steps per second of the trainer beside PyTorch's, interleaved, on this machine: one table.
 
 Both train the same shapes with the same batch, optimizer and number of threads, from synthetic samples. Ours is the whole
-trainer: agreement, witness, ledger and metrics at every step; and, beside it, the same step without them.
+trainer: agreement, checksum, ledger and metrics at every step; and, beside it, the same step without them.
 """
 import argparse
 import pathlib
@@ -46,7 +46,7 @@ def table_of_steps(rows):
         ratio, price = mine / theirs, 100 * (1 - mine / bare)
         print(f"| {name} | {world} | {mine:.2f} | {theirs:.2f} | {ratio:.2f} | {GOALS[name]} ", end="")
         print(f"| {bare:.2f} | {price:.1f} % | {slices:.2f} | {100 * (1 - slices / mine):.0f} % |")
-    print("Price: what agreement, witness, ledger and metrics take of a step. Goal: at most 2 % of steps of 5 ms or more.")
+    print("Price: what agreement, checksum, ledger and metrics take of a step. Goal: at most 2 % of steps of 5 ms or more.")
     print("Price of slices: what the same sum for any number of ranks takes of the steps/s of the ordinary step.", flush=True)
 
 

@@ -128,7 +128,7 @@ def test_a_rank_that_is_killed_while_the_script_makes_a_group_leaves_no_rank_wai
         others = [workers[0], workers[2]]
         world.form(others)
         world.reach(others, 10)
-        assert all("is cut off" in worker.log.read_text() for worker in others)
+        assert all("leaving generation" in worker.log.read_text() for worker in others)
         world.slow(0)
         world.ends(others)
 

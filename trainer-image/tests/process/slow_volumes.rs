@@ -45,7 +45,7 @@ fn hanging_volume_delays_no_step_and_is_used_later() {
     job.issue_when_ready(1);
     wait_for_checkpoint(&job);
     job.pace_volume("hold");
-    let trouble = job.wait_for_trouble("has taken nothing");
+    let trouble = job.wait_for_trouble("has accepted no byte");
     assert!(trouble.starts_with(path.to_str().unwrap()), "{trouble}");
     let before = newest(path).unwrap();
     let step = job.status(0, 0).unwrap().step;
@@ -72,7 +72,7 @@ fn result_that_is_not_written_ends_the_training() {
     for node in 0..2 {
         let failure = job.failure(node, 0);
         assert_eq!(failure.reason, Reason::VolumeFailed);
-        let words = ["has taken nothing", path.to_str().unwrap()];
+        let words = ["has accepted no byte", path.to_str().unwrap()];
         let says = words.iter().all(|words| failure.message.contains(words));
         assert!(says, "{}", failure.message);
     }
@@ -154,7 +154,7 @@ fn hanging_volume_delays_no_generation() {
     job.issue_when_ready(1);
     wait_for_checkpoint(&job);
     job.pace_volume("hold");
-    job.wait_for_trouble("has taken nothing");
+    job.wait_for_trouble("has accepted no byte");
     let before = newest(path).unwrap();
     // Each dead rank abandons a save, which occupies a buffer.
     for (generation, dies) in [(2, Some(2)), (3, Some(1)), (4, None)] {

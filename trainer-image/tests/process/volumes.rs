@@ -61,7 +61,7 @@ pub(crate) fn resume(volume: &Path, generation: u64) {
     job.complete();
     let logs = job.logs();
     assert!(
-        logs.contains("loaded checkpoint") && !logs.contains("passed over"),
+        logs.contains("loaded checkpoint") && !logs.contains("skipping a checkpoint"),
         "{logs}"
     );
     assert_proven(volume, config["steps"].as_u64().unwrap());
@@ -247,7 +247,7 @@ fn unkillable_writers_delay_no_step_and_no_report() {
     job.issue_when_ready(1);
     wait_for_checkpoint(&job);
     volume.freeze();
-    job.wait_for_trouble("has taken nothing");
+    job.wait_for_trouble("has accepted no byte");
     job.wait_for("the last save", |status| status.phase == Phase::Saving);
     job.wait_until("the termination message", || job.last_words(0).is_some());
     let failure = job.failure(0, 0);
