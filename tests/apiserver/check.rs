@@ -1,4 +1,4 @@
-//! `roundhouse-operator check`, which `helm test` runs.
+//! The command `roundhouse-operator check`, which `helm test` runs.
 
 use kube::api::{Patch, PatchParams};
 use roundhouse_operator::check::{CheckError, Options, follow};
@@ -14,9 +14,9 @@ fn options(timeout_seconds: u64) -> Options {
     }
 }
 
-/// A job whose only condition is this one.
+/// Replaces the conditions of the job by a single one.
 async fn set_condition(env: &Environment, kind: &str) {
-    let condition = json!({"type": kind, "status": "True", "reason": "Because", "message": "it is so",
+    let condition = json!({"type": kind, "status": "True", "reason": "TestReason", "message": "a message",
         "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let patch = Patch::Merge(json!({"status": {"replicas": 0, "conditions": [condition]}}));
     let jobs = env.jobs(NAMESPACE);
@@ -42,9 +42,9 @@ async fn check_distinguishes_success_failure_and_no_operator() {
     }
     set_condition(&env, "Failed").await;
     match follow(600).await.unwrap_err() {
-        CheckError::Failed(words) => assert_eq!(words, "Because: it is so"),
+        CheckError::Failed(message) => assert_eq!(message, "TestReason: a message"),
         error => panic!("{error}"),
     }
     set_condition(&env, "Succeeded").await;
-    assert_eq!(follow(600).await.unwrap(), "Because: it is so");
+    assert_eq!(follow(600).await.unwrap(), "TestReason: a message");
 }

@@ -1,4 +1,4 @@
-//! The operator dies after its n-th write, for every n: the job ends as if it had not.
+//! The operator crashes after its n-th write, for every n, and the job ends as without the crash.
 
 use kube::ResourceExt;
 use kube::api::ListParams;
@@ -8,7 +8,7 @@ use roundhouse_tests::cluster::until;
 use crate::environment::{Environment, NAMESPACE, TIMEOUT};
 
 const WORKERS: u32 = 2;
-/// More than a run without faults needs.
+/// More writes than a job without faults needs.
 const MOST_WRITES: u32 = 20;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -17,7 +17,7 @@ async fn crash_after_any_write_is_recovered() {
     for writes in 0..MOST_WRITES {
         env.apply(NAMESPACE, WORKERS).await;
         let mut first = env.operator(Some(writes));
-        let over = run_until(&env, || first.is_cut_off()).await;
+        let has_ended = run_until(&env, || first.is_cut_off()).await;
         first.kill().await;
         let second = env.operator(None);
         run_until(&env, || false).await;
@@ -41,15 +41,15 @@ async fn crash_after_any_write_is_recovered() {
             "{context}"
         );
         clean_up(&env).await;
-        if over {
-            assert!(writes > 5, "a run takes more writes than {writes}");
+        if has_ended {
+            assert!(writes > 5, "a job takes more than {writes} writes");
             return;
         }
     }
-    panic!("a run takes more than {MOST_WRITES} writes");
+    panic!("a job takes more than {MOST_WRITES} writes");
 }
 
-/// The kubelet works until the job has ended (true) or `stop` says so (false).
+/// Runs the kubelet until the job has ended (true) or `stop` returns true (false).
 async fn run_until(env: &Environment, stop: impl Fn() -> bool) -> bool {
     until(
         "the job ends or the operator is cut off",
@@ -72,7 +72,7 @@ async fn run_until(env: &Environment, stop: impl Fn() -> bool) -> bool {
     .unwrap()
 }
 
-/// No garbage collector runs here.
+/// Deletes the objects of the job: no garbage collector runs here.
 async fn clean_up(env: &Environment) {
     let now = kube::api::DeleteParams::default().grace_period(0);
     env.jobs(NAMESPACE).delete("digits", &now).await.unwrap();

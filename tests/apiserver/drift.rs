@@ -1,4 +1,4 @@
-//! Somebody edits the objects that a job made.
+//! Drift: another client edits or deletes objects of a job.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn modified_service_and_policy_are_repaired_once() {
         .patch("digits", &edited, &Patch::Merge(&open))
         .await
         .unwrap();
-    let repaired = until("both are repaired", TIMEOUT, || async {
+    let repaired = until("both objects are repaired", TIMEOUT, || async {
         let now = services.get("digits").await?;
         let policy_now = policies.get("digits").await?;
         let is = now.spec == service.spec && policy_now.spec == policy.spec;
@@ -46,7 +46,7 @@ async fn modified_service_and_policy_are_repaired_once() {
     let (service, policy) = repaired.await.unwrap();
     assert_eq!(service.labels()["team"], "vision");
     assert_eq!(policy.labels()["team"], "vision");
-    // Each is repaired once, and what is as it was made is left alone.
+    // The operator repairs each object once and leaves unchanged objects alone.
     env.edit(&json!({"suspend": true})).await.unwrap();
     env.until_state(NAMESPACE, "Suspended").await;
     env.edit(&json!({"suspend": false})).await.unwrap();
@@ -75,13 +75,13 @@ async fn reverted_repairs_back_off_and_are_reported() {
             .patch("digits", &PatchParams::default(), &wrong)
             .await
             .unwrap();
-        until("it is repaired", TIMEOUT, || async {
+        until("the Service is repaired", TIMEOUT, || async {
             Ok((services.get("digits").await?.spec == spec).then_some(()))
         })
         .await
         .unwrap();
     }
-    until("it is told twice", TIMEOUT, || async {
+    until("the event is published twice", TIMEOUT, || async {
         let all = published(&env).await;
         let mut undone = all
             .iter()
@@ -111,14 +111,14 @@ async fn service_deleted_repeatedly_is_recreated_and_reported() {
         let uid = services.get("digits").await.unwrap().uid();
         let now = DeleteParams::default();
         services.delete("digits", &now).await.unwrap();
-        until("it is made anew", TIMEOUT, || async {
+        until("the Service is created again", TIMEOUT, || async {
             let service = services.get_opt("digits").await?;
             Ok(service.filter(|it| it.uid() != uid))
         })
         .await
         .unwrap();
     }
-    until("it is told", TIMEOUT, || async {
+    until("the event is published", TIMEOUT, || async {
         let all = published(&env).await;
         let mut reverted = all
             .iter()
@@ -141,7 +141,7 @@ async fn metrics_peers_are_added_to_existing_policies() {
     let peers = json!([{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]);
     let operator = env.operator_with_arguments(&[&format!("--worker-metrics-from={peers}")]);
     let policies: Api<NetworkPolicy> = Api::namespaced(env.client.clone(), NAMESPACE);
-    until("only they may", TIMEOUT, || async {
+    until("only the metrics peers may connect", TIMEOUT, || async {
         let policy = serde_json::to_value(policies.get("digits").await?)?;
         let rules = &policy["spec"]["ingress"];
         let others = rules.as_array().map(Vec::len);

@@ -1,4 +1,4 @@
-//! etcd is lost, and restored from an older backup, while the operator runs.
+//! etcd is restored from an older backup while the operator runs.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::environment::{Environment, NAMESPACE, TIMEOUT, ended};
 use crate::faults::proxy::Proxy;
 
-/// A directory in the place of another one.
+/// Replaces the directory `to` by a copy of `from`.
 pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     if to.exists() {
         std::fs::remove_dir_all(to)?;
@@ -24,7 +24,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The generation that the pods are told.
+/// The generations in the memberships of the pods.
 async fn generations(env: &Environment) -> Vec<u64> {
     let pods = env.pods(NAMESPACE).list(&ListParams::default()).await;
     let pods = pods.unwrap().items.into_iter();
@@ -33,28 +33,29 @@ async fn generations(env: &Environment) -> Vec<u64> {
     documents.map(|document| document.generation).collect()
 }
 
-/// A worker that follows this generation crashes, its kubelet starts it again, and the job trains on in a newer one.
-async fn crashes_and_trains_on(env: &Environment, follows: u64) {
+/// Crashes and restarts a worker that reports this generation, and waits until the job trains in a newer
+/// one.
+async fn crash_and_train(env: &Environment, reported: u64) {
     let (pods, parameters) = (env.pods(NAMESPACE), PatchParams::default());
     let pod = pods.get("digits-worker-1-0").await.unwrap();
     let mut end = ended(&pod, 1, Reason::Crashed);
     let container = &mut end["status"]["containerStatuses"][0];
     let message = &mut container["state"]["terminated"]["message"];
-    let mut words: Value = serde_json::from_str(message.as_str().unwrap()).unwrap();
-    words["generation"] = json!(follows);
-    *message = json!(words.to_string());
+    let mut report: Value = serde_json::from_str(message.as_str().unwrap()).unwrap();
+    report["generation"] = json!(reported);
+    *message = json!(report.to_string());
     let name = pod.name_any();
     let end = Patch::Merge(end);
     pods.patch_status(&name, &parameters, &end).await.unwrap();
     env.restart_container(&name).await;
-    let trains_on = until("it trains on", TIMEOUT, || async {
+    let trains = until("the job trains again", TIMEOUT, || async {
         let all = generations(env).await;
-        Ok((all.len() == 2 && all.iter().all(|it| *it > follows)).then_some(()))
+        Ok((all.len() == 2 && all.iter().all(|it| *it > reported)).then_some(()))
     });
-    if trains_on.await.is_err() {
+    if trains.await.is_err() {
         let status = env.job(NAMESPACE).await.status;
-        let told = generations(env).await;
-        panic!("nobody is told of a generation after {follows}, but of {told:?}: {status:#?}");
+        let issued = generations(env).await;
+        panic!("expected a generation after {reported}, found {issued:?}: {status:#?}");
     }
     env.until_state(NAMESPACE, "Training").await;
 }
@@ -69,18 +70,25 @@ async fn generations_exceed_those_before_the_restore() {
     let server = &env.server;
     server.restart(|etcd| copy(etcd, &backup), 0).await.unwrap();
     for generation in 1..=3 {
-        crashes_and_trains_on(&env, generation).await;
+        crash_and_train(&env, generation).await;
     }
     let newest = env.job(NAMESPACE).await.resource_version();
     let later = version(newest.as_deref()) + 100;
     let server = &env.server;
     let restored = server.restart(|etcd| copy(&backup, etcd), later);
     restored.await.unwrap();
-    assert_eq!(generations(&env).await, [1, 1], "it is as it was");
-    // The agents follow generation 4, and ignore documents that are not newer.
-    crashes_and_trains_on(&env, 4).await;
+    assert_eq!(
+        generations(&env).await,
+        [1, 1],
+        "the pods are those of the backup"
+    );
+    // The agents are in generation 4 and ignore memberships that are not newer.
+    crash_and_train(&env, 4).await;
     let status = env.job(NAMESPACE).await.status.unwrap();
-    assert_eq!(status.incidents.total, 1, "the others are forgotten");
+    assert_eq!(
+        status.incidents.total, 1,
+        "the restore has reverted the others"
+    );
     env.run_kubelet(NAMESPACE, Some((0, Reason::Completed)))
         .await;
     env.until_state(NAMESPACE, "Completed").await;
@@ -100,22 +108,28 @@ async fn stale_completion_does_not_delete_running_pods() {
     let before = env.uids(NAMESPACE).await;
     env.run_kubelet(NAMESPACE, Some((0, Reason::Completed)))
         .await;
-    let looks = |result| {
+    let reconciles = |result| {
         let series = format!("roundhouse_operator_reconciles_total{{result=\"{result}\"}}");
         operator.metric(&series)
     };
-    let knows = || async { Ok(looks("Succeeded").filter(|times| *times > 1.0)) };
-    let knows = until("it knows that the job has ended", TIMEOUT, knows).await;
-    knows.unwrap();
+    let knows_end = || async { Ok(reconciles("Succeeded").filter(|times| *times > 1.0)) };
+    let knows_end = until(
+        "the operator knows that the job has ended",
+        TIMEOUT,
+        knows_end,
+    )
+    .await;
+    knows_end.unwrap();
     let newest = env.job(NAMESPACE).await.resource_version();
     let later = version(newest.as_deref()) + 100;
-    // The watch of the pods is the first to come back: the workers run, and their job has ended, as far as is known.
+    // The pod watch comes back before that of the jobs. So in the caches the workers run and their job has
+    // ended.
     proxy.traffic.refuse("trainingjobs");
     let restored = server.restart(|etcd| copy(&backup, etcd), later);
     restored.await.unwrap();
-    let asks = || async { Ok(looks("Confirm").filter(|times| *times > 0.0)) };
-    let asks = until("it asks before it deletes", TIMEOUT, asks).await;
-    asks.unwrap();
+    let confirms = || async { Ok(reconciles("Confirm").filter(|times| *times > 0.0)) };
+    let confirms = until("the operator confirms before it deletes", TIMEOUT, confirms).await;
+    confirms.unwrap();
     proxy.traffic.allow();
     env.until_state(NAMESPACE, "Training").await;
     env.run_kubelet(NAMESPACE, Some((0, Reason::Completed)))

@@ -1,4 +1,4 @@
-//! What `kubectl describe` shows of a job.
+//! The events of a job, which `kubectl describe` shows.
 
 use jiff::Timestamp;
 use k8s_openapi::api::events::v1::Event as FullEvent;
@@ -10,17 +10,17 @@ use roundhouse_tests::cluster::until;
 
 use crate::environment::{Environment, NAMESPACE, TIMEOUT};
 
-/// All events of the namespace.
+/// All events that were published in the namespace.
 pub(crate) async fn published(env: &Environment) -> Vec<FullEvent> {
     let events: Api<FullEvent> = Api::namespaced(env.client.clone(), NAMESPACE);
     events.list(&ListParams::default()).await.unwrap().items
 }
 
-fn failed(words: &str) -> Event {
+fn failed(message: &str) -> Event {
     Event {
         kind: EventType::Warning,
         reason: "Incident".to_owned(),
-        message: words.to_owned(),
+        message: message.to_owned(),
     }
 }
 
@@ -29,13 +29,13 @@ async fn equal_notes_share_one_event_with_a_count() {
     let env = Environment::new().await;
     let job = env.apply(NAMESPACE, 1).await.object_ref(&());
     let events = Events::new(env.client.clone(), None);
-    for words in [
+    for message in [
         "worker 0 ran out of memory",
         "worker 3 stalled",
         "worker 3 stalled",
     ] {
         let now = Timestamp::now();
-        events.publish(&job, &failed(words), now).await.unwrap();
+        events.publish(&job, &failed(message), now).await.unwrap();
     }
     let mut all: Vec<_> = published(&env)
         .await
@@ -47,12 +47,9 @@ async fn equal_notes_share_one_event_with_a_count() {
         ("worker 0 ran out of memory", None),
         ("worker 3 stalled", Some(2)),
     ];
-    assert_eq!(
-        all,
-        expected.map(|(words, count)| (words.to_owned(), count))
-    );
+    assert_eq!(all, expected.map(|(note, count)| (note.to_owned(), count)));
 
-    // The API server forgets events after an hour.
+    // The API server deletes events after an hour.
     let api: Api<FullEvent> = Api::namespaced(env.client.clone(), NAMESPACE);
     for event in published(&env).await {
         api.delete(&event.name_any(), &DeleteParams::default())
@@ -80,7 +77,7 @@ async fn lost_status_response_publishes_one_event() {
             .filter(|e| e.reason.as_deref() == Some("Accepted"));
         accepted.count()
     };
-    until("it is told", TIMEOUT, || async {
+    until("the event is published", TIMEOUT, || async {
         Ok((num_published().await > 0).then_some(()))
     })
     .await

@@ -1,6 +1,6 @@
-//! Two jobs that need all GPUs each, before a gang scheduler: the plugin Coscheduling, Volcano's, and that of Kubernetes with its
-//! Workload API. Nodes are objects, and the test plays their kubelets. Without a group each job can get a part of the GPUs and
-//! wait for the other for ever.
+//! Two jobs that need all GPUs each, with a real gang scheduler: the plugin Coscheduling, Volcano, and
+//! Kubernetes with its Workload API. The nodes are only objects, and the test plays their kubelets.
+//! Without a PodGroup, each job could get some of the GPUs and wait indefinitely for the rest.
 
 use std::time::Duration;
 
@@ -17,11 +17,12 @@ use crate::environment::{Environment, NAMESPACE, TIMEOUT};
 use crate::pod_groups::{Scheduler, coscheduling, group_follows_job, kubernetes, volcano};
 
 pub(crate) const GPUS: usize = 8;
-/// Two gangs can block each other. Coscheduling retries every 30 s, and on a busy machine one of three retries fails.
+/// Two gangs can block each other. Coscheduling then tries again every 30 s, and on a busy machine one of
+/// three attempts fails.
 const GANG_WAITS_AT_MOST: Duration = Duration::from_mins(8);
 const NAMESPACES: [&str; 2] = [NAMESPACE, "other"];
 
-/// Starts a kube-scheduler with the plugin Coscheduling beside the API server.
+/// Starts a kube-scheduler with the plugin Coscheduling.
 fn start_coscheduling(env: &Environment) {
     let only = json!([{"name": "Coscheduling"}]);
     let config = json!({
@@ -41,13 +42,13 @@ fn start_coscheduling(env: &Environment) {
     let arguments = [
         &*format!("--config={}", path.display()),
         "--secure-port=0",
-        // The plugin is not told that a pod has ended: by default a group that it rejected waits for 5 minutes.
+        // The plugin gets no event when a pod terminates. By default, a rejected group waits for 5 minutes.
         "--pod-max-in-unschedulable-pods-duration=1s",
     ];
     env.server.run("coscheduling", &arguments).unwrap();
 }
 
-/// Starts Volcano's scheduler beside the API server, with the plugins that decide by groups and by room.
+/// Starts Volcano's scheduler with the plugins that decide by PodGroup and by free resources.
 fn start_volcano(env: &Environment) {
     let config = json!({
         "actions": "enqueue, allocate, backfill",
@@ -68,7 +69,8 @@ fn start_volcano(env: &Environment) {
     env.server.run("volcano", &arguments).unwrap();
 }
 
-/// The part of Volcano's controllers: the scheduler makes the queue, and uses it when it is open.
+/// Opens the default queue, as Volcano's controllers do. The scheduler creates the queue but uses it only
+/// when it is open.
 async fn open_queue(env: &Environment) {
     let queue = ApiResource {
         group: "scheduling.volcano.sh".to_owned(),
@@ -80,7 +82,7 @@ async fn open_queue(env: &Environment) {
     let queues: Api<DynamicObject> = Api::all_with(env.client.clone(), &queue);
     let parameters = PatchParams::default();
     let open = Patch::Merge(json!({"status": {"state": "Open"}}));
-    until("the scheduler has made its queue", TIMEOUT, || async {
+    until("the scheduler has created its queue", TIMEOUT, || async {
         let opened = queues.patch_status("default", &parameters, &open);
         Ok(opened.await.ok())
     })
@@ -88,7 +90,8 @@ async fn open_queue(env: &Environment) {
     .unwrap();
 }
 
-/// Starts the scheduler of Kubernetes beside the API server, and the controller that lets a PodGroup go when its pods have ended.
+/// Starts the scheduler of Kubernetes, and the controller that removes the finalizer of a PodGroup when
+/// its pods have terminated.
 fn start_kubernetes(env: &Environment, version: Version) {
     let kubeconfig = env.server.kubeconfig("test").unwrap();
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
@@ -106,8 +109,8 @@ fn start_kubernetes(env: &Environment, version: Version) {
     env.server.run(&controllers, &arguments).unwrap();
 }
 
-/// Nodes `n0` to `n7` with one GPU each.
-pub(crate) async fn make_nodes(env: &Environment) {
+/// Creates the nodes `n0` to `n7` with one GPU each.
+pub(crate) async fn create_nodes(env: &Environment) {
     let nodes: Api<Node> = Api::all(env.client.clone());
     for at in 0..GPUS {
         let name = format!("n{at}");
@@ -118,7 +121,7 @@ pub(crate) async fn make_nodes(env: &Environment) {
         let node = serde_json::from_value(node).unwrap();
         nodes.create(&PostParams::default(), &node).await.unwrap();
         let parameters = PatchParams::default();
-        // A new node is tainted until its controller has seen it, which does not run here.
+        // A new node has a taint that the node controller would remove, which does not run here.
         let untainted = Patch::Merge(json!({"spec": {"taints": null}}));
         nodes.patch(&name, &parameters, &untainted).await.unwrap();
         let status =
@@ -131,8 +134,8 @@ pub(crate) async fn make_nodes(env: &Environment) {
     }
 }
 
-/// GPUs that the job of a namespace holds.
-async fn held(env: &Environment, namespace: &str) -> usize {
+/// The number of GPUs that the job of a namespace holds.
+async fn num_held(env: &Environment, namespace: &str) -> usize {
     let holds = |pod: &&Pod| {
         let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
         let is_placed = pod.spec.as_ref().is_some_and(|it| it.node_name.is_some());
@@ -141,8 +144,8 @@ async fn held(env: &Environment, namespace: &str) -> usize {
     env.all_pods(namespace).await.iter().filter(holds).count()
 }
 
-/// Waits until the first worker has a node, with another pod than this one.
-async fn placed(pods: &Api<Pod>, other_than: Option<&Pod>) -> Pod {
+/// Waits until worker 0 has a node and its pod is not `other_than`.
+async fn until_placed(pods: &Api<Pod>, other_than: Option<&Pod>) -> Pod {
     let found = until("the worker has a node", TIMEOUT, || async {
         let mut all = pods.list(&ListParams::default()).await?.items;
         let before = other_than.and_then(ResourceExt::uid);
@@ -153,23 +156,23 @@ async fn placed(pods: &Api<Pod>, other_than: Option<&Pod>) -> Pod {
     found.await.unwrap()
 }
 
-/// Waits until one of these jobs has all GPUs. The others never have one.
+/// Waits until one of these jobs holds all GPUs. Meanwhile the others must not hold any.
 async fn winner<'a>(env: &Environment, waiting: &[&'a str]) -> &'a str {
     let found = until("one job has all GPUs", GANG_WAITS_AT_MOST, || async {
         let mut holders = Vec::new();
         for namespace in waiting {
-            let number = held(env, namespace).await;
+            let number = num_held(env, namespace).await;
             holders.extend((number > 0).then_some((*namespace, number)));
         }
-        assert!(holders.len() < 2, "each job holds a part: {holders:?}");
+        assert!(holders.len() < 2, "several jobs hold GPUs: {holders:?}");
         let first = holders.first().filter(|(_, number)| *number == GPUS);
         Ok(first.map(|(namespace, _)| *namespace))
     });
     found.await.unwrap()
 }
 
-/// Of two jobs that need all GPUs one trains to its end, and then the other.
-async fn one_trains_and_then_the_other(env: Environment, scheduler: Scheduler) {
+/// Checks that two jobs that need all GPUs run one after the other.
+async fn competing_gangs_run_in_turn(env: Environment, scheduler: Scheduler) {
     let operator = env.operator(None);
     for namespace in NAMESPACES {
         let mut job = scheduler.job(8);
@@ -191,9 +194,9 @@ async fn one_trains_and_then_the_other(env: Environment, scheduler: Scheduler) {
 async fn coscheduling_runs_competing_gangs_in_turn() {
     let env = Environment::new().await;
     coscheduling().install(&env).await;
-    make_nodes(&env).await;
+    create_nodes(&env).await;
     start_coscheduling(&env);
-    one_trains_and_then_the_other(env, coscheduling()).await;
+    competing_gangs_run_in_turn(env, coscheduling()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,10 +204,10 @@ async fn coscheduling_runs_competing_gangs_in_turn() {
 async fn volcano_runs_competing_gangs_in_turn() {
     let env = Environment::new().await;
     volcano().install(&env).await;
-    make_nodes(&env).await;
+    create_nodes(&env).await;
     start_volcano(&env);
     open_queue(&env).await;
-    one_trains_and_then_the_other(env, volcano()).await;
+    competing_gangs_run_in_turn(env, volcano()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,9 +215,9 @@ async fn volcano_runs_competing_gangs_in_turn() {
 async fn kubernetes_runs_competing_gangs_in_turn() {
     let version = Version::WithGroups;
     let env = Environment::with_version(version).await;
-    make_nodes(&env).await;
+    create_nodes(&env).await;
     start_kubernetes(&env, version);
-    one_trains_and_then_the_other(env, kubernetes()).await;
+    competing_gangs_run_in_turn(env, kubernetes()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,16 +225,16 @@ async fn kubernetes_runs_competing_gangs_in_turn() {
 async fn kubernetes_pod_group_follows_the_job() {
     let version = Version::WithGroups;
     let env = Environment::with_version(version).await;
-    make_nodes(&env).await;
+    create_nodes(&env).await;
     start_kubernetes(&env, version);
     let pods = env.pods(NAMESPACE);
-    // Kubernetes keeps it as long as it has pods, and places those that are made meanwhile.
+    // Kubernetes keeps a deleted PodGroup while it has pods, and still places new pods of it.
     group_follows_job(env, kubernetes(), |groups| async move {
-        let first = placed(&pods, None).await;
+        let first = until_placed(&pods, None).await;
         let now = DeleteParams::default().grace_period(0);
         groups.delete("digits", &now).await.unwrap();
         pods.delete(&first.name_any(), &now).await.unwrap();
-        placed(&pods, Some(&first)).await;
+        until_placed(&pods, Some(&first)).await;
         let group = groups.get("digits").await.unwrap();
         assert!(group.metadata.deletion_timestamp.is_some());
     })

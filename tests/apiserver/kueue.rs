@@ -1,5 +1,5 @@
-//! Jobs in a queue of the real Kueue. Nodes are not needed: Kueue counts what pods ask for, and the test plays the kubelets of
-//! the pods that it lets go.
+//! Jobs in a queue of the real Kueue. Kueue counts only the requests of pods, so no nodes are needed. The
+//! test plays the kubelets of the pods that Kueue admits.
 
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
@@ -15,11 +15,11 @@ use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 mod suspend;
 
 const OTHER: &str = "other";
-/// Of the quota, and of each job.
+/// GPUs of the quota, and of each job.
 const GPUS: u32 = 4;
 
-/// Kueue with one quota, which both namespaces share; a job of the class `urgent` takes it from others. The nodes of the quota
-/// have these labels.
+/// An environment with Kueue and one quota for both namespaces. A job of the class `urgent` preempts
+/// others. The nodes of the quota have these labels.
 async fn with_kueue(node_labels: Value) -> Environment {
     let env = Environment::new().await;
     let client = env.client.clone();
@@ -60,7 +60,7 @@ async fn apply(env: &Environment, namespace: Option<&str>, mut object: Value) {
     let kind = GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", kind);
     object["apiVersion"] = json!(kind.api_version());
     let resource = match kind.kind.as_str() {
-        // Its plural is not regular.
+        // The plural of this kind is irregular.
         "WorkloadPriorityClass" => {
             ApiResource::from_gvk_with_plural(&kind, "workloadpriorityclasses")
         }
@@ -73,7 +73,7 @@ async fn apply(env: &Environment, namespace: Option<&str>, mut object: Value) {
     };
     let name = object["metadata"]["name"].as_str().unwrap().to_owned();
     let parameters = PatchParams::apply("test");
-    // The kind may not be served yet, and its webhook not ready.
+    // Repeated until the kind is served and its webhook is ready.
     until(&name, TIMEOUT, || async {
         let applied = api.patch(&name, &parameters, &Patch::Apply(&object)).await;
         Ok(applied.ok().map(drop))
@@ -82,7 +82,7 @@ async fn apply(env: &Environment, namespace: Option<&str>, mut object: Value) {
     .unwrap();
 }
 
-/// A job as the guide of queues says, that needs the whole quota.
+/// A job as in the guide for queues, which needs the whole quota.
 fn queued(class: &str) -> Value {
     let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
     let mut job = job(GPUS);
@@ -148,15 +148,15 @@ async fn failed_job_frees_its_kueue_quota() {
     .await
     .unwrap();
     until(
-        "its pods are over, and the other job trains",
+        "its pods have failed, and the other job trains",
         TIMEOUT,
         || async {
             let pods = env.pods(NAMESPACE);
             for pod in pods.list(&ListParams::default()).await? {
-                let over = Patch::Merge(json!({"status": {"phase": "Failed"}}));
-                // It may be gone.
+                let failed = Patch::Merge(json!({"status": {"phase": "Failed"}}));
+                // Ignored: the pod may be gone already.
                 let _ = pods
-                    .patch_status(&pod.name_any(), &PatchParams::default(), &over)
+                    .patch_status(&pod.name_any(), &PatchParams::default(), &failed)
                     .await;
             }
             env.run_kubelet(OTHER, None).await;

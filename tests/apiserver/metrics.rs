@@ -1,4 +1,4 @@
-//! Metrics of an operator that really reconciles: what it does moves them.
+//! The metrics of an operator while it reconciles a job.
 
 use k8s_openapi::api::core::v1::Binding;
 use kube::ResourceExt;
@@ -10,7 +10,7 @@ use crate::environment::{Environment, NAMESPACE, Operator, TIMEOUT, job};
 
 const WORKERS: u32 = 2;
 
-/// What a scheduler would do: each pod gets a node.
+/// Binds each pod to a node, as the scheduler does.
 async fn schedule(env: &Environment) {
     let pods = env.pods(NAMESPACE);
     for pod in pods.list(&ListParams::default()).await.unwrap() {
@@ -23,7 +23,7 @@ async fn schedule(env: &Environment) {
     }
 }
 
-/// Waits until a series has a value that is expected.
+/// Waits until the value of a series is as expected.
 async fn until_is(operator: &Operator, series: &str, is: impl Fn(Option<f64>) -> bool) {
     let what = format!("{series}, now {:?}", operator.metric(series));
     let met = until(&what, TIMEOUT, || async {
@@ -44,7 +44,7 @@ async fn metrics_follow_a_job_until_its_deletion() {
     let gpus = "roundhouse_job_gpus{job=\"digits\",namespace=\"ml\"}";
     env.until_state(NAMESPACE, "WaitingForWorkers").await;
     until_is(&operator, gpus, |held| held == Some(0.0)).await;
-    until("both pods are made", TIMEOUT, || async {
+    until("both pods exist", TIMEOUT, || async {
         let pods = env.pods(NAMESPACE).list(&ListParams::default()).await?;
         Ok((pods.items.len() == WORKERS as usize).then_some(()))
     })

@@ -1,4 +1,4 @@
-//! Jobs that the operator does not accept are managed all the same.
+//! Jobs that the operator does not accept: it reports the reason and still manages them.
 
 use http::Request;
 use http::header::CONTENT_TYPE;
@@ -17,8 +17,8 @@ use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 const ENUM: &str =
     "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/cleanPodPolicy/enum/-";
 
-/// The job of a newer version: its schema has one more value of an enum.
-async fn becomes_newer(env: &Environment) {
+/// Makes the job one of a newer version, whose schema has one more value of an enum.
+async fn make_unreadable(env: &Environment) {
     let crds: Api<CustomResourceDefinition> = Api::all(env.client.clone());
     let parameters = PatchParams::default();
     let value = json!([{"op": "add", "path": ENUM, "value": "Later"}]);
@@ -38,8 +38,8 @@ async fn edit(env: &Environment, spec: Value) -> kube::Result<LenientJob> {
     jobs.patch("digits", &PatchParams::default(), &patch).await
 }
 
-/// Waits until the job's status is so, and returns it.
-async fn status_is(
+/// Waits until the job's status satisfies `is`, and returns it.
+async fn until_status(
     env: &Environment,
     what: &str,
     is: impl Fn(&TrainingJobStatus) -> bool,
@@ -53,18 +53,19 @@ async fn status_is(
     .unwrap()
 }
 
-fn is_refused(status: &TrainingJobStatus) -> bool {
+fn is_not_accepted(status: &TrainingJobStatus) -> bool {
     let accepted = status.condition(ConditionType::Accepted);
     accepted.is_some_and(|it| it.status == "False" && it.message.contains("spec.cleanPodPolicy"))
 }
 
-/// As many objects within each other as no reader of JSON reads.
+/// JSON with more levels than a JSON parser accepts.
 fn deep() -> String {
     let levels = 5_000;
     "{\"f:a\":".repeat(levels) + "{}" + &"}".repeat(levels)
 }
 
-/// Sends an object. kube cannot read the API server's answer.
+/// Creates an object, in which `deep()` replaces the string `DEEP`. The response is read as text, because
+/// kube cannot parse it.
 async fn send(env: &Environment, path: &str, object: &Value) {
     let text = object.to_string().replace("\"DEEP\"", &deep());
     let request = Request::post(path).header(CONTENT_TYPE, "application/json");
@@ -72,7 +73,7 @@ async fn send(env: &Environment, path: &str, object: &Value) {
     env.client.request_text(request).await.unwrap();
 }
 
-/// Creates a job with options nested so.
+/// Creates a job whose options are too deeply nested.
 async fn create_nested(env: &Environment, name: &str) {
     let mut job = job(1);
     job["metadata"]["name"] = json!(name);
@@ -82,21 +83,21 @@ async fn create_nested(env: &Environment, name: &str) {
     send(env, &path, &job).await;
 }
 
-/// Waits until it is refused, in words that say why.
-async fn is_refused_with(env: &Environment, name: &str, words: &str) {
+/// Waits until the operator does not accept the job, with a message that contains `reason`.
+async fn until_not_accepted(env: &Environment, name: &str, reason: &str) {
     let jobs: Api<TrainingJob> = Api::namespaced(shallow(env.client.clone()), NAMESPACE);
-    until("it is refused", TIMEOUT, || async {
+    until("the job is not accepted", TIMEOUT, || async {
         let status = jobs.get(name).await?.status.unwrap_or_default();
         let accepted = status.condition(ConditionType::Accepted);
-        let is_refused = |it: &Condition| it.message.contains(words);
-        Ok(accepted.is_some_and(is_refused).then_some(()))
+        let has_reason = |it: &Condition| it.message.contains(reason);
+        Ok(accepted.is_some_and(has_reason).then_some(()))
     })
     .await
     .unwrap();
 }
 
-async fn nested_is_refused(env: &Environment, name: &str) {
-    is_refused_with(env, name, "more than 32 levels deep").await;
+async fn until_nested_not_accepted(env: &Environment, name: &str) {
+    until_not_accepted(env, name, "more than 32 levels deep").await;
 }
 
 /// Creates a job of 1.2 MiB.
@@ -112,13 +113,13 @@ async fn create_large(env: &Environment, name: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn oversized_job_is_refused_while_others_train() {
     let env = Environment::new().await;
-    // An operator lists the first one, and is told of the second.
+    // The operator gets the first job in a list and the second one in a watch.
     create_large(&env, "listed").await;
     let operator = env.operator(None);
-    let words = "the operator manages jobs of at most 256 KiB";
-    is_refused_with(&env, "listed", words).await;
-    create_large(&env, "told").await;
-    is_refused_with(&env, "told", words).await;
+    let reason = "the operator manages jobs of at most 256 KiB";
+    until_not_accepted(&env, "listed", reason).await;
+    create_large(&env, "watched").await;
+    until_not_accepted(&env, "watched", reason).await;
     env.apply("other", 2).await;
     env.run_until_training("other").await;
     operator.stop().await;
@@ -127,18 +128,18 @@ async fn oversized_job_is_refused_while_others_train() {
 #[tokio::test(flavor = "multi_thread")]
 async fn deeply_nested_job_is_refused_while_others_train() {
     let env = Environment::new().await;
-    // An operator lists the first one, and is told of the second.
+    // The operator gets the first job in a list and the second one in a watch.
     create_nested(&env, "listed").await;
     let operator = env.operator(None);
-    nested_is_refused(&env, "listed").await;
-    create_nested(&env, "told").await;
-    nested_is_refused(&env, "told").await;
+    until_nested_not_accepted(&env, "listed").await;
+    create_nested(&env, "watched").await;
+    until_nested_not_accepted(&env, "watched").await;
     env.apply("other", 2).await;
     env.run_until_training("other").await;
     operator.stop().await;
 }
 
-/// Whether the API server has kept the levels of an object's managed fields.
+/// Whether the API server has stored the deeply nested managed fields of an object.
 async fn is_deep(env: &Environment, path: &str) -> bool {
     let request = Request::get(path).body(Vec::new()).unwrap();
     let text = env.client.request_text(request).await.unwrap();
@@ -170,8 +171,8 @@ async fn unreadable_job_trains_suspends_and_recovers() {
     let operator = env.operator(None);
     env.apply(NAMESPACE, 2).await;
     env.run_until_training(NAMESPACE).await;
-    becomes_newer(&env).await;
-    let status = status_is(&env, "the field is named", is_refused).await;
+    make_unreadable(&env).await;
+    let status = until_status(&env, "the field is named", is_not_accepted).await;
     assert!(status.is_true(ConditionType::Running), "{status:#?}");
     let workers = || async {
         let pods = env.pods(NAMESPACE).list(&ListParams::default()).await?;
@@ -185,8 +186,8 @@ async fn unreadable_job_trains_suspends_and_recovers() {
 
     edit(&env, json!({"suspend": true})).await.unwrap();
     let suspended = |status: &TrainingJobStatus| status.is_true(ConditionType::Suspended);
-    let status = status_is(&env, "it is suspended", suspended).await;
-    assert!(is_refused(&status), "{status:#?}");
+    let status = until_status(&env, "it is suspended", suspended).await;
+    assert!(is_not_accepted(&status), "{status:#?}");
     until("all workers are gone", TIMEOUT, || async {
         Ok(workers().await?.is_empty().then_some(()))
     })

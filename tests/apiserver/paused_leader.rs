@@ -1,5 +1,6 @@
-//! The process of the operator that leads is stopped for a minute, in the midst of its work, and continues. Another one has led
-//! meanwhile. `make test-long` gives the operator. In a pod the kubelet would end a container that is stopped for so long.
+//! SIGSTOP pauses the leading operator for a minute during its work, another operator leads meanwhile, and
+//! then the first one continues. In a pod, the kubelet would restart a container that is paused for so
+//! long. `make test-long` builds the operator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,34 +24,36 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::environment::{Environment, NAMESPACE, OperatorProcess, TIMEOUT, program_of};
 
 const WORKERS: u32 = 3;
-const STOPPED: Duration = Duration::from_secs(60);
-/// From the loss of a worker until the operator is stopped: before it sees the loss, while it works on it, and thereafter.
-const MOMENTS: [Duration; 3] = [
+const PAUSE: Duration = Duration::from_secs(60);
+/// Times from the loss of a worker to the pause: before the operator observes the loss, while it handles
+/// the loss, and after that.
+const DELAYS: [Duration; 3] = [
     Duration::ZERO,
     Duration::from_millis(15),
     Duration::from_millis(150),
 ];
 
-/// All places that workers were ever told: to whom, and in which world.
+/// For each generation and node rank: the UIDs of the pods that ever had it, and the nonces of their
+/// memberships.
 type Places = BTreeMap<(u64, u32), BTreeSet<(Option<String>, String)>>;
 
-/// What a watch has seen; it ends with the value.
-struct Witness {
+/// Watches the pods and records all memberships, until it is dropped.
+struct Recorder {
     places: Arc<Mutex<Places>>,
     watch: AbortHandle,
 }
 
-impl Witness {
-    fn begins(pods: Api<Pod>) -> Self {
+impl Recorder {
+    fn start(pods: Api<Pod>) -> Self {
         let places = Arc::new(Mutex::new(Places::new()));
-        let seen = Arc::clone(&places);
+        let recorded = Arc::clone(&places);
         let watch = tokio::spawn(async move {
             let changes = watcher(pods, Config::default()).default_backoff();
             let mut pods = pin!(changes.applied_objects().into_stream());
             while let Some(pod) = pods.next().await {
                 if let Ok(pod) = pod {
-                    see(
-                        &mut seen.lock().unwrap_or_else(PoisonError::into_inner),
+                    record(
+                        &mut recorded.lock().unwrap_or_else(PoisonError::into_inner),
                         &pod,
                     );
                 }
@@ -62,13 +65,13 @@ impl Witness {
         }
     }
 
-    /// No place was given to two workers, and no generation is two worlds.
-    fn has_seen_one_world(&self) {
+    /// Checks that each rank of a generation had one pod, and that each generation was one process group.
+    fn assert_one_group_per_generation(&self) {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let mut nonces = BTreeMap::new();
-        for ((generation, rank), told) in &*places {
-            let [(_, nonce)] = &*told.iter().collect::<Vec<_>>() else {
-                panic!("rank {rank} of generation {generation} was given to {told:?}");
+        for ((generation, rank), holders) in &*places {
+            let [(_, nonce)] = &*holders.iter().collect::<Vec<_>>() else {
+                panic!("rank {rank} of generation {generation} was assigned to {holders:?}");
             };
             let first = nonces.entry(generation).or_insert(nonce);
             assert_eq!(*first, nonce, "generation {generation}");
@@ -77,18 +80,18 @@ impl Witness {
     }
 }
 
-impl Drop for Witness {
+impl Drop for Recorder {
     fn drop(&mut self) {
         self.watch.abort();
     }
 }
 
-fn see(places: &mut Places, pod: &Pod) {
+fn record(places: &mut Places, pod: &Pod) {
     let document = pod.annotations().get(labels::MEMBERSHIP);
-    let told = document.and_then(|document| Membership::parse(document).ok().flatten());
-    if let Some(told) = told {
-        let place = places.entry((told.generation, told.node_rank)).or_default();
-        place.insert((pod.uid(), told.nonce));
+    let membership = document.and_then(|document| Membership::parse(document).ok().flatten());
+    if let Some(it) = membership {
+        let holders = places.entry((it.generation, it.node_rank)).or_default();
+        holders.insert((pod.uid(), it.nonce));
     }
 }
 
@@ -97,7 +100,7 @@ fn operator(env: &Environment, name: &str, program: &Path) -> OperatorProcess {
     OperatorProcess::start(env, name, program, &lease)
 }
 
-/// Who leads, as soon as that is another one.
+/// Waits until another operator than `before` leads, and returns its identity.
 async fn leader_after(env: &Environment, before: Option<&str>) -> String {
     let leases: Api<Lease> = Api::namespaced(env.client.clone(), NAMESPACE);
     until("an operator leads", TIMEOUT, || async {
@@ -109,68 +112,72 @@ async fn leader_after(env: &Environment, before: Option<&str>) -> String {
     .unwrap()
 }
 
-/// A worker is lost at once, as with its node.
-async fn loses_one(env: &Environment) {
+/// Deletes a worker without a grace period.
+async fn lose_worker(env: &Environment) {
     let pods = env.all_pods(NAMESPACE).await;
     let now = DeleteParams::default().grace_period(0);
     let name = pods.last().unwrap().name_any();
     env.pods(NAMESPACE).delete(&name, &now).await.unwrap();
 }
 
-/// Waits until all workers are in a generation after this one; returns it.
-async fn forms_after(env: &Environment, before: u64) -> u64 {
-    until("all are told", TIMEOUT, || async {
+/// Waits until all workers are in a newer generation than `before`, and returns it.
+async fn generation_after(env: &Environment, before: u64) -> u64 {
+    until("all workers are in a newer generation", TIMEOUT, || async {
         env.run_kubelet(NAMESPACE, None).await;
         let status = env.job(NAMESPACE).await.status.unwrap_or_default();
         let now = status.membership.map_or(0, |it| it.generation);
         let pods = env.all_pods(NAMESPACE).await;
         let mut places = Places::new();
         for pod in &pods {
-            see(&mut places, pod);
+            record(&mut places, pod);
         }
-        let told = (0..WORKERS).all(|rank| places.contains_key(&(now, rank)));
-        Ok((now > before && told && pods.len() == WORKERS as usize).then_some(now))
+        let is_complete = (0..WORKERS).all(|rank| places.contains_key(&(now, rank)));
+        Ok((now > before && is_complete && pods.len() == WORKERS as usize).then_some(now))
     })
     .await
     .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs the operator's program, and takes four minutes: make test-long gives it"]
+#[ignore = "needs the operator's program and takes four minutes: make test-long runs it"]
 async fn leader_paused_for_a_minute_assigns_no_rank() {
     let program = program_of("ROUNDHOUSE_OPERATOR");
     let env = Environment::new().await;
-    let witness = Witness::begins(env.pods(NAMESPACE));
+    let recorder = Recorder::start(env.pods(NAMESPACE));
     let mut leader = operator(&env, "0.log", &program);
     let mut name = leader_after(&env, None).await;
     env.apply(NAMESPACE, WORKERS).await;
-    let mut generation = forms_after(&env, 0).await;
-    for (number, moment) in MOMENTS.into_iter().enumerate() {
+    let mut generation = generation_after(&env, 0).await;
+    for (number, delay) in DELAYS.into_iter().enumerate() {
         let follower = operator(&env, &format!("{}.log", number + 1), &program);
-        loses_one(&env).await;
-        sleep(moment).await;
+        lose_worker(&env).await;
+        sleep(delay).await;
         leader.signal(Signal::STOP);
-        let end = Instant::now() + STOPPED;
+        let end = Instant::now() + PAUSE;
         name = leader_after(&env, Some(&name)).await;
-        generation = forms_after(&env, generation).await;
-        loses_one(&env).await;
-        generation = forms_after(&env, generation).await;
+        generation = generation_after(&env, generation).await;
+        lose_worker(&env).await;
+        generation = generation_after(&env, generation).await;
         sleep_until(end).await;
 
         leader.signal(Signal::CONT);
-        // While the first one finds out, the other has work to do.
-        loses_one(&env).await;
-        generation = forms_after(&env, generation).await;
-        until("it starts anew", TIMEOUT, || async {
+        // The new leader has work to do while the old one notices the loss of its Lease.
+        lose_worker(&env).await;
+        generation = generation_after(&env, generation).await;
+        until("the old leader has restarted", TIMEOUT, || async {
             let num_starts = leader.log().matches("the operator runs").count();
             Ok((num_starts == 2).then_some(()))
         })
         .await
         .unwrap();
         leader.stop();
-        assert_eq!(leader_after(&env, None).await, name, "nobody takes it back");
+        assert_eq!(
+            leader_after(&env, None).await,
+            name,
+            "the old leader does not take the Lease back"
+        );
         leader = follower;
     }
-    witness.has_seen_one_world();
+    recorder.assert_one_group_per_generation();
     leader.stop();
 }

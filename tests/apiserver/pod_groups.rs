@@ -1,5 +1,5 @@
-//! Jobs with a gang scheduler, with the CustomResourceDefinitions of scheduler-plugins and of Volcano. No scheduler runs:
-//! the pods are placed by the test.
+//! PodGroups of jobs with a gang scheduler, with the CustomResourceDefinitions of scheduler-plugins and
+//! of Volcano. No scheduler runs: the test binds the pods.
 
 use std::path::Path;
 
@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 
 use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
-/// A gang scheduler: its value of `scheduling.gang`, the directory of its definitions, and its PodGroups.
+/// A gang scheduler and the kind of its PodGroups.
 pub(crate) struct Scheduler {
+    /// Its value of `scheduling.gang`.
     gang: &'static str,
-    /// Empty: they are Kubernetes' own.
+    /// The directory of its CustomResourceDefinitions; empty for PodGroups of Kubernetes itself.
     definitions: &'static str,
     kind: ApiResource,
-    /// Where its PodGroups have the number of pods that are placed at once.
+    /// JSON pointer in the spec of a PodGroup to the number of pods that are placed together.
     minimum: &'static str,
 }
 
@@ -70,14 +71,13 @@ pub(crate) fn kubernetes() -> Scheduler {
 }
 
 impl Scheduler {
-    /// A job that wants it.
+    /// A job that uses this scheduler.
     pub(crate) fn job(&self, workers: u32) -> Value {
         let mut job = job(workers);
         job["spec"]["scheduling"] = json!({"gang": self.gang});
         job
     }
 
-    /// Installs its kinds.
     pub(crate) async fn install(&self, env: &Environment) {
         let binaries = std::env::var("ROUNDHOUSE_BIN").unwrap();
         let directory = Path::new(&binaries).join(self.definitions);
@@ -103,13 +103,14 @@ impl Scheduler {
     async fn until_minimum(&self, env: &Environment, minimum: u32) -> DynamicObject {
         let found = until("the PodGroup has the minimum", TIMEOUT, || async {
             let group = self.groups(env).get_opt("digits").await.ok().flatten();
-            let said = |group: &DynamicObject| group.data["spec"].pointer(self.minimum).cloned();
-            Ok(group.filter(|group| said(group) == Some(json!(minimum))))
+            let minimum_of =
+                |group: &DynamicObject| group.data["spec"].pointer(self.minimum).cloned();
+            Ok(group.filter(|group| minimum_of(group) == Some(json!(minimum))))
         });
         found.await.unwrap()
     }
 
-    async fn is_gone(&self, env: &Environment) {
+    async fn until_gone(&self, env: &Environment) {
         until("the PodGroup is gone", TIMEOUT, || async {
             env.remove_terminating_pods(NAMESPACE).await;
             let group = self.groups(env).get_opt("digits").await?;
@@ -121,14 +122,14 @@ impl Scheduler {
 }
 
 async fn pods(env: &Environment, number: usize) -> Vec<Pod> {
-    let found = until("the pods are made", TIMEOUT, || async {
+    let found = until("the pods exist", TIMEOUT, || async {
         let pods = env.pods(NAMESPACE).list(&ListParams::default()).await?;
         Ok((pods.items.len() == number).then_some(pods.items))
     });
     found.await.unwrap()
 }
 
-/// Where the operator's first call of this kind is among all of them.
+/// The position of the operator's first call of this kind among all its calls.
 fn first(env: &Environment, call: &str) -> usize {
     let calls = env.server.operator_calls().unwrap();
     calls.iter().position(|it| it == call).unwrap()
@@ -143,7 +144,8 @@ async fn pod_group_precedes_the_pods_and_follows_the_job() {
     }
 }
 
-/// A group is there before the pods, and group_follows_job scale, suspension and end. Something happens to it before the job trains.
+/// Checks that the PodGroup is created before the pods, and that it follows scaling, suspension and
+/// end of the job. `happens` acts on the PodGroup before the job trains.
 pub(crate) async fn group_follows_job<F: Future<Output = ()>>(
     env: Environment,
     scheduler: Scheduler,
@@ -163,21 +165,21 @@ pub(crate) async fn group_follows_job<F: Future<Output = ()>>(
     pods(&env, 3).await;
 
     env.edit(&json!({"suspend": true})).await.unwrap();
-    scheduler.is_gone(&env).await;
+    scheduler.until_gone(&env).await;
     env.edit(&json!({"suspend": false})).await.unwrap();
     scheduler.until_minimum(&env, 3).await;
     happens(scheduler.groups(&env)).await;
 
     env.run_to_completion(NAMESPACE).await;
-    scheduler.is_gone(&env).await;
+    scheduler.until_gone(&env).await;
     operator.stop().await;
 }
 
-/// Somebody deletes it: it is made again.
+/// Deletes the PodGroup, and waits until the operator has created it again.
 async fn deleted_and_recreated(groups: Api<DynamicObject>) {
     let (before, parameters) = (groups.get("digits").await.unwrap(), DeleteParams::default());
     groups.delete("digits", &parameters).await.unwrap();
-    until("it is made again", TIMEOUT, || async {
+    until("the PodGroup is created again", TIMEOUT, || async {
         let group = groups.get_opt("digits").await?;
         Ok(group.filter(|group| group.uid() != before.uid()))
     })
@@ -217,15 +219,19 @@ async fn missing_gang_scheduler_delays_only_its_own_jobs() {
         "{message}"
     );
     env.run_until_training("other").await;
-    // The job is looked at meanwhile, and nothing is written.
+    // The operator keeps looking for the kind and writes nothing.
     let lists =
         "roundhouse_operator_api_calls_total{code=\"404\",resource=\"podgroups\",verb=\"list\"}";
-    until("it is looked for again", TIMEOUT, || async {
-        Ok(operator
-            .metric(lists)
-            .is_some_and(|n| n >= 2.0)
-            .then_some(()))
-    })
+    until(
+        "the operator has looked for the kind again",
+        TIMEOUT,
+        || async {
+            Ok(operator
+                .metric(lists)
+                .is_some_and(|n| n >= 2.0)
+                .then_some(()))
+        },
+    )
     .await
     .unwrap();
     let still = env.job(NAMESPACE).await;

@@ -1,4 +1,4 @@
-//! Writes of the operator that an admission policy or another client undoes at once, each time.
+//! An admission policy or another client reverts each write of the operator at once.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use tokio::time::{Instant, sleep};
 use crate::environment::{Environment, NAMESPACE, TIMEOUT};
 use crate::pod_groups::coscheduling;
 
-/// How long the operator's writes are counted.
-const LOOKED_AT: Duration = Duration::from_secs(6);
+/// How long the test counts the operator's writes.
+const COUNTED_FOR: Duration = Duration::from_secs(6);
 
-/// Kinds of admissionregistration.k8s.io/v1beta1.
+/// A kind of the API group admissionregistration.k8s.io/v1beta1.
 fn kind(name: &str, plural: &str) -> ApiResource {
     ApiResource {
         group: "admissionregistration.k8s.io".to_owned(),
@@ -37,7 +37,7 @@ async fn create(env: &Environment, kind: &ApiResource, spec: Value) {
     all.create(&PostParams::default(), &object).await.unwrap();
 }
 
-/// A policy that removes the membership of each pod that is changed.
+/// Installs a policy that removes the membership at each update of a pod, and waits until it is enforced.
 async fn strip_memberships(env: &Environment) {
     let expression = format!(
         "has(object.metadata.annotations) && '{0}' in object.metadata.annotations \
@@ -90,7 +90,7 @@ async fn policy_that_strips_memberships_is_reported() {
     strip_memberships(&env).await;
     let operator = env.operator(None);
     env.apply(NAMESPACE, 1).await;
-    let message = until("the job names it", TIMEOUT, || async {
+    let message = until("the status names the annotation", TIMEOUT, || async {
         env.run_kubelet(NAMESPACE, None).await;
         let job = env.job(NAMESPACE).await;
         let status = job.status.unwrap_or_default();
@@ -109,9 +109,9 @@ async fn policy_that_strips_memberships_is_reported() {
         calls.iter().filter(|it| *it == "patch pods").count()
     };
     let before = patches();
-    sleep(LOOKED_AT).await;
+    sleep(COUNTED_FOR).await;
     let written = patches() - before;
-    assert!(written <= 6, "{written} writes in {LOOKED_AT:?}");
+    assert!(written <= 6, "{written} writes in {COUNTED_FOR:?}");
     let all: Api<DynamicObject> = Api::all_with(env.client.clone(), &bindings());
     let removed = all.delete("strip", &DeleteParams::default()).await;
     removed.unwrap();
@@ -129,13 +129,13 @@ async fn repairs_of_a_contested_pod_group_back_off() {
     });
     env.create(NAMESPACE, coscheduling().job(2)).await;
     let groups = coscheduling().groups_in(&env, NAMESPACE);
-    until("there is a PodGroup", TIMEOUT, || async {
+    until("the PodGroup exists", TIMEOUT, || async {
         Ok(groups.get_opt("digits").await?)
     })
     .await
     .unwrap();
     let (begun, mut changed) = (Instant::now(), 0);
-    while begun.elapsed() < LOOKED_AT {
+    while begun.elapsed() < COUNTED_FOR {
         let group = groups.get("digits").await.unwrap();
         if group.data["spec"]["minMember"] != json!(1) {
             changed += 1;
@@ -145,7 +145,7 @@ async fn repairs_of_a_contested_pod_group_back_off() {
         }
         sleep(Duration::from_millis(20)).await;
     }
-    // At once, and after 1, 2 and 4 seconds.
+    // The operator repairs at once, and after 1 s, 2 s and 4 s.
     assert!((2..=4).contains(&changed), "{changed} repairs");
     operator.stop().await;
 }

@@ -1,4 +1,5 @@
-//! Jobs whose pods a queue holds by a scheduling gate, as Kueue holds plain pods. The test removes the gates.
+//! Jobs whose pods have a scheduling gate of a queue, as plain pods have with Kueue. The test removes the
+//! gates.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
 const GATE: &str = "kueue.x-k8s.io/admission";
 
-/// A job as for Kueue. Its webhook would add the gate.
+/// A job for Kueue. The template contains the gate that Kueue's webhook would add.
 fn queued(workers: u32) -> Value {
     let mut job = job(workers);
     job["spec"]["workers"]["template"] = json!({
@@ -42,13 +43,13 @@ async fn gated_job_waits_past_its_start_deadline() {
     })
     .await
     .unwrap();
-    // The next operator looks at the job anew.
+    // A new operator reconciles the job again.
     operator.stop().await;
     let operator = env.operator(None);
-    let looks = "roundhouse_operator_reconciles_total{result=\"WaitingForWorkers\"}";
-    until("it is looked at", TIMEOUT, || async {
+    let reconciles = "roundhouse_operator_reconciles_total{result=\"WaitingForWorkers\"}";
+    until("the job is reconciled", TIMEOUT, || async {
         Ok(operator
-            .metric(looks)
+            .metric(reconciles)
             .is_some_and(|n| n >= 1.0)
             .then_some(()))
     })
@@ -56,7 +57,7 @@ async fn gated_job_waits_past_its_start_deadline() {
     .unwrap();
     env.until_state(NAMESPACE, "SchedulingGated").await;
 
-    // All are ready at once: the deadline of the test is short.
+    // All workers become ready while no operator runs, because the deadline of the test is short.
     operator.stop().await;
     let pods = env.pods(NAMESPACE);
     for pod in pods.list(&ListParams::default()).await.unwrap() {
@@ -70,18 +71,18 @@ async fn gated_job_waits_past_its_start_deadline() {
     let status = env.until_state(NAMESPACE, "Training").await.status.unwrap();
     assert!(
         status.start_time.unwrap().0 > accepted,
-        "since it was let go"
+        "the start time is that of the removal of the gates"
     );
     assert_eq!(status.incidents.total, 0);
 
-    // Kueue's finalizer: without it, pods that have no node are gone as soon as they are deleted.
-    finalize(&pods, json!(["kueue.x-k8s.io/managed"])).await;
-    // It ends without success of all its pods: no new ones come, so the queue may free what they had.
+    // Kueue's finalizer keeps the pods: without it, pods that have no node vanish when they are deleted.
+    set_finalizers(&pods, json!(["kueue.x-k8s.io/managed"])).await;
+    // The job fails and gets no more pods, so the queue may free their quota.
     env.edit(&json!({"activeDeadlineSeconds": 1}))
         .await
         .unwrap();
     env.until_state(NAMESPACE, "DeadlineExceeded").await;
-    until("the queue is told", TIMEOUT, || async {
+    until("the annotation for the queue is set", TIMEOUT, || async {
         let pods = pods.list(&ListParams::default()).await?;
         let mut annotations = pods.iter().map(ResourceExt::annotations);
         let retriable = |it: &BTreeMap<_, _>| it.get("kueue.x-k8s.io/retriable-in-group").cloned();
@@ -90,12 +91,12 @@ async fn gated_job_waits_past_its_start_deadline() {
     })
     .await
     .unwrap();
-    finalize(&pods, json!(null)).await;
+    set_finalizers(&pods, json!(null)).await;
     operator.stop().await;
 }
 
-/// Gives all pods these finalizers and no others.
-async fn finalize(pods: &Api<Pod>, finalizers: Value) {
+/// Replaces the finalizers of all pods.
+async fn set_finalizers(pods: &Api<Pod>, finalizers: Value) {
     let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
     for pod in pods.list(&ListParams::default()).await.unwrap() {
         let (name, parameters) = (pod.name_any(), PatchParams::default());

@@ -1,4 +1,4 @@
-//! A watch that says nothing, on a connection that nobody closes.
+//! A watch that delivers nothing while its connection stays open.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use serde_json::json;
 
 use crate::environment::{Environment, NAMESPACE, Network, TIMEOUT};
 
-/// As by default, in a thirtieth of the time.
-const IMPATIENT: WatchTimeouts = WatchTimeouts {
+/// One thirtieth of the default times.
+const SHORT: WatchTimeouts = WatchTimeouts {
     answer: Duration::from_secs(1),
     pause: Duration::from_secs(2),
     watch: 2,
@@ -22,17 +22,17 @@ const STALE: &str = "roundhouse_operator_reconciles_total{result=\"Stale\"}";
 #[tokio::test(flavor = "multi_thread")]
 async fn stale_pod_cache_deletes_nothing() {
     let env = Environment::new().await;
-    let operator = env.operator_behind_network(Network::default(), IMPATIENT);
+    let operator = env.operator_behind_network(Network::default(), SHORT);
     env.apply(NAMESPACE, 2).await;
     env.run_until_training(NAMESPACE).await;
 
     operator.network.silence_pod_watch(true);
-    let unheard = Patch::Merge(json!({"metadata": {"annotations": {"unheard": "of"}}}));
+    let change = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}}}));
     let pods = env.pods(NAMESPACE);
-    pods.patch("digits-worker-0-0", &PatchParams::default(), &unheard)
+    pods.patch("digits-worker-0-0", &PatchParams::default(), &change)
         .await
         .unwrap();
-    until("its view is old", TIMEOUT, || async {
+    until("the cache is stale", TIMEOUT, || async {
         Ok(operator.metric(AGE).filter(|age| *age > 3.0))
     })
     .await
@@ -42,7 +42,7 @@ async fn stale_pod_cache_deletes_nothing() {
     jobs.patch("digits", &PatchParams::default(), &suspend)
         .await
         .unwrap();
-    until("it notices", TIMEOUT, || async {
+    until("the operator notices", TIMEOUT, || async {
         Ok(operator.metric(STALE).filter(|times| *times >= 2.0))
     })
     .await
@@ -69,8 +69,8 @@ async fn jobs_are_not_reconciled_before_caches_are_filled() {
     env.apply(NAMESPACE, 1).await;
     let network = Network::default();
     network.silence_pod_watch(true);
-    let operator = env.operator_behind_network(network, IMPATIENT);
-    until("the job is known", TIMEOUT, || async {
+    let operator = env.operator_behind_network(network, SHORT);
+    until("the operator watches the jobs", TIMEOUT, || async {
         let watches = "roundhouse_operator_api_calls_total{code=\"200\",resource=\"trainingjobs\",verb=\"watch\"}";
         Ok(operator.metric(watches).filter(|times| *times >= 1.0))
     })
@@ -81,8 +81,8 @@ async fn jobs_are_not_reconciled_before_caches_are_filled() {
     })
     .await
     .unwrap();
-    let looks = operator.metric("roundhouse_operator_queue_wait_seconds_count");
-    assert_eq!(looks, Some(0.0));
+    let reconciles = operator.metric("roundhouse_operator_queue_wait_seconds_count");
+    assert_eq!(reconciles, Some(0.0));
     operator.network.silence_pod_watch(false);
     env.until_state(NAMESPACE, "WaitingForWorkers").await;
     operator.stop().await;

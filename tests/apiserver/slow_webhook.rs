@@ -1,4 +1,4 @@
-//! An admission webhook for changes that answers nothing, and that the API server passes over after its timeout.
+//! An admission webhook that never responds. After its timeout the API server continues without it.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -16,16 +16,17 @@ use crate::environment::{Environment, NAMESPACE, TIMEOUT};
 use crate::events::published;
 
 const NAME: &str = "silent";
-/// What an event takes to be stored: less than the operator waits for a call.
+/// How long it takes to store an event: less than the operator's timeout for a request.
 const EVENT_SECONDS: u32 = 3;
 
-/// Goes when the value does, so that the API server closes what it has opened.
+/// A webhook and the socket on which it accepts connections.
 struct Webhook {
+    /// Closed on drop, which also closes the connections of the API server.
     _listener: TcpListener,
 }
 
 impl Webhook {
-    /// For changes and deletions of these resources: the API server waits so long for each.
+    /// A webhook for updates and deletions of these resources, with this timeout.
     async fn new(env: &Environment, seconds: u32, resources: &[(&str, &str)]) -> Self {
         Self::of(env, seconds, &["UPDATE", "DELETE"], resources).await
     }
@@ -36,7 +37,7 @@ impl Webhook {
         operations: &[&str],
         resources: &[(&str, &str)],
     ) -> Self {
-        // Connections are taken by the kernel; nobody reads what they say.
+        // The kernel accepts connections, and the test never reads from them.
         let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = silent.local_addr().unwrap().port();
         let rules = resources.iter().map(|(group, resource)| {
@@ -53,8 +54,8 @@ impl Webhook {
         });
         let webhook = serde_json::from_value(webhook).unwrap();
         let parameters = PostParams::default();
-        let made = webhooks(env).create(&parameters, &webhook).await;
-        made.unwrap();
+        let created = webhooks(env).create(&parameters, &webhook).await;
+        created.unwrap();
         Self { _listener: silent }
     }
 
@@ -69,28 +70,29 @@ fn webhooks(env: &Environment) -> Api<ValidatingWebhookConfiguration> {
     Api::all(env.client.clone())
 }
 
-/// Waits until all workers have been told their places.
-async fn are_told(env: &Environment, within: Duration) {
-    until("all are told their places", within, || async {
+/// Waits until all workers have a membership.
+async fn until_memberships(env: &Environment, within: Duration) {
+    until("all workers have a membership", within, || async {
         env.run_kubelet(NAMESPACE, None).await;
         let pods = env.all_pods(NAMESPACE).await;
-        let is_told = |pod: &k8s_openapi::api::core::v1::Pod| {
+        let has_membership = |pod: &k8s_openapi::api::core::v1::Pod| {
             pod.annotations().contains_key(labels::MEMBERSHIP)
         };
-        Ok((!pods.is_empty() && pods.iter().all(is_told)).then_some(()))
+        Ok((!pods.is_empty() && pods.iter().all(has_membership)).then_some(()))
     })
     .await
     .unwrap();
 }
 
-/// Waits until nobody stays. Pods that the scheduler has not placed are then for the pod garbage collector, which does not run here.
-async fn are_gone(env: &Environment, within: Duration) {
-    until("all workers are gone", within, || async {
+/// Waits until all pods are terminating. The pod garbage collector, which would remove unscheduled pods,
+/// does not run here.
+async fn until_terminating(env: &Environment, within: Duration) {
+    until("all workers are terminating", within, || async {
         let pods = env.all_pods(NAMESPACE).await;
-        let mut leave = pods
+        let mut terminates = pods
             .iter()
             .map(|pod| pod.metadata.deletion_timestamp.is_some());
-        Ok(leave.all(|it| it).then_some(()))
+        Ok(terminates.all(|it| it).then_some(()))
     })
     .await
     .unwrap();
@@ -99,24 +101,24 @@ async fn are_gone(env: &Environment, within: Duration) {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_pod_webhook_only_delays_and_is_reported() {
     let env = Environment::new().await;
-    // Longer than a call waits the first time.
+    // Longer than the first timeout of a request.
     let webhook = Webhook::new(&env, 7, &[("", "pods")]).await;
     let operator = env.operator(None);
     env.apply(NAMESPACE, 2).await;
-    let words = "IssueMembership takes longer than 5 s; an admission webhook may be slow";
-    until("it is told", TIMEOUT, || async {
+    let expected = "IssueMembership takes longer than 5 s; an admission webhook may be slow";
+    until("the delay is reported", TIMEOUT, || async {
         env.run_kubelet(NAMESPACE, None).await;
         let status = env.job(NAMESPACE).await.status.unwrap_or_default();
         let running = status.condition(ConditionType::Running);
-        Ok(running.filter(|it| it.message.contains(words)).map(drop))
+        Ok(running.filter(|it| it.message.contains(expected)).map(drop))
     })
     .await
     .unwrap();
-    are_told(&env, TIMEOUT).await;
+    until_memberships(&env, TIMEOUT).await;
 
-    // The same for deletions.
+    // The webhook delays deletions, too.
     env.edit(&json!({"suspend": true})).await.unwrap();
-    are_gone(&env, TIMEOUT).await;
+    until_terminating(&env, TIMEOUT).await;
     webhook.remove(&env).await;
     operator.stop().await;
 }
@@ -125,19 +127,19 @@ async fn slow_pod_webhook_only_delays_and_is_reported() {
 async fn slow_pod_webhook_does_not_serialize_writes() {
     const SECONDS: u32 = 3;
     const WORKERS: u32 = 24;
-    // One after the other they would take one and a half times as long.
+    // Sequential writes would take one and a half times as long.
     let together = Duration::from_secs((SECONDS * WORKERS * 2 / 3).into());
     let env = Environment::new().await;
     let webhook = Webhook::new(&env, SECONDS, &[("", "pods")]).await;
     let operator = env.operator(None);
     env.apply(NAMESPACE, WORKERS).await;
-    until("all are made", TIMEOUT, || async {
-        let made = env.all_pods(NAMESPACE).await.len();
-        Ok((made == WORKERS as usize).then_some(()))
+    until("all pods exist", TIMEOUT, || async {
+        let num_pods = env.all_pods(NAMESPACE).await.len();
+        Ok((num_pods == WORKERS as usize).then_some(()))
     })
     .await
     .unwrap();
-    are_told(&env, together).await;
+    until_memberships(&env, together).await;
     let acted = |action: &str| {
         operator.metric(&format!(
             "roundhouse_operator_actions_total{{action=\"{action}\"}}"
@@ -146,9 +148,9 @@ async fn slow_pod_webhook_does_not_serialize_writes() {
     assert_eq!(acted("IssueMembership"), Some(WORKERS.into()));
 
     env.edit(&json!({"suspend": true})).await.unwrap();
-    // The status does not wait until all are deleted.
+    // The operator writes the status before it has deleted all pods.
     env.until_state(NAMESPACE, "Suspended").await;
-    are_gone(&env, together).await;
+    until_terminating(&env, together).await;
     webhook.remove(&env).await;
     operator.stop().await;
 }
@@ -173,9 +175,9 @@ async fn slow_events_stay_in_order_and_delay_no_step() {
     let operator = env.operator(None);
     env.apply(NAMESPACE, 1).await;
     env.run_until_training(NAMESPACE).await;
-    let reasons = until("the last event is told", TIMEOUT, || async {
+    let reasons = until("the last event is published", TIMEOUT, || async {
         let mut all = published(&env).await;
-        // In the order in which they were stored.
+        // The order in which the API server has stored them.
         let version = |event: &Event| event.resource_version().unwrap().parse::<u64>().unwrap();
         all.sort_by_key(version);
         let reasons = all.into_iter().filter_map(|event| event.reason);

@@ -1,4 +1,4 @@
-//! A member is lost, and a spare takes its place.
+//! A spare replaces a lost member.
 
 use kube::api::DeleteParams;
 use roundhouse_api::ConditionType;
@@ -27,7 +27,7 @@ async fn spare_replaces_a_lost_member() {
     let scale = env.jobs(NAMESPACE).get_scale("digits").await.unwrap();
     assert_eq!(scale.status.unwrap().replicas, 2);
 
-    // The kubelet does nothing from now on: no pod that is made becomes ready.
+    // The kubelet does not run any more, so no new pod becomes ready.
     let pods = env.pods(NAMESPACE);
     let place = |pod: &k8s_openapi::api::core::v1::Pod| {
         let text = pod.metadata.annotations.as_ref()?.get(labels::MEMBERSHIP)?;
@@ -43,12 +43,16 @@ async fn spare_replaces_a_lost_member() {
     let (lost, spare) = (name(&members[1]), name(&spares[0]));
     let now = DeleteParams::default().grace_period(0);
     pods.delete(&lost, &now).await.unwrap();
-    until("the spare trains in its place", TIMEOUT, || async {
-        let status = env.job(NAMESPACE).await.status.unwrap();
-        let newest = status.membership.as_ref().unwrap();
-        let trains = status.is_true(ConditionType::Running);
-        Ok((trains && (newest.generation, newest.nodes) == (2, 2)).then_some(()))
-    })
+    until(
+        "the spare has replaced the lost member",
+        TIMEOUT,
+        || async {
+            let status = env.job(NAMESPACE).await.status.unwrap();
+            let newest = status.membership.as_ref().unwrap();
+            let trains = status.is_true(ConditionType::Running);
+            Ok((trains && (newest.generation, newest.nodes) == (2, 2)).then_some(()))
+        },
+    )
     .await
     .unwrap();
     let place = place(&pods.get(&spare).await.unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The column STATE, whatever other actors do to the conditions.
+//! The column STATE of `kubectl get`, also when another client changes the conditions.
 
 use http::Request;
 use http::header::ACCEPT;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::environment::{Environment, NAMESPACE, TIMEOUT};
 
-/// The cell that `kubectl get` shows of the job.
+/// The cell that `kubectl get` shows for the job in a column.
 async fn column(env: &Environment, name: &str) -> String {
     let path = TrainingJob::url_path(&(), Some(NAMESPACE));
     let request = Request::get(format!("{path}/digits"))
@@ -25,8 +25,8 @@ async fn column(env: &Environment, name: &str) -> String {
     cell.unwrap_or_default().to_owned()
 }
 
-/// A job that has ended.
-async fn ended(env: &Environment) -> TrainingJob {
+/// Runs a job to completion.
+async fn run_to_completion(env: &Environment) -> TrainingJob {
     env.apply(NAMESPACE, 1).await;
     env.run_until_training(NAMESPACE).await;
     env.run_kubelet(NAMESPACE, Some((0, Reason::Completed)))
@@ -38,7 +38,7 @@ async fn ended(env: &Environment) -> TrainingJob {
 async fn reordered_conditions_do_not_change_the_state() {
     let env = Environment::new().await;
     let operator = env.operator(None);
-    let status = ended(&env).await.status.unwrap();
+    let status = run_to_completion(&env).await.status.unwrap();
     let message = column(&env, "Message").await;
     assert_eq!(message, status.front().unwrap().message);
     let mut conditions = status.conditions.clone();
@@ -61,7 +61,7 @@ async fn reordered_conditions_do_not_change_the_state() {
 async fn status_without_state_is_completed_once() {
     let env = Environment::new().await;
     let operator = env.operator(None);
-    ended(&env).await;
+    run_to_completion(&env).await;
     operator.stop().await;
     let older = Patch::Merge(json!({"status": {"state": null}}));
     let (jobs, parameters) = (env.jobs(NAMESPACE), PatchParams::default());
@@ -70,10 +70,10 @@ async fn status_without_state_is_completed_once() {
     assert_eq!(column(&env, "State").await, "");
 
     let operator = env.operator(None);
-    let newer = until("the state is told", TIMEOUT, || async {
+    let newer = until("the state is written", TIMEOUT, || async {
         let job = env.job(NAMESPACE).await;
-        let told = job.status.as_ref().and_then(|it| it.state.as_deref());
-        Ok((told == Some("Completed")).then_some(job))
+        let state = job.status.as_ref().and_then(|it| it.state.as_deref());
+        Ok((state == Some("Completed")).then_some(job))
     });
     let newer = newer.await.unwrap();
     let generation = |job: &TrainingJob| job.status.as_ref().and_then(|it| it.observed_generation);
@@ -81,5 +81,5 @@ async fn status_without_state_is_completed_once() {
     assert_eq!(generation(&newer), generation(&older));
     operator.stop().await;
     let same = env.job(NAMESPACE).await.metadata.resource_version;
-    assert_eq!(same, newer.metadata.resource_version, "once");
+    assert_eq!(same, newer.metadata.resource_version, "written once");
 }

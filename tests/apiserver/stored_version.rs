@@ -1,4 +1,5 @@
-//! The TrainingJob gets a second version, and is stored as that: steps 2 to 4 of docs/reference/compatibility.md.
+//! The TrainingJob gets a second version, in which it is stored: steps 2 to 4 of
+//! docs/reference/compatibility.md.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
@@ -13,8 +14,9 @@ use crate::environment::{Environment, NAMESPACE, TIMEOUT};
 
 const NEXT: &str = "v1beta1";
 
-/// Serves the next version beside this one, with the same schema, and stores it.
-async fn store_the_next(env: &Environment) -> Api<DynamicObject> {
+/// Serves the next version beside the current one, with the same schema, and makes it the storage
+/// version.
+async fn store_next_version(env: &Environment) -> Api<DynamicObject> {
     let crds: Api<CustomResourceDefinition> = Api::all(env.client.clone());
     let mut crd = crds.get(TrainingJob::crd_name()).await.unwrap();
     let mut next = crd.spec.versions[0].clone();
@@ -40,11 +42,12 @@ async fn store_the_next(env: &Environment) -> Api<DynamicObject> {
     jobs
 }
 
-/// Writes the job once more, unchanged, and takes the old version out of those that are stored.
+/// Migrates the stored objects: writes the job again without a change, and removes the old version from
+/// `status.storedVersions`.
 async fn migrate(env: &Environment, jobs: &Api<DynamicObject>) {
-    until("the job is written once more", TIMEOUT, || async {
+    until("the job is written again", TIMEOUT, || async {
         let job = jobs.get("digits").await?;
-        // The operator may have written it in this moment.
+        // Repeated if the operator has written the job at the same time.
         Ok(jobs
             .replace("digits", &PostParams::default(), &job)
             .await
@@ -67,7 +70,7 @@ async fn job_keeps_training_during_storage_migration() {
     env.apply(NAMESPACE, 2).await;
     env.run_until_training(NAMESPACE).await;
     let before = env.uids(NAMESPACE).await;
-    let next = store_the_next(&env).await;
+    let next = store_next_version(&env).await;
     migrate(&env, &next).await;
     assert_eq!(env.uids(NAMESPACE).await, before);
 
@@ -91,6 +94,6 @@ async fn job_keeps_training_during_storage_migration() {
     env.run_until_training(NAMESPACE).await;
     let after = env.all_pods(NAMESPACE).await;
     let kept = after.iter().filter(|pod| before.contains(&pod.uid()));
-    assert_eq!(kept.count(), 1, "nobody left but the one that was deleted");
+    assert_eq!(kept.count(), 1, "only the deleted worker was replaced");
     operator.stop().await;
 }

@@ -1,4 +1,4 @@
-//! The administrator's policy decides which jobs get pods.
+//! The tenancy policy of the administrator, which decides which jobs get pods.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -10,13 +10,14 @@ use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 use crate::faults::injection::Injection;
 use crate::faults::proxy::Proxy;
 
-/// A job whose workers have this pod spec.
+/// A job whose pod template has this spec.
 fn with(spec: &Value) -> Value {
     let mut job = job(1);
     job["spec"]["workers"]["template"] = json!({ "spec": spec });
     job
 }
 
+/// A job whose workers mount this directory of the node.
 fn mounts(path: &str) -> Value {
     with(&json!({"containers": [], "volumes": [{"name": "v", "hostPath": {"path": path}}]}))
 }
@@ -27,7 +28,7 @@ async fn num_pods(env: &Environment, namespace: &str) -> usize {
     listed.unwrap().items.len()
 }
 
-fn message(job: TrainingJob) -> String {
+fn message_of(job: TrainingJob) -> String {
     job.status.unwrap().front().unwrap().message.clone()
 }
 
@@ -42,10 +43,10 @@ namespaces:
     let operator = env.operator_with_policy(policy);
     env.create(NAMESPACE, mounts("/data/images")).await;
     let refused = env.until_state(NAMESPACE, "ForbiddenByPolicy").await;
-    let words = message(refused);
+    let message = message_of(refused);
     let field = "spec.workers.template.spec.volumes[0].hostPath.path: /data/images";
-    assert!(words.starts_with(field), "{words}");
-    assert!(words.contains("policy.allow.hostPaths"), "{words}");
+    assert!(message.starts_with(field), "{message}");
+    assert!(message.contains("policy.allow.hostPaths"), "{message}");
     assert_eq!(num_pods(&env, NAMESPACE).await, 0);
 
     let namespaces: Api<Namespace> = Api::all(env.client.clone());
@@ -56,7 +57,7 @@ namespaces:
     labelled.unwrap();
     env.run_until_training(NAMESPACE).await;
 
-    // What runs already is not killed when its namespace loses the right.
+    // A running job keeps its pods when its namespace loses the permission.
     let plain = label(Value::Null);
     let labelled = namespaces.patch(NAMESPACE, &parameters, &plain).await;
     labelled.unwrap();
@@ -88,9 +89,9 @@ async fn job_above_the_namespace_limit_waits_for_a_place() {
     .await
     .unwrap();
     env.apply(NAMESPACE, 1).await;
-    let words = message(env.until_state(NAMESPACE, "TooManyJobs").await);
+    let message = message_of(env.until_state(NAMESPACE, "TooManyJobs").await);
     assert!(words.contains("policy.maxJobsPerNamespace is 1"), "{words}");
-    // Another namespace has places of its own.
+    // The limit applies to each namespace separately.
     env.apply("other", 1).await;
     env.until_state("other", "WaitingForWorkers").await;
     jobs.delete("first", &DeleteParams::default())
@@ -120,6 +121,9 @@ async fn job_waits_until_its_new_namespace_is_known() {
     assert_eq!(num_pods(&env, "strict").await, 0);
     let waited =
         operator.metric("roundhouse_operator_reconciles_total{result=\"NamespaceUnknown\"}");
-    assert!(waited > Some(0.0), "the namespace was told in time");
+    assert!(
+        waited > Some(0.0),
+        "the operator knew the namespace in time"
+    );
     operator.stop().await;
 }

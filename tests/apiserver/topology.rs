@@ -1,5 +1,5 @@
-//! Workers on nodes in two racks: their node ranks, where the test is the scheduler, and where the scheduler of Kubernetes puts
-//! them.
+//! Workers on nodes in two racks: their node ranks, and the racks that the scheduler of Kubernetes
+//! chooses. In the test of the ranks, the test plays the scheduler.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,17 @@ use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
 use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
-use crate::gang_scheduler::{GPUS, make_nodes};
+use crate::gang_scheduler::{GPUS, create_nodes};
 
 const KEY: &str = "example.com/rack";
-/// Rack of the node of each worker.
+/// The rack of each worker's node.
 const RACKS: [&str; 4] = ["b", "a", "b", "a"];
 
 fn index(pod: &Pod) -> usize {
     pod.labels()[labels::WORKER_INDEX].parse().unwrap()
 }
 
-/// Makes a node in each place, and binds each worker to its own.
+/// Creates a node per worker in the racks of [`RACKS`], and binds each worker to its node.
 async fn place(env: &Environment) {
     let nodes: Api<Node> = Api::all(env.client.clone());
     for (at, rack) in RACKS.iter().enumerate() {
@@ -29,7 +29,7 @@ async fn place(env: &Environment) {
         let node = serde_json::from_value(node).unwrap();
         nodes.create(&PostParams::default(), &node).await.unwrap();
     }
-    until("the pods are made", TIMEOUT, || async {
+    until("the pods exist", TIMEOUT, || async {
         Ok((env.all_pods(NAMESPACE).await.len() == RACKS.len()).then_some(()))
     })
     .await
@@ -40,7 +40,7 @@ async fn place(env: &Environment) {
     }
 }
 
-/// The node ranks, by worker.
+/// The node rank of each worker.
 async fn ranks(env: &Environment) -> Vec<u32> {
     let mut ranks = vec![0; RACKS.len()];
     for pod in env.all_pods(NAMESPACE).await {
@@ -72,7 +72,7 @@ async fn workers_of_one_rack_have_adjacent_ranks() {
     }
 }
 
-/// The racks of the nodes of a job's pods, when all have one.
+/// The racks of a job's pods, or `None` until all pods have a node.
 async fn racks(
     env: &Environment,
     namespace: &str,
@@ -89,9 +89,9 @@ async fn racks(
     Ok((num_placed == workers).then_some(racks))
 }
 
-/// Nodes in two racks, and the scheduler of Kubernetes.
+/// Creates nodes in two racks and starts the scheduler of Kubernetes.
 async fn start_scheduler(env: &Environment) {
-    make_nodes(env).await;
+    create_nodes(env).await;
     let nodes: Api<Node> = Api::all(env.client.clone());
     for at in 0..GPUS {
         let labels = Patch::Merge(json!({"metadata": {"labels": {KEY: format!("r{}", at % 2)}}}));
@@ -104,7 +104,7 @@ async fn start_scheduler(env: &Environment) {
     env.server.run("kube-scheduler", &arguments).unwrap();
 }
 
-/// A job with a GPU for each worker.
+/// A job with a topology and one GPU per worker.
 fn racked(workers: u32, mode: &str) -> Value {
     let mut racked = job(workers);
     racked["spec"]["scheduling"] = json!({"topologyKey": KEY, "topologyMode": mode});
@@ -114,9 +114,9 @@ fn racked(workers: u32, mode: &str) -> Value {
     racked
 }
 
-/// The nodes of a rack stop answering. As the node lifecycle controller does it: it shows on them and on their pods, and it deletes
-/// these when they have tolerated it for long enough.
-async fn fail(env: &Environment, rack: &str) {
+/// Lets the nodes of a rack fail. As the node lifecycle controller does, it updates the status of the nodes
+/// and their pods, and deletes the pods.
+async fn fail_rack(env: &Environment, rack: &str) {
     let nodes: Api<Node> = Api::all(env.client.clone());
     let parameters = PatchParams::default();
     let of_rack = ListParams::default().labels(&format!("{KEY}={rack}"));
@@ -128,8 +128,8 @@ async fn fail(env: &Environment, rack: &str) {
         nodes.patch(&name, &parameters, &tainted).await.unwrap();
         let unknown = json!([{"type": "Ready", "status": "Unknown"}]);
         let status = Patch::Merge(json!({"status": {"conditions": unknown}}));
-        let told = nodes.patch_status(&name, &parameters, &status).await;
-        told.unwrap();
+        let patched = nodes.patch_status(&name, &parameters, &status).await;
+        patched.unwrap();
         names.insert(name);
     }
     let conditions = json!([
@@ -139,15 +139,16 @@ async fn fail(env: &Environment, rack: &str) {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
         if node.is_some_and(|node| names.contains(node)) {
             let pods = env.pods(NAMESPACE);
-            let told = pods.patch_status(&pod.name_any(), &parameters, &lost).await;
-            told.unwrap();
+            let patched = pods.patch_status(&pod.name_any(), &parameters, &lost).await;
+            patched.unwrap();
             let evicted = pods.delete(&pod.name_any(), &DeleteParams::default()).await;
             evicted.unwrap();
         }
     }
 }
 
-/// Kubernetes keeps the pods of a node that does not answer, and they must not draw the new ones to them.
+/// Kubernetes keeps the pods of failed nodes. Their affinity must not attract the new pods to the failed
+/// rack.
 #[tokio::test(flavor = "multi_thread")]
 async fn job_with_required_topology_leaves_a_failed_rack() {
     let env = Environment::new().await;
@@ -158,7 +159,7 @@ async fn job_with_required_topology_leaves_a_failed_rack() {
     let before = until("all workers are placed", TIMEOUT, is_placed).await;
     let before = before.unwrap();
     env.run_until_training(NAMESPACE).await;
-    fail(&env, before.first().unwrap()).await;
+    fail_rack(&env, before.first().unwrap()).await;
     until("the workers are in the other rack", TIMEOUT, || async {
         let now = racks(&env, NAMESPACE, 4).await?;
         Ok(now.filter(|now| now.len() == 2))
@@ -178,7 +179,7 @@ async fn only_preferred_topology_may_use_two_racks() {
         let env = Environment::new().await;
         start_scheduler(&env).await;
         let operator = env.operator(None);
-        // The first job leaves one node of a rack, and the second one needs it.
+        // The first job leaves one free node in its rack, and the second job needs that node.
         for (namespace, mode, workers, expected) in
             [(NAMESPACE, mode, 3, 1), ("other", "Preferred", 5, 2)]
         {

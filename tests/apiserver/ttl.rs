@@ -1,4 +1,4 @@
-//! Jobs that are deleted some time after their end.
+//! Finished jobs that are deleted after their TTL.
 
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::request::Request;
@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
-/// A job completes.
 async fn completes(env: &Environment, namespace: &str) -> TrainingJob {
     env.run_until_training(namespace).await;
     env.run_kubelet(namespace, Some((0, Reason::Completed)))
@@ -18,8 +17,8 @@ async fn completes(env: &Environment, namespace: &str) -> TrainingJob {
     env.until_state(namespace, "Completed").await
 }
 
-/// Waits until a job is being deleted. No garbage collector runs here, so it stays there.
-async fn is_deleted(env: &Environment, namespace: &str) -> TrainingJob {
+/// Waits until the job has a deletion timestamp. No garbage collector runs here, so the object remains.
+async fn until_deleted(env: &Environment, namespace: &str) -> TrainingJob {
     let deleted = until("the job is deleted", TIMEOUT, || async {
         let job = env.job(namespace).await;
         Ok(job.metadata.deletion_timestamp.is_some().then_some(job))
@@ -36,21 +35,22 @@ async fn edited_ttl_deletes_a_finished_job() {
     let hour = env.edit(&json!({"ttlSecondsAfterFinished": 3600})).await;
     let generation = hour.unwrap().metadata.generation;
     assert!(generation > before.metadata.generation);
-    let kept = until("the edit is seen", TIMEOUT, || async {
+    let kept = until("the edit is observed", TIMEOUT, || async {
         let job = env.job(NAMESPACE).await;
-        let seen = job.status.as_ref().and_then(|it| it.observed_generation);
-        Ok((seen == generation).then_some(job))
+        let observed = job.status.as_ref().and_then(|it| it.observed_generation);
+        Ok((observed == generation).then_some(job))
     });
     let kept = kept.await.unwrap();
     assert_eq!(kept.metadata.deletion_timestamp, None);
     let now = env.edit(&json!({"ttlSecondsAfterFinished": 0})).await;
     now.unwrap();
-    let deleted = is_deleted(&env, NAMESPACE).await;
+    let deleted = until_deleted(&env, NAMESPACE).await;
     assert_eq!(deleted.finalizers(), ["foregroundDeletion"]);
     operator.stop().await;
 }
 
-/// Go reads the time and the client library does not. Before it deletes a job the operator reads the job's metadata.
+/// The API server accepts a time that the client library cannot parse. Before the operator deletes a job,
+/// it reads the job's metadata.
 #[tokio::test(flavor = "multi_thread")]
 async fn unparsable_managed_fields_do_not_stop_deletion() {
     let env = Environment::new().await;
@@ -99,19 +99,19 @@ async fn finished_job_of_another_manager_is_kept() {
     let (jobs, parameters) = (env.jobs(NAMESPACE), PatchParams::default());
     let written = jobs.patch_status("digits", &parameters, &status).await;
     assert!(written.unwrap().status.unwrap().is_terminal());
-    // A job of ours that comes later and is deleted shows that the other was looked at.
+    // After the operator has deleted a later job, it has also reconciled the first one.
     let mut ours = job(1);
     ours["spec"]["ttlSecondsAfterFinished"] = json!(0);
     env.create("other", ours).await;
     env.run_until_training("other").await;
     env.run_kubelet("other", Some((0, Reason::Completed))).await;
-    is_deleted(&env, "other").await;
+    until_deleted(&env, "other").await;
     let theirs = env.job(NAMESPACE).await;
     assert_eq!(theirs.metadata.deletion_timestamp, None);
     operator.stop().await;
 }
 
-/// An edit after which the operator looks at the job.
+/// Edits an annotation, so that the operator reconciles the job.
 async fn touch(env: &Environment) {
     let now = jiff::Timestamp::now().to_string();
     let touched = Patch::Merge(json!({"metadata": {"annotations": {"touched": now}}}));
@@ -133,10 +133,11 @@ async fn wrong_clock_expires_no_job() {
         short["spec"]["ttlSecondsAfterFinished"] = json!(0);
         env.create(NAMESPACE, short).await;
         completes(&env, NAMESPACE).await;
-        // The clocks are compared when the API server is asked for the job. The second time all writes of the first are done.
+        // The operator compares the clocks when it reads the job. At the second read, all writes of the
+        // first reconcile are finished.
         for times in [1.0, 2.0] {
             touch(&env).await;
-            until("it is asked for", TIMEOUT, || async {
+            until("the operator reads the job", TIMEOUT, || async {
                 Ok(operator.metric(READS).filter(|reads| *reads >= times))
             })
             .await
@@ -149,7 +150,7 @@ async fn wrong_clock_expires_no_job() {
 
         operator.network.set_clock_behind(0);
         touch(&env).await;
-        is_deleted(&env, NAMESPACE).await;
+        until_deleted(&env, NAMESPACE).await;
         operator.stop().await;
     }
 }

@@ -1,4 +1,4 @@
-//! What changes while no operator runs: the operator's own version, and the spec of a suspended job.
+//! Changes while no operator runs: of the operator's version or settings, and of a job's template.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -33,23 +33,23 @@ async fn upgrade_replaces_a_worker_with_the_old_image() {
     env.pods(NAMESPACE).delete(&name, &now).await.unwrap();
     let images = until("the worker is replaced", TIMEOUT, || async {
         let pods = env.all_pods(NAMESPACE).await;
-        let is_there = pods.len() == 2 && pods.iter().all(|pod| pod.uid() != lost.uid());
-        Ok(is_there.then(|| pods.iter().map(image).collect::<Vec<_>>()))
+        let is_replaced = pods.len() == 2 && pods.iter().all(|pod| pod.uid() != lost.uid());
+        Ok(is_replaced.then(|| pods.iter().map(image).collect::<Vec<_>>()))
     });
     assert_eq!(images.await.unwrap(), ["trainer:1", "trainer:1"]);
-    // It trains on, and the other pod is the one that it was.
+    // The job trains again, and the other pod is the same.
     env.run_until_training(NAMESPACE).await;
     env.pods(NAMESPACE).get("digits-worker-0-0").await.unwrap();
 
-    // A job that is suspended and resumed begins with today's.
+    // After a suspension the job uses the current image.
     env.edit(&json!({"suspend": true})).await.unwrap();
-    until("it has no pods", TIMEOUT, || async {
+    until("the job has no pods", TIMEOUT, || async {
         Ok(env.all_pods(NAMESPACE).await.is_empty().then_some(()))
     })
     .await
     .unwrap();
     env.edit(&json!({"suspend": false})).await.unwrap();
-    let images = until("its pods are made", TIMEOUT, || async {
+    let images = until("the pods exist", TIMEOUT, || async {
         let pods = env.all_pods(NAMESPACE).await;
         Ok((pods.len() == 2).then(|| pods.iter().map(image).collect::<Vec<_>>()))
     });
@@ -57,7 +57,8 @@ async fn upgrade_replaces_a_worker_with_the_old_image() {
     after.stop().await;
 }
 
-/// What settings of the operator make of a pod: its processes, its user, and the architecture of its node.
+/// The values of a pod that the operator's settings decide: its number of processes, its user, and the
+/// architecture of its node.
 fn of_settings(pod: &Pod) -> (String, Option<i64>, Option<String>) {
     let spec = pod.spec.as_ref().unwrap();
     let mut variables = spec.containers[0].env.iter().flatten();
@@ -91,13 +92,13 @@ async fn upgrade_keeps_the_pod_settings_of_running_jobs() {
     let now = DeleteParams::default().grace_period(0);
     let lost = env.pods(NAMESPACE).delete("digits-worker-1-0", &now).await;
     lost.unwrap();
-    let made = until("the worker is replaced", TIMEOUT, || async {
+    let created = until("the worker is replaced", TIMEOUT, || async {
         let pods = env.all_pods(NAMESPACE).await;
-        let made = pods.into_iter().find(|pod| !uids.contains(&pod.uid()));
-        Ok(made.as_ref().map(of_settings))
+        let created = pods.into_iter().find(|pod| !uids.contains(&pod.uid()));
+        Ok(created.as_ref().map(of_settings))
     });
     let as_before = ("4".to_owned(), Some(65_532), Some("arm64".to_owned()));
-    assert_eq!(made.await.unwrap(), as_before);
+    assert_eq!(created.await.unwrap(), as_before);
     env.run_until_training(NAMESPACE).await;
     let status = env.job(NAMESPACE).await.status.unwrap();
     assert_eq!(status.membership.unwrap().world_size, 8);

@@ -1,5 +1,5 @@
-//! Commands of the user's own at a real API server, in restart mode and of scripts that join: what it admits, and what
-//! it refuses with a sentence.
+//! Jobs with the user's own command, in restart mode or with `roundhouse.join()`: what the API server
+//! admits, and its messages for what it refuses.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -11,7 +11,7 @@ use crate::environment::{Environment, NAMESPACE, TIMEOUT};
 
 type Change = fn(&mut Value);
 
-/// As a user writes it: without what has a default.
+/// A job as a user writes it, without the fields that have defaults.
 fn script() -> Value {
     json!({
         "apiVersion": "roundhouse.dev/v1alpha1",
@@ -26,8 +26,8 @@ fn script() -> Value {
     })
 }
 
-/// Jobs as the user's text, not as our types.
-fn texts(env: &Environment) -> Api<DynamicObject> {
+/// Jobs as JSON, so that the Rust types add no defaults.
+fn untyped_jobs(env: &Environment) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("roundhouse.dev", "v1alpha1", "TrainingJob");
     let resource = ApiResource::from_gvk(&kind);
     Api::namespaced_with(env.client.clone(), NAMESPACE, &resource)
@@ -35,9 +35,9 @@ fn texts(env: &Environment) -> Api<DynamicObject> {
 
 async fn refusal(env: &Environment, job: &Value) -> String {
     let job = serde_json::from_value(job.clone()).unwrap();
-    let refused = texts(env).create(&PostParams::default(), &job).await;
+    let refused = untyped_jobs(env).create(&PostParams::default(), &job).await;
     let Err(kube::Error::Api(status)) = refused else {
-        panic!("it is admitted: {refused:?}")
+        panic!("the job is admitted: {refused:?}")
     };
     assert_eq!(status.code, 422, "{}", status.message);
     status.message.clone()
@@ -95,12 +95,14 @@ async fn restricted_namespace_runs_only_valid_scripts() {
     let mut joining = script();
     joining["spec"]["elastic"] = json!({"mode": "InProcess"});
     let joining = serde_json::from_value(joining).unwrap();
-    let created = texts(&env).create(&dry, &joining).await;
+    let created = untyped_jobs(&env).create(&dry, &joining).await;
     assert!(created.is_ok(), "{created:?}");
 
     let operator = env.operator(None);
     let job = serde_json::from_value(script()).unwrap();
-    let created = texts(&env).create(&PostParams::default(), &job).await;
+    let created = untyped_jobs(&env)
+        .create(&PostParams::default(), &job)
+        .await;
     let elastic = created.unwrap().data["spec"]["elastic"].clone();
     assert_eq!(elastic["peerFailureWindowSeconds"], 5, "{elastic}");
     env.until_state(NAMESPACE, "WaitingForWorkers").await;
@@ -114,11 +116,11 @@ async fn restricted_namespace_runs_only_valid_scripts() {
     env.until_state(NAMESPACE, "Training").await;
 
     let other = Patch::Merge(json!({"spec": {"elastic": {"mode": "InProcess"}}}));
-    let edited = texts(&env)
+    let edited = untyped_jobs(&env)
         .patch("digits", &PatchParams::default(), &other)
         .await;
     let Err(kube::Error::Api(status)) = edited else {
-        panic!("the mode is changed")
+        panic!("the edit is admitted")
     };
     assert!(
         status.message.contains("elastic.mode is immutable"),

@@ -86,7 +86,6 @@ impl History {
         history
     }
 
-    /// Stops the watches.
     pub(crate) fn end(&mut self) {
         // A watch that has stopped before has failed.
         self.has_gap |= self.tasks.iter().any(JoinHandle::is_finished);

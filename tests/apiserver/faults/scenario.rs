@@ -38,7 +38,6 @@ pub(crate) enum Action {
     Lose,
     Resize(u32),
     Suspend(bool),
-    /// The workers complete.
     Complete,
     DeleteAndCreate,
     /// The TTL of the finished job becomes 0 s.

@@ -1,4 +1,4 @@
-//! Jobs that Kueue resumes and suspends, through the controller in integrations/kueue.
+//! Jobs that Kueue suspends and resumes through the controller in integrations/kueue.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use super::{GPUS, OTHER, with_kueue};
 use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
-/// Kueue would give the quota away within milliseconds.
-const STILL: Duration = Duration::from_secs(4);
+/// How long the test checks that Kueue keeps the quota. Kueue would reassign it within milliseconds.
+const HOLD: Duration = Duration::from_secs(4);
 
-/// Kueue and the program, with the rights that its manifest gives it.
-async fn queue() -> Environment {
+/// An environment with Kueue and the controller, which has the permissions of its manifest.
+async fn with_controller() -> Environment {
     let env = with_kueue(json!({"accelerator": "h100"})).await;
     let namespaces: Api<Namespace> = Api::all(env.client.clone());
     let own = serde_json::from_value(json!({"metadata": {"name": "kueue-system"}})).unwrap();
@@ -54,7 +54,7 @@ async fn queue() -> Environment {
     env
 }
 
-/// A suspended job of the queue, as the guide says. Each worker needs a GPU.
+/// A suspended job of the queue, as in the guide. Each worker needs a GPU.
 fn queued(workers: u32, class: &str) -> Value {
     let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
     let mut job = job(workers);
@@ -62,14 +62,14 @@ fn queued(workers: u32, class: &str) -> Value {
         "kueue.x-k8s.io/queue-name": "research", "kueue.x-k8s.io/priority-class": class,
     });
     job["spec"]["suspend"] = json!(true);
-    // A Workload gets a default in the port.
+    // In a Workload, the API server adds a default to the port.
     let ports = json!([{"containerPort": 8080}]);
     let containers = json!([{"name": "trainer", "resources": limits, "ports": ports}]);
     job["spec"]["workers"]["template"] = json!({"spec": {"containers": containers}});
     job
 }
 
-/// The nodes that the pods of a namespace may run on.
+/// The accelerators in the node selectors of the pods of a namespace.
 async fn selectors(env: &Environment, namespace: &str) -> Vec<Option<String>> {
     let pods = env.all_pods(namespace).await;
     let selector = |pod: &k8s_openapi::api::core::v1::Pod| {
@@ -82,7 +82,7 @@ async fn selectors(env: &Environment, namespace: &str) -> Vec<Option<String>> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
 async fn kueue_resumes_a_job_on_nodes_of_its_flavor() {
-    let env = queue().await;
+    let env = with_controller().await;
     let operator = env.operator(None);
     env.create(NAMESPACE, queued(GPUS, "usual")).await;
     env.run_until_training(NAMESPACE).await;
@@ -99,7 +99,7 @@ async fn kueue_resumes_a_job_on_nodes_of_its_flavor() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
 async fn preempted_job_gets_its_own_template_back() {
-    let env = queue().await;
+    let env = with_controller().await;
     let operator = env.operator(None);
     let created = env.create(NAMESPACE, queued(GPUS, "usual")).await;
     env.run_until_training(NAMESPACE).await;
@@ -119,18 +119,22 @@ async fn preempted_job_gets_its_own_template_back() {
     })
     .await
     .unwrap();
-    until("the operator has seen it", TIMEOUT, || async {
-        let job = env.job(NAMESPACE).await;
-        let status = job.status.unwrap_or_default();
-        let has_seen = status.observed_generation == job.metadata.generation;
-        Ok((has_seen && status.is_true(ConditionType::Suspended)).then_some(()))
-    })
+    until(
+        "the operator has observed the suspension",
+        TIMEOUT,
+        || async {
+            let job = env.job(NAMESPACE).await;
+            let status = job.status.unwrap_or_default();
+            let is_observed = status.observed_generation == job.metadata.generation;
+            Ok((is_observed && status.is_true(ConditionType::Suspended)).then_some(()))
+        },
+    )
     .await
     .unwrap();
-    let still = Instant::now() + STILL;
-    while Instant::now() < still {
+    let end = Instant::now() + HOLD;
+    while Instant::now() < end {
         assert!(env.all_pods(OTHER).await.is_empty());
-        tokio::time::sleep(STILL / 20).await;
+        tokio::time::sleep(HOLD / 20).await;
     }
     for pod in env.all_pods(NAMESPACE).await {
         assert!(pod.metadata.deletion_timestamp.is_some());
@@ -151,19 +155,20 @@ async fn preempted_job_gets_its_own_template_back() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
 async fn interrupted_stop_restores_the_template() {
-    let env = queue().await;
+    let env = with_controller().await;
     let operator = env.operator(None);
     let created = env.create(NAMESPACE, queued(2, "usual")).await;
     env.run_until_training(NAMESPACE).await;
-    // Its owner scales it. The program ends between its two updates.
+    // The owner scales the job, and the controller stops between its two updates of a suspension.
     let annotations = json!({"kueue.x-k8s.io/stopping": "true"});
     let spec = json!({"suspend": true, "workers": {"replicas": 1}});
-    let half = Patch::Merge(json!({"metadata": {"annotations": annotations}, "spec": spec}));
+    let first_update =
+        Patch::Merge(json!({"metadata": {"annotations": annotations}, "spec": spec}));
     let (jobs, name) = (env.jobs(NAMESPACE), created.name_any());
-    jobs.patch(&name, &PatchParams::default(), &half)
+    jobs.patch(&name, &PatchParams::default(), &first_update)
         .await
         .unwrap();
-    until("it trains with one", TIMEOUT, || async {
+    until("the job trains with one worker", TIMEOUT, || async {
         env.run_kubelet(NAMESPACE, None).await;
         let membership = env.job(NAMESPACE).await.status.unwrap().membership;
         Ok(membership
@@ -191,7 +196,7 @@ async fn interrupted_stop_restores_the_template() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Kueue: make test-long"]
 async fn kueue_admits_part_of_an_elastic_job() {
-    let env = queue().await;
+    let env = with_controller().await;
     let operator = env.operator(None);
     env.create(NAMESPACE, queued(1, "usual")).await;
     env.run_until_training(NAMESPACE).await;
@@ -202,12 +207,12 @@ async fn kueue_admits_part_of_an_elastic_job() {
     let job = env.job(OTHER).await;
     assert_eq!(job.spec.workers.replicas, GPUS - 1);
     assert_eq!(env.all_pods(OTHER).await.len(), GPUS as usize - 1);
-    // A scale is a new wish, for which the job queues again.
+    // After a change of the scale, the job queues again.
     let fewer = Patch::Merge(json!({"spec": {"workers": {"replicas": 2}}}));
     let (name, parameters) = (job.name_any(), PatchParams::default());
     let jobs = env.jobs(OTHER);
     jobs.patch(&name, &parameters, &fewer).await.unwrap();
-    until("it trains with two", TIMEOUT, || async {
+    until("the job trains with two workers", TIMEOUT, || async {
         env.run_kubelet(OTHER, None).await;
         let job = env.job(OTHER).await;
         let membership = job.status.unwrap().membership;
