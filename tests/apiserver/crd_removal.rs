@@ -32,8 +32,8 @@ async fn crd_added_again_keeps_pods_and_runs_new_jobs() {
     env.install_crd().await;
     env.apply("other", 1).await;
     env.until_state("other", "WaitingForWorkers").await;
-    // The job is gone with its definition. Deleting its pods is left to the garbage collector, which
-    // does not run here.
+    // The job is gone with its definition. Deleting its pods is left to the garbage collector,
+    // which does not run here.
     assert_eq!(env.uids_of_staying_pods(NAMESPACE).await, before);
     operator.stop().await;
 }

@@ -1,5 +1,5 @@
-//! Rules for new jobs in the schema of the TrainingJob and its CEL rules: what the API server refuses,
-//! and its messages.
+//! Rules for new jobs in the schema of the TrainingJob and its CEL rules: what the API server
+//! refuses, and its messages.
 
 use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use roundhouse_api::TrainingJob;

@@ -34,7 +34,8 @@ async fn policies(env: &Environment) -> Vec<NetworkPolicy> {
     all.unwrap().items
 }
 
-/// Deletes a job. While its workers terminate, a second NetworkPolicy with the same rules covers them.
+/// Deletes a job. While its workers terminate, a second NetworkPolicy with the same rules covers
+/// them.
 async fn deletion_keeps_a_policy(how: PropagationPolicy) {
     let env = Environment::new().await;
     start_collector(&env);

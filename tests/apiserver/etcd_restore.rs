@@ -33,8 +33,8 @@ async fn generations(env: &Environment) -> Vec<u64> {
     documents.map(|document| document.generation).collect()
 }
 
-/// Crashes and restarts a worker that reports this generation, and waits until the job trains in a newer
-/// one.
+/// Crashes and restarts a worker that reports this generation, and waits until the job trains in a
+/// newer one.
 async fn crash_and_train(env: &Environment, reported: u64) {
     let (pods, parameters) = (env.pods(NAMESPACE), PatchParams::default());
     let pod = pods.get("digits-worker-1-0").await.unwrap();
@@ -122,8 +122,8 @@ async fn stale_completion_does_not_delete_running_pods() {
     knows_end.unwrap();
     let newest = env.job(NAMESPACE).await.resource_version();
     let later = version(newest.as_deref()) + 100;
-    // The pod watch comes back before that of the jobs. So in the caches the workers run and their job has
-    // ended.
+    // The pod watch comes back before that of the jobs. So in the caches the workers run and their
+    // job has ended.
     proxy.traffic.refuse("trainingjobs");
     let restored = server.restart(|etcd| copy(&backup, etcd), later);
     restored.await.unwrap();

@@ -1,6 +1,7 @@
-//! Two jobs that need all GPUs each, with a real gang scheduler: the plugin Coscheduling, Volcano, and
-//! Kubernetes with its Workload API. The nodes are only objects, and the test plays their kubelets.
-//! Without a PodGroup, each job could get some of the GPUs and wait indefinitely for the rest.
+//! Two jobs that need all GPUs each, with a real gang scheduler: the plugin Coscheduling, Volcano,
+//! and Kubernetes with its Workload API. The nodes are only objects, and the test plays their
+//! kubelets. Without a PodGroup, each job could get some of the GPUs and wait indefinitely for the
+//! rest.
 
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use crate::environment::{Environment, NAMESPACE, TIMEOUT};
 use crate::pod_groups::{Scheduler, coscheduling, group_follows_job, kubernetes, volcano};
 
 pub(crate) const GPUS: usize = 8;
-/// Two gangs can block each other. Coscheduling then tries again every 30 s, and on a busy machine one of
-/// three attempts fails.
+/// Two gangs can block each other. Coscheduling then tries again every 30 s, and on a busy machine
+/// one of three attempts fails.
 const GANG_WAITS_AT_MOST: Duration = Duration::from_mins(8);
 const NAMESPACES: [&str; 2] = [NAMESPACE, "other"];
 
@@ -42,7 +43,8 @@ fn start_coscheduling(env: &Environment) {
     let arguments = [
         &*format!("--config={}", path.display()),
         "--secure-port=0",
-        // The plugin gets no event when a pod terminates. By default, a rejected group waits for 5 minutes.
+        // The plugin gets no event when a pod terminates. By default, a rejected group waits for 5
+        // minutes.
         "--pod-max-in-unschedulable-pods-duration=1s",
     ];
     env.server.run("coscheduling", &arguments).unwrap();
@@ -69,8 +71,8 @@ fn start_volcano(env: &Environment) {
     env.server.run("volcano", &arguments).unwrap();
 }
 
-/// Opens the default queue, as Volcano's controllers do. The scheduler creates the queue but uses it only
-/// when it is open.
+/// Opens the default queue, as Volcano's controllers do. The scheduler creates the queue but uses
+/// it only when it is open.
 async fn open_queue(env: &Environment) {
     let queue = ApiResource {
         group: "scheduling.volcano.sh".to_owned(),
@@ -90,8 +92,8 @@ async fn open_queue(env: &Environment) {
     .unwrap();
 }
 
-/// Starts the scheduler of Kubernetes, and the controller that removes the finalizer of a PodGroup when
-/// its pods have terminated.
+/// Starts the scheduler of Kubernetes, and the controller that removes the finalizer of a PodGroup
+/// when its pods have terminated.
 fn start_kubernetes(env: &Environment, version: Version) {
     let kubeconfig = env.server.kubeconfig("test").unwrap();
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());

@@ -1,5 +1,5 @@
-//! Jobs in a queue of the real Kueue. Kueue counts only the requests of pods, so no nodes are needed. The
-//! test plays the kubelets of the pods that Kueue admits.
+//! Jobs in a queue of the real Kueue. Kueue counts only the requests of pods, so no nodes are
+//! needed. The test plays the kubelets of the pods that Kueue admits.
 
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
@@ -18,8 +18,8 @@ const OTHER: &str = "other";
 /// GPUs of the quota, and of each job.
 const GPUS: u32 = 4;
 
-/// An environment with Kueue and one quota for both namespaces. A job of the class `urgent` preempts
-/// others. The nodes of the quota have these labels.
+/// An environment with Kueue and one quota for both namespaces. A job of the class `urgent`
+/// preempts others. The nodes of the quota have these labels.
 async fn with_kueue(node_labels: Value) -> Environment {
     let env = Environment::new().await;
     let client = env.client.clone();

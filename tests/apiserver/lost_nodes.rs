@@ -1,4 +1,5 @@
-//! Workers on lost nodes. The test plays the scheduler, the kubelets and the node lifecycle controller.
+//! Workers on lost nodes. The test plays the scheduler, the kubelets and the node lifecycle
+//! controller.
 
 use std::time::Duration;
 

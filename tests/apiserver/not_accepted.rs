@@ -64,8 +64,8 @@ fn deep() -> String {
     "{\"f:a\":".repeat(levels) + "{}" + &"}".repeat(levels)
 }
 
-/// Creates an object, in which `deep()` replaces the string `DEEP`. The response is read as text, because
-/// kube cannot parse it.
+/// Creates an object, in which `deep()` replaces the string `DEEP`. The response is read as text,
+/// because kube cannot parse it.
 async fn send(env: &Environment, path: &str, object: &Value) {
     let text = object.to_string().replace("\"DEEP\"", &deep());
     let request = Request::post(path).header(CONTENT_TYPE, "application/json");

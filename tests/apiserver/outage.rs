@@ -1,6 +1,6 @@
-//! The API server refuses all requests for minutes, its etcd is slow or full, or the operator's token or
-//! the API server's certificate authority is replaced. During each outage a worker crashes. Soon after
-//! the outage the job trains again, with one incident and the same pods.
+//! The API server refuses all requests for minutes, its etcd is slow or full, or the operator's
+//! token or the API server's certificate authority is replaced. During each outage a worker
+//! crashes. Soon after the outage the job trains again, with one incident and the same pods.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,8 +22,8 @@ const RECOVERS_WITHIN: Duration = Duration::from_secs(60);
 /// A Retry-After that no client should obey.
 const NEVER: u32 = u32::MAX;
 
-/// Waits until the job trains in its second generation, and checks that it has one incident and these
-/// pods.
+/// Waits until the job trains in its second generation, and checks that it has one incident and
+/// these pods.
 async fn recovers(env: &Environment, pods: &[Option<String>]) {
     let recovered = until(
         "the job trains in generation 2",
@@ -47,8 +47,8 @@ async fn start_training(env: &Environment) -> Vec<Option<String>> {
     env.uids(NAMESPACE).await
 }
 
-/// Checks recovery from an outage. The proxy refuses all requests of the operator, with each refusal for
-/// `time`, and a worker crashes meanwhile.
+/// Checks recovery from an outage. The proxy refuses all requests of the operator, with each
+/// refusal for `time`, and a worker crashes meanwhile.
 async fn recovers_from_outage(env: &Environment, time: Duration, refusals: &[Refusal]) {
     let proxy = Proxy::start(env.server.client("operator").unwrap()).await;
     let operator = env.operator_of_namespace(proxy.config(), NAMESPACE);
@@ -104,7 +104,8 @@ async fn job_recovers_from_a_full_etcd() {
     let unavailable = (503, "ServiceUnavailable", None);
     proxy.traffic.refuse_all(Some(unavailable));
     env.crash_container(CRASHES).await;
-    // etcd raises this alarm when its file reaches the quota. It then serves reads and refuses writes.
+    // etcd raises this alarm when its file reaches the quota. It then serves reads and refuses
+    // writes.
     let alarm = |action: &str| json!({"action": action, "alarm": "NOSPACE"});
     let (server, path) = (&env.server, "/v3/maintenance/alarm");
     server.ask_etcd(path, alarm("ACTIVATE")).await.unwrap();
@@ -162,7 +163,8 @@ async fn replaced_token_is_read_again() {
     operator.stop().await;
 }
 
-/// Writes the certificate of the authority, which the API server creates at its first start, to a file.
+/// Writes the certificate of the authority, which the API server creates at its first start, to a
+/// file.
 fn write_authority(env: &Environment, file: &Path) {
     let chain = env.directory.path().join("certs/apiserver.crt");
     let chain = std::fs::read_to_string(chain).unwrap();

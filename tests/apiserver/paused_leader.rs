@@ -1,6 +1,6 @@
-//! SIGSTOP pauses the leading operator for a minute during its work, another operator leads meanwhile, and
-//! then the first one continues. In a pod, the kubelet would restart a container that is paused for so
-//! long. `make test-long` builds the operator.
+//! SIGSTOP pauses the leading operator for a minute during its work, another operator leads
+//! meanwhile, and then the first one continues. In a pod, the kubelet would restart a container
+//! that is paused for so long. `make test-long` builds the operator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,16 +25,16 @@ use crate::environment::{Environment, NAMESPACE, OperatorProcess, TIMEOUT, progr
 
 const WORKERS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(60);
-/// Times from the loss of a worker to the pause: before the operator observes the loss, while it handles
-/// the loss, and after that.
+/// Times from the loss of a worker to the pause: before the operator observes the loss, while it
+/// handles the loss, and after that.
 const DELAYS: [Duration; 3] = [
     Duration::ZERO,
     Duration::from_millis(15),
     Duration::from_millis(150),
 ];
 
-/// For each generation and node rank: the UIDs of the pods that ever had it, and the nonces of their
-/// memberships.
+/// For each generation and node rank: the UIDs of the pods that ever had it, and the nonces of
+/// their memberships.
 type Places = BTreeMap<(u64, u32), BTreeSet<(Option<String>, String)>>;
 
 /// Watches the pods and records all memberships, until it is dropped.
@@ -65,7 +65,8 @@ impl Recorder {
         }
     }
 
-    /// Checks that each rank of a generation had one pod, and that each generation was one process group.
+    /// Checks that each rank of a generation had one pod, and that each generation was one process
+    /// group.
     fn assert_one_group_per_generation(&self) {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let mut nonces = BTreeMap::new();

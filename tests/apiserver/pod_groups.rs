@@ -1,5 +1,5 @@
-//! PodGroups of jobs with a gang scheduler, with the CustomResourceDefinitions of scheduler-plugins and
-//! of Volcano. No scheduler runs: the test binds the pods.
+//! PodGroups of jobs with a gang scheduler, with the CustomResourceDefinitions of scheduler-plugins
+//! and of Volcano. No scheduler runs: the test binds the pods.
 
 use std::path::Path;
 

@@ -37,7 +37,8 @@ async fn create(env: &Environment, kind: &ApiResource, spec: Value) {
     all.create(&PostParams::default(), &object).await.unwrap();
 }
 
-/// Installs a policy that removes the membership at each update of a pod, and waits until it is enforced.
+/// Installs a policy that removes the membership at each update of a pod, and waits until it is
+/// enforced.
 async fn strip_memberships(env: &Environment) {
     let expression = format!(
         "has(object.metadata.annotations) && '{0}' in object.metadata.annotations \

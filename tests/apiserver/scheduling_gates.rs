@@ -1,5 +1,5 @@
-//! Jobs whose pods have a scheduling gate of a queue, as plain pods have with Kueue. The test removes the
-//! gates.
+//! Jobs whose pods have a scheduling gate of a queue, as plain pods have with Kueue. The test
+//! removes the gates.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,8 @@ async fn gated_job_waits_past_its_start_deadline() {
     );
     assert_eq!(status.incidents.total, 0);
 
-    // Kueue's finalizer keeps the pods: without it, pods that have no node vanish when they are deleted.
+    // Kueue's finalizer keeps the pods: without it, pods that have no node vanish when they are
+    // deleted.
     set_finalizers(&pods, json!(["kueue.x-k8s.io/managed"])).await;
     // The job fails and gets no more pods, so the queue may free their quota.
     env.edit(&json!({"activeDeadlineSeconds": 1}))

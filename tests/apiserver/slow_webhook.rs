@@ -84,8 +84,8 @@ async fn until_memberships(env: &Environment, within: Duration) {
     .unwrap();
 }
 
-/// Waits until all pods are terminating. The pod garbage collector, which would remove unscheduled pods,
-/// does not run here.
+/// Waits until all pods are terminating. The pod garbage collector, which would remove unscheduled
+/// pods, does not run here.
 async fn until_terminating(env: &Environment, within: Duration) {
     until("all workers are terminating", within, || async {
         let pods = env.all_pods(NAMESPACE).await;

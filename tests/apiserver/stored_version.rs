@@ -42,8 +42,8 @@ async fn store_next_version(env: &Environment) -> Api<DynamicObject> {
     jobs
 }
 
-/// Migrates the stored objects: writes the job again without a change, and removes the old version from
-/// `status.storedVersions`.
+/// Migrates the stored objects: writes the job again without a change, and removes the old version
+/// from `status.storedVersions`.
 async fn migrate(env: &Environment, jobs: &Api<DynamicObject>) {
     until("the job is written again", TIMEOUT, || async {
         let job = jobs.get("digits").await?;

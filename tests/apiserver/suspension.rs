@@ -77,7 +77,7 @@ async fn job_created_suspended_is_editable_until_resumed() {
     let mut resumed = template("b");
     resumed["suspend"] = json!(false);
     env.edit(&resumed).await.unwrap();
-    let pod = until("its pod is made", TIMEOUT, || async {
+    let pod = until("the pod exists", TIMEOUT, || async {
         let pods = env.pods(NAMESPACE).list(&ListParams::default()).await?;
         Ok(pods.items.into_iter().next())
     })

@@ -114,8 +114,8 @@ fn racked(workers: u32, mode: &str) -> Value {
     racked
 }
 
-/// Lets the nodes of a rack fail. As the node lifecycle controller does, it updates the status of the nodes
-/// and their pods, and deletes the pods.
+/// Lets the nodes of a rack fail. As the node lifecycle controller does, it updates the status of
+/// the nodes and their pods, and deletes the pods.
 async fn fail_rack(env: &Environment, rack: &str) {
     let nodes: Api<Node> = Api::all(env.client.clone());
     let parameters = PatchParams::default();
@@ -147,8 +147,8 @@ async fn fail_rack(env: &Environment, rack: &str) {
     }
 }
 
-/// Kubernetes keeps the pods of failed nodes. Their affinity must not attract the new pods to the failed
-/// rack.
+/// Kubernetes keeps the pods of failed nodes. Their affinity must not attract the new pods to the
+/// failed rack.
 #[tokio::test(flavor = "multi_thread")]
 async fn job_with_required_topology_leaves_a_failed_rack() {
     let env = Environment::new().await;

@@ -17,7 +17,8 @@ async fn completes(env: &Environment, namespace: &str) -> TrainingJob {
     env.until_state(namespace, "Completed").await
 }
 
-/// Waits until the job has a deletion timestamp. No garbage collector runs here, so the object remains.
+/// Waits until the job has a deletion timestamp. No garbage collector runs here, so the object
+/// remains.
 async fn until_deleted(env: &Environment, namespace: &str) -> TrainingJob {
     let deleted = until("the job is deleted", TIMEOUT, || async {
         let job = env.job(namespace).await;
@@ -49,8 +50,8 @@ async fn edited_ttl_deletes_a_finished_job() {
     operator.stop().await;
 }
 
-/// The API server accepts a time that the client library cannot parse. Before the operator deletes a job,
-/// it reads the job's metadata.
+/// The API server accepts a time that the client library cannot parse. Before the operator deletes
+/// a job, it reads the job's metadata.
 #[tokio::test(flavor = "multi_thread")]
 async fn unparsable_managed_fields_do_not_stop_deletion() {
     let env = Environment::new().await;
@@ -133,8 +134,8 @@ async fn wrong_clock_expires_no_job() {
         short["spec"]["ttlSecondsAfterFinished"] = json!(0);
         env.create(NAMESPACE, short).await;
         completes(&env, NAMESPACE).await;
-        // The operator compares the clocks when it reads the job. At the second read, all writes of the
-        // first reconcile are finished.
+        // The operator compares the clocks when it reads the job. At the second read, all writes of
+        // the first reconcile are finished.
         for times in [1.0, 2.0] {
             touch(&env).await;
             until("the operator reads the job", TIMEOUT, || async {

@@ -1,5 +1,5 @@
-//! Rules for edits of a job in the CEL rules of the TrainingJob: what the API server refuses, and its
-//! messages.
+//! Rules for edits of a job in the CEL rules of the TrainingJob: what the API server refuses, and
+//! its messages.
 
 use serde_json::{Value, json};
 

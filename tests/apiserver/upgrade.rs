@@ -57,8 +57,8 @@ async fn upgrade_replaces_a_worker_with_the_old_image() {
     after.stop().await;
 }
 
-/// The values of a pod that the operator's settings decide: its number of processes, its user, and the
-/// architecture of its node.
+/// The values of a pod that the operator's settings decide: its number of processes, its user, and
+/// the architecture of its node.
 fn of_settings(pod: &Pod) -> (String, Option<i64>, Option<String>) {
     let spec = pod.spec.as_ref().unwrap();
     let mut variables = spec.containers[0].env.iter().flatten();

@@ -1,5 +1,5 @@
-//! Jobs with the user's own command, in restart mode or with `roundhouse.join()`: what the API server
-//! admits, and its messages for what it refuses.
+//! Jobs with the user's own command, in restart mode or with `roundhouse.join()`: what the API
+//! server admits, and its messages for what it refuses.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};

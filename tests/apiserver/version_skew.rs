@@ -1,4 +1,5 @@
-//! Operators of two versions manage a training job in turn. `make test-long` builds the older operator.
+//! Operators of two versions manage a training job in turn. `make test-long` builds the older
+//! operator.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +19,8 @@ fn older(env: &Environment) -> OperatorProcess {
     OperatorProcess::start(env, "older.log", &program, &[])
 }
 
-/// Waits until all workers have a membership of the generation. Checks that they are one process group with
-/// distinct ranks, and that all pods were built from the same spec and image.
+/// Waits until all workers have a membership of the generation. Checks that they are one process
+/// group with distinct ranks, and that all pods were built from the same spec and image.
 async fn until_generation(env: &Environment, workers: usize, generation: u64) {
     let found = until("all workers are in the generation", TIMEOUT, || async {
         env.run_kubelet(NAMESPACE, None).await;
@@ -63,8 +64,8 @@ fn built_from(pod: &Pod) -> Option<(String, String)> {
     Some((it.spec, it.trainer_image))
 }
 
-/// Deletes a worker, then grows the job by one worker and shrinks it again. Checks that the other workers
-/// stay.
+/// Deletes a worker, then grows the job by one worker and shrinks it again. Checks that the other
+/// workers stay.
 async fn replace_and_scale(env: &Environment, generation: &mut u64) {
     let before = env.all_pods(NAMESPACE).await;
     let now = DeleteParams::default().grace_period(0);

@@ -201,7 +201,8 @@ pub(crate) struct Operator {
     task: JoinHandle<Result<(), RunError>>,
 }
 
-/// The value of an exposed series, whose labels are in alphabetical order; `None` without the series.
+/// The value of an exposed series, whose labels are in alphabetical order; `None` without the
+/// series.
 pub(crate) fn metric(registry: &Registry, series: &str) -> Option<f64> {
     roundhouse_operator::metrics::testing::value(registry, series)
 }
@@ -277,7 +278,8 @@ impl Operator {
 impl Drop for Operator {
     fn drop(&mut self) {
         let panicked = self.metric("roundhouse_operator_reconciles_total{result=\"Panicked\"}");
-        // In every test no reconcile may panic, and the operator writes only while it holds the Lease.
+        // In every test no reconcile may panic, and the operator writes only while it holds the
+        // Lease.
         if !std::thread::panicking() {
             assert_eq!(panicked, None);
             assert_eq!(self.lease_check.violations(), [""; 0]);

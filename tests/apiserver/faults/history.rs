@@ -75,7 +75,8 @@ impl History {
         history.is_restored = is_restored;
         let mut versions = history.versions.lock().unwrap();
         for it in &jobs.items {
-            // The job had raised its generation before a pod got it, even if the job was written again later.
+            // The job had raised its generation before a pod got it, even if the job was written
+            // again later.
             versions.insert(0, job(it));
             versions.insert(of(&it.metadata.resource_version), job(it));
         }

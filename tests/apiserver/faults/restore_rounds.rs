@@ -1,5 +1,5 @@
-//! etcd and the API server are killed and restarted from a backup, with a job of each scenario. Each
-//! job has its own operator. After the restore the test repeats all steps since the backup.
+//! etcd and the API server are killed and restarted from a backup, with a job of each scenario.
+//! Each job has its own operator. After the restore the test repeats all steps since the backup.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -34,9 +34,9 @@ struct RestoredJob<'a> {
 impl<'a> RestoredJob<'a> {
     async fn begin(env: &'a Environment, scenario: Scenario, round: u32) -> Self {
         let namespace = format!("{scenario:?}-restored-{round}").to_lowercase();
-        // An operator without a Lease keeps running and has the state that etcd has lost in its caches.
-        // An operator with a Lease loses it while the API server starts, and its successor starts with
-        // empty caches.
+        // An operator without a Lease keeps running and has the state that etcd has lost in its
+        // caches. An operator with a Lease loses it while the API server starts, and its successor
+        // starts with empty caches.
         let needs_lease = (scenario as usize).is_multiple_of(2);
         let (mut trial, _) = Trial::begin(env, namespace, needs_lease).await;
         trial.may_lose_lease();
@@ -81,8 +81,8 @@ impl<'a> RestoredJob<'a> {
     }
 }
 
-/// Runs one round and returns the problems of each scenario. The backup is at least `age` old at the
-/// restore.
+/// Runs one round and returns the problems of each scenario. The backup is at least `age` old at
+/// the restore.
 pub(crate) async fn violations(
     env: &Environment,
     round: u32,

@@ -7,8 +7,8 @@ use roundhouse_api::{ConditionType, Gang};
 use super::fault::Fault;
 use super::steady_state::ClusterState;
 
-/// A scenario with a job of two workers. Except in `Starts` and `Gang`, the job trains when the fault
-/// starts.
+/// A scenario with a job of two workers. Except in `Starts` and `Gang`, the job trains when the
+/// fault starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Scenario {
     Starts,
@@ -104,8 +104,8 @@ impl Scenario {
         }
     }
 
-    /// The steps before the fault. For an older cache there must be a past: three generations and an
-    /// incident.
+    /// The steps before the fault. For an older cache there must be a past: three generations and
+    /// an incident.
     pub(crate) const fn past(self, fault: Fault) -> &'static [Step] {
         match (self, fault) {
             (Self::Starts | Self::Gang, _) => &[],

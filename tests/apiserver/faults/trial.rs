@@ -1,4 +1,5 @@
-//! A trial: a job goes through a scenario while a fault occurs. A seed chooses the point of the fault.
+//! A trial: a job goes through a scenario while a fault occurs. A seed chooses the point of the
+//! fault.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -49,8 +50,8 @@ pub(crate) struct Trial<'a> {
     is_ending: bool,
     /// The allowed number of incidents.
     incidents: RangeInclusive<u32>,
-    /// etcd was restored. A pod may report a crash that only a lost status has counted; the operator
-    /// does not count it again.
+    /// etcd was restored. A pod may report a crash that only a lost status has counted; the
+    /// operator does not count it again.
     is_restored: bool,
     lifetime: Lifetime,
     needs_lease: bool,
@@ -131,8 +132,8 @@ async fn run(
     }
     problems.extend(trial.end_history());
     let (made, expected) = (trial.history.pods(), scenario.num_pods());
-    // An older cache can show a running job that is suspended or deleted by now, so the operator may
-    // create its pods once more.
+    // An older cache can show a running job that is suspended or deleted by now, so the operator
+    // may create its pods once more.
     let most = expected * if fault == Fault::Older { 2 } else { 1 };
     if problems.is_empty() && !(expected..=most).contains(&made.len()) {
         problems.push(format!("created {made:?}, expected {expected} pods"));
@@ -155,8 +156,8 @@ async fn create_namespace(env: &Environment, name: &str) -> u64 {
 }
 
 impl<'a> Trial<'a> {
-    /// Starts an operator of a new namespace. Also returns a resource version that precedes those of
-    /// all objects in it.
+    /// Starts an operator of a new namespace. Also returns a resource version that precedes those
+    /// of all objects in it.
     pub(super) async fn begin(
         env: &'a Environment,
         namespace: String,

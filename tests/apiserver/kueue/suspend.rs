@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use super::{GPUS, OTHER, with_kueue};
 use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
 
-/// How long the test checks that Kueue keeps the quota. Kueue would reassign it within milliseconds.
+/// How long the test checks that Kueue keeps the quota. Kueue would reassign it within
+/// milliseconds.
 const HOLD: Duration = Duration::from_secs(4);
 
 /// An environment with Kueue and the controller, which has the permissions of its manifest.

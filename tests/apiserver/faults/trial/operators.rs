@@ -14,8 +14,8 @@ use crate::environment::{Environment, Operator, TIMEOUT};
 use crate::faults::fault::Fault;
 use crate::faults::injection::Injection;
 
-/// Short times that a busy machine can still keep. The time between the last write and the expiry of
-/// the Lease is that of the default.
+/// Short times that a busy machine can still keep. The time between the last write and the expiry
+/// of the Lease is that of the default.
 const TERMS: Terms = Terms {
     duration: Duration::from_secs(11),
     renew_within: Duration::from_secs(6),
@@ -53,8 +53,8 @@ impl Trial<'_> {
         self.lifetime = Lifetime::MayLoseLease;
     }
 
-    /// Starts the fault. An older cache has a resource version of `first` or later; with every second
-    /// seed a new operator reads it.
+    /// Starts the fault. An older cache has a resource version of `first` or later; with every
+    /// second seed a new operator reads it.
     pub(super) async fn inject(&mut self, fault: Fault, seed: u64, first: u64) {
         self.lifetime = match fault {
             Fault::Dies => Lifetime::Dies,
@@ -89,7 +89,8 @@ impl Trial<'_> {
             self.proxy.traffic.begin(injection);
         }
         if fault == Fault::Unrenewed {
-            // The next step happens before the operator exits, during the exit, or without a leader.
+            // The next step happens before the operator exits, during the exit, or without a
+            // leader.
             let longest = TERMS.duration + TERMS.period;
             sleep(longest.mul_f64(fastrand::Rng::with_seed(seed).f64())).await;
         }
