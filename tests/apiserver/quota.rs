@@ -1,4 +1,4 @@
-//! A job that gets fewer workers than it asks for, because of a ResourceQuota.
+//! A job that gets fewer workers than it asks for, because of a quota of pods.
 
 use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::events::v1::Event;

@@ -90,7 +90,10 @@ async fn job_above_the_namespace_limit_waits_for_a_place() {
     .unwrap();
     env.apply(NAMESPACE, 1).await;
     let message = message_of(env.until_state(NAMESPACE, "TooManyJobs").await);
-    assert!(words.contains("policy.maxJobsPerNamespace is 1"), "{words}");
+    assert!(
+        message.contains("policy.maxJobsPerNamespace is 1"),
+        "{message}"
+    );
     // The limit applies to each namespace separately.
     env.apply("other", 1).await;
     env.until_state("other", "WaitingForWorkers").await;
