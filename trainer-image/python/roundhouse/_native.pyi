@@ -1,16 +1,16 @@
-"""The native part: see ``src/*.rs``."""
+"""The native part; its documentation is in ``src/*.rs``."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
-__all__ = ["VERSION", "Course", "Process", "fail_early", "fault_point", "own_failure"]
+__all__ = ["VERSION", "Process", "SampleSchedule", "fail_early", "fault_point", "own_failure"]
 
 VERSION: str
 
 @final
-class Course:
-    """The course of a training over the samples of a data set."""
+class SampleSchedule:
+    """The samples of each step of a training."""
 
     def __new__(
         cls,
@@ -20,7 +20,7 @@ class Course:
         steps: int | None = None,
         epochs: int | None = None,
         seed: int = 0,
-    ) -> Course: ...
+    ) -> SampleSchedule: ...
     @property
     def total_steps(self) -> int: ...
     def batch(self, steps: int, samples: int) -> tuple[int, int, int, bool] | None: ...
@@ -53,7 +53,7 @@ class Process:
     def prepare(
         self,
         *,
-        course: Course,
+        schedule: SampleSchedule,
         model: str,
         optimizer: str,
         settings: dict[str, str],
@@ -65,7 +65,7 @@ class Process:
     def advance(self) -> bool: ...
     def group(self) -> Any: ...
     def place(self) -> tuple[int, int, int, int, int]: ...
-    def tell(self, numbers: Any) -> None: ...
+    def vote(self, numbers: Any) -> None: ...
     def agree(self, *, broke: str | None = None) -> tuple[float, bool, float] | str | None: ...
     def conclude(
         self, *, skipped: bool, gradient_norm: float, learning_rate: float, spent: tuple[float, float, float, float, float] | list[float]

@@ -1,5 +1,5 @@
-"""Buffers of the modules, such as the running statistics of batch normalization: as they were before a step, and those of
-one rank on all others."""
+"""Buffers of the modules, such as the running statistics of batch normalization: copies of their values before
+a step, and the broadcast of one rank's values."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .optimizer import bytes_of
 
 
 class Place:
-    """Where a module keeps a buffer. The module may put another tensor there in each step."""
+    """The attribute of a module that holds a buffer. The module may assign another tensor in each step."""
 
     def __init__(self, owner: torch.nn.Module, key: str, buffer: torch.Tensor):
         self._buffers, self._key = owner._buffers, key
         self._name = f"the buffer {key} of {type(owner).__name__}"
         self.shape, self.dtype, self.device = buffer.shape, buffer.dtype, buffer.device
         self.num_bytes = buffer.numel() * buffer.element_size()
-        # Others may change their shape, such as a mask that is made anew for longer samples.
+        # Other buffers may change their shape, such as a mask that is rebuilt for longer samples.
         self.is_persistent = key not in owner._non_persistent_buffers_set
 
     def buffer(self) -> torch.Tensor | None:
-        """What is there now; None if it has another type or shape than at first, or is gone."""
+        """The current buffer; None if it was removed, or if its type or shape has changed."""
         buffer = self._buffers.get(self._key)
         if buffer is not None and (buffer.shape, buffer.dtype) == (self.shape, self.dtype):
             return buffer
@@ -34,7 +34,7 @@ class Place:
         return None
 
     def bytes(self) -> torch.Tensor:
-        """Of what is there now, or of nothing."""
+        """The bytes of the current buffer; empty if there is none."""
         buffer = self.buffer()
         return torch.zeros(self.num_bytes, dtype=torch.uint8, device=self.device) if buffer is None else bytes_of(buffer)
 
@@ -45,7 +45,7 @@ class Buffers:
     def __init__(self, modules: Sequence[torch.nn.Module]):
         owners = list(dict.fromkeys(owner for module in modules for owner in module.modules()))
         self._owners = [owner._buffers for owner in owners]
-        # Those that all ranks have when they join.
+        # The buffers that all ranks have when they join.
         self._places = [
             Place(owner, key, buffer) for owner in owners for key, buffer in owner._buffers.items() if buffer is not None
         ]
@@ -56,7 +56,7 @@ class Buffers:
 
     @torch.no_grad()
     def remember(self) -> None:
-        """A step begins, which may be dropped."""
+        """Saves the buffers before a step, which may be dropped."""
         self._kept = [(owner, key, buffer) for owner in self._owners for key, buffer in owner.items()]
         buffers = [buffer for _, _, buffer in self._kept if buffer is not None]
         if [id(buffer) for buffer in buffers] != [id(buffer) for buffer in self._buffers]:
@@ -67,7 +67,7 @@ class Buffers:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """The step is dropped."""
+        """Restores the buffers after a dropped step."""
         if self._before:
             torch._foreach_copy_(self._buffers, self._before)
         for owner, key, buffer in self._kept:
@@ -75,8 +75,8 @@ class Buffers:
 
     @torch.no_grad()
     def share(self, group: Group, source: int, gradients: Gradients) -> torch.Tensor | None:
-        """Copies those of rank ``source`` to all others, as DDP does; an error drops the step. Returns the bytes that moved, which
-        are the same on all ranks."""
+        """Copies the buffers of rank ``source`` to all other ranks, as DDP does; an error drops the step. Returns the
+        copied bytes, which are the same on all ranks."""
         if not self._places or gradients.broken is not None:
             return None
         there = torch.tensor([place.buffer() is not None for place in self._others], dtype=torch.uint8)
@@ -89,7 +89,7 @@ class Buffers:
             return None
         if group.rank == source:
             return row
-        # Only if there are such: on a GPU this waits for the broadcast.
+        # Only if there are such buffers, because on a GPU this waits for the broadcast.
         is_there = dict(zip(self._others, row[: len(self._others)].tolist() if self._others else []))
         at = len(self._others)
         for place in self._places:
@@ -97,6 +97,6 @@ class Buffers:
             at += place.num_bytes
             buffer = place.buffer()
             if buffer is not None and is_there.get(place, True):
-                # A copy begins where its type may begin; a piece may not.
+                # A copy is aligned for its type; a piece may not be.
                 buffer.copy_(piece.clone().view(place.dtype).reshape(place.shape))
         return row

@@ -1,7 +1,7 @@
-"""The TCP connections of a Gloo group, and that to a store.
+"""The TCP connections of a Gloo group, and the connection to a store.
 
-Neither Gloo nor a store has an abort, so they are cut off by cutting these: a thread that waits for data on one of them,
-here or at its other end, gets an error at once.
+Neither Gloo nor a store has an abort, so an abort closes these connections. A thread that waits for data on
+one of them, in this process or in a peer, then gets an error at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 def open_sockets() -> dict[int, int]:
     """The sockets of this process: descriptors by inode.
 
-    Numbers of descriptors alone say nothing: a socket that another thread closes leaves its number to a later one.
+    Descriptors alone do not identify a socket: if another thread closes a socket, a new socket can reuse its
+    descriptor.
     """
     found = {}
     for name in os.listdir("/proc/self/fd"):
@@ -31,7 +32,7 @@ def open_sockets() -> dict[int, int]:
 
 
 def opened_to(port: int, before: dict[int, int]) -> int | None:
-    """The socket that was opened since, to a port of a peer: its inode. ``before``: from :func:`open_sockets`."""
+    """The inode of the socket that was opened since ``before`` (from :func:`open_sockets`) to a port of a peer."""
     found = None
     for inode, own in _opened_since(before):
         with own:
@@ -42,26 +43,27 @@ def opened_to(port: int, before: dict[int, int]) -> int | None:
 
 
 def cut(inode: int) -> None:
-    """Ends a connection, in both directions, if it is still there."""
+    """Closes a connection in both directions, if it still exists."""
     descriptor = open_sockets().get(inode)
     if descriptor is None:
         return
     try:
         second = os.dup(descriptor)
     except OSError:
-        return  # Another thread has closed it.
+        return  # Another thread has closed the socket.
     if os.fstat(second).st_ino != inode:
-        os.close(second)  # It has, and has opened something else.
+        os.close(second)  # Another thread has reused the descriptor.
         return
     with socket.socket(fileno=second) as own:
         _shut_down(own)
 
 
 class Connections:
-    """The connections to some peers that were opened since."""
+    """The connections to some peers that were opened since a point in time."""
 
     def __init__(self, before: dict[int, int], addresses: set[str], store_ports: set[int]):
-        """``before``: from :func:`open_sockets`. ``addresses``: of the peers. ``store_ports``: of stores, which stay."""
+        """``before``: from :func:`open_sockets`. ``addresses``: those of the peers. ``store_ports``: ports of stores,
+        whose connections are left out."""
         self._sockets: list[socket.socket] = []
         for _, own in _opened_since(before):
             if _is_of(own, addresses, store_ports):
@@ -73,30 +75,30 @@ class Connections:
         return len(self._sockets)
 
     def is_one_ended(self) -> bool:
-        """Whether a peer has ended one of them and all that it has sent is read."""
+        """Whether a peer has closed a connection and this process has read all its data."""
         return any(_is_ended(own) for own in self._sockets)
 
     def cut(self) -> None:
-        """Ends all of them, in both directions."""
+        """Closes all connections in both directions."""
         for own in self._sockets:
             _shut_down(own)
 
     def close(self) -> None:
-        """Lets them go: while they are held they stay open for the peers, too."""
+        """Releases the duplicates of the sockets; while they exist, the connections stay open for the peers."""
         for own in self._sockets:
             own.close()
         self._sockets = []
 
 
 def _opened_since(before: dict[int, int]) -> Iterator[tuple[int, socket.socket]]:
-    """Second descriptors of the TCP connections that are not in ``before``, each with its inode."""
+    """Duplicates of the TCP sockets that are not in ``before``, each with its inode."""
     for inode, descriptor in open_sockets().items():
         if inode in before:
             continue
         try:
             second = os.dup(descriptor)
         except OSError:
-            continue  # Another thread has closed it.
+            continue  # Another thread has closed the socket.
         try:
             own = socket.socket(fileno=second)
         except OSError:
@@ -106,13 +108,13 @@ def _opened_since(before: dict[int, int]) -> Iterator[tuple[int, socket.socket]]
 
 
 def _ends_of(own: socket.socket) -> tuple[Any, Any] | None:
-    """The two addresses of a TCP connection; None for another socket."""
+    """The local and the remote address of a TCP connection; None for another socket."""
     if own.family not in _FAMILIES or own.type != socket.SOCK_STREAM:
         return None
     try:
         return own.getsockname(), own.getpeername()
     except OSError:
-        return None  # It listens, or is closed.
+        return None  # The socket listens or is closed.
 
 
 def _is_of(own: socket.socket, addresses: set[str], store_ports: set[int]) -> bool:
@@ -133,4 +135,4 @@ def _shut_down(own: socket.socket) -> None:
     try:
         own.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # It has ended by itself.
+        pass  # The connection is closed already.

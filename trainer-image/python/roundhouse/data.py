@@ -1,4 +1,4 @@
-"""How the samples of a step are loaded."""
+"""Loads the samples of a step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from .streams import Shard, Streamed
 class Batch:
     """The samples of this rank in one step, as the loader collates them.
 
-    ``x, y = batch``, ``batch[0]``, ``batch.x`` and ``batch.y`` are the parts of a sample that is a tuple; ``data`` is all of it.
+    If a sample is a tuple, ``x, y = batch``, ``batch[0]``, ``batch.x`` and ``batch.y`` are its parts. ``data`` is
+    the whole batch.
     """
 
     def __init__(self, step: Step, data: Any, open_step: Any):
@@ -49,9 +50,10 @@ class Batch:
         return self.data[key]
 
     def to(self, device: Any, *, non_blocking: bool | None = None) -> Batch:
-        """The same batch with its tensors on a device.
+        """Returns the batch with its tensors on a device.
 
-        ``non_blocking``: return before they are there; by default if the device is not the CPU, which would use them at once.
+        ``non_blocking``: return before the copies are complete. The default is True unless the device is the CPU,
+        which would use the tensors at once.
         """
         if non_blocking is None:
             non_blocking = torch.device(device).type != "cpu"
@@ -61,19 +63,19 @@ class Batch:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
-        # An error of a collective of the script's own: the step is done again, in the next generation.
+        # If a collective of the script has failed, the step is repeated in the next generation.
         return error is not None and self._open_step.collective_failed(error)
 
 
 def _moved(data: Any, device: Any, non_blocking: bool) -> Any:
-    # The latter is a tuple, of which one tensor has to stay on the CPU.
+    # A PackedSequence is a tuple, of which one tensor must stay on the CPU.
     if isinstance(data, (torch.Tensor, PackedSequence)):
         return data.to(device, non_blocking=non_blocking)
     if isinstance(data, Mapping):
         moved = {key: _moved(value, device, non_blocking) for key, value in data.items()}
         if not isinstance(data, MutableMapping):
             return moved
-        # It keeps what it has besides, as BatchEncoding of Hugging Face does.
+        # A copy keeps additional attributes, as in Hugging Face's BatchEncoding.
         same = copy.copy(data)
         for key, value in moved.items():
             same[key] = value
@@ -86,11 +88,12 @@ def _moved(data: Any, device: Any, non_blocking: bool) -> Any:
 
 
 class _Seeded:
-    """A data set whose samples are read with random numbers of their own: those of seed, epoch and index.
+    """A data set whose samples draw random numbers that are a function of seed, epoch and index.
 
-    Seeding the generators for each sample costs more than reading a sample that is in memory. So it begins with the first
-    batch whose samples have drawn a random number, which is read a second time. Without a ``seed`` nothing is seeded.
-    ``collates``: a function of the script's comes next in the same process, and may draw, too.
+    Seeding the generators for each sample costs more than reading a sample from memory. So seeding starts with
+    the first batch whose samples have drawn a random number; that batch is read a second time. Without a
+    ``seed`` nothing is seeded. ``collates``: the script's collate function runs next in the same process and
+    may draw, too.
     """
 
     def __init__(self, dataset: Any, seed: int | None, *, collates: bool = True):
@@ -110,14 +113,14 @@ class _Seeded:
         if not self._draws:
             samples = self._read_unseeded([index for _, index in keys])
             if self._draws or self._collates:
-                # It would draw the same numbers after each batch.
+                # Otherwise the collate function would draw the same numbers after each batch.
                 self._seed(keys[-1])
             if not self._draws:
                 return samples
         return [self[key] for key in keys]
 
     def _read_unseeded(self, indices: list[int]) -> list[Any]:
-        # Made where the samples are read, which may be a process of its own.
+        # Created where the samples are read, which may be another process.
         self._probe = self._probe or Probe()
         self._probe.begin()
         samples = self._read(indices)
@@ -134,7 +137,7 @@ class _Seeded:
 
 
 class _Feed:
-    """Tells a loader which samples to read next, as long as it asks."""
+    """Provides a loader with the keys of the samples to read next."""
 
     def __init__(self) -> None:
         self.wanted: Callable[[], list[tuple[int, int]] | None] = lambda: None
@@ -145,9 +148,10 @@ class _Feed:
 
 
 class Worker:
-    """What a worker of the loader does first: it ends with the process that reads from it.
+    """Initializes a worker of the loader, so that it ends with the process that reads from it.
 
-    It has a copy of that process' connections, which would stay open for the peers of a process that was killed.
+    A worker has copies of that process' connections. They would stay open for the peers after the process was
+    killed.
     """
 
     def __init__(self, then: Callable[[int], None] | None):
@@ -161,12 +165,12 @@ class Worker:
 
 
 def _is_indexed(dataset: Any) -> bool:
-    """Whether single samples can be read."""
+    """Whether single samples can be read by index."""
     return hasattr(dataset, "__len__") and (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"))
 
 
 class Loader:
-    """Reads the batches of the steps to come, in a DataLoader whose workers live as long as the training."""
+    """Reads the batches of the next steps, in a DataLoader whose workers live as long as the training."""
 
     def __init__(self, dataset: Any, sampler: Sampler, *, seeds: bool = True, **options: Any):
         if isinstance(dataset, DataLoader):
@@ -199,7 +203,7 @@ class Loader:
         self._feed.wanted = self._next_keys
         self._place = (0, 0, 1)
         self._at: tuple[int, int] | None = None
-        # Steps that the loader was asked for, in order.
+        # Steps whose samples the loader was asked to read, in order.
         self._asked: deque[Step] = deque()
         if options.get("num_workers"):
             options.setdefault("persistent_workers", True)
@@ -222,15 +226,16 @@ class Loader:
         return [(step.epoch, index) for index in indices]
 
     def _spare(self, steps: int, samples: int) -> int:
-        """What a rank without samples computes. Its gradients do not count. A stream would begin anew for sample 0."""
-        batch = self._sampler.course.batch(steps, samples)
+        """The sample of a rank without samples; its gradients do not count. It is not sample 0, for which a stream
+        would have to start again."""
+        batch = self._sampler.schedule.batch(steps, samples)
         return batch[1] if batch is not None and self._sampler.in_order else 0
 
     def load(self, step: Step, samples: int) -> Any:
-        """The batch of a step, which comes after ``samples`` committed ones."""
+        """The batch of a step that follows ``samples`` committed samples."""
         place = (step.generation, step.rank, step.world_size)
         if place != self._place:
-            # What is on its way is of another share: it is read and thrown away. The workers stay.
+            # Batches in progress belong to another share: read and discard them. The workers continue.
             self._place = place
             self._at = (step.number - 1, samples)
         while True:
@@ -246,11 +251,11 @@ class Loader:
                 raise
             except StopIteration as error:
                 if self._asked:
-                    # Of the data set's own, which a loader takes for its end. Python does the same in generators (PEP 479). What a
-                    # worker has raised names itself.
+                    # A StopIteration of the data set, which a loader takes for the end. Python treats it as an error
+                    # in generators, too (PEP 479). The message of a worker names the error itself.
                     words = str(error) if str(error).startswith("Caught ") else "the data set has raised StopIteration"
                     raise RuntimeError(words).with_traceback(error.__traceback__) from None
-                # It had been asked for all steps to the end before the share changed.
+                # The loader had been asked for all steps to the end before the share changed.
                 self._batches = None
                 continue
             asked = self._asked.popleft()
@@ -258,17 +263,17 @@ class Loader:
                 return data
 
     def _ran_script_again(self, error: BaseException) -> bool:
-        """Whether a worker of the loader has ended because it has run the script once more, and `rh.join` has refused it."""
+        """Whether a worker of the loader has ended because it ran the script again and `rh.join` refused it."""
         method = getattr(self._loader.multiprocessing_context, "_name", None) or multiprocessing.get_start_method()
         if method == "fork" or not self._loader.num_workers:
             return False
         workers = getattr(self._batches, "_workers", [])
-        # It may end before it has read what it is to do, or before all of them have started.
-        is_told = isinstance(error, BrokenPipeError) or f"exit code {ConfigError.exit_code}" in str(error)
-        return is_told or any(worker.exitcode == ConfigError.exit_code for worker in workers)
+        # The worker may end before it has read its task, or before all workers have started.
+        was_refused = isinstance(error, BrokenPipeError) or f"exit code {ConfigError.exit_code}" in str(error)
+        return was_refused or any(worker.exitcode == ConfigError.exit_code for worker in workers)
 
     def close(self) -> None:
-        """Ends the workers. It is not used after that."""
+        """Ends the workers. The loader must not be used afterwards."""
         self._batches = None
-        # Python's search for cycles would end them in an order in which each takes 5 s.
+        # The garbage collector would end the workers in an order in which each takes 5 s.
         del self._loader

@@ -1,4 +1,4 @@
-"""Digests of tensors, which change with each single bit: ranks compare them in place of the bytes."""
+"""Digests of tensors, which change with each single bit: ranks compare them instead of the bytes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from .optimizer import bytes_of
 
 # The largest prime below 2**52: a double holds each remainder, and no bit of a sum is lost.
 _PRIME = 4_503_599_627_370_449
-# Bytes of small tensors that are copied together before they are summed.
+# Number of bytes of small tensors that are copied together before they are summed.
 _PORTION = 16 << 20
 
 
 def sum_of_words(row: torch.Tensor) -> torch.Tensor:
-    """The sum of bytes, eight at a time, modulo 2**64: one integer, on the device."""
+    """The sum of bytes as 64-bit words modulo 2**64: one integer, on the device."""
     whole = row.numel() // 8 * 8
-    # A part of a larger tensor may begin anywhere.
+    # A part of a larger tensor may start at any address.
     row = row if row.data_ptr() % 8 == 0 and row.storage_offset() % 8 == 0 else row.clone()
-    # Words of 64 bits: for a sum of narrower ones PyTorch first makes a copy with 64 bits for each.
+    # Words of 64 bits: for a sum of narrower words PyTorch would first copy each to 64 bits.
     words = row[:whole].view(torch.int64).sum()
     return words if whole == row.numel() else words + row[whole:].sum(dtype=torch.int64)
 
 
 def digest_of(buffers: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor | float:
-    """One number for the bits of all buffers, below 2**52, on the device: their words' sum. 0 if there is no buffer."""
+    """One number below 2**52 for the bits of all buffers, on the device: the sum of their words. 0 without
+    buffers."""
     sums = [sum_of_words(bytes_of(buffer)).to(device) for buffer in buffers]
     if not sums:
         return 0.0
@@ -33,7 +34,7 @@ def digest_of(buffers: Iterable[torch.Tensor], device: torch.device) -> torch.Te
 
 
 def portions(tensors: Sequence[torch.Tensor]) -> Iterable[torch.Tensor]:
-    """The bytes of many tensors, small ones together."""
+    """The bytes of many tensors; small tensors are joined."""
     small: dict[torch.device, list[torch.Tensor]] = {}
     num_bytes: dict[torch.device, int] = {}
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""How a process ends: its exit code, its last words, and its result."""
+"""The end of a process: its exit code, its termination message, and its result."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ from .traces import cut, words_and_place
 
 
 def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> None:
-    """What ends a worker's process with an exception: the exit code is that of the error."""
-    # One that was asked to leave has nothing to look for.
+    """Ends a worker's process after an exception, with the exit code of the error."""
+    # A process that was asked to leave needs no stack trace.
     if not isinstance(error, Left):
         sys.__excepthook__(kind, error, where)
         if (advice := recognized(error)) is not None:
             print(advice, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not the ordinary exit: threads of PyTorch may be waiting for peers, and its destructors for them.
+    # Do not run exit handlers: threads of PyTorch may wait for peers, and its destructors wait for these
+    # threads.
     os._exit(_code_of(error))
 
 
 def _code_of(error: BaseException) -> int:
     if recognized(error) is not None:
         return ConfigError.exit_code
-    # As a shell says it.
+    # The exit code of a shell for a signal.
     other = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return exit_code_of(error) or other
 
 
 def explained(error: BaseException) -> tuple[int | None, str]:
-    """The exit code, None for that of Python, and the last words of a process that ends with an exception: one line."""
+    """The exit code (None for Python's own) and the one-line termination message of a process that ends with an
+    exception."""
     if isinstance(error, SystemExit):
         words = " ".join(str(error.code).split())
         return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {cut(words)}"
@@ -51,7 +53,7 @@ def explained(error: BaseException) -> tuple[int | None, str]:
 
 
 def write_result(file: Path, module: torch.nn.Module) -> None:
-    """The tensors of a module as safetensors; the file is whole, or not there."""
+    """Writes the tensors of a module as safetensors. The file is complete or does not exist."""
     from safetensors.torch import save_file
 
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +63,8 @@ def write_result(file: Path, module: torch.nn.Module) -> None:
     for name, tensor in module.state_dict().items():
         own = tensor.detach().contiguous()
         place = own.device, own.untyped_storage().data_ptr()
-        # Of tied weights each name has a copy, so that load_state_dict finds all names. safetensors refuses shared memory.
+        # Copy tied weights for each of their names, so that load_state_dict finds all names. safetensors refuses
+        # shared memory.
         tensors[name] = own.clone() if place in memory else own
         memory.add(place)
     save_file(tensors, partial)

@@ -1,4 +1,4 @@
-"""Exceptions of the package. Each has the exit code that the process should end with."""
+"""Exceptions of the package. Each has the exit code with which the process should end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from ._native import own_failure
 
 
 class RoundhouseError(Exception):
-    """Something that keeps this process from training on.
+    """An error after which this process cannot continue to train.
 
-    ``exit_code`` is what the process should exit with: 64 and 65 fail the job at once, all others may be tried again.
+    ``exit_code`` is the exit code that the process should use: 64 and 65 fail the job at once; all others can be
+    retried.
     """
 
     exit_code = 70
@@ -16,7 +17,7 @@ class RoundhouseError(Exception):
 
 
 class ConfigError(RoundhouseError):
-    """The script or its job is wrong. It would fail the same way again."""
+    """The script or its job is invalid. A retry would fail in the same way."""
 
     exit_code = 64
 
@@ -38,7 +39,7 @@ class DataMismatch(ConfigError):
 
 
 class DataError(RoundhouseError):
-    """Data is missing or damaged. It would fail the same way again."""
+    """Data is missing or damaged. A retry would fail in the same way."""
 
     exit_code = 65
 
@@ -48,13 +49,13 @@ class Diverged(ConfigError):
 
 
 class VolumeError(RoundhouseError):
-    """The volume of the checkpoints does not answer, or refuses what is written."""
+    """The volume of the checkpoints does not answer, or refuses a write."""
 
     exit_code = 74
 
 
 class PeerLost(RoundhouseError):
-    """Another rank is lost, or a newer generation has taken over. Another start continues."""
+    """Another rank is lost, or a newer generation has replaced this process. A restart continues the training."""
 
     exit_code = 75
 
@@ -72,20 +73,21 @@ class Left(RoundhouseError):
 
 
 def words_of(error: BaseException) -> str:
-    """Its type and first line: PyTorch's errors of connections go on with a stack trace."""
+    """The type and the first line of an error: PyTorch's connection errors continue with a stack trace."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def is_own(error: BaseException) -> bool:
-    """Whether an error of PyTorch is no peer's: too little memory, or a device that has failed. The next generation has it, too."""
-    # Not by its class: this module does not wait for PyTorch.
+    """Whether an error of PyTorch is local (out of memory, device failure) rather than a lost peer. The next
+    generation would have it, too."""
+    # Do not check the class, because this module does not import PyTorch.
     if type(error).__name__ == "OutOfMemoryError":
         return True
     return _own_failure(error) is not None
 
 
 def exit_code_of(error: BaseException) -> int | None:
-    """The exit code that an error asks for; None if it is that of any error of the script."""
+    """The exit code of an error; None for an ordinary error of the script."""
     if isinstance(error, RoundhouseError):
         return error.exit_code
     code = _own_failure(error)
@@ -93,7 +95,7 @@ def exit_code_of(error: BaseException) -> int | None:
 
 
 def _own_failure(error: BaseException) -> int | None:
-    # Some words are no UTF-8, such as the name of a file.
+    # Some messages are not UTF-8, such as file names.
     return own_failure(str(error).encode(errors="replace").decode()) if isinstance(error, RuntimeError) else None
 
 
@@ -103,7 +105,7 @@ _BY_CODE: dict[int, type[RoundhouseError]] = {
 
 
 def of_code(code: int, words: str, newer: int | None) -> RoundhouseError:
-    """The exception of an exit code. ``newer``: the generation that has superseded this process, if one has."""
+    """The exception for an exit code. ``newer``: the generation that has superseded this process, if there is one."""
     error = _BY_CODE.get(code, RoundhouseError)(words)
     error.newer = newer
     return error

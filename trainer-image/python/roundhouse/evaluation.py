@@ -1,4 +1,4 @@
-"""Evaluations between steps, which a generation that breaks does again."""
+"""Evaluations between steps. If a generation fails during an evaluation, the next generation repeats it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from ._native import Course, Process
+from ._native import Process, SampleSchedule
 from .data import Worker
 from .errors import ConfigError, Diverged
 from .generations import Place
 
-# What a function returns is reported under these names.
+# The results of a function are reported under these names.
 _REPORTED = ("accuracy", "top5", "perplexity")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What ``job.steps(..., evaluation=...)`` evaluates every ``every_epochs`` epochs, every ``every_steps`` steps if that is
-    given, and after the last step.
+    """An evaluation for ``job.steps(..., evaluation=...)``. It runs every ``every_epochs`` epochs, or every
+    ``every_steps`` steps if that is given, and after the last step.
 
-    ``function(batch)`` is called without gradients, with the modules of the state in evaluation mode, for the collated batches
-    of this rank's part of ``dataset``. It returns **sums** over the samples of the batch, such as
-    ``{"loss": ..., "accuracy": number of samples that are right}``, and calls no collective. The means over the whole data set
-    are the same on all ranks. ``loss`` is required; ``accuracy`` and ``top5`` are reported, too. ``then(means)`` is called on all
-    ranks of the generation, before the evaluation counts as done. A rank that has lost its peers right before is sent the state
-    of one that has called it: keep in ``rh.join(state=...)`` what it changes.
+    The job calls ``function(batch)`` without gradients, with the modules of the state in evaluation mode, for the
+    collated batches of this rank's part of ``dataset``. The function returns **sums** over the samples of the
+    batch, such as ``{"loss": ..., "accuracy": number of correct samples}``, and must call no collective. The
+    means over the whole data set are the same on all ranks. ``loss`` is required; ``accuracy`` and ``top5`` are
+    reported, too. The job calls ``then(means)`` on all ranks of the generation before the evaluation counts as
+    done. A rank that lost its peers right before receives the state of a rank that has called it, so keep
+    everything that ``then`` changes in ``rh.join(state=...)``.
     """
 
     dataset: Any
@@ -45,22 +46,23 @@ class Evaluation:
             raise ConfigError(f"rh.Evaluation: every_steps is {self.every_steps}; give at least 1, or leave it out")
 
     def is_due(self, steps: int, samples: int, evaluated: int, sampler: Any) -> bool:
-        """Whether the state after so many committed steps and samples is to be evaluated. ``evaluated``: samples at the last time."""
+        """Whether an evaluation is due after this number of committed steps and samples. ``evaluated``: committed
+        samples at the last evaluation."""
         if samples == 0 or samples == evaluated:
             return False
         if self.every_steps is not None and steps % self.every_steps == 0:
             return True
         epochs, rest = divmod(samples, sampler.num_used)
-        is_end = sampler.course.batch(0, samples) is None
+        is_end = sampler.schedule.batch(0, samples) is None
         return is_end or (rest == 0 and self.every_epochs > 0 and epochs % self.every_epochs == 0)
 
     @torch.no_grad()
     def sums(self, rank: int, world_size: int) -> dict[str, float]:
         """The sums over this rank's part of the data set."""
-        start, end = Course.part(0, len(self.dataset), rank, world_size)
+        start, end = SampleSchedule.part(0, len(self.dataset), rank, world_size)
         totals: dict[str, float] = {}
         if start == end:
-            # Its names are those of the others: they come from one sample that does not count.
+            # This rank needs the names of the other ranks: get them from a sample that does not count.
             return {name: 0.0 for name in self._called(self._loader(0, 1))}
         for batch in _whole(self._loader(start, end)):
             for name, value in self._called([batch]).items():
@@ -83,14 +85,15 @@ class Evaluation:
 
 
 def _whole(loader: Any) -> Any:
-    """The batches of a loader, all of them: in a generator a StopIteration of the data set is an error (PEP 479)."""
+    """All batches of a loader. In a generator a StopIteration of the data set is an error (PEP 479)."""
     batches = iter(loader)
     for _ in range(len(loader)):
         yield next(batches)
 
 
 def all_of(evaluation: Evaluation | Sequence[Evaluation] | None) -> list[Evaluation]:
-    """What ``job.steps`` is given, as a list. All are due after the same steps: the job reports one of them."""
+    """The evaluations of ``job.steps`` as a list. All must be due after the same steps; the job reports one of
+    them."""
     if evaluation is None:
         return []
     several = evaluation if isinstance(evaluation, (list, tuple)) else [evaluation]
@@ -105,7 +108,8 @@ def all_of(evaluation: Evaluation | Sequence[Evaluation] | None) -> list[Evaluat
 def evaluate(
     evaluations: Sequence[Evaluation], process: Process, modules: Sequence[torch.nn.Module], place: Place
 ) -> None:
-    """Evaluates the state on all ranks. What breaks off is due again in the next generation. The job reports the first one."""
+    """Evaluates the state on all ranks. The next generation repeats an evaluation that fails. The job reports the
+    first one."""
     process.begin_evaluation(counts=any(one.then is not None for one in evaluations))
     were_training = [(module, module.training) for own in modules for module in own.modules()]
     for own in modules:
@@ -119,7 +123,7 @@ def evaluate(
         if not all(math.isfinite(value) for value in values.values()):
             raise Diverged(f"the evaluation after step {place.steps} is not finite on rank {place.rank}: {values}")
     names = [(index, name) for index, values in enumerate(sums) for name in sorted(values)]
-    # All at once: no rank has called a function `then` before each has the sums of all.
+    # One sum for all evaluations: no rank calls a `then` before each rank has all sums.
     total = process.sum([sums[index][name] for index, name in names])
     if total is None:
         return
@@ -134,5 +138,5 @@ def evaluate(
 
 
 def _reported(means: dict[str, float]) -> dict[str, float]:
-    """The means that have a metric of their own."""
+    """The means that have their own metric."""
     return {name: means[name] for name in _REPORTED if name in means}

@@ -1,4 +1,4 @@
-"""From one generation to the next: where this process is in it, the group of its ranks, and what hangs on that group."""
+"""The generations of a process: its place in each, the group of the ranks, and the objects that use this group."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .state import Row
 
 
 class Place(NamedTuple):
-    """Where a process is in its training."""
+    """The place of a process in its generation, and its progress."""
 
     generation: int = 0
     rank: int = 0
     world_size: int = 1
-    # Committed.
+    # Committed steps and samples.
     steps: int = 0
     samples: int = 0
 
@@ -33,11 +33,11 @@ class Generations:
 
     def __init__(self, process: Process, row: Row, device: torch.device):
         self.place = Place()
-        # Committed steps; a step ahead of the place between a commit and the next step.
+        # Committed steps. Between a commit and the next step this is one step ahead of the place.
         self.steps_done = 0
         self.group: Group | None = None
         self.gradients = Gradients()
-        # Called in each generation before its first step.
+        # Callbacks that run in each generation before its first step.
         self.callbacks: list[Callable[[], None]] = []
         self.sampler: Sampler | None = None
         self._process = process
@@ -48,7 +48,8 @@ class Generations:
         self._failures = Failures()
 
     def model(self, module: torch.nn.Module, options: dict[str, Any]) -> Model:
-        """The module with gradients that are summed over the ranks of each generation; for the same one the same object."""
+        """A wrapper of the module that sums gradients over the ranks of each generation; the same module gives the same
+        object."""
         known = self._models.get(id(module))
         if known is None:
             known = self._models[id(module)] = Model(module, self.gradients, options)
@@ -58,14 +59,15 @@ class Generations:
     def prepare(
         self, sampler: Sampler, modules: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """Enters the lobby, the first time; there is one sampler."""
+        """Enters the lobby on the first call. There is only one sampler."""
         if self.sampler is not None:
             if self.sampler is not sampler:
                 raise ConfigError("job.steps with a second sampler: a job has one; make it longer instead")
             return
         self.sampler = sampler
         if self._process.has_agent:
-            # The first DDP of a process imports it, which takes seconds. In the lobby nobody waits for that.
+            # The first DDP of a process imports this module, which takes seconds. In the lobby no rank waits for
+            # it.
             import torch._dynamo.utils  # noqa: F401
         tensors = [f"{name} {shape} of {dtype}" for name, dtype, shape, _ in self._row.described()]
         self._network = Network(self.device, _identity(sampler, self._row), tensors)
@@ -78,7 +80,7 @@ class Generations:
         if sampler.drop_last:
             settings["drop_last"] = "true"
         self._process.prepare(
-            course=sampler.course,
+            schedule=sampler.schedule,
             model=" ".join(type(module).__name__ for module in modules),
             optimizer=" ".join(type(optimizer).__name__ for optimizer in optimizers),
             settings=settings,
@@ -89,7 +91,7 @@ class Generations:
         )
 
     def advance(self) -> bool:
-        """Forms generations until a step is due; false when all are committed."""
+        """Forms generations until a step is due. Returns False when all steps are committed."""
         while True:
             try:
                 is_due = self._process.advance()
@@ -106,9 +108,10 @@ class Generations:
             return is_due
 
     def _callback_failed(self, error: BaseException) -> bool:
-        """A collective of the script's own may have failed in a callback: whether the next generation does it again."""
+        """Must be called when a collective of the script may have failed in a callback. Returns whether the next
+        generation repeats the callback."""
         if isinstance(error, PeerLost):
-            # Of job.sum, which has lost the generation. A process that a newer generation has superseded ends.
+            # job.sum has lost the generation. A process that a newer generation has superseded ends.
             return error.newer is None
         if self.group is None or self.is_of_script(error, is_open=None):
             return False
@@ -117,18 +120,19 @@ class Generations:
         return True
 
     def is_of_script(self, error: BaseException, *, is_open: bool | None) -> bool:
-        """A collective of the script's own has failed: whether the next generation would not mend that.
+        """Must be called when a collective of the script has failed. Returns whether the next generation would fail,
+        too.
 
-        ``is_open``: in a step, or, if False, after its commit. None: in a callback.
+        ``is_open``: True in a step, False after its commit, None in a callback.
         """
         return self._failures.is_of_script(error, self.steps_done, is_open)
 
     def check_drop(self, step: Step, gradients: Gradients) -> None:
-        """A step is dropped. Raises an error that no lost peer explains."""
+        """Must be called when a step is dropped. Raises an error that a lost peer does not explain."""
         self._failures.check_drop(step.number, gradients)
 
     def next_step(self) -> Step:
-        """The step that is due, as this rank does it."""
+        """The next step, with this rank's samples."""
         assert self.sampler is not None
         place = self.place
         step = self.sampler.plan(place.steps, place.samples, (place.generation, place.rank, place.world_size))
@@ -136,9 +140,9 @@ class Generations:
         return step
 
     def meet_at_end(self) -> None:
-        """Waits for all ranks where they have left the loop before the last step.
+        """Waits for all ranks after they have left the loop before the last step.
 
-        Raises :class:`~roundhouse.errors.PeerLost` when one of them is still in it.
+        Raises :class:`~roundhouse.errors.PeerLost` if a rank is still in the loop.
         """
         if self.group is None:
             return
@@ -146,21 +150,24 @@ class Generations:
             if self.group.meet(f"left after {self.steps_done}"):
                 return
         except RuntimeError as error:
-            # A rank is lost.
+            # The wait failed, so a rank is lost.
             self._process.lose(words_of(error))
             self.leave()
             return
         self._process.lose("a rank is still in the loop")
         self.leave()
-        raise PeerLost(f"this rank has left the loop after step {self.steps_done}, and another one has not: all have to leave it there")
+        raise PeerLost(
+            f"this rank has left the loop after step {self.steps_done}, and another one has not: all ranks must leave "
+            "the loop after the same step"
+        )
 
     @property
     def is_between_generations(self) -> bool:
-        """The generation is over, and the next one has not formed yet."""
+        """Whether the generation has ended and the next one has not formed yet."""
         return self.group is None and self.place.world_size > 1
 
     def leave(self) -> None:
-        """The generation is over: nothing uses its group any more."""
+        """Must be called when the generation has ended. Drops all uses of its group."""
         for model in self._models.values():
             model.drop()
         self.gradients.group = None
@@ -183,7 +190,7 @@ class Generations:
 
 
 def _identity(sampler: Sampler, row: Row) -> dict[str, Any]:
-    """What has to be equal on all ranks."""
+    """The properties that must be equal on all ranks."""
     return {
         "samples of the data set": sampler.num_samples,
         "samples per step": sampler.global_batch_size,

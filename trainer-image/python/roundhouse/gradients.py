@@ -1,7 +1,7 @@
-"""Gradients of the global batch: a model whose backward pass sums them over the ranks, with PyTorch's DDP.
+"""Gradients of the global batch: a model whose backward pass sums gradients over the ranks with PyTorch's DDP.
 
-An error of a collective does not reach the script. It is noted, the pass goes on with what there is, and ``job.commit``
-drops the step: see :meth:`Gradients.broke`.
+The script does not see an error of a collective. The package records it, the pass continues with the values that
+it has, and ``job.commit`` drops the step: see :meth:`Gradients.broke`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _SYNC = ("_verify_param_shape_across_processes", "_sync_module_states")
 
 @contextlib.contextmanager
 def _without_sync() -> Iterator[dict[str, Any]]:
-    """Options for a DDP that neither compares nor sends the parameters: all ranks have the same state."""
+    """Options for a DDP that neither compares nor broadcasts the parameters, because all ranks have the same state."""
     if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
         yield {"init_sync": False}
         return
-    # Before PyTorch 2.7 it has no such option.
+    # DDP has no such option before PyTorch 2.7.
     before = {name: getattr(distributed, name) for name in _SYNC}
     for name in _SYNC:
         setattr(distributed, name, lambda *_, **__: None)
@@ -45,33 +45,34 @@ def _without_sync() -> Iterator[dict[str, Any]]:
 
 
 class Gradients:
-    """What the models of one job share in one step."""
+    """The state that the models of a job share in one step."""
 
     def __init__(self) -> None:
         self.group: Group | None = None
         self.step: Step | None = None
-        # What the gradients of this rank are multiplied by before they are summed.
+        # Factor of this rank's gradients before the sum.
         self.weight = 1.0
-        # Why a collective of this step has failed.
+        # The error message of a failed collective of this step.
         self.broken: str | None = None
-        # That error, if no peer is its cause.
+        # That error, if the cause is not a lost peer.
         self.own_error: BaseException | None = None
-        # When this rank had computed its own last gradients.
+        # When this rank computed its last own gradients.
         self.computed_at = 0.0
         self.accumulates = False
         self.models: list[Model] = []
-        # Of each DDP that has summed all of its gradients in this step: its parameters, by id. In a world of one, of each
-        # model whose DDP would have: a mistake shows before a second worker joins.
+        # Ids of the parameters of each DDP that has summed all its gradients in this step. With one process: of
+        # each model whose DDP would have done so, so that mistakes show before a second worker joins.
         self.summed: set[frozenset[int]] = set()
-        # What the DDPs have summed in this step, by address: it has to have the same bits on all ranks.
+        # The tensors that DDPs have summed in this step, by address. Their bits must be the same on all ranks.
         self.buckets: dict[int, torch.Tensor] = {}
-        # A DDP has summed gradients that contain sums.
+        # Whether a DDP has summed gradients that already contain sums.
         self.is_summed_twice = False
-        # What no DDP sums, for each set of DDPs and optimizers. It is computed once: a model has many parameters.
+        # Parameters that no DDP sums, for each set of DDPs and optimizers. Cached, because models have many
+        # parameters.
         self._outside: dict[tuple[Any, ...], list[torch.Tensor]] = {}
 
     def begin(self, step: Step) -> None:
-        """A step begins."""
+        """Begins a step."""
         self.step = step
         self.broken = self.own_error = None
         self.computed_at = 0.0
@@ -80,9 +81,9 @@ class Gradients:
         self.is_summed_twice = False
 
     def unsummed(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
-        """Parameters of the optimizers whose gradients are those of this rank alone.
+        """Parameters of the optimizers whose gradients were not summed over the ranks.
 
-        Raises :class:`~roundhouse.errors.NotCommitted` when a DDP has summed only some of its gradients.
+        Raises :class:`~roundhouse.errors.NotCommitted` if a DDP has summed only some of its gradients.
         """
         for model in self.models:
             model.check()
@@ -96,20 +97,20 @@ class Gradients:
         return [p for p in outside if p.grad is not None]
 
     def broke(self, error: BaseException) -> None:
-        """A collective has failed: this step will be dropped."""
+        """Records that a collective has failed, so that this step is dropped."""
         if self.broken is None:
             self.broken = words_of(error)
             self.own_error = error if is_own(error) else None
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """DDP's hook: the sum over the ranks of a bucket of gradients."""
+        """The hook for DDP: sums a bucket of gradients over the ranks."""
         buffer = bucket.buffer()
         if self.computed_at == 0.0 and self.step is not None:
             fault_point("Backward", self.step.rank, self.step.number)
         self.computed_at = time.perf_counter()
         if self.broken is None and self.group is not None:
             if self.weight == 0:
-                buffer.zero_()  # A rank without samples: its gradients may be NaN.
+                buffer.zero_()  # The gradients of a rank without samples may be NaN.
             elif self.weight != 1.0:
                 buffer.mul_(self.weight)
             try:
@@ -134,15 +135,15 @@ class Gradients:
 
 
 class Model(torch.nn.Module):
-    """A module that every generation wraps in a DDP of its own. Attributes are those of the module."""
+    """A module that every generation wraps in a new DDP. Its attributes are those of the module."""
 
     def __init__(self, module: torch.nn.Module, gradients: Gradients, options: dict[str, Any]):
         super().__init__()
         self.module = module
         self._gradients = gradients
         self._options = options
-        self._ddp: list[DistributedDataParallel] = []  # Not a submodule: its parameters are the module's.
-        # Of the DDP: which of the module's parameters it sums, and their ids.
+        self._ddp: list[DistributedDataParallel] = []  # A list, so that DDP is not a submodule: it has the module's parameters.
+        # The parameters of the module that the DDP sums, and their ids.
         self._all = list(module.parameters())
         self._trained: list[bool] = []
         self._ids: frozenset[int] = frozenset()
@@ -154,7 +155,7 @@ class Model(torch.nn.Module):
         if ddp is None:
             self._note_alone()
             return self.module(*args, **kwargs)
-        # DDP would raise a RuntimeError, as for a lost peer.
+        # DDP would raise a RuntimeError, which looks like a lost peer.
         self.check()
         accumulates = self._gradients.accumulates
         if accumulates and torch.is_grad_enabled():
@@ -165,22 +166,24 @@ class Model(torch.nn.Module):
         except RuntimeError as error:
             if is_own(error):
                 raise
-            # Its second pass tells the ranks how gradients are packed, also in no_sync.
+            # DDP's second pass exchanges the packing of gradients, also in no_sync.
             words = words_of(error)
-        # An error of the model comes again. Not in the handler: there `error` keeps what the first pass has computed.
+        # An error of the model repeats. Run this outside of the handler, where `error` would keep the tensors of the
+        # first pass alive.
         self.drop()
         result = self.module(*args, **kwargs)
         self._gradients.broken = self._gradients.broken or words
         return result
 
     def take(self, options: dict[str, Any]) -> None:
-        """Options that ``job.model`` was given for the same module once more.
+        """Checks the options of a further call of ``job.model`` for the same module.
 
-        Raises :class:`~roundhouse.errors.ConfigError` if they are others than before, or come after the first pass.
+        Raises :class:`~roundhouse.errors.ConfigError` if they differ from the earlier options, or come after the first
+        pass.
         """
         if not options or options == self._options:
             return
-        # Also in a world of one, which has no DDP yet: a second worker would refuse them.
+        # Check this also with one process, which has no DDP yet: with a second worker the options would be refused.
         if self._options or self._trained:
             raise ConfigError(
                 f"job.model of the same {type(self.module).__name__} with other options than before: {options}, not {self._options}; "
@@ -189,8 +192,8 @@ class Model(torch.nn.Module):
         self._options = options
 
     def check(self) -> None:
-        """Raises NotCommitted if a backward pass has left parameters out: DDP waits for all gradients of a bucket, and sums the
-        buckets in order."""
+        """Raises NotCommitted if a backward pass has left out parameters. DDP waits for all gradients of a bucket and
+        sums the buckets in order."""
         if not self._ddp or self._gradients.broken is not None:
             return
         try:
@@ -204,8 +207,8 @@ class Model(torch.nn.Module):
             ) from error
 
     def _check_static(self) -> None:
-        """Raises ConfigError for a pass in ``no_sync`` with a static graph, also in a world of one: DDP would end the process with
-        an assertion of its own, in the first pass of some generation."""
+        """Raises ConfigError for a pass in ``no_sync`` with a static graph, also with one process. DDP would end the
+        process with an assertion in the first pass of some generation."""
         if self._options.get("static_graph") and self._gradients.accumulates and self._trains() and torch.is_grad_enabled():
             raise ConfigError(
                 f"a pass of {type(self.module).__name__} in no_sync with job.model(..., static_graph=True): a DDP with a static "
@@ -221,7 +224,8 @@ class Model(torch.nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Passes within it add to the gradients and are not summed over the ranks: all of a step but the last one."""
+        """Passes within this context accumulate gradients without summing them over the ranks. Use it for all passes of
+        a step except the last one."""
         before, self._gradients.accumulates = self._gradients.accumulates, True
         try:
             yield
@@ -229,7 +233,8 @@ class Model(torch.nn.Module):
             self._gradients.accumulates = before
 
     def _trains(self) -> bool:
-        """In training mode. The module says it: a script may set the mode of the module that it has given, and not of this one."""
+        """Whether the module is in training mode. Checks the user's module, because a script may set the mode of that
+        module and not of this wrapper."""
         return bool(getattr(self.module, "_orig_mod", self.module).training)
 
     def _wrapped(self) -> DistributedDataParallel | None:
@@ -238,12 +243,12 @@ class Model(torch.nn.Module):
             return None
         trained = [parameter.requires_grad for parameter in self._all]
         if not any(trained):
-            return None  # Such as the other network of a GAN, whose DDP is used again later.
+            return None  # For example the other network of a GAN, whose DDP is used again later.
         if trained != self._trained:
             self.drop()
             self._train(trained)
         if not self._ddp:
-            # Buffers go with the commit. The summed gradients stay where they were summed, and are not copied.
+            # The commit broadcasts buffers. Gradients are views of the buckets, so they are not copied.
             options = {"gradient_as_bucket_view": True} | self._options
             with _without_sync() as without_sync:
                 ddp = DistributedDataParallel(
@@ -258,12 +263,12 @@ class Model(torch.nn.Module):
         return self._ddp[0]
 
     def _note_alone(self) -> None:
-        """A pass in a world of one, whose gradients a DDP would sum if there were one."""
+        """Records a pass of a process alone, whose gradients a DDP would sum."""
         gradients = self._gradients
         if gradients.group is not None or not (self._trains() and torch.is_grad_enabled()):
             return
         if gradients.accumulates:
-            # As with a DDP: the last pass of a step has to be summed.
+            # As with a DDP, the last pass of a step must be summed.
             gradients.summed.discard(self._ids)
             return
         trained = [parameter.requires_grad for parameter in self._all]
@@ -273,8 +278,8 @@ class Model(torch.nn.Module):
             gradients.summed.add(self._ids)
 
     def _train(self, trained: list[bool]) -> None:
-        """Which parameters are trained has changed."""
-        # What DDP leaves out, too.
+        """Must be called when the set of trained parameters has changed."""
+        # DDP leaves out the same parameters.
         ignored = getattr(self.module, "_ddp_params_and_buffers_to_ignore", ())
         parameters = self.module.named_parameters()
         self._trained = trained
@@ -288,7 +293,7 @@ class Model(torch.nn.Module):
         return self._gradients.reduce(bucket)
 
     def drop(self) -> None:
-        """The generation is over: nothing of its group is left on the gradients."""
+        """Must be called when the generation has ended. Removes the hooks of its group from the gradients."""
         while self._ddp:
             ddp: Any = self._ddp.pop()
             ddp.reducer._remove_autograd_hooks()

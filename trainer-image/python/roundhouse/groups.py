@@ -1,7 +1,7 @@
-"""Process groups of PyTorch, as the native part asks for them.
+"""Process groups of PyTorch for the native part.
 
-A group of a generation is built in a thread that can be left behind, so nothing here touches PyTorch's default group
-before :meth:`Group.become_default`.
+The group of a generation is created in a thread that may be abandoned, so nothing here changes PyTorch's default
+group before :meth:`Group.become_default`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-# Not later: its functions keep the default group of the moment at which it is imported, and DDP imports it.
+# Import this now: its functions keep the default group at the time of the import, and DDP imports it.
 import torch.distributed.nn.functional  # noqa: F401
 
 from .connections import Connections, cut, open_sockets
@@ -27,39 +27,40 @@ if TYPE_CHECKING:
     from .network import Store
 
 _NAME = "roundhouse"
-# Seconds for the collectives of a group that is left.
+# Seconds that the collectives of a left group get to end.
 _PATIENCE = 1.0
-# The same for one that is aborted: its threads end at once, but for one that waits for the rest of a message.
+# Seconds for an aborted group: its threads end at once, except one that waits for the rest of a message.
 _PATIENCE_WITH_ABORTED = 0.2
-# Seconds between two looks at whether a collective waits beside a connection that a peer has ended, and how often in a row that
-# is so before it has failed. The last collective of a group may end a moment after a peer has left.
+# Seconds between two checks whether a collective waits although a peer has closed its connection.
 _LOOK_INTERVAL = 0.05
+# Consecutive checks with this finding after which the collective counts as failed. One check is not enough, because
+# the last collective of a group may end shortly after a peer has left.
 _LOOKS_AT_ENDED = 20
-# Of one generation, including those that the script makes: each has a name of its own, which is a number.
+# Largest number of groups per generation, including those that the script creates. A group's name is a number.
 _MOST_GROUPS = 1 << 20
-# What the next call of the creator hands to PyTorch.
+# The group that the next call of the creator passes to PyTorch.
 _prepared: list[Any] = []
-# The group that is PyTorch's default one.
+# The current default group of PyTorch.
 _default: Group | None = None
 
 
 def duration(seconds: float) -> datetime.timedelta:
-    """As PyTorch wants it."""
+    """A number of seconds as PyTorch's type."""
     return datetime.timedelta(seconds=seconds)
 
 
 def gloo(store: dist.Store, rank: int, size: int, seconds: float, address: str) -> Any:
-    """Ranks that reach each other at addresses of their hosts."""
+    """Creates a Gloo group of ranks that reach each other at the addresses of their hosts."""
     kind: Any = dist.ProcessGroupGloo
     options = kind._Options()
     options._timeout = duration(seconds)
-    # Without it Gloo would listen where the host's name leads.
+    # Without a device Gloo would listen on the address of the host name.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 class Wires(NamedTuple):
-    """How the ranks of a generation reach each other over Gloo."""
+    """Addresses and ports of a generation's ranks for Gloo."""
 
     own: Connections
     address: str
@@ -68,25 +69,25 @@ class Wires(NamedTuple):
 
 
 def nccl(store: dist.Store, rank: int, size: int, seconds: float) -> Any:
-    """Ranks on GPUs."""
+    """Creates an NCCL group of ranks on GPUs."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = duration(seconds)
-    # A communicator whose calls return at once, so that connecting has a timeout (TORCH_NCCL_NONBLOCKING_TIMEOUT).
+    # A non-blocking communicator, so that connecting has a timeout (TORCH_NCCL_NONBLOCKING_TIMEOUT).
     options.config.blocking = 0
     return dist.ProcessGroupNCCL(store, rank, size, options)
 
 
-# Bytes of host memory that move: their address, their number, and the other rank.
+# Bytes of host memory to send or receive: address, number of bytes, and the other rank.
 Piece = tuple[int, int, int]
 
 
 class Exchange(NamedTuple):
-    """Bytes on their way between two ranks."""
+    """A running transfer of bytes between ranks."""
 
     work: Any
     receive: Piece | None
     received: torch.Tensor
-    # The device may still read from it.
+    # Keep the sent tensor alive: the device may still read from it.
     sent: torch.Tensor
 
 
@@ -107,17 +108,17 @@ class Group:
         self.device = device
         self.generation, self.rank, self.size = place
         self._seconds = seconds
-        # Of its collectives, now.
+        # The current timeout of the collectives.
         self._timeout = seconds
         self._wires = wires
-        # Of groups that the script has made of some of its ranks: connections over Gloo, groups over NCCL.
+        # Groups of some ranks that the script has created: connections over Gloo, groups over NCCL.
         self._parts: list[Any] = []
         self._indices: dict[tuple[int, ...], torch.Tensor] = {}
         self._is_aborted = False
-        # 1 from the begin of an abort on, in memory that the device reads: see StepNumbers.begin.
+        # 1 after the start of an abort, in memory that the device reads: see StepNumbers.begin.
         self._abort_flag = torch.zeros(1, dtype=torch.float64, pin_memory=device.type == "cuda")
         self._is_over = threading.Event()
-        # Over Gloo: NCCL's collectives make the device wait, and its abort ends them.
+        # Only for Gloo. With NCCL only the device waits, and NCCL's abort ends its collectives.
         self.waits = None if wires is None else Waits()
         if self.waits is not None and wires is not None:
             arguments = (self.waits, wires.own)
@@ -126,59 +127,61 @@ class Group:
 
     @property
     def reports_lost_peers(self) -> bool:
-        """Whether a collective that fails returns an error on every rank. NCCL's hang until the group is aborted."""
+        """Whether a failed collective returns an error on every rank. NCCL's collectives hang until the group is
+        aborted."""
         return self.device.type == "cpu"
 
     def begin_sum(self, values: list[float]) -> tuple[torch.Tensor, Any]:
-        """Begins to sum numbers over the ranks, element by element; :meth:`end_sum` returns the sums."""
+        """Starts to sum numbers over the ranks, element by element; :meth:`end_sum` returns the sums."""
         tensor = self.uploaded(values)
         return tensor, self.backend.allreduce([tensor])
 
     def end_sum(self, begun: tuple[torch.Tensor, Any]) -> list[float]:
-        """The sums, when all ranks have begun the same one."""
+        """Waits until all ranks have started the same sum, and returns the sums."""
         tensor, work = begun
         self.bounded(work).wait()
         return tensor.tolist()
 
     def uploaded(self, values: list[float]) -> torch.Tensor:
-        """Numbers on the device, without waiting for it."""
+        """Copies numbers to the device without waiting for it."""
         is_cuda = self.device.type == "cuda"
         return torch.tensor(values, dtype=torch.float64, pin_memory=is_cuda).to(self.device, non_blocking=True)
 
     def abort_flag(self) -> torch.Tensor:
-        """1 if an abort of this rank has begun when the device gets here, else 0; on the device."""
+        """A number on the device: 1 if an abort of this rank had begun when the device got here, else 0."""
         return self._abort_flag.to(self.device, non_blocking=True, copy=True)
 
     def index_of(self, places: tuple[int, ...]) -> torch.Tensor:
-        """Indices on the device; the same ones in each step."""
+        """Indices on the device, which are the same in each step."""
         if places not in self._indices:
             self._indices[places] = torch.tensor(places, device=self.device)
         return self._indices[places]
 
     def begin_broadcast(self, tensor: torch.Tensor, source: int) -> Any:
-        """Begins to copy a tensor from rank ``source`` to all others; ``wait()`` of what it returns waits for it."""
+        """Starts to copy a tensor from rank ``source`` to all others. Call ``wait()`` of the result."""
         options = dist.BroadcastOptions()
         options.rootRank = source
         return self.bounded(self.backend.broadcast([tensor], options))
 
     def bounded(self, work: Any) -> Any:
-        """A collective whose ``wait()`` ends when the group is aborted."""
+        """Wraps a collective so that its ``wait()`` ends when the group is aborted."""
         return work if self.waits is None else Bounded(self.waits, work)
 
     def begin_exchange(self, send: Piece | None, receive: Piece | None) -> Exchange:
-        """Begins to send bytes of host memory to one rank, and to receive others from another one at the same time.
+        """Starts to send bytes of host memory to one rank and to receive bytes from another rank at the same time.
 
         :meth:`end_exchange` waits for both. The rest of the group takes no part.
         """
         sent = self._moved(send) if send else self._nothing()
         received = self._moved(receive) if receive else self._nothing()
         if self.waits is None:
-            # Over NCCL what moves to and from a rank at once is one group of operations on the generation's communicator.
+            # Over NCCL simultaneous transfers of a rank are one group of operations on the generation's
+            # communicator.
             self.backend._start_coalescing()
             try:
                 self._begin_moves(send, receive, sent, received)
             except BaseException:
-                # The error that came first says more.
+                # Keep the first error, which explains the failure.
                 with contextlib.suppress(RuntimeError):
                     self.backend._end_coalescing()
                 raise
@@ -191,13 +194,13 @@ class Group:
         return works + ([self.backend.send([sent], send[2], 0)] if send else [])
 
     def end_exchange(self, exchange: Exchange) -> None:
-        """Waits until the bytes have moved, and copies in those that were received."""
+        """Waits until the transfers are complete, and copies the received bytes to their address."""
         exchange.work.wait()
         if exchange.receive:
             _host(exchange.receive).copy_(exchange.received)
 
     def _moved(self, piece: Piece) -> torch.Tensor:
-        # A copy on CPUs, too: what is left behind when the group is aborted may still write to it.
+        # Copy on CPUs, too: a transfer that an abort abandons may still write to the tensor.
         host = _host(piece)
         return host.clone() if self.device.type == "cpu" else host.to(self.device)
 
@@ -205,16 +208,17 @@ class Group:
         return torch.empty(0, dtype=torch.uint8, device=self.device)
 
     def set_timeout(self, seconds: float) -> None:
-        """How long its collectives wait for their peers from now on."""
+        """Sets how long later collectives wait for their peers."""
         self._timeout = seconds
         change = getattr(self.backend, "set_timeout", None) or getattr(self.backend, "_set_default_timeout", None)
         if change is not None:
             change(duration(seconds))
 
     def meet(self, place: str) -> bool:
-        """Waits until all ranks are at a place, which has a name. False: they were not in the time of a collective.
+        """Waits until all ranks are at the named place. Returns False if they are not within the timeout of a
+        collective.
 
-        It is no collective. Gloo ends the process of a rank that is in one with others who are in another one.
+        This is not a collective: Gloo ends the process of a rank whose peers are in another collective.
         """
         ends_at = time.monotonic() + self._timeout
         here = self._store.add(place, 1)
@@ -226,7 +230,8 @@ class Group:
         return True
 
     def part(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
-        """A group of some of its ranks, for a script that calls ``torch.distributed.new_group``. It breaks with this one."""
+        """A group of some ranks, for a script that calls ``torch.distributed.new_group``. It fails together with this
+        group."""
         seconds = min(timeout.total_seconds(), self._seconds)
         if self._wires is None:
             backend = nccl(store, rank, size, seconds)
@@ -240,7 +245,7 @@ class Group:
         return backend
 
     def abort(self) -> None:
-        """Makes all collectives that wait end, and all later ones fail, also on other ranks."""
+        """Ends all waiting collectives and makes all later ones fail, also on other ranks."""
         self._is_aborted = True
         self._abort_flag.fill_(1.0)
         self._is_over.set()
@@ -251,7 +256,7 @@ class Group:
         if self.waits is not None:
             self.waits.abort()
         self._abort_parts()
-        # A rank that makes a group of its script's waits at the store for all others, for 30 minutes.
+        # A rank that creates a group for its script waits at the store for all others for up to 30 minutes.
         if self._store.socket is not None:
             cut(self._store.socket)
 
@@ -263,17 +268,18 @@ class Group:
                 _abort(part)
 
     def has_failed(self) -> bool:
-        """Whether NCCL has noted that a collective failed. That collective itself does not return. For Gloo see :meth:`_watch`."""
-        # PyTorch 2.7 and newer.
+        """Whether NCCL's watchdog has detected a failed collective, which itself does not return. For Gloo see
+        :meth:`_watch`."""
+        # PyTorch 2.7 and newer have this method.
         error = getattr(self.backend, "get_error", None)
         return error is not None and error().name != "SUCCESS"
 
     def _watch(self, waits: Waits, own: Connections) -> None:
-        """Aborts the group when a collective waits over Gloo although a peer has ended its connection."""
+        """Aborts the group if a collective over Gloo waits although a peer has closed its connection."""
         before, looks = 0, 0
         while not self._is_over.wait(_LOOK_INTERVAL):
             waiting = waits.oldest()
-            # Connections of others say nothing of its peers.
+            # Connections of other threads may be among them, so they show nothing about the peers.
             if waiting == 0 or len(own) + 1 != self.size or not own.is_one_ended():
                 before = looks = 0
                 continue
@@ -283,18 +289,19 @@ class Group:
                 self.abort()
 
     def shutdown(self) -> None:
-        """Ends it in order, when all ranks have left it."""
+        """Ends the group in order, after all ranks have left it."""
         if self._wires is None:
             shutdown = getattr(self.backend, "shutdown", None) or getattr(self.backend, "_shutdown", None)
             if shutdown is not None:
                 shutdown()
 
     def close(self) -> None:
-        """Lets it go, when nothing uses it any more: PyTorch has no default group from now on.
+        """Releases the group, when nothing uses it any more. PyTorch then has no default group.
 
-        Gloo's threads end here, unless the script has kept the group: one that still drops a callback when the interpreter
-        ends would abort the process. They first wait for collectives of the script's own that a peer may never join, so after
-        a second its connections are cut. NCCL's group is let go by :meth:`shutdown`: without that its peers would get garbage.
+        Gloo's threads end here, unless the script has kept the group. A thread that still drops a callback when the
+        interpreter ends would abort the process. The threads first wait for collectives of the script, which a peer may
+        never join, so the connections are closed after a second. :meth:`shutdown` releases an NCCL group: otherwise
+        its peers would receive garbage.
         """
         self._is_over.set()
         self._abort_parts()
@@ -306,7 +313,7 @@ class Group:
         ends = threading.Thread(target=held.clear, name="left", daemon=True)
         ends.start()
         ends.join(_PATIENCE_WITH_ABORTED if self._is_aborted else _PATIENCE)
-        # Also if the script has kept it: its collectives would sum over the ranks of a generation that is over.
+        # Also if the script has kept the group: its collectives would sum over the ranks of an ended generation.
         self._wires.own.cut()
         if ends.is_alive() and not self._is_aborted:
             ends.join(_PATIENCE)
@@ -315,20 +322,21 @@ class Group:
         self._parts.clear()
 
     def become_default(self) -> None:
-        """Makes it PyTorch's default group: ``torch.distributed`` and DDP use it. In the main thread."""
+        """Makes this PyTorch's default group, which ``torch.distributed`` and DDP use. Call it in the main thread."""
         global _default
         _register()
         leave_default()
         _default = self
         _prepared.append(self.backend)
-        # PyTorch counts from 0 again in each generation. By a number of an earlier one, which a DeviceMesh keeps, it would find a
-        # group of other ranks.
+        # PyTorch counts groups from 0 in each generation. By the number of an earlier generation, which a DeviceMesh
+        # keeps, it would find a group of other ranks.
         dist.distributed_c10d._world.group_count = self.generation * _MOST_GROUPS
-        # PyTorch replaces it by one under which nothing is printed before it returns: ours ends the process.
+        # PyTorch replaces the excepthook by one that prints nothing before it returns; ours ends the process.
         hook = sys.excepthook
         try:
             dist.init_process_group(
-                # NCCL moves nothing of a CPU: without the type PyTorch would give it objects there, as for all_gather_object.
+                # NCCL cannot send CPU tensors. Without the type PyTorch would pass CPU objects to it, such as in
+                # all_gather_object.
                 _NAME if self.device.type == "cpu" else f"{self.device.type}:{_NAME}",
                 store=self._store.store,
                 rank=self.rank,
@@ -336,7 +344,7 @@ class Group:
             )
         finally:
             sys.excepthook = hook
-            # A group that the script makes later is another one.
+            # A group that the script creates later is another group.
             _prepared.clear()
         self.process_group = dist.group.WORLD
 
@@ -347,11 +355,12 @@ def _host(piece: Piece) -> torch.Tensor:
 
 
 def leave_default() -> None:
-    """PyTorch has no default group from now on."""
+    """Removes PyTorch's default group."""
     global _default
     _default = None
     if dist.is_initialized():
-        # It would shut them down. Over NCCL that is not due before all ranks have left: see Group.shutdown.
+        # PyTorch would shut the groups down. Over NCCL this must wait until all ranks have left: see
+        # Group.shutdown.
         dist.distributed_c10d._world.pg_names.clear()
         dist.destroy_process_group()
 
@@ -362,7 +371,7 @@ def _register() -> None:
 
 
 def _create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
-    """The group that is prepared; or another one, for a script that calls ``torch.distributed.new_group``."""
+    """Returns the prepared group, or a new group for a script that calls ``torch.distributed.new_group``."""
     if _prepared:
         return _prepared.pop()
     assert _default is not None

@@ -1,4 +1,4 @@
-"""What a script asks of its job: the object that ``rh.join`` returns."""
+"""The interface of a script to its job: the object that ``rh.join`` returns."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .sampler import Sampler, Step
 from .state import Row
 from .streams import Shard
 
-# Seconds: a week.
+# A week, in seconds.
 _MOST_PATIENCE = 604_800.0
-# Options of DDP. With the last two it sums gradients that the package does not see.
+# Options of DDP that the job sets or forbids. With the last two DDP sums gradients that the package does not see.
 _REFUSED_BY_MODEL = {
     "process_group",
     "broadcast_buffers",
@@ -39,7 +39,7 @@ _REFUSED_BY_MODEL = {
 
 
 class Job:
-    """What ``rh.join`` returns."""
+    """The job of this process; ``rh.join`` returns it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Job:
         ended: Callable[[], None],
     ):
         self._process = process
-        # A child that the script forks is no member.
+        # A child process that the script forks is not a member.
         self._pid = os.getpid()
         self._device = device
         row = Row(state)
@@ -60,53 +60,55 @@ class Job:
         self._generations = Generations(process, row, device)
         self._open = OpenStep(process, row, self._generations, is_manual=is_manual)
         self._loops = Loops(process, self._generations, self._open, self._modules, seeds=seeds)
-        # Called when it is over.
+        # Called at the end of the membership.
         self._ended = ended
         if process.has_agent:
             torch.set_num_threads(process.num_threads())
 
-    # What a script asks.
+    # Properties and methods for the script.
 
     @property
     def rank(self) -> int:
-        """Rank in the current generation, from 0. In a worker of a job it is known from the beginning of the loop on."""
+        """Rank in the current generation, from 0. In a worker of a job it is known when the loop begins."""
         return self._known("rank").rank
 
     @property
     def world_size(self) -> int:
-        """Ranks of the current generation; known as :attr:`rank` is."""
+        """Number of ranks of the current generation; known at the same time as :attr:`rank`."""
         return self._known("world_size").world_size
 
     @property
     def generation(self) -> int:
-        """Number of the current generation; 0 before the first."""
+        """Number of the current generation; 0 before the first generation."""
         return self._generations.place.generation
 
     @property
     def steps_done(self) -> int:
-        """Committed steps."""
+        """Number of committed steps."""
         return self._generations.steps_done
 
     @property
     def loss(self) -> float | None:
-        """The loss of the step that this process has committed last: the mean over the samples of the global batch, or over their
-        weight; the same on all ranks. None before the first. It costs nothing."""
+        """The loss of the last committed step of this process: the mean over the samples of the global batch, or over
+        their weight. It is the same on all ranks, and None before the first step. Reading it costs nothing."""
         return None if self._open.outcome is None else self._open.outcome.loss
 
     @property
     def grad_norm(self) -> float | None:
-        """The norm of that step's gradients, before they were clipped and without the scale of a scaler; None as :attr:`loss`."""
+        """The norm of that step's gradients, before clipping and without the scale of a scaler. None before the first
+        step."""
         return None if self._open.outcome is None else self._open.outcome.grad_norm
 
     @property
     def group(self) -> Any:
-        """The process group of the current generation, for ``torch.distributed``; None in a world of one. Known as :attr:`rank`."""
+        """The process group of the current generation, for ``torch.distributed``; None with one process. Known at the
+        same time as :attr:`rank`."""
         self._known("group")
         group = self._generations.group
         return None if group is None else group.process_group
 
     def _known(self, what: str) -> Place:
-        """The place in the current generation. Before the first one each process would take itself for rank 0."""
+        """The place in the current generation. Before the first generation each process would seem to be rank 0."""
         place = self._generations.place
         if self._process.has_agent and place.generation == 0:
             raise ConfigError(
@@ -117,22 +119,23 @@ class Job:
 
     @property
     def device(self) -> torch.device:
-        """Where the modules are."""
+        """The device of the modules."""
         return self._device
 
     def on_generation(self, callback: Callable[[Job], None]) -> None:
-        """Calls ``callback(job)`` in each generation before its first step: it rebuilds what holds ``job.group``."""
+        """Calls ``callback(job)`` in each generation before its first step. Use it to rebuild objects that hold
+        ``job.group``."""
         self._generations.callbacks.append(lambda: callback(self))
 
     def model(self, module: torch.nn.Module, **options: Any) -> Model:
-        """The module, whose backward pass sums the gradients over the ranks of the current generation.
+        """Wraps a module so that its backward pass sums the gradients over the ranks of the current generation.
 
-        ``options`` go to PyTorch's DDP, such as ``bucket_cap_mb``; ``gradient_as_bucket_view`` is True unless one says
-        otherwise. The same module gives the same object: give the options in the first call. With
-        ``find_unused_parameters=True`` an error of a lost peer reaches the script in ``backward``: put the body of the loop in
-        ``with batch:``, which has the step done again.
+        ``options`` are options of PyTorch's DDP, such as ``bucket_cap_mb``; the default of
+        ``gradient_as_bucket_view`` is True. The same module gives the same object, so pass the options in the first
+        call. With ``find_unused_parameters=True`` the error of a lost peer reaches the script in ``backward``: put
+        the body of the loop in ``with batch:``, which repeats the step.
         """
-        # What torch.compile returns has the parameters of the module that it was given.
+        # The result of torch.compile has the parameters of its module.
         inner = getattr(module, "_orig_mod", module)
         if not any(inner is own or inner in own.modules() for own in self._modules):
             raise ConfigError("job.model: the module is not in rh.join(state=...), so new workers would not get its weights")
@@ -141,18 +144,20 @@ class Job:
             raise ConfigError(f"job.model: {', '.join(refused)}: the job decides that in each generation; leave it out")
         return self._generations.model(module, options)
 
-    # Which samples belong to which step.
+    # Samples and steps.
     sampler = Sampler
 
     def shard_of(self, stream: Any, num_samples: int) -> Shard:
         """A stream of samples as a data set for :meth:`steps`, with ``job.sampler(..., in_order=True)``.
 
-        ``stream``: an iterable that has the same samples in the same order each time, such as an ``IterableDataset``, or a
-        function of the epoch (from 0) that returns one. ``num_samples``: how many it has in each epoch, at least. What can be
-        read only once, such as a generator, is a :class:`~roundhouse.errors.ConfigError`.
+        ``stream``: an iterable that yields the same samples in the same order each time, such as an
+        ``IterableDataset``, or a function of the epoch (from 0) that returns one. ``num_samples``: the number of
+        samples that each epoch has at least. A stream that can be read only once, such as a generator, is a
+        :class:`~roundhouse.errors.ConfigError`.
 
-        Every rank, and each of its loader's workers, reads the stream from the beginning of the epoch and keeps its own
-        samples, so reading does not get faster with more workers. The stream must not divide itself among ranks or workers.
+        Every rank, and each of its loader's workers, reads the stream from the start of the epoch and keeps its own
+        samples, so reading does not get faster with more workers. The stream must not divide itself among ranks or
+        workers.
         """
         return Shard(stream, num_samples)
 
@@ -164,10 +169,11 @@ class Job:
         evaluation: Evaluation | Sequence[Evaluation] | None = None,
         **options: Any,
     ) -> Loop[Batch]:
-        """The batches of this rank, one per step. Each is to be ended by :meth:`commit`.
+        """The batches of this rank, one per step. The script must end each step with :meth:`commit`.
 
-        ``dataset`` has ``__getitem__`` and ``__len__``, or is what :meth:`shard_of` returns. ``evaluation``, one or
-        several, is done between steps. ``options`` are those of PyTorch's DataLoader, such as ``num_workers`` and ``collate_fn``.
+        ``dataset`` has ``__getitem__`` and ``__len__``, or is the result of :meth:`shard_of`. ``evaluation``: one or
+        several evaluations, which run between steps. ``options`` are those of PyTorch's DataLoader, such as
+        ``num_workers`` and ``collate_fn``.
         """
         evaluations = all_of(evaluation)
         return Loop(lambda: self._loops.batches(dataset, sampler, evaluations, options), lambda: self._to_come(sampler))
@@ -175,12 +181,13 @@ class Job:
     def indices(
         self, sampler: Sampler, *, evaluation: Evaluation | Sequence[Evaluation] | None = None
     ) -> Loop[Step]:
-        """The steps of this rank, for a script that reads its samples itself. Each is to be ended by :meth:`commit`."""
+        """The steps of this rank, for a script that reads its samples itself. The script must end each step with
+        :meth:`commit`."""
         evaluations = all_of(evaluation)
         return Loop(lambda: self._loops.indices(sampler, evaluations), lambda: self._to_come(sampler))
 
     def _to_come(self, sampler: Sampler) -> int:
-        """Steps that are not committed yet, as far as this process knows."""
+        """Number of steps that are not committed yet, as far as this process knows."""
         return max(sampler.total_steps - self.steps_done, 0)
 
     def commit(
@@ -193,29 +200,33 @@ class Job:
         max_grad_norm: float | None = None,
         weight: torch.Tensor | float | None = None,
     ) -> bool:
-        """Ends a step: all ranks agree on it, then the optimizer steps, and the gradients are reset.
+        """Ends a step: all ranks vote on it, then the optimizer steps, and the gradients are reset.
 
-        ``loss``: of this rank's samples, a scalar, as the sampler's ``reduction`` has it: their mean, or their sum. With a
-        ``scaler`` of AMP it is the loss before scaling. ``optimizer``: one or several; by default those of the state; ``[]`` if
-        the script changes its tensors itself in the body after the commit, also with optimizers that are not in the state.
-        ``scheduler``: one or several, whose ``step()`` needs no argument; they step if the optimizers do. A ``scaler`` has all
-        optimizers step, or none. ``max_grad_norm`` clips the gradients.
+        ``loss``: a scalar for this rank's samples, their mean or their sum according to the sampler's ``reduction``.
+        With a ``scaler`` of AMP it is the loss before scaling. ``optimizer``: one or several; the default is those of
+        the state. Pass ``[]`` if the script changes its tensors itself in the body after the commit, also with
+        optimizers that are not in the state. ``scheduler``: one or several whose ``step()`` needs no argument; they
+        step if the optimizers step. With a ``scaler`` either all optimizers step or none. ``max_grad_norm`` clips the
+        gradients.
 
-        ``weight``: with ``job.sampler(..., reduction="sum")``, what the losses of this rank weigh, such as its number of tokens.
-        Gradients and loss are divided by the weight of all ranks: they are those of the mean over all tokens.
+        ``weight``: with ``job.sampler(..., reduction="sum")``, the weight of this rank's losses, such as its number of
+        tokens. Gradients and loss are divided by the weight of all ranks, so they are those of the mean over all
+        tokens.
 
-        True: the step counts. False: the generation broke, nothing has changed, and the loop does the step again.
+        Returns True if the step counts. False means that the generation failed: nothing has changed, and the loop
+        repeats the step.
 
-        Raises :class:`~roundhouse.errors.Diverged` when loss or gradients are not finite and there is no scaler, or when the
-        scale of the scaler has fallen to 0.
+        Raises :class:`~roundhouse.errors.Diverged` if loss or gradients are not finite and there is no scaler, or if
+        the scale of the scaler has fallen to 0.
         """
         return self._open.commit(loss, optimizer, scheduler, scaler=scaler, max_grad_norm=max_grad_norm, weight=weight)
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """The sums over the ranks of numbers, outside of a step's passes. All ranks have to call it at the same place.
+        """Sums numbers over the ranks, outside of a step's passes. All ranks must call it at the same place.
 
-        Raises :class:`~roundhouse.errors.PeerLost` when the generation breaks in it, or was broken before. Continue with the
-        loop then, or call it in ``with batch:``, which does so. A step that is not committed yet is dropped.
+        Raises :class:`~roundhouse.errors.PeerLost` if the generation fails in this call or failed before. Then continue
+        with the loop, or call it in ``with batch:``, which continues the loop. A step that is not committed yet is
+        dropped.
         """
         if self._generations.sampler is None:
             raise ConfigError("job.sum before the loop over job.steps: the ranks meet when the loop begins")
@@ -230,20 +241,20 @@ class Job:
     def alone(self, function: Callable[[], Any], *, seconds: float = 1800.0) -> Any:
         """Rank 0 calls ``function()`` while the others wait. Returns its result on rank 0, and None on the others.
 
-        For what one process does, such as an evaluation, samples of text or an upload: it may take up to ``seconds``, and no
-        watchdog takes the ranks for hung meanwhile. All ranks call it at the same place of the loop's body, best after the
-        commit. ``function`` calls no collective.
+        Use it for work of a single process, such as an evaluation, samples of text or an upload. It may take up to
+        ``seconds``; the watchdogs do not treat the ranks as hung meanwhile. All ranks must call it at the same place of
+        the loop's body, best after the commit. ``function`` must call no collective.
 
-        Raises :class:`~roundhouse.errors.PeerLost` as :meth:`sum` does. ``function`` is not called again then.
+        Raises :class:`~roundhouse.errors.PeerLost` as :meth:`sum` does. ``function`` is then not called again.
         """
         with self.patience(seconds):
             return function() if self.rank == 0 else None
 
     @contextlib.contextmanager
     def patience(self, seconds: float) -> Iterator[None]:
-        """What stands in it may take each rank up to so many seconds; the ranks wait for each other at its end.
+        """The body of this context may take each rank up to ``seconds``. The ranks wait for each other at its end.
 
-        All ranks enter it at the same place of the loop's body. It may contain collectives. Raises
+        All ranks must enter it at the same place of the loop's body. It may contain collectives. Raises
         :class:`~roundhouse.errors.PeerLost` as :meth:`sum` does.
         """
         if not (math.isfinite(seconds) and 0 < seconds <= _MOST_PATIENCE):
@@ -256,18 +267,18 @@ class Job:
             self._lost("a rank was lost while the others waited for it")
 
     def _lost(self, words: str) -> NoReturn:
-        """The generation broke between passes."""
+        """Must be called when the generation has failed between passes."""
         if self._open.step is not None:
             self._open.drop()
         self._generations.leave()
         raise PeerLost(words)
 
     def save_result(self, path: str | os.PathLike[str], module: torch.nn.Module | None = None) -> Path:
-        """Rank 0 writes the tensors of a module, by default of the first one of the state, as safetensors.
+        """Rank 0 writes the tensors of a module as safetensors. The default is the first module of the state.
 
-        Call it after the last step, or after a ``break`` of all ranks at the same step. A relative ``path`` begins at the
-        directory of the checkpoints if there is one. Returns when the file is whole, on all ranks; a rank 0 that is lost
-        meanwhile is replaced.
+        Call it after the last step, or after a ``break`` of all ranks at the same step. A relative ``path`` is relative
+        to the directory of the checkpoints if there is one. Returns on all ranks when the file is complete. If rank 0
+        is lost meanwhile, another rank writes the file.
         """
         if not self._loops.is_finished and not self._loops.has_left:
             raise NotCommitted(
@@ -277,7 +288,7 @@ class Job:
         if module is None and not self._modules:
             raise ConfigError("job.save_result without a module, and none is in rh.join(state=...): give it the module")
         module = self._modules[0] if module is None else module
-        # The names of a result are those of the module itself.
+        # The names in a result are those of the module itself.
         module = module.module if isinstance(module, Model) else module
         module = getattr(module, "_orig_mod", module)
         self._loops.finish()
@@ -290,7 +301,7 @@ class Job:
                 return file
             self._loops.finish_again()
 
-    # The context manager.
+    # Methods of the context manager.
 
     def __enter__(self) -> Job:
         return self
@@ -303,13 +314,13 @@ class Job:
         self._open.close()
         if isinstance(error, KeyboardInterrupt):
             if self._generations.group is not None:
-                self._generations.group.abort()  # A collective may wait for its peers.
-            # It also lets go of the state: a notebook goes on.
+                self._generations.group.abort()  # A collective may be waiting for its peers.
+            # This also releases the state, because a notebook continues to run.
             self._process.fail(128 + signal.SIGINT, "interrupted")
             self._generations.leave()
             return
         if error is not None and is_lost and is_without_group(error):
-            # A script that uses an older group is recognized in the next generation.
+            # A script that uses an older group is detected in the next generation.
             lost = PeerLost(
                 "a rank was lost, and the script has called a collective after that, such as after a job.commit that returned False: "
                 "call it in `with batch:`, or only after a commit that returned True"
@@ -318,7 +329,7 @@ class Job:
             raise lost from error
         exits = isinstance(error, SystemExit) and not error.code
         if exits and not self._loops.is_finished:
-            # Python would end with 0, which says that the training is complete.
+            # Python would exit with 0, which means that the training is complete.
             words = "the script has called sys.exit() before its last step"
             self._fail(NotCommitted(words))
             raise NotCommitted(words) from error

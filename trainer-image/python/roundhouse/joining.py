@@ -1,4 +1,4 @@
-"""``rh.join``: how a process becomes a member of its job."""
+"""``rh.join``, by which a process becomes a member of its job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .errors import AlreadyJoined, ConfigError
 from .job import Job
 from .migration import check_is_no_child
 
-# This process is a member of a job, or was a worker's.
+# Whether this process is a member of a job, or was a worker of one.
 _is_member = False
 
 
@@ -32,20 +32,23 @@ def join(
     checkpoint_every_seconds: int | None = None,
     checkpoint_keep: int | None = None,
 ) -> Job:
-    """This process becomes a member of its job; use it as ``with rh.join(...) as job:``.
+    """Makes this process a member of its job. Use it as ``with rh.join(...) as job:``.
 
-    ``state`` names what a new worker has to be sent and a checkpoint has to hold: modules, optimizers, schedulers, tensors,
-    anything with ``state_dict`` and ``load_state_dict``. All that an optimizer trains has to be in it, too. ``device``: where
-    the modules are; by default that of the first module, and without a module that of the first tensor.
-    ``gradients="manual"``: the script sums its gradients itself, over ``job.group``. ``seed_each_step=False`` leaves the random
-    number generators alone; a step that is done again then draws other numbers.
+    ``state`` names the objects that new workers receive and that checkpoints contain: modules, optimizers,
+    schedulers, tensors, and any object with ``state_dict`` and ``load_state_dict``. It must also contain everything
+    that an optimizer trains. ``device``: the device of the modules; the default is that of the first module, or of
+    the first tensor if there is no module. ``gradients="manual"``: the script sums its gradients itself, over
+    ``job.group``. ``seed_each_step=False`` does not seed the random number generators; a repeated step then draws
+    other numbers.
 
-    In a worker of a TrainingJob everything else comes from the job. Outside of one the process is a world of one.
-    ``checkpoint_dir`` is then where checkpoints and the ledger are kept, if at all; ``checkpoint_every_steps`` and
-    ``checkpoint_every_seconds`` say how often; ``checkpoint_keep`` is the number of checkpoints that stay.
+    In a worker of a TrainingJob all other settings come from the job. Outside of a job the process trains alone.
+    ``checkpoint_dir`` is then the directory for checkpoints and the ledger (None: no checkpoints),
+    ``checkpoint_every_steps`` and ``checkpoint_every_seconds`` set the interval, and ``checkpoint_keep`` is the number
+    of checkpoints to keep.
 
     Raises :class:`~roundhouse.errors.StateError` for an entry that cannot be kept,
-    :class:`~roundhouse.errors.ConfigError` under torchrun, and :class:`~roundhouse.errors.AlreadyJoined` the second time.
+    :class:`~roundhouse.errors.ConfigError` under torchrun, and :class:`~roundhouse.errors.AlreadyJoined` on the second
+    call.
     """
     global _is_member
     check_is_no_child()
@@ -85,7 +88,7 @@ def join(
             ended=lambda: _ended(process),
         )
     except Exception as error:
-        # Also one of the script's own, such as that of a state_dict().
+        # Also errors of the script itself, such as those of a state_dict().
         process.fail(*explained(error))
         raise
     _is_member = True
@@ -93,7 +96,7 @@ def join(
 
 
 def _check_launcher() -> None:
-    """Processes that another launcher has started would each train alone, on the same data and into the same files."""
+    """Refuses processes of another launcher. Each would train alone, on the same data and into the same files."""
     world_size = os.environ.get("WORLD_SIZE", "")
     if "RANK" in os.environ and world_size.isdecimal() and int(world_size) > 1:
         raise ConfigError(
@@ -104,7 +107,8 @@ def _check_launcher() -> None:
 
 
 def _check_settings(process: Process, device: torch.device) -> None:
-    """Warns of settings that get lost between agent and script, such as by `env -i` or `sudo`. Alone there is no NCCL."""
+    """Warns of settings that are lost between agent and script, for example by `env -i` or `sudo`. A process alone
+    does not use NCCL."""
     missing = process.missing_settings() if process.has_agent and device.type == "cuda" else []
     if missing:
         warnings.warn(
@@ -116,14 +120,15 @@ def _check_settings(process: Process, device: torch.device) -> None:
 
 def _ended(process: Process) -> None:
     global _is_member
-    # A worker's process that has trained leaves the job; another lobby would wait for ever. A notebook joins again.
+    # A worker's process that has trained leaves the job; a second lobby would wait indefinitely. A notebook joins
+    # again.
     _is_member = process.has_agent
 
 
 def _chosen_device(state: dict[str, Any], device: torch.device | str | None) -> torch.device:
     chosen = _device_of(state) if device is None else torch.device(device)
     if chosen.type == "cuda" and chosen.index is None:
-        # Other threads have another current device.
+        # Add the index, because other threads may have another current device.
         return torch.device("cuda", torch.cuda.current_device())
     return chosen
 
@@ -132,7 +137,7 @@ def _device_of(state: dict[str, Any]) -> torch.device:
     entries = list(state.values()) if isinstance(state, dict) else []
     modules = [entry for entry in entries if isinstance(entry, torch.nn.Module)]
     in_modules = itertools.chain.from_iterable([*module.parameters(), *module.buffers()] for module in modules)
-    # A number beside the modules, such as the best loss so far, may stay on the CPU.
+    # A tensor beside the modules, such as the best loss so far, may stay on the CPU.
     others = (entry for entry in entries if isinstance(entry, torch.Tensor))
     first = next(itertools.chain(in_modules, others), None)
     return torch.device("cpu") if first is None else first.device

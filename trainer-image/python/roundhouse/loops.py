@@ -1,4 +1,4 @@
-"""The loops over the steps, and how they end."""
+"""The loops over the steps, and their ends."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Item = TypeVar("Item")
 
 
 class Loop(Generic[Item]):
-    """The steps of a ``for``. Each ``for`` has an iterator of its own: that it is let go says that the loop was left.
+    """The steps of a ``for``. Each ``for`` has its own iterator; releasing the iterator means leaving the loop.
 
-    Its length, for a progress bar, is that of all steps before the first ``for``: a process that joins or continues from a
-    checkpoint does not know yet how many are done. A step that is dropped comes twice.
+    The length, for a progress bar, is the number of all steps before the first ``for``, because a process that joins or
+    continues from a checkpoint does not know the number of committed steps yet. A dropped step is yielded twice.
     """
 
     def __init__(self, begin: Callable[[], Iterator[Item]], to_come: Callable[[], int]):
@@ -39,7 +39,7 @@ class Loop(Generic[Item]):
 
 
 class Loops:
-    """What the loops of one job share."""
+    """The state that the loops of one job share."""
 
     def __init__(
         self,
@@ -56,29 +56,30 @@ class Loops:
         self._modules = modules
         self._seeds = seeds
         self.is_finished = False
-        # The script has left the loop over the steps before the last one.
+        # Whether the script has left the loop before the last step.
         self.has_left = False
 
     def batches(
         self, dataset: Any, sampler: Sampler, evaluations: Sequence[Evaluation], options: dict[str, Any]
     ) -> Iterator[Batch]:
-        """Of :meth:`Job.steps <roundhouse.job.Job.steps>`."""
+        """The iterator of :meth:`Job.steps <roundhouse.job.Job.steps>`."""
         loader = Loader(dataset, sampler, seeds=self._seeds, **options)
         try:
             for step in self._steps(sampler, evaluations):
                 data = loader.load(step, self._generations.place.samples)
-                # Not before: reading in this process has drawn random numbers.
+                # Seed now and not earlier, because reading in this process has drawn random numbers.
                 self._seed(step)
                 self._open.loaded()
                 yield Batch(step, data, self._open)
         except GeneratorExit:
             loader.close()
             raise
-        # Not after an error, which ends the process and with it the workers: to end in order may take them seconds.
+        # Do not do this after an error, which ends the process and its workers: ending workers in order may take
+        # seconds.
         loader.close()
 
     def indices(self, sampler: Sampler, evaluations: Sequence[Evaluation]) -> Iterator[Step]:
-        """Of :meth:`Job.indices <roundhouse.job.Job.indices>`."""
+        """The iterator of :meth:`Job.indices <roundhouse.job.Job.indices>`."""
         for step in self._steps(sampler, evaluations):
             self._seed(step)
             yield step
@@ -95,7 +96,8 @@ class Loops:
                 try:
                     evaluate(evaluations, self._process, self._modules, place)
                 except PeerLost as error:
-                    # Of job.sum in its function `then`. A process that a newer generation has superseded ends.
+                    # job.sum in `then` has lost the generation. A process that a newer generation has superseded
+                    # ends.
                     if error.newer is not None:
                         raise
                 continue
@@ -112,7 +114,7 @@ class Loops:
             except GeneratorExit:
                 self.has_left = True
                 if self._open.step is step:
-                    # The training is complete with the last committed step.
+                    # The training is complete after the last committed step.
                     self._open.forget()
                 raise
             finally:
@@ -128,7 +130,7 @@ class Loops:
             seed_all(mixed(self._generations.sampler.seed, step.number, step.rank, 1))
 
     def finish(self) -> None:
-        """A loop that all ranks have left at the same step is complete, too."""
+        """Completes the training, also if all ranks have left the loop at the same step."""
         while not self.is_finished:
             self._generations.meet_at_end()
             self.is_finished = self._process.finish()
@@ -136,7 +138,8 @@ class Loops:
                 raise PeerLost("not all ranks have left the loop at the same step, or one was lost meanwhile")
 
     def finish_again(self) -> None:
-        """The generation broke after the last step. All ranks of the next one do the same, whatever they had done before."""
+        """Must be called if the generation has failed after the last step. All ranks of the next generation do the same,
+        whatever they had done before."""
         while True:
             if self._generations.advance():
                 raise PeerLost("the state was lost with all ranks that had it: another start continues from a checkpoint")

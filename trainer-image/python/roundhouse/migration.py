@@ -1,4 +1,4 @@
-"""What scripts do that come from plain DDP, and that has another place here: it is named at once, and not tried again."""
+"""Detects code for plain DDP that needs a change here. It is reported at once and not retried."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from ._native import fail_early
 from .errors import ConfigError
 
 _MEMBERSHIP = "ROUNDHOUSE_MEMBERSHIP_FILE"
-# Errors of PyTorch, by how they begin.
+# Prefixes of error messages of PyTorch.
 _NO_GROUP = "Default process group has not been initialized"
-# Of a group that is not of the current generation, or of the name of one.
+# Errors for a group, or the name of a group, that is not of the current generation.
 _NOT_OF_NOW = (
     "is not initialized in the world group map",
     "is not registered, please create group with torch.distributed.new_group",
     "Could not resolve the process group registered under the name",
 )
-# Of an exchange without lengths, in PyTorch 2.11: ncclInProgress of a communicator that does not block.
+# The error of an exchange without lengths in PyTorch 2.11: ncclInProgress of a non-blocking communicator.
 _IN_PROGRESS = "NCCL Error 7"
 _NO_RANK = "Error initializing torch.distributed using env://"
 _ONE_SAMPLE = "Expected more than 1 value per channel when training"
 
 
 def recognized(error: BaseException | None) -> str | None:
-    """What to do about an error of PyTorch that shows where a script comes from; None for any other error."""
+    """Advice for an error of PyTorch that is typical for a script written for another launcher; None for other
+    errors."""
     if not isinstance(error, (ValueError, RuntimeError)):
         return None
     words = str(error)
@@ -61,7 +62,7 @@ def recognized(error: BaseException | None) -> str | None:
 
 
 def is_without_group(error: BaseException) -> bool:
-    """Whether an error of PyTorch says that there is no such process group now."""
+    """Whether an error of PyTorch means that the process group does not exist now."""
     words = str(error)
     is_default = isinstance(error, ValueError) and words.startswith(_NO_GROUP)
     return is_default or (isinstance(error, (ValueError, RuntimeError)) and _is_of_older_generation(words))
@@ -72,7 +73,7 @@ def _is_of_older_generation(words: str) -> bool:
 
 
 def words_of_second_run() -> str:
-    """Of a process whose child has run the script again."""
+    """The message for a process whose child has run the script again."""
     return (
         "a process that loads samples has run the whole script again: with the start method spawn or forkserver the training "
         'has to stand in `if __name__ == "__main__":`'
@@ -80,7 +81,7 @@ def words_of_second_run() -> str:
 
 
 def check_is_no_child() -> None:
-    """A child of a worker's process has the worker's environment, and would join in its place.
+    """Refuses a child of a worker's process: it has the worker's environment and would join in its place.
 
     Raises :class:`~roundhouse.errors.ConfigError`.
     """
@@ -110,6 +111,6 @@ def _before_join(kind: type[BaseException], error: BaseException, where: Any) ->
 
 
 def watch_beginning() -> None:
-    """In a worker of a job what is recognized ends the job also before ``rh.join``, which sets a hook of its own."""
+    """In a worker of a job, detected errors end the job also before ``rh.join``, which sets its own hook."""
     if os.environ.get(_MEMBERSHIP) and multiprocessing.parent_process() is None and sys.excepthook is sys.__excepthook__:
         sys.excepthook = _before_join

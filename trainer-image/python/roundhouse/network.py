@@ -1,4 +1,4 @@
-"""How ranks meet: stores, and the group that those who have met connect to."""
+"""Stores for the rendezvous of ranks, and the group that they then connect to."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .connections import Connections, opened_to, open_sockets
 from .errors import DataMismatch, RoundhouseError, StateError
 from .groups import Group, Wires, duration, gloo, nccl
 
-# Before PyTorch 2.8 (pytorch/pytorch#150215) a store on libuv cannot take a socket over.
+# Before PyTorch 2.8 (pytorch/pytorch#150215) a store on libuv cannot take ownership of a socket.
 _HAS_LISTENING_LIBUV = torch.__version__ >= "2.8"
 
 
 class Store:
-    """A connection to a key-value store, or to the part of its keys that begin with a prefix."""
+    """A connection to a key-value store, or to the keys of the store with a prefix."""
 
     def __init__(self, root: dist.Store, port: int, prefix: str = "", socket: int | None = None):
         self.root = root
         self.store = dist.PrefixStore(prefix, root) if prefix else root
         self.port = port
         self.prefix = prefix
-        # Of a connection to a store that another process serves, or this one: its socket's inode.
+        # Inode of the socket of the connection, to a store in this or another process.
         self.socket = socket
 
     def add(self, key: str, amount: int) -> int:
@@ -34,15 +34,15 @@ class Store:
         return self.store.add(key, amount)
 
     def part(self, name: str) -> Store:
-        """The keys that begin with a name."""
+        """The store with the keys that start with a name."""
         return Store(self.root, self.port, f"{self.prefix}/{name}" if self.prefix else name, self.socket)
 
     def set_timeout(self, seconds: float) -> None:
-        """How long a key that is not set is waited for."""
+        """Sets how long later calls wait for a missing key."""
         self.root.set_timeout(duration(seconds))
 
     def clear(self) -> None:
-        """Deletes the keys of this part. Versions of PyTorch that cannot list keys keep them."""
+        """Deletes the keys of this part. Has no effect in versions of PyTorch that cannot list keys."""
         if self.prefix and hasattr(self.root, "list_keys"):
             for key in self.root.list_keys():
                 if key.startswith(self.prefix + "/"):
@@ -50,10 +50,10 @@ class Store:
 
 
 class Network:
-    """Builds stores and groups for ranks that compute on ``device``.
+    """Creates stores and groups for ranks that compute on ``device``.
 
-    ``identity``: what has to be equal on all ranks, by the names that a message uses. ``tensors``: names, types and shapes
-    of the state, which have to be equal, too.
+    ``identity``: properties that must be equal on all ranks, by the names that messages use. ``tensors``: names, types
+    and shapes of the state, which must be equal, too.
     """
 
     def __init__(self, device: torch.device, identity: dict[str, Any], tensors: list[str]):
@@ -61,7 +61,7 @@ class Network:
         self.tensors = tensors
         digest = hashlib.sha256(json.dumps(tensors).encode()).hexdigest()
         self._identity = {**identity, "tensors": digest}
-        # Why the ranks cannot train together. It is raised where the script sees it.
+        # The reason why the ranks cannot train together. It is raised later, where the script sees it.
         self.mismatch: RoundhouseError | None = None
 
     def host(self, address: str, port: int, seconds: float) -> Store:
@@ -88,7 +88,7 @@ class Network:
         return Store(store, port)
 
     def dial(self, address: str, port: int, seconds: float) -> Store:
-        """Connects to the store that a process serves."""
+        """Connects to the store of another process."""
         before = open_sockets()
         store = dist.TCPStore(address, port, is_master=False, timeout=duration(seconds), wait_for_workers=False)
         return Store(store, port, socket=opened_to(port, before))
@@ -103,15 +103,16 @@ class Network:
         address: str,
         own_store_port: int | None,
     ) -> Group:
-        """Connects the ranks that have gathered at the store; returns when all are connected."""
+        """Connects the ranks that have gathered at the store. Returns when all are connected."""
         place = (generation, rank, size)
         self._compare(store.store, rank)
         if self.device.type == "cuda":
-            # NCCL takes its memory beside PyTorch's allocator, which may keep nearly all of it for batches of another size.
+            # NCCL does not use PyTorch's allocator, which may have cached nearly all memory for batches of another
+            # size.
             torch.cuda.empty_cache()
             backend = nccl(store.store, rank, size, seconds)
-            # NCCL connects in its first collective, and holds the lock meanwhile that an abort needs. Here nobody else has
-            # the group yet. This thread may be a new one, whose device is the first one.
+            # NCCL connects in its first collective, while holding the lock that an abort needs. Here no other thread
+            # has the group yet. Set the device, because this thread may be new and have the first device.
             with torch.cuda.device(self.device):
                 backend.allreduce([torch.zeros(1, device=self.device)]).wait()
             return Group(backend, store, self.device, place, seconds, None)
@@ -124,7 +125,8 @@ class Network:
         return Group(backend, store, self.device, place, seconds, wires)
 
     def _compare(self, store: dist.Store, rank: int) -> None:
-        """Before any collective: ranks whose rows have different lengths would wait for each other for ever."""
+        """Compares the ranks before any collective, because ranks whose rows have different lengths would wait for each
+        other indefinitely."""
         if rank == 0:
             store.set("tensors", json.dumps(self.tensors))
             store.set("identity", json.dumps(self._identity))

@@ -1,4 +1,4 @@
-"""One step, from its begin to its commit, or until it is dropped."""
+"""One step, from its start until it is committed or dropped."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from .updates import (
 
 
 class Outcome(NamedTuple):
-    """Of a step that was committed."""
+    """The result of a committed step."""
 
     loss: float
-    # Of its gradients, before they were clipped.
+    # Norm of the step's gradients before clipping.
     grad_norm: float
 
 
 class OpenStep:
-    """The step that has begun, if one has, and what a step changes."""
+    """The current step, if there is one, and the objects that a step changes."""
 
     def __init__(self, process: Process, row: Row, generations: Generations, *, is_manual: bool):
         entries = row.entries.values()
         self.optimizers = [entry for entry in entries if isinstance(entry, torch.optim.Optimizer)]
         self.step: Step | None = None
-        # The body of the loop runs, also after its commit.
+        # Whether the body of the loop runs, also after its commit.
         self.is_in_body = False
         self._scalers = [entry for entry in entries if isinstance(entry, torch.amp.GradScaler)]
         self._buffers = Buffers([entry for entry in entries if isinstance(entry, torch.nn.Module)])
@@ -60,24 +60,25 @@ class OpenStep:
         self._gradients = generations.gradients
         self._is_manual = is_manual
         self._is_committing = False
-        # The step is committed without optimizers: the script changes its tensors itself in the rest of the body.
+        # Whether the step was committed without optimizers: the script changes its tensors itself in the rest of the
+        # body.
         self._is_left_to_script = False
         self._began_at = self._loaded_at = 0.0
-        # Of the last step that this process has committed.
+        # The outcome of the last committed step of this process.
         self.outcome: Outcome | None = None
         self._hook = register_optimizer_step_pre_hook(self._check_step)
 
     def close(self) -> None:
-        """No step begins any more."""
+        """Must be called when no further step begins."""
         self._hook.remove()
         self.step = None
         self.is_in_body = False
 
     def begin(self, step: Step, sampler: Sampler) -> None:
-        """A step begins."""
+        """Begins a step."""
         gradients = self._gradients
         if self._is_left_to_script:
-            # It has used those of the step before in the rest of its body.
+            # The script has used the gradients of the previous step in the rest of its body.
             self._forget_gradients_of_models()
         gradients.begin(step)
         is_mean = sampler.reduction == "mean"
@@ -89,7 +90,7 @@ class OpenStep:
         fault_point("Forward", step.rank, step.number)
 
     def loaded(self) -> None:
-        """Its samples are there."""
+        """Must be called when the samples of the step are loaded."""
         self._loaded_at = time.perf_counter()
 
     def commit(
@@ -102,7 +103,7 @@ class OpenStep:
         max_grad_norm: float | None,
         weight: torch.Tensor | float | None,
     ) -> bool:
-        """See :meth:`Job.commit <roundhouse.job.Job.commit>`."""
+        """Implements :meth:`Job.commit <roundhouse.job.Job.commit>`."""
         step = self.step
         if step is None:
             raise NotCommitted("job.commit outside of a step: call it once in the body of `for batch in job.steps(...)`")
@@ -112,7 +113,7 @@ class OpenStep:
         schedulers = schedulers_of(scheduler)
         for entry in (*schedulers, scaler):
             self._check_entry(entry)
-        # As usual in scripts that can train with and without: one that is switched off scales nothing.
+        # Scripts often pass a scaler that is switched off; it scales nothing.
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         ended_at = time.perf_counter()
         self._structure.check()
@@ -121,27 +122,28 @@ class OpenStep:
         self._check_gradients(optimizers, trained)
         self._check_summed(optimizers)
         gradients = self._gradients
-        # What is divided by a weight is clipped after that, when the weight of all ranks is known.
+        # With a weight, gradients are clipped after the division by the weight of all ranks, which is known later.
         clipped_to = max_grad_norm if scaler is None and weight is None else None
         assert self._generations.sampler is not None
         reduction = self._generations.sampler.reduction
         own_weight = weight_of(weight, step, reduction, is_manual=self._is_manual)
         total = loss_sum(loss, step, reduction)
         digest = self._digest(optimizers, trained, self._share_buffers(step))
-        # All that can fail on one rank alone comes first: what it has told is what the others commit. The norm of summed
-        # gradients is computed while the ranks hear from each other, since it is the same on all of them; that of a script
-        # that sums its gradients itself may not be. With a scaler the gradients are scaled until all have agreed: unscaling
-        # cannot be done again. No number is read from the device before all have agreed: see StepNumbers.
+        # Everything that can fail on a single rank comes before the vote, because the others commit what this rank has
+        # voted for. The norm of summed gradients is computed during the vote, because it is the same on all ranks; the
+        # norm of a script that sums gradients itself may differ. With a scaler the gradients stay scaled until the
+        # vote, because unscaling cannot be repeated. The host reads no number from the device before the vote: see
+        # StepNumbers.
         norm = gradient_norm(trained, clipped_to) if self._is_manual else 0.0
         numbers = StepNumbers(self._generations.device, total, own_weight, norm if scaler is None else 0.0, digest)
         if gradients.broken is None:
-            self._process.tell(numbers)
+            self._process.vote(numbers)
         numbers.norm = norm if self._is_manual else gradient_norm(trained, clipped_to)
         if scaler is not None:
             numbers.scale = scaler.get_scale() if scaler._scale is None else scaler._scale
         agreed = self._process.agree(broke=gradients.broken)
         agreed_at = time.perf_counter()
-        # Their memory is DDP's.
+        # Drop the gradients; their memory belongs to DDP.
         gradients.buckets.clear()
         if not isinstance(agreed, tuple):
             numbers.check_weight()
@@ -159,7 +161,7 @@ class OpenStep:
             if scaler is None and max_grad_norm is not None:
                 gradient_norm(trained, max_grad_norm)
         if scaler is not None:
-            # PyTorch would divide by it, and the weights would no longer be numbers.
+            # PyTorch would divide by 0, and the weights would become NaN.
             if numbers.scale == 0:
                 raise Diverged(
                     f"step {step.number}: loss {mean_loss:.4}: the scale of the scaler has fallen to 0, because the gradients of "
@@ -186,14 +188,15 @@ class OpenStep:
         ended_at: float,
         agreed_at: float,
     ) -> None:
-        """All have agreed on the step: the optimizers make it, and it counts."""
+        """Applies a step that all ranks have voted for: the optimizers step, and the step counts."""
         rate = learning_rate(optimizers)
         self._is_committing = True
         try:
             skipped = update(optimizers, schedulers, scaler)
         finally:
             self._is_committing = False
-        # Also of the optimizers that this step does not use: a pass through a discriminator leaves gradients for its next step.
+        # Also those of optimizers that this step does not use: a pass through a discriminator leaves gradients, which
+        # must not enter the next step.
         forget_gradients([*self.optimizers, *optimizers])
         computed = self._gradients.computed_at or ended_at
         spent = [
@@ -211,61 +214,63 @@ class OpenStep:
     def _digest(
         self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor], shared: torch.Tensor | None
     ) -> Number:
-        """A number for the bits of the summed gradients and of the buffers that the ranks share. If a collective was cut off, or a
-        device computes wrong, it differs between ranks: then no rank may commit the step."""
+        """A number for the bits of the summed gradients and of the shared buffers. If a collective was cut off or a device
+        computes wrong results, it differs between ranks, and no rank may commit the step."""
         gradients = self._gradients
         if self._generations.group is None or gradients.broken is not None:
             return 0.0
         summed: Iterable[torch.Tensor] = gradients.buckets.values()
         if self._is_manual:
-            # A script that changes its tensors itself may sum something else.
+            # A script that changes its tensors itself may sum other values.
             summed = portions([p.grad for p in trained if p.grad is not None]) if optimizers else ()
         return digest_of([*summed, *([] if shared is None else [shared])], self._generations.device)
 
     def _share_buffers(self, step: Step) -> torch.Tensor | None:
-        """The bytes of the buffers that all ranks have from now on."""
+        """Broadcasts buffers, and returns the bytes that all ranks then have."""
         group = self._generations.group
         if group is None:
             return None
-        # Running statistics are those of rank 0, as in DDP; of the last rank if rank 0 has no samples.
+        # Running statistics are those of rank 0, as in DDP, or of the last rank if rank 0 has no samples.
         source = 0 if step.global_size >= step.world_size else step.world_size - 1
         return self._buffers.share(group, source, self._gradients)
 
     def drop(self) -> None:
-        """The step is as if it had not been, and the generation is over."""
+        """Undoes the step and ends the generation."""
         self.forget()
         self._generations.leave()
 
     def forget(self) -> None:
-        """The step is as if it had not been."""
+        """Undoes the step."""
         for scaler in self._scalers:
             if not scaler.is_enabled():
-                continue  # It keeps nothing.
-            # That the script has unscaled the gradients is forgotten with them.
+                continue  # A scaler that is switched off keeps no state.
+            # The scaler must also forget that the script has unscaled the gradients.
             scaler._per_optimizer_states.clear()
         self.step = None
         self._gradients.buckets.clear()
         self._buffers.restore()
-        # Also of the optimizers that the step does not use: its passes come again.
+        # Also those of optimizers that the step does not use, because its passes are repeated.
         forget_gradients(self.optimizers)
         self._forget_gradients_of_models()
 
     def _forget_gradients_of_models(self) -> None:
-        """Of a script that changes its tensors itself no optimizer of the state has them."""
+        """Drops the gradients of the models, for a script that changes its tensors itself: no optimizer of the state has
+        them."""
         for model in self._gradients.models:
             for parameter in model.parameters():
                 parameter.grad = None
 
     def collective_failed(self, error: BaseException) -> bool:
-        """A collective of the script's own may have failed in the loop: whether it goes on, and does an open step again."""
-        # A rank is lost, and the rest of the body runs without a group: the loop does the step again after it.
+        """Must be called when a collective of the script may have failed in the loop. Returns whether the loop continues
+        and repeats an open step."""
+        # A rank is lost, and the rest of the body runs without a group. The loop then repeats the step.
         is_dropped = self.is_in_body and self._generations.is_between_generations
         if is_dropped and (isinstance(error, RuntimeError) or is_without_group(error)):
             return True
         if not isinstance(error, (RuntimeError, PeerLost)):
             return False
         if isinstance(error, PeerLost):
-            # Of job.sum, which has lost the generation. A process that a newer generation has superseded ends.
+            # job.sum has lost the generation. A process that a newer generation has superseded ends.
             return error.newer is None
         is_open = self.step is not None
         if self._generations.group is None or self._generations.is_of_script(error, is_open=is_open):
@@ -295,7 +300,7 @@ class OpenStep:
         return chosen
 
     def _trained(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
-        """What the step trains; of a script that changes its tensors itself, what its models have."""
+        """The tensors that the step trains, or those of the models for a script that changes its tensors itself."""
         if optimizers:
             return [p for one in optimizers for group in one.param_groups for p in group["params"]]
         return [p for model in self._gradients.models for p in model.parameters()]
@@ -356,7 +361,7 @@ class OpenStep:
             )
 
     def _check_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Called before each step of every optimizer in this process."""
+        """PyTorch calls this before each step of every optimizer in this process."""
         if not (self.step is not None or self.is_in_body) or self._is_committing:
             return
         if any(optimizer is own for own in self.optimizers):
@@ -364,7 +369,7 @@ class OpenStep:
         if self._is_left_to_script:
             return
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        # What is frozen stays as it is, unless it has an older gradient.
+        # An optimizer does not change frozen tensors, unless they have an older gradient.
         stepped = [parameter for parameter in parameters if parameter.requires_grad or parameter.grad is not None]
         if self._row.names_of(stepped):
             raise NotCommitted(

@@ -1,7 +1,7 @@
 """The state of an optimizer as views of the row.
 
-PyTorch's optimizers make what they keep for a parameter in their first step. A process that joins later needs its types and
-shapes before: they are learned from steps of the optimizer with gradients of zero, which are undone.
+PyTorch's optimizers create their state for a parameter in their first step. A process that joins later needs the
+types and shapes before. They are learned from steps of the optimizer with gradients of zero, which are undone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 
 from .errors import StateError, is_own
 
-# Bytes of the parameters with which an optimizer makes a step that is undone: it takes a few times that much memory.
+# Bytes of parameters per undone step of an optimizer. The step takes a few times this much memory.
 _PORTION = 64 << 20
 
 
 class Groups:
-    """The ``param_groups`` without the parameters, as something with a ``state_dict``."""
+    """The ``param_groups`` without the parameters, as an object with a ``state_dict``."""
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._optimizer = optimizer
@@ -34,7 +34,7 @@ class Groups:
 
 
 class OptimizerState:
-    """What an optimizer keeps for each parameter."""
+    """The state that an optimizer keeps for each parameter."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer):
         self.name = name
@@ -46,7 +46,7 @@ class OptimizerState:
         self._flags: torch.Tensor | None = None
 
     def views(self, dtypes: dict[torch.dtype, str]) -> list[Any]:
-        """A view that says for which parameters it keeps something, and one for each thing that it keeps."""
+        """A view of the flags that show for which parameters there is state, and a view of each part of the state."""
         views: list[Any] = [Flags(self)]
         for index, kept in enumerate(self._templates):
             for key, template in kept.items():
@@ -54,10 +54,10 @@ class OptimizerState:
         return views
 
     def flags(self) -> torch.Tensor:
-        """One byte for each parameter: whether it keeps something for it.
+        """One byte for each parameter: whether the optimizer has state for it.
 
-        Raises StateError if it keeps what it had not made in its first step: that has no place in a checkpoint, and ranks that
-        were sent the rest would train on without it.
+        Raises StateError if the optimizer has state that it did not create in its first step: checkpoints have no place
+        for it, and ranks that receive the rest would train without it.
         """
         state = self.optimizer.state
         _check_keys(self.name, self.optimizer, state)
@@ -83,7 +83,7 @@ class OptimizerState:
         whole[start : start + piece.numel()] = piece
 
     def current(self, index: int, key: str) -> torch.Tensor:
-        """What it keeps, as a tensor; zeros if there is nothing yet."""
+        """A part of the state as a tensor; zeros if it does not exist yet."""
         template = self._templates[index][key]
         value = self.optimizer.state.get(self.parameters[index], {}).get(key)
         if value is None:
@@ -99,7 +99,7 @@ class OptimizerState:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """All bytes have come."""
+        """Must be called when all bytes have arrived."""
         if self._flags is None and not self._received:
             return
         flags = self.flags() if self._flags is None else self._flags
@@ -124,7 +124,7 @@ class OptimizerState:
 
 
 class Template:
-    """Type, shape and place of something that an optimizer keeps."""
+    """Type, shape and device of a part of an optimizer's state."""
 
     def __init__(self, name: str, value: Any):
         self.is_tensor = isinstance(value, torch.Tensor)
@@ -145,7 +145,7 @@ def _dtype_of(value: Any) -> torch.dtype:
 
 
 class Flags:
-    """For which parameters the optimizer keeps something."""
+    """The view of the flags that show for which parameters the optimizer has state."""
 
     dtype = "U8"
 
@@ -163,7 +163,7 @@ class Flags:
 
 
 class Kept:
-    """Something that the optimizer keeps for one parameter."""
+    """The view of a part of the optimizer's state for one parameter."""
 
     def __init__(self, owner: OptimizerState, index: int, key: str, template: Template, dtypes: dict[torch.dtype, str]):
         self._owner, self._index, self._key = owner, index, key
@@ -182,16 +182,17 @@ class Kept:
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor's elements in their logical order: its own memory if it is contiguous, else a copy."""
+    """The bytes of a tensor's elements in their logical order: the tensor's own memory if it is contiguous, else a
+    copy."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _templates(
     name: str, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]
 ) -> list[dict[str, Template]]:
-    """What the optimizer keeps for each parameter, in order."""
+    """The parts of the optimizer's state for each parameter, in order."""
     _check_keys(name, optimizer, optimizer.state)
-    # Of parameters that are frozen, too: they may be trained later.
+    # Also of frozen parameters, because they may be trained later.
     missing = {index: parameter for index, parameter in enumerate(parameters) if not optimizer.state.get(parameter)}
     portions = list(_portions(missing))
     try:
@@ -200,7 +201,7 @@ def _templates(
         except Exception as error:
             if len(portions) < 2 or is_own(error):
                 raise
-            # It may need the gradients of all parameters in each step.
+            # The optimizer may need the gradients of all parameters in each step.
             learned = _learned(name, optimizer, [missing])
     except (TypeError, RuntimeError) as error:
         if is_own(error):
@@ -216,7 +217,7 @@ def _templates(
 
 
 def _check_keys(name: str, optimizer: torch.optim.Optimizer, state: dict[Any, Any]) -> None:
-    """Raises StateError if an optimizer keeps something that belongs to no parameter: it has no place in a checkpoint."""
+    """Raises StateError if an optimizer has state that belongs to no parameter: checkpoints have no place for it."""
     parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for key, kept in state.items():
         if kept and id(key) not in parameters:
@@ -229,7 +230,7 @@ def _check_keys(name: str, optimizer: torch.optim.Optimizer, state: dict[Any, An
 
 
 def _portions(parameters: dict[int, torch.Tensor]) -> Iterator[dict[int, torch.Tensor]]:
-    """Parameters of some bytes each, or a single larger one."""
+    """Splits parameters into portions of limited size; a larger parameter is a portion of its own."""
     portion: dict[int, torch.Tensor] = {}
     num_bytes = 0
     for index, parameter in parameters.items():
@@ -260,7 +261,7 @@ def _templates_of(name: str, index: int, kept: dict[str, Any]) -> dict[str, Temp
 
 
 def _step_and_undo(optimizer: torch.optim.Optimizer, missing: list[torch.Tensor]) -> dict[Any, dict[str, Any]]:
-    """One step with gradients of zero, of which nothing stays. Returns what the optimizer made in it."""
+    """Makes one step with gradients of zero and undoes it. Returns the state that the optimizer created."""
     before = {parameter: (parameter.grad, parameter.detach().clone()) for parameter in missing}
     others = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter not in before]
     gradients = {parameter: parameter.grad for parameter in others}
@@ -273,7 +274,7 @@ def _step_and_undo(optimizer: torch.optim.Optimizer, missing: list[torch.Tensor]
             parameter.grad = None
         for parameter in missing:
             parameter.grad = torch.zeros_like(parameter)
-        # Not through wrappers of schedulers, which count steps, nor through hooks of the user.
+        # Bypass wrappers of schedulers, which count steps, and hooks of the user.
         step = type(optimizer).step
         with torch.no_grad():
             getattr(step, "__wrapped__", step)(optimizer)

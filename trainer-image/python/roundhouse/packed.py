@@ -1,11 +1,11 @@
 """Numbers, flags and small tensors of a ``state_dict`` as a row of bytes of a fixed length.
 
-The structure, which is keys, lengths and strings, is fixed when a process joins; what is in it changes. No pickle: what
-a volume or a peer sends can only set numbers.
+The structure (keys, lengths and strings) is fixed when a process joins; only the values change. It does not use pickle,
+so data of a volume or a peer can only set numbers.
 
-The order of a dict's keys may be another one in another process, such as that of a dict that was made from a set. So the row
-has its numbers first, and keys sorted, with two exceptions: objects of PyTorch, and structures without a number, are in their
-own order, as all were in earlier versions. The tags of the numbers say that the row is sorted.
+The order of a dict's keys may differ between processes, for example if the dict was built from a set. So the row has
+numbers first and keys sorted, with two exceptions: objects of PyTorch, and structures without a number, keep their own
+order, as all structures did in earlier versions. The tags of the numbers show that the row is sorted.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import torch
 from .errors import StateError
 
 _NUMBER_BYTES = 17  # A tag, and 16 bytes: a float as a double, an integer of up to 128 bits.
-# The last one is for integers that need all bits, such as the state of NumPy's generators.
+# The last tag is for integers that need all bits, such as the state of NumPy's generators.
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _UNSIGNED = range(6)
-# Added to the tag of each number of a row whose keys are sorted.
+# Offset of the tags in a row whose keys are sorted.
 _SORTED = 0x80
 _NUMBER = "a number"
-# A longer description is kept as its digest.
+# A longer description is stored as its digest.
 _MOST_WORDS = 1 << 16
 
 
 class Packed:
     """The leaves of a structure of dicts, lists and tuples.
 
-    ``is_ordered``: its keys have the same order in all processes.
+    ``is_ordered``: whether its keys have the same order in all processes.
     """
 
     def __init__(self, name: str, structure: Any, *, is_ordered: bool = False):
@@ -49,9 +49,9 @@ class Packed:
         return [leaves[index] for index in _order(leaves, sorts=self._sorts)]
 
     def words(self) -> str:
-        """Paths and kinds in the order of the row. What is in strings may differ between processes."""
-        told: list[str] = []
-        run: tuple[str, str, int, int] | None = None  # Neighbours in a list: path of the list, kind, first and last index.
+        """Paths and kinds in the order of the row. The contents of strings may differ between processes."""
+        lines: list[str] = []
+        run: tuple[str, str, int, int] | None = None  # Consecutive elements of a list: path, kind, first and last index.
         for path, kind in [*self._known, ("", "")]:
             head, _, tail = path.rpartition(".")
             index = int(tail) if tail.isdecimal() else -1
@@ -60,15 +60,15 @@ class Packed:
                 run = (*run[:3], index)
                 continue
             if run is not None:
-                told.append(f"{run[0]}.{run[2]}{f'-{run[3]}' if run[3] > run[2] else ''}: {run[1]}")
+                lines.append(f"{run[0]}.{run[2]}{f'-{run[3]}' if run[3] > run[2] else ''}: {run[1]}")
             run = (head, kind, index, index) if index >= 0 else None
             if run is None and path:
-                told.append(f"{path}: {kind}")
-        text = "; ".join(told)
+                lines.append(f"{path}: {kind}")
+        text = "; ".join(lines)
         return text if len(text) <= _MOST_WORDS else hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
     def pack(self, structure: Any) -> bytes:
-        """The leaves' bytes. A structure that has changed is named."""
+        """The bytes of the leaves. The error for a changed structure names the change."""
         leaves = self._in_order(structure)
         now = [(path, _kind(path, leaf)) for path, leaf in leaves]
         if now != self._known:
@@ -78,7 +78,7 @@ class Packed:
 
     def unpack(self, row: bytes, structure: Any) -> Any:
         """``structure`` with the leaves of ``row``."""
-        # Of an earlier version, if not.
+        # A row that is not sorted comes from an earlier version.
         sorts = self._sorts and self._is_sorted(row)
         leaves = _leaves(self.name, structure, sorts=sorts)
         values: dict[int, Any] = {}
@@ -92,7 +92,7 @@ class Packed:
         return _map(self.name, structure, lambda path, old: values[next(visited)], sorts=sorts)
 
     def _is_sorted(self, row: bytes) -> bool:
-        """Whether its numbers are first, with their tags."""
+        """Whether the row has its numbers first, with the tags of sorted rows."""
         num = sum(kind == _NUMBER for _, kind in self._known)
         return all(_SORTED <= row[at] <= _SORTED | _UNSIGNED for at in range(0, num * _NUMBER_BYTES, _NUMBER_BYTES))
 
@@ -116,13 +116,13 @@ def _changed(name: str, before: list[tuple[str, str]], now: list[tuple[str, str]
 
 
 def _map(path: str, value: Any, leaf: Callable[[str, Any], Any], *, sorts: bool) -> Any:
-    """A copy of a structure with other leaves, which are visited in the order of the row."""
+    """A copy of a structure with other leaves, visited in the order of the row."""
     if isinstance(value, dict):
         keys = sorted(value, key=lambda key: (type(key).__name__, repr(key))) if sorts else list(value)
         mapped = {key: _map(f"{path}.{key}", value[key], leaf, sorts=sorts) for key in keys}
         if type(value) is dict:
             return {key: mapped[key] for key in value}
-        # A subclass, such as OrderedDict, Counter or defaultdict, keeps its type and what else it has.
+        # A subclass, such as OrderedDict, Counter or defaultdict, keeps its type and its attributes.
         copied = copy.copy(value)
         for key, item in mapped.items():
             copied[key] = item
@@ -131,7 +131,7 @@ def _map(path: str, value: Any, leaf: Callable[[str, Any], Any], *, sorts: bool)
         items = [_map(f"{path}.{index}", item, leaf, sorts=sorts) for index, item in enumerate(value)]
         if isinstance(value, list):
             return items
-        # A namedtuple takes them one by one.
+        # A namedtuple takes its values as separate arguments.
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return leaf(path, value)
 
@@ -153,7 +153,7 @@ def tensors_of(structure: Any) -> list[torch.Tensor]:
 
 
 def _kind(path: str, leaf: Any) -> str:
-    """What of a leaf must not change."""
+    """The properties of a leaf that must not change."""
     if isinstance(leaf, torch.Tensor):
         return f"a tensor of {str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
     if isinstance(leaf, str):
@@ -178,7 +178,7 @@ def _size(path: str, leaf: Any) -> int:
 
 
 def _bytes_of(leaf: Any, order: int) -> bytes:
-    """``order``: what is added to the tag of a number."""
+    """The bytes of a leaf. ``order``: the offset of the tag of a number."""
     if isinstance(leaf, str):
         return b""
     if isinstance(leaf, torch.Tensor):

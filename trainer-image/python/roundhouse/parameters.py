@@ -1,4 +1,5 @@
-"""Whether the tensors of the state are whole on each rank, and all that an optimizer of it trains is among them."""
+"""Checks that the tensors of the state are complete on each rank and include everything that its optimizers
+train."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ from .traces import shortened
 
 
 def check_whole(name: str, tensor: torch.Tensor) -> None:
-    """Raises :class:`~roundhouse.errors.StateError` for a tensor that has no values yet, or of which a rank has a part."""
+    """Raises :class:`~roundhouse.errors.StateError` for a tensor without values yet, or if a rank has only a part of
+    it."""
     if torch.nn.parameter.is_lazy(tensor):
         raise StateError(
             f"{name} of rh.join(state=...) has no shape yet, because its module is lazy: run one batch through the model before "
             "rh.join, and before its optimizer is made"
         )
-    # Whoever has made one has imported it, which takes a while.
+    # A script with a DTensor has imported this module already; importing it takes time.
     module = sys.modules.get("torch.distributed.tensor")
     kind = getattr(module, "DTensor", None)
     if kind is not None and isinstance(tensor, kind):
@@ -34,11 +36,12 @@ def check_parameters(
 ) -> None:
     """Checks the optimizers among the entries of a state.
 
-    ``tensors``: those of the modules, and those that are entries. ``others``: those that an object with a ``state_dict`` of
-    its own keeps; asked for only if something is not among the former.
+    ``tensors``: the tensors of the modules, and tensors that are entries. ``others``: tensors in objects with a
+    ``state_dict``; called only if a parameter is not among ``tensors``.
 
-    Raises :class:`~roundhouse.errors.StateError` for an optimizer that trains something else. New workers would not be sent
-    it, and no checkpoint would hold it. What is frozen may be left out: an optimizer does not change it.
+    Raises :class:`~roundhouse.errors.StateError` for an optimizer that trains another tensor: new workers would not
+    receive it, and no checkpoint would contain it. Frozen parameters may be missing, because an optimizer does not
+    change them.
     """
     ids = {id(tensor) for tensor in tensors}
     memory: set[Any] = set()
@@ -48,7 +51,7 @@ def check_parameters(
         trained = [parameter for group in entry.param_groups for parameter in group["params"] if parameter.requires_grad]
         missing = [parameter for parameter in trained if id(parameter) not in ids]
         if missing:
-            # It may be a view of what is kept.
+            # The parameter may be a view of a tensor of the state.
             memory = memory or {_memory(tensor) for tensor in [*tensors, *others()]}
             missing = [parameter for parameter in missing if _memory(parameter) not in memory]
         if missing:
@@ -64,5 +67,5 @@ def _memory(tensor: torch.Tensor) -> tuple[Any, int]:
     try:
         return tensor.device, tensor.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):
-        # A sparse tensor and some subclasses have none. No other tensor is a view of them.
+        # A sparse tensor and some subclasses have no address. No other tensor is a view of them.
         return None, id(tensor)

@@ -1,5 +1,5 @@
-"""Random numbers as functions of the step and of the sample, so that a step that is done again, and a training that is
-continued, draw the same ones."""
+"""Random numbers as functions of the step and of the sample, so that a repeated step and a resumed training draw the
+same numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 _MASK = (1 << 64) - 1
-# Any number: what generators give after it says whether somebody has drawn from them.
+# An arbitrary seed: the generators' output after it shows whether code has drawn from them.
 _PROBE = 0x524F554E
 _HAS_MPS = torch.backends.mps.is_available()
 _NUMBER = torch.zeros((), dtype=torch.int64, device="cpu")
@@ -32,7 +32,7 @@ def mixed(*numbers: int) -> int:
 def seed_all(seed: int) -> None:
     """Seeds Python, NumPy if the script uses it, and PyTorch on all devices that this process uses.
 
-    A device that the process uses later begins with the first seed of all.
+    A device that the process uses later starts with the first of all seeds.
     """
     global _is_first
     random.seed(seed)
@@ -43,7 +43,8 @@ def seed_all(seed: int) -> None:
         _is_first = False
         torch.manual_seed(seed)
         return
-    # torch.manual_seed formats a stack for each kind of device that is not in use: 0.1 ms, more than all else here.
+    # torch.manual_seed formats a stack trace for each unused kind of device, which takes 0.1 ms, more than all other
+    # work here.
     torch.default_generator.manual_seed(seed)
     for devices in (torch.cuda, torch.xpu):
         if devices.is_initialized():
@@ -53,9 +54,9 @@ def seed_all(seed: int) -> None:
 
 
 class Probe:
-    """Finds out whether anything draws random numbers between :meth:`begin` and :meth:`was_drawn_from`.
+    """Detects whether code draws random numbers between :meth:`begin` and :meth:`was_drawn_from`.
 
-    The generators have other states afterwards.
+    It changes the states of the generators.
     """
 
     def __init__(self) -> None:
@@ -67,12 +68,12 @@ class Probe:
         seed_all(_PROBE)
 
     def was_drawn_from(self) -> bool:
-        """Whether a generator is in another state now. True as well if there is a generator that was not there before."""
+        """Whether the state of a generator has changed. Also True if there is a new generator."""
         return _next_numbers() != self._untouched
 
 
 def _next_numbers() -> list[Any]:
-    """A number, or the state, of each generator that :func:`seed_all` seeds."""
+    """The next number or the state of each generator that :func:`seed_all` seeds."""
     numpy: Any = sys.modules.get("numpy")
     found: list[Any] = [random.getrandbits(64), None if numpy is None else numpy.random.random()]
     found.append(_NUMBER.random_(generator=torch.default_generator).item())

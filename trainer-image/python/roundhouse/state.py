@@ -1,13 +1,13 @@
-"""What a script trains, as one row of bytes: it is sent to ranks that lack it, and saved in parts.
+"""The state of a script as one row of bytes, which is sent to ranks that lack it and saved in parts.
 
-``rh.join(state={"model": model, "opt": opt})`` names the entries. Each becomes views of the row, with a name, a type and a
-shape that never change:
+``rh.join(state={"model": model, "opt": opt})`` names the entries. Each entry becomes views of the row, whose names,
+types and shapes never change:
 
 * a module: a view for each tensor of its ``state_dict``, copied in place;
-* an optimizer: a view for each tensor that it keeps for a parameter, in place, whether it is there yet or not; one for its
-  ``param_groups``; and one that says for which parameters it keeps tensors;
+* an optimizer: a view for each tensor that it keeps for a parameter, in place, even if it does not exist yet; one for its
+  ``param_groups``; and one for the flags that show for which parameters it keeps tensors;
 * a tensor: itself;
-* anything else with ``state_dict`` and ``load_state_dict``: one view of all its numbers, see :mod:`.packed`.
+* any other object with ``state_dict`` and ``load_state_dict``: one view of all its numbers, see :mod:`.packed`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .packed import Packed, tensors_of
 from .parameters import check_parameters, check_whole
 from .staging import Staging
 
-# The largest of 32 bits: no bit of a sum is lost.
+# The largest prime of 32 bits: no bit of a sum is lost.
 _PRIME = 4_294_967_291
 _DTYPES = {
     torch.bool: "BOOL",
@@ -43,7 +43,7 @@ _DTYPES = {
 
 
 class View(Protocol):
-    """Some bytes of the row."""
+    """A part of the row."""
 
     name: str
     dtype: str
@@ -51,16 +51,17 @@ class View(Protocol):
     num_bytes: int
 
     def read(self) -> torch.Tensor:
-        """All of its bytes, on any device."""
+        """All bytes of the view, on any device."""
 
     def write(self, start: int, piece: torch.Tensor) -> None:
-        """Overwrites bytes from ``start`` on."""
+        """Overwrites the bytes from offset ``start``."""
 
 
 class InPlace:
     """The bytes of a tensor, in the logical order of its elements.
 
-    ``place``: the dict of a module that has it, if one has, and its key there. The module may put another tensor there.
+    ``place``: the dict of the module that holds the tensor, if there is one, and its key. The module may assign another
+    tensor there.
     """
 
     def __init__(self, name: str, tensor: torch.Tensor, place: tuple[dict[str, Any], str] | None = None):
@@ -76,7 +77,7 @@ class InPlace:
 
     @property
     def tensor(self) -> Any:
-        """The tensor that is there now."""
+        """The current tensor."""
         return self._tensor if self._place is None else self._place[0].get(self._place[1])
 
     def _checked(self) -> torch.Tensor:
@@ -98,7 +99,7 @@ class InPlace:
 
 
 class Numbers:
-    """The numbers of something with a ``state_dict``, which is loaded when all of them have come."""
+    """The numbers of an object with a ``state_dict``, which is loaded when all of them have arrived."""
 
     def __init__(self, name: str, owner: Any):
         self.name = name
@@ -112,11 +113,11 @@ class Numbers:
         self._received: bytearray | None = None
 
     def words(self) -> str:
-        """Its structure, which is the same on all ranks and in a checkpoint."""
+        """The structure, which is the same on all ranks and in a checkpoint."""
         return self._packed.words()
 
     def tensors(self) -> list[torch.Tensor]:
-        """Those among its numbers."""
+        """The tensors among its numbers."""
         return tensors_of(self._owner.state_dict())
 
     def read(self) -> torch.Tensor:
@@ -129,14 +130,14 @@ class Numbers:
         self._received[start : start + piece.numel()] = piece.numpy().tobytes()
 
     def settle(self) -> None:
-        """Loads what has come."""
+        """Loads the received bytes."""
         if self._received is not None:
             row, self._received = bytes(self._received), None
             self._owner.load_state_dict(self._packed.unpack(row, self._owner.state_dict()))
 
 
 class Extra:
-    """The extra state of a module, as something with a ``state_dict``."""
+    """The extra state of a module, as an object with a ``state_dict``."""
 
     def __init__(self, module: torch.nn.Module):
         self._module = module
@@ -149,7 +150,7 @@ class Extra:
 
 
 class ExtraTensor(Numbers):
-    """A tensor that ``get_extra_state`` of a module returns: another one each time."""
+    """A tensor that ``get_extra_state`` of a module returns; it is a new tensor each time."""
 
     def __init__(self, name: str, module: torch.nn.Module, tensor: torch.Tensor):
         super().__init__(name, Extra(module))
@@ -158,17 +159,17 @@ class ExtraTensor(Numbers):
 
 
 def write_bytes(tensor: torch.Tensor, start: int, piece: torch.Tensor) -> None:
-    """Overwrites bytes of a tensor from ``start`` on."""
+    """Overwrites the bytes of a tensor from offset ``start``."""
     whole = tensor.detach().contiguous()
     bytes_of(whole)[start : start + piece.numel()].copy_(piece)
     if whole.data_ptr() != tensor.data_ptr():
-        # What is expanded has its elements once: PyTorch refuses to write them several times.
+        # An expanded tensor stores its elements once; PyTorch refuses to write them several times.
         once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
         tensor.detach()[once].copy_(whole[once])
 
 
 class Row:
-    """The views of all entries, one after the other."""
+    """The concatenated views of all entries."""
 
     def __init__(self, entries: dict[str, Any]):
         if not isinstance(entries, dict) or not entries:
@@ -186,7 +187,7 @@ class Row:
         others = [view for view in self.views if isinstance(view, Numbers)]
         check_parameters(entries, tensors, lambda: [tensor for view in others for tensor in view.tensors()])
         self._is_settled = True
-        # Once something is on a GPU.
+        # Set when a tensor is on a GPU.
         self.staging: Staging | None = None
         self._starts: list[int] = []
         end = 0
@@ -197,7 +198,7 @@ class Row:
 
     def _views_of(self, name: str, entry: Any) -> list[Any]:
         if isinstance(entry, torch.nn.Module):
-            # keep_vars: the tensors themselves, not copies that are detached.
+            # keep_vars returns the tensors themselves, not detached copies.
             tensors, again = entry.state_dict(keep_vars=True), entry.state_dict(keep_vars=True)
             return [_view_of(f"{name}.{key}", entry, key, value, again.get(key)) for key, value in tensors.items()]
         if isinstance(entry, torch.optim.Optimizer):
@@ -214,15 +215,15 @@ class Row:
         )
 
     def described(self) -> list[tuple[str, str, list[int], int]]:
-        """Name, type, shape and bytes of each view."""
+        """Name, type, shape and number of bytes of each view."""
         return [(view.name, view.dtype, view.shape, view.num_bytes) for view in self.views]
 
     def structures(self) -> dict[str, str]:
-        """The structure of what is kept as numbers, by its name."""
+        """The structures of the entries that are kept as numbers, by name."""
         return {view.name: view.words() for view in self.views if isinstance(view, Numbers)}
 
     def names_of(self, tensors: Sequence[torch.Tensor]) -> list[str]:
-        """The names of those tensors that are in it."""
+        """The names of the tensors that are in the row."""
         wanted = {id(tensor) for tensor in tensors}
         return [view.name for view in self.views if isinstance(view, InPlace) and id(view.tensor) in wanted]
 
@@ -241,11 +242,11 @@ class Row:
     def copy_out(self, start: int, end: int, address: int) -> None:
         """Copies bytes of the row to host memory."""
         self._check(start, end)
-        # A rank that has read a checkpoint sends it on.
+        # A rank that has read a checkpoint forwards it.
         self.settle()
         for view in self.views if start == 0 else []:
             if view.num_bytes == 0:
-                view.read()  # It may have something now, which would be lost.
+                view.read()  # The object may have new state, which would be lost.
         into = _memory(address, end - start)
         at = 0
         try:
@@ -253,7 +254,7 @@ class Row:
                 self._copy(view.read()[low:high], into[at : at + high - low])
                 at += high - low
         finally:
-            # Also after an error: nothing writes to this memory later.
+            # Also after an error, so that nothing writes to this memory later.
             if self.staging is not None:
                 self.staging.flush()
 
@@ -276,20 +277,20 @@ class Row:
             at += high - low
 
     def digests(self) -> list[int]:
-        """A number of 32 bits for each view, which changes with each single bit of the view. On a GPU it waits once."""
+        """A 32-bit number for each view, which changes with each single bit of the view. On a GPU this waits once."""
         self.settle()
         sums = [sum_of_words(view.read()) for view in self.views]
         return [number % _PRIME for number in torch.stack([one.to(sums[0].device) for one in sums]).tolist()]
 
     def differs(self, where: str) -> NoReturn:
-        """The states of the ranks differ; ``where`` says in which tensor of which ranks."""
+        """Must be called if the states of the ranks differ. ``where`` names the tensor and the ranks."""
         raise StateError(
             f"{where}; a script must not change its state by what only one rank knows, such as its own loss or the time; if it "
             "does not, a device computes wrong. The newest checkpoint is of an earlier step"
         )
 
     def settle(self) -> None:
-        """All bytes have come: what is not copied in place is loaded."""
+        """Must be called when all bytes have arrived: loads the parts that are not copied in place."""
         if self._is_settled:
             return
         self._is_settled = True
@@ -305,7 +306,7 @@ class Row:
 
 
 def _check_name(view: str, entry: str, owners: dict[str, str]) -> None:
-    """Raises :class:`~roundhouse.errors.StateError` for a name that a checkpoint cannot have, or has already."""
+    """Raises :class:`~roundhouse.errors.StateError` for a name that checkpoints cannot have or that is used already."""
     if view == "__metadata__":
         raise StateError(f"state[{entry!r}]: no tensor of a checkpoint can have that name; give the entry another name")
     if view in owners:
@@ -317,7 +318,7 @@ def _check_name(view: str, entry: str, owners: dict[str, str]) -> None:
 
 
 def _view_of(name: str, module: torch.nn.Module, key: str, value: Any, again: Any) -> Any:
-    """The view of what a module's ``state_dict`` has; ``again``: what it has the next time."""
+    """The view of an entry of a module's ``state_dict``. ``again``: the entry of a second call."""
     if not isinstance(value, torch.Tensor):
         raise StateError(f"{name} of rh.join(state=...) is a {type(value).__name__}, not a tensor")
     path, _, own = key.rpartition(".")
@@ -337,12 +338,12 @@ def _is_same_memory(tensor: torch.Tensor, other: Any) -> bool:
     try:
         return isinstance(other, torch.Tensor) and tensor.data_ptr() == other.data_ptr()
     except RuntimeError:
-        # It has none, and is refused for that.
+        # The tensor has no memory and is refused for that.
         return True
 
 
 def _place_of(module: torch.nn.Module, key: str, tensor: torch.Tensor) -> tuple[dict[str, Any], str] | None:
-    """Where the module keeps a tensor of its ``state_dict``; None if only the module knows."""
+    """The dict and key by which the module holds a tensor of its ``state_dict``; None if they cannot be found."""
     path, _, own = key.rpartition(".")
     try:
         owner = module.get_submodule(path)

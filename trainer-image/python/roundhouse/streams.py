@@ -1,4 +1,4 @@
-"""Samples that come one after the other, as a data set for ``job.steps``."""
+"""Streams of samples as data sets for ``job.steps``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .seeding import mixed, seed_all
 
 
 class Shard:
-    """A stream that every rank reads from the beginning of an epoch, and of which it keeps its own samples.
+    """A stream that every rank reads from the start of an epoch; each rank keeps its own samples.
 
-    What :meth:`~roundhouse.job.Job.shard_of` returns.
+    :meth:`~roundhouse.job.Job.shard_of` returns it.
     """
 
     def __init__(self, stream: Iterable[Any] | Callable[[int], Iterable[Any]], num_samples: int):
@@ -25,16 +25,18 @@ class Shard:
         self._num_samples = num_samples
         self._samples: Iterator[Any] | None = None
         self._epoch = 0
-        # Where the stream is: the index of the last sample that was read, and that sample.
+        # The position in the stream: the index of the last sample that was read, and that sample.
         self._last: tuple[int, Any] = (-1, None)
 
     def __len__(self) -> int:
         return self._num_samples
 
     def at(self, epoch: int, index: int, seed: int | None) -> Any:
-        """A sample. What comes before it in the stream is read, too, and the stream begins anew if it is past it.
+        """Returns a sample. Reads all samples before it, too, and starts the stream again if it is already past the
+        sample.
 
-        With a ``seed`` the random numbers of a sample are those of seed, epoch and index, whatever the rank has read before.
+        With a ``seed`` the random numbers of a sample are a function of seed, epoch and index, and do not depend on the
+        samples that the rank has read before.
         """
         if self._samples is None or epoch != self._epoch or index < self._last[0]:
             opened = self._stream(epoch) if callable(self._stream) else self._stream
@@ -47,7 +49,7 @@ class Shard:
                 self._last = (following, next(self._samples))
             except StopIteration:
                 raise DataMismatch(
-                    f"the stream has ended after {following} samples of epoch {epoch}, and job.shard_of was told "
+                    f"the stream has ended after {following} samples of epoch {epoch}, but job.shard_of has num_samples="
                     f"{self._num_samples}: give the number of samples that every epoch has"
                 ) from None
         return self._last[1]
@@ -64,7 +66,7 @@ def _is_read_once(stream: Any) -> bool:
 
 
 class Streamed:
-    """Reads a :class:`Shard` by the keys that a loader is fed: (epoch, index)."""
+    """Reads a :class:`Shard` by the keys of a loader: (epoch, index)."""
 
     def __init__(self, shard: Shard, seed: int | None):
         self._shard = shard

@@ -1,4 +1,4 @@
-"""Whether the modules and optimizers of the state still have the parameters with which they have joined."""
+"""Checks that the modules and optimizers of the state still have the parameters of ``rh.join``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import StateError
 
 
 class Structure:
-    """The parameters of the state when the process has joined. A step compares them: it takes some microseconds."""
+    """The parameters of the state at ``rh.join``. Each step compares them, which takes some microseconds."""
 
     def __init__(self, entries: dict[str, Any]):
         self._remember(entries)
@@ -19,7 +19,7 @@ class Structure:
         self._modules = {name: entry for name, entry in entries.items() if isinstance(entry, torch.nn.Module)}
         self._optimizers = {name: entry for name, entry in entries.items() if isinstance(entry, torch.optim.Optimizer)}
         self._named = {name: dict(module.named_parameters()) for name, module in self._modules.items()}
-        # What a module keeps its modules and parameters in: a new one has another identity.
+        # The dicts in which a module holds its modules and parameters: new objects have another identity.
         owners = dict.fromkeys(owner for module in self._modules.values() for owner in module.modules())
         self._kept = [
             (kept, list(map(id, kept.values()))) for owner in owners for kept in (owner._modules, owner._parameters)
@@ -28,7 +28,7 @@ class Structure:
         self._trained = {name: _ids(optimizer) for name, optimizer in self._optimizers.items()}
 
     def check(self) -> None:
-        """Raises :class:`~roundhouse.errors.StateError` that names what has been exchanged since."""
+        """Raises :class:`~roundhouse.errors.StateError` that names the parameters that were replaced."""
         if any(list(map(id, kept.values())) != ids for kept, ids in self._kept):
             self._check_modules()
         if any(_present(owner) != names for owner, names in self._buffers):
@@ -51,7 +51,7 @@ class Structure:
                         f"{name}.{key} {what} rh.join: new workers, checkpoints and the optimizer would not have it; build the "
                         "model before rh.join, and before its optimizer"
                     )
-        # The same parameters in another order, or a module without any.
+        # Otherwise the same parameters are in another order, or a module has no parameters.
         self._remember({**self._modules, **self._optimizers})
 
 
@@ -69,7 +69,7 @@ class Structure:
 
 
 def _present(module: torch.nn.Module) -> list[str]:
-    """The buffers that a module has."""
+    """The keys of a module's buffers."""
     return [key for key, buffer in module._buffers.items() if buffer is not None]
 
 

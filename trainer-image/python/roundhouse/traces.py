@@ -1,4 +1,4 @@
-"""What an error says, in one line, and the place in the script's own code that it comes from."""
+"""The message of an error in one line, and its place in the script's own code."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 
 import torch
 
-# Kubernetes keeps 1,024 bytes of a message, from its beginning. The worker's name comes first, and the place last.
+# Kubernetes keeps the first 1,024 bytes of a message. The worker's name comes first, and the place last.
 _MOST_BYTES = 500
-# Of no script: installed packages wherever they are, this package, PyTorch, and the standard library.
+# Paths that are not the script's: installed packages, this package, PyTorch, and the standard library.
 _PACKAGES = {"site-packages", "dist-packages"}
 _LIBRARY = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
 _DIRECTORIES = [Path(__file__).parent, Path(torch.__file__).parent, *_LIBRARY]
-# What PyTorch makes of an error in a process or thread that loads data: see torch._utils.ExceptionWrapper.
+# The form that PyTorch gives to an error of a process or thread that loads data: see
+# torch._utils.ExceptionWrapper.
 _WRAPPED = re.compile(r"Caught \S+ in .*\.\nOriginal ")
 _BEGIN = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
@@ -25,10 +26,11 @@ Place = tuple[str, int]
 
 
 def words_and_place(error: BaseException) -> tuple[str, str, str]:
-    """The name of the error's type, its words as one line, and its place, such as `` (train.py:12)``, or nothing.
+    """The name of the error's type, its message as one line, and its place, such as `` (train.py:12)``, or an empty
+    string.
 
-    The place is the last one in the script's own code; if there is none, the last one. An error of a loader's worker is
-    the one that the worker has raised.
+    The place is the last frame in the script's own code, or the last frame if there is none. For an error of a loader's
+    worker it is the error that the worker raised.
     """
     kind, words = type(error).__name__, str(error)
     places: list[Place] = []
@@ -41,14 +43,14 @@ def words_and_place(error: BaseException) -> tuple[str, str, str]:
 
 
 def cut(words: str) -> str:
-    """The beginning of long words."""
-    # Some words are no UTF-8, such as the name of a file.
+    """Shortens a long message to its first part."""
+    # Some messages are not UTF-8, such as file names.
     row = words.encode(errors="replace")
     return row.decode() if len(row) <= _MOST_BYTES else row[: _MOST_BYTES - 3].decode(errors="ignore") + "..."
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Some of many names."""
+    """The first of many names."""
     return ", ".join([*names[:3], f"and {len(names) - 3} others"] if len(names) > 4 else names)
 
 
@@ -57,7 +59,7 @@ def _own(places: list[Place]) -> list[Place]:
 
 
 def _is_own(file: str) -> bool:
-    # Such as <frozen runpy>, and code that torch.fx has made; that of `python -c` and of a notebook is the script's.
+    # Names such as <frozen runpy>, and code of torch.fx, are not the script's. Code of `python -c` and of a notebook is.
     if file.startswith("<"):
         return file in ("<string>", "<stdin>") or file.startswith("<ipython")
     path = Path(file)
@@ -65,12 +67,12 @@ def _is_own(file: str) -> bool:
 
 
 def _unwrapped(text: str, kind: str) -> tuple[str, str, list[Place]]:
-    """Type, words and places of the error of a worker, whose traceback is the text of another one."""
-    # An error with a cause has several. The last one is its own.
+    """Type, message and places of a worker's error, whose traceback is the text of another error."""
+    # An error with a cause has several tracebacks. The last one is its own.
     last = text[text.rindex(_BEGIN) + len(_BEGIN) :]
     frames = list(_FRAME.finditer(last))
     lines = last[frames[-1].end() :].splitlines()[1:] if frames else last.splitlines()
-    # Lines of source are indented.
+    # Source lines are indented.
     while lines and (not lines[0].strip() or lines[0].startswith("  ")):
         lines.pop(0)
     named, _, words = "\n".join(lines).partition(":")

@@ -1,4 +1,4 @@
-"""What the end of a step does to the weights."""
+"""The update of the weights at the end of a step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .step_numbers import Number
 
 
 def loss_sum(loss: Number, step: Step, reduction: str) -> Number:
-    """Sum of the losses of this rank's samples; ``loss`` is their mean, or their sum, as ``reduction`` says."""
+    """Sum of the losses of this rank's samples. ``loss`` is their mean or their sum, according to ``reduction``."""
     _check_one("the loss", loss, "its mean or its sum")
     if step.size == 0:
         return 0.0
@@ -26,7 +26,7 @@ def loss_sum(loss: Number, step: Step, reduction: str) -> Number:
 
 
 def weight_of(weight: Number | None, step: Step, reduction: str, *, is_manual: bool) -> Number:
-    """What the losses of this rank weigh, such as its number of tokens; 0 if each sample weighs the same."""
+    """The weight of this rank's losses, such as its number of tokens; 0 if all samples have the same weight."""
     if weight is None:
         return 0.0
     if reduction != "sum" or is_manual:
@@ -47,14 +47,14 @@ def _check_one(what: str, number: Number, meant: str) -> None:
 
 @torch.no_grad()
 def divide_gradients(parameters: Sequence[torch.Tensor], weight: float) -> None:
-    """Makes gradients of the sum over all ranks those of the mean."""
+    """Turns gradients of the sum over all ranks into gradients of the mean."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if gradients:
         torch._foreach_mul_(gradients, 1.0 / weight)
 
 
 def gradient_norm(parameters: Sequence[torch.Tensor], most: float | None) -> Number:
-    """Euclidean norm of all gradients, which are then clipped to ``most``. It stays on the device."""
+    """Euclidean norm of all gradients, which are then clipped to ``most``. The norm stays on the device."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return 0.0
@@ -69,7 +69,7 @@ def _norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
     halves = [gradient for gradient in gradients if gradient.dtype in (torch.float16, torch.bfloat16)]
     if not halves:
         return list(torch._foreach_norm(gradients))
-    # The norm of half a million gradients of 100 is more than half precision can hold.
+    # Half precision cannot represent the norm of half a million gradients of 100.
     others = [gradient for gradient in gradients if gradient.dtype not in (torch.float16, torch.bfloat16)]
     return [*torch._foreach_norm(halves, 2, torch.float32), *(torch._foreach_norm(others) if others else ())]
 
@@ -82,7 +82,7 @@ def unscaled_norm(
     scaled: float,
     scale: float,
 ) -> float:
-    """The norm without the ``scale`` of a GradScaler; ``scaled`` is that of the gradients as they are."""
+    """The norm without the ``scale`` of a GradScaler. ``scaled`` is the norm of the current gradients."""
     still_scaled = [one for one in optimizers if not _is_unscaled(scaler, one)]
     if most is None and len(still_scaled) == len(optimizers):
         return scaled / scale
@@ -92,13 +92,14 @@ def unscaled_norm(
 
 
 def _is_unscaled(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the script has called ``scaler.unscale_`` in this step; a scaler refuses the second call."""
+    """Whether the script has called ``scaler.unscale_`` in this step. A scaler refuses a second call."""
     state = scaler._per_optimizer_states.get(id(optimizer))
     return state is not None and state["stage"] is not OptState.READY
 
 
 def learning_rate(optimizers: Sequence[torch.optim.Optimizer]) -> float:
-    """That of the first parameters, for reports: not a number if there is none, as in an Adafactor with relative steps."""
+    """The learning rate of the first parameter group, for reports. NaN if there is none, as in an Adafactor with relative
+    steps."""
     if not optimizers:
         return 0.0
     try:
@@ -108,9 +109,9 @@ def learning_rate(optimizers: Sequence[torch.optim.Optimizer]) -> float:
 
 
 def schedulers_of(given: Any) -> list[Any]:
-    """The schedulers that ``commit`` was given: none, one or several.
+    """The schedulers of a ``commit`` as a list: none, one or several.
 
-    Raises :class:`~roundhouse.errors.ConfigError` for one that ``commit`` cannot step.
+    Raises :class:`~roundhouse.errors.ConfigError` for a scheduler that ``commit`` cannot step.
     """
     if given is None:
         return []
@@ -130,18 +131,18 @@ def schedulers_of(given: Any) -> list[Any]:
 
 @functools.cache
 def _steps_alone(kind: Any) -> bool:
-    """Whether the ``step`` of a scheduler needs no argument; that of ReduceLROnPlateau needs a metric."""
+    """Whether the ``step`` of a scheduler needs no argument. ReduceLROnPlateau needs a metric."""
     try:
         inspect.signature(kind.step).bind(None)
     except TypeError:
         return False
     except (AttributeError, ValueError):
-        pass  # It does not say what it needs.
+        pass  # The signature is unknown.
     return True
 
 
 def update(optimizers: Sequence[torch.optim.Optimizer], schedulers: Sequence[Any], scaler: Any) -> bool:
-    """Steps the optimizers, the schedulers and the scaler; whether the scaler has skipped the step."""
+    """Steps the optimizers, the schedulers and the scaler. Returns whether the scaler has skipped the step."""
     skipped = False
     if scaler is None:
         for optimizer in optimizers:
@@ -155,15 +156,15 @@ def update(optimizers: Sequence[torch.optim.Optimizer], schedulers: Sequence[Any
 
 
 def _update_scaled(optimizers: Sequence[torch.optim.Optimizer], scaler: Any) -> bool:
-    """Steps all optimizers, or none if gradients are not finite; whether it has skipped them."""
-    # A scaler raises an error for an optimizer without gradients, such as that of a frozen head.
+    """Steps all optimizers, or none if gradients are not finite. Returns whether it has skipped them."""
+    # A scaler raises an error for an optimizer without gradients, such as the optimizer of a frozen head.
     optimizers = [one for one in optimizers if _has_gradients(one)]
     if len(optimizers) == 1:
-        # The scaler decides before this reads what it has found: a fused optimizer steps on its device meanwhile.
+        # The scaler steps the optimizer before this reads its flag, so a fused optimizer steps on the device meanwhile.
         scaler.step(optimizers[0])
         skipped = _is_any_infinite(scaler, optimizers)
     else:
-        # A scaler decides for each optimizer. A step is committed or skipped as a whole.
+        # A scaler decides for each optimizer, but a step must be committed or skipped as a whole.
         skipped = _is_any_infinite(scaler, optimizers)
         if not skipped:
             for optimizer in optimizers:
@@ -177,16 +178,16 @@ def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_any_infinite(scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-    """Whether one of the optimizers has gradients that are not finite. They are not scaled any more."""
+    """Whether an optimizer has gradients that are not finite. Unscales the gradients."""
     for optimizer in optimizers:
         if not _is_unscaled(scaler, optimizer):
             scaler.unscale_(optimizer)
     found = [scaler._per_optimizer_states[id(one)]["found_inf_per_device"].values() for one in optimizers]
-    # Waits for the device: whether the step is skipped is in the ledger.
+    # This waits for the device, because the ledger contains whether the step was skipped.
     return any(float(flag) for flags in found for flag in flags)
 
 
 def forget_gradients(optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """The next step begins without gradients."""
+    """Drops the gradients before the next step."""
     for optimizer in {id(one): one for one in optimizers}.values():
         optimizer.zero_grad(set_to_none=True)

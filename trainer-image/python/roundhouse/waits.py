@@ -1,7 +1,7 @@
 """Waits for collectives over Gloo that end when their group is aborted.
 
-When a peer dies in the middle of a message, Gloo does not wake the thread that waits for the rest of it, and it has no abort.
-A thread of Gloo that is left behind so holds its work and its tensors until the timeout of the collective.
+If a peer dies in the middle of a message, Gloo does not wake the thread that waits for the rest of the message, and it
+has no abort. Such an abandoned thread keeps its work and its tensors until the timeout of the collective.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import torch
 
 Result = TypeVar("Result")
 
-# Between two looks at whether the group is aborted. The end of the collective itself is noticed at once.
+# Seconds between two checks whether the group is aborted. The end of the collective itself is noticed at once.
 _LOOK_INTERVAL = datetime.timedelta(milliseconds=50)
 _WORDS = "Connection closed: the process group was aborted"
 
 
 class Waits:
-    """Of one group."""
+    """The waits of one group."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = 0
-        # By number: what the abort calls.
+        # The callbacks of the abort by the number of the wait.
         self._open: dict[int, Callable[[], None]] = {}
         self._is_aborted = False
 
     def oldest(self) -> int:
-        """Number of the collective that has waited longest; 0: none waits."""
+        """Number of the collective that has waited longest; 0 if no collective waits."""
         with self._lock:
             return min(self._open, default=0)
 
     def abort(self) -> None:
-        """Ends all waits, and later ones at once."""
+        """Ends all waits; later waits end at once."""
         with self._lock:
             self._is_aborted = True
             ends = list(self._open.values())
@@ -45,7 +45,7 @@ class Waits:
             end()
 
     def until_done(self, work: Any) -> None:
-        """Waits for a collective. Raises RuntimeError when it has failed or the group is aborted."""
+        """Waits for a collective. Raises RuntimeError if it has failed or the group is aborted."""
         number = self.begin(lambda: None)
         try:
             while not self._is_aborted:
@@ -54,7 +54,7 @@ class Waits:
                     return
                 except RuntimeError:
                     if work.is_completed():
-                        # That may have been in the moment in which the look ended.
+                        # The collective may have ended in the moment in which the check timed out.
                         work.wait()
                         return
         finally:
@@ -62,7 +62,8 @@ class Waits:
         raise RuntimeError(_WORDS)
 
     def future(self, work: Any, result: Result, broke: Callable[[BaseException], None]) -> torch.futures.Future[Result]:
-        """Gets ``result`` when a collective has ended or the group is aborted. ``broke`` gets the error before, if there is one."""
+        """A future that gets ``result`` when a collective has ended or the group is aborted. ``broke`` receives the error
+        before that, if there is one."""
         done: torch.futures.Future[Result] = torch.futures.Future()
 
         def aborted() -> None:
@@ -84,7 +85,8 @@ class Waits:
         return done
 
     def begin(self, aborted: Callable[[], None]) -> int:
-        """Begins a wait, which an abort ends by calling ``aborted``. Returns its number; 0: the abort came before."""
+        """Begins a wait, which an abort ends by calling ``aborted``. Returns its number; 0 if the group is aborted
+        already."""
         with self._lock:
             self._last += 1
             if not self._is_aborted:
@@ -94,26 +96,26 @@ class Waits:
         return 0
 
     def end(self, number: int) -> bool:
-        """Whether the abort has not ended it before."""
+        """Ends a wait. Returns whether no abort has ended it before."""
         with self._lock:
             return self._open.pop(number, None) is not None
 
 
 class Bounded:
-    """A collective that has begun."""
+    """A started collective whose wait an abort can end."""
 
     def __init__(self, waits: Waits, work: Any):
         self._waits, self._work = waits, work
 
     def wait(self) -> None:
-        """Waits for it: see :meth:`Waits.until_done`."""
+        """Waits for the collective: see :meth:`Waits.until_done`."""
         self._waits.until_done(self._work)
 
 
 class Apart:
-    """Sends and receives over Gloo that have begun.
+    """Started sends and receives over Gloo.
 
-    A wait for one of them that ends early closes the connections of all, so a thread waits for them to the end.
+    If the wait for one of them ended early, it would close the connections of all, so a thread waits for all of them.
     """
 
     def __init__(self, waits: Waits, works: list[Any], tensors: tuple[torch.Tensor, ...]):
@@ -124,8 +126,8 @@ class Apart:
         threading.Thread(target=self._run, name="exchange", daemon=True).start()
 
     def wait(self) -> None:
-        """Returns when they have ended. Raises RuntimeError when one has failed or the group is aborted."""
-        # A wait with a timeout, since in the main thread Ctrl-C would not end another.
+        """Returns when all have ended. Raises RuntimeError if one has failed or the group is aborted."""
+        # Wait with a timeout: in the main thread Ctrl-C would not end a wait without one.
         while not self._is_over.wait(_LOOK_INTERVAL.total_seconds()):
             pass
         if self._error is not None:

@@ -1,4 +1,4 @@
-//! Errors that cross between Python and Rust.
+//! Converts errors between Python and Rust.
 
 use std::cell::RefCell;
 
@@ -9,18 +9,18 @@ use roundhouse_member::failure::Failure;
 use roundhouse_report::Ending;
 use roundhouse_torch_errors::ErrorKind;
 
-/// Where the package's exceptions are made.
+/// The Python module of the package's exceptions.
 const ERRORS: &str = "roundhouse.errors";
 
 thread_local! {
-    /// What has interrupted Python code that was called from here: Ctrl-C, which is no failure.
+    /// An interrupt (Ctrl-C) of Python code that was called from here. It is not a failure.
     static INTERRUPT: RefCell<Option<PyErr>> = const { RefCell::new(None) };
     /// The exception of the last [`Failure::State`], which has its own exit code.
     static REFUSAL: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// A failure as the exception of its exit code; as the interrupt that has caused it, if one has; as that of the state if
-/// its bytes could not be copied.
+/// The exception for a failure: the interrupt that caused it, if there was one; the exception of the state if its
+/// bytes could not be copied; else the exception for its exit code.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn raised(failure: Failure) -> PyErr {
     if let Some(interrupt) = INTERRUPT.take() {
@@ -33,8 +33,8 @@ pub(crate) fn raised(failure: Failure) -> PyErr {
     exception(code.code(), &words, newer)
 }
 
-/// The result of a call into the native part. Ctrl-C may have come in a call of Python whose error nobody wants, such as that of a
-/// change of a timeout.
+/// The result of a call into the native part. It is an interrupt if Ctrl-C came during a Python call whose error is
+/// ignored, such as changing a timeout.
 pub(crate) fn returned<T>(result: Result<T, Failure>) -> PyResult<T> {
     match INTERRUPT.take() {
         Some(interrupt) => Err(interrupt),
@@ -42,14 +42,14 @@ pub(crate) fn returned<T>(result: Result<T, Failure>) -> PyResult<T> {
     }
 }
 
-/// A wrong environment is a wrong configuration.
+/// The exception for an invalid environment, which is a configuration error.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn misled(error: EnvironmentInvalid) -> PyErr {
     let code = roundhouse_contract::ExitCode::ConfigInvalid.code();
     exception(code, &error.to_string(), None)
 }
 
-/// The package's exception for an exit code.
+/// The exception of the package for an exit code.
 fn exception(code: i32, words: &str, newer: Option<u64>) -> PyErr {
     Python::attach(|py| {
         let made = py
@@ -59,7 +59,7 @@ fn exception(code: i32, words: &str, newer: Option<u64>) -> PyErr {
     })
 }
 
-/// What an exception of a process group or a store means: what torch raises for a connection is a `RuntimeError`.
+/// The failure for an exception of a process group or a store. PyTorch raises a `RuntimeError` for connections.
 pub(crate) fn lost(py: Python<'_>, error: &PyErr) -> Failure {
     let words = words(py, error);
     let is_of_torch =
@@ -74,24 +74,24 @@ pub(crate) fn lost(py: Python<'_>, error: &PyErr) -> Failure {
     }
 }
 
-/// The failure that words of PyTorch tell of if no peer is its cause.
+/// The failure for an error message of PyTorch if the cause is local and not a peer.
 fn own(words: &str) -> Option<fn(String) -> Failure> {
     match ErrorKind::of_message(words) {
         ErrorKind::OutOfMemory => Some(Failure::OutOfMemory),
         ErrorKind::Device => Some(Failure::Device),
-        // Of the program: the device is of no use to this process any more.
+        // An error of the program, after which this process can no longer use the device.
         ErrorKind::Other if words.starts_with("CUDA error") => Some(Failure::Internal),
         ErrorKind::Other | ErrorKind::ConnectionLost | ErrorKind::Timeout => None,
     }
 }
 
-/// The exit code of a process in which PyTorch has raised a `RuntimeError` with these words; None if a peer may be its cause.
+/// The exit code for a `RuntimeError` of PyTorch with this message; None if a peer may be the cause.
 #[pyfunction]
 pub(crate) fn own_failure(words: &str) -> Option<i32> {
     own(words).map(|failure| failure(String::new()).exit_code().code())
 }
 
-/// What an exception means where the bytes of the state are copied.
+/// The failure for an exception while bytes of the state are copied.
 pub(crate) fn refused(py: Python<'_>, error: &PyErr) -> Failure {
     let words = words(py, error);
     if is_of_memory(py, error) {
@@ -102,13 +102,13 @@ pub(crate) fn refused(py: Python<'_>, error: &PyErr) -> Failure {
     }
 }
 
-/// An exception where there should be none, in its words.
-pub(crate) fn told(error: &PyErr) -> String {
+/// The message of an unexpected exception.
+pub(crate) fn message_of(error: &PyErr) -> String {
     unwanted(error);
     error.to_string()
 }
 
-/// Notes an interrupt in a call whose error nobody wants.
+/// Records an interrupt in a call whose error is ignored.
 pub(crate) fn unwanted(error: &PyErr) {
     Python::attach(|py| note_interrupt(py, error));
 }
@@ -119,13 +119,13 @@ fn note_interrupt(py: Python<'_>, error: &PyErr) {
     }
 }
 
-/// Memory of the GPU: that of the host is told by words alone.
+/// Whether the GPU is out of memory. For host memory only the message shows it.
 fn is_of_memory(py: Python<'_>, error: &PyErr) -> bool {
     let found = error.get_type(py).name();
     found.is_ok_and(|found| found == "OutOfMemoryError")
 }
 
-/// The first line: torch's errors of connections go on with a stack trace.
+/// The first line of the message: PyTorch's connection errors continue with a stack trace.
 fn words(py: Python<'_>, error: &PyErr) -> String {
     note_interrupt(py, error);
     let all = error.value(py).to_string();

@@ -1,10 +1,10 @@
-//! Faults at points that the package knows and the native part does not, for tests.
+//! Faults at points in the Python package, for tests.
 
 use pyo3::prelude::*;
 use roundhouse_member::faults::{self, Point};
 
-/// Ends or stops the process if a test has told it to at this point of a rank's step: "Forward" or "Backward". Without the
-/// feature `faults` there is nothing.
+/// Ends or stops the process if a test has injected a fault at this point of a rank's step: "Forward" or
+/// "Backward". Has no effect without the feature `faults`.
 #[pyfunction]
 pub(crate) fn fault_point(name: &str, rank: u32, step: u64) {
     let point = match name {

@@ -1,4 +1,4 @@
-//! The process group of a generation, which is the user's PyTorch's.
+//! The process group of a generation, which is one of the user's PyTorch.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
@@ -10,21 +10,21 @@ use roundhouse_member::group::{Abort, Group, Meanwhile};
 
 use crate::failure::{lost, unwanted};
 
-/// A `roundhouse.groups.Group`: what its methods do is said there.
+/// A `roundhouse.groups.Group`, which documents its methods.
 #[derive(Debug)]
 pub(crate) struct PyGroup {
     group: Py<PyAny>,
     rank: u32,
     size: u32,
     reports_lost_peers: bool,
-    /// From the begin of its abort on: what collectives have left by then may be garbage.
+    /// True after the start of an abort: results of collectives may then be garbage.
     is_aborted: AtomicBool,
     abort: Once,
-    /// What it was told last.
+    /// The last timeout that was set.
     timeout: Mutex<Option<Duration>>,
 }
 
-/// A sum that has begun.
+/// A started sum over all ranks.
 #[derive(Debug)]
 pub(crate) struct Begun {
     sum: Py<PyAny>,
@@ -45,24 +45,24 @@ impl PyGroup {
         })
     }
 
-    /// The object itself.
+    /// The Python object of the group.
     pub(crate) fn object(&self, py: Python<'_>) -> Py<PyAny> {
         self.group.clone_ref(py)
     }
 
-    /// How long its collectives wait for their peers from now on, if the library can change that.
+    /// Sets how long later collectives wait for their peers, if the library can change it.
     pub(crate) fn set_timeout(&self, timeout: Duration) {
         let mut known = self.timeout.lock().unwrap_or_else(PoisonError::into_inner);
         if known.replace(timeout) != Some(timeout) {
             let seconds = timeout.as_secs_f64();
-            tell(|py| self.group.call_method1(py, "set_timeout", (seconds,)));
+            notify(|py| self.group.call_method1(py, "set_timeout", (seconds,)));
         }
     }
 
-    /// Begins a sum over all ranks; [`Self::end_sum`] waits for it.
+    /// Starts a sum over all ranks; [`Self::end_sum`] waits for it.
     ///
     /// # Errors
-    /// As [`Group::sum`].
+    /// The same as [`Group::sum`].
     pub(crate) fn begin_sum(&self, values: Vec<f64>) -> Result<Begun, Failure> {
         let num_values = values.len();
         let sum = Python::attach(|py| {
@@ -72,10 +72,10 @@ impl PyGroup {
         Ok(Begun { sum, num_values })
     }
 
-    /// The sums, when all ranks have begun the same one.
+    /// Waits until all ranks have started the same sum, and returns the sums.
     ///
     /// # Errors
-    /// As [`Group::sum`].
+    /// The same as [`Group::sum`].
     pub(crate) fn end_sum(&self, begun: Begun) -> Result<Vec<f64>, Failure> {
         let Begun { sum, num_values } = begun;
         let sums: Vec<f64> = Python::attach(|py| {
@@ -92,8 +92,8 @@ impl PyGroup {
     }
 }
 
-/// Tells the library something. Whether it could be done makes no difference.
-fn tell(call: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>>) {
+/// Calls a method of the library and ignores its errors.
+fn notify(call: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>>) {
     if let Err(error) = Python::attach(call) {
         unwanted(&error);
     }
@@ -103,17 +103,17 @@ impl Abort for PyGroup {
     fn abort(&self) {
         self.is_aborted.store(true, Ordering::SeqCst);
         self.abort.call_once(|| {
-            // It is over, whatever the library says.
-            tell(|py| self.group.call_method0(py, "abort"));
+            // The group counts as aborted, whatever the library returns.
+            notify(|py| self.group.call_method0(py, "abort"));
         });
     }
 
     fn shutdown(&self) {
-        tell(|py| self.group.call_method0(py, "shutdown"));
+        notify(|py| self.group.call_method0(py, "shutdown"));
     }
 
     fn has_failed(&self) -> bool {
-        // Errors of Gloo return from the collectives.
+        // Gloo's collectives return their errors themselves.
         let has_failed = || {
             Python::attach(|py| {
                 let failed = self.group.call_method0(py, "has_failed");

@@ -1,9 +1,9 @@
-//! The native part of the Python package `roundhouse`: what a process does as a member of generations, for scripts that
-//! train with a PyTorch of their own. It links no libtorch.
+//! The native part of the Python package `roundhouse`: the membership of a process in generations, for scripts that
+//! train with their own PyTorch. It does not link libtorch.
 //!
-//! [`process`] is the member, driven by `roundhouse/loops.py` and `roundhouse/open_step.py`. What it needs of PyTorch it asks of objects of the package:
-//! [`network`] and [`group`] of stores and process groups, [`state`] of the bytes that are trained. [`sampler`] says which
-//! samples belong to which step; [`failure`] how errors cross.
+//! [`process`] is the member; `roundhouse/loops.py` and `roundhouse/open_step.py` drive it. It uses PyTorch through
+//! objects of the package: [`network`] and [`group`] wrap stores and process groups, and [`state`] wraps the trained
+//! bytes. [`sampler`] assigns samples to steps, and [`failure`] converts errors.
 
 mod failure;
 mod faults;
@@ -15,7 +15,7 @@ mod state;
 
 use pyo3::prelude::*;
 
-/// The module `roundhouse._native`.
+/// The Python module `roundhouse._native`.
 #[pymodule]
 mod _native {
     #[pymodule_export]
@@ -27,5 +27,5 @@ mod _native {
     #[pymodule_export]
     use super::process::{Process, fail_early};
     #[pymodule_export]
-    use super::sampler::Course;
+    use super::sampler::SampleSchedule;
 }

@@ -1,4 +1,4 @@
-//! Stores and process groups of the user's PyTorch, as a member's rendezvous needs them.
+//! Stores and process groups of the user's PyTorch behind the rendezvous traits of `roundhouse-member`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::group::PyGroup;
 #[derive(Clone, Debug)]
 pub(crate) struct PyNetwork(Arc<Py<PyAny>>);
 
-/// A `roundhouse.network.Store`.
+/// Wraps a `roundhouse.network.Store` of Python.
 #[derive(Debug)]
 pub(crate) struct PyStore {
     store: Py<PyAny>,

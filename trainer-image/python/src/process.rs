@@ -1,7 +1,7 @@
-//! One process as a member of generations, as `roundhouse/loops.py` and `roundhouse/open_step.py` drive it.
+//! One process as a member of generations. `roundhouse/loops.py` and `roundhouse/open_step.py` drive it.
 //!
-//! What blocks runs without Python's lock, which callbacks take for themselves: threads of the script, and the one that
-//! ends waits for lost peers, continue meanwhile.
+//! Blocking calls run without Python's lock, and callbacks take the lock themselves. So threads of the script, and the
+//! thread that ends waits for lost peers, continue meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use roundhouse_report::{Ending, Evaluation, Reporter};
 
 use crate::failure::{misled, raised, returned};
 use crate::network::PyNetwork;
-use crate::sampler::Course;
+use crate::sampler::SampleSchedule;
 use crate::state::PyState;
 
 mod training;
@@ -36,24 +36,24 @@ use training::{Agreed, Training};
 #[derive(Debug)]
 pub(crate) struct Process {
     launch: Launch,
-    /// A lock that nobody waits for: Python's classes are shared between threads.
+    /// The lock is never contended. Python's classes must be `Sync`, because threads share them.
     stage: Mutex<Stage>,
 }
 
-/// How far it is.
+/// The stage of a process.
 #[derive(Debug)]
 enum Stage {
-    /// It was told its launch, and has not said what it trains.
+    /// The process has read its launch, and the script has not passed its state yet.
     Started(Box<Started>),
-    /// It is in the lobby, or in a generation.
+    /// The process is in the lobby or in a generation.
     Training(Box<Training>),
-    /// It has ended, or is changing to the next stage.
+    /// The process has ended, or is changing to the next stage.
     Over,
 }
 
 #[derive(Debug)]
 struct Started {
-    /// There is one process and one member of it, so the reporter is never freed.
+    /// A process has only one member, so the reporter is never freed.
     reporter: &'static mut Reporter,
     machine: Machine,
     watch: Option<MembershipWatch>,
@@ -62,8 +62,8 @@ struct Started {
 
 #[pymethods]
 impl Process {
-    /// What the agent of a worker tells through the environment. Without one it is a world of one, with checkpoints and
-    /// the ledger in `checkpoint_dir`.
+    /// Reads the launch from the environment that the agent of a worker sets. Without an agent the process trains
+    /// alone, with checkpoints and the ledger in `checkpoint_dir`.
     #[staticmethod]
     #[pyo3(signature = (checkpoint_dir = None, every_steps = None, every_seconds = None, keep = None))]
     fn start(
@@ -98,10 +98,10 @@ impl Process {
             process::fail_early(code, &error.to_string(), variable);
             misled(error)
         })?;
-        // First of all: documents that are newer than what the file holds now are for this process.
+        // Do this first: memberships that are newer than the file's current content are for this process.
         let (machine, watch) = lobby::enter(&launch).map_err(failed_early)?;
         let reporter = launch.reporter().map_err(failed_early)?;
-        // A script that runs alone is ended as any other.
+        // A script that runs alone handles signals like any other script.
         let leave = if has_agent {
             let words = process::last_words(&launch);
             LeaveRequest::listen(launch.leave_budget, words).map_err(failed_early)?
@@ -126,8 +126,8 @@ impl Process {
         self.launch.run_dir.is_some()
     }
 
-    /// Settings of NCCL that the agent gives to its processes and this one lacks: with those of PyTorch, a process that has lost
-    /// a peer is ended by PyTorch's watchdog.
+    /// Settings of NCCL that the agent sets for its processes and that are missing here. With PyTorch's defaults,
+    /// PyTorch's watchdog ends a process that has lost a peer.
     #[staticmethod]
     fn missing_settings() -> Vec<&'static str> {
         let settings = nccl::settings(0).into_iter().map(|(name, _)| name);
@@ -136,20 +136,20 @@ impl Process {
             .collect()
     }
 
-    /// Place on this worker, from 0.
+    /// Rank of the process within its worker, from 0.
     #[getter]
     fn local_rank(&self) -> u32 {
         self.launch.local_rank
     }
 
-    /// Processes of this worker.
+    /// Number of processes of this worker.
     #[getter]
     fn local_world_size(&self) -> u32 {
         self.launch.local_world_size
     }
 
-    /// Compute threads of this process: its share of the cores that the worker may use, which are those of the
-    /// limits of its cgroup and of its affinity, not those of the node.
+    /// Number of compute threads of this process: its share of the cores that the worker may use. Limits of the
+    /// cgroup and of the CPU affinity count, not the cores of the node.
     fn num_threads(&self) -> usize {
         let wish = variable("OMP_NUM_THREADS");
         let num_cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -163,15 +163,15 @@ impl Process {
         checkpoint.map(|checkpoint| checkpoint.dir.clone())
     }
 
-    /// It is prepared: it enters the lobby. `network` has stores and groups, `row` the bytes that are trained, which
-    /// consist of `views` (name, type, shape, bytes). `model`, `optimizer` and `settings` name the training: what has to be
-    /// equal for a checkpoint to be continued. `leave()` gives up all that uses the group of the present generation.
+    /// Enters the lobby after all preparations. `network` creates stores and groups. `row` has the trained bytes, which
+    /// consist of `views` (name, type, shape, bytes). `model`, `optimizer` and `settings` identify the training: they
+    /// must be equal to continue from a checkpoint. `leave()` drops all uses of the current generation's group.
     #[expect(clippy::too_many_arguments, reason = "as keywords, from one place")]
-    #[pyo3(signature = (*, course, model, optimizer, settings, network, row, views, leave))]
+    #[pyo3(signature = (*, schedule, model, optimizer, settings, network, row, views, leave))]
     fn prepare(
         &mut self,
         py: Python<'_>,
-        course: &Course,
+        schedule: &SampleSchedule,
         model: String,
         optimizer: String,
         settings: BTreeMap<String, String>,
@@ -181,7 +181,7 @@ impl Process {
         leave: Py<PyAny>,
     ) -> PyResult<()> {
         let Stage::Started(started) = std::mem::replace(self.stage(), Stage::Over) else {
-            return Err(raised(internal("it is prepared already")));
+            return Err(raised(internal("the process is already prepared")));
         };
         let state = PyState::new(row, views).map_err(raised)?;
         let named = training::Named {
@@ -191,46 +191,48 @@ impl Process {
         };
         let network = PyNetwork::new(network);
         let launch = &self.launch;
-        let prepare = || Training::prepare(launch, *started, course, named, network, state, leave);
+        let prepare =
+            || Training::prepare(launch, *started, schedule, named, network, state, leave);
         let training = py.detach(prepare);
         let training = training.map_err(failed_early)?;
         *self.stage() = Stage::Training(Box::new(training));
         Ok(())
     }
 
-    /// Forms generations until a step is due: True. False when all steps are committed.
+    /// Forms generations until a step is due, and returns True. Returns False when all steps are committed.
     fn advance(&mut self, py: Python<'_>) -> PyResult<bool> {
         let training = self.training()?;
         returned(py.detach(|| training.advance()))
     }
 
-    /// The group of the generation that it trains in; None in a world of one.
+    /// The group of the current generation; None with one process.
     fn group(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         Ok(self.training()?.group(py))
     }
 
-    /// (generation, rank, world size, committed steps, their samples).
+    /// (generation, rank, world size, committed steps, committed samples).
     fn place(&mut self) -> PyResult<(u64, u32, u32, u64, u64)> {
         self.training()?.place().map_err(raised)
     }
 
-    /// Begins the collective at the end of a step, for which [`Self::agree`] waits. `numbers`: what this rank brings to it, a
+    /// Starts the vote at the end of a step; [`Self::agree`] waits for it. `numbers`: this rank's vote, a
     /// `roundhouse.step_numbers.StepNumbers`.
-    fn tell(&mut self, py: Python<'_>, numbers: Py<PyAny>) -> PyResult<()> {
+    fn vote(&mut self, py: Python<'_>, numbers: Py<PyAny>) -> PyResult<()> {
         let training = self.training()?;
-        py.detach(|| training.tell(numbers)).map_err(raised)
+        py.detach(|| training.send_vote(numbers)).map_err(raised)
     }
 
-    /// The end of a step: the mean loss over the batch, whether all ranks' losses and gradients are finite, and the weight of the
-    /// losses of all ranks, 0 if none was given. None when the generation broke: the step is to be dropped and done again; words
-    /// when the gradients of the ranks differ, with the same consequence. `broke`: why this rank knows already that it broke.
+    /// The result of the vote: the mean loss over the batch, whether all ranks' losses and gradients are finite, and the
+    /// weight of all losses (0 if no weight was given). None if the generation failed: the step must be dropped and
+    /// repeated. A string if the gradients of the ranks differ, with the same consequence. `broke`: the reason if this
+    /// rank already knows that the generation has failed.
     #[pyo3(signature = (*, broke = None))]
     fn agree(&mut self, py: Python<'_>, broke: Option<String>) -> PyResult<Option<Agreed>> {
         let training = self.training()?;
         returned(py.detach(|| training.agree(broke)))
     }
 
-    /// All ranks have agreed to commit, and this one has updated its weights unless `skipped`: the step counts.
+    /// Counts a step that all ranks have voted to commit, after this rank has updated its weights (unless `skipped`).
     /// `spent`: seconds of data, forward, backward, communication and optimizer.
     #[pyo3(signature = (*, skipped, gradient_norm, learning_rate, spent))]
     fn conclude(
@@ -242,16 +244,16 @@ impl Process {
         spent: [f64; 5],
     ) -> PyResult<()> {
         let training = self.training()?;
-        let told = training::Told {
+        let report = training::CommitReport {
             skipped,
             gradient_norm,
             learning_rate,
             spent,
         };
-        returned(py.detach(|| training.conclude(told)))
+        returned(py.detach(|| training.conclude(report)))
     }
 
-    /// The generation broke outside of a step's end.
+    /// Must be called if the generation has failed outside of a step's end.
     fn lose(&mut self, py: Python<'_>, why: &str) -> PyResult<()> {
         let training = self.training()?;
         py.detach(|| training.lose(why));
@@ -262,19 +264,19 @@ impl Process {
         clippy::needless_pass_by_value,
         reason = "Python's list is copied once"
     )]
-    /// Sums finite numbers over the ranks; None when the generation broke, now or before.
+    /// Sums finite numbers over the ranks. None if the generation has failed, now or before.
     fn sum(&mut self, py: Python<'_>, values: Vec<f64>) -> PyResult<Option<Vec<f64>>> {
         let training = self.training()?;
         returned(py.detach(|| training.sum(&values)))
     }
 
-    /// All steps are committed: the state is saved. False when the generation broke, now or before.
+    /// Saves the state after the last step. False if the generation has failed, now or before.
     fn finish(&mut self, py: Python<'_>) -> PyResult<bool> {
         let training = self.training()?;
         returned(py.detach(|| training.finish()))
     }
 
-    /// Committed samples at the last evaluation, the same on all ranks; 0 before the first.
+    /// Committed samples at the last evaluation, the same on all ranks; 0 before the first evaluation.
     #[getter]
     fn evaluated(&self) -> u64 {
         match &*self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -283,7 +285,7 @@ impl Process {
         }
     }
 
-    /// The script does something that may take so many seconds on a rank, while the others wait for it.
+    /// Must be called before work of the script that may take `seconds` on a rank while the others wait.
     fn begin_wait(&mut self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let training = self.training()?;
         let span = Duration::try_from_secs_f64(seconds);
@@ -292,20 +294,22 @@ impl Process {
         returned(Ok(()))
     }
 
-    /// That is over, on all ranks. False: the generation broke, now or before.
+    /// Waits until this work is done on all ranks. False if the generation has failed, now or before.
     fn end_wait(&mut self, py: Python<'_>) -> PyResult<bool> {
         let training = self.training()?;
         returned(py.detach(|| training.end_wait()))
     }
 
-    /// An evaluation begins: the watchdogs are patient meanwhile. `counts`: it changes the state.
+    /// Begins an evaluation, during which the watchdogs wait longer. `counts`: whether the evaluation changes the
+    /// state.
     #[pyo3(signature = (*, counts))]
     fn begin_evaluation(&mut self, py: Python<'_>, counts: bool) -> PyResult<()> {
         let training = self.training()?;
         returned(py.detach(|| training.begin_evaluation(counts)))
     }
 
-    /// The state was evaluated on `num_samples`, with the same result on all ranks. False: the generation broke after that.
+    /// Reports an evaluation on `num_samples`, whose result is the same on all ranks. False if the generation has failed
+    /// after it.
     #[pyo3(signature = (*, num_samples, loss, accuracy = None, top5 = None, perplexity = None))]
     fn end_evaluation(
         &mut self,
@@ -328,15 +332,15 @@ impl Process {
             .map_err(raised)
     }
 
-    /// Training is complete, and this process has nothing more to do.
+    /// Must be called when training is complete.
     fn done(&mut self, py: Python<'_>) {
         if let Stage::Training(training) = std::mem::replace(self.stage(), Stage::Over) {
             py.detach(|| training.done());
         }
     }
 
-    /// This process ends before its training is complete, with an exit code, None for an error of the script, and last
-    /// words. `newer`: a generation that has superseded it.
+    /// Ends this process before its training is complete, with an exit code (None for an error of the script) and a
+    /// termination message. `newer`: the generation that has superseded the process.
     #[pyo3(signature = (code, words, newer = None))]
     fn fail(&mut self, py: Python<'_>, code: Option<i32>, words: String, newer: Option<u64>) {
         let known = code.and_then(ExitCode::from_code);
@@ -345,9 +349,11 @@ impl Process {
         let stage = std::mem::replace(self.stage(), Stage::Over);
         let launch = &self.launch;
         py.detach(|| match stage {
-            Stage::Started(started) => tell_end(launch, started.reporter, &ending, known.is_none()),
+            Stage::Started(started) => {
+                report_end(launch, started.reporter, &ending, known.is_none())
+            }
             Stage::Training(mut training) => {
-                tell_end(launch, training.reporter(), &ending, known.is_none());
+                report_end(launch, training.reporter(), &ending, known.is_none());
                 training.give_up();
             }
             Stage::Over => {}
@@ -363,14 +369,14 @@ impl Process {
     fn training(&mut self) -> PyResult<&mut Training> {
         match self.stage() {
             Stage::Training(training) => Ok(training),
-            Stage::Started(_) => Err(raised(internal("it has not said what it trains"))),
-            Stage::Over => Err(raised(internal("it has ended"))),
+            Stage::Started(_) => Err(raised(internal("the process is not prepared yet"))),
+            Stage::Over => Err(raised(internal("the process has ended"))),
         }
     }
 }
 
-/// `is_of_script`: the error is not one of ours.
-fn tell_end(launch: &Launch, reporter: &mut Reporter, ending: &Ending, is_of_script: bool) {
+/// Reports the end of the process. `is_of_script`: whether it is an error of the script.
+fn report_end(launch: &Launch, reporter: &mut Reporter, ending: &Ending, is_of_script: bool) {
     reporter.fail(ending);
     if let (true, Some(run_dir)) = (is_of_script, &launch.run_dir) {
         let mut words = reporter.last_words(ending);
@@ -379,21 +385,21 @@ fn tell_end(launch: &Launch, reporter: &mut Reporter, ending: &Ending, is_of_scr
     }
 }
 
-/// The last words of a process that ends before it has joined, with an exit code of the package's exceptions.
+/// Writes the termination message of a process that ends before it has joined.
 #[pyfunction]
 pub(crate) fn fail_early(code: i32, words: &str) {
     let code = ExitCode::from_code(code).unwrap_or(ExitCode::Internal);
     process::fail_early(code, words, variable);
 }
 
-/// A failure of a process whose reporter is not there, or not any more.
+/// Reports a failure of a process that has no reporter.
 fn failed_early(failure: Failure) -> PyErr {
     let Ending { code, words, .. } = failure.ending();
     process::fail_early(code, &words, variable);
     raised(failure)
 }
 
-/// The launch with absolute paths: a script may change its directory.
+/// Makes the paths of a launch absolute, because a script may change its directory.
 fn in_place(mut launch: Launch) -> Launch {
     let fix = |path: &mut PathBuf| {
         if let Ok(absolute) = std::path::absolute(&*path) {

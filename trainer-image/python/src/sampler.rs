@@ -1,23 +1,23 @@
-//! Which samples belong to which step: the same numbers as those of the trainer in Rust.
+//! The samples of each step, with the same numbers as in the built-in trainer.
 
 use pyo3::prelude::*;
 use roundhouse_elastic::ledger::RunIdentity;
 use roundhouse_elastic::{DataSchedule, Length, Scaling, shard};
 
-/// The course of a training over the samples of a data set.
+/// The samples of each step of a training.
 ///
-/// `num_samples`, `global_batch_size`: at least 1. Its length is `steps`, or `epochs` if there are no steps. `seed` is that
-/// of the order of the samples.
+/// `num_samples` and `global_batch_size` are at least 1. The length is `steps`, or `epochs` without `steps`. `seed`
+/// determines the order of the samples.
 #[pyclass(frozen, module = "roundhouse._native")]
 #[derive(Debug)]
-pub(crate) struct Course {
+pub(crate) struct SampleSchedule {
     pub(crate) data_schedule: DataSchedule,
     pub(crate) run: RunIdentity,
     pub(crate) scaling: Scaling,
 }
 
 #[pymethods]
-impl Course {
+impl SampleSchedule {
     #[new]
     #[pyo3(signature = (num_samples, global_batch_size, *, steps = None, epochs = None, seed = 0))]
     fn new(
@@ -36,14 +36,14 @@ impl Course {
         }
     }
 
-    /// Steps of the whole training.
+    /// Number of steps of the whole training.
     #[getter]
     fn total_steps(&self) -> u64 {
         self.data_schedule.total_steps()
     }
 
     /// The step after `steps` committed steps that have used `samples`: (epoch, first place, place after the last one,
-    /// whether the epoch ends with it), or None when training is complete. Places are in the order of the epoch.
+    /// whether it ends the epoch), or None when training is complete. Places are in the order of the epoch.
     fn batch(&self, steps: u64, samples: u64) -> Option<(u64, u64, u64, bool)> {
         let position = roundhouse_elastic::TrainingPosition {
             step: steps,
@@ -59,14 +59,14 @@ impl Course {
         ))
     }
 
-    /// The places of `start..end` that are the part of a rank.
+    /// The share of a rank of the places `start..end`.
     #[staticmethod]
     fn part(start: u64, end: u64, rank: u32, world_size: u32) -> (u64, u64) {
         let part = shard::shard(&(start..end), rank, world_size);
         (part.start, part.end)
     }
 
-    /// The samples at the places `start..end` of the order of an epoch.
+    /// The samples at the places `start..end` in the order of an epoch.
     fn samples(&self, epoch: u64, start: u64, end: u64) -> Vec<u64> {
         let order = self.run.order(epoch);
         (start..end).map_while(|place| order.at(place)).collect()

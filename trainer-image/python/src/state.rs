@@ -1,4 +1,4 @@
-//! What a script trains, as the state of a member: rows of bytes that `roundhouse/state.py` copies.
+//! The state of a script as the state of a member: a row of bytes that `roundhouse/state.py` copies.
 
 use std::ops::Range;
 
@@ -11,19 +11,19 @@ use safetensors::Dtype;
 
 use crate::failure::refused;
 
-/// A `roundhouse.state.Row` and what it consists of.
+/// A `roundhouse.state.Row` and the table of its views.
 #[derive(Debug)]
 pub(crate) struct PyState {
     row: Py<PyAny>,
     table: Table,
 }
 
-/// A view as Python names it: name, type of safetensors, shape, bytes.
+/// A view in Python: name, safetensors type, shape, number of bytes.
 type Named = (String, String, Vec<usize>, u64);
 
 impl PyState {
     /// # Errors
-    /// A type that no checkpoint can hold: a defect of the package.
+    /// A view has a type that checkpoints do not support, which is a defect of the package.
     pub(crate) fn new(row: Py<PyAny>, views: Vec<Named>) -> Result<Self, Failure> {
         let record = |(name, dtype, shape, bytes): Named| {
             let dtype = dtype_of(&dtype)
@@ -42,10 +42,11 @@ impl PyState {
         })
     }
 
-    /// All bytes of another rank, or of a checkpoint, have come: what is not copied in place is loaded.
+    /// Must be called when all bytes of another rank or of a checkpoint have arrived: loads the parts that are not
+    /// copied in place.
     ///
     /// # Errors
-    /// What has come does not fit what is there.
+    /// The received state does not fit the script's objects.
     pub(crate) fn settle(&self) -> Result<(), Failure> {
         Python::attach(|py| {
             let settled = self.row.call_method0(py, "settle");
@@ -85,7 +86,7 @@ impl State for PyState {
         })
     }
 
-    /// The script may be the cause, so all ranks end with what to look for in it.
+    /// The script may be the cause, so all ranks end with advice on what to check in it.
     fn differs(&self, difference: Difference, _: u32) -> Failure {
         let words = difference.to_string();
         Python::attach(|py| match self.row.call_method1(py, "differs", (&words,)) {

@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import load
 from roundhouse import __version__, errors, network, optimizer
-from roundhouse._native import Course
+from roundhouse._native import SampleSchedule
 from roundhouse.connections import Connections, open_sockets
 from roundhouse.data import Batch, Loader, Sampler
 from roundhouse.ending import explained, write_result
@@ -202,9 +202,9 @@ def test_integers_of_128_bits_are_kept_and_larger_ones_are_refused_at_once():
 
 def test_the_order_of_samples_is_that_of_the_trainer_in_rust():
     # The same numbers are in trainer-image/elastic/src/permutation.rs.
-    course = Course(10, 4, epochs=2, seed=7)
-    assert course.samples(0, 0, 10) == GOLDEN[0]
-    assert course.samples(1, 0, 10) == GOLDEN[1]
+    schedule = SampleSchedule(10, 4, epochs=2, seed=7)
+    assert schedule.samples(0, 0, 10) == GOLDEN[0]
+    assert schedule.samples(1, 0, 10) == GOLDEN[1]
 
 
 GOLDEN = [[4, 3, 9, 7, 1, 0, 6, 2, 5, 8], [6, 1, 8, 0, 5, 4, 9, 3, 7, 2]]
@@ -288,7 +288,7 @@ def test_a_stream_begins_anew_for_a_step_that_is_done_again():
     assert [shard.at(0, index, None) for index in (3, 3, 7, 2)] == [3, 3, 7, 2]
     assert shard.at(1, 0, None) == 0
     assert opened == [0, 0, 1]
-    with pytest.raises(errors.DataMismatch, match="ended after 10 samples of epoch 1, and job.shard_of was told 10"):
+    with pytest.raises(errors.DataMismatch, match="ended after 10 samples of epoch 1, and job.shard_of has num_samples=10"):
         shard.at(1, 10, None)
 
 

@@ -18,18 +18,18 @@ use roundhouse_member::{Checkpointing, Failure, Launch, LocalState, Member, Stat
 use roundhouse_report::Reporter;
 
 use self::step::Sent;
-pub(super) use self::step::{Agreed, Told};
+pub(super) use self::step::{Agreed, CommitReport};
 use super::{Started, internal};
-use crate::failure::told;
+use crate::failure::message_of;
 use crate::network::PyNetwork;
-use crate::sampler::Course;
+use crate::sampler::SampleSchedule;
 use crate::state::PyState;
 
 mod edges;
 mod numbers;
 mod step;
 
-/// What names a training.
+/// The names that identify a training.
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) model: String,
@@ -42,33 +42,33 @@ pub(super) struct Named {
 pub(super) struct Training {
     member: Member<'static, StoreRendezvous<PyNetwork>>,
     state: PyState,
-    /// Gives up all that uses the group of the present generation.
+    /// Drops all uses of the current generation's group.
     leave_group: Py<PyAny>,
     data_schedule: DataSchedule,
     scaling: Scaling,
     timeouts: CollectiveTimeouts,
-    /// The step that has begun, and what this rank brings to its end.
+    /// The current step, and this rank's vote at its end.
     begun: Option<(Batch, RankVote)>,
-    /// What this rank has told its peers at its end, or why it cannot.
-    told: Option<Result<Sent, Failure>>,
-    /// What all have said at its end, and what their losses weigh together.
+    /// The vote that this rank has sent, or why it could not be sent.
+    sent: Option<Result<Sent, Failure>>,
+    /// The outcome of the vote, and the total weight of the losses.
     agreed: Option<(StepOutcome, f64)>,
-    /// The end of a step that is committed, and the rest of whose body may still run.
+    /// The outcome of a committed step while the rest of its body may still run.
     ended_step: Option<StepOutcome>,
-    /// What the last step of this generation took without its peers.
+    /// Compute time of this rank in the last step of this generation, without waits for peers.
     own_time: Duration,
-    /// How unevenly that step was split.
+    /// Unevenness of that step's shares.
     unevenness: Option<f64>,
-    /// When it ended; at first when the generation was formed.
+    /// When that step ended; before the first step, when the generation formed.
     ended: Instant,
 }
 
 impl Training {
-    /// All that needs no peer; from now on the process is in the lobby.
+    /// Prepares everything that needs no peer. Afterwards the process is in the lobby.
     pub(super) fn prepare(
         launch: &Launch,
         started: Started,
-        course: &Course,
+        schedule: &SampleSchedule,
         named: Named,
         network: PyNetwork,
         state: PyState,
@@ -85,11 +85,11 @@ impl Training {
             optimizer,
             settings,
         } = named;
-        let Course {
+        let SampleSchedule {
             data_schedule,
             run,
             scaling,
-        } = course;
+        } = schedule;
         let identity = Identity {
             model,
             optimizer,
@@ -136,7 +136,7 @@ impl Training {
             scaling: *scaling,
             timeouts: launch.timeouts,
             begun: None,
-            told: None,
+            sent: None,
             agreed: None,
             ended_step: None,
             own_time: Duration::ZERO,
@@ -145,14 +145,14 @@ impl Training {
         })
     }
 
-    /// Forms generations until a step is due; false when all are committed.
+    /// Forms generations until a step is due. False when all steps are committed.
     pub(super) fn advance(&mut self) -> Result<bool, Failure> {
         self.end_body()?;
         loop {
             match self.member.next_todo() {
                 Todo::Form(place) => match self.form(&place) {
                     Ok(true) => self.member.apply(Event::Formed),
-                    // A newer generation came while this one was being formed.
+                    // A newer generation arrived while this one was forming.
                     Ok(false) => {}
                     Err(Failure::PeerLost(why)) => self.lose(&why),
                     Err(failure) => return Err(failure),
@@ -174,7 +174,7 @@ impl Training {
     }
 
     fn form(&mut self, place: &Place) -> Result<bool, Failure> {
-        (self.begun, self.told) = (None, None);
+        (self.begun, self.sent) = (None, None);
         self.own_time = Duration::ZERO;
         self.leave_group()?;
         let Some(origin) = self.member.form(place, &mut self.state)? else {
@@ -186,7 +186,7 @@ impl Training {
             let expected = self.member.longest_step();
             group.set_timeout(self.timeouts.of_first_step(expected));
         }
-        // All have the same position now.
+        // All ranks have the same position now.
         let position = self.scaling.rescale(self.member.local_state.position, 1);
         self.member.local_state.position = position;
         let total_steps = position.step + self.data_schedule.steps_to_come(&position);
@@ -199,7 +199,8 @@ impl Training {
 
     fn leave_group(&self) -> Result<(), Failure> {
         let left = Python::attach(|py| self.leave_group.call0(py));
-        left.map(|_| ()).map_err(|error| internal(&told(&error)))
+        left.map(|_| ())
+            .map_err(|error| internal(&message_of(&error)))
     }
 
     fn begin(&mut self) -> Result<bool, Failure> {
@@ -233,7 +234,7 @@ impl Training {
         ))
     }
 
-    /// A peer that is lost costs the generation, and no more.
+    /// Turns a lost peer into the end of the generation and `None`.
     fn lost_or<T>(&mut self, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -247,15 +248,15 @@ impl Training {
 
     pub(super) fn lose(&mut self, why: &str) {
         self.begun = None;
-        self.told = None;
+        self.sent = None;
         self.agreed = None;
-        // The body of a step that has committed, and whose end was not reached.
+        // A committed step whose body has not ended.
         self.member.local_state.is_cut_short |= self.ended_step.take().is_some();
         self.member.reporter.is_patient(Duration::ZERO);
         self.member.lose(why);
     }
 
-    /// This process ends: its peers, if it has any, get an error at once.
+    /// Must be called when this process ends, so that its peers get an error at once.
     pub(super) fn give_up(&mut self) {
         if self.member.world().is_ok() {
             self.lose("this process ends");

@@ -1,4 +1,4 @@
-//! Between steps: sums of the script's own, evaluations, and the end.
+//! Work between steps: sums of the script, evaluations, and the end of training.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use roundhouse_report::Evaluation;
 use super::Training;
 
 impl Training {
-    /// `None`: the generation broke, now or before.
+    /// Sums numbers of the script. `None` if the generation has failed, now or before.
     pub(in crate::process) fn sum(&mut self, values: &[f64]) -> Result<Option<Vec<f64>>, Failure> {
         let Ok(world) = self.member.world() else {
             return Ok(None);
@@ -19,18 +19,18 @@ impl Training {
         self.lost_or(sums)
     }
 
-    /// Committed samples at the last evaluation; 0 before the first. All ranks of a generation have the same.
+    /// Committed samples at the last evaluation, the same on all ranks of a generation; 0 before the first evaluation.
     pub(in crate::process) const fn evaluated(&self) -> u64 {
         self.member.local_state.evaluated
     }
 
-    /// The state was evaluated on all ranks, with the same result: it is reported, and the end of the evaluation is a
-    /// boundary, as a step's end is. False: the generation broke after that; the state need not be evaluated again.
+    /// Reports an evaluation with the same result on all ranks. Its end is a boundary like the end of a step. False if the
+    /// generation has failed after the evaluation, which need not be repeated.
     pub(in crate::process) fn evaluated_as(
         &mut self,
         evaluation: &Evaluation,
     ) -> Result<bool, Failure> {
-        (self.begun, self.told) = (None, None);
+        (self.begun, self.sent) = (None, None);
         self.member.reporter.evaluated(evaluation);
         self.member.local_state.evaluated = self.member.local_state.position.samples;
         if self
@@ -38,7 +38,7 @@ impl Training {
             .batch_at(&self.member.local_state.position)
             .is_none()
         {
-            // Only the last save is left to do, which needs no newcomer.
+            // Only the final save remains, which needs no new rank.
             return Ok(true);
         }
         self.member.poll_inputs();
@@ -61,10 +61,10 @@ impl Training {
         Ok(true)
     }
 
-    /// What comes now takes ranks differently long.
+    /// Begins an evaluation, whose duration differs between ranks.
     pub(in crate::process) fn begin_evaluation(&mut self, counts: bool) -> Result<(), Failure> {
         self.member.local_state.evaluation_counts = counts;
-        (self.begun, self.told) = (None, None);
+        (self.begun, self.sent) = (None, None);
         self.member.enter(Phase::Evaluating);
         if let Some(group) = self.member.world()?.group() {
             group.set_timeout(self.timeouts.beside_steps(None));
@@ -72,8 +72,8 @@ impl Training {
         Ok(())
     }
 
-    /// The script does something that may take a rank so long, while the others wait for it: collectives and the agent's
-    /// watchdog have as much patience. It may begin in a step or after its commit.
+    /// Begins work of the script that may take `span` on a rank while the others wait. Raises the timeouts of collectives
+    /// and of the agent's watchdog. It may begin in a step or after its commit.
     pub(in crate::process) fn begin_wait(&mut self, span: Duration) {
         let Ok(world) = self.member.world() else {
             return;
@@ -85,7 +85,7 @@ impl Training {
         self.member.enter(Phase::Evaluating);
     }
 
-    /// All ranks are done with it. False: the generation broke, now or before.
+    /// Waits until this work is done on all ranks. False if the generation has failed, now or before.
     pub(in crate::process) fn end_wait(&mut self) -> Result<bool, Failure> {
         let Ok(world) = self.member.world() else {
             return Ok(false);
@@ -104,7 +104,7 @@ impl Training {
         Ok(true)
     }
 
-    /// The state is saved, on all ranks; false: the generation broke, now or before.
+    /// Saves the state on all ranks. False if the generation has failed, now or before.
     pub(in crate::process) fn finish(&mut self) -> Result<bool, Failure> {
         let Ok(world) = self.member.world() else {
             return Ok(false);
@@ -112,7 +112,8 @@ impl Training {
         if let Some(group) = world.group() {
             group.set_timeout(self.timeouts.beside_steps(None));
         }
-        // The save of the result does whatever a step's end has asked for: all ranks have left the loop after the same one.
+        // The final save includes all requests of the last step's outcome, because all ranks have left the loop after
+        // the same step.
         self.ended_step = None;
         let saved = self.member.save_result(&self.state);
         let saved = saved.and_then(|()| self.member.world()?.barrier());

@@ -1,15 +1,15 @@
-//! The numbers that end a step. What the host knows is packed here; what only the device knows is filled in by
-//! `roundhouse/step_numbers.py`, without a wait for the device.
+//! The numbers of the vote at the end of a step. This module packs the numbers that the host knows.
+//! `roundhouse/step_numbers.py` fills in those that only the device knows, without waiting for the device.
 //!
-//! After the list of [`Packing`] come: 1 for each rank whose weight is no number of at least 0; the weight of the losses; and for
-//! each rank a digest of the gradients that it has after their sum. All must have the same ones: a collective that was cut off
-//! may leave garbage on one rank while the sum that follows it is right.
+//! After the list of [`Packing`] follow: 1 for each rank whose weight is not a number of at least 0; the weight of the
+//! losses; and for each rank a digest of its summed gradients. All ranks must have the same digest: a collective that
+//! was cut off may leave garbage on one rank while the following sum is correct.
 
 use roundhouse_member::Failure;
 use roundhouse_member::rank_mismatch::{RankMismatch, Subject};
 use roundhouse_member::world::{Packing, RankVote, not_of_all_ranks};
 
-/// Where they lie.
+/// The places of the numbers in the list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     packing: Packing,
@@ -17,14 +17,14 @@ pub(super) struct Layout {
     size: usize,
 }
 
-/// What the sums say.
+/// The result of the sums.
 #[derive(Debug)]
 pub(super) enum Read<'a> {
-    /// The list of [`Packing`], and the weight of all losses; 0 if each sample weighs the same.
+    /// The list of [`Packing`], and the weight of all losses; 0 if all samples have the same weight.
     Sums(&'a [f64], f64),
-    /// The ranks do not have the same gradients, in words.
+    /// The ranks have different gradients; the message names the ranks.
     Differ(String),
-    /// A rank has an invalid weight.
+    /// The weight of a rank is invalid.
     NoWeight,
 }
 
@@ -37,15 +37,15 @@ impl Layout {
         }
     }
 
-    /// What the host knows; 0 at the places of what the device knows.
+    /// The numbers that the host knows, with 0 at the places of the numbers that the device knows.
     pub(super) fn list(&self, vote: &RankVote) -> Vec<f64> {
         let mut numbers = self.packing.pack(vote, 0.0);
         numbers.resize(self.num_numbers(), 0.0);
         numbers
     }
 
-    /// Places of what the device knows: flags for a loss that is not finite, for a loss or a norm that is not finite, and for an
-    /// invalid weight; then the loss, the weight and the digest.
+    /// Places of the numbers that the device knows: flags for a loss that is not finite, for a loss or a norm that is not
+    /// finite, and for an invalid weight; then the loss, the weight and the digest.
     pub(super) const fn places(&self) -> [usize; 6] {
         let others = self.packing.num_numbers();
         let loss = self.packing.place_of_loss();
@@ -54,7 +54,7 @@ impl Layout {
     }
 
     /// # Errors
-    /// [`Failure::PeerLost`] if they are not those of all ranks.
+    /// [`Failure::PeerLost`] if the sums are not those of all ranks.
     pub(super) fn read<'a>(&self, sums: &'a [f64]) -> Result<Read<'a>, Failure> {
         if sums.len() != self.num_numbers() {
             return Err(not_of_all_ranks());
@@ -74,7 +74,7 @@ impl Layout {
     }
 }
 
-/// `None`: all ranks have the same digest.
+/// The message for different digests. `None` if all ranks have the same digest.
 fn words_of_difference(digests: &[f64]) -> Option<String> {
     let mismatch = RankMismatch::of(digests)?;
     Some(format!(

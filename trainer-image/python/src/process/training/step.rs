@@ -1,4 +1,4 @@
-//! The end of a step: what this rank tells, what all agree on, and what comes of it.
+//! The end of a step: this rank's vote, the outcome, and its consequences.
 
 use std::time::{Duration, Instant};
 
@@ -15,58 +15,59 @@ use super::numbers::{Layout, Read};
 use crate::failure::lost;
 use crate::process::internal;
 
-/// What the script tells of a step that is committed.
+/// The report of the script on a committed step.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::process) struct Told {
+pub(in crate::process) struct CommitReport {
     pub(in crate::process) skipped: bool,
     pub(in crate::process) gradient_norm: f64,
     pub(in crate::process) learning_rate: f64,
-    /// Seconds of each section.
+    /// Seconds of each section, in the order of [`Section::ALL`].
     pub(in crate::process) spent: [f64; 5],
 }
 
-/// What a rank has sent to the others at the end of a step. `numbers` is a `roundhouse.step_numbers.StepNumbers`.
+/// The vote that a rank has sent at the end of a step. `numbers` is a `roundhouse.step_numbers.StepNumbers`.
 #[derive(Debug)]
 pub(super) enum Sent {
-    /// Their sum, the one of this number, is on its way.
+    /// The sum over all ranks was started, with this turn.
     ToPeers {
         turn: u64,
         numbers: Py<PyAny>,
         sum: Py<PyAny>,
     },
-    /// There is no other rank.
+    /// This process trains alone.
     Alone { numbers: Py<PyAny>, list: Vec<f64> },
 }
 
-/// What came of the end of a step.
+/// The outcome of a vote.
 #[derive(Debug)]
 enum Ended {
-    /// What all ranks have sent, and what their losses weigh together.
+    /// The outcome, and the total weight of the losses.
     Agreed(StepOutcome, f64),
-    /// Their gradients differ, in words.
+    /// The gradients of the ranks differ; the message names the ranks.
     Differ(String),
-    /// A rank has an invalid weight: its script gets an error.
+    /// The weight of a rank is invalid; its script gets an error.
     NoWeight,
 }
 
-/// The same for the script.
+/// The outcome of a vote for the script.
 #[derive(Debug, IntoPyObject)]
 pub(in crate::process) enum Agreed {
-    /// Mean loss, whether all is finite, and what the losses of all ranks weigh; 0 if each sample weighs the same.
+    /// Mean loss, whether all numbers are finite, and the total weight of the losses; 0 if all samples have the same
+    /// weight.
     Committed((f64, bool, f64)),
-    /// No rank commits: their gradients differ, in words.
+    /// No rank commits, because the gradients differ; the message names the ranks.
     Differ(String),
 }
 
 impl Training {
-    /// This rank tells its peers what it brings to the end of the step that has begun. It does not wait for them.
-    pub(in crate::process) fn tell(&mut self, numbers: Py<PyAny>) -> Result<(), Failure> {
+    /// Sends this rank's vote for the current step. Does not wait for the peers.
+    pub(in crate::process) fn send_vote(&mut self, numbers: Py<PyAny>) -> Result<(), Failure> {
         let leaving = self.member.world_and_leave_watch()?.1.is_leaving();
         let Some((batch, vote)) = &mut self.begun else {
             return Err(internal("no step has begun"));
         };
-        if self.told.is_some() {
-            return Err(internal("the end of this step was told before"));
+        if self.sent.is_some() {
+            return Err(internal("the vote for this step was already sent"));
         }
         vote.leaving = leaving;
         let world = self.member.world()?;
@@ -74,7 +75,7 @@ impl Training {
         let layout = Layout::new(world.rank(), world.size());
         let list = layout.list(vote);
         let Some(group) = world.group() else {
-            self.told = Some(Ok(Sent::Alone { numbers, list }));
+            self.sent = Some(Ok(Sent::Alone { numbers, list }));
             return Ok(());
         };
         let (turn, list) = world.with_checksum(&list);
@@ -83,24 +84,24 @@ impl Training {
             let sum = numbers.call_method1(py, "begin", arguments);
             sum.map_err(|error| lost(py, &error))
         });
-        self.told = Some(begun.map(|sum| Sent::ToPeers { turn, numbers, sum }));
+        self.sent = Some(begun.map(|sum| Sent::ToPeers { turn, numbers, sum }));
         Ok(())
     }
 
-    /// The end of the step that has begun; `None`: the generation broke.
+    /// Waits for the outcome of the vote for the current step. `None` if the generation has failed.
     pub(in crate::process) fn agree(
         &mut self,
         broke: Option<String>,
     ) -> Result<Option<Agreed>, Failure> {
-        let told = self.told.take();
+        let sent = self.sent.take();
         let Some(begun) = self.begun.take() else {
             return Err(internal("no step has begun"));
         };
-        let ended = match (broke, told) {
+        let ended = match (broke, sent) {
             (Some(why), _) => Err(Failure::PeerLost(why)),
             (None, Some(Ok(sent))) => self.end_of(&sent),
             (None, Some(Err(failure))) => Err(failure),
-            (None, None) => Err(internal("it has told its peers nothing")),
+            (None, None) => Err(internal("no vote was sent for this step")),
         };
         match ended {
             Ok(Ended::Agreed(end, weight)) => {
@@ -121,12 +122,14 @@ impl Training {
                 Ok(Some(Agreed::Differ(words)))
             }
             Ok(Ended::NoWeight) if self.member.world()?.size() == 1 => {
-                // There is no generation to lose: the step may be committed yet.
+                // A process alone has no generation to lose: it may still commit the step.
                 self.begun = Some(begun);
                 Ok(None)
             }
             Ok(Ended::NoWeight) => {
-                self.lose("a rank has given job.commit a weight that is no number of at least 0");
+                self.lose(
+                    "a rank has given job.commit a weight that is not a number of at least 0",
+                );
                 Ok(None)
             }
             Err(Failure::PeerLost(why)) => {
@@ -167,18 +170,18 @@ impl Training {
         }
     }
 
-    /// The step counts, and is told.
-    pub(in crate::process) fn conclude(&mut self, told: Told) -> Result<(), Failure> {
+    /// Counts the step and reports it.
+    pub(in crate::process) fn conclude(&mut self, report: CommitReport) -> Result<(), Failure> {
         let (Some((batch, _)), Some((end, weight))) = (self.begun.take(), self.agreed.take())
         else {
-            return Err(internal("a step whose end was not agreed on"));
+            return Err(internal("the ranks have not voted on this step"));
         };
-        let Told {
+        let CommitReport {
             skipped,
             gradient_norm,
             learning_rate,
             spent,
-        } = told;
+        } = report;
         faults::point(Point::Commit, self.member.world()?.rank(), batch.step);
         let loss = mean_loss(&end, &batch, weight);
         self.member.count(&batch, skipped);
@@ -188,7 +191,7 @@ impl Training {
             let spent = Duration::try_from_secs_f64(seconds);
             sections.add(section, spent.unwrap_or_default());
         }
-        // What the ranks have told is their time of the step before.
+        // The votes contain the compute times of the previous step.
         self.member
             .reporter
             .compare(&end.compute_seconds, self.unevenness);
@@ -218,9 +221,9 @@ impl Training {
         Ok(())
     }
 
-    /// Does what the end of the last committed step asks for, once the body of the loop is over: a checkpoint has all
-    /// that the script does with the state after its commit. All ranks do this after the same step. A peer that is lost
-    /// here costs the generation.
+    /// Carries out the requests of the last committed step's outcome, after the body of the loop has ended. So a checkpoint
+    /// contains all changes of the state after the commit. All ranks do this after the same step. A peer that is lost here
+    /// ends the generation.
     pub(in crate::process) fn end_body(&mut self) -> Result<(), Failure> {
         let Some(end) = self.ended_step.take() else {
             return Ok(());
@@ -242,7 +245,7 @@ impl Training {
     }
 }
 
-/// The mean of the losses of all ranks. `weight`: what they weigh together; 0 if each sample weighs the same.
+/// The mean of the losses of all ranks. `weight`: their total weight; 0 if all samples have the same weight.
 fn mean_loss(end: &StepOutcome, batch: &Batch, weight: f64) -> f64 {
     let of_samples = batch.num_samples() as f64;
     end.loss_sum / if weight > 0.0 { weight } else { of_samples }
