@@ -1,6 +1,6 @@
-//! Image folders: a directory per class with JPEG and PNG files, as torchvision's `ImageFolder`. Classes are
-//! numbered in the order of their names, images in the order of class and path. Hidden files and directories are left
-//! out at every level; links to directories are followed.
+//! Image folders: a directory per class with JPEG and PNG files, like torchvision's `ImageFolder`.
+//! Classes are numbered in the order of their names, images in the order of class and path. Hidden
+//! files and directories are left out at every level. Links to directories are followed.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ mod tests;
 
 use listing::{Kept, Listing};
 
-/// Largest file that is read.
+/// Maximum size in bytes of a file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// The images of a directory.
@@ -27,10 +27,12 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Lists a directory. `classes` are those of the training split: then another's are numbered as they are.
+    /// Lists a directory. `classes` are those of the training split; then the classes of this split
+    /// get the same numbers.
     ///
     /// # Errors
-    /// A directory cannot be read, a class has no image, or there are classes that the training split does not have.
+    /// Returns an error if a directory cannot be read, if a class has no image, or if the training
+    /// split lacks a class of this split.
     pub fn open(root: &Path, classes: Option<&[String]>, cache: &Cache) -> Result<Self, DataError> {
         let is_current = |kept: &Kept| kept.is_current(root);
         let build = || Kept::of(root);

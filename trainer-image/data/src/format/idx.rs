@@ -1,8 +1,10 @@
-//! IDX files as MNIST is published (`LeCun`, Cortes and Burges, 1998), plain or gzipped.
+//! IDX files, the format in which MNIST is published (`LeCun`, Cortes and Burges, 1998), plain or
+//! gzipped.
 //!
-//! A file is: two zero bytes, the type (8: unsigned byte), the number of dimensions, each
-//! dimension as 32-bit big-endian number, then the values. Every disagreement is an error with the path and the
-//! reason before any step is taken. The files are small, so all images are kept in memory.
+//! A file contains two zero bytes, the type (8: unsigned byte), the number of dimensions, each
+//! dimension as a 32-bit big-endian number, then the values. Every inconsistency is an error with
+//! the path and the reason before the first step. The files are small, so all images are kept in
+//! memory.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
@@ -34,11 +36,11 @@ pub struct Idx {
 }
 
 /// Reads `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and
-/// `t10k-labels-idx1-ubyte`, each plain or with `.gz`, and returns the training and the test split. There are as
-/// many classes as the highest training label says.
+/// `t10k-labels-idx1-ubyte`, each plain or with `.gz`, and returns the training and the test split.
+/// The highest training label determines the number of classes.
 ///
 /// # Errors
-/// Names the file and what is wrong with it.
+/// Returns an error that names the file.
 pub fn open(directory: &Path) -> Result<(Idx, Idx), DataError> {
     let train = Pair::open(directory, "train")?;
     let test = Pair::open(directory, "t10k")?;
@@ -70,7 +72,7 @@ pub fn open(directory: &Path) -> Result<(Idx, Idx), DataError> {
 }
 
 impl Idx {
-    /// Size of the images.
+    /// Returns the size of the images.
     #[must_use]
     pub const fn size(&self) -> Size {
         self.size
@@ -167,7 +169,7 @@ impl Pair {
     }
 }
 
-/// The plain file if there is one, else the gzipped one.
+/// Returns the plain file if it exists, otherwise the gzipped one.
 fn find(directory: &Path, name: &str) -> Result<PathBuf, DataError> {
     let plain = directory.join(name);
     let packed = directory.join(format!("{name}.gz"));
@@ -183,7 +185,7 @@ fn find(directory: &Path, name: &str) -> Result<PathBuf, DataError> {
 }
 
 fn read<const D: usize>(path: &Path) -> Result<Array<D>, DataError> {
-    // What is wrong with the content is the data's fault; the rest may be better a moment later.
+    // Wrong content is an error of the data; other errors may be temporary.
     let refuse = |error: std::io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => DataError::invalid(path, "is truncated"),
         ErrorKind::InvalidData | ErrorKind::InvalidInput => {
@@ -192,7 +194,8 @@ fn read<const D: usize>(path: &Path) -> Result<Array<D>, DataError> {
         _ => DataError::io(path)(error),
     };
     let mut file = BufReader::new(File::open(path).map_err(refuse)?);
-    // Told by content, not by name: a ConfigMap or a download may have renamed it.
+    // The content decides whether a file is gzipped, because a ConfigMap or a download may have
+    // renamed it.
     let packed = std::io::BufRead::fill_buf(&mut file)
         .map_err(refuse)?
         .starts_with(&GZIP_MAGIC);
@@ -204,15 +207,15 @@ fn read<const D: usize>(path: &Path) -> Result<Array<D>, DataError> {
     .map_err(|reason| DataError::invalid(path, reason))
 }
 
-/// The array that a reader holds, or what is wrong with it. Reads no more than the header
-/// promises and one byte, so that a small file cannot fill the memory.
+/// Parses the array of a reader, or returns what is wrong with it. It reads at most one byte more
+/// than the header promises, so that a small file cannot fill the memory.
 fn parse<const D: usize>(mut reader: impl Read) -> std::io::Result<Result<Array<D>, String>> {
     let mut magic = [0_u8; 4];
     reader.read_exact(&mut magic)?;
     let [zero, zero_too, kind, num_dimensions] = magic;
     if (zero, zero_too) != (0, 0) {
         return Ok(Err(format!(
-            "is no IDX file: it begins with {}",
+            "is not an IDX file: it begins with {}",
             hex(magic)
         )));
     }
@@ -229,7 +232,8 @@ fn parse<const D: usize>(mut reader: impl Read) -> std::io::Result<Result<Array<
         reader.read_exact(&mut size)?;
         let size = u32::from_be_bytes(size);
         *dimension = size as usize;
-        // Three 32-bit numbers can exceed 64 bits; what does is refused as truncated below.
+        // The product of three 32-bit numbers can exceed 64 bits. A saturated product is refused as
+        // truncated below.
         num_values = num_values.saturating_mul(u64::from(size));
     }
     let mut values = Vec::new();

@@ -1,6 +1,6 @@
-//! Parquet files: a column of encoded images with one of labels, or a column of token lists. Row groups are read
-//! whole and the newest are kept, within a bound of memory; with the order in two levels each is read once or
-//! twice per epoch.
+//! Parquet files with a column of encoded images and one of labels, or with a column of token
+//! lists. Row groups are read as a whole, and the newest ones are kept within a memory limit. With
+//! the two-level order each row group is read once or twice per epoch.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -28,13 +28,14 @@ use pages::TooLarge;
 use source::Source;
 pub use tokens::TokenLists;
 
-/// Memory of the row groups that are kept of a data set. Each thread that reads one needs its memory beside this.
+/// Memory limit of the cached row groups of a data set, in bytes. Each thread that reads a row
+/// group needs its memory in addition.
 const MAX_KEPT_BYTES: usize = 512 << 20;
 
-/// What is kept of a file.
+/// Cached metadata of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Summary {
-    /// Rows of each row group.
+    /// Number of rows of each row group.
     num_rows: Vec<u64>,
     highest_label: i64,
 }
@@ -78,11 +79,11 @@ fn refused(path: &Path, error: &ParquetError) -> DataError {
 }
 
 impl Parquet {
-    /// Opens a file or the files of a directory. The image column holds bytes, or, as Hugging Face writes it, a
-    /// struct with a field `bytes`.
+    /// Opens a file or the files of a directory. The image column contains bytes or, as Hugging
+    /// Face writes it, a struct with a field `bytes`.
     ///
     /// # Errors
-    /// A file cannot be read or has no such columns, or there is no row.
+    /// Returns an error if a file cannot be read or lacks such columns, or if there is no row.
     pub fn open(path: &Path, image: &str, label: &str, cache: &Cache) -> Result<Self, DataError> {
         let found = crate::files::find(path, &[".parquet"])?;
         let notes = found.words();
@@ -116,7 +117,7 @@ impl Parquet {
         })
     }
 
-    /// Row group and row in it of a number.
+    /// Returns the row group of an image number, and the row in it.
     fn find(&self, number: u64) -> (usize, u64) {
         let at = self
             .groups
@@ -146,7 +147,7 @@ impl Parquet {
     }
 }
 
-/// Numbers of the columns of images and labels.
+/// Returns the numbers of the columns of images and labels.
 fn columns_of(
     path: &Path,
     reader: &SerializedFileReader<Source>,

@@ -1,4 +1,4 @@
-//! Records that lie in large files one after the other, found by an index per file.
+//! Records that are stored one after the other in large files, with an index per file.
 
 use std::path::{Path, PathBuf};
 
@@ -10,19 +10,19 @@ use crate::files::Files;
 use crate::image::{Record, Records};
 use crate::left_out::LeftOut;
 
-/// Largest record; a length that exceeds it is corrupt.
+/// Maximum size of a record in bytes. A larger length is corrupt.
 pub(super) const MAX_RECORD_BYTES: u64 = 1 << 30;
 
-/// Label of a record that has none.
+/// Label of a record without a label.
 pub(super) const NO_LABEL: i64 = -1;
 
-/// Where the records of a file are.
+/// The places of the records in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spans {
     offsets: Vec<u64>,
     lengths: Vec<u32>,
     labels: Vec<i64>,
-    /// Samples without an image.
+    /// Samples without an image, which are left out.
     pub(super) left_out: LeftOut,
 }
 
@@ -38,27 +38,28 @@ impl Spans {
     }
 }
 
-/// How a format of shards is read.
+/// Reader of one shard format.
 pub trait Shard: std::fmt::Debug + Send + Sync {
-    /// Name of the format, as part of the index file's name.
+    /// Name of the format, which is part of the index file's name.
     fn kind(&self) -> &'static str;
 
-    /// Endings of the files.
+    /// Endings of the format's file names.
     fn endings(&self) -> &'static [&'static str];
 
     /// Finds the records of a file.
     ///
     /// # Errors
-    /// The file's structure is broken.
+    /// Returns an error if the file's structure is broken.
     fn index(&self, path: &Path) -> Result<Spans, DataError>;
 
-    /// Makes the encoded image of a record's bytes, and returns its label. `label` is what the index says.
+    /// Replaces a record's bytes by the encoded image, and returns its label. `label` is the
+    /// label in the index.
     ///
     /// # Errors
-    /// What is wrong with the record.
+    /// Describes what is wrong with the record.
     fn open(&self, bytes: &mut Vec<u8>, label: i64) -> Result<i64, String>;
 
-    /// Bytes before and after the span that `open` needs.
+    /// Number of bytes before and after the span that `open` needs.
     fn margins(&self) -> (u64, u64) {
         (0, 0)
     }
@@ -80,7 +81,7 @@ impl<S: Shard> Shards<S> {
     /// Opens a file or the files of a directory, in the order of their names.
     ///
     /// # Errors
-    /// There is no file, one cannot be read, or there is no record.
+    /// Returns an error if there is no file, if one cannot be read, or if there is no record.
     pub fn open(shard: S, path: &Path, cache: &Cache) -> Result<Self, DataError> {
         let found = crate::files::find(path, shard.endings())?;
         let mut notes = found.words();
@@ -119,7 +120,7 @@ impl<S: Shard> Shards<S> {
         })
     }
 
-    /// File and record of a number.
+    /// Returns the file of a record number, and the record in it.
     fn find(&self, number: u64) -> (usize, usize) {
         let file = self
             .starts

@@ -1,7 +1,7 @@
-//! Small files of the formats.
+//! Small files of the formats, for tests.
 #![expect(clippy::unwrap_used, reason = "they are written to memory")]
 
-/// A JPEG image whose pixels depend on a number.
+/// Returns a JPEG image whose pixels depend on a number.
 #[must_use]
 pub fn jpeg(width: u16, height: u16, number: u8) -> Vec<u8> {
     let pixels: Vec<u8> = (0..u32::from(width) * u32::from(height) * 3)
@@ -14,7 +14,7 @@ pub fn jpeg(width: u16, height: u16, number: u8) -> Vec<u8> {
     bytes
 }
 
-/// A PNG image.
+/// Returns a PNG image of one color.
 #[must_use]
 pub fn png(width: u32, height: u32, color: png::ColorType, pixels: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -29,7 +29,7 @@ pub fn png(width: u32, height: u32, color: png::ColorType, pixels: &[u8]) -> Vec
     bytes
 }
 
-/// A tar file of names and contents.
+/// Returns a tar file with these names and contents.
 #[must_use]
 pub fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
@@ -42,7 +42,7 @@ pub fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// A field of bytes of a protobuf message.
+/// Encodes a bytes field of a protobuf message.
 fn field(number: u8, data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![number << 3 | 2];
     bytes.extend(varint(data.len() as u64));
@@ -60,7 +60,7 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-/// A `tf.train.Example` with an image and a label.
+/// Returns a `tf.train.Example` with an image and a label.
 #[must_use]
 pub fn example(image: &[u8], label: u64, is_packed: bool) -> Vec<u8> {
     let label = if is_packed {
@@ -77,7 +77,7 @@ pub fn example(image: &[u8], label: u64, is_packed: bool) -> Vec<u8> {
     field(1, &features.concat())
 }
 
-/// A Parquet file with a column `input_ids` of token lists. Each inner slice is a row group.
+/// Writes a Parquet file with a column `input_ids` of token lists. Each inner slice is a row group.
 #[cfg(feature = "parquet")]
 #[must_use]
 pub fn token_lists(groups: &[&[&[i32]]]) -> Vec<u8> {

@@ -1,6 +1,7 @@
-//! Text files through a Hugging Face tokenizer. Each line is a document; documents are joined with the end-of-text
-//! token between them. One process of a node tokenizes a file once; the tokens are kept as a file of 32-bit tokens
-//! beside it or in the cache directory, so that text may be larger than memory.
+//! Text files that a Hugging Face tokenizer tokenizes. Each line is a document; documents are
+//! joined with the end-of-text token between them. One process of a node tokenizes a file once and
+//! stores 32-bit tokens in a file beside it or in the cache directory, so text may be larger than
+//! memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -18,13 +19,13 @@ use crate::error::{DataError, Place};
 
 mod kept;
 
-/// Tokens that end a text, as the usual tokenizers name them.
+/// Tokens that end a text in common tokenizers.
 const ENDS_OF_TEXT: [&str; 4] = ["<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>"];
-/// Lines that are tokenized at once, in all threads.
+/// Number of lines that are tokenized at once, in all threads.
 const LINES_AT_ONCE: usize = 1_024;
-/// Fewer lines are tokenized at once if they have so many bytes, so that memory is bounded.
+/// Number of bytes after which fewer lines are tokenized at once, so that memory is bounded.
 const BYTES_AT_ONCE: usize = 16 << 20;
-/// Most bytes of a line, with its end.
+/// Maximum number of bytes of a line, including its end.
 const MAX_LINE_BYTES: u64 = 256 << 20;
 
 /// A tokenizer and the token between documents.
@@ -32,7 +33,7 @@ pub struct TextTokenizer {
     tokenizer: Tokenizer,
     end_of_text: u32,
     vocabulary: u32,
-    /// A hash of what the tokens depend on beside the text.
+    /// A hash of everything on which the tokens depend besides the text.
     hash: String,
 }
 
@@ -45,8 +46,8 @@ impl std::fmt::Debug for TextTokenizer {
     }
 }
 
-/// Reads a `tokenizer.json`; the error says why it is none. The library panics on some files that are cut off, and on some
-/// that are JSON and no tokenizer.
+/// Parses a `tokenizer.json`, or returns why it is not one. The library panics on some truncated
+/// files, and on some JSON files that are not tokenizers.
 fn parse(bytes: &[u8]) -> Result<Tokenizer, String> {
     serde_json::from_slice::<IgnoredAny>(bytes).map_err(|error| error.to_string())?;
     let read = catch_unwind(|| Tokenizer::from_bytes(bytes));
@@ -55,10 +56,11 @@ fn parse(bytes: &[u8]) -> Result<Tokenizer, String> {
 }
 
 impl TextTokenizer {
-    /// Reads a `tokenizer.json`. `vocabulary` is what the model has, if it is known.
+    /// Reads a `tokenizer.json`. `vocabulary` is the vocabulary of the model, if known.
     ///
     /// # Errors
-    /// The file is none, it has no such end-of-text token, or more tokens than the model.
+    /// Returns an error if the file is not a tokenizer, if it lacks the end-of-text token, or if it
+    /// has more tokens than the model.
     pub fn open(
         path: &Path,
         end_of_text: Option<&str>,
@@ -66,7 +68,7 @@ impl TextTokenizer {
     ) -> Result<Self, DataError> {
         let bytes = std::fs::read(path).map_err(DataError::io(path))?;
         let tokenizer = parse(&bytes).map_err(|reason| {
-            DataError::invalid(path, format!("is no tokenizer.json: {reason}"))
+            DataError::invalid(path, format!("is not a tokenizer.json: {reason}"))
         })?;
         let ends = end_of_text.map_or_else(|| ENDS_OF_TEXT.to_vec(), |end| vec![end]);
         let end_of_text = ends
@@ -104,16 +106,17 @@ impl TextTokenizer {
         })
     }
 
-    /// Tokens are from 0 to below this.
+    /// Tokens are from 0 to below this number.
     #[must_use]
     pub const fn vocabulary(&self) -> u32 {
         self.vocabulary
     }
 
-    /// The tokens of texts. A text is tokenized now if that has not been done.
+    /// Returns the tokens of texts. A text that has not been tokenized is tokenized now.
     ///
     /// # Errors
-    /// A text is not UTF-8, a line is too long, or the tokens can be written nowhere.
+    /// Returns an error if a text is not UTF-8, if a line is too long, or if no directory for
+    /// the tokens is writable.
     pub fn tokens_of(&self, texts: &[PathBuf], cache: &Cache) -> Result<TokenFiles, DataError> {
         let file = |text: &PathBuf| {
             kept::tokens_of(text, &self.hash, cache, |writer| self.write(text, writer))
@@ -166,10 +169,12 @@ impl TextTokenizer {
     }
 }
 
-/// The next line of a text without its end, `None` after the last one. `number` is its number, from 1.
+/// Returns the next line of a text without its end; `None` after the last one. `number` is the
+/// number of the line, from 1.
 ///
 /// # Errors
-/// The line with its end has more than `max_bytes` bytes, or it is not UTF-8.
+/// Returns an error if the line with its end has more than `max_bytes` bytes, or if
+/// it is not UTF-8.
 fn next_line(
     reader: &mut impl BufRead,
     path: &Path,
@@ -177,7 +182,7 @@ fn next_line(
     max_bytes: u64,
 ) -> Result<Option<String>, DataError> {
     let mut bytes = Vec::new();
-    // One byte more than a line may have shows that it is too long.
+    // One more byte than allowed shows that a line is too long.
     let num_bytes = std::io::Read::take(reader, max_bytes + 1)
         .read_until(b'\n', &mut bytes)
         .map_err(DataError::io(path))?;
@@ -235,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_joined_with_the_end_of_text_between_them() {
+    fn documents_are_joined_with_the_end_of_text_token() {
         let (_directory, tokenizer, file) = case("a b A\n\nb\r\nx <|endoftext|> a");
         let tokenizer = TextTokenizer::open(&tokenizer, None, Some(4)).unwrap();
         let found = tokens(&tokenizer, &file);
@@ -243,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_tokenized_once_and_again_when_it_changes() {
+    fn text_is_tokenized_once_and_again_after_a_change() {
         let (directory, tokenizer, file) = case("a b");
         let tokenizer = TextTokenizer::open(&tokenizer, None, None).unwrap();
         let count = || std::fs::read_dir(directory.path()).unwrap().count();
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tokenizer_that_does_not_fit_is_named_with_the_key() {
+    fn unsuitable_tokenizer_is_named_with_its_key() {
         let (_directory, tokenizer, file) = case("a");
         let text = TextTokenizer::open(&tokenizer, None, Some(3))
             .unwrap_err()
@@ -276,11 +281,11 @@ mod tests {
         let text = TextTokenizer::open(&file, None, None)
             .unwrap_err()
             .to_string();
-        assert!(text.contains("a.txt: is no tokenizer.json"), "{text}");
+        assert!(text.contains("a.txt: is not a tokenizer.json"), "{text}");
     }
 
     #[test]
-    fn a_line_above_the_limit_is_an_error_that_names_it_and_is_not_cut() {
+    fn line_above_the_limit_is_an_error_with_its_number() {
         let lines = |text: &str| {
             let mut reader = text.as_bytes();
             let next = |number| next_line(&mut reader, Path::new("a.txt"), number, 6).transpose();
@@ -297,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_utf_8_is_named_with_its_line() {
+    fn non_utf8_text_is_named_with_its_line() {
         let (_directory, tokenizer, file) = case("");
         std::fs::write(&file, b"a\nb\xff\n").unwrap();
         let tokenizer = TextTokenizer::open(&tokenizer, None, None).unwrap();

@@ -1,5 +1,5 @@
-//! `TFRecord`: length, its checksum, data, its checksum, again and again; the data are `tf.train.Example`s.
-//! Checksums are CRC-32C, masked as tensorflow/core/lib/hash/crc32c.h says.
+//! `TFRecord`: a sequence of length, checksum of the length, data, checksum of the data. The data
+//! are `tf.train.Example`s. Checksums are CRC-32C, masked as in tensorflow/core/lib/hash/crc32c.h.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -15,11 +15,11 @@ use example::Example;
 const HEADER_BYTES: u64 = 12;
 const FOOTER_BYTES: u64 = 4;
 
-/// The format.
+/// Reader of the TFRecord format.
 #[derive(Clone, Copy, Debug)]
 pub struct TfRecord;
 
-/// Masked checksum of some bytes, little-endian.
+/// Returns the masked checksum of bytes, little-endian.
 fn checksum(bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c(bytes)
         .rotate_right(15)
@@ -36,7 +36,7 @@ impl Shard for TfRecord {
         &["", ".tfrecord", ".tfrecords"]
     }
 
-    /// Reads the whole file once, because labels are inside the records.
+    /// Reads the whole file once, because the labels are inside the records.
     fn index(&self, path: &Path) -> Result<Spans, DataError> {
         let file = File::open(path).map_err(DataError::io(path))?;
         let num_bytes = file.metadata().map_err(DataError::io(path))?.len();
@@ -66,7 +66,7 @@ impl Shard for TfRecord {
             offset = start + length + FOOTER_BYTES;
             let small = u32::try_from(length).unwrap_or(u32::MAX);
             if offset > num_bytes {
-                // Found again, and named, when the record is read.
+                // The error is found again, and reported, when the record is read.
                 spans.push(start, small, NO_LABEL);
                 break;
             }
@@ -94,7 +94,7 @@ impl Shard for TfRecord {
     }
 }
 
-/// Data without the checksum after them, if that is right.
+/// Returns the data without the checksum that follows them, if the checksum is correct.
 fn checked(bytes: &[u8]) -> Result<&[u8], String> {
     match bytes.split_last_chunk::<4>() {
         Some((data, sum)) if checksum(data) == *sum => Ok(data),
@@ -102,7 +102,7 @@ fn checked(bytes: &[u8]) -> Result<&[u8], String> {
     }
 }
 
-/// A record as it stands in a file; for tests and for programs that write such files.
+/// Formats a record as in a file, for tests and for programs that write such files.
 #[must_use]
 pub fn frame(data: &[u8]) -> Vec<u8> {
     let length = (data.len() as u64).to_le_bytes();

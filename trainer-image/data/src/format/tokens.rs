@@ -1,5 +1,5 @@
-//! Tokens in a row, cut into samples: sample i has the tokens from i·T to i·T + T, so that consecutive samples
-//! share one token, the last target of one and the first input of the next.
+//! A sequence of tokens that is cut into samples. Sample i has the tokens from i·T to i·T + T, so
+//! consecutive samples share one token: the last target of one is the first input of the next.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ pub trait Tokens: std::fmt::Debug + Send + Sync {
     /// Number of tokens of each file.
     fn num_tokens(&self) -> &[u64];
 
-    /// Path of a file.
+    /// Returns the path of a file.
     fn path(&self, file: usize) -> &Path;
 
     /// Reads tokens of a file from a position into a buffer of 32-bit numbers in native byte order.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Returns an error if the file cannot be read.
     fn read(
         &self,
         file: usize,
@@ -30,17 +30,17 @@ pub trait Tokens: std::fmt::Debug + Send + Sync {
         into: &mut [u8],
     ) -> Result<(), DataError>;
 
-    /// Where a token is in its file.
+    /// Returns the place of a token in its file.
     fn place(&self, token: u64) -> Place;
 
-    /// Consecutive tokens that it is best to read together; 1: any.
+    /// Number of consecutive tokens that are best read together; 1 if it does not matter.
     fn tokens_per_block(&self) -> u64 {
         1
     }
 }
 
-/// Samples of T + 1 tokens, of the files one after the other. No sample reaches over the end of a file; up to T
-/// tokens at the end of each are left out.
+/// Samples of T + 1 tokens, of the files one after the other. No sample crosses the end of a file,
+/// and up to T tokens at the end of each file are left out.
 #[derive(Debug)]
 pub struct Windows {
     tokens: Box<dyn Tokens>,
@@ -56,7 +56,7 @@ impl Windows {
     /// Cuts the tokens of some files below `path`. Tokens from `vocabulary` on are corrupt.
     ///
     /// # Errors
-    /// No file has T + 1 tokens.
+    /// Returns an error if no file has T + 1 tokens.
     pub fn new(
         path: &Path,
         tokens: Box<dyn Tokens>,
@@ -85,7 +85,7 @@ impl Windows {
         })
     }
 
-    /// Names files that lie beside those of the tokens.
+    /// Adds the names of other files beside those of the tokens.
     #[must_use]
     pub fn beside(self, left_out: LeftOut) -> Self {
         Self { left_out, ..self }
@@ -164,17 +164,18 @@ pub struct TokenFiles {
 }
 
 impl TokenFiles {
-    /// Opens files. Few of them are open at a time.
+    /// Opens files. Only some of them are open at a time.
     ///
     /// # Errors
-    /// One cannot be read, or its size is no multiple of a token's.
+    /// Returns an error if a file cannot be read, or if its size is not a multiple
+    /// of a token's size.
     pub fn open(paths: Vec<PathBuf>, kind: TokenType) -> Result<Self, DataError> {
         let size = kind.num_bytes() as u64;
         let num_tokens = |path: &PathBuf| {
             let num_bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
             if !num_bytes.is_multiple_of(size) {
                 let reason = format!(
-                    "is truncated, or has another dtype: {num_bytes} bytes are no multiple of {size}"
+                    "is truncated, or has another dtype: {num_bytes} bytes are not a multiple of {size}"
                 );
                 return Err(DataError::invalid(path, reason));
             }
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_share_one_token_and_do_not_reach_over_files() {
+    fn samples_share_one_token_and_do_not_cross_files() {
         for kind in [TokenType::U16, TokenType::U32] {
             let (_directory, windows) =
                 windows(kind, &[&[1, 2, 3, 4, 5, 6], &[7], &[8, 9, 65_535]], 2).unwrap();
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn few_of_many_token_files_are_open_at_a_time() {
+    fn only_some_token_files_are_open_at_a_time() {
         let tokens: Vec<[u32; 3]> = (0..200).map(|number| [number, number, number]).collect();
         let files: Vec<&[u32]> = tokens.iter().map(|tokens| &tokens[..]).collect();
         let (directory, windows) = windows(TokenType::U16, &files, 2).unwrap();
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_outside_the_vocabulary_is_named_with_its_place() {
+    fn token_outside_the_vocabulary_is_named_with_its_place() {
         let (_directory, windows) = windows(TokenType::U32, &[&[1, 2, 3, 100_000, 5]], 2).unwrap();
         let text = HostBatch::read(&windows, &[1], 0).unwrap_err().to_string();
         assert!(
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_too_short_or_of_another_type_is_named() {
+    fn short_file_or_other_token_type_is_named() {
         let text = windows(TokenType::U16, &[&[1, 2]], 2)
             .unwrap_err()
             .to_string();

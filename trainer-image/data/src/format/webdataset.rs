@@ -1,6 +1,6 @@
-//! `WebDataset`: tar files in which consecutive members with the same name up to the first dot make a sample.
-//! The image is `.jpg`, `.jpeg` or `.png`; the label is a number in `.cls`, or `label` or `cls` in `.json`.
-//! Nothing is extracted, so names of members never become paths.
+//! `WebDataset`: tar files in which consecutive members with the same name up to the first dot form
+//! a sample. The image is `.jpg`, `.jpeg` or `.png`; the label is a number in `.cls`, or `label` or
+//! `cls` in `.json`. Nothing is extracted, so names of members never become paths.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -9,10 +9,10 @@ use std::path::Path;
 use super::shards::{MAX_RECORD_BYTES, NO_LABEL, Shard, Spans};
 use crate::error::DataError;
 
-/// Largest label member that is read.
+/// Maximum size in bytes of a label member.
 const MAX_LABEL_BYTES: u64 = 1 << 20;
 
-/// The format.
+/// Reader of the WebDataset format.
 #[derive(Clone, Copy, Debug)]
 pub struct WebDataset;
 
@@ -22,12 +22,13 @@ struct Sample {
     key: Vec<u8>,
     image: Option<(u64, u32)>,
     label: Option<i64>,
-    /// Name of its first member.
+    /// Name of the sample's first member.
     first: String,
 }
 
 impl Sample {
-    /// A sample without an image is something else, such as a text or an image of another format. It is left out.
+    /// A sample without an image is something else, such as a text or an image of another format.
+    /// It is left out.
     fn finish(self, spans: &mut Spans) {
         if let Some((offset, length)) = self.image {
             spans.push(offset, length, self.label.unwrap_or(NO_LABEL));
@@ -88,7 +89,7 @@ impl Shard for WebDataset {
                         .by_ref()
                         .take(MAX_LABEL_BYTES)
                         .read_to_string(&mut text);
-                    // Text that is not UTF-8 is no label.
+                    // Text that is not UTF-8 is not a label.
                     let found = read.ok().and_then(|_| label(kind, &text));
                     sample.label = found.or(sample.label);
                 }
@@ -96,7 +97,8 @@ impl Shard for WebDataset {
             }
         }
         sample.finish(&mut spans);
-        // The last member's data may be missing: its sample is corrupt then, and is found so when it is read.
+        // Data of the last member may be missing. Then its sample is corrupt, which is found when
+        // it is read.
         let cut = end.saturating_sub(num_bytes);
         if cut > MAX_RECORD_BYTES {
             return Err(DataError::invalid(
@@ -117,7 +119,7 @@ impl Shard for WebDataset {
     }
 }
 
-/// Key and ending of a member's name: the first dot after the last slash divides them.
+/// Splits a member's name into key and ending at the first dot after the last slash.
 fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let base = name
         .iter()
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn members_with_the_same_key_make_a_sample() {
+    fn members_with_the_same_key_form_a_sample() {
         let long = format!("{}/x.jpg", "d".repeat(150));
         let (_directory, shards) = open(&[
             ("a/1.jpg", b"one"),
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_without_a_label_is_corrupt_with_file_and_offset() {
+    fn sample_without_a_label_is_corrupt_with_its_offset() {
         let (_directory, shards) =
             open(&[("1.jpg", b"one"), ("2.jpg", b"two"), ("2.cls", b"1")]).unwrap();
         let found = labels(&shards);
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_shard_loses_only_its_last_sample() {
+    fn truncated_shard_loses_only_its_last_sample() {
         let directory = tempfile::tempdir().unwrap();
         let whole = testing::tar(&[
             ("1.cls", b"1"),
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_promises_more_than_the_file_has_takes_no_memory() {
+    fn oversized_member_allocates_no_memory() {
         let directory = tempfile::tempdir().unwrap();
         let mut header = tar::Header::new_gnu();
         header.set_path("1.jpg").unwrap();

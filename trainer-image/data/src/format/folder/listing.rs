@@ -1,4 +1,5 @@
-//! What a directory of image folders holds: classes, the paths of their images, and how much was left out.
+//! The listing of a directory of image folders: classes, the paths of their images, and the number
+//! of files left out.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
@@ -12,14 +13,15 @@ use crate::error::DataError;
 use crate::left_out::LeftOut;
 
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
-/// Directories that file systems, NAS devices and archivers make: thumbnails, deleted files, resource forks.
+/// Directories that file systems, NAS devices and archivers create: thumbnails,
+/// deleted files, resource forks.
 const NOT_DATA: [&str; 4] = ["@eaDir", "#recycle", "lost+found", "__MACOSX"];
 
-/// Paths in one string. A list of millions takes half the memory that a string for each path would.
+/// Paths in one string. A list of millions takes half the memory of separate strings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Paths {
     text: String,
-    /// Where each path ends in the text.
+    /// End of each path in the text.
     ends: Vec<u64>,
 }
 
@@ -52,7 +54,7 @@ impl Paths {
     }
 }
 
-/// What a directory holds.
+/// The classes and images of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Listing {
     pub(super) classes: Vec<String>,
@@ -62,7 +64,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// The same images, numbered as the classes of the training split.
+    /// Renumbers the images by the classes of the training split.
     pub(super) fn numbered_as(self, classes: &[String], root: &Path) -> Result<Self, DataError> {
         let mut images = vec![Paths::default(); classes.len()];
         for (name, found) in self.classes.iter().zip(self.images) {
@@ -71,7 +73,7 @@ impl Listing {
                 None => {
                     return Err(DataError::invalid(
                         &root.join(name),
-                        "is no class of the training split",
+                        "is not a class of the training split",
                     ));
                 }
             }
@@ -84,12 +86,12 @@ impl Listing {
     }
 }
 
-/// A listing, and the directories that it was made from. A file that is added to a directory or removed from it
-/// changes the time of that directory alone.
+/// A listing, and the directories from which it was made. Adding a file to a directory, or removing
+/// one, changes the time of that directory only.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) listing: Listing,
-    /// Path below the root and time of the last change, of every directory below the root.
+    /// Path below the root and time of the last change, for every directory below the root.
     pub(super) directories: Vec<(String, u128)>,
 }
 
@@ -127,8 +129,8 @@ impl Kept {
         })
     }
 
-    /// Whether no directory has changed since. Classes that were added or removed change the root, whose time is in
-    /// the cache's stamp.
+    /// Whether no directory has changed since. A class that was added or removed changes the root,
+    /// whose time is in the cache's stamp.
     pub(super) fn is_current(&self, root: &Path) -> bool {
         self.directories
             .iter()
@@ -136,14 +138,14 @@ impl Kept {
     }
 }
 
-/// Names of the classes, sorted: the directories of a directory, and links to directories. What else lies there is
-/// left out.
+/// Returns the sorted names of the classes: the directories of a directory, and links to
+/// directories. Other entries are left out.
 fn classes(root: &Path) -> Result<(Vec<String>, LeftOut), DataError> {
     let (mut names, mut left_out) = (Vec::new(), LeftOut::default());
     for entry in std::fs::read_dir(root).map_err(DataError::io(root))? {
         let entry = entry.map_err(DataError::io(root))?;
         let name = entry.file_name();
-        // A ConfigMap's volume has hidden directories.
+        // A volume of a ConfigMap has hidden directories.
         if is_hidden(&name) {
             continue;
         }
@@ -164,21 +166,23 @@ struct Walk {
     images: Vec<String>,
     directories: Vec<(String, u128)>,
     left_out: LeftOut,
-    /// Links to directories that are to be followed.
+    /// Links to directories that must be followed.
     links: BTreeSet<String>,
-    /// Real paths of the directories that were listed: a link to one of them, such as a loop, adds nothing.
+    /// Real paths of the directories that were listed. A link to one of them, such as
+    /// a loop, adds nothing.
     listed: HashSet<PathBuf>,
 }
 
 impl Walk {
-    /// Lists a directory and those in it, and notes the links to directories. `below` is its path, which ends with `/`
-    /// or is empty; `real` is its path without links.
+    /// Lists a directory and its subdirectories, and records links to directories. `below` is its
+    /// path, which ends with `/` or is empty; `real` is its path without links.
     fn list(&mut self, below: &str, real: PathBuf) -> Result<(), DataError> {
         if self.listed.contains(&real) {
             return Ok(());
         }
         let directory = self.class.join(below);
-        // Before the directory is read: a file that is added meanwhile makes the listing stale.
+        // Read the time before the directory: a file that is added meanwhile makes the listing
+        // outdated.
         let time = modified(&directory).map_err(DataError::io(&directory))?;
         self.directories.push((below.to_owned(), time));
         let mut inner = Vec::new();
@@ -196,7 +200,7 @@ impl Walk {
             } else if kind.is_symlink() && entry.path().is_dir() {
                 self.links.insert(format!("{below}{}", utf8(&entry)?));
             } else {
-                // Nothing reads it again, so its name need not be UTF-8.
+                // The name is only shown, so it need not be UTF-8.
                 let name = name.to_string_lossy();
                 self.left_out.add(format!("{below}{name}"));
             }
@@ -208,8 +212,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Lists what links lead to, after the directories themselves, and in the order of names: the path of an image must
-    /// not depend on the order in which a volume lists its directories.
+    /// Lists the targets of links, after the directories themselves and in the order of names: the
+    /// path of an image must not depend on the order in which a volume lists its directories.
     fn follow_links(&mut self) -> Result<(), DataError> {
         while let Some(link) = self.links.pop_first() {
             let path = self.class.join(&link);
@@ -234,7 +238,7 @@ fn is_image(name: &OsStr) -> bool {
     ending.is_some_and(is_known)
 }
 
-/// When a directory was last changed, in nanoseconds since 1970.
+/// Time of a directory's last change, in nanoseconds since 1970.
 fn modified(directory: &Path) -> std::io::Result<u128> {
     let modified = std::fs::metadata(directory)?.modified()?;
     let since = modified.duration_since(std::time::UNIX_EPOCH);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A folder of images within a directory of its own, beside which the list is kept.
+/// A folder of images within its own directory, beside which the list is cached.
 struct Images(tempfile::TempDir);
 
 impl Images {
@@ -56,7 +56,7 @@ fn classes_and_images_are_numbered_by_name() {
 }
 
 #[test]
-fn a_new_or_removed_image_is_seen_in_every_directory_although_the_list_was_kept() {
+fn changed_images_are_seen_despite_a_cached_list() {
     for changed in ["b", "b/nested", "b/nested/deep"] {
         let directory = folder(&["a/1.jpg", "b/nested/deep/1.jpg"]);
         let num_images = || {
@@ -64,7 +64,7 @@ fn a_new_or_removed_image_is_seen_in_every_directory_although_the_list_was_kept(
             found.unwrap().num_records()
         };
         let changed = directory.path().join(changed);
-        // A time of long ago, because two changes within one tick of the clock have the same.
+        // Use an old time, because two changes within one tick of the clock have the same time.
         let make_old = || {
             let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
             let opened = std::fs::File::open(&changed).unwrap();
@@ -82,7 +82,7 @@ fn a_new_or_removed_image_is_seen_in_every_directory_although_the_list_was_kept(
 }
 
 #[test]
-fn a_list_is_kept_as_long_as_no_directory_changes() {
+fn list_is_cached_while_no_directory_changes() {
     let directory = folder(&["a/nested/1.jpg"]);
     let kept = Kept::of(&directory.path()).unwrap();
     assert!(kept.is_current(&directory.path()));
@@ -93,7 +93,7 @@ fn a_list_is_kept_as_long_as_no_directory_changes() {
 }
 
 #[test]
-fn a_validation_split_has_the_training_splits_numbers() {
+fn validation_split_uses_the_training_class_numbers() {
     let directory = folder(&["dog/1.jpg"]);
     let classes = ["cat".to_owned(), "dog".to_owned()];
     let found = Folder::open(&directory.path(), Some(&classes), &Cache::default()).unwrap();
@@ -101,11 +101,14 @@ fn a_validation_split_has_the_training_splits_numbers() {
     let text = Folder::open(&directory.path(), Some(&classes[..1]), &Cache::default())
         .unwrap_err()
         .to_string();
-    assert!(text.contains("dog") && text.contains("no class"), "{text}");
+    assert!(
+        text.contains("dog") && text.contains("not a class"),
+        "{text}"
+    );
 }
 
 #[test]
-fn a_directory_without_classes_or_a_class_without_images_is_named() {
+fn directory_without_classes_or_images_is_named() {
     let text = Folder::open(&folder(&[]).path(), None, &Cache::default())
         .unwrap_err()
         .to_string();
@@ -124,7 +127,7 @@ fn open(directory: &Images) -> Folder {
 }
 
 #[test]
-fn hidden_directories_and_those_of_a_nas_are_left_out_at_every_level() {
+fn hidden_and_nas_directories_are_left_out() {
     let directory = folder(&[
         "cross/1.png",
         "disc/.ipynb_checkpoints/2.png",
@@ -149,7 +152,7 @@ fn hidden_directories_and_those_of_a_nas_are_left_out_at_every_level() {
 }
 
 #[test]
-fn files_of_other_kinds_are_counted_wherever_they_lie_and_one_is_named() {
+fn files_of_other_kinds_are_counted_in_every_directory() {
     let directory = folder(&[
         "a/1.png",
         "a/2.webp",
@@ -162,12 +165,12 @@ fn files_of_other_kinds_are_counted_wherever_they_lie_and_one_is_named() {
     let words = |folder: &Folder| folder.notes();
     let expected = " (a … d), 3 files of other kinds left out (e.g. 2.webp)";
     assert_eq!(words(&open(&directory)), expected);
-    // Also when the list was kept.
+    // The same with a cached list.
     assert_eq!(words(&open(&directory)), expected);
 }
 
 #[test]
-fn linked_directories_are_followed_once_and_loops_end() {
+fn linked_directories_are_followed_once() {
     use std::os::unix::fs::symlink;
     let directory = folder(&["a/1.jpg", "a/in/2.jpg", "b/3.jpg"]);
     let elsewhere = folder(&["x/4.jpg", "x/5.jpg"]);
@@ -195,7 +198,7 @@ fn linked_directories_are_followed_once_and_loops_end() {
 }
 
 #[test]
-fn a_name_that_is_not_utf8_matters_only_where_it_is_an_images() {
+fn non_utf8_names_matter_only_for_images() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
     let directory = folder(&["a/1.jpg"]);

@@ -54,7 +54,7 @@ fn a_plain_data_set_is_read() {
 }
 
 #[test]
-fn a_gzipped_file_is_read_under_either_name() {
+fn gzipped_file_is_read_under_both_names() {
     let directory = directory();
     std::fs::remove_file(directory.path().join(TRAIN_LABELS)).unwrap();
     let packed = gzip(&idx(&[2], &[0, 1]));

@@ -11,10 +11,10 @@ use parquet::schema::types::SchemaDescriptor;
 
 use super::pages::{Bounds, Pages, ROWS, TOKENS, TooLarge};
 
-/// Of the values of one read, if they are as large as those before.
+/// Memory of the values of one read, estimated from the size of earlier values.
 const MAX_BATCH_BYTES: usize = 64 << 20;
 
-/// Number of the column of a name, if it has one of some types.
+/// Returns the number of the column with a name, if it has one of some types.
 pub(super) fn find(schema: &SchemaDescriptor, name: &str, types: &[Type]) -> Result<usize, String> {
     let names = || schema.columns().iter().map(|column| column.path().string());
     let Some(at) = names().position(|other| other == name) else {
@@ -30,11 +30,12 @@ pub(super) fn find(schema: &SchemaDescriptor, name: &str, types: &[Type]) -> Res
     Ok(at)
 }
 
-/// What the library returns. It panics where what a file says contradicts itself: that is an error of the file.
+/// Catches a panic of the library. It panics if the contents of a file contradict each other, which
+/// is an error of the file.
 pub(super) fn caught<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
         Err(ParquetError::General(
-            "what it says of its columns contradicts itself".to_owned(),
+            "its description of the columns contradicts itself".to_owned(),
         ))
     })
 }
@@ -49,15 +50,15 @@ fn reader(
     Ok(get_column_reader(description, Box::new(pages)))
 }
 
-/// Values of a column, and levels that say which rows have one.
+/// Values of a column, and levels that mark the rows with a value.
 struct Column<T> {
     values: Vec<T>,
     definitions: Vec<i16>,
     max_definition: i16,
 }
 
-/// `size`: bytes of a value beside the vector. They may be far more than those of its page: a value can repeat the beginning of the
-/// one before it.
+/// Reads a column. `size` returns the bytes of a value outside of the vector. They may be far more
+/// than those of its page, because a value can repeat the beginning of the value before it.
 fn read<T: DataType>(
     rows: &dyn RowGroupReader,
     column: usize,
@@ -68,7 +69,7 @@ fn read<T: DataType>(
     let description = rows.metadata().column(column).column_descr_ptr();
     let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
     let (mut num_bytes, mut largest, mut seen) = (0, 0, 0);
-    // The first value alone: nothing is known of its size.
+    // Read the first value alone, because its size is unknown.
     let mut batch = 1;
     loop {
         let (num_rows, num_values, num_levels) = reader.read_records(
@@ -97,7 +98,7 @@ fn read<T: DataType>(
     })
 }
 
-/// One value per row; `None` where it is null.
+/// Returns one value per row; `None` for a null.
 fn per_row<T>(column: Column<T>) -> Vec<Option<T>> {
     let Column {
         values,
@@ -119,7 +120,7 @@ fn per_row<T>(column: Column<T>) -> Vec<Option<T>> {
     definitions.into_iter().map(defined).collect()
 }
 
-/// A column of bytes.
+/// Reads a column of bytes.
 pub(super) fn bytes_of(
     rows: &dyn RowGroupReader,
     column: usize,
@@ -127,7 +128,7 @@ pub(super) fn bytes_of(
     bytes_within(ROWS, rows, column)
 }
 
-/// The same with other bounds.
+/// The same with other limits.
 pub(super) fn bytes_within(
     bounds: Bounds,
     rows: &dyn RowGroupReader,
@@ -143,7 +144,7 @@ pub(super) fn bytes_within(
     })
 }
 
-/// A column of whole numbers.
+/// Reads a column of integers.
 pub(super) fn numbers_of(
     rows: &dyn RowGroupReader,
     column: usize,
@@ -165,7 +166,7 @@ pub(super) fn numbers_of(
     })
 }
 
-/// All numbers of a column of lists, one list after the other. Nulls are left out.
+/// Reads all numbers of a column of lists, one list after the other. Nulls are left out.
 pub(super) fn listed(rows: &dyn RowGroupReader, column: usize) -> Result<Vec<i64>, ParquetError> {
     caught(|| match reader(rows, column, TOKENS)? {
         ColumnReader::Int32ColumnReader(reader) => {

@@ -1,4 +1,5 @@
-//! Row groups that were read, kept within a bound of memory. Threads that need the same one wait for the first.
+//! A cache of row groups within a memory limit. Threads that need the same row group wait for the
+//! first of them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,11 +15,11 @@ struct Kept<K, G> {
     num_bytes: usize,
 }
 
-/// The row groups that were needed last, each by a key that says which it is.
+/// The most recently used row groups, by key.
 #[derive(Debug)]
 pub(super) struct Groups<K, G> {
     max_bytes: usize,
-    /// The newest last.
+    /// Cached groups; the most recently used one is last.
     kept: Mutex<Vec<Kept<K, G>>>,
 }
 
@@ -30,7 +31,7 @@ impl<K: Copy + Eq, G> Groups<K, G> {
         }
     }
 
-    /// A row group: kept, or read by `load`, which also says its size in bytes.
+    /// Returns a row group from the cache or from `load`, which also returns its size in bytes.
     pub(super) fn get(
         &self,
         key: K,
@@ -63,7 +64,7 @@ impl<K: Copy + Eq, G> Groups<K, G> {
         slot
     }
 
-    /// Drops the oldest until the bound is kept; the newest stays in any case.
+    /// Drops the oldest groups until the limit is met; the newest always stays.
     fn account(&self, key: K, num_bytes: usize) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = kept.iter_mut().find(|kept| kept.key == key) {
@@ -78,7 +79,7 @@ impl<K: Copy + Eq, G> Groups<K, G> {
 
 #[cfg(test)]
 impl<K, G> Groups<K, G> {
-    /// Bytes that are kept.
+    /// Number of cached bytes.
     pub(super) fn num_bytes(&self) -> usize {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().map(|kept| kept.num_bytes).sum()
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_groups_that_were_used_last_are_kept_within_the_bound() {
+    fn recently_used_groups_are_cached_within_the_limit() {
         let groups = Groups::new(25);
         let mut loads = Vec::new();
         for number in [0, 1, 0, 2, 0, 1, 2] {
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_cannot_be_read_is_tried_again() {
+    fn unreadable_group_is_tried_again() {
         let groups = Groups::new(25);
         let failed = groups.get(0, || Err(DataError::config("x", "y")));
         assert!(failed.is_err());

@@ -1,32 +1,33 @@
-//! The pages of a column, within bounds. A page of a few bytes can declare two billion values, for which a rank has no memory.
+//! The pages of a column, within limits. A page of a few bytes can declare two billion values, for
+//! which a rank has no memory.
 
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::ParquetError;
 
-/// What a column of a row group may hold.
+/// Maximum contents of a column of a row group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) values: u64,
-    /// As they are in pages, decompressed.
+    /// Bytes of the pages, decompressed.
     pub(super) bytes: u64,
 }
 
-/// 2 GiB: of a row group with more each read would take that memory.
+/// 2 GiB, because each read of a larger row group would need that much memory.
 const MAX_BYTES: u64 = 2 << 30;
 
-/// Rows with a value each.
+/// Limits of columns with one value per row.
 pub(super) const ROWS: Bounds = Bounds {
     values: 4 << 20,
     bytes: MAX_BYTES,
 };
 
-/// Tokens of all lists.
+/// Limits of columns of token lists; the values are the tokens of all lists.
 pub(super) const TOKENS: Bounds = Bounds {
     values: 128 << 20,
     bytes: MAX_BYTES,
 };
 
-/// A row group is larger than what is read at once.
+/// A row group exceeds the limits of one read.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "a row group holds more than {0} in one column: write the file with smaller row groups, such as row_group_size=1000 in pyarrow"
@@ -34,13 +35,13 @@ pub(super) const TOKENS: Bounds = Bounds {
 pub(super) struct TooLarge(String);
 
 impl TooLarge {
-    /// The bytes of a column are too many.
+    /// Error for a column with too many bytes.
     pub(super) fn bytes(most: u64) -> ParquetError {
         ParquetError::External(Box::new(Self(format!("{} MiB", most >> 20))))
     }
 }
 
-/// Pages of a column until the bounds are passed.
+/// Pages of a column until the limits are exceeded.
 pub(super) struct Pages {
     column: Box<dyn PageReader>,
     bounds: Bounds,
@@ -60,7 +61,7 @@ impl Pages {
 
     fn check(&mut self, page: &Page) -> Result<(), ParquetError> {
         let num_values = u64::from(page.num_values());
-        // The values of a dictionary are not rows, but take memory as these do.
+        // The values of a dictionary are not rows but need memory like rows.
         let is_dictionary = matches!(page, Page::DictionaryPage { .. });
         if !is_dictionary {
             self.num_values += num_values;
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_read_until_their_values_or_bytes_are_too_many() {
+    fn pages_are_read_up_to_the_limits() {
         let bounds = Bounds {
             values: 10,
             bytes: 2 << 20,

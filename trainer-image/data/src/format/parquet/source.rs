@@ -1,5 +1,6 @@
-//! A Parquet file as its library reads it. The file's metadata follows its last page, so a header that points behind the end of
-//! the file is that of a damaged file. The library would go on with empty reads, or ask for memory, for as much as it says.
+//! A Parquet file in the form that its library reads. The file's metadata follows its last page, so
+//! a header that points beyond the end of the file belongs to a damaged file. The library would
+//! continue with empty reads, or allocate as much memory as the header says.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
-/// A file of which nothing is read beyond its end.
+/// A file that is never read beyond its end.
 #[derive(Debug)]
 pub(super) struct Source(pub(super) File);
 
@@ -29,14 +30,14 @@ impl ChunkReader for Source {
         let end = start.checked_add(length as u64);
         if end.is_none_or(|end| end > self.len()) {
             return Err(ParquetError::EOF(
-                "it tells of data behind its end".to_owned(),
+                "it refers to data beyond its end".to_owned(),
             ));
         }
         self.0.get_bytes(start, length)
     }
 }
 
-/// The end is an error.
+/// A reader that returns an error at the end.
 pub(super) struct Within<R>(R);
 
 impl<R: Read> Read for Within<R> {
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_read_behind_the_end_of_a_file() {
+    fn no_data_is_read_beyond_the_end_of_a_file() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"0123456789").unwrap();
         let source = Source(file);

@@ -11,7 +11,7 @@ use crate::dataset::Dataset;
 use crate::format::testing;
 use crate::format::tokens::{Tokens, Windows};
 
-/// Rows of (image, label); a null image is `None`. Each inner slice is a row group.
+/// Writes rows of (image, label). `None` is a null image. Each inner slice is a row group.
 fn images(path: &Path, groups: &[&[(Option<&str>, i64)]]) {
     let schema = "message m { optional group image { optional binary bytes; optional binary path (UTF8); } optional int64 label; }";
     let schema = Arc::new(parse_message_type(schema).unwrap());
@@ -67,7 +67,7 @@ fn read(records: &Parquet, number: u64) -> Result<(i64, String), String> {
 }
 
 #[test]
-fn images_of_several_files_and_row_groups_are_read_at_random() {
+fn images_of_several_row_groups_are_read_at_random() {
     let directory = tempfile::tempdir().unwrap();
     let (first, second) = (
         directory.path().join("a.parquet"),
@@ -91,7 +91,7 @@ fn images_of_several_files_and_row_groups_are_read_at_random() {
 }
 
 #[test]
-fn a_missing_column_or_a_truncated_file_is_named() {
+fn missing_column_or_truncated_file_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.parquet");
     images(&path, &[&[(Some("0"), 3)]]);
@@ -118,7 +118,7 @@ fn a_missing_column_or_a_truncated_file_is_named() {
 }
 
 #[test]
-fn token_lists_are_joined_over_rows_and_row_groups() {
+fn token_lists_are_joined_across_row_groups() {
     let directory = tempfile::tempdir().unwrap();
     let paths = [directory.path().join("a.parquet")];
     write_tokens(&paths[0], &[&[&[1, 2, 3], &[], &[4]], &[&[5, 6], &[7]]]);
@@ -138,7 +138,7 @@ fn token_lists_are_joined_over_rows_and_row_groups() {
 }
 
 #[test]
-fn token_lists_of_all_files_share_one_bound_of_memory_and_one_size_of_blocks() {
+fn token_lists_share_one_memory_limit_and_block_size() {
     let directory = tempfile::tempdir().unwrap();
     // Row groups of 12, 12, 12, 12 and 2 tokens of 4 bytes.
     let groups: [&[&[&[i32]]]; 3] = [
@@ -163,14 +163,14 @@ fn token_lists_of_all_files_share_one_bound_of_memory_and_one_size_of_blocks() {
             assert!(lists.num_bytes_kept() <= 100);
         }
     }
-    // Two of the row groups of 48 bytes exceed the bound with the one of 8.
+    // Two row groups of 48 bytes together with the one of 8 exceed the limit.
     assert_eq!(lists.num_bytes_kept(), 56);
     let windows = Windows::new(directory.path(), Box::new(lists), 2, None).unwrap();
     assert_eq!(windows.samples_per_block(), 50 / 5 / 2);
 }
 
 #[test]
-fn values_that_repeat_the_one_before_are_counted_whole() {
+fn repeated_value_prefixes_are_counted_in_full() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.parquet");
     let schema = parse_message_type("message m { required binary image; }").unwrap();
@@ -193,7 +193,7 @@ fn values_that_repeat_the_one_before_are_counted_whole() {
     writer.close().unwrap();
     assert!(
         std::fs::metadata(&path).unwrap().len() < 2 << 20,
-        "they are written once"
+        "each value is written once"
     );
     let file = reader(&path).unwrap();
     let rows = file.get_row_group(0).unwrap();

@@ -1,4 +1,4 @@
-//! A column of token lists as rows of tokens, one for each file.
+//! A column of token lists as one sequence of tokens per file.
 
 use std::path::{Path, PathBuf};
 
@@ -17,12 +17,12 @@ use crate::format::tokens::Tokens;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Counts(Vec<u64>);
 
-/// The tokens of some files: of each its lists one after the other.
+/// The tokens of some files: the lists of each file, one after the other.
 #[derive(Debug)]
 pub struct TokenLists {
     files: Vec<Lists>,
     num_tokens: Vec<u64>,
-    /// By file and row group.
+    /// Cached row groups, by file and row group.
     kept: Groups<(usize, usize), Vec<u32>>,
 }
 
@@ -36,15 +36,15 @@ struct Lists {
 }
 
 impl TokenLists {
-    /// Opens files. The column is a list of whole numbers.
+    /// Opens files whose column is a list of integers.
     ///
     /// # Errors
-    /// A file cannot be read or has no such column.
+    /// Returns an error if a file cannot be read or has no such column.
     pub fn open(paths: &[PathBuf], column: &str, cache: &Cache) -> Result<Self, DataError> {
         Self::open_within(MAX_KEPT_BYTES, paths, column, cache)
     }
 
-    /// The same with a bound of the memory of the row groups that are kept.
+    /// The same with another memory limit of the cached row groups.
     pub(super) fn open_within(
         max_kept_bytes: usize,
         paths: &[PathBuf],
@@ -113,7 +113,7 @@ impl Lists {
         let token = |(at, number): (usize, i64)| {
             u32::try_from(number).map_err(|_| {
                 let place = Place::Record(start + at as u64);
-                DataError::corrupt(&self.path, place, format!("{number} is no token"))
+                DataError::corrupt(&self.path, place, format!("{number} is not a token"))
             })
         };
         let tokens: Result<Vec<u32>, _> = numbers.into_iter().enumerate().map(token).collect();
@@ -152,7 +152,7 @@ impl Tokens for TokenLists {
             let tokens = tokens.get(skip..).unwrap_or_default();
             let count = tokens.len().min(left.len());
             if count == 0 {
-                let reason = "the file ends within a sample; its index is stale";
+                let reason = "the file ends within a sample; its index is outdated";
                 return Err(DataError::corrupt(&file.path, Place::Record(at), reason));
             }
             let (now, later) = left.split_at_mut(count);
@@ -169,7 +169,7 @@ impl Tokens for TokenLists {
         Place::Record(token)
     }
 
-    /// Tokens of a row group, on average over all files.
+    /// Average number of tokens of a row group, over all files.
     fn tokens_per_block(&self) -> u64 {
         let num_groups: u64 = self.files.iter().map(Lists::num_groups).sum();
         self.num_tokens.iter().sum::<u64>() / num_groups.max(1)

@@ -1,8 +1,9 @@
-//! The file with the tokens of a text: which one it is, that one process makes it, and which others are removed.
+//! The token file of a text: its name, its creation by one process, and the removal of outdated
+//! files.
 //!
-//! Its name has a hash of the tokenizer and one of the text's stamp, so it is valid as long as it has this name. When
-//! it is made, the files of earlier states of the text are removed. Files of other tokenizers for the text as it is
-//! stay, because another job can be reading them.
+//! The name contains a hash of the tokenizer and a hash of the text's stamp, so a file with this
+//! name is valid. When it is created, files of earlier states of the text are removed. Files of
+//! other tokenizers for the present text stay, because another job may be reading them.
 
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -13,19 +14,21 @@ use crate::cache::{Cache, Stamp, readable_by_all};
 use crate::error::DataError;
 use crate::lock::Lock;
 
-/// Digits of each hash in a name.
+/// Number of digits of each hash in a name.
 const NUM_DIGITS: usize = 16;
-/// Ending of a file of tokens.
+/// Ending of a token file's name.
 const ENDING: &str = "tokens";
-/// What follows the ending while the file is being written.
+/// Separator after the ending while the file is being written.
 const PART: &str = ".part-";
 
-/// The token file of a text: the one that was kept, or one that `write` fills now. `tokenizer` is a hash in 16 digits of
-/// all that the tokens depend on beside the text. If several processes need the file, one writes it while the others
-/// wait; if that one ends before the file is whole, another one writes it.
+/// Returns the token file of a text: an existing one, or one that `write` fills now. `tokenizer` is
+/// a hash of 16 digits over everything on which the tokens depend besides the text. If several
+/// processes need the file, one writes it while the others wait. If that one ends before the file
+/// is complete, another one writes it.
 ///
 /// # Errors
-/// Those of `write`; the text cannot be read, or the tokens can be written nowhere.
+/// Returns the errors of `write`, and an error if the text cannot be read or no directory for
+/// the tokens is writable.
 pub(super) fn tokens_of(
     text: &Path,
     tokenizer: &str,
@@ -34,7 +37,7 @@ pub(super) fn tokens_of(
 ) -> Result<PathBuf, DataError> {
     let stamp = Stamp::of(text, b"")?.short();
     let places = cache.places(text, &format!("{tokenizer}.{stamp}.{ENDING}"));
-    // A file of this name is complete: it gets its name after all is written.
+    // A file with this name is complete, because it gets its name after everything is written.
     if let Some(place) = places.iter().find(|place| place.is_file()) {
         return Ok(place.clone());
     }
@@ -48,7 +51,7 @@ pub(super) fn tokens_of(
             return Ok(place);
         }
         let neighbours = Neighbours::of(&place, &stamp);
-        // Nobody else writes: unfinished files are of processes that ended.
+        // No other process writes now, so unfinished files belong to processes that have ended.
         if lock.is_some() {
             neighbours.remove(|name| !name.is_whole);
         }
@@ -79,7 +82,7 @@ fn part(place: &Path, directory: &Path) -> std::io::Result<NamedTempFile> {
         .tempfile_in(directory)
 }
 
-/// Gives a file that is written its name.
+/// Gives a written file its name.
 fn finish(writer: BufWriter<NamedTempFile>, place: &Path) -> Result<(), DataError> {
     let file = writer
         .into_inner()
@@ -93,11 +96,11 @@ fn finish(writer: BufWriter<NamedTempFile>, place: &Path) -> Result<(), DataErro
 /// The token files of one text in one directory.
 struct Neighbours {
     directory: PathBuf,
-    /// How all their names begin.
+    /// Common beginning of their names.
     prefix: String,
 }
 
-/// What the name of a token file says.
+/// The parts of a token file's name.
 struct Name<'a> {
     stamp: &'a str,
     is_whole: bool,
@@ -126,7 +129,7 @@ impl Neighbours {
         (is_one && (is_whole || rest.starts_with(PART))).then_some(Name { stamp, is_whole })
     }
 
-    /// Removes some of the files. One that cannot be removed only takes room.
+    /// Removes some of the files. A file that cannot be removed only wastes space.
     fn remove(&self, is_useless: impl Fn(&Name<'_>) -> bool) {
         let Ok(entries) = std::fs::read_dir(&self.directory) else {
             return;

@@ -1,10 +1,11 @@
-//! The part of `tf.train.Example` that an image needs, read from the protobuf encoding without a copy.
+//! The part of `tf.train.Example` that an image needs, parsed from the protobuf encoding without
+//! copying.
 //!
 //! `Example {1: Features {1: {1: key, 2: Feature {1: BytesList {1: bytes}, 3: Int64List {1: varints}}}}}`
 
 use std::ops::Range;
 
-/// Where the image is in the bytes, and its label.
+/// The place of the image in the bytes, and its label.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Example {
     pub(super) image: Option<Range<usize>>,
@@ -13,7 +14,7 @@ pub(super) struct Example {
 
 impl Example {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
-        Self::fields(bytes).ok_or_else(|| "the record is no tf.train.Example".to_owned())
+        Self::fields(bytes).ok_or_else(|| "the record is not a tf.train.Example".to_owned())
     }
 
     fn fields(bytes: &[u8]) -> Option<Self> {
@@ -57,7 +58,7 @@ impl Example {
     }
 }
 
-/// The first of a list of varints, packed or not.
+/// Returns the first number of a list of varints, packed or not.
 fn first_number(bytes: &[u8], range: Range<usize>) -> Option<i64> {
     let number = match Message::new(bytes, range).next()?? {
         Field::Bytes { number: 1, range } => Message::new(bytes, range).varint()?,
@@ -76,13 +77,13 @@ impl Field {
     fn message(self, bytes: &[u8], expected: u64) -> Message<'_> {
         match self {
             Self::Bytes { number, range } if number == expected => Message::new(bytes, range),
-            // An unknown field: an empty message instead.
+            // An unknown field is treated as an empty message.
             Self::Bytes { .. } | Self::Number { .. } => Message::new(bytes, 0..0),
         }
     }
 }
 
-/// A range of the bytes that is read as a message. `None` everywhere means that it is none.
+/// A range of the bytes that is parsed as a message. `None` means that it is not a message.
 struct Message<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -22,8 +22,8 @@ fn read(shards: &Shards<TfRecord>, number: u64) -> Result<(i64, Vec<u8>), String
 }
 
 #[test]
-fn the_checksum_is_that_of_the_format() {
-    // CRC-32C of "123456789" is 0xe3069283 (RFC 3720, B.4 polynomial); masked as TensorFlow does.
+fn checksum_is_that_of_the_format() {
+    // CRC-32C of "123456789" is 0xe3069283 (RFC 3720, B.4 polynomial), masked like TensorFlow does.
     let masked = 0xe306_9283_u32.rotate_right(15).wrapping_add(0xa282_ead8);
     assert_eq!(checksum(b"123456789"), masked.to_le_bytes());
 }
@@ -39,7 +39,7 @@ fn images_and_labels_are_read_packed_or_not() {
 }
 
 #[test]
-fn a_flipped_bit_of_the_data_is_one_corrupt_record_and_one_of_the_length_breaks_the_file() {
+fn flipped_bit_corrupts_one_record_or_breaks_the_file() {
     let mut bytes = frame(&example(b"first", 1, true));
     let second = bytes.len();
     bytes.extend(frame(&example(b"second", 2, true)));
@@ -59,7 +59,7 @@ fn a_flipped_bit_of_the_data_is_one_corrupt_record_and_one_of_the_length_breaks_
 }
 
 #[test]
-fn a_truncated_file_loses_its_last_record() {
+fn truncated_file_loses_its_last_record() {
     let mut bytes = frame(&example(b"first", 1, true));
     let second = bytes.len();
     bytes.extend(frame(&example(b"second", 2, true)));
@@ -71,14 +71,14 @@ fn a_truncated_file_loses_its_last_record() {
 }
 
 #[test]
-fn a_record_without_an_image_or_a_label_is_corrupt() {
+fn record_without_image_or_label_is_corrupt() {
     let (_directory, shards) = open(&frame(b"")).unwrap();
     assert!(read(&shards, 0).unwrap_err().contains("no image/encoded"));
     let (_directory, shards) = open(&frame(b"\xff\xff")).unwrap();
     assert!(
         read(&shards, 0)
             .unwrap_err()
-            .contains("no tf.train.Example")
+            .contains("not a tf.train.Example")
     );
 }
 

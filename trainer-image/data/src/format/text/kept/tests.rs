@@ -26,7 +26,7 @@ impl Case {
         std::fs::write(self.text(), text).unwrap();
     }
 
-    /// The token file of a tokenizer. Its content is the text's.
+    /// Returns the token file of a tokenizer. Its content is the text itself.
     fn tokens(&self, tokenizer: &str) -> PathBuf {
         self.tokens_with(tokenizer, || {})
     }
@@ -54,11 +54,11 @@ fn content(path: &Path) -> String {
 }
 
 #[test]
-fn tokens_are_made_once_and_again_for_another_text_or_tokenizer() {
+fn tokens_are_created_once_per_text_and_tokenizer() {
     let case = Case::new();
     let first = case.tokens(ONE);
     assert_eq!(content(&first), "a text");
-    let again = case.tokens_with(ONE, || panic!("they were kept"));
+    let again = case.tokens_with(ONE, || panic!("the tokens were cached"));
     assert_eq!(first, again);
     assert_ne!(first, case.tokens(OTHER));
     case.write("another text");
@@ -66,9 +66,9 @@ fn tokens_are_made_once_and_again_for_another_text_or_tokenizer() {
 }
 
 #[test]
-fn tokens_of_earlier_states_of_the_text_are_removed_and_no_other_file() {
+fn only_tokens_of_earlier_texts_are_removed() {
     let case = Case::new();
-    // As the token files of other texts are named.
+    // Names like those of other texts' token files.
     let others = [
         format!(".a.txt.b.{ONE}.{OTHER}.tokens"),
         format!(".a.txt.{ONE}.{ONE}.{OTHER}.tokens"),
@@ -88,7 +88,7 @@ fn tokens_of_earlier_states_of_the_text_are_removed_and_no_other_file() {
 }
 
 #[test]
-fn of_processes_that_need_the_tokens_at_once_one_makes_them() {
+fn one_of_several_processes_creates_the_tokens() {
     let case = Case::new();
     let (num_made, start) = (AtomicU32::new(0), Barrier::new(8));
     std::thread::scope(|scope| {
@@ -109,7 +109,7 @@ fn of_processes_that_need_the_tokens_at_once_one_makes_them() {
 }
 
 #[test]
-fn if_the_maker_ends_before_the_file_is_whole_another_one_makes_it() {
+fn another_process_completes_unfinished_tokens() {
     let case = Case::new();
     let lock = case.0.path().join(".a.txt.tokens.lock");
     let held = File::create(&lock).unwrap();
@@ -118,7 +118,7 @@ fn if_the_maker_ends_before_the_file_is_whole_another_one_makes_it() {
     std::fs::write(case.0.path().join(half), "a te").unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| case.tokens(ONE));
-        // What the system does for a process that ends.
+        // The system drops the lock of a process that ends.
         drop(held);
         assert_eq!(content(&waiting.join().unwrap()), "a text");
     });
@@ -126,8 +126,8 @@ fn if_the_maker_ends_before_the_file_is_whole_another_one_makes_it() {
 }
 
 #[test]
-fn where_nothing_can_be_written_beside_the_text_the_cache_directory_is_used_or_demanded() {
-    // Nobody can make a file in this directory, whoever runs the test.
+fn read_only_text_needs_a_cache_directory() {
+    // No process can create a file in this directory, not even as root.
     let text = Path::new("/proc/version");
     let write = |_: &mut BufWriter<NamedTempFile>| Ok(());
     let refused = tokens_of(text, ONE, &Cache::default(), write).unwrap_err();
