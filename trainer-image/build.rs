@@ -1,5 +1,5 @@
-//! Tells the linker where `roundhouse-train` finds libtorch when it runs: beside itself in an
-//! image (`bin/` and `lib/`), else where it was built.
+//! Sets where `roundhouse-train` finds libtorch when it runs: beside itself in an image (`bin/` and
+//! `lib/`), otherwise where it was built.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

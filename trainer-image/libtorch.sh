@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Assembles libtorch 2.11.0 from the wheels on PyPI and prints its directory: headers, libraries, and
-# the headers of gloo, which the wheel leaves out.
+# the headers of gloo, which the wheel lacks.
 #
 # usage: trainer-image/libtorch.sh [cpu|cuda|cuda-headers]   (set ROUNDHOUSE_CACHE to keep it elsewhere)
 #   cpu            for CPUs; 530 MB to download once
 #   cuda           for NVIDIA GPUs: CUDA 13.0, cuDNN, NCCL; 2.5 GB to download once
-#   cuda-headers   headers of CUDA 13.0 and of NCCL, to compile feature nccl; prints a list of
+#   cuda-headers   headers of CUDA 13.0 and NCCL, to compile the feature nccl; prints a list of
 #                  directories for LIBTORCH_CUDA_INCLUDE; 970 MB to download once
 set -euo pipefail
 : "${ROUNDHOUSE_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/roundhouse}"
@@ -15,7 +15,7 @@ case $variant in
   cpu) dir=$ROUNDHOUSE_CACHE/libtorch-2.11.0-cpu answer=$dir ;;
   cuda) dir=$ROUNDHOUSE_CACHE/libtorch-2.11.0-cuda answer=$dir ;;
   cuda-headers) dir=$ROUNDHOUSE_CACHE/cuda-headers-13.0 answer=$dir/include:$dir/include/cccl ;;
-  *) echo "error: no variant $variant; see $0 --help" >&2; exit 64 ;;
+  *) echo "error: unknown variant $variant; see $0 --help" >&2; exit 64 ;;
 esac
 [ ! -e "$dir/complete" ] || { echo "$answer"; exit 0; }
 
@@ -53,7 +53,7 @@ root=$work/root
 mkdir -p "$root"
 gloo=/usr/include/gloo
 if [ "$variant" != cuda-headers ] && [ ! -e "$gloo/context.h" ]; then
-  # Its headers need no installation, and so no root, where the list of packages is there.
+  # Unpacking the headers needs no root if the list of packages exists.
   if (cd "$work" && apt-get download -qq libgloo-dev && dpkg -x libgloo-dev_*.deb gloo) 2> /dev/null; then
     gloo=$work/gloo/usr/include/gloo
   else
@@ -62,7 +62,7 @@ if [ "$variant" != cuda-headers ] && [ ! -e "$gloo/context.h" ]; then
 fi
 
 if [ "$variant" = cuda-headers ]; then
-  # NCCL exactly as libtorch was built with: its options embed a structure of nccl.h.
+  # The exact NCCL version of libtorch's build, because its options embed a structure of nccl.h.
   fetch nvidia-nccl-cu13==2.28.9 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 \
     nvidia-cublas==13.1.0.3 nvidia-cusparse==12.6.3.3 nvidia-cusolver==12.0.4.66 << 'SUMS'
 ee8722c1f0145ab246bccb9e452153b5e0515fd094c3678df50b2a0888b8b171  nvidia_cublas-13.1.0.3-py3-none-manylinux_2_27_x86_64.whl
@@ -122,15 +122,15 @@ fi
 
 say "assembling ..."
 mkdir -p "$root/lib" "$root/include-gloo"
-# For CPUs libtorch_cuda.so stays behind: torch-sys links it whenever it is there. The CPU library
-# itself needs two small CUDA libraries, since the wheel has no build without CUDA.
+# The CPU variant omits libtorch_cuda.so, because torch-sys links it whenever it exists. The CPU
+# library itself needs two small CUDA libraries, because the wheel is built with CUDA.
 python3 - "$work" "$root" "$variant" << 'PY'
 import pathlib, sys, zipfile
 work, root, variant = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
 libraries = {"libc10.so", "libtorch_cpu.so", "libtorch_global_deps.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13"}
 def is_library(path):
     return ".so" in path.name and "python" not in path.name and "lib" in path.parts
-origins = []  # what make sbom says of each library
+origins = []  # the package of each library, for make sbom
 for wheel in work.glob("*.whl"):
     name, version = wheel.name.split("-")[:2]
     with zipfile.ZipFile(wheel) as archive:
@@ -154,6 +154,6 @@ for wheel in work.glob("*.whl"):
 (root / "origins").write_text("".join(sorted(origins)))
 PY
 ln -s libgomp.so.1 "$root/lib/libgomp.so"
-echo 'INPUT(libtorch_cpu.so)' > "$root/lib/libtorch.so" # what torch-sys asks the linker for
+echo 'INPUT(libtorch_cpu.so)' > "$root/lib/libtorch.so" # torch-sys links this name
 cp -r "$gloo" "$root/include-gloo/gloo"
 finish

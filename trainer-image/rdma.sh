@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Puts the user libraries of RDMA (rdma-core) into an image's root, and checks that they load from there. NCCL opens
-# libibverbs.so.1 by name while it runs, and that opens a provider for each device that /etc/libibverbs.d names, so
-# nothing that links against them tells that they are needed. Without them NCCL falls back to TCP and reports no error.
+# Copies the user libraries of RDMA (rdma-core) into an image's root and checks that they load. NCCL
+# opens libibverbs.so.1 by name at run time, which opens a provider for each device in
+# /etc/libibverbs.d, so no program links them. Without them NCCL falls back to TCP without an error.
 #
 # usage: trainer-image/rdma.sh ROOT
-# Takes the packages of this machine's Debian or Ubuntu release; apt-get download installs nothing.
+# It uses the packages of this machine's Debian or Ubuntu release; apt-get download installs nothing.
 set -euo pipefail
 [ $# = 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 64; }
 root=$(realpath "$1")
@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
 triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2> /dev/null || echo x86_64-linux-gnu)
 
-# Newer releases have another name for the package of the same library.
+# Newer releases have renamed the package of this library.
 packages=(libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200)
 for name in librdmacm1t64 librdmacm1; do
   if apt-cache show "$name" > /dev/null 2>&1; then packages+=("$name"); break; fi
@@ -23,7 +23,7 @@ done
   echo "error: cannot download ${packages[*]}; does apt-get update work here?" >&2
   exit 1
 }
-# For make sbom, beside the root: which library comes from which package.
+# The package of each library, for make sbom; the file is beside the root.
 origins=$(dirname "$root")/origins
 : > "$origins"
 for package in "$work"/*.deb; do
@@ -33,20 +33,21 @@ for package in "$work"/*.deb; do
   dpkg -c "$package" | awk -v purl="$purl" '$6 ~ /\.so/ {n = split($6, part, "/"); print part[n], purl}' >> "$origins"
 done
 
-# Libraries and their links as they are, since providers are links to them; the drivers' list; the licences.
+# Copy libraries and links unchanged, because providers are links to libraries; then the list of
+# drivers and the licences.
 for place in lib usr/lib; do
   [ -d "$work/tree/$place/$triplet" ] || continue
   mkdir -p "$root/$place/$triplet"
   cp -a "$work/tree/$place/$triplet/." "$root/$place/$triplet/"
 done
-rm -rf "$root/usr/lib/$triplet/rsocket" # for programs that are preloaded with it
+rm -rf "$root/usr/lib/$triplet/rsocket" # only for programs that preload it
 mkdir -p "$root/etc" "$root/usr/share/doc"
 cp -a "$work/tree/etc/libibverbs.d" "$root/etc/"
 for licence in "$work"/tree/usr/share/doc/*/copyright; do
   install -Dm644 "$licence" "$root/usr/share/doc/$(basename "$(dirname "$licence")")/copyright"
 done
 
-# What they need besides, as the C library, is this machine's.
+# Their other dependencies, such as the C library, come from this machine.
 dirs=$root/usr/lib/$triplet:$root/lib/$triplet
 staged=("$root/usr/lib/$triplet"/lib{ibverbs,rdmacm}.so.1 "$root/usr/lib/$triplet"/libibverbs/*.so)
 for library in "${staged[@]}"; do
@@ -58,7 +59,7 @@ for library in "${staged[@]}"; do
   done
 done
 
-# Each must load with nothing but what is in the root, and each driver of the list must have its provider.
+# Each library must load with only the files in the root, and each listed driver needs its provider.
 loader=$(cd "$root" && find . -name 'ld-linux*' | head -n 1)
 dirs=$dirs:$root/lib64
 for library in "${staged[@]}"; do
@@ -67,7 +68,7 @@ for library in "${staged[@]}"; do
     exit 1
   }
   if outside=$(grep -E 'not found|=> /' <<< "$resolved" | grep -v "=> $root/"); then
-    printf 'error: %s needs what is not in the image:\n%s\n' "${library#"$root"}" "$outside" >&2
+    printf 'error: %s needs libraries that are not in the image:\n%s\n' "${library#"$root"}" "$outside" >&2
     exit 1
   fi
 done

@@ -1,4 +1,4 @@
-//! From a configuration to the model, the data and the optimizer that it names.
+//! Builds the model, the data and the optimizer of a configuration.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use roundhouse_trainer::{Failure, HostSource, Job, Setup, Source, optimizers, we
 /// Builds the job of a configuration.
 ///
 /// # Errors
-/// The model is of a program of its own, the data cannot be read, or the model does not fit it.
+/// Returns an error if the model belongs to another program, if the data cannot be read, or if the
+/// model does not fit the data.
 pub(crate) fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
     let Setup {
         config,
@@ -59,7 +60,7 @@ pub(crate) fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
     let is_masked = config.model.name == ModelName::Bert;
     let place = if is_masked { tch::Device::Cpu } else { device };
     let source = |dataset: Arc<dyn Dataset>| -> Result<Box<dyn Source>, Failure> {
-        // A source that may replace corrupt samples counts them, which samples in memory do not.
+        // A source that may replace corrupt samples counts them; samples in memory do not.
         let may_skip = config.data.reading.on_corrupt == OnCorrupt::Skip;
         if InMemory::fits(dataset.as_ref()) && !is_augmented(&config.data) && !may_skip {
             let source = InMemory::load(dataset.as_ref(), normalize.as_ref(), place)?;
@@ -91,7 +92,8 @@ pub(crate) fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
     })
 }
 
-/// How many different tokens a model takes from the data. `bert` keeps its last token for masked places.
+/// Number of different tokens that a model takes from the data. `bert` reserves its last
+/// token for masked places.
 fn vocabulary(model: &Model) -> Option<u32> {
     match model.name {
         ModelName::Gpt2 => Some(model.vocabulary()),
@@ -126,7 +128,7 @@ fn reading(data: &Data) -> Options {
     }
 }
 
-/// What the model has to know about the data.
+/// Returns the properties of the data that the model needs.
 fn samples(dataset: &dyn Dataset) -> Samples {
     let num_classes = dataset.num_classes().unwrap_or_default();
     match *dataset.item() {
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bert_takes_no_token_from_the_data_that_is_its_mask() {
+    fn bert_does_not_take_its_mask_token_from_the_data() {
         let taken = |name| {
             let mut model = Model::new(name);
             model.vocabulary = Some(64);

@@ -1,5 +1,5 @@
-//! `roundhouse-train`: the built-in trainer. From a configuration to the model, the data and the optimizer that it
-//! names; the library does the rest.
+//! `roundhouse-train`: the built-in trainer. It builds the model, the data and the optimizer of a
+//! configuration; the library does the rest.
 
 mod build;
 

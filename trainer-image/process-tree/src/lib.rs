@@ -1,8 +1,9 @@
-//! The descendants of a process, as `/proc` shows them, and signals to them.
+//! Finds the descendants of a process in `/proc` and sends signals to them.
 //!
-//! A process group does not hold all that a program starts: torchrun, accelerate, `setsid` and daemons put their
-//! children into groups and sessions of their own. A descendant remains one, though: if its parent ends, the kernel gives it
-//! to the nearest ancestor that adopts orphans (see [`adopt_orphans`]). It must not decide when a process is to end.
+//! A process group does not contain everything that a program starts: torchrun, accelerate,
+//! `setsid` and daemons put their children into groups and sessions of their own. But they stay
+//! descendants: if a parent ends, the kernel gives its children to the nearest ancestor that adopts
+//! orphans (see [`adopt_orphans`]). This crate does not decide when a process ends.
 
 use rustix::io;
 use rustix::process::{
@@ -14,16 +15,17 @@ mod stat;
 
 pub use stat::Process;
 
-/// From now on orphans among the descendants of this process become its children, as those of PID 1 do. Whoever calls
-/// it has to collect them.
+/// Lets this process adopt orphans among its descendants from now on, as PID 1 does. The
+/// caller must collect them.
 ///
 /// # Errors
-/// The kernel refuses it.
+/// Returns the error of the kernel if it refuses.
 pub fn adopt_orphans() -> io::Result<()> {
     set_child_subreaper(Some(rustix::process::getpid()))
 }
 
-/// All processes of the PID namespace, from one look at `/proc`. A process that ends during the look may be missing.
+/// Returns all processes of the PID namespace, from one scan of `/proc`. A process that ends during
+/// the scan may be missing.
 #[must_use]
 pub fn processes() -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -31,13 +33,13 @@ pub fn processes() -> Vec<Process> {
     pids.filter_map(stat::read).collect()
 }
 
-/// The processes below `root` that run, children before their own children. Pure.
+/// Returns the running processes below `root`, parents before their children.
 #[must_use]
 pub fn below(root: i32, all: &[Process]) -> Vec<Process> {
     let mut found: Vec<Process> = Vec::new();
     let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
-        // One pid may be seen twice if it is given to a new process during the look.
+        // A pid may appear twice if it is reused during the scan.
         let children = all.iter().filter(|it| it.parent == parent && it.runs);
         let new = children.filter(|it| !found.iter().any(|known| known.pid == it.pid));
         let new: Vec<Process> = new.copied().collect();
@@ -47,17 +49,18 @@ pub fn below(root: i32, all: &[Process]) -> Vec<Process> {
     found
 }
 
-/// The descendants of this process that run now.
+/// Returns the running descendants of this process.
 #[must_use]
 pub fn descendants() -> Vec<Process> {
     below(own_pid(), &processes())
 }
 
-/// Whether a process is an ancestor of this one. An ancestor that adopts orphans and is none any more has ended.
+/// Whether a process is an ancestor of this one. If an ancestor that adopts orphans is no longer
+/// one, it has ended.
 #[must_use]
 pub fn is_ancestor(pid: i32) -> bool {
     let mut at = own_pid();
-    // A chain that changes while it is read cannot go round for ever.
+    // A chain that changes while it is read must not loop indefinitely.
     for _ in 0..1_000 {
         match stat::read(at) {
             Some(process) if process.parent == pid => return true,
@@ -68,33 +71,35 @@ pub fn is_ancestor(pid: i32) -> bool {
     false
 }
 
-/// Sends a signal to exactly the process that was seen; a later one of the same pid gets none.
+/// Sends a signal to exactly this process, never to a later one with the same pid.
 pub fn send(process: &Process, signal: Signal) {
     let Some(pid) = Pid::from_raw(process.pid) else {
         return;
     };
     let opened = pidfd_open(pid, PidfdFlags::empty());
-    // The file stands for the process that has the pid now: is it still the same one?
+    // The descriptor refers to the process that has the pid now; check that it is still the same
+    // process.
     if stat::read(process.pid).is_none_or(|now| now.started != process.started) {
         return;
     }
-    // One may have ended in this moment.
+    // The process may end at this moment.
     let _ = match opened {
         Ok(file) => pidfd_send_signal(file, signal),
-        // A kernel or a sandbox without them.
+        // The kernel or the sandbox has no pidfds.
         Err(io::Errno::NOSYS | io::Errno::PERM | io::Errno::INVAL) => kill_process(pid, signal),
         Err(error) => Err(error),
     };
 }
 
-/// Sends a signal to all of them.
+/// Sends a signal to all of the processes.
 pub fn send_all(processes: &[Process], signal: Signal) {
     for process in processes {
         send(process, signal);
     }
 }
 
-/// Collects the children of this process that have ended, but for those in `others`, which somebody else waits for.
+/// Collects the children of this process that have ended, except those in `others`, for
+/// which other code waits.
 pub fn collect_orphans(all: &[Process], others: &[i32]) {
     let own = own_pid();
     let orphans = all.iter().filter(|it| it.parent == own);
@@ -103,7 +108,7 @@ pub fn collect_orphans(all: &[Process], others: &[i32]) {
     }
 }
 
-/// A variable of the environment that a process was started with, if it can be read.
+/// Returns a variable of the environment with which a process was started, if it is readable.
 #[must_use]
 pub fn variable(pid: i32, name: &str) -> Option<String> {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -132,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_found_whatever_their_order_and_strangers_are_not() {
+    fn descendants_are_found_in_any_order() {
         let mut all = [
             process(40, 30),
             process(20, 10),
@@ -147,13 +152,13 @@ mod tests {
             pids
         };
         assert_eq!(pids(&all), [20, 21, 30, 40]);
-        // A process that has ended and was not collected yet has no children left.
+        // A process that has ended and was not collected has no children left.
         all[4].runs = false;
         assert_eq!(pids(&all), [20, 30, 40]);
     }
 
     #[test]
-    fn a_chain_of_parents_that_changed_during_the_look_is_followed_once() {
+    fn cycle_of_parents_is_followed_once() {
         let all = [process(20, 30), process(30, 20), process(20, 10)];
         assert_eq!(below(10, &all).len(), 2);
     }

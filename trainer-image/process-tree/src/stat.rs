@@ -1,30 +1,31 @@
-//! One line of `/proc/PID/stat`, as `proc_pid_stat(5)` describes it.
+//! Parses a line of `/proc/PID/stat` as described in `proc_pid_stat(5)`.
 
 /// A process, as the kernel shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number, which another process may have later.
+    /// Process id, which a later process may reuse.
     pub pid: i32,
-    /// Number of its parent.
+    /// Process id of the parent.
     pub parent: i32,
-    /// Its process group.
+    /// Id of its process group.
     pub group: i32,
-    /// When it started, in clock ticks since the start of the machine: with its number it is unique.
+    /// Start time in clock ticks since the start of the machine. Together with the
+    /// pid it is unique.
     pub started: u64,
-    /// False: it has ended, and its parent has not collected it.
+    /// False if the process has ended and its parent has not collected it.
     pub runs: bool,
 }
 
-/// A process that exists.
+/// Reads a process that exists.
 pub(crate) fn read(pid: i32) -> Option<Process> {
     let line = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     parse(pid, &String::from_utf8_lossy(&line))
 }
 
-/// The name, which is in parentheses, may hold anything.
+/// The name is in parentheses and may contain any character.
 fn parse(pid: i32, line: &str) -> Option<Process> {
     let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
-    // The first of them is field 3 of the manual.
+    // The first of these fields is field 3 of the manual.
     let field = |number: usize| fields.get(number - 3).copied();
     let state = field(3)?;
     let num_threads: u32 = field(20)?.parse().ok()?;
@@ -45,7 +46,7 @@ mod tests {
     const REST: &str = "0 -1 4194560 1 0 0 0 0 0 0 0 20 0";
 
     #[test]
-    fn a_name_with_parentheses_and_spaces_is_skipped() {
+    fn name_with_parentheses_and_spaces_is_skipped() {
         let line = format!("17 (a) Z (b) S 5 16 15 {REST} 1 0 4711 0 0");
         let expected = Process {
             pid: 17,
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zombie_runs_no_more_unless_other_threads_of_it_do() {
+    fn zombie_runs_only_if_other_threads_do() {
         for (threads, runs) in [(1, false), (3, true)] {
             let line = format!("17 (x) Z 5 16 15 {REST} {threads} 0 4711 0 0");
             assert_eq!(parse(17, &line).map(|it| it.runs), Some(runs));

@@ -1,4 +1,4 @@
-//! Real processes that leave the group, the session and the parent they were started in.
+//! Real processes that leave the group, the session and the parent in which they were started.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -18,7 +18,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Each of three processes starts another one in a session of its own; the first two end at once.
+/// Each of three processes starts another one in its own session. The first two end at once.
 const DAEMON: &str =
     "setsid sh -c 'setsid sh -c \"trap : TERM; while :; do sleep 0.02; done\" & ' & ";
 
@@ -28,7 +28,7 @@ fn marked(descendants: &[Process]) -> Vec<Process> {
 }
 
 #[test]
-fn an_orphan_in_a_session_of_its_own_stays_a_descendant_and_is_ended() {
+fn orphan_in_its_own_session_stays_a_descendant() {
     adopt_orphans().unwrap();
     assert!(is_ancestor(
         std::os::unix::process::parent_id().cast_signed()
@@ -50,7 +50,7 @@ fn an_orphan_in_a_session_of_its_own_stays_a_descendant_and_is_ended() {
             .find(|it| it.parent == own && it.group != first);
         daemon.is_some()
     });
-    // It catches SIGTERM, and its `sleep` comes and goes.
+    // The daemon catches SIGTERM, and its `sleep` processes start and end.
     send_all(&descendants(), Signal::TERM);
     until("all have ended", || {
         send_all(&descendants(), Signal::KILL);

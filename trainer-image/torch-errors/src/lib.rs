@@ -1,5 +1,6 @@
-//! Which kind of failure PyTorch's words tell of. Gloo, cuDNN, cuBLAS and the CPU allocator throw plain runtime
-//! errors, so their kind is only in their text; so is that of an error that tch returns, and that of a `RuntimeError` in Python.
+//! Classifies PyTorch's error messages. Gloo, cuDNN, cuBLAS and the CPU allocator throw plain
+//! runtime errors, so only the text shows their kind. The same holds for errors that tch returns,
+//! and for a `RuntimeError` in Python.
 
 /// Kind of an error: what the caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,7 +13,7 @@ pub enum ErrorKind {
     OutOfMemory,
     /// The device or its driver has failed. The process cannot use the device any more.
     Device,
-    /// The call itself is wrong.
+    /// The call itself is wrong, for example its arguments.
     Other,
 }
 
@@ -40,7 +41,7 @@ const DEVICE: [&str; 14] = [
     "STATUS_NOT_INITIALIZED",
     "NVML_ERROR",
 ];
-/// Errors of the device that the program has caused: another device would do the same.
+/// Errors of the device that the program has caused. They would occur on another device too.
 const PROGRAM: [&str; 13] = [
     "device-side assert",
     "invalid argument",
@@ -74,20 +75,20 @@ const CONNECTION_LOST: [&str; 13] = [
 ];
 
 impl ErrorKind {
-    /// Kind of an error by its text, whoever returned it. Memory comes before the device and the device
-    /// before peers, for a message may name an effect beside its cause.
+    /// Returns the kind of an error by its text. Memory comes before the device, and the device
+    /// before peers, because a message may name an effect beside its cause.
     #[must_use]
     pub fn of_message(message: &str) -> Self {
-        let tells = |signs: &[&str]| signs.iter().any(|sign| message.contains(sign));
-        if tells(&OUT_OF_MEMORY) {
+        let contains = |signs: &[&str]| signs.iter().any(|sign| message.contains(sign));
+        if contains(&OUT_OF_MEMORY) {
             Self::OutOfMemory
-        } else if tells(&PROGRAM) {
+        } else if contains(&PROGRAM) {
             Self::Other
-        } else if tells(&DEVICE) {
+        } else if contains(&DEVICE) {
             Self::Device
-        } else if tells(&TIMEOUT) {
+        } else if contains(&TIMEOUT) {
             Self::Timeout
-        } else if tells(&CONNECTION_LOST) {
+        } else if contains(&CONNECTION_LOST) {
             Self::ConnectionLost
         } else {
             Self::Other
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_messages_that_libtorch_really_writes() {
+    fn real_libtorch_messages_are_classified() {
         for (message, kind) in [
             (
                 "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 3.12 GiB is free.",

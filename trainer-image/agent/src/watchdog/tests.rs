@@ -2,6 +2,9 @@ use roundhouse_contract::environment::CollectiveTimeouts;
 
 use super::*;
 
+mod policies;
+mod stopped;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 fn status(phase: Phase, generation: u64, step: u64) -> RankStatus {
@@ -56,7 +59,7 @@ impl Watch {
     }
 
     /// Keeps a status for some seconds. Returns the seconds after which the process counts as hung.
-    fn keep(&mut self, status: &RankStatus, seconds: u32) -> Option<(u32, Stall)> {
+    fn hold(&mut self, status: &RankStatus, seconds: u32) -> Option<(u32, Stall)> {
         (1..=seconds).find_map(|second| {
             self.now += SECOND;
             let stall = self.dog.look(self.now, [seen(0, Some(status.clone()))]);
@@ -67,14 +70,14 @@ impl Watch {
     /// Runs steps of equal duration.
     fn steps(&mut self, steps: u64, seconds: u32) -> &mut Self {
         for step in 0..steps {
-            assert_eq!(self.keep(&training(step), seconds), None, "step {step}");
+            assert_eq!(self.hold(&training(step), seconds), None, "step {step}");
         }
         self
     }
 
     /// Returns the seconds without progress after which the process counts as hung.
     fn limit(&mut self, status: &RankStatus) -> Option<u32> {
-        self.keep(status, 10_000).map(|(second, _)| second)
+        self.hold(status, 10_000).map(|(second, _)| second)
     }
 }
 
@@ -97,7 +100,7 @@ fn slow_steps_are_judged_by_the_longest() {
 #[test]
 fn stall_message_has_time_and_position() {
     let mut watch = Watch::new(Policy::Auto);
-    let (_, stall) = watch.steps(3, 20).keep(&training(3), 200).unwrap();
+    let (_, stall) = watch.steps(3, 20).hold(&training(3), 200).unwrap();
     let words = stall.message();
     assert_eq!(
         (words.reason, words.rank, words.generation, words.step),
@@ -112,7 +115,7 @@ fn stall_message_has_time_and_position() {
 #[test]
 fn first_step_has_a_longer_limit() {
     let mut watch = Watch::new(Policy::Auto);
-    let (second, stall) = watch.keep(&training(0), 1_000).unwrap();
+    let (second, stall) = watch.hold(&training(0), 1_000).unwrap();
     assert_eq!(second, 302);
     assert!(
         stall.message().message.starts_with("no first step"),
@@ -152,13 +155,13 @@ fn moving_bytes_extend_saves_but_not_training() {
     for phase in [Phase::Saving, Phase::Preparing] {
         let mut watch = Watch::new(Policy::Auto);
         for bytes in 0..20 {
-            assert_eq!(watch.keep(&moved(phase, bytes), 300), None, "{phase:?}");
+            assert_eq!(watch.hold(&moved(phase, bytes), 300), None, "{phase:?}");
         }
         assert_eq!(watch.limit(&moved(phase, 19)), Some(1_502), "{phase:?}");
     }
     let mut watch = Watch::new(Policy::Auto);
     watch.steps(7, 1);
-    let stall = (0..100).find_map(|bytes| watch.keep(&moved(Phase::Training, bytes), 1));
+    let stall = (0..100).find_map(|bytes| watch.hold(&moved(Phase::Training, bytes), 1));
     assert!(stall.is_some(), "a hang during a save");
 }
 
@@ -174,34 +177,6 @@ fn process_without_a_status_is_preparing() {
         stall.unwrap().message().message,
         "no progress for 1801 s; no status so far"
     );
-}
-
-#[test]
-fn stall_timeout_limits_steps_and_only_raises_setup() {
-    let own = Policy::from_seconds(Some(7));
-    for (phase, limit) in [
-        (Phase::Training, Some(9)),
-        (Phase::Evaluating, Some(9)),
-        (Phase::Forming, Some(275)),
-        (Phase::Preparing, Some(1_802)),
-        (Phase::Saving, Some(1_802)),
-        (Phase::Lobby, None),
-    ] {
-        assert_eq!(
-            Watch::new(own).limit(&status(phase, 1, 0)),
-            limit,
-            "{phase:?}"
-        );
-    }
-    let long = Policy::from_seconds(Some(3_600));
-    let preparing = status(Phase::Preparing, 0, 0);
-    assert_eq!(Watch::new(long).limit(&preparing), Some(3_602));
-}
-
-#[test]
-fn zero_is_off() {
-    let mut watch = Watch::new(Policy::from_seconds(Some(0)));
-    assert_eq!(watch.limit(&training(0)), None);
 }
 
 #[test]
@@ -247,10 +222,10 @@ fn peers_time_out_before_the_watchdog_judges() {
 fn time_between_distant_checks_does_not_count() {
     let mut watch = Watch::new(Policy::Auto);
     watch.steps(3, 1);
-    assert_eq!(watch.keep(&training(3), 5), None);
+    assert_eq!(watch.hold(&training(3), 5), None);
     watch.now += Duration::from_hours(8);
-    assert_eq!(watch.keep(&training(3), 20), None);
-    assert_eq!(watch.keep(&training(4), 5), None);
+    assert_eq!(watch.hold(&training(3), 20), None);
+    assert_eq!(watch.hold(&training(4), 5), None);
 }
 
 #[test]
@@ -265,81 +240,4 @@ fn process_idle_for_the_longest_time_is_named() {
             .look(watch.now, [seen(0, Some(late)), seen(1, Some(training(0)))]));
     }
     assert_eq!(stall.unwrap().local_rank, 1);
-}
-
-#[test]
-fn script_may_evaluate_for_ten_minutes() {
-    let mut watch = Watch::new(Policy::Auto);
-    watch.dog.limits.runs_script = true;
-    assert_eq!(watch.steps(5, 1).limit(&training(5)), Some(902));
-    let mut watch = Watch::new(Policy::Auto);
-    watch.dog.limits.runs_script = true;
-    watch.steps(5, 1);
-    for step in [5, 6] {
-        assert_eq!(watch.keep(&training(step), 600), None, "step {step}");
-    }
-    // A setting of the user has priority.
-    let mut watch = Watch::new(Policy::from_seconds(Some(7)));
-    watch.dog.limits.runs_script = true;
-    assert_eq!(watch.steps(5, 1).limit(&training(5)), Some(9));
-}
-
-#[test]
-fn requested_time_is_granted_and_not_learned() {
-    let asks = |step, patience_seconds| RankStatus {
-        patience_seconds,
-        ..status(Phase::Evaluating, 1, step)
-    };
-    for policy in [Policy::Auto, Policy::from_seconds(Some(7))] {
-        let mut watch = Watch::new(policy);
-        watch.steps(3, 1);
-        assert_eq!(watch.keep(&asks(3, 20), 2), None, "{policy:?}");
-        assert_eq!(watch.limit(&asks(4, 3_600)), Some(3_612), "{policy:?}");
-    }
-    let mut watch = Watch::new(Policy::Auto);
-    watch.steps(3, 1);
-    assert_eq!(watch.keep(&asks(3, 2), 1), None);
-    assert_eq!(watch.limit(&status(Phase::Evaluating, 1, 4)), Some(1_802));
-}
-
-/// The process cannot answer its peers, which would wait for it in each generation.
-#[test]
-fn stopped_process_hangs_in_every_phase() {
-    for phase in [
-        Phase::Training,
-        Phase::Lobby,
-        Phase::Stranded,
-        Phase::Preparing,
-    ] {
-        for (policy, expected) in [(Policy::Auto, Some(31)), (Policy::Off, None)] {
-            let mut watch = Watch::new(policy);
-            watch.dog.limits.runs_script = true;
-            watch.dog.look(watch.now, [seen(0, None)]);
-            let stalls = (1..=60).find_map(|second| {
-                watch.now += SECOND;
-                let stopped = Seen {
-                    is_stopped: true,
-                    ..seen(0, Some(status(phase, 1, 9)))
-                };
-                let stall = watch.dog.look(watch.now, [stopped])?;
-                Some((second, stall))
-            });
-            assert_eq!(stalls.as_ref().map(|(second, _)| *second), expected);
-            let words = stalls.map(|(_, stall)| stall.message().message);
-            assert!(words.is_none_or(|words| words.contains("a signal has stopped it")));
-        }
-    }
-}
-
-#[test]
-fn process_that_continues_in_time_does_not_hang() {
-    let mut watch = Watch::new(Policy::Auto);
-    for second in 0..100 {
-        watch.now += SECOND;
-        let stopped = Seen {
-            is_stopped: second % 30 != 0,
-            ..seen(0, Some(status(Phase::Lobby, 0, 0)))
-        };
-        assert_eq!(watch.dog.look(watch.now, [stopped]), None);
-    }
 }

@@ -9,6 +9,9 @@ use crate::format::testing;
 use crate::format::tfrecord;
 use crate::prefetch::{OnCorrupt, Options, Prefetcher, Request};
 
+mod token_files;
+mod transforms;
+
 fn configured(value: serde_json::Value) -> Data {
     serde_json::from_value(value).unwrap()
 }
@@ -162,57 +165,6 @@ fn each_format_describes_its_data_and_what_was_left_out() {
 }
 
 #[test]
-fn augmentation_depends_only_on_seed_epoch_and_sample() {
-    let root = images();
-    let data = configured(json!({"format": "webdataset", "path": "tar",
-        "image": {"size": 16, "augment": ["resizedCrop", "flip", "randAugment"]}}));
-    let read = |seed, epoch, threads| {
-        let splits = open(&data, root.path(), Pixels::Normalized, seed, None).unwrap();
-        let options = Options {
-            num_threads: threads,
-            num_ahead: 1,
-            on_corrupt: OnCorrupt::Fail,
-        };
-        let mut prefetcher = Prefetcher::new(splits.train, options).unwrap();
-        let request = Request {
-            samples: vec![3, 1, 4, 1, 5],
-            epoch,
-        };
-        prefetcher.fetch(&request).unwrap().floats()
-    };
-    let first = read(1, 0, 1);
-    assert_eq!(first, read(1, 0, 5));
-    let sample = 3 * 16 * 16;
-    assert_eq!(first[sample..2 * sample], first[3 * sample..4 * sample]);
-    assert_ne!(first, read(1, 1, 1));
-    assert_ne!(first, read(2, 0, 1));
-}
-
-#[test]
-fn normalized_floats_equal_the_normalized_bytes() {
-    let root = images();
-    let data = configured(json!({"format": "tfrecord", "path": "record",
-        "image": {"size": 8, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.1]}}));
-    let bytes = open(&data, root.path(), Pixels::Bytes, 0, None).unwrap();
-    let floats = open(&data, root.path(), Pixels::Normalized, 0, None).unwrap();
-    assert_eq!(
-        bytes.normalize,
-        Some((vec![0.5, 0.4, 0.3], vec![0.2, 0.3, 0.1]))
-    );
-    assert!(floats.normalize.is_none());
-    let bytes = HostBatch::read(bytes.train.as_ref(), &[2], 0).unwrap();
-    let floats = HostBatch::read(floats.train.as_ref(), &[2], 0)
-        .unwrap()
-        .floats();
-    for (channel, (mean, std)) in [(0.5, 0.2), (0.4, 0.3), (0.3, 0.1)].into_iter().enumerate() {
-        for pixel in 0..64 {
-            let expected = (f32::from(bytes.values[pixel * 3 + channel]) / 255.0 - mean) / std;
-            assert!((floats[channel * 64 + pixel] - expected).abs() < 1e-6);
-        }
-    }
-}
-
-#[test]
 fn corrupt_image_fails_or_is_replaced_by_policy() {
     let root = images();
     write(
@@ -265,65 +217,6 @@ fn label_beyond_the_configured_classes_is_named() {
         text.contains("1.tar at byte 512: label 7 is out of range; the classes are 0 to 1"),
         "{text}"
     );
-}
-
-#[test]
-fn mix_of_token_files_reports_its_shares() {
-    let root = tempfile::tempdir().unwrap();
-    let tokens = |count: u16| (0..count).flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
-    write(root.path(), "a.bin", &tokens(81));
-    write(root.path(), "b.bin", &tokens(21));
-    let data = configured(json!({"format": "tokens", "tokens": {"context": 8},
-        "mix": [{"train": "a.bin", "weight": 1}, {"train": "b.bin", "weight": 1}], "shuffle": {"block": 2, "window": 2}}));
-    let splits = open(&data, root.path(), Pixels::Bytes, 0, None).unwrap();
-    let counts: Vec<_> = splits
-        .shares
-        .iter()
-        .map(|share| (share.name.as_str(), share.num_samples, share.epochs))
-        .collect();
-    assert_eq!(counts, [("a.bin", 6, 0.6), ("b.bin", 6, 3.0)]);
-    let order = splits.order(1, 0);
-    let batch = HostBatch::read(
-        splits.train.as_ref(),
-        &Request::of(0..12, &order).samples,
-        0,
-    )
-    .unwrap();
-    assert_eq!(batch.tokens().len(), 12 * 9);
-}
-
-/// Opens ten tokens, of which the last is 64, for a model with 64 tokens.
-fn tokens_up_to_64(vocabulary: Option<u32>) -> (tempfile::TempDir, Result<Splits, DataError>) {
-    let root = tempfile::tempdir().unwrap();
-    let tokens: Vec<u8> = (55..65_u16).flat_map(u16::to_le_bytes).collect();
-    write(root.path(), "train/a.bin", &tokens);
-    let mut data = configured(json!({"format": "tokens", "tokens": {"context": 3}}));
-    data.tokens.as_mut().unwrap().vocabulary = vocabulary;
-    let splits = open(&data, root.path(), Pixels::Bytes, 0, Some(64));
-    (root, splits)
-}
-
-#[test]
-fn unknown_token_is_a_corrupt_record_with_its_place() {
-    let (_root, splits) = tokens_up_to_64(None);
-    let train = splits.unwrap().train;
-    assert_eq!(train.num_classes(), Some(64));
-    HostBatch::read(train.as_ref(), &[0, 1], 0).unwrap();
-    let error = HostBatch::read(train.as_ref(), &[2], 0).unwrap_err();
-    assert!(error.is_one_record());
-    let text = error.to_string();
-    assert!(
-        text.contains("a.bin at byte 18: token 64 is out of range"),
-        "{text}"
-    );
-}
-
-#[test]
-fn configured_vocabulary_has_priority_over_the_model() {
-    let (_root, splits) = tokens_up_to_64(Some(65));
-    let train = splits.unwrap().train;
-    assert_eq!(train.num_classes(), Some(65));
-    HostBatch::read(train.as_ref(), &[2], 0).unwrap();
 }
 
 #[test]
