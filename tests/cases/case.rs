@@ -1,4 +1,4 @@
-//! What a folder's `expect.yaml` says.
+//! The format of a case's `expect.yaml`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,19 +10,19 @@ use serde_json::Value;
 
 use crate::values::Expected;
 
-/// A case. It is shown by processes of this machine, by the operator before a real API server, or by tests elsewhere.
+/// A case. Processes of this machine, the operator with a real API server, or other tests show it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Case {
-    /// What once went wrong, in one sentence.
+    /// One sentence about what once went wrong.
     pub(crate) failure: String,
-    /// Calls of the plugin, one after the other in one copy of the folder.
+    /// Calls of the plugin, which run one after the other in one copy of the folder.
     #[serde(default)]
     pub(crate) runs: Vec<Run>,
-    /// What happens before the API server, one after the other.
+    /// Steps at the API server, which run one after the other.
     #[serde(default)]
     pub(crate) operator: Vec<Step>,
-    /// Tests that show what these do not.
+    /// The names of other tests that show the rest.
     #[serde(default)]
     pub(crate) shown_by: Vec<String>,
 }
@@ -31,24 +31,24 @@ pub(crate) struct Case {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Run {
-    /// Commands of bash that make the files which are not in the folder.
+    /// Bash commands that run before the plugin, for example to create files.
     pub(crate) before: Option<String>,
-    /// A program that runs the plugin, with its arguments.
+    /// A program with its arguments that runs the plugin, for example `unshare`.
     pub(crate) under: Option<String>,
-    /// Arguments of the plugin. `$REPOSITORY` is the repository.
+    /// The arguments of the plugin. `$REPOSITORY` stands for the path of the repository.
     pub(crate) plugin: String,
-    /// A change of a file while it runs.
+    /// A change of `job.yaml` while the plugin runs.
     pub(crate) edit: Option<Edit>,
     pub(crate) exit: i32,
-    /// Words of its output or of the logs in `run/logs`.
+    /// Texts that the output of the plugin or the logs in `run/logs` must contain.
     #[serde(default)]
     pub(crate) says: Vec<String>,
-    /// Words that are not there.
+    /// Texts that they must not contain.
     #[serde(default)]
     pub(crate) never: Vec<String>,
 }
 
-/// Replaces words of `job.yaml` once other words have appeared.
+/// Replaces `from` in `job.yaml` by `to` when the output contains `after`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Edit {
@@ -57,35 +57,35 @@ pub(crate) struct Edit {
     pub(crate) to: String,
 }
 
-/// Pointers into an object, and what is there.
+/// JSON pointers into an object, with the expected values.
 pub(crate) type Has = BTreeMap<String, Expected>;
 
-/// What a user or a kubelet does, or what is right in the end.
+/// An action of a user or a kubelet, or an expected state.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Step {
-    /// A user creates the objects of a file.
+    /// The user creates the objects of a file.
     Apply(String),
-    /// The kubelets have started these pods, which are Ready.
+    /// The kubelets report that these pods are Ready.
     Runs(Vec<String>),
-    /// A kubelet reports this of a pod. `NOW` is the time.
+    /// A kubelet writes a pod's status. `NOW` stands for the current time.
     Reports { pod: String, status: Value },
-    /// A kubelet reports an event about a pod.
+    /// A kubelet publishes an Event about a pod.
     Event {
         pod: String,
         reason: String,
         message: String,
     },
-    /// The operator creates the pod so.
+    /// The operator creates a pod with these values.
     Pod { name: String, has: Has },
-    /// The job becomes so.
+    /// The job gets these values.
     Job(Has),
-    /// `kubectl roundhouse why` finds this.
+    /// `kubectl roundhouse why` prints these texts.
     Why(Vec<String>),
 }
 
 impl Case {
-    /// The case of a folder.
+    /// Reads the case of a folder.
     pub(crate) fn read(folder: &Path) -> anyhow::Result<Self> {
         let file = folder.join("expect.yaml");
         let document = documents(&file)?.pop().unwrap_or_default();
@@ -93,7 +93,11 @@ impl Case {
             serde_json::from_value(document).with_context(|| file.display().to_string())?;
         let is_shown =
             !(case.runs.is_empty() && case.operator.is_empty() && case.shown_by.is_empty());
-        ensure!(is_shown, "{}: nothing shows it", file.display());
+        ensure!(
+            is_shown,
+            "{}: add runs, operator or shownBy",
+            file.display()
+        );
         Ok(case)
     }
 }

@@ -1,4 +1,4 @@
-//! An API server with an operator, which all cases that need one share: each has a namespace of its own.
+//! An API server with an operator, shared by all cases that need them. Each case has its own namespace.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,16 +22,16 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::case::Step;
-use crate::steps::Play;
+use crate::steps::StepRunner;
 
 const SOON: Duration = Duration::from_mins(2);
 
-/// It is started by the first case that needs it.
+/// The shared API server with its operator. The first case that needs them starts them.
 #[derive(Default)]
 pub(crate) struct ControlPlane(Mutex<Option<Arc<Running>>>);
 
 struct Running {
-    // Dropped in this order: the operator ends with its runtime, then the API server.
+    // Rust drops fields in this order: the operator ends with its runtime, then the API server.
     runtime: Runtime,
     server: ApiServer,
     client: Client,
@@ -39,23 +39,29 @@ struct Running {
 }
 
 impl ControlPlane {
-    /// Plays a case in a namespace of this name.
-    pub(crate) fn play(&self, folder: &Path, name: &str, steps: &[Step]) -> anyhow::Result<()> {
+    /// Runs the steps of a case in a new namespace `case-NAME`.
+    pub(crate) fn run_steps(
+        &self,
+        folder: &Path,
+        name: &str,
+        steps: &[Step],
+    ) -> anyhow::Result<()> {
         let running = self.running()?;
         running.runtime.block_on(async {
             let namespace = running.namespace(name).await?;
             let kubeconfig = running.server.kubeconfig("test")?;
-            let mut play = Play::new(namespace, folder, kubeconfig);
+            let mut runner = StepRunner::new(namespace, folder, kubeconfig);
             for (number, step) in (1..).zip(steps) {
-                let played = play.step(step).await;
-                played.with_context(|| format!("step {number}: {step:?}"))?;
+                let result = runner.run(step).await;
+                result.with_context(|| format!("step {number}: {step:?}"))?;
             }
             Ok(())
         })
     }
 
     fn running(&self) -> anyhow::Result<Arc<Running>> {
-        // Cases that come while it is being started wait. After a failed start, the next case shows the error, too.
+        // Other cases wait here while one case starts the servers. After a failed start, the next case
+        // tries again and reports the error, too.
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = &*running {
             return Ok(Arc::clone(running));
@@ -83,7 +89,7 @@ impl Running {
                 Registry::new(),
                 std::future::pending(),
             );
-            // A case that waits for it in vain says what it has waited for.
+            // If the operator fails, a case reports which step it waited for.
             tokio::spawn(operator);
             anyhow::Ok((server, client))
         })?;
@@ -109,14 +115,14 @@ impl Running {
     }
 }
 
-/// Makes the definition of the TrainingJob, and waits until it is served.
+/// Installs the CRD of the TrainingJob, and waits until the API server serves it.
 async fn install(client: &Client) -> anyhow::Result<()> {
     let crd = manifests::read("crds/trainingjobs.yaml")?.pop();
     let crd: CustomResourceDefinition = serde_json::from_value(crd.ok_or(anyhow!("no CRD"))?)?;
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     crds.create(&PostParams::default(), &crd).await?;
     let jobs: Api<TrainingJob> = Api::all(client.clone());
-    until("the kind is served", SOON, || async {
+    until("the API server serves TrainingJobs", SOON, || async {
         Ok(jobs.list(&ListParams::default()).await.ok())
     })
     .await?;

@@ -1,4 +1,5 @@
-//! Situations that users met, one folder each: what they applied, and what is right. `README.md` lists them.
+//! Runs the cases: situations that users met, one folder each, with the expected result. `README.md`
+//! lists them.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,8 +19,8 @@ mod values;
 use case::Case;
 use control_plane::ControlPlane;
 
-/// Fewer folders than this are not all of them.
-const FEWEST: usize = 24;
+/// The least number of cases, so that a wrong path cannot hide all of them.
+const MIN_CASES: usize = 24;
 
 fn main() -> ExitCode {
     let control_plane = Arc::new(ControlPlane::default());
@@ -28,12 +29,12 @@ fn main() -> ExitCode {
         .map(|folder| {
             let control_plane = Arc::clone(&control_plane);
             let name = name_of(&folder);
-            Trial::test(name, move || failed(holds(&folder, &control_plane)))
+            Trial::test(name, move || failed(run(&folder, &control_plane)))
         })
         .collect();
     trials.push(Trial::test("index", || failed(index_is_complete())));
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
-    // Its processes end with it.
+    // Ends the processes of the control plane.
     drop(control_plane);
     conclusion.exit_code()
 }
@@ -42,7 +43,7 @@ fn failed(result: anyhow::Result<()>) -> Result<(), Failed> {
     result.map_err(|error| Failed::from(format!("{error:#}")))
 }
 
-/// The folders of all cases, by number.
+/// The folders of all cases, in the order of their numbers.
 fn folders() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(repository().join("tests/cases"));
     let paths = entries.into_iter().flatten().flatten().map(|it| it.path());
@@ -56,21 +57,21 @@ fn name_of(folder: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Runs what the case says, and compares.
-fn holds(folder: &Path, control_plane: &ControlPlane) -> anyhow::Result<()> {
+/// Runs a case and compares the result with its expectation.
+fn run(folder: &Path, control_plane: &ControlPlane) -> anyhow::Result<()> {
     let case = Case::read(folder)?;
     named::all_exist(&case.shown_by)?;
     processes::run_all(folder, &case.runs)?;
     if !case.operator.is_empty() {
-        control_plane.play(folder, &name_of(folder), &case.operator)?;
+        control_plane.run_steps(folder, &name_of(folder), &case.operator)?;
     }
     Ok(())
 }
 
-/// The README has a line for each case, with its own words.
+/// Checks that the README has a line for each case with its sentence.
 fn index_is_complete() -> anyhow::Result<()> {
     let folders = folders();
-    ensure!(folders.len() >= FEWEST, "{} folders", folders.len());
+    ensure!(folders.len() >= MIN_CASES, "{} folders", folders.len());
     let text = std::fs::read_to_string(repository().join("tests/cases/README.md"))?;
     for folder in folders {
         let (name, case) = (name_of(&folder), Case::read(&folder)?);
@@ -78,7 +79,10 @@ fn index_is_complete() -> anyhow::Result<()> {
         let line = text.lines().find(|line| line.contains(&target));
         let line = line.with_context(|| format!("README.md has no line with {target}"))?;
         let failure = &case.failure;
-        ensure!(line.contains(failure), "{name}: {line}\nand not: {failure}");
+        ensure!(
+            line.contains(failure),
+            "{name}: the README says\n{line}\ninstead of\n{failure}"
+        );
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Tests that a case names.
+//! Finds the tests that a case names in `shownBy`.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use anyhow::ensure;
 use roundhouse_tests::manifests::repository;
 
-/// Whether all of these tests exist, in Rust or in Python.
+/// Fails if one of these tests exists neither in Rust nor in Python.
 pub(crate) fn all_exist(names: &[String]) -> anyhow::Result<()> {
     static KNOWN: OnceLock<HashSet<String>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| {
@@ -23,7 +23,7 @@ pub(crate) fn all_exist(names: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The functions of all sources below a directory.
+/// Adds the names of the functions in all sources below a directory.
 fn find(directory: &Path, known: &mut HashSet<String>) {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
     for path in entries.flatten().map(|entry| entry.path()) {

@@ -1,4 +1,4 @@
-//! Cases that processes of this machine show: the plugin, and what it starts.
+//! Runs the plugin for cases that processes of this machine show.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 
 use crate::case::{Edit, Run};
 
-/// Of runs that take a minute at most: on a busy machine they may take many times as long.
+/// The limit of a run. A run takes up to a minute, and many times as long on a busy machine.
 const DEADLINE: Duration = Duration::from_mins(6);
 
-/// Makes the runs of a case, one after the other, in one copy of its folder.
+/// Runs the plugin for each run of a case, one after the other in one copy of its folder.
 pub(crate) fn run_all(folder: &Path, runs: &[Run]) -> anyhow::Result<()> {
     if runs.is_empty() {
         return Ok(());
@@ -23,11 +23,11 @@ pub(crate) fn run_all(folder: &Path, runs: &[Run]) -> anyhow::Result<()> {
     let copy = TempDir::new()?;
     copy_files(folder, copy.path())?;
     for (number, run) in (1..).zip(runs) {
-        let place = Place {
+        let files = RunFiles {
             directory: copy.path(),
             output: copy.path().join(format!("output-{number}")),
         };
-        place.run(run).with_context(|| run.plugin.clone())?;
+        files.run(run).with_context(|| run.plugin.clone())?;
     }
     Ok(())
 }
@@ -40,59 +40,65 @@ fn copy_files(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where a run is.
-struct Place<'a> {
+/// The files of a run: the copy of the case's folder, and the file of the plugin's output.
+struct RunFiles<'a> {
     directory: &'a Path,
     output: PathBuf,
 }
 
-impl Place<'_> {
+impl RunFiles<'_> {
     fn run(&self, run: &Run) -> anyhow::Result<()> {
         if let Some(script) = &run.before {
             let mut bash = self.command("bash");
-            let ended = bash.args(["-euc", &words(script)]).status()?;
-            ensure!(ended.success(), "before: {ended}");
+            let ended = bash.args(["-euc", &with_repository(script)]).status()?;
+            ensure!(ended.success(), "the commands of `before` failed: {ended}");
         }
-        let mut ends = Ends(self.start(run)?);
+        let mut plugin = KillOnDrop(self.start(run)?);
         let deadline = Instant::now() + DEADLINE;
         let mut edit = run.edit.as_ref();
         let ended = loop {
-            if let Some(ended) = ends.0.try_wait()? {
+            if let Some(ended) = plugin.0.try_wait()? {
                 break ended;
             }
-            edit = edit.filter(|edit| !self.edits(edit));
+            edit = edit.filter(|edit| !self.edit_if_due(edit));
             if Instant::now() > deadline {
-                bail!("it does not end\n{}", self.text());
+                bail!("the plugin does not end\n{}", self.text());
             }
             std::thread::sleep(Duration::from_millis(20));
         };
         let text = self.text();
-        ensure!(edit.is_none(), "the edit was never due\n{text}");
+        ensure!(
+            edit.is_none(),
+            "the output never contained `after` of the edit\n{text}"
+        );
         ensure!(ended.code() == Some(run.exit), "{ended}\n{text}");
         for word in &run.says {
-            ensure!(text.contains(word), "it does not say: {word}\n{text}");
+            ensure!(text.contains(word), "the output lacks: {word}\n{text}");
         }
         for word in &run.never {
-            ensure!(!text.contains(word), "it says: {word}\n{text}");
+            ensure!(
+                !text.contains(word),
+                "the output must not contain: {word}\n{text}"
+            );
         }
         Ok(())
     }
 
     fn start(&self, run: &Run) -> anyhow::Result<Child> {
         let plugin = programs()?.join("kubectl-roundhouse");
-        let plugin = plugin.canonicalize().context("the plugin is not built")?;
+        let plugin = plugin.canonicalize().context("build the plugin first")?;
         let under = run.under.as_deref().unwrap_or("env");
         let mut under = under.split_whitespace();
         let mut command = self.command(under.next().unwrap_or("env"));
         command.args(under).arg(plugin);
-        let arguments = words(&run.plugin);
+        let arguments = with_repository(&run.plugin);
         command.args(arguments.split_whitespace());
         let output = File::create(&self.output)?;
         command.stdout(output.try_clone()?).stderr(output);
         Ok(command.spawn()?)
     }
 
-    /// A program in the copy of the folder. `python` is the one with PyTorch.
+    /// A command that runs in the copy of the folder. `python` is the interpreter with PyTorch.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.directory);
@@ -107,8 +113,8 @@ impl Place<'_> {
         command
     }
 
-    /// Changes the job's file if it is time; whether it was.
-    fn edits(&self, edit: &Edit) -> bool {
+    /// Changes the job's file if the output contains `after`. Returns whether it has.
+    fn edit_if_due(&self, edit: &Edit) -> bool {
         let (file, partial) = (
             self.directory.join("job.yaml"),
             self.directory.join("partial"),
@@ -122,7 +128,7 @@ impl Place<'_> {
         is_due && change().is_ok()
     }
 
-    /// What it has printed, and the logs of its workers.
+    /// The output of the plugin and the logs of its workers so far.
     fn text(&self) -> String {
         let read = |path: &Path| std::fs::read(path).unwrap_or_default();
         let mut text = read(&self.output);
@@ -134,16 +140,16 @@ impl Place<'_> {
     }
 }
 
-fn words(text: &str) -> String {
+fn with_repository(text: &str) -> String {
     let path = repository();
     let path = path.canonicalize().unwrap_or(path);
     text.replace("$REPOSITORY", &path.display().to_string())
 }
 
-/// A process that ends with the value, and all its workers with it.
-struct Ends(Child);
+/// Kills the plugin when it is dropped. Its workers end with it.
+struct KillOnDrop(Child);
 
-impl Drop for Ends {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -1,4 +1,5 @@
-//! Steps of a case before the API server: what a user does and a kubelet reports, and what the operator makes of it.
+//! Runs the steps of a case at an API server: actions of a user and a kubelet, and expectations of
+//! the operator's reaction.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,19 +17,19 @@ use serde_json::{Value, json};
 use crate::case::{Has, Step};
 use crate::values::differences;
 
-/// The operator makes pauses of up to a minute between attempts.
+/// The limit of an expectation. The operator's back-off between attempts is up to a minute.
 const SOON: Duration = Duration::from_mins(3);
 
-/// A case in its namespace.
-pub(crate) struct Play<'a> {
+/// Runs the steps of one case in its namespace.
+pub(crate) struct StepRunner<'a> {
     namespace: TestNamespace,
     folder: &'a Path,
     kubeconfig: PathBuf,
-    /// The job that was applied.
+    /// The name of the applied job.
     job: String,
 }
 
-impl<'a> Play<'a> {
+impl<'a> StepRunner<'a> {
     pub(crate) fn new(namespace: TestNamespace, folder: &'a Path, kubeconfig: PathBuf) -> Self {
         Self {
             namespace,
@@ -38,24 +39,24 @@ impl<'a> Play<'a> {
         }
     }
 
-    pub(crate) async fn step(&mut self, step: &Step) -> anyhow::Result<()> {
+    pub(crate) async fn run(&mut self, step: &Step) -> anyhow::Result<()> {
         match step {
             Step::Apply(file) => self.apply(file).await,
             Step::Runs(pods) => {
                 for pod in pods {
-                    self.runs(pod).await?;
+                    self.report_ready(pod).await?;
                 }
                 Ok(())
             }
-            Step::Reports { pod, status } => self.reports(pod, status).await,
+            Step::Reports { pod, status } => self.report(pod, status).await,
             Step::Event {
                 pod,
                 reason,
                 message,
-            } => self.happens(pod, reason, message).await,
-            Step::Pod { name, has } => self.pod_is(name, has).await,
-            Step::Job(has) => self.job_is(has).await,
-            Step::Why(words) => self.why(words).await,
+            } => self.publish_event(pod, reason, message).await,
+            Step::Pod { name, has } => self.expect_pod(name, has).await,
+            Step::Job(has) => self.expect_job(has).await,
+            Step::Why(words) => self.expect_why(words).await,
         }
     }
 
@@ -69,17 +70,17 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    async fn runs(&self, pod: &str) -> anyhow::Result<()> {
+    async fn report_ready(&self, pod: &str) -> anyhow::Result<()> {
         let container = json!({"name": "trainer", "image": "i", "imageID": "i", "ready": true, "restartCount": 0,
             "state": {"running": {"startedAt": "NOW"}}});
         let status = json!({"phase": "Running", "podIP": "127.0.0.9",
             "conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": [container]});
-        self.reports(pod, &status).await
+        self.report(pod, &status).await
     }
 
-    /// Once the pod is there, its kubelet reports this.
-    async fn reports(&self, pod: &str, status: &Value) -> anyhow::Result<()> {
-        self.pod_is(pod, &Has::new()).await?;
+    /// Waits until the pod exists, and writes its status as its kubelet would.
+    async fn report(&self, pod: &str, status: &Value) -> anyhow::Result<()> {
+        self.expect_pod(pod, &Has::new()).await?;
         let now = Timestamp::from_second(Timestamp::now().as_second())?;
         let text = status.to_string().replace("NOW", &now.to_string());
         let status: Value = serde_json::from_str(&text)?;
@@ -89,7 +90,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    async fn happens(&self, pod: &str, reason: &str, message: &str) -> anyhow::Result<()> {
+    async fn publish_event(&self, pod: &str, reason: &str, message: &str) -> anyhow::Result<()> {
         let uid = self.namespace.pods().get(pod).await?.uid();
         let about = json!({"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid, "namespace": self.namespace.name});
         let now = Timestamp::now().to_string();
@@ -100,41 +101,43 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    async fn pod_is(&self, name: &str, has: &Has) -> anyhow::Result<()> {
+    async fn expect_pod(&self, name: &str, has: &Has) -> anyhow::Result<()> {
         let pods = self.namespace.pods();
-        self.becomes(has, || async {
+        self.wait_for(has, || async {
             let pod = pods.get_opt(name).await?;
             Ok(pod.map(serde_json::to_value).transpose()?)
         })
         .await
     }
 
-    async fn job_is(&self, has: &Has) -> anyhow::Result<()> {
+    async fn expect_job(&self, has: &Has) -> anyhow::Result<()> {
         let jobs = self.namespace.jobs();
-        self.becomes(has, || async {
+        self.wait_for(has, || async {
             Ok(Some(serde_json::to_value(jobs.get(&self.job).await?)?))
         })
         .await
     }
 
-    /// Waits until an object is so.
-    async fn becomes<F>(&self, has: &Has, look: impl Fn() -> F) -> anyhow::Result<()>
+    /// Waits until an object has the expected values.
+    async fn wait_for<F>(&self, has: &Has, get: impl Fn() -> F) -> anyhow::Result<()>
     where
         F: Future<Output = anyhow::Result<Option<Value>>>,
     {
-        let is = until("it is as expected", SOON, || async {
-            let object = look().await?;
-            let is_so = object.is_some_and(|it| differences(&it, has).is_empty());
-            Ok(is_so.then_some(()))
+        let reached = until("the object has the expected values", SOON, || async {
+            let object = get().await?;
+            let is_equal = object.is_some_and(|it| differences(&it, has).is_empty());
+            Ok(is_equal.then_some(()))
         });
-        let Err(error) = is.await else { return Ok(()) };
-        let found = look().await?.unwrap_or_default();
+        let Err(error) = reached.await else {
+            return Ok(());
+        };
+        let found = get().await?.unwrap_or_default();
         let differences = differences(&found, has).join("\n");
         Err(error.context(format!("{differences}\n{:#}", found["status"])))
     }
 
-    /// In a thread of its own, so that the operator works on.
-    async fn why(&self, words: &[String]) -> anyhow::Result<()> {
+    /// Runs `kubectl roundhouse why` in another thread, because the operator shares this runtime.
+    async fn expect_why(&self, words: &[String]) -> anyhow::Result<()> {
         let mut command = Command::new(programs()?.join("kubectl-roundhouse"));
         command.env("KUBECONFIG", &self.kubeconfig).args([
             "why",
@@ -146,7 +149,10 @@ impl<'a> Play<'a> {
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8(text).context("why")?;
         for word in words {
-            ensure!(text.contains(word), "why does not say: {word}\n{text}");
+            ensure!(
+                text.contains(word),
+                "the output of why lacks: {word}\n{text}"
+            );
         }
         Ok(())
     }

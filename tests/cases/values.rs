@@ -1,17 +1,17 @@
-//! Values of objects, and what is expected of them.
+//! Compares values of objects with expectations.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::case::Has;
 
-/// What is at a place of an object.
+/// The expected value at a JSON pointer.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Expected {
-    /// A text with these words; of another value its JSON.
+    /// A text that contains `contains`, or another value whose JSON contains it.
     Contains { contains: String },
-    /// This value; null, if nothing is there.
+    /// Exactly this value. A missing value is null.
     Is(Value),
 }
 
@@ -27,7 +27,7 @@ impl Expected {
     }
 }
 
-/// What of an object is not as expected, one place in each line.
+/// The values of an object that differ from the expectation, one in each line.
 pub(crate) fn differences(object: &Value, has: &Has) -> Vec<String> {
     let differs = |(pointer, expected): (&String, &Expected)| {
         let found = object.pointer(pointer).unwrap_or(&Value::Null);

@@ -1,4 +1,4 @@
-//! The example as a user applies it, and variations of it.
+//! The example digits.yaml as a user applies it, and variations of it.
 
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_tests::cluster::{DEADLINE, TestNamespace, until};
@@ -26,11 +26,11 @@ fn accuracy(job: &TrainingJob) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_workers_learn_the_digits_and_leave_nothing() {
+async fn two_workers_learn_the_digits_and_clean_up() {
     let space = TestNamespace::create("e2e-two", false).await.unwrap();
     apply(&space, |spec| epochs(spec, 40)).await;
 
-    let told = until("a worker tells its metrics", DEADLINE, || async {
+    let exposed = until("a worker exposes its metrics", DEADLINE, || async {
         let text = space.metrics("digits-worker-0-0").await.unwrap_or_default();
         let has_all = [
             "roundhouse_train_world_size{rank=\"0\"} 2",
@@ -41,7 +41,7 @@ async fn two_workers_learn_the_digits_and_leave_nothing() {
         .all(|series| text.contains(series));
         Ok(has_all.then_some(()))
     });
-    assert!(told.await.is_ok(), "{}", space.dump().await);
+    assert!(exposed.await.is_ok(), "{}", space.dump().await);
     let mut children = space.children("digits").await.unwrap();
     children.sort();
     let expected = [
@@ -61,16 +61,16 @@ async fn two_workers_learn_the_digits_and_leave_nothing() {
     assert_eq!(status.membership.as_ref().unwrap().generation, 1);
     assert_eq!(status.incidents.total, 0);
     assert_eq!(status.front().unwrap().reason, "Completed");
-    // Events follow the status.
-    let reasons = until("the end is an event", DEADLINE, || async {
+    // The operator publishes Events after it has written the status.
+    let reasons = until("the Event Succeeded exists", DEADLINE, || async {
         let reasons = space.event_reasons("digits").await?;
         Ok(reasons.contains(&"Succeeded".to_owned()).then_some(reasons))
     })
     .await
     .unwrap();
     for reason in ["Accepted", "GenerationIssued", "Succeeded"] {
-        let told = reasons.iter().filter(|seen| *seen == reason);
-        assert_eq!(told.count(), 1, "{reasons:?}");
+        let published = reasons.iter().filter(|seen| *seen == reason);
+        assert_eq!(published.count(), 1, "{reasons:?}");
     }
 
     space
@@ -78,7 +78,7 @@ async fn two_workers_learn_the_digits_and_leave_nothing() {
         .delete("digits", &kube::api::DeleteParams::default())
         .await
         .unwrap();
-    until("the children are gone", DEADLINE, || async {
+    until("the job's objects are deleted", DEADLINE, || async {
         Ok(space.children("digits").await?.is_empty().then_some(()))
     })
     .await
@@ -87,7 +87,7 @@ async fn two_workers_learn_the_digits_and_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_workers_of_two_processes_learn_the_digits_too() {
+async fn two_workers_with_two_processes_learn_the_digits() {
     let space = TestNamespace::create("e2e-two-by-two", false)
         .await
         .unwrap();
@@ -120,7 +120,7 @@ async fn missing_data_fails_the_job_with_the_path() {
         "{:?}",
         status.front().unwrap()
     );
-    until("no pod runs on", DEADLINE, || async {
+    until("no pod is running", DEADLINE, || async {
         let pods = space.pods().list(&kube::api::ListParams::default()).await?;
         let running = |pod: &k8s_openapi::api::core::v1::Pod| {
             pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")
@@ -133,7 +133,7 @@ async fn missing_data_fails_the_job_with_the_path() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_worker_is_an_incident_and_the_other_goes_on_without_a_restart() {
+async fn killed_worker_is_an_incident_without_other_restarts() {
     let space = TestNamespace::create("e2e-kill", false).await.unwrap();
     apply(&space, |spec| {
         epochs(spec, 90);
@@ -157,7 +157,7 @@ async fn a_killed_worker_is_an_incident_and_the_other_goes_on_without_a_restart(
         .unwrap();
     let status = job.status.unwrap();
     assert_eq!(status.incidents.total, 1, "{status:?}");
-    // Generation 2 is the survivor's, and 3 has the restarted worker, too.
+    // Generation 2 has the survivor only, and generation 3 has both workers.
     assert_eq!(status.membership.unwrap().generation, 3);
     assert_eq!(status.last_failure.unwrap().exit_code, Some(137));
     assert!(status.progress.unwrap().progress.eval_accuracy.unwrap() > 0.95);

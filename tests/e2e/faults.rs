@@ -1,5 +1,5 @@
-//! Faults on real kubelets. Whatever happens, the job succeeds with the weights of an undisturbed training,
-//! its ledger is proven, and nobody restarts because somebody else failed.
+//! Faults on real kubelets. After every fault the job succeeds with the weights of an undisturbed run,
+//! its ledger passes the audit, and no worker restarts because another worker failed.
 
 mod dns;
 mod drill;
@@ -10,4 +10,5 @@ mod operator;
 mod pods;
 mod proof;
 mod release;
+mod scale;
 mod script;

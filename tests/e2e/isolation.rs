@@ -1,4 +1,4 @@
-//! The NetworkPolicy on a network that enforces it: strangers reach a worker's metrics and nothing else.
+//! The NetworkPolicy on a network that enforces it: pods of other jobs reach only a worker's metrics.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -7,7 +7,7 @@ use roundhouse_tests::cluster::{DEADLINE, TestNamespace, until};
 use roundhouse_tests::manifests;
 use serde_json::json;
 
-/// Runs a command in a pod of its own and returns its exit code.
+/// Runs a command in a new pod, and returns its exit code.
 async fn run(pods: &Api<Pod>, name: &str, command: &str) -> i32 {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
@@ -36,7 +36,7 @@ async fn run(pods: &Api<Pod>, name: &str, command: &str) -> i32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_reach_the_metrics_of_a_worker_and_nothing_else() {
+async fn other_pods_reach_only_the_metrics_of_a_worker() {
     let space = TestNamespace::create("e2e-isolation", false).await.unwrap();
     for mut object in manifests::read("examples/digits.yaml").unwrap() {
         if object["kind"] == "TrainingJob" {
@@ -55,7 +55,7 @@ async fn strangers_reach_the_metrics_of_a_worker_and_nothing_else() {
     })
     .await
     .unwrap();
-    // A store answers nothing in HTTP, so the question is only whether the connection came about.
+    // The c10d store does not speak HTTP, so the command checks only whether curl could connect.
     let connect = |port: u16| {
         let curl =
             format!("curl -s -o /dev/null -m 3 -w '%{{time_connect}}' http://{address}:{port}/");
@@ -63,13 +63,13 @@ async fn strangers_reach_the_metrics_of_a_worker_and_nothing_else() {
     };
     let store = connect(ports::RENDEZVOUS);
     let metrics = connect(ports::AGENT_HTTP);
-    // Of that port, what is not metrics is for readers of the job, whom the API server passes on.
+    // The other paths of this port are for readers of the job, whose requests the API server forwards.
     let code = "curl -s -o /dev/null -m 3 -w '%{http_code}'";
     let (port, path) = (ports::AGENT_HTTP, ports::RESTARTS_PATH);
     let refused = format!("[ \"$({code} http://{address}:{port}{path})\" = 403 ]");
     let scraper = format!("{metrics} && {refused}");
     assert_eq!(run(&space.pods(), "scraper", &scraper).await, 0);
-    until("a reader has an answer", DEADLINE, || async {
+    until("the agent answers a reader", DEADLINE, || async {
         let membership = space.jobs().get("digits").await?.status;
         let nonce = membership.and_then(|status| Some(status.membership?.nonce));
         let nonce = nonce.unwrap_or_default();
@@ -86,7 +86,7 @@ async fn strangers_reach_the_metrics_of_a_worker_and_nothing_else() {
     let later = format!("sleep 5; {store}");
     let (pods, label) = (space.pods(), Patch::Merge(&member));
     let labelled = async {
-        until("the pod is there to be labelled", DEADLINE, || async {
+        until("the pod exists and has the label", DEADLINE, || async {
             Ok(pods
                 .patch("member", &PatchParams::default(), &label)
                 .await

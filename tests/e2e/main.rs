@@ -1,5 +1,5 @@
-//! Real pods on a real kubelet, with Roundhouse installed from its chart: `make test` brings the
-//! cluster up.
+//! Tests with real pods on real kubelets and Roundhouse installed from its chart. `make test` starts
+//! the cluster.
 #![allow(clippy::unwrap_used)]
 
 mod digits;

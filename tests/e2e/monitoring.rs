@@ -1,6 +1,6 @@
-//! The dashboards and the alerts over a real Prometheus: it scrapes the operator, a job that grows, saves and loses a worker, and
-//! a script that holds a GPU on a node that turns out to be faulty. The variable `ROUNDHOUSE_PICTURES` names a directory in which what
-//! the dashboards show is kept: `make generate` draws it.
+//! The queries of the dashboards and the alerts with a real Prometheus. It scrapes the operator, a job
+//! that scales up, saves and loses a worker, and a script that reports a faulty GPU. The data of the
+//! dashboards are saved in the directory `ROUNDHOUSE_PICTURES`, from which `make generate` draws them.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -17,8 +17,8 @@ const SPACE: &str = "e2e-monitoring";
 const JOB: &str = "gpt2-romeo";
 const SCRIPT: &str = "script";
 
-/// The example, smaller, without an end, and with checkpoints.
-fn grow(job: &mut Value) {
+/// Makes the example's model smaller and its training endless, and adds checkpoints.
+fn adapt(job: &mut Value) {
     let shared = nodes::shared_directory(SPACE).unwrap();
     let spec = &mut job["spec"];
     spec["workers"]["replicas"] = json!(1);
@@ -33,7 +33,8 @@ fn grow(job: &mut Value) {
     trainer["peakFlops"] = json!(1e10);
 }
 
-/// A script on a GPU that tells, after a second, that the GPU is faulty; it continues elsewhere.
+/// A script on a GPU. After a second it exits with the code of a faulty device, and continues on
+/// another node.
 fn script() -> Value {
     json!({
         "apiVersion": "roundhouse.dev/v1alpha1",
@@ -67,21 +68,21 @@ async fn add_gpus(space: &TestNamespace) {
     }
 }
 
-async fn comes_to(
+async fn wait_for(
     space: &TestNamespace,
     job: &str,
     what: &str,
-    is_there: impl Fn(&TrainingJobStatus) -> bool,
+    is_reached: impl Fn(&TrainingJobStatus) -> bool,
 ) {
-    let come = until(what, DEADLINE, || async {
+    let reached = until(what, DEADLINE, || async {
         let status = space.jobs().get(job).await?.status.unwrap_or_default();
         anyhow::ensure!(!status.is_terminal(), "{job} ended");
-        Ok(is_there(&status).then_some(()))
+        Ok(is_reached(&status).then_some(()))
     });
-    or_dump(space, come.await).await;
+    or_dump(space, reached.await).await;
 }
 
-/// What was awaited; if it did not come, the test fails and shows the state.
+/// Unwraps the result of a wait. On an error it prints the state of the namespace first.
 async fn or_dump<T>(space: &TestNamespace, awaited: anyhow::Result<T>) -> T {
     if awaited.is_err() {
         println!("{}", space.dump().await);
@@ -95,8 +96,7 @@ fn trains_with(status: &TrainingJobStatus, workers: u32) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_query_of_a_dashboard_or_an_alert_has_data_over_a_job_that_grows_saves_and_loses_a_worker()
- {
+async fn every_dashboard_and_alert_query_has_data() {
     let space = TestNamespace::create(SPACE, true).await.unwrap();
     let recorded =
         std::fs::read_to_string(repository().join("tests/monitoring/gpu-node.prom")).unwrap();
@@ -111,18 +111,24 @@ async fn every_query_of_a_dashboard_or_an_alert_has_data_over_a_job_that_grows_s
     space.create_object(&script()).await.unwrap();
     for mut object in manifests::read("examples/gpt2-romeo.yaml").unwrap() {
         if object["kind"] == "TrainingJob" {
-            grow(&mut object);
+            adapt(&mut object);
         }
         space.create_object(&object).await.unwrap();
     }
-    comes_to(&space, JOB, "it trains", |status| trains_with(status, 1)).await;
+    wait_for(&space, JOB, "the job trains", |status| {
+        trains_with(status, 1)
+    })
+    .await;
     let scale = Patch::Merge(json!({"spec": {"replicas": 2}}));
     let jobs = space.jobs();
     jobs.patch_scale(JOB, &PatchParams::default(), &scale)
         .await
         .unwrap();
-    comes_to(&space, JOB, "it has grown", |status| trains_with(status, 2)).await;
-    comes_to(&space, JOB, "it has saved", |status| {
+    wait_for(&space, JOB, "the job has scaled up", |status| {
+        trains_with(status, 2)
+    })
+    .await;
+    wait_for(&space, JOB, "the job has saved a checkpoint", |status| {
         status
             .checkpoint
             .as_ref()
@@ -131,17 +137,20 @@ async fn every_query_of_a_dashboard_or_an_alert_has_data_over_a_job_that_grows_s
     .await;
     let rank = nodes::process(SPACE, &format!("{JOB}-worker-1-0")).unwrap();
     assert!(processes::send(rank, Signal::KILL));
-    comes_to(&space, JOB, "it has recovered", |status| {
+    wait_for(&space, JOB, "the job has recovered", |status| {
         status.incidents.total == 1 && trains_with(status, 2)
     })
     .await;
-    comes_to(&space, SCRIPT, "the script trains elsewhere", |status| {
-        !status.avoid_nodes.is_empty() && trains_with(status, 1)
-    })
+    wait_for(
+        &space,
+        SCRIPT,
+        "the script runs on another node",
+        |status| !status.avoid_nodes.is_empty() && trains_with(status, 1),
+    )
     .await;
 
     let record = std::env::var_os("ROUNDHOUSE_PICTURES").map(|it| repository().join(it));
-    let said = prometheus.evaluate(SPACE, &[JOB, SCRIPT], DEADLINE, record.as_deref());
-    println!("{}", or_dump(&space, said).await);
+    let report = prometheus.evaluate(SPACE, &[JOB, SCRIPT], DEADLINE, record.as_deref());
+    println!("{}", or_dump(&space, report).await);
     space.delete().await.unwrap();
 }

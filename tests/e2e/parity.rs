@@ -1,4 +1,4 @@
-//! The first promise on real pods: N workers train exactly what one would.
+//! The first guarantee on real pods: the weights do not depend on the number of workers.
 
 use roundhouse_api::ConditionType;
 use roundhouse_tests::cluster::TestNamespace;
@@ -6,15 +6,15 @@ use roundhouse_tests::weights::difference;
 use roundhouse_tests::{manifests, nodes};
 use serde_json::json;
 
-/// After a few steps the weights differ by what rounding leaves. Later ones differ more, and how much depends on the
-/// processor: a value that is rounded to the other side of a bend of the network is enough.
+/// After a few steps the weights differ by rounding only. Later the differences grow by an amount that
+/// depends on the processor: a value near 0 before a ReLU can round to the other side.
 const FEW: u32 = 10;
-/// Of the largest weight of each tensor.
+/// The largest allowed difference, as a fraction of the largest weight of a tensor.
 const TOLERANCE: f32 = 1e-5;
-/// With slices any number of steps ends with the same bits.
+/// With slices the weights are equal bit for bit after any number of steps.
 const MANY: u32 = 100;
 
-/// Trains for so many steps in so many workers, and returns the weights that rank 0 wrote.
+/// Trains with this number of workers and steps, and returns the weights that rank 0 wrote.
 async fn weights(workers: u32, steps: u32, slices: Option<u32>) -> Vec<u8> {
     let name = format!("e2e-parity-{workers}x{steps}");
     let space = TestNamespace::create(&name, true).await.unwrap();
@@ -51,7 +51,7 @@ async fn weights(workers: u32, steps: u32, slices: Option<u32>) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_workers_train_the_weights_of_one() {
+async fn three_workers_train_the_same_weights_as_one() {
     let (one, three) = (weights(1, FEW, None).await, weights(3, FEW, None).await);
     let apart = difference(&one, &three).unwrap();
     println!("the weights differ by {apart:e}");
@@ -63,7 +63,7 @@ async fn three_workers_train_the_weights_of_one() {
     );
     assert!(
         one == three,
-        "with slices: {:e}",
+        "with slices the weights differ by {:e}",
         difference(&one, &three).unwrap()
     );
 }

@@ -1,4 +1,4 @@
-//! What the API server refuses by itself, with a message that names the field.
+//! Invalid jobs that the API server refuses by the CRD's rules, with a message that names the field.
 
 use roundhouse_tests::cluster::TestNamespace;
 use roundhouse_tests::manifests;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 type Change = fn(&mut Value);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_spec_is_refused_with_the_field_and_what_to_change() {
+async fn invalid_spec_is_refused_with_field_and_advice() {
     let space = TestNamespace::create("e2e-refused", false).await.unwrap();
     let good = manifests::read("examples/digits.yaml").unwrap().remove(0);
     let cases: [(&str, Change); 10] = [

@@ -1,4 +1,4 @@
-//! Restart mode on real pods: an image that knows nothing of Roundhouse.
+//! Restart mode on real pods, with an image that contains nothing of Roundhouse.
 
 use kube::api::LogParams;
 use roundhouse_api::ConditionType;
@@ -34,7 +34,7 @@ async fn log(space: &TestNamespace, pod: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_script_costs_the_other_a_new_start_from_its_checkpoint_and_no_container() {
+async fn killed_script_resumes_without_other_container_restarts() {
     let space = TestNamespace::create("e2e-restart", false).await.unwrap();
     space.create_object(&job()).await.unwrap();
     until("the script runs", DEADLINE, || async {
@@ -44,7 +44,7 @@ async fn a_killed_script_costs_the_other_a_new_start_from_its_checkpoint_and_no_
     })
     .await
     .unwrap();
-    until("a step is told", DEADLINE, || async {
+    until("the status shows a step", DEADLINE, || async {
         let job = space.jobs().get("script").await?;
         let progress = job.status.and_then(|status| status.progress);
         Ok(progress.filter(|shown| shown.progress.step > 10))
@@ -61,7 +61,7 @@ async fn a_killed_script_costs_the_other_a_new_start_from_its_checkpoint_and_no_
     let status = job.status.unwrap();
     assert_eq!(status.incidents.total, 1, "{status:?}");
     assert_eq!(status.last_failure.unwrap().exit_code, Some(137));
-    // Generation 2 is the survivor's, and 3 has the restarted worker, too.
+    // Generation 2 has the survivor only, and generation 3 has both workers.
     assert_eq!(status.membership.unwrap().generation, 3);
     assert_eq!(status.progress.unwrap().progress.step, 500);
     let text = log(&space, "script-worker-0-0").await;

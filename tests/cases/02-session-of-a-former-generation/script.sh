@@ -1,4 +1,4 @@
-# As torchrun does, it starts its worker in a session of its own. The worker does not end on SIGTERM.
+# Starts its worker in another session, as torchrun does. The worker ignores SIGTERM.
 writer=writer-of-rank-$RANK
 if [ -e "$writer" ] && kill -0 "$(cat "$writer")" 2> /dev/null; then
   echo "a writer of the former generation still runs"

@@ -3,7 +3,7 @@ import roundhouse as rh
 
 
 class Rows:
-    """It has fewer rows than it says."""
+    """Has 40 rows, fewer than its length."""
 
     def __init__(self):
         self.rows = iter([(torch.rand(8), torch.rand(1)) for _ in range(40)])

@@ -8,7 +8,7 @@ opt = torch.optim.SGD(model.parameters(), lr=0.01)
 rows = torch.utils.data.TensorDataset(torch.rand(65, 8), torch.rand(65, 1))
 with rh.join(state={"model": model, "opt": opt}) as job:
     net = job.model(model)
-    # Of the last 5 batches of an epoch one has a single row.
+    # 65 rows are four batches of 16 and a last batch of one row.
     sampler = job.sampler(len(rows), 16, epochs=1, drop_last=os.environ["DROP_LAST"] == "yes")
     for batch in job.steps(rows, sampler):
         x, y = batch

@@ -13,6 +13,6 @@ with rh.join(state={"model": model, "opt": opt}) as job:
         loss = torch.nn.functional.mse_loss(net(x), y)
         loss.backward()
         if job.commit(loss, opt) and job.steps_done == 4:
-            # Steps take milliseconds, and this takes longer than 40 s.
+            # A step takes milliseconds, and this evaluation takes longer than 40 s.
             time.sleep(45)
 print("made", job.steps_done, "steps")

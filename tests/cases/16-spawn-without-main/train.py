@@ -14,7 +14,7 @@ model = torch.nn.Linear(8, 1)
 opt = torch.optim.SGD(model.parameters(), lr=0.01)
 with rh.join(state={"model": model, "opt": opt}) as job:
     net = job.model(model)
-    # The child runs this file again, up to rh.join.
+    # The spawned process imports this file, and so reaches rh.join again.
     options = {"num_workers": 1, "multiprocessing_context": "spawn"}
     for batch in job.steps(Rows(), job.sampler(64, 16, epochs=1), **options):
         x, y = batch

@@ -13,6 +13,6 @@ with rh.join(state={"model": model, "opt": opt}) as job:
         loss = torch.nn.functional.mse_loss(net(x), y)
         loss.backward()
         if job.commit(loss, opt) and job.steps_done == 4:
-            # Rank 0 evaluates for longer than a collective waits.
+            # Rank 0 evaluates for longer than the timeout of a collective.
             job.alone(lambda: time.sleep(6))
 print("made", job.steps_done, "steps in generation", job.generation)

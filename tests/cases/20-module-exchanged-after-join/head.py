@@ -8,7 +8,7 @@ with rh.join(state={"model": model, "opt": opt}) as job:
     net = job.model(model, find_unused_parameters=True)
     for batch in job.steps(rows, job.sampler(64, 16, epochs=1)):
         if job.steps_done == 2:
-            # No optimizer and no checkpoint has the new one.
+            # The new module is in no optimizer and in no checkpoint.
             model[1] = torch.nn.Linear(8, 1)
         x, y = batch
         loss = torch.nn.functional.mse_loss(net(x), y)

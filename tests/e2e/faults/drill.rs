@@ -1,5 +1,5 @@
-//! An elastic job of three workers on which something is tried out. Its steps are slowed down, so that it
-//! still trains when the fault is over.
+//! An elastic job of three workers for a test of one fault. Its steps are slowed down, so that it still
+//! trains after the fault.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,16 +15,15 @@ use roundhouse_tests::cluster::{DEADLINE, TestNamespace, until};
 use roundhouse_tests::{local, manifests, nodes};
 use serde_json::{Value, json};
 
-/// The job's name.
 pub(super) const JOB: &str = "digits";
-/// The file in pods that says how long a step is to take.
+/// The file in pods with the milliseconds that are added to each step.
 pub(super) const PACE: &str = "/checkpoints/pace";
-/// Milliseconds added to each step until all is over.
+/// Milliseconds added to each step until the test waits for the job's end.
 const PAUSE: u64 = 50;
-/// Committed steps that show that a generation trains.
-const SOME_STEPS: usize = 5;
+/// A generation counts as training after this number of committed steps.
+const MIN_STEPS: usize = 5;
 
-/// A job and what is known of it.
+/// A running job with its namespace and its shared directory.
 pub(super) struct Drill {
     pub(super) space: TestNamespace,
     pub(super) spec: Value,
@@ -33,7 +32,7 @@ pub(super) struct Drill {
 }
 
 impl Drill {
-    /// Applies the job, with one worker on each node if they are to be spread.
+    /// Applies the job. With `spread`, each of its workers runs on another node.
     pub(super) async fn start(name: &str, steps: u64, spread: bool) -> Self {
         let mut job = local::job(3, steps);
         let spec = &mut job["spec"];
@@ -42,7 +41,7 @@ impl Drill {
         Self::start_job(name, job).await
     }
 
-    /// Applies a job whose checkpoints, and the pace of whose steps, are on a volume that all nodes see.
+    /// Applies a job. Its checkpoints and the pace of its steps are on a volume that all nodes mount.
     pub(super) async fn start_job(name: &str, mut job: Value) -> Self {
         let space = TestNamespace::create(name, true).await.unwrap();
         let shared = nodes::shared_directory(name).unwrap();
@@ -66,7 +65,7 @@ impl Drill {
         }
     }
 
-    /// The job's status. Generations only grow: whoever looks sees to it.
+    /// The job's status. Fails if the generation is lower than one that was read before.
     pub(super) async fn status(&self) -> anyhow::Result<TrainingJobStatus> {
         let job = self.space.jobs().get(JOB).await?;
         let status = job.status.unwrap_or_default();
@@ -76,21 +75,22 @@ impl Drill {
         Ok(status)
     }
 
-    /// Waits until so many workers commit steps in a generation after that one, and returns its number.
+    /// Waits until a generation after `after` with this number of workers commits steps, and returns
+    /// it.
     pub(super) async fn trains(&self, workers: u32, after: u64) -> u64 {
         let trains = until("the workers train", DEADLINE, || async {
             let status = self.status().await?;
-            ensure!(!status.is_terminal(), "it ended before");
+            ensure!(!status.is_terminal(), "the job ended before");
             let membership = status
                 .membership
                 .filter(|it| it.generation > after && it.nodes == workers);
             let generation = membership.map(|it| it.generation);
-            Ok(generation.filter(|it| self.num_committed(*it) >= SOME_STEPS))
+            Ok(generation.filter(|it| self.num_committed(*it) >= MIN_STEPS))
         });
         self.or_dump(trains.await).await
     }
 
-    /// Steps that a generation has committed so far.
+    /// The number of steps that a generation has committed so far.
     pub(super) fn num_committed(&self, generation: u64) -> usize {
         let file = self
             .state()
@@ -100,28 +100,28 @@ impl Drill {
         text.lines().count().saturating_sub(1)
     }
 
-    /// Where the job's checkpoints and its ledger are.
+    /// The directory of the job's checkpoints and its ledger.
     pub(super) fn state(&self) -> PathBuf {
         self.shared.join(&self.space.name).join(JOB)
     }
 
-    /// The weights that it wrote at its end.
+    /// The weights that the trainer wrote when the job completed.
     pub(super) fn weights(&self) -> anyhow::Result<Vec<u8>> {
-        std::fs::read(self.shared.join("weights.safetensors")).context("the weights")
+        std::fs::read(self.shared.join("weights.safetensors")).context("weights.safetensors")
     }
 
-    /// From now on it trains as fast as it can.
-    pub(super) fn hurry(&self) {
+    /// Removes the pause from each later step.
+    pub(super) fn train_at_full_speed(&self) {
         set_pace(&self.shared, 0);
     }
 
-    /// Pods of the job.
+    /// All pods with the job's label.
     pub(super) async fn pods(&self) -> anyhow::Result<Vec<Pod>> {
         let selector = ListParams::default().labels(&format!("{}={JOB}", labels::JOB_NAME));
         Ok(self.space.pods().list(&selector).await?.items)
     }
 
-    /// Pods of a generation's members, by node rank.
+    /// The pods of a generation's members, in the order of their node ranks.
     pub(super) async fn members(&self, generation: u64) -> Vec<Pod> {
         let mut members: Vec<(u32, Pod)> = Vec::new();
         for pod in self.pods().await.unwrap() {
@@ -139,8 +139,8 @@ impl Drill {
         members.into_iter().map(|(_, pod)| pod).collect()
     }
 
-    /// Waits until a pod is gone. One of the same name may be in its place at once.
-    pub(super) async fn is_gone(&self, pod: &Pod) {
+    /// Waits until a pod is deleted. A new pod may have the same name.
+    pub(super) async fn wait_until_gone(&self, pod: &Pod) {
         let name = pod.name_any();
         let what = format!("{name} is gone");
         let gone = until(&what, DEADLINE, || async {
@@ -151,7 +151,7 @@ impl Drill {
         self.or_dump(gone.await).await;
     }
 
-    /// What was awaited; if it did not come, the test fails and shows the state.
+    /// Unwraps the result of a wait. On an error it prints the state of the namespace first.
     pub(super) async fn or_dump<T>(&self, awaited: anyhow::Result<T>) -> T {
         if awaited.is_err() {
             println!("{}", self.space.dump().await);
@@ -164,7 +164,8 @@ fn set_pace(shared: &Path, milliseconds: u64) {
     std::fs::write(shared.join("pace"), milliseconds.to_string()).unwrap();
 }
 
-/// The image's own trainer, but for its name: this one can be told to take its time.
+/// A pod template that replaces the image's trainer by a build with fault injection, which can slow
+/// steps down.
 fn template(spread: bool) -> Value {
     let trainer = local::programs().unwrap().join("roundhouse-train");
     let mut template = json!({"spec": {

@@ -1,4 +1,4 @@
-//! What can befall one worker, and what must come of it.
+//! Faults of one worker, and the number of incidents that each must cause.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -9,23 +9,23 @@ use rustix::process::Signal;
 
 use super::drill::Drill;
 
-/// What befalls a worker.
+/// A fault of one worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
     /// `kill -9` of rank 0's process.
     KillRankZero,
     /// `kill -9` of another rank's process.
     KillAnother,
-    /// `kubectl delete pod`.
+    /// `kubectl delete pod` with its usual grace period.
     Delete,
     /// `kubectl delete pod --grace-period=0 --force`.
     DeleteByForce,
-    /// `kubectl drain` of its node: cordoned, then the pod is evicted.
+    /// `kubectl drain` of its node: the node is cordoned, then the pod is evicted.
     Drain,
 }
 
 impl Fault {
-    /// A name for a namespace.
+    /// The fault's part of the namespace's name.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::KillRankZero => "kill-zero",
@@ -36,7 +36,7 @@ impl Fault {
         }
     }
 
-    /// Failures that the job's status shows.
+    /// The number of incidents that the job's status must show.
     pub(super) const fn incidents(self) -> u32 {
         match self {
             Self::KillRankZero | Self::KillAnother => 1,
@@ -44,7 +44,7 @@ impl Fault {
         }
     }
 
-    /// Whom it befalls, and whom it does not, of members by node rank.
+    /// The pod that the fault hits, and the other pods. `members` is in the order of node ranks.
     pub(super) fn victim(self, members: &[Pod]) -> (String, Vec<String>) {
         let mut names: Vec<String> = members.iter().map(ResourceExt::name_any).collect();
         let victim = match self {
@@ -54,8 +54,8 @@ impl Fault {
         (victim, names)
     }
 
-    /// Lets it happen, and waits until the kubelet has done its part.
-    pub(super) async fn strikes(self, drill: &Drill, victim: &str) {
+    /// Injects the fault, and waits until the kubelet has restarted or removed the pod.
+    pub(super) async fn inject(self, drill: &Drill, victim: &str) {
         let pods = drill.space.pods();
         let pod = pods.get(victim).await.unwrap();
         match self {
@@ -67,19 +67,19 @@ impl Fault {
             Self::Delete => {
                 let gracefully = DeleteParams::default();
                 pods.delete(victim, &gracefully).await.unwrap();
-                drill.is_gone(&pod).await;
+                drill.wait_until_gone(&pod).await;
             }
             Self::DeleteByForce => {
                 let at_once = DeleteParams::default().grace_period(0);
                 pods.delete(victim, &at_once).await.unwrap();
-                drill.is_gone(&pod).await;
+                drill.wait_until_gone(&pod).await;
             }
             Self::Drain => {
                 let node = pod.spec.as_ref().unwrap().node_name.clone().unwrap();
                 let all: Api<Node> = Api::all(drill.space.client.clone());
                 all.cordon(&node).await.unwrap();
                 let evicted = pods.evict(victim, &EvictParams::default()).await;
-                drill.is_gone(&pod).await;
+                drill.wait_until_gone(&pod).await;
                 all.uncordon(&node).await.unwrap();
                 evicted.unwrap();
             }
@@ -88,7 +88,7 @@ impl Fault {
 }
 
 async fn restarts(pods: &Api<Pod>, name: &str) {
-    until("its container restarts", DEADLINE, || async {
+    until("the container restarts", DEADLINE, || async {
         let status = pods.get(name).await?.status.unwrap_or_default();
         let containers = status.container_statuses.unwrap_or_default();
         let running = containers.first().is_some_and(|it| {

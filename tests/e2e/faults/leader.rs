@@ -1,5 +1,5 @@
-//! The operator that leads is cut off, stopped, or replaced by an upgrade, and another one leads. Not beside other tests: it is
-//! everybody's operator.
+//! The leading operator is cut off, stopped, or replaced by an upgrade, and another operator leads.
+//! These tests run alone, because all jobs share the operator.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::{Duration, Instant};
@@ -24,21 +24,21 @@ use tokio::time::sleep;
 
 use super::drill::{Drill, JOB};
 use super::fault::Fault;
-use super::nodes::{self, Lasting};
+use super::nodes::{self, ActiveFault};
 use super::operator::{self, NAMESPACE};
 
-/// The Deployment and the Lease.
+/// The name of the Deployment and of the Lease.
 const NAME: &str = "roundhouse";
 const STEPS: u64 = 2_400;
-/// Within 15 s on a machine that is not busy.
+/// The limit for another operator to lead. On an idle machine it takes up to 15 s.
 const SOON: Duration = Duration::from_secs(40);
-/// Between two looks at the Lease.
-const LOOK: Duration = Duration::from_millis(20);
+/// The interval between two reads of the Lease.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Who leads, as the Lease says.
+/// The operator that holds the Lease.
 #[derive(Clone, Debug, PartialEq)]
 struct Leader {
-    /// Another one each time a process starts.
+    /// The name of its pod and the start of its process, so each process has another identity.
     identity: String,
 }
 
@@ -54,17 +54,17 @@ impl Leader {
         leads.await.unwrap()
     }
 
-    /// The next one, and how long it took from now on.
+    /// Waits for the next leader. Returns it, and the duration of the wait.
     async fn next(&self, client: &Client) -> (Self, Duration) {
-        let begun = Instant::now();
+        let started = Instant::now();
         let leads = until("another operator leads", DEADLINE, || async {
             let now = Self::now(client).await?;
             Ok(now.filter(|now| now.identity != self.identity))
         });
-        (leads.await.unwrap(), begun.elapsed())
+        (leads.await.unwrap(), started.elapsed())
     }
 
-    /// Its name is that of the pod, and when its process started.
+    /// The pod of the leader.
     async fn pod(&self, client: &Client) -> Pod {
         let (name, _) = self.identity.rsplit_once('_').unwrap();
         let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
@@ -72,7 +72,7 @@ impl Leader {
     }
 }
 
-/// Changes the operator's pods, and waits until all are new.
+/// Changes the operator's pod template, and waits until all its pods are new.
 async fn roll_out(client: &Client, template: Value) {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
@@ -81,26 +81,22 @@ async fn roll_out(client: &Client, template: Value) {
     let changed = deployments.patch(NAME, &parameters, &patch).await;
     let wanted = changed.unwrap().metadata.generation;
     let operator = ListParams::default().labels(&format!("{}=operator", labels::APP_COMPONENT));
-    until(
-        "the new operators are there, and no other",
-        DEADLINE,
-        || async {
-            let deployment = deployments.get(NAME).await?;
-            let replicas = deployment.spec.and_then(|spec| spec.replicas);
-            let status = deployment.status.unwrap_or_default();
-            let num_pods = pods.list(&operator).await?.items.len();
-            let so = status.observed_generation >= wanted
-                && status.updated_replicas == replicas
-                && status.ready_replicas == replicas
-                && Some(num_pods) == replicas.and_then(|it| usize::try_from(it).ok());
-            Ok(so.then_some(()))
-        },
-    )
+    until("only the new operators exist", DEADLINE, || async {
+        let deployment = deployments.get(NAME).await?;
+        let replicas = deployment.spec.and_then(|spec| spec.replicas);
+        let status = deployment.status.unwrap_or_default();
+        let num_pods = pods.list(&operator).await?.items.len();
+        let so = status.observed_generation >= wanted
+            && status.updated_replicas == replicas
+            && status.ready_replicas == replicas
+            && Some(num_pods) == replicas.and_then(|it| usize::try_from(it).ok());
+        Ok(so.then_some(()))
+    })
     .await
     .unwrap();
 }
 
-/// Where operators run: apart on nodes that a test can take away, or all on the first one.
+/// A placement of the operators: on different nodes that a test can cut off, or all on node1.
 fn place(are_apart: bool) -> Value {
     let nodes = json!({"nodeSelectorTerms": [{"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node1"]},
@@ -118,7 +114,8 @@ fn place(are_apart: bool) -> Value {
     }
 }
 
-/// Runs a test while the operators are apart, and puts them back also if it fails: other tests take their nodes away.
+/// Runs a test while the operators are on different nodes. Moves them back to node1 even if the test
+/// fails, because other tests cut off the other nodes.
 async fn apart(client: &Client, test: impl Future<Output = ()>) {
     roll_out(client, place(true)).await;
     let outcome = AssertUnwindSafe(test).catch_unwind().await;
@@ -129,15 +126,15 @@ async fn apart(client: &Client, test: impl Future<Output = ()>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_operator_leads_when_the_machine_of_the_first_is_cut_off() {
+async fn standby_leads_when_the_node_of_the_leader_is_cut_off() {
     let client = Client::try_default().await.unwrap();
     operator::runs(&client, true).await;
-    apart(&client, Box::pin(is_cut_off(&client))).await;
+    apart(&client, Box::pin(cut_off_leader(&client))).await;
 }
 
-/// Applies a job, and waits until an operator has looked at it: how long that took. It has no workers.
-async fn applied(drill: &Drill) -> Duration {
-    let begun = Instant::now();
+/// Applies a suspended job, and returns the time until an operator has reconciled it.
+async fn time_to_reconcile(drill: &Drill) -> Duration {
+    let started = Instant::now();
     let mut job = drill.space.jobs().get(JOB).await.unwrap();
     job.metadata = ObjectMeta {
         name: Some("meanwhile".to_owned()),
@@ -146,33 +143,33 @@ async fn applied(drill: &Drill) -> Duration {
     (job.spec.suspend, job.status) = (true, None);
     let jobs = drill.space.jobs();
     jobs.create(&PostParams::default(), &job).await.unwrap();
-    until("it is looked at", DEADLINE, || async {
+    until("an operator reconciles the job", DEADLINE, || async {
         let status = jobs.get("meanwhile").await?.status;
         let is_suspended = status.is_some_and(|it| it.is_true(ConditionType::Suspended));
         Ok(is_suspended.then_some(()))
     })
     .await
     .unwrap();
-    begun.elapsed()
+    started.elapsed()
 }
 
-async fn is_cut_off(client: &Client) {
+async fn cut_off_leader(client: &Client) {
     let drill = Drill::start("e2e-leader-cut-off", STEPS, true).await;
     let first = drill.trains(3, 0).await;
     let leader = Leader::wait(client).await;
     let pod = leader.pod(client).await;
     let node = pod.spec.and_then(|spec| spec.node_name).unwrap();
     let members = drill.members(first).await;
-    let (there, elsewhere): (Vec<_>, Vec<_>) =
+    let (on_it, elsewhere): (Vec<_>, Vec<_>) =
         members.into_iter().partition(|it| nodes::is_on(it, &node));
-    assert_eq!(there.len(), 1, "one worker on each node");
-    let lasting = Lasting::begins(nodes::Fault::CutOff, &node);
-    let ((next, took), looked_at) = join(leader.next(client), applied(&drill)).await;
+    assert_eq!(on_it.len(), 1, "one worker on each node");
+    let fault = ActiveFault::start(nodes::Fault::CutOff, &node);
+    let ((next, took), reconciled) = join(leader.next(client), time_to_reconcile(&drill)).await;
     println!("{node} was cut off, and another operator led after {took:.1?}");
     assert!(took < SOON, "{took:.1?}");
-    println!("a job that was applied meanwhile was looked at after {looked_at:.1?}");
-    assert!(looked_at < SOON, "{looked_at:.1?}");
-    // It knows of the worker that is lost with the node.
+    println!("a job that was applied meanwhile was reconciled after {reconciled:.1?}");
+    assert!(reconciled < SOON, "{reconciled:.1?}");
+    // The new leader replaces the worker that was lost with the node.
     let second = drill.trains(3, first).await;
     assert!(
         !drill
@@ -181,17 +178,17 @@ async fn is_cut_off(client: &Client) {
             .iter()
             .any(|it| nodes::is_on(it, &node))
     );
-    drop(lasting);
+    drop(fault);
     nodes::is_ready(&drill, &node, true).await;
-    drill.is_gone(&there[0]).await;
+    drill.wait_until_gone(&on_it[0]).await;
     let now = Leader::wait(client).await;
-    assert_eq!(now.identity, next.identity, "nobody takes it back");
+    assert_eq!(now.identity, next.identity, "the former leader leads again");
     let survivors: Vec<String> = elsewhere.iter().map(ResourceExt::name_any).collect();
     drill.succeeds(0, &survivors).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_was_stopped_changes_nothing_when_it_continues() {
+async fn stopped_leader_changes_nothing_when_it_continues() {
     let client = Client::try_default().await.unwrap();
     operator::runs(&client, true).await;
     let drill = Drill::start("e2e-leader-stopped", STEPS, false).await;
@@ -202,15 +199,15 @@ async fn a_leader_that_was_stopped_changes_nothing_when_it_continues() {
     let (victim, survivors) = Fault::KillAnother.victim(&drill.members(first).await);
     assert!(processes::send(process, Signal::STOP));
     let stopped = Instant::now();
-    // In the middle of its work: it has seen nothing of this, and has a plan for what was before.
-    Fault::KillAnother.strikes(&drill, &victim).await;
+    // The stopped leader has not observed this fault, so it may continue with an outdated plan.
+    Fault::KillAnother.inject(&drill, &victim).await;
     let (next, _) = leader.next(&client).await;
     let took = stopped.elapsed();
     println!("the leader was stopped, and another operator led after {took:.1?}");
     let second = drill.trains(3, first).await;
     assert!(processes::send(process, Signal::CONT));
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-    until("it starts anew", DEADLINE, || async {
+    until("the former leader restarts", DEADLINE, || async {
         let log = pods.logs(&name, &LogParams::default()).await?;
         let num_starts = log.matches("the operator runs").count();
         Ok((num_starts == 2).then_some(()))
@@ -219,18 +216,21 @@ async fn a_leader_that_was_stopped_changes_nothing_when_it_continues() {
     .unwrap();
     let status = pods.get(&name).await.unwrap().status.unwrap();
     let containers = status.container_statuses.unwrap();
-    assert_eq!(containers[0].restart_count, 0, "that is no crash");
+    assert_eq!(containers[0].restart_count, 0, "its container restarted");
     let now = Leader::wait(&client).await;
-    assert_eq!(now.identity, next.identity, "it follows");
+    assert_eq!(now.identity, next.identity, "the former leader leads again");
     let membership = drill.status().await.unwrap().membership.unwrap();
-    assert_eq!(membership.generation, second, "it has changed nothing");
+    assert_eq!(
+        membership.generation, second,
+        "the former leader has started a generation"
+    );
     drill
         .succeeds(Fault::KillAnother.incidents(), &survivors)
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_hands_over_while_a_job_trains() {
+async fn upgrade_hands_leadership_over_while_a_job_trains() {
     let client = Client::try_default().await.unwrap();
     operator::runs(&client, true).await;
     let drill = Drill::start("e2e-leader-upgrade", STEPS, false).await;
@@ -242,12 +242,12 @@ async fn an_upgrade_hands_over_while_a_job_trains() {
         json!({"metadata": {"annotations": {"roundhouse.dev/rolled-out": now}}}),
     );
     tokio::pin!(rollout);
-    // Times without a leader.
+    // The durations without a leader.
     let (mut free, mut took) = (None::<Instant>, Vec::new());
     loop {
         tokio::select! {
             () = &mut rollout => break,
-            () = sleep(LOOK) => match Leader::now(&client).await.unwrap() {
+            () = sleep(POLL_INTERVAL) => match Leader::now(&client).await.unwrap() {
                 None => _ = free.get_or_insert_with(Instant::now),
                 Some(_) => took.extend(free.take().map(|since| since.elapsed())),
             },
@@ -255,7 +255,7 @@ async fn an_upgrade_hands_over_while_a_job_trains() {
     }
     let after = Leader::wait(&client).await;
     println!("upgraded; there was no leader for {took:.2?}");
-    // It was given back: nobody waited for its end.
+    // The leader released the Lease, so the next operator did not wait until it expired.
     assert!(
         took.iter().sum::<Duration>() < Terms::default().duration,
         "{took:.2?}"
@@ -267,7 +267,7 @@ async fn an_upgrade_hands_over_while_a_job_trains() {
         first
     );
     let (victim, survivors) = Fault::KillAnother.victim(&drill.members(first).await);
-    Fault::KillAnother.strikes(&drill, &victim).await;
+    Fault::KillAnother.inject(&drill, &victim).await;
     drill.trains(3, first).await;
     drill
         .succeeds(Fault::KillAnother.incidents(), &survivors)

@@ -1,5 +1,5 @@
-//! A machine is lost, cut off, or silent, with the worker on it. Not beside other tests: their workers may
-//! be on it, too.
+//! A node is lost, cut off, or its kubelet is silent, with a worker on it. These tests run alone,
+//! because workers of other jobs may be on the node.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -10,26 +10,26 @@ use roundhouse_tests::nodes::local_cluster;
 use super::drill::Drill;
 use super::operator;
 
-/// In a box of its own; control plane and operator are elsewhere.
+/// A node with a network namespace of its own. The control plane and the operator run on node1.
 const NODE: &str = "node2";
-/// Of 50 ms: until the node is given up, the worker is replaced, and the node is back.
+/// Steps of 50 ms: enough until the node is NotReady, the worker is replaced, and the node is back.
 const STEPS: u64 = 2_400;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    /// All its processes end at once.
+    /// All processes of the node are killed.
     Lost,
-    /// Its network ends, and its processes do not know.
+    /// The node's network is cut off, and its processes keep running.
     CutOff,
-    /// Its kubelet ends, and nothing else.
+    /// The node's kubelet is killed, and its containers keep running.
     Silent,
 }
 
-/// A fault of a node that lasts; when it is dropped the node heals.
-pub(super) struct Lasting<'a>(Fault, &'a str);
+/// A fault of a node. The node is repaired when the value is dropped.
+pub(super) struct ActiveFault<'a>(Fault, &'a str);
 
-impl<'a> Lasting<'a> {
-    pub(super) fn begins(fault: Fault, name: &'a str) -> Self {
+impl<'a> ActiveFault<'a> {
+    pub(super) fn start(fault: Fault, name: &'a str) -> Self {
         match fault {
             Fault::Lost => node(&["kill", name]),
             Fault::CutOff => node(&["partition", name, "on"]),
@@ -39,7 +39,7 @@ impl<'a> Lasting<'a> {
     }
 }
 
-impl Drop for Lasting<'_> {
+impl Drop for ActiveFault<'_> {
     fn drop(&mut self) {
         let Self(fault, name) = self;
         match fault {
@@ -56,14 +56,18 @@ fn node(action: &[&str]) {
 
 pub(super) async fn is_ready(drill: &Drill, name: &str, wanted: bool) {
     let nodes: Api<Node> = Api::all(drill.space.client.clone());
-    until("the node's state is known", DEADLINE, || async {
-        let status = nodes.get(name).await?.status.unwrap_or_default();
-        let conditions = status.conditions.unwrap_or_default();
-        let ready = conditions
-            .iter()
-            .any(|it| it.type_ == "Ready" && it.status == "True");
-        Ok((ready == wanted).then_some(()))
-    })
+    until(
+        "the node's condition Ready is as expected",
+        DEADLINE,
+        || async {
+            let status = nodes.get(name).await?.status.unwrap_or_default();
+            let conditions = status.conditions.unwrap_or_default();
+            let ready = conditions
+                .iter()
+                .any(|it| it.type_ == "Ready" && it.status == "True");
+            Ok((ready == wanted).then_some(()))
+        },
+    )
     .await
     .unwrap();
 }
@@ -72,8 +76,9 @@ pub(super) fn is_on(pod: &Pod, node: &str) -> bool {
     pod.spec.as_ref().and_then(|it| it.node_name.as_deref()) == Some(node)
 }
 
-/// The others continue, the worker is replaced, and what comes back with the node ends.
-async fn a_node_fails(name: &str, fault: Fault, operator_is_away: bool) {
+/// The other workers continue, the worker on the node is replaced, and the old pod ends when the node
+/// is back.
+async fn fail_node(name: &str, fault: Fault, operator_is_away: bool) {
     let drill = Drill::start(name, STEPS, true).await;
     let client = drill.space.client.clone();
     operator::runs(&client, true).await;
@@ -81,54 +86,54 @@ async fn a_node_fails(name: &str, fault: Fault, operator_is_away: bool) {
     let first = drill.trains(3, 0).await;
     let on_node = |pod: &Pod| is_on(pod, NODE);
     let members = drill.members(first).await;
-    let (there, elsewhere): (Vec<_>, Vec<_>) = members.into_iter().partition(on_node);
-    assert_eq!(there.len(), 1, "one worker on each node");
+    let (on_it, elsewhere): (Vec<_>, Vec<_>) = members.into_iter().partition(on_node);
+    assert_eq!(on_it.len(), 1, "one worker on each node");
     if operator_is_away {
         operator::runs(&client, false).await;
     }
-    let lasting = Lasting::begins(fault, NODE);
+    let fault = ActiveFault::start(fault, NODE);
     is_ready(&drill, NODE, false).await;
     if operator_is_away {
         operator::runs(&client, true).await;
     }
     let second = drill.trains(3, first).await;
     assert!(!drill.members(second).await.iter().any(on_node));
-    // Who is left behind commits nothing any more, cut off or not.
-    let left_behind = drill.num_committed(first);
-    drop(lasting);
+    // The worker on the failed node may run, but it must commit no more steps of the old generation.
+    let num_committed = drill.num_committed(first);
+    drop(fault);
     is_ready(&drill, NODE, true).await;
-    drill.is_gone(&there[0]).await;
-    assert_eq!(drill.num_committed(first), left_behind);
+    drill.wait_until_gone(&on_it[0]).await;
+    assert_eq!(drill.num_committed(first), num_committed);
     let survivors: Vec<String> = elsewhere.iter().map(ResourceExt::name_any).collect();
     drill.succeeds(0, &survivors).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_of_a_lost_machine_is_replaced() {
-    a_node_fails("e2e-node-lost", Fault::Lost, false).await;
+async fn worker_of_a_lost_node_is_replaced() {
+    fail_node("e2e-node-lost", Fault::Lost, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_cut_off_neither_commits_nor_blocks_anybody() {
-    a_node_fails("e2e-node-cut-off", Fault::CutOff, false).await;
+async fn partitioned_worker_neither_commits_nor_blocks_others() {
+    fail_node("e2e-node-cut-off", Fault::CutOff, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_whose_kubelet_is_silent_is_replaced() {
-    a_node_fails("e2e-node-silent", Fault::Silent, false).await;
+async fn worker_of_a_silent_kubelet_is_replaced() {
+    fail_node("e2e-node-silent", Fault::Silent, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_was_away_when_a_machine_was_lost_catches_up() {
-    a_node_fails("e2e-node-lost-away", Fault::Lost, true).await;
+async fn restarted_operator_replaces_worker_of_a_lost_node() {
+    fail_node("e2e-node-lost-away", Fault::Lost, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_was_away_when_a_worker_was_cut_off_catches_up() {
-    a_node_fails("e2e-node-cut-away", Fault::CutOff, true).await;
+async fn restarted_operator_replaces_a_partitioned_worker() {
+    fail_node("e2e-node-cut-away", Fault::CutOff, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_was_away_when_a_kubelet_fell_silent_catches_up() {
-    a_node_fails("e2e-node-silent-away", Fault::Silent, true).await;
+async fn restarted_operator_replaces_worker_of_a_silent_kubelet() {
+    fail_node("e2e-node-silent-away", Fault::Silent, true).await;
 }

@@ -1,5 +1,5 @@
-//! The operator is away while something happens to workers, and catches up when it is back.
-//! Not beside other tests: it is everybody's operator.
+//! The operator is stopped during faults of workers, and handles them after its restart. These tests
+//! run alone, because all jobs share the operator.
 
 use futures::future::{join, join_all};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -14,12 +14,12 @@ use super::drill::{Drill, JOB};
 use super::fault::Fault;
 
 pub(super) const NAMESPACE: &str = "roundhouse-system";
-/// One leads, and one stands by.
+/// One operator leads, and the other one is on standby.
 const REPLICAS: i32 = 2;
-/// More than four drills can train while one waits for the others.
+/// More steps than a job trains while the test waits for the other three jobs.
 const STEPS: u64 = 2_000;
 
-/// Starts or stops the operator, and waits until it is so.
+/// Starts or stops the operator, and waits until it is ready or gone.
 pub(super) async fn runs(client: &Client, wanted: bool) {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
@@ -29,23 +29,23 @@ pub(super) async fn runs(client: &Client, wanted: bool) {
         .await
         .unwrap();
     let operator = format!("{}=operator", labels::APP_COMPONENT);
-    until("the operator is there, or gone", DEADLINE, || async {
+    until("the operator is ready or gone", DEADLINE, || async {
         let deployment = deployments.get("roundhouse").await?;
         let ready = deployment.status.and_then(|it| it.ready_replicas);
         let pods = pods.list(&ListParams::default().labels(&operator)).await?;
-        let so = if wanted {
+        let is_done = if wanted {
             ready == Some(REPLICAS)
         } else {
             pods.items.is_empty()
         };
-        Ok(so.then_some(()))
+        Ok(is_done.then_some(()))
     })
     .await
     .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_was_away_during_faults_catches_up() {
+async fn restarted_operator_handles_faults_that_it_missed() {
     let faults = [
         Fault::KillRankZero,
         Fault::KillAnother,
@@ -63,10 +63,10 @@ async fn an_operator_that_was_away_during_faults_catches_up() {
     }))
     .await;
     runs(&client, false).await;
-    let strikes = drills
+    let faults = drills
         .iter()
-        .map(|(fault, drill, _, victim, _)| fault.strikes(drill, victim));
-    join_all(strikes).await;
+        .map(|(fault, drill, _, victim, _)| fault.inject(drill, victim));
+    join_all(faults).await;
     runs(&client, true).await;
     let ends = drills
         .into_iter()
@@ -78,7 +78,7 @@ async fn an_operator_that_was_away_during_faults_catches_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_was_away_when_a_pod_was_deleted_and_a_job_scaled_catches_up() {
+async fn restarted_operator_handles_a_missed_delete_and_scale() {
     let client = Client::try_default().await.unwrap();
     runs(&client, true).await;
     let (deleted, scaled) = join(
@@ -91,7 +91,7 @@ async fn an_operator_that_was_away_when_a_pod_was_deleted_and_a_job_scaled_catch
     let members = scaled.members(before).await;
     let stay: Vec<String> = members.iter().take(2).map(ResourceExt::name_any).collect();
     runs(&client, false).await;
-    Fault::Delete.strikes(&deleted, &victim).await;
+    Fault::Delete.inject(&deleted, &victim).await;
     let scale = Patch::Merge(json!({"spec": {"replicas": 2}}));
     let jobs = scaled.space.jobs();
     jobs.patch_scale(JOB, &PatchParams::default(), &scale)

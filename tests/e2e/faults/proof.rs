@@ -1,4 +1,4 @@
-//! What must be true of a drill's end, whatever has happened.
+//! Checks that must hold at the end of a job after every fault.
 
 use std::ops::RangeInclusive;
 use std::process::Command;
@@ -11,65 +11,67 @@ use roundhouse_tests::{local, manifests, weights};
 
 use super::drill::{Drill, JOB};
 
-/// Of the largest weight of a tensor, for every hundred steps.
+/// The allowed difference per hundred steps, as a fraction of the largest weight of a tensor.
 const TOLERANCE: f32 = 1e-6;
 
 impl Drill {
-    /// Waits for the end and proves what must be true of it; the survivors are pods that never restarted.
+    /// Waits until the job succeeds, and checks incidents, restarts, ledger and weights. The pods
+    /// `survivors` must not have restarted.
     pub(super) async fn succeeds(self, incidents: u32, survivors: &[String]) {
         self.ends_well(incidents, survivors).await;
-        self.has_the_weights_of_an_undisturbed_training();
-        self.vanishes().await;
+        self.compare_with_undisturbed_run();
+        self.delete().await;
     }
 
-    /// The same, with one of so many incidents: how often peers give up before a cause is known depends on the machine.
+    /// [`Self::succeeds`] with a range of incidents, for faults whose number of incidents depends on
+    /// the timing.
     pub(super) async fn succeeds_after(self, incidents: RangeInclusive<u32>, survivors: &[String]) {
         self.ends_well_after(incidents, survivors).await;
-        self.has_the_weights_of_an_undisturbed_training();
-        self.vanishes().await;
+        self.compare_with_undisturbed_run();
+        self.delete().await;
     }
 
-    /// The same but for the weights.
+    /// [`Self::succeeds`] without the comparison of weights. It does not delete the job.
     pub(super) async fn ends_well(&self, incidents: u32, survivors: &[String]) {
         self.ends_well_after(incidents..=incidents, survivors).await;
     }
 
     async fn ends_well_after(&self, incidents: RangeInclusive<u32>, survivors: &[String]) {
-        self.hurry();
+        self.train_at_full_speed();
         let job = self.space.ends(JOB, ConditionType::Succeeded).await;
         let status = job.unwrap().status.unwrap();
         let total = status.incidents.total;
         assert!(incidents.contains(&total), "{incidents:?}: {status:?}");
-        // Generations only grow: looked at once more.
+        // Reads the status once more to check that the generation has not decreased.
         self.status().await.unwrap();
-        self.leaves_nothing_behind().await;
-        self.did_not_restart(survivors).await;
+        self.check_cleanup().await;
+        self.check_restarts(survivors).await;
         println!("{}: {}", self.space.name, self.audit());
     }
 
-    /// Its job and its namespace are deleted.
-    pub(super) async fn vanishes(self) {
+    /// Deletes the job and its namespace.
+    pub(super) async fn delete(self) {
         let all = self.space.jobs();
         all.delete(JOB, &DeleteParams::default()).await.unwrap();
         self.space.delete().await.unwrap();
     }
 
-    async fn leaves_nothing_behind(&self) {
-        let nothing = until("nothing but completed pods is left", DEADLINE, || async {
+    async fn check_cleanup(&self) {
+        let completed = until("all pods are completed", DEADLINE, || async {
             let pods = self.pods().await?;
-            let completed = |pod: &k8s_openapi::api::core::v1::Pod| {
+            let is_completed = |pod: &k8s_openapi::api::core::v1::Pod| {
                 let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
                 phase == Some("Succeeded")
             };
-            Ok(pods.iter().all(completed).then_some(()))
+            Ok(pods.iter().all(is_completed).then_some(()))
         });
-        self.or_dump(nothing.await).await;
+        self.or_dump(completed.await).await;
         let children = self.space.children(JOB).await.unwrap();
         let others = children.iter().filter(|child| !child.starts_with("Pod/"));
         assert_eq!(others.count(), 2, "{children:?}");
     }
 
-    async fn did_not_restart(&self, survivors: &[String]) {
+    async fn check_restarts(&self, survivors: &[String]) {
         let pods = self.pods().await.unwrap();
         for name in survivors {
             let pod = pods.iter().find(|pod| pod.name_any() == *name);
@@ -80,7 +82,7 @@ impl Drill {
         }
     }
 
-    /// The auditor's words on the ledger.
+    /// Runs the auditor on the ledger, and returns its report.
     fn audit(&self) -> String {
         let trainer = local::programs().unwrap().join("roundhouse-train");
         let audit = Command::new(trainer)
@@ -88,13 +90,13 @@ impl Drill {
             .arg(self.state())
             .output();
         let audit = audit.unwrap();
-        let said = [audit.stdout, audit.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        assert!(audit.status.success(), "{said}");
-        said
+        let report = [audit.stdout, audit.stderr].concat();
+        let report = String::from_utf8_lossy(&report).into_owned();
+        assert!(audit.status.success(), "{report}");
+        report
     }
 
-    fn has_the_weights_of_an_undisturbed_training(&self) {
+    fn compare_with_undisturbed_run(&self) {
         let directory = tempfile::tempdir().unwrap();
         let config = directory.path().join("trainer.json");
         let undisturbed = directory.path().join("weights.safetensors");
@@ -116,7 +118,7 @@ impl Drill {
         self.differs_by_rounding(&expected, &self.weights().unwrap(), steps);
     }
 
-    /// The weights of an undisturbed training of so many steps, and its own.
+    /// Checks that the job's weights differ from those of an undisturbed run by rounding only.
     pub(super) fn differs_by_rounding(&self, expected: &[u8], own: &[u8], steps: f64) {
         let difference = weights::difference(expected, own).unwrap();
         println!("{}: weights differ by {difference:e}", self.space.name);

@@ -1,5 +1,5 @@
-//! The release is upgraded and rolled back while a job trains.
-//! Not beside other tests: it is everybody's operator.
+//! The Helm release is upgraded and rolled back while a job trains. This test runs alone, because all
+//! jobs share the operator.
 
 use anyhow::ensure;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -14,13 +14,13 @@ use super::operator::{self, NAMESPACE};
 
 const STEPS: u64 = 3_000;
 
-/// Runs helm, and waits until what it installs is ready.
+/// Runs helm, and waits until the objects that it installs are ready.
 async fn helm(arguments: &[&str]) {
     let mut command = Command::new("helm");
     command.args(arguments).args([
         "--namespace",
         NAMESPACE,
-        // Other tests have changed the Deployment as well.
+        // Other tests have changed fields of the Deployment.
         "--force-conflicts",
         "--wait",
         "--timeout=2m",
@@ -30,15 +30,15 @@ async fn helm(arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {errors}");
 }
 
-/// What the operator's pods are made from.
-async fn template(client: &Client) -> String {
+/// The policy annotation of the operator's pod template, which changes with the chart's values.
+async fn policy_of_template(client: &Client) -> String {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     let spec = deployments.get("roundhouse").await.unwrap().spec.unwrap();
     let annotations = spec.template.metadata.unwrap().annotations.unwrap();
     annotations["roundhouse.dev/policy"].clone()
 }
 
-/// The workers, and how often their containers were started again.
+/// The name, UID and number of container restarts of each worker.
 async fn workers(drill: &Drill) -> Vec<(String, Option<String>, i32)> {
     let pods = drill.pods().await.unwrap();
     let restarts = |pod: &Pod| {
@@ -55,12 +55,12 @@ async fn workers(drill: &Drill) -> Vec<(String, Option<String>, i32)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn helm_upgrades_and_rolls_back_while_a_job_trains_and_no_worker_restarts() {
+async fn helm_upgrade_and_rollback_restart_no_worker() {
     let client = Client::try_default().await.unwrap();
     operator::runs(&client, true).await;
     let drill = Drill::start("e2e-release", STEPS, false).await;
     let first = drill.trains(3, 0).await;
-    let (installed, before) = (template(&client).await, workers(&drill).await);
+    let (installed, before) = (policy_of_template(&client).await, workers(&drill).await);
 
     let other = "--set=policy.maxWorkersPerJob=99";
     helm(&[
@@ -71,25 +71,25 @@ async fn helm_upgrades_and_rolls_back_while_a_job_trains_and_no_worker_restarts(
         other,
     ])
     .await;
-    assert_ne!(template(&client).await, installed);
-    is_as_it_was(&drill, first, &before).await.unwrap();
+    assert_ne!(policy_of_template(&client).await, installed);
+    is_unchanged(&drill, first, &before).await.unwrap();
     let (victim, survivors) = Fault::KillAnother.victim(&drill.members(first).await);
-    Fault::KillAnother.strikes(&drill, &victim).await;
+    Fault::KillAnother.inject(&drill, &victim).await;
     let second = drill.trains(3, first).await;
     let before = workers(&drill).await;
 
     helm(&["rollback", "roundhouse"]).await;
-    assert_eq!(template(&client).await, installed);
-    is_as_it_was(&drill, second, &before).await.unwrap();
-    Fault::Delete.strikes(&drill, &victim).await;
+    assert_eq!(policy_of_template(&client).await, installed);
+    is_unchanged(&drill, second, &before).await.unwrap();
+    Fault::Delete.inject(&drill, &victim).await;
     drill.trains(3, second).await;
     drill
         .succeeds(Fault::KillAnother.incidents(), &survivors)
         .await;
 }
 
-/// The job trains on in the same generation with the same containers.
-async fn is_as_it_was(
+/// Checks that the job still has the same generation and the same containers.
+async fn is_unchanged(
     drill: &Drill,
     generation: u64,
     before: &[(String, Option<String>, i32)],

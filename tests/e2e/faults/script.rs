@@ -1,5 +1,5 @@
-//! A PyTorch script that joins, in real pods. Its container has Python, PyTorch and the package of this machine: an image with
-//! them has gigabytes.
+//! A PyTorch script that joins, in real pods. Its container mounts Python, PyTorch and the package from
+//! this machine, because an image with them would have gigabytes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use super::drill::{Drill, PACE};
 use super::fault::Fault;
 
-/// A step takes 50 ms until both faults are over; a process needs seconds to import PyTorch.
+/// A step takes 50 ms until both faults are over. A process imports PyTorch for seconds.
 const STEPS: u64 = 3_000;
 const WEIGHTS: &str = "weights.safetensors";
 
-/// What the interpreter needs, and the script.
+/// The paths of the interpreter, the package and the script on this machine.
 struct Script {
     python: PathBuf,
     package: PathBuf,
@@ -23,7 +23,7 @@ struct Script {
 }
 
 impl Script {
-    fn found() -> Self {
+    fn find() -> Self {
         let variable = |name: &str| PathBuf::from(std::env::var_os(name).unwrap());
         let repository = manifests::repository().canonicalize().unwrap();
         Self {
@@ -33,11 +33,11 @@ impl Script {
         }
     }
 
-    /// Directories of this machine, each at its place in the container.
+    /// The directories of this machine that the container mounts at the same paths.
     fn directories(&self) -> Vec<PathBuf> {
         let environment = parent(parent(&self.python));
         let real = self.python.canonicalize().unwrap();
-        // Where distributions keep the loader and what links lead to.
+        // Distributions keep the dynamic loader and the targets of links in these directories.
         let mut all: Vec<PathBuf> = ["/usr", "/lib", "/lib64"].map(PathBuf::from).into();
         for directory in [
             environment,
@@ -84,7 +84,7 @@ impl Script {
         job
     }
 
-    /// The weights that one process trains.
+    /// The weights of an undisturbed run in one process.
     fn weights_alone(&self) -> Vec<u8> {
         let directory = tempfile::tempdir().unwrap();
         let weights = directory.path().join(WEIGHTS);
@@ -106,18 +106,18 @@ fn parent(path: &Path) -> &Path {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_of_a_script_continue_when_one_is_killed_and_when_a_pod_is_deleted() {
-    let script = Script::found();
+async fn script_survives_a_killed_process_and_a_deleted_pod() {
+    let script = Script::find();
     let drill = Drill::start_job("e2e-python", script.job()).await;
     let first = drill.trains(3, 0).await;
     let (killed, survivors) = Fault::KillRankZero.victim(&drill.members(first).await);
-    Fault::KillRankZero.strikes(&drill, &killed).await;
+    Fault::KillRankZero.inject(&drill, &killed).await;
     let second = drill.trains(3, first).await;
     let deleted = survivors[0].clone();
-    Fault::Delete.strikes(&drill, &deleted).await;
+    Fault::Delete.inject(&drill, &deleted).await;
     drill.trains(3, second).await;
     drill.ends_well(1, &survivors[1..]).await;
     let own = std::fs::read(drill.state().join(WEIGHTS)).unwrap();
     drill.differs_by_rounding(&script.weights_alone(), &own, STEPS as f64);
-    drill.vanishes().await;
+    drill.delete().await;
 }

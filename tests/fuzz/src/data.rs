@@ -1,4 +1,4 @@
-//! Training data, which somebody has downloaded.
+//! Readers of training data, which the user may have downloaded from anywhere.
 
 use std::path::Path;
 
@@ -15,16 +15,16 @@ use roundhouse_data::{DataError, Dataset, HostBatch, image};
 use serde_json::{Value, json};
 
 use crate::Target;
+use crate::input_directory::InputDirectory;
 use crate::inputs::{joined, parts};
-use crate::place::Place;
 
-/// Samples that are read of each split.
+/// The number of samples that a target reads of each split.
 const MOST_SAMPLES: u64 = 4;
-/// Pixels of the largest image that is decoded. Decoding takes time by their number, and what decoders do with them is the
-/// same.
+/// The pixels of the largest image that a target decodes. Larger images take more time and run the
+/// same code.
 const MOST_PIXELS: usize = 1 << 14;
 
-/// Images and labels, plain, for both splits.
+/// IDX files of images and labels, plain and with gzip, for both splits.
 pub const IDX: Target = Target {
     name: "idx",
     read: |bytes| {
@@ -49,11 +49,11 @@ pub const IDX: Target = Target {
     },
 };
 
-/// JPEG and PNG, with and without resizing and augmentation.
+/// JPEG and PNG images, with and without resizing and augmentation.
 pub const IMAGE: Target = Target {
     name: "image",
     read: |bytes| {
-        // What comes after the decoder reads what was decoded.
+        // Images that the decoder refuses, or that have too many pixels, end here.
         if image::decode::decode_at_most(MOST_PIXELS, bytes, &mut Vec::new()).is_err() {
             return;
         }
@@ -70,12 +70,12 @@ pub const IMAGE: Target = Target {
     },
 };
 
-/// `TFRecord` with `tf.train.Example`.
+/// Files of `TFRecord` with `tf.train.Example` records.
 pub const TFRECORD: Target = Target {
     name: "tfrecord",
     read: |bytes| {
         read_shard(TfRecord, "tfrecord", bytes);
-        // The fuzzer cannot know checksums.
+        // A fuzzer does not find valid checksums by chance, so this adds them.
         read_shard(TfRecord, "tfrecord", &tfrecord::frame(bytes));
     },
     seeds: || {
@@ -84,7 +84,7 @@ pub const TFRECORD: Target = Target {
     },
 };
 
-/// Tar files.
+/// Tar files of `WebDataset`.
 pub const WEBDATASET: Target = Target {
     name: "webdataset",
     read: |bytes| read_shard(WebDataset, "tar", bytes),
@@ -99,7 +99,7 @@ pub const WEBDATASET: Target = Target {
     },
 };
 
-/// Parquet, as token lists and as images.
+/// Parquet files with lists of tokens or with images.
 pub const PARQUET: Target = Target {
     name: "parquet",
     read: |bytes| {
@@ -118,7 +118,7 @@ pub const PARQUET: Target = Target {
     },
 };
 
-/// Tokens without a header.
+/// Binary files of tokens, which have no header.
 pub const TOKENS: Target = Target {
     name: "tokens",
     read: |bytes| {
@@ -131,7 +131,7 @@ pub const TOKENS: Target = Target {
     seeds: || vec![vec![1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]],
 };
 
-/// A tokenizer and a text.
+/// A tokenizer's JSON file and a text.
 pub const TEXT: Target = Target {
     name: "text",
     read: |bytes| {
@@ -155,14 +155,14 @@ pub const TEXT: Target = Target {
     },
 };
 
-/// Opens data of these files, and reads the first samples and the last one of each split.
+/// Opens a data set of these files, and reads the first samples and the last sample of each split.
 fn read(config: Value, files: &[(String, &[u8])]) {
     let config: Data = serde_json::from_value(config).unwrap();
-    let place = Place::new();
+    let directory = InputDirectory::new();
     for (name, bytes) in files {
-        place.write(name, bytes);
+        directory.write(name, bytes);
     }
-    let Ok(splits) = open(&config, place.path(), Pixels::Bytes, 0, Some(50)) else {
+    let Ok(splits) = open(&config, directory.path(), Pixels::Bytes, 0, Some(50)) else {
         return;
     };
     for dataset in [Some(splits.train), splits.validation]
@@ -184,14 +184,15 @@ fn read_shard<S: Shard>(shard: S, ending: &str, bytes: &[u8]) {
     });
 }
 
-/// Reads the first records and the last one of a file, twice the same. They are not decoded: see [`IMAGE`].
+/// Reads the first records and the last record of a file twice, and compares them. Images are not
+/// decoded, because [`IMAGE`] does that.
 fn read_records<R: Records>(
     ending: &str,
     bytes: &[u8],
     open: impl FnOnce(&Path) -> Result<R, DataError>,
 ) {
-    Place::of_thread(|place| {
-        let Ok(records) = open(&place.write(format!("{ending}/0.{ending}"), bytes)) else {
+    InputDirectory::of_thread(|directory| {
+        let Ok(records) = open(&directory.write(format!("{ending}/0.{ending}"), bytes)) else {
             return;
         };
         let num_records = records.num_records();
@@ -210,7 +211,7 @@ fn read_records<R: Records>(
     });
 }
 
-/// What is read twice is the same.
+/// Checks that reading a sample twice gives the same values.
 fn check(dataset: &dyn Dataset, sample: u64) {
     let read = || HostBatch::read(dataset, &[sample], 1).map_err(|error| error.to_string());
     assert_eq!(read().map(|it| it.values), read().map(|it| it.values));

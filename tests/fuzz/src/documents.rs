@@ -1,4 +1,4 @@
-//! Documents: what pods, agents, scripts and users write, and the API server hands on.
+//! Readers of documents that pods, agents, scripts and users write.
 
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::{
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::Target;
 
-/// What the operator writes for a worker, and the worker reads.
+/// The membership document, which the operator writes and a worker reads.
 pub const MEMBERSHIP: Target = Target {
     name: "membership",
     read: |bytes| {
@@ -33,7 +33,7 @@ pub const MEMBERSHIP: Target = Target {
     },
 };
 
-/// What an agent tells the operator of training, and a script its agent.
+/// The progress that an agent reports to the operator, and a script to its agent.
 pub const PROGRESS: Target = Target {
     name: "progress",
     read: |bytes| {
@@ -52,7 +52,7 @@ pub const PROGRESS: Target = Target {
     },
 };
 
-/// Why a worker ended, in its own words.
+/// The termination message of a worker.
 pub const TERMINATION: Target = Target {
     name: "termination",
     read: |bytes| {
@@ -69,7 +69,7 @@ pub const TERMINATION: Target = Target {
     },
 };
 
-/// What the processes of a worker tell their agent.
+/// The status file of a rank, which its agent reads.
 pub const RANK_STATUS: Target = Target {
     name: "rank-status",
     read: |bytes| {
@@ -84,7 +84,7 @@ pub const RANK_STATUS: Target = Target {
     },
 };
 
-/// What the operator tells the trainer to train.
+/// The configuration that the operator gives to the built-in trainer.
 pub const TRAINER_CONFIG: Target = Target {
     name: "trainer-config",
     read: |bytes| {
@@ -95,7 +95,8 @@ pub const TRAINER_CONFIG: Target = Target {
     seeds: || texts(&[trainer()]),
 };
 
-/// What a user applies. The API server has checked it against the schema of its own version, not against this one's.
+/// A TrainingJob of a user. The API server has checked it against the installed CRD, whose version may
+/// differ from the operator's.
 pub const TRAINING_JOB: Target = Target {
     name: "training-job",
     read: |bytes| {
@@ -149,7 +150,7 @@ fn texts(documents: &[serde_json::Value]) -> Vec<Vec<u8>> {
     documents.iter().map(text).collect()
 }
 
-/// A document that is accepted can be written, and what was written is accepted.
+/// Parses a document. If it is accepted, checks that its serialized form is accepted, too.
 fn reads_back<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Option<T> {
     let document: T = serde_json::from_slice(bytes).ok()?;
     let text = serde_json::to_vec(&document).unwrap();

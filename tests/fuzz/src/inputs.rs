@@ -1,11 +1,12 @@
-//! Several files in one input.
+//! Joins several files into one input of a target.
 
-/// Files as one input: each but the last after its length, four bytes with the lowest first.
+/// Joins files into one input. The length of each file but the last precedes it, as four bytes in
+/// little endian.
 #[must_use]
 pub fn joined(files: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for (place, file) in files.iter().enumerate() {
-        if place + 1 < files.len() {
+    for (index, file) in files.iter().enumerate() {
+        if index + 1 < files.len() {
             let length = u32::try_from(file.len()).unwrap_or(u32::MAX);
             bytes.extend(length.to_le_bytes());
         }
@@ -14,12 +15,12 @@ pub fn joined(files: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// The inverse. A length beyond the end means all that is left.
+/// The inverse of [`joined`]. A length beyond the end means all remaining bytes.
 #[must_use]
 pub fn parts<const N: usize>(mut bytes: &[u8]) -> [&[u8]; N] {
     let mut parts = [&[][..]; N];
-    for (place, part) in parts.iter_mut().enumerate() {
-        if place + 1 == N {
+    for (index, part) in parts.iter_mut().enumerate() {
+        if index + 1 == N {
             *part = bytes;
             break;
         }
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_joined_and_parted() {
+    fn joined_files_split_into_the_same_files() {
         let files: [&[u8]; 3] = [b"one", b"", b"three"];
         assert_eq!(parts::<3>(&joined(&files)), files);
         assert_eq!(parts::<2>(&[9, 0, 0, 0, 7]), [&[7][..], &[]]);

@@ -1,33 +1,33 @@
-//! Everything that reads what somebody else wrote, under random bytes: documents of pods, users and operators of other
-//! versions, files of a shared volume, and data. A reader may refuse its input. It may not panic, hang, or take memory that
-//! the input is not worth.
+//! Feeds random bytes to all code that reads untrusted input: documents of pods, users and operators
+//! of other versions, files of a shared volume, and data sets. A reader may refuse its input. It must
+//! not panic, hang, or allocate far more memory than the input has bytes.
 //!
-//! `cargo test` gives each target its seeds and some thousand mutations of them, the same each time. `make fuzz` has
-//! libFuzzer look for inputs that reach new code. What it finds becomes a file of `findings/TARGET`, which `cargo test`
-//! reads.
+//! `cargo test` runs each target with its seeds and with 2,000 reproducible mutations of them.
+//! `make fuzz` lets libFuzzer search for inputs that reach new code. An input that breaks a reader
+//! becomes a file of `findings/TARGET`, which `cargo test` reads, too.
 #![expect(
     clippy::unwrap_used,
-    reason = "a target panics where a reader breaks a promise"
+    reason = "a target panics where a reader breaks a guarantee"
 )]
 
 pub mod data;
 pub mod documents;
+mod input_directory;
 pub mod inputs;
-mod place;
 pub mod volume;
 
-/// A reader.
+/// A reader under test, with inputs that it accepts.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name, for `make fuzz TARGETS=NAME`.
+    /// The name for `make fuzz TARGETS=NAME`.
     pub name: &'static str,
-    /// Reads an input.
+    /// Gives an input to the reader.
     pub read: fn(&[u8]),
-    /// Inputs that are accepted.
+    /// Inputs that the reader accepts.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All targets, in the order of their runs.
 pub const TARGETS: &[Target] = &[
     documents::MEMBERSHIP,
     documents::PROGRESS,
@@ -46,7 +46,7 @@ pub const TARGETS: &[Target] = &[
     data::TEXT,
 ];
 
-/// The target of a name.
+/// The target with this name.
 #[must_use]
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)

@@ -1,4 +1,4 @@
-//! Files of the checkpoint volume, which others may mount, too.
+//! Readers of the checkpoint volume, to which other pods may write, too.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,31 +12,31 @@ use roundhouse_member::checkpoint::{Directory, Identity, Manifest, complete, sha
 use roundhouse_member::state::{Record, Table};
 
 use crate::Target;
+use crate::input_directory::InputDirectory;
 use crate::inputs::{joined, parts};
-use crate::place::Place;
 
-/// A manifest, and the file of its first part.
+/// A checkpoint: a manifest and the file of its first part.
 pub const CHECKPOINT: Target = Target {
     name: "checkpoint",
     read: |bytes| {
         let [manifest, shard] = parts(bytes);
-        let Ok(told) = serde_json::from_slice::<Manifest>(manifest) else {
+        let Ok(parsed) = serde_json::from_slice::<Manifest>(manifest) else {
             return;
         };
-        let place = Place::new();
-        let directory = Directory::new(place.path().to_owned());
-        let path = directory.checkpoint(id(&told));
-        place.write(path.join(FILE), manifest);
-        // A part of another directory is for the reader to refuse.
-        let name = told.shards.first().map(|shard| Path::new(&shard.file));
+        let temporary = InputDirectory::new();
+        let directory = Directory::new(temporary.path().to_owned());
+        let path = directory.checkpoint(id(&parsed));
+        temporary.write(path.join(FILE), manifest);
+        // Writes no file outside of the checkpoint: the reader must refuse such a name.
+        let name = parsed.shards.first().map(|shard| Path::new(&shard.file));
         if let Some(name) = name
             && name.file_name() == Some(name.as_os_str())
             && name.as_os_str().len() < 255
             && name != Path::new(FILE)
         {
-            place.write(path.join(name), shard);
+            temporary.write(path.join(name), shard);
         }
-        let found = load::find(&directory, &told.training, &told.tensors);
+        let found = load::find(&directory, &parsed.training, &parsed.tensors);
         if let Ok(Some(manifest)) = found {
             let messages = load::read(&directory, manifest).unwrap();
             let is_end = |message: &Message| !matches!(message, Message::Piece { .. });
@@ -46,15 +46,16 @@ pub const CHECKPOINT: Target = Target {
         }
     },
     seeds: || {
-        let place = Place::new();
-        let manifest = checkpoint(&Directory::new(place.path().to_owned()));
-        let path = Directory::new(place.path().to_owned()).checkpoint(id(&manifest));
+        let temporary = InputDirectory::new();
+        let manifest = checkpoint(&Directory::new(temporary.path().to_owned()));
+        let path = Directory::new(temporary.path().to_owned()).checkpoint(id(&manifest));
         let file = |name: &str| std::fs::read(path.join(name)).unwrap();
         vec![joined(&[&file(FILE), &file(&manifest.shards[0].file)])]
     },
 };
 
-/// The ledger of two generations: as it is, and as if its writer had given each line the right hash.
+/// The ledger of two generations, once as the input has it, and once with corrected hashes. A fuzzer
+/// does not find valid hashes by chance.
 pub const LEDGER: Target = Target {
     name: "ledger",
     read: |bytes| {
@@ -63,8 +64,8 @@ pub const LEDGER: Target = Target {
             .zip(&texts)
             .map(|(generation, text)| File::parse(generation, text));
         let files: Vec<File> = files.filter_map(Result::ok).flatten().collect();
-        let sealed: Vec<File> = files.iter().cloned().map(sealed).collect();
-        for files in [files, sealed] {
+        let corrected: Vec<File> = files.iter().cloned().map(with_valid_hashes).collect();
+        for files in [files, corrected] {
             let _ = audit::audit(files.clone(), &[]);
             let _ = audit::compare(files.clone(), files);
         }
@@ -104,7 +105,7 @@ fn id(manifest: &Manifest) -> CheckpointId {
     }
 }
 
-fn sealed(mut file: File) -> File {
+fn with_valid_hashes(mut file: File) -> File {
     let mut hash = file.header.hash_before();
     for line in &mut file.lines {
         line.hash = line.hash_after(&hash);
@@ -113,7 +114,7 @@ fn sealed(mut file: File) -> File {
     file
 }
 
-/// Writes a checkpoint of two tensors and one rank.
+/// Writes a checkpoint of one rank with two tensors.
 fn checkpoint(directory: &Directory) -> Manifest {
     let run = RunIdentity::of(&DataSchedule::of_steps(100, 10, 50), 7);
     let tensor = |name: &str| Record {

@@ -1,4 +1,4 @@
-//! Each target with its seeds, with what was found, and with mutations that are the same each time.
+//! Runs each target with its seeds, its findings, and mutations that are the same in each run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::path::Path;
 use fastrand::Rng;
 use roundhouse_fuzz::TARGETS;
 
-/// Mutations of all seeds of a target.
+/// The number of mutated inputs for each target.
 const NUM_MUTATIONS: u64 = 2_000;
 
 #[test]
-fn seeds_and_findings_are_read() {
+fn seeds_and_findings_cause_no_panic() {
     for target in TARGETS {
         for seed in (target.seeds)() {
             (target.read)(&seed);
@@ -28,7 +28,7 @@ fn seeds_and_findings_are_read() {
 }
 
 #[test]
-fn mutated_seeds_are_read_or_refused() {
+fn mutated_seeds_cause_no_panic() {
     for target in TARGETS {
         let seeds = (target.seeds)();
         for number in 0..NUM_MUTATIONS {
@@ -43,7 +43,7 @@ fn mutated_seeds_are_read_or_refused() {
     }
 }
 
-/// One change, of the kinds that readers stumble over.
+/// Makes one change of a kind that often breaks readers.
 fn mutate(input: &mut Vec<u8>, random: &mut Rng) {
     let at = random.usize(..=input.len());
     let end = (at + random.usize(..16)).min(input.len());

@@ -1,38 +1,37 @@
-//! A directory for one input, in memory where there is a place for that.
+//! A temporary directory for one input, in memory if /dev/shm exists.
 
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// Removed with all in it when it is dropped.
+/// A directory that is removed with its files when the value is dropped.
 #[derive(Debug)]
-pub(crate) struct Place(TempDir);
+pub(crate) struct InputDirectory(TempDir);
 
-impl Place {
-    /// An empty one.
+impl InputDirectory {
     pub(crate) fn new() -> Self {
         let memory = Path::new("/dev/shm");
-        let made = if memory.is_dir() {
+        let created = if memory.is_dir() {
             TempDir::new_in(memory)
         } else {
             TempDir::new()
         };
-        Self(made.unwrap())
+        Self(created.unwrap())
     }
 
-    /// One that a thread keeps: to make and to remove a directory takes longer than to read a small file. Readers that keep
-    /// an index meet that of the input before.
+    /// Uses the directory that the thread keeps, because creating and removing a directory takes
+    /// longer than reading a small file. Readers that cache an index also find the index of the
+    /// previous input.
     pub(crate) fn of_thread<T>(use_it: impl FnOnce(&Self) -> T) -> T {
-        thread_local!(static PLACE: Place = Place::new());
-        PLACE.with(use_it)
+        thread_local!(static DIRECTORY: InputDirectory = InputDirectory::new());
+        DIRECTORY.with(use_it)
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Writes a file below it, and the directories to it.
+    /// Writes a file below the directory, and creates the folders of its name.
     pub(crate) fn write(&self, name: impl AsRef<Path>, bytes: &[u8]) -> PathBuf {
         let path = self.path().join(name);
         if let Some(directory) = path.parent() {
@@ -43,7 +42,7 @@ impl Place {
     }
 }
 
-impl Default for Place {
+impl Default for InputDirectory {
     fn default() -> Self {
         Self::new()
     }
