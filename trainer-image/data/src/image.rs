@@ -13,9 +13,7 @@ pub use transform::{Output, Transform};
 /// Width and height in pixels, and the number of channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Width in pixels.
     pub width: u32,
-    /// Height in pixels.
     pub height: u32,
     /// Number of channels: 1 (gray) or 3 (color).
     pub num_channels: u32,

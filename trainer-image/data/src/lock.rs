@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_holds_a_lock() {
+    fn one_process_at_a_time_holds_a_lock() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let is_held = AtomicBool::new(false);

@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_leaves_together() {
+    fn ranks_of_a_group_leave_together() {
         assert!(!Agreement::of(&[1, 1], 0, 1).all_leave);
         assert!(Agreement::of(&[1, 1], 0, 2).all_leave);
     }

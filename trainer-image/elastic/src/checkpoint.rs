@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn another_name_is_no_checkpoint() {
+    fn other_names_are_not_checkpoints() {
         for name in [
             "",
             "lost+found",

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn another_text_is_no_digest() {
+    fn other_text_is_not_a_digest() {
         for text in [
             "",
             "ba78",

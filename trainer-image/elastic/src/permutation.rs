@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_none() {
+    fn place_after_the_end_has_no_sample() {
         assert_eq!(Permutation::new(0, 1, 1).at(0), None);
         assert_eq!(Permutation::new(1, 1, 1).at(0), Some(0));
         assert_eq!(Permutation::new(1, 1, 1).at(1), None);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_spread_evenly() {
+    fn places_of_a_sample_are_uniform() {
         // Chi-squared test of the first place over many seeds: 15 degrees of freedom, 0.1 % at
         // 37.7.
         let mut counts = [0_u32; 16];

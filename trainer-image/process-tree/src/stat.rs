@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_process_is_read() {
+    fn own_process_is_read() {
         let own = read(std::process::id().cast_signed()).unwrap();
         assert!(own.runs && own.started > 0);
         assert_eq!(

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_cuts_no_character() {
+    fn pieces_do_not_split_characters() {
         for character in ["é", "€", "😀"] {
             let line = format!("x{}", character.repeat(3 * MAX_BYTES / character.len()));
             let shown = lines(&[(0, line.as_bytes())]);

@@ -89,7 +89,7 @@ fn check(table: Vec<Case>) {
 }
 
 #[test]
-fn machine_acts_as_expected_in_each_case() {
+fn generations_restart_the_processes() {
     check(vec![
         (
             "all complete, one after the other",
@@ -140,7 +140,7 @@ fn machine_acts_as_expected_in_each_case() {
 }
 
 #[test]
-fn processes_fail() {
+fn failing_processes_are_judged() {
     check(vec![
         (
             "a killed process is the worker's own fault",

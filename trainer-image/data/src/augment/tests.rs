@@ -49,7 +49,7 @@ fn resized_crops_have_the_mean_area_of_torchvision() {
 }
 
 #[test]
-fn flipping_twice_is_nothing() {
+fn flipping_twice_is_the_identity() {
     for size in [size(5, 3, 3), size(4, 2, 1)] {
         let mut pixels = ramp(size);
         flip(&mut pixels, size);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tar_file_is_named() {
+    fn invalid_tar_file_is_named() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("a.tar"), [9; 2_000]).unwrap();
         let text = Shards::open(WebDataset, directory.path(), &Cache::default())

@@ -24,7 +24,7 @@ fn assert_close(found: f64, expected: f64) {
 }
 
 #[test]
-fn a_constant_rate_stays() {
+fn constant_rate_does_not_change() {
     assert!(rates(|_| {}).iter().all(|rate| (*rate - 2.0).abs() < 1e-12));
 }
 

@@ -68,7 +68,7 @@ fn power_of_two_ranks_send_one_node_each() {
 }
 
 #[test]
-fn a_missing_node_is_no_sum() {
+fn missing_node_gives_no_sum() {
     let all = |skip: u32| {
         (0..4)
             .filter(move |index| *index != skip)

@@ -93,7 +93,7 @@ async fn one_trace_request_at_a_time_and_per_minute() {
 }
 
 #[tokio::test]
-async fn a_script_has_no_traces() {
+async fn script_has_no_traces() {
     let fixture = worker(true);
     for query in ["", "steps=5"] {
         assert_eq!(fixture.status(query).await, 404);

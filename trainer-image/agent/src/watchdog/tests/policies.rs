@@ -23,7 +23,7 @@ fn stall_timeout_limits_steps_and_only_raises_setup() {
 }
 
 #[test]
-fn zero_is_off() {
+fn zero_seconds_disable_the_watchdog() {
     let mut watch = Watch::new(Policy::from_seconds(Some(0)));
     assert_eq!(watch.limit(&training(0)), None);
 }
