@@ -118,8 +118,8 @@ pub struct Found {
 }
 
 impl Found {
-    /// Formats the files for a sentence: `, from 3 files, 1 file of another kind
-    /// left out (e.g. x.txt)`.
+    /// Formats the files for a sentence, such as
+    /// `, from 3 files, 1 file of another kind left out (e.g. x.txt)`.
     #[must_use]
     pub fn words(&self) -> String {
         let files = counted(self.paths.len() as u64, "file", "files");

@@ -15,7 +15,7 @@ use example::Example;
 const HEADER_BYTES: u64 = 12;
 const FOOTER_BYTES: u64 = 4;
 
-/// Reader of the TFRecord format.
+/// Reader of the `TFRecord` format.
 #[derive(Clone, Copy, Debug)]
 pub struct TfRecord;
 

@@ -12,7 +12,7 @@ use crate::error::DataError;
 /// Maximum size in bytes of a label member.
 const MAX_LABEL_BYTES: u64 = 1 << 20;
 
-/// Reader of the WebDataset format.
+/// Reader of the `WebDataset` format.
 #[derive(Clone, Copy, Debug)]
 pub struct WebDataset;
 
