@@ -34,10 +34,10 @@ mod tests {
     #[test]
     fn downsampling_keeps_order_peaks_and_last_point() {
         let mut points: Vec<(f64, f64)> = (0..100_000).map(|x| (f64::from(x), 1.0)).collect();
-        assert_eq!(points(&points[..MAX_POINTS]).len(), MAX_POINTS);
+        assert_eq!(super::points(&points[..MAX_POINTS]).len(), MAX_POINTS);
         points[41_234].1 = 9.0;
         points[73_000].1 = -9.0;
-        let kept = points(&points);
+        let kept = super::points(&points);
         assert!(kept.len() <= MAX_POINTS, "{}", kept.len());
         assert!(kept.is_sorted_by(|a, b| a.0 < b.0));
         for point in [points[41_234], points[73_000], points[99_999]] {
