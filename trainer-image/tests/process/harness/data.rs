@@ -40,7 +40,7 @@ pub(crate) fn image_folder(directory: &Path) {
     }
 }
 
-/// Writes two shards of a WebDataset.
+/// Writes two shards of a `WebDataset`.
 pub(crate) fn web_dataset(directory: &Path) {
     std::fs::create_dir(directory).unwrap();
     let half = NUM_IMAGES / 2;

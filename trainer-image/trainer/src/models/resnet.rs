@@ -43,6 +43,7 @@ impl Depth {
     }
 }
 
+/// A residual network (He et al. 2015): a stem, segments of blocks, and a linear classifier.
 #[derive(Debug)]
 pub struct ResNet {
     stem: Unit,
