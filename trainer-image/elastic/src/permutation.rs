@@ -162,7 +162,7 @@ mod tests {
     }
 
     /// A resumed training and a training in Python must use the same order.
-    /// `trainer-image/python/tests/test_units.py` contains the same numbers.
+    /// `trainer-image/python/tests/test_sampler.py` contains the same numbers.
     #[test]
     fn order_of_an_epoch_never_changes() {
         assert_eq!(order(10, 7, 0), [4, 3, 9, 7, 1, 0, 6, 2, 5, 8]);

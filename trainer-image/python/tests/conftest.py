@@ -1,4 +1,4 @@
-"""Where the package is: as it was installed, or staged by ``make test``."""
+"""Fixtures, and the path of the package: installed, or staged by ``make test``."""
 
 import pathlib
 import signal
@@ -8,13 +8,18 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-# A shell that runs the tests in the background has them ignore Ctrl-C, and so would the processes that they start.
+# A shell that runs the tests in the background makes them ignore Ctrl-C, and their child processes, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Steps of scripts/train.py in tests of several ranks.
+STEPS = 60
+# Tolerance for sums in another order.
+ROUNDING = 1e-6
 
 
 @pytest.fixture(scope="session", autouse=True)
 def starter():
-    """Starts scripts in processes that have imported PyTorch already."""
+    """Starts scripts in processes that have already imported PyTorch."""
     from starter import Starter
     from world import World
 
@@ -25,7 +30,7 @@ def starter():
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory):
-    """The weights of the training of scripts/train.py by one process, after so many steps."""
+    """The weights of scripts/train.py after a number of steps of one process."""
     from world import World
 
     known = {}
@@ -42,6 +47,16 @@ def undisturbed(tmp_path_factory):
     return weights
 
 
+@pytest.fixture
+def parts():
+    """The objects of a small script."""
+    import torch
+    from small_script import Parts
+
+    torch.manual_seed(1)
+    return Parts()
+
+
 def load(path):
     from safetensors.torch import load_file
 
@@ -49,6 +64,6 @@ def load(path):
 
 
 def difference(left, right):
-    """The largest difference of two states, relative to the largest weight."""
+    """The largest difference between two states, relative to the largest weight."""
     largest = max(float(tensor.abs().max()) for tensor in left.values())
     return max(float((left[name] - right[name]).abs().max()) for name in left) / largest

@@ -1,7 +1,7 @@
-"""Starts scripts in processes that have imported PyTorch already: the import takes a process seconds, and more beside others.
+"""Starts scripts in processes that have already imported PyTorch, because the import takes seconds.
 
-:class:`Starter` starts this file as a program, which imports PyTorch once and is forked for each script. The package is imported by
-the script itself. Such a process ends as any other: the script runs in the interpreter's own main program.
+:class:`Starter` starts this file as a program, which imports PyTorch once and forks for each script. The script itself
+imports the package. Such a process ends like any other process, because the script runs in the interpreter's main module.
 """
 
 import builtins
@@ -17,21 +17,21 @@ import time
 import types
 import warnings
 
-# Keeps this program's own module.
+# A reference that keeps the module of this program alive.
 before = []
-# What is imported at once, in the starter.
+# Modules that the starter imports at once.
 MODULES = ["numpy", "safetensors.torch", "torch", "torch.distributed.nn.functional", "torch._dynamo.utils", "torch.utils.data"]
 
 
 class Forked:
-    """A process of a script; as a ``subprocess.Popen``."""
+    """The process of a script, with the interface of ``subprocess.Popen``."""
 
     def __init__(self, starter, pid):
         self._starter, self.pid, self.returncode = starter, pid, None
 
     def poll(self):
         if self.returncode is None:
-            self._starter.hear(0)
+            self._starter.receive(0)
             self.returncode = self._starter.ended.pop(self.pid, None)
         return self.returncode
 
@@ -40,11 +40,11 @@ class Forked:
         while self.poll() is None:
             if time.monotonic() > end:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            self._starter.hear(1.0)
+            self._starter.receive(1.0)
         return self.returncode
 
     def send_signal(self, number):
-        # The starter has not reaped it before it says so, so the number is no other process's.
+        # The starter reports an ended process before it reaps it, so the pid cannot belong to another process.
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -53,11 +53,11 @@ class Forked:
 
 
 class Starter:
-    """The program that is forked."""
+    """The program that forks a process for each script."""
 
     def __init__(self):
         self._channel, other = socket.socketpair()
-        # One thread each: threads that wait are not in a fork.
+        # One thread per process, because waiting threads do not exist in a fork.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         command = [sys.executable, __file__, str(other.fileno())]
         self._process = subprocess.Popen(command, env=environment, pass_fds=[other.fileno()])
@@ -67,8 +67,8 @@ class Starter:
         self.ended = {}
 
     def start(self, arguments, environment, output, errors=None, source=None, filters=()):
-        """Runs the script ``arguments[0]``, or ``source``. ``output``, ``errors``: files for what it prints; by default one.
-        ``filters``: names of warnings that are errors."""
+        """Runs the script ``arguments[0]``, or ``source``. ``output``, ``errors``: files for its output; the default for errors is
+        ``output``. ``filters``: names of warnings that are errors."""
         asked = {
             "arguments": [str(argument) for argument in arguments],
             "environment": dict(environment),
@@ -79,11 +79,11 @@ class Starter:
         }
         self._channel.sendall(json.dumps(asked).encode() + b"\n")
         while not self._started:
-            self.hear(1.0)
+            self.receive(1.0)
         return Forked(self, self._started.pop())
 
-    def hear(self, seconds):
-        """Notes what the program says, and waits so long for it."""
+    def receive(self, seconds):
+        """Receives messages of the program, and waits for them for this long."""
         while select.select([self._channel], [], [], seconds)[0]:
             received = self._channel.recv(1 << 16)
             if not received:
@@ -98,13 +98,13 @@ class Starter:
             seconds = 0
 
     def close(self):
-        """The processes that still run are killed."""
+        """Kills the processes that still run."""
         self._channel.close()
         self._process.wait()
 
 
 def serve(channel):
-    """Forks for each request. Returns in the new process, with the request; ends when the tests have ended."""
+    """Forks for each request. Returns the request in the new process. Ends when the tests have ended."""
     for name in MODULES:
         __import__(name)
     running, buffered = set(), b""
@@ -120,7 +120,7 @@ def serve(channel):
             os.read(ends, 1 << 16)
         while running and (found := os.waitpid(-1, os.WNOHANG))[0]:
             running.discard(found[0])
-            tell(channel, found[0], os.waitstatus_to_exitcode(found[1]))
+            send(channel, found[0], os.waitstatus_to_exitcode(found[1]))
         if channel not in ready:
             continue
         received = channel.recv(1 << 20)
@@ -140,15 +140,15 @@ def serve(channel):
                 channel.close()
                 return json.loads(line)
             running.add(pid)
-            tell(channel, pid, None)
+            send(channel, pid, None)
 
 
-def tell(channel, *words):
+def send(channel, *words):
     channel.sendall(json.dumps(words).encode() + b"\n")
 
 
 def become(asked):
-    """This process is as one that Python has started with the script."""
+    """Makes this process like one that Python has started with the script."""
     os.environ.clear()
     os.environ.update(asked["environment"])
     for path, descriptor in ((asked["output"], 1), (asked["errors"], 2)):
@@ -169,7 +169,7 @@ def become(asked):
 if __name__ == "__main__":
     asked = serve(socket.socket(fileno=int(sys.argv[1])))
     become(asked)
-    # Here, so that an exception ends the interpreter as that of any script.
+    # Run the script here, so that an exception ends the interpreter as in any script.
     if asked["source"] is None:
         runpy.run_path(sys.argv[0], run_name="__main__")
     else:

@@ -1,4 +1,4 @@
-"""Scripts outside of a job: a world of one."""
+"""Scripts outside of a job, which train alone."""
 
 import os
 import pathlib
@@ -60,7 +60,7 @@ with rh.join(state={"model": model, "opt": opt, "scaler": scaler}) as job:
 
 
 def run(source, *arguments):
-    """As `python -W error::UserWarning -c SOURCE ARGUMENTS`."""
+    """Runs `python -W error::UserWarning -c SOURCE ARGUMENTS`."""
     with tempfile.TemporaryDirectory() as directory:
         output, errors = (pathlib.Path(directory, name) for name in ("output", "errors"))
         script = World.starter.start(arguments, os.environ, output, errors, source, ["UserWarning"])
@@ -107,7 +107,7 @@ def run(source, *arguments):
         (HEAD + SWITCHED_OFF, "Diverged: step 1"),
     ],
 )
-def test_a_mistake_is_an_exception_that_says_what_to_do(source, words):
+def test_mistake_raises_an_exception_with_advice(source, words):
     ended = run(source)
     assert ended.returncode == 1 and words in ended.stderr, ended.stderr
 
@@ -134,16 +134,16 @@ with rh.join(state={"model": model, "opt": opt}) as job:
     """
 
 
-# A bar is as that of tqdm.
+# The bar works like that of tqdm.
 @pytest.mark.parametrize("held", ["job.steps(data, sampler)", "steps", "Bar(steps)", "bar"])
-def test_a_loop_that_is_left_has_a_result(tmp_path, held):
+def test_result_can_be_saved_after_leaving_the_loop(tmp_path, held):
     source = LEFT.replace("for batch in steps", f"bar = Bar(steps)\n    for batch in {held}")
     ended = run(HEAD + source + 'print("saved after", job.steps_done, job.save_result(sys.argv[1]))', tmp_path / "weights")
     assert ended.returncode == 0 and "saved after 3" in ended.stdout, ended.stderr
     assert sorted(load(tmp_path / "weights")) == ["bias", "weight"]
 
 
-def test_what_a_step_that_is_not_committed_has_left_is_not_in_the_result(tmp_path):
+def test_result_contains_only_committed_steps(tmp_path):
     source = """
 model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -164,7 +164,7 @@ assert torch.equal(model[0].running_mean, committed) and model[1].weight.grad is
     assert load(tmp_path / "weights")["0.num_batches_tracked"] == 2
 
 
-def test_optimizers_that_take_turns_use_the_gradients_of_their_own_steps_alone():
+def test_alternating_optimizers_use_only_their_own_gradients():
     source = """
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
 opts = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
@@ -186,7 +186,7 @@ with rh.join(state={"model": model, "first": opts[0], "second": opts[1]}) as job
         ("job.save_result(sys.argv[1])\n    for batch in steps: pass", "NotCommitted: a loop over job.steps after job.save"),
     ],
 )
-def test_a_loop_that_was_left_goes_on_until_the_result_is_saved(tmp_path, source, words):
+def test_left_loop_can_continue_until_the_result_is_saved(tmp_path, source, words):
     ended = run(HEAD + LEFT + source, tmp_path / "weights")
     assert words in ended.stderr, ended.stderr
 
@@ -201,7 +201,7 @@ with rh.join(state={"model": model, "opt": opt}, checkpoint_dir=sys.argv[1], che
 """
 
 
-def test_ctrl_c_ends_a_script_as_any_other(tmp_path):
+def test_ctrl_c_ends_a_script(tmp_path):
     command = [sys.executable, "-c", HEAD + SAVED_AT_EACH_STEP, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as script:
         next(line for line in script.stdout if line.startswith("step 5"))
@@ -210,7 +210,7 @@ def test_ctrl_c_ends_a_script_as_any_other(tmp_path):
     assert script.returncode == -signal.SIGINT and "KeyboardInterrupt" in errors, errors
 
 
-def test_a_notebook_that_was_interrupted_keeps_no_state_and_joins_again(tmp_path):
+def test_interrupted_notebook_can_join_again(tmp_path):
     source = """
 import gc, weakref
 
@@ -239,7 +239,7 @@ assert [model() for model in kept] == [None], kept
     assert ended.returncode == 0 and ended.stdout.count("interrupted") == 1, ended.stdout + ended.stderr
 
 
-def test_ctrl_c_while_the_state_is_copied_is_not_taken_for_an_error_of_the_state(tmp_path):
+def test_ctrl_c_while_copying_the_state_is_an_interrupt(tmp_path):
     interrupted = """
 from roundhouse.state import Row
 
@@ -252,7 +252,7 @@ Row.copy_out = interrupted
     assert ended.returncode == -signal.SIGINT and "KeyboardInterrupt" in ended.stderr, ended.stderr
 
 
-def test_evaluations_are_done_between_steps_and_gradients_may_be_accumulated(tmp_path):
+def test_evaluations_run_between_accumulated_steps(tmp_path):
     ended = run(
         HEAD
         + """
@@ -282,7 +282,7 @@ with rh.join(state={"model": model, "opt": opt}, checkpoint_dir=sys.argv[1]) as 
     assert "evaluated 3 ['accuracy', 'loss']" in ended.stdout, ended.stderr
 
 
-def test_a_step_that_a_scaler_skips_is_committed_as_skipped(tmp_path):
+def test_step_skipped_by_a_scaler_is_committed_as_skipped(tmp_path):
     ended = run(
         HEAD
         + """
@@ -306,7 +306,7 @@ with rh.join(state={"model": model, "opt": opt, "scaler": scaler}, checkpoint_di
     assert ledger.count("kipped") == 1, ledger
 
 
-def test_a_script_continues_from_its_checkpoint(tmp_path, undisturbed):
+def test_script_continues_from_its_checkpoint(tmp_path, undisturbed):
     for steps in (25, 60):
         source = (SCRIPTS / "train.py").read_text()
         joins = "with rh.join(state=state)"
@@ -318,7 +318,7 @@ def test_a_script_continues_from_its_checkpoint(tmp_path, undisturbed):
     assert difference(undisturbed(60), load(tmp_path / "weights")) <= 1e-6
 
 
-def test_callbacks_of_a_generation_see_the_steps_that_a_checkpoint_brought(tmp_path):
+def test_callbacks_see_the_steps_of_a_checkpoint(tmp_path):
     source = HEAD + """
 with rh.join(state={"model": model, "opt": opt}, checkpoint_dir=sys.argv[1]) as job:
     job.on_generation(lambda job: print("callback after", job.steps_done))

@@ -1,4 +1,4 @@
-"""The last words of a process that ends with an exception."""
+"""The termination message of a process that ends with an exception."""
 
 import importlib
 import sys
@@ -30,7 +30,7 @@ def train(num_workers):
     torch.nn.Linear(4, 2)(data)  # place: pass
 """
 LONG = "long words " * 500
-# Each character of the words takes two or three bytes.
+# Each character of the message has two or three bytes.
 WIDE = "длинные слова → " * 100
 
 
@@ -41,20 +41,20 @@ WIDE = "длинные слова → " * 100
         ('raise ValueError("no\\nsample")', None, "ValueError: no sample", "data"),
         ("raise KeyError(index)", None, "KeyError: ", "data"),
         ("assert index > 9", None, "AssertionError", "data"),
-        # The last frame of the script's own, not that of an installed package.
+        # The last frame of the script itself, not of an installed package.
         ("library.read(index)", None, "ValueError: sample ", "data"),
         ('raise RuntimeError(LONG)', None, "RuntimeError: long words", "data"),
         ('raise RuntimeError(WIDE)', None, "RuntimeError: длинные слова", "data"),
-        # The name of a file that is no UTF-8.
+        # A file name that is not UTF-8.
         ('raise RuntimeError("no\\udcff file")', None, "RuntimeError: no? file", "data"),
         ('raise errors.DataError("sample.jpg is damaged")', 65, "sample.jpg is damaged", None),
-        # It cannot be made again from one word.
+        # An exception that cannot be created from one argument.
         ('b"\\xff".decode()', None, "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0", "data"),
         ("raise OSError(5, 'no disk') from ValueError('first')", None, "OSError: [Errno 5] no disk", "data"),
         ("return torch.zeros(5)", None, "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x5 and 4x2)", "pass"),
     ],
 )
-def test_an_error_is_one_line_with_its_own_words_and_the_place_in_the_script(
+def test_error_is_one_line_with_its_place_in_the_script(
     tmp_path, monkeypatch, how, code, words, place, loaders
 ):
     library = tmp_path / "site-packages" / "library.py"
@@ -87,7 +87,7 @@ def test_an_error_is_one_line_with_its_own_words_and_the_place_in_the_script(
         (WIDE, 1, "the script has exited with длинные слова"),
     ],
 )
-def test_the_words_of_sys_exit_are_one_short_line(given, code, words):
+def test_sys_exit_message_is_one_short_line(given, code, words):
     found, message = explained(SystemExit(given))
     assert found == code and message.startswith(words), message
     assert "\n" not in message and len(message.encode()) <= 600, message

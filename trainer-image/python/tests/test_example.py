@@ -1,4 +1,4 @@
-"""The scripts of examples/pytorch run as docs/python.md says."""
+"""The scripts of examples/pytorch run as docs/python.md describes."""
 
 import os
 import pathlib
@@ -13,19 +13,19 @@ ENDS = "of the test images are read right"
 
 
 def said(directory, *command, **variables):
-    """What a command prints; it succeeds."""
+    """Runs a command, which must succeed, and returns its output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_elastic_example_trains_in_one_process(tmp_path):
+def test_elastic_example_trains_in_one_process(tmp_path):
     assert ENDS in said(tmp_path, sys.executable, str(EXAMPLES / "elastic.py"))
     assert (tmp_path / "weights.safetensors").is_file()
 
 
-def test_the_example_of_torchrun_trains_and_continues_from_its_checkpoint(tmp_path):
+def test_torchrun_example_continues_from_its_checkpoint(tmp_path):
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", str(EXAMPLES / "restart.py")]
     assert "epoch 20 of 20" in said(tmp_path, *run)
     again = said(tmp_path, *run)
@@ -33,7 +33,7 @@ def test_the_example_of_torchrun_trains_and_continues_from_its_checkpoint(tmp_pa
 
 
 @pytest.mark.skipif("ROUNDHOUSE_PROGRAMS" not in os.environ, reason="needs kubectl-roundhouse and roundhouse-agent")
-def test_the_job_of_the_example_trains_on_this_machine(tmp_path):
+def test_job_of_the_example_trains_on_this_machine(tmp_path):
     programs = os.environ["ROUNDHOUSE_PROGRAMS"]
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
     run = [f"{programs}/kubectl-roundhouse", "run", "--local", "-f", str(EXAMPLES / "elastic.yaml"), "--dir", str(tmp_path)]

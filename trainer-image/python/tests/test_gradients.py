@@ -1,4 +1,4 @@
-"""What a step does to gradients and buffers, in a group whose ranks are in this process."""
+"""Gradients and buffers in a step, in a group whose ranks are in this process."""
 
 import concurrent.futures
 import contextlib
@@ -17,7 +17,7 @@ from roundhouse.step_numbers import StepNumbers
 
 @pytest.fixture
 def gradients():
-    """Those of a group of one rank."""
+    """The gradients of a group of one rank."""
     network = Network(torch.device("cpu"), {}, [])
     store = network.host("127.0.0.1", 0, 30.0)
     group = network.connect(store, 1, 0, 1, 30.0, "127.0.0.1", None)
@@ -36,7 +36,7 @@ def begin(gradients, optimizer):
 
 
 class Layers(torch.nn.Module):
-    """Two layers, in a bucket each; the script skips one, as LayerDrop does."""
+    """Two layers, each in its own bucket. The script can skip one of them, as LayerDrop does."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +55,7 @@ ONE_LAYER = {"bucket_cap_mb": 0.3}
 
 @pytest.mark.parametrize("skipped", ["first", "second"])
 @pytest.mark.parametrize("steps", [0, 2])
-def test_gradients_that_were_summed_in_part_are_no_step_and_no_lost_peer(gradients, skipped, steps):
+def test_partly_summed_gradients_are_not_a_lost_peer(gradients, skipped, steps):
     layers = Layers()
     net, optimizer = Model(layers, gradients, ONE_LAYER), torch.optim.SGD(layers.parameters(), lr=0.1)
     for _ in range(steps):
@@ -73,7 +73,7 @@ def test_gradients_that_were_summed_in_part_are_no_step_and_no_lost_peer(gradien
     assert gradients.broken is None
 
 
-def test_gradients_of_unused_parameters_are_summed_if_ddp_looks_for_them(gradients):
+def test_unused_parameters_are_summed_if_ddp_finds_them(gradients):
     layers = Layers()
     net = Model(layers, gradients, {**ONE_LAYER, "find_unused_parameters": True})
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
@@ -83,7 +83,7 @@ def test_gradients_of_unused_parameters_are_summed_if_ddp_looks_for_them(gradien
         assert gradients.summed and gradients.unsummed([optimizer]) == []
 
 
-def test_layers_that_are_frozen_and_trained_again_get_a_ddp_of_their_own(gradients):
+def test_unfrozen_layers_get_a_new_ddp(gradients):
     layers = Layers()
     net, optimizer = Model(layers, gradients, ONE_LAYER), torch.optim.SGD(layers.parameters(), lr=0.1)
     for frozen, other in [(None, None), (layers.first, layers.second), (layers.second, layers.first), (None, None)]:
@@ -96,7 +96,7 @@ def test_layers_that_are_frozen_and_trained_again_get_a_ddp_of_their_own(gradien
         assert frozen is None or (frozen.weight.grad is None and other.weight.grad is not None)
 
 
-def test_a_ddp_outlives_steps_in_which_all_of_its_parameters_are_frozen(gradients):
+def test_ddp_survives_steps_with_frozen_parameters(gradients):
     layers, other = Layers(), torch.nn.Linear(1, 1)
     net, optimizer = Model(layers, gradients, {}), torch.optim.SGD([*layers.parameters(), *other.parameters()], lr=0.1)
     ddps = []
@@ -110,7 +110,7 @@ def test_a_ddp_outlives_steps_in_which_all_of_its_parameters_are_frozen(gradient
     assert ddps[0] is ddps[2]
 
 
-def test_gradients_of_a_module_that_no_model_has_are_found(gradients):
+def test_gradients_of_an_unwrapped_module_are_found(gradients):
     models = [torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)]
     optimizer = torch.optim.SGD([{"params": model.parameters()} for model in models], lr=0.1)
     nets = [Model(model, gradients, {}) for model in models]
@@ -126,7 +126,7 @@ def test_gradients_of_a_module_that_no_model_has_are_found(gradients):
     assert gradients.unsummed([optimizer]) == []
 
 
-def test_the_last_pass_of_a_step_has_to_be_summed_and_only_the_last_one_if_gradients_are_sums(gradients):
+def test_only_the_last_pass_of_a_step_is_summed(gradients):
     model = torch.nn.Linear(2, 1)
     net, optimizer = Model(model, gradients, {}), torch.optim.SGD(model.parameters(), lr=0.1)
     x = torch.ones(1, 2)
@@ -149,12 +149,12 @@ def test_the_last_pass_of_a_step_has_to_be_summed_and_only_the_last_one_if_gradi
     net(x).backward()
     with torch.no_grad():
         net(x)
-    net(x)  # Without a backward pass, as for a metric.
+    net(x)  # A pass without a backward pass, as for a metric.
     assert gradients.summed and gradients.unsummed([optimizer]) == []
 
 
 class FailsOnce(torch.nn.Module):
-    """Its first pass raises an error while it holds a tensor."""
+    """The first pass raises an error while it holds a tensor."""
 
     def __init__(self, kind):
         super().__init__()
@@ -169,14 +169,14 @@ class FailsOnce(torch.nn.Module):
         return self.layer(x)
 
 
-def test_a_pass_that_has_failed_is_made_again_without_what_the_first_one_held(gradients):
+def test_failed_pass_is_repeated_without_its_tensors(gradients):
     net = Model(FailsOnce(RuntimeError), gradients, {})
     begin(gradients, torch.optim.SGD(net.module.parameters(), lr=0.1))
     net(torch.ones(1, 2))
     assert gradients.broken == "RuntimeError: closed by peer"
 
 
-def test_too_little_memory_in_a_pass_is_no_lost_peer(gradients):
+def test_out_of_memory_in_a_pass_is_not_a_lost_peer(gradients):
     net = Model(FailsOnce(torch.OutOfMemoryError), gradients, {})
     begin(gradients, torch.optim.SGD(net.module.parameters(), lr=0.1))
     with pytest.raises(torch.OutOfMemoryError):
@@ -185,7 +185,7 @@ def test_too_little_memory_in_a_pass_is_no_lost_peer(gradients):
 
 
 class Centered(torch.nn.Module):
-    """It puts a new tensor in the place of a buffer in each pass, and has one that grows."""
+    """Replaces a buffer by a new tensor in each pass, and has another buffer that grows."""
 
     def __init__(self):
         super().__init__()
@@ -200,7 +200,7 @@ class Centered(torch.nn.Module):
         self.late = self.center
 
 
-def test_a_buffer_that_a_module_replaces_is_restored():
+def test_replaced_buffer_is_restored():
     module = Centered()
     buffers = Buffers([module])
     for step in (1.0, 2.0):
@@ -212,7 +212,7 @@ def test_a_buffer_that_a_module_replaces_is_restored():
     assert module.center.tolist() == [1.0, 1.0]
 
 
-def test_buffers_that_were_replaced_are_those_of_one_rank_on_all_others():
+def test_replaced_buffers_are_broadcast():
     network = Network(torch.device("cpu"), {}, [])
     store = network.host("127.0.0.1", 0, 30.0)
     stores = [store, network.dial("127.0.0.1", store.port, 30.0)]
@@ -234,21 +234,21 @@ def test_buffers_that_were_replaced_are_those_of_one_rank_on_all_others():
         group.close()
 
 
-def test_a_rank_whose_abort_has_begun_brings_another_digest():
+def test_rank_that_aborts_has_another_digest():
     network = Network(torch.device("cpu"), {}, [])
     store = network.host("127.0.0.1", 0, 30.0)
     stores = [store, network.dial("127.0.0.1", store.port, 30.0)]
 
     def digests(rank):
         numbers = StepNumbers(groups[rank].device, 1.0, 1.0, 1.0, 7.0)
-        # What the host knows and its witnesses; each rank's digest has a place of its own.
+        # The numbers of the host and their checksums. Each rank's digest has its own place.
         begun = numbers.begin(groups[rank], 7 * [0.0] + 7 * [1.0], [0, 1, 2, 3, 4, 5 + rank])
         return numbers.end(groups[rank], begun)[5:7]
 
     with concurrent.futures.ThreadPoolExecutor() as ranks:
         groups = list(ranks.map(lambda rank: network.connect(stores[rank], 1, rank, 2, 30.0, "127.0.0.1", None), range(2)))
         assert list(ranks.map(digests, range(2))) == [[7.0, 7.0]] * 2
-        # As Group.abort does first. Over NCCL the sums may be right after that.
+        # Group.abort does this first. Over NCCL the sums may still be correct after that.
         groups[0]._abort_flag.fill_(1.0)
         assert list(ranks.map(digests, range(2))) == [[8.0, 7.0]] * 2
     for group in groups:
@@ -258,7 +258,7 @@ def test_a_rank_whose_abort_has_begun_brings_another_digest():
 
 
 class Recorded:
-    """Stands for NCCL's group, of which a CPU has none: what it is asked for."""
+    """A fake of NCCL's group for CPUs, which records the calls."""
 
     def __init__(self, fails):
         self.calls, self._fails = [], fails
@@ -282,7 +282,7 @@ class Recorded:
         pass
 
 
-def test_over_nccl_what_moves_at_once_is_one_group_of_operations_and_is_closed_after_an_error():
+def test_nccl_exchange_is_one_group_of_operations():
     sent, received = torch.ones(4, dtype=torch.uint8), torch.zeros(4, dtype=torch.uint8)
     pieces = (sent.data_ptr(), 4, 2), (received.data_ptr(), 4, 1)
     for fails, expected in [(False, ["start", "from 1", "to 2", "end"]), (True, ["start", "from 1", "end"])]:

@@ -1,4 +1,4 @@
-"""Processes that are asked to leave while they have no whole world: their state is saved before the last one ends."""
+"""Processes that are asked to leave while their process group is incomplete: the last one saves the state before it ends."""
 
 import signal
 
@@ -7,12 +7,12 @@ from conftest import difference, load
 from world import World, until
 
 STEPS = 120
-# Of sums in another order, over twice as many steps as in the other tests.
+# Tolerance for sums in another order, over twice as many steps as in the other tests.
 ROUNDING = 1e-5
 
 
 @pytest.mark.parametrize("stranded", [True, False], ids=["waits", "at-once"])
-def test_a_worker_that_leaves_alone_saves_the_state_from_which_training_continues(tmp_path, undisturbed, stranded):
+def test_worker_that_leaves_alone_saves_the_state(tmp_path, undisturbed, stranded):
     with World(tmp_path, "train.py", STEPS, tmp_path / "weights", checkpoints=True, every_steps=1_000_000) as world:
         world.slow(20)
         workers = world.begin(2)

@@ -1,4 +1,4 @@
-"""Recipes that change the state after the commit of a step: a checkpoint of that step has what they have changed."""
+"""Recipes that change the state after the commit of a step: the checkpoint of that step contains the change."""
 
 import json
 import re
@@ -11,7 +11,7 @@ RECIPES = ["epoch", "manual", "average"]
 
 
 def trained(directory, recipe, workers, **options):
-    """What a training that is not disturbed gives."""
+    """The result of an undisturbed training."""
     directory.mkdir()
     with World(directory, "recipes.py", recipe, directory / "result", **options) as world:
         world.ends(world.begin(workers))
@@ -19,7 +19,7 @@ def trained(directory, recipe, workers, **options):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_checkpoint_has_what_a_recipe_changes_after_the_commit(tmp_path, recipe):
+def test_checkpoint_contains_changes_after_the_commit(tmp_path, recipe):
     # Each checkpoint is of the last step of an epoch.
     with World(tmp_path, "recipes.py", recipe, tmp_path / "result", checkpoints=True, every_steps=4) as world:
         world.slow(100)
@@ -37,7 +37,7 @@ def test_a_checkpoint_has_what_a_recipe_changes_after_the_commit(tmp_path, recip
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_job_that_was_suspended_has_what_a_recipe_changes_after_the_commit(tmp_path, recipe):
+def test_suspended_job_keeps_changes_after_the_commit(tmp_path, recipe):
     with World(tmp_path, "recipes.py", recipe, tmp_path / "result", checkpoints=True, every_steps=1000) as world:
         world.slow(100)
         workers = world.begin(2)

@@ -1,4 +1,4 @@
-"""What of a state is kept, and what is refused with the name of what cannot be."""
+"""The parts of a state that are kept, and the errors for parts that cannot be kept."""
 
 import collections
 import os
@@ -13,7 +13,7 @@ from roundhouse.optimizer import bytes_of
 from roundhouse.packed import Packed
 from roundhouse.state import Row
 from roundhouse.structure import Structure
-from test_units import send
+from small_models import send
 
 DATA = torch.utils.data.TensorDataset(torch.ones(40, 4), torch.ones(40, dtype=torch.long))
 
@@ -32,7 +32,7 @@ class Kept:
 
 
 class Counted(torch.nn.Linear):
-    """It counts in its extra state."""
+    """Counts in its extra state."""
 
     num = 0
 
@@ -44,14 +44,14 @@ class Counted(torch.nn.Linear):
 
 
 class Copies(torch.nn.Linear):
-    """Its ``state_dict`` has a copy."""
+    """Has a copy in its ``state_dict``."""
 
     def _save_to_state_dict(self, into, prefix, keep_vars):
         into[prefix + "sum"] = self.weight.detach().sum()
 
 
 class Global(torch.optim.SGD):
-    """It keeps a number for no parameter."""
+    """Keeps a number that belongs to no parameter."""
 
     def step(self, closure=None):
         self.state["all"]["steps"] = self.state["all"].get("steps", 0) + 1
@@ -63,7 +63,7 @@ def packed(structure, **options):
 
 
 @pytest.mark.parametrize("more", [{}, {"z": torch.ones(3), "a": torch.zeros(2)}])
-def test_keys_in_another_order_are_those_of_the_same_names(more):
+def test_keys_in_another_order_match_by_name(more):
     ours = {"hits": 1, "misses": 2.5, 7: {"deep": None}, **more}
     theirs = dict(reversed([*ours.items()])) | {"hits": 0, "misses": 0, 7: {"deep": 1}}
     right = Kept(dict(theirs))
@@ -85,11 +85,11 @@ def test_rows_of_earlier_versions_have_the_order_of_the_dict():
     row = number(5) + tensor + number(6) + bytes([4]) + struct.pack("<d", 0.5).ljust(16, b"\0")
     back = packed(structure).unpack(row, structure)
     assert (back["b"], back["t"].tolist(), back["a"], back["c"]) == (5, [1.0, 2.0, 3.0], 6, 0.5)
-    # Those of PyTorch stay as they are.
+    # Objects of PyTorch keep their order.
     assert packed({"b": 5, "a": 6}, is_ordered=True).pack({"b": 5, "a": 6}) == number(5) + number(6)
 
 
-def test_another_structure_of_another_rank_or_checkpoint_is_named():
+def test_different_structure_is_named():
     assert packed({"a": [1, 2, 3], "b": ("x", torch.ones(2))}).words() == "x.a.0-2: a number; x.b.0: a string; x.b.1: a tensor of float32 [2]"
     words = [Row({"x": Kept(value)}).structures()["x"].split("; ") for value in ({"hits": 1}, {"misses": 1})]
     networks = [Network(torch.device("cpu"), {"structure of x": own}, []) for own in words]
@@ -99,7 +99,7 @@ def test_another_structure_of_another_rank_or_checkpoint_is_named():
         networks[1]._compare(store, 1)
 
 
-def test_a_tensor_of_an_object_that_changes_its_type_or_shape_is_named():
+def test_tensor_with_a_changed_type_or_shape_is_named():
     kept = packed({"best": torch.tensor(0), "other": torch.zeros(2, 3)})
     for change in ({"best": torch.tensor(0.5).double()}, {"other": torch.zeros(3, 2)}):
         now = {"best": torch.tensor(0), "other": torch.zeros(2, 3), **change}
@@ -107,7 +107,7 @@ def test_a_tensor_of_an_object_that_changes_its_type_or_shape_is_named():
             kept.pack(now)
 
 
-def test_dicts_and_tuples_of_other_types_come_back_as_what_they_are():
+def test_dict_and_tuple_subclasses_keep_their_types():
     Pair = collections.namedtuple("Pair", "a b")
     structure = {"d": collections.defaultdict(int, {"a": 1}), "c": collections.Counter("aab"), "p": Pair(1, 2)}
     structure["o"] = collections.OrderedDict(b=1, a=2)
@@ -116,7 +116,7 @@ def test_dicts_and_tuples_of_other_types_come_back_as_what_they_are():
     assert back["d"]["missing"] == 0 and back["p"].b == 2
 
 
-def test_names_that_a_checkpoint_cannot_have_are_refused():
+def test_invalid_checkpoint_names_are_refused():
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
     for state, words in [
         ({"__metadata__": torch.zeros(3)}, "state.'__metadata__'.: .* give the entry another name"),
@@ -127,7 +127,7 @@ def test_names_that_a_checkpoint_cannot_have_are_refused():
     Row({"net": net, "first": net[0]})
 
 
-def test_a_buffer_that_is_expanded_receives():
+def test_expanded_buffer_receives_values():
     ours, theirs = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
     for number, module in enumerate((ours, theirs)):
         module.register_buffer("mask", torch.full((1, 4), 5.0 + number).expand(3, 4))
@@ -135,7 +135,7 @@ def test_a_buffer_that_is_expanded_receives():
     assert theirs.mask.tolist() == [[5.0] * 4] * 3
 
 
-def test_a_buffer_that_was_made_after_the_join_is_named():
+def test_buffer_created_after_the_join_is_named():
     inner = torch.nn.Linear(4, 2)
     inner.register_buffer("centre", None)
     structure = Structure({"net": torch.nn.Sequential(inner)})
@@ -147,7 +147,7 @@ def test_a_buffer_that_was_made_after_the_join_is_named():
             structure.check()
 
 
-def test_the_extra_state_of_a_module_is_that_of_now():
+def test_extra_state_of_a_module_is_current():
     ours, theirs = (torch.nn.Sequential(Counted(4, 2)) for _ in range(2))
     left, right = Row({"net": ours}), Row({"net": theirs})
     assert ("net.0._extra_state", "I64", [], 8) in left.described()
@@ -159,7 +159,7 @@ def test_the_extra_state_of_a_module_is_that_of_now():
         Row({"net": Copies(4, 2)})
 
 
-def test_what_an_optimizer_keeps_for_no_parameter_or_with_another_type_is_named():
+def test_unsupported_optimizer_state_is_named():
     net = torch.nn.Linear(4, 2)
     with pytest.raises(errors.StateError, match="opt of .*, a Global, keeps steps in its state under 'all', which is no parameter"):
         Row({"net": net, "opt": Global(net.parameters(), lr=0.1)})
@@ -175,7 +175,7 @@ def test_what_an_optimizer_keeps_for_no_parameter_or_with_another_type_is_named(
 
 
 def trained(directory, body, *, steps=4):
-    """Trains a little with checkpoints of each step, and returns the steps that a second start would do."""
+    """Trains a few steps with a checkpoint of each step. Returns the remaining steps of a second start."""
     net = torch.nn.Linear(4, 2)
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     with rh.join(state={"net": net, "opt": opt}, checkpoint_dir=directory, checkpoint_every_steps=1) as job:
@@ -187,7 +187,7 @@ def trained(directory, body, *, steps=4):
     return job
 
 
-def test_a_script_that_changes_its_directory_keeps_its_checkpoints(tmp_path, monkeypatch):
+def test_script_may_change_its_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
     job = trained("run", lambda job, step: os.chdir(tmp_path / "out"))
@@ -195,7 +195,7 @@ def test_a_script_that_changes_its_directory_keeps_its_checkpoints(tmp_path, mon
     assert job._process.checkpoint_dir == tmp_path / "run" and len(list((tmp_path / "run").rglob("manifest.json"))) > 0
 
 
-def test_a_child_that_a_script_forks_does_not_speak_for_its_rank(tmp_path):
+def test_forked_child_does_not_report_for_its_rank(tmp_path):
     says = []
 
     def body(job, step):
@@ -205,7 +205,7 @@ def test_a_child_that_a_script_forks_does_not_speak_for_its_rank(tmp_path):
         if child == 0:
             code = 0
             try:
-                job._ended = job._fail = job._end = None  # Not to be called.
+                job._ended = job._fail = job._end = None  # These must not be called.
                 job.__exit__(SystemExit, SystemExit(0), None)
             except BaseException:
                 code = 4

@@ -1,4 +1,4 @@
-"""The types that the package tells type checkers of, as mypy sees them."""
+"""The type annotations of the package, checked by mypy."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(torch.__version__ < "2.11", reason="mypy reads t
 
 
 def says(directory, *arguments, **variables):
-    """What a program of mypy prints; it finds nothing."""
+    """Runs a program of mypy, which must find no error, and returns its output."""
     environment = {**os.environ, **variables}
     command = [sys.executable, "-m", *arguments]
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
@@ -24,10 +24,10 @@ def says(directory, *arguments, **variables):
     return done.stdout
 
 
-def test_the_types_of_the_package_fit_together(tmp_path):
+def test_types_of_the_package_are_consistent(tmp_path):
     assert "no issues found" in says(PACKAGE, "mypy", f"--cache-dir={tmp_path}")
 
 
-def test_the_stubs_are_those_of_the_native_part(tmp_path):
+def test_stubs_match_the_native_part(tmp_path):
     installed = pathlib.Path(roundhouse.__file__).parents[1]
     assert "no issues found" in says(tmp_path, "mypy.stubtest", "roundhouse._native", MYPYPATH=str(installed))

@@ -1,4 +1,4 @@
-"""Starts the processes of a job on this machine and plays agent and operator to them."""
+"""Starts the processes of a job on this machine, and acts as their agent and operator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def until(what, condition, seconds=DEADLINE):
-    """Waits until ``condition()`` gives something true, and returns that."""
+    """Waits until ``condition()`` returns a true value, and returns it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found = condition()
@@ -66,14 +66,14 @@ class Worker:
             self.process = subprocess.Popen(world.command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
     def status(self):
-        """What it says of itself; {} before it has said anything."""
+        """The status that the worker reports; {} before the first report."""
         try:
             return json.loads((self.dir / "rank-0.json").read_text())
         except (OSError, ValueError):
             return {}
 
     def words(self):
-        """Its last words, if it has left any."""
+        """The termination message of the worker, if it has written one."""
         try:
             return json.loads((self.dir / "rank-0.failure.json").read_text())
         except OSError:
@@ -87,9 +87,9 @@ class Worker:
 
 
 class World:
-    """A job: workers that come and go."""
+    """A job whose workers the tests start and stop."""
 
-    # Starts processes faster: see conftest.py.
+    # A starter, which starts processes faster: see conftest.py.
     starter = None
 
     def __init__(self, directory, script, *arguments, checkpoints=False, every_steps=20, variables=None):
@@ -118,7 +118,7 @@ class World:
                 print(worker.log.read_text()[-4000:])
 
     def slow(self, milliseconds):
-        """Each step takes so much longer from now on."""
+        """Slows down each later step."""
         self.pace.write_text(str(milliseconds))
 
     def start(self, index, **variables):
@@ -127,7 +127,7 @@ class World:
         return worker
 
     def prepared(self, workers):
-        """Waits until workers are in the lobby, or stranded."""
+        """Waits until workers are in the lobby or stranded."""
         for worker in workers:
             def is_ready(worker=worker):
                 assert not worker.is_gone(), f"worker {worker.index} ended with {worker.process.returncode}"
@@ -136,7 +136,8 @@ class World:
             until(f"worker {worker.index} is prepared", is_ready)
 
     def form(self, workers, others_leave=True):
-        """Issues the next generation, in which ``workers`` are the ranks in this order; all others leave, or hear nothing."""
+        """Publishes the next generation, in which ``workers`` are the ranks in this order. All other workers leave, or get no
+        membership."""
         self.generation += 1
         members = list(workers)
         for worker in self.all:
@@ -162,7 +163,7 @@ class World:
             partial.rename(worker.membership)
 
     def begin(self, number, fault=None):
-        """Starts so many workers, and their first generation. ``fault``: of the rank that it names first."""
+        """Starts a number of workers and their first generation. ``fault``: for the rank that it names first."""
         doomed = {} if fault is None else {int(fault.split(":")[0]): {"ROUNDHOUSE_FAULT": fault}}
         workers = [self.start(index, **doomed.get(index, {})) for index in range(number)]
         self.prepared(workers)
@@ -173,7 +174,7 @@ class World:
         return worker.status().get("step", 0)
 
     def reach(self, workers, step):
-        """Waits until workers have committed so many steps in the newest generation."""
+        """Waits until workers have committed this number of steps in the newest generation."""
         for worker in workers:
             def is_there(worker=worker):
                 status = worker.status()

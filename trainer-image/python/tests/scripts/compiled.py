@@ -1,11 +1,10 @@
-"""A training of a compiled model, which prints how often PyTorch has compiled it: STEPS and where the weights go."""
+"""Trains a compiled model and prints how often PyTorch has compiled it. Arguments: STEPS and the path of the weights."""
 
 import os
 import sys
 
-import torch
-
 import roundhouse as rh
+import torch
 
 STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
 HOW = os.environ.get("HOW", "in place")
@@ -14,7 +13,7 @@ compiled = 0
 
 
 def backend(graph, _):
-    """Called for each graph that is compiled."""
+    """PyTorch calls this for each compiled graph."""
     global compiled
     compiled += 1
     return graph.forward
@@ -45,7 +44,7 @@ else:
 
 with rh.join(state={"model": model, "opt": opt}) as job:
     net = job.model(called)
-    # All batches are equally large: PyTorch compiles again for another size.
+    # All batches have the same size, because PyTorch compiles again for another size.
     for batch in job.steps(dataset, job.sampler(len(dataset), 12, steps=STEPS, seed=5)):
         loss = torch.nn.functional.cross_entropy(net(batch.x), batch.y)
         loss.backward()

@@ -1,15 +1,14 @@
-"""A training with a state of its own that each step changes after its commit: STEPS and where it goes. After the step CUT_AT, rank
-2 dies while rank 1 waits for it there, and rank 0 does not."""
+"""A training whose steps change a state after the commit. Arguments: STEPS and the path of the state. After the step
+CUT_AT, rank 2 dies while rank 1 waits for it and rank 0 does not wait."""
 
 import os
 import pathlib
 import signal
 import sys
 
+import roundhouse as rh
 import torch
 import torch.distributed as dist
-
-import roundhouse as rh
 
 STEPS, RESULT = int(sys.argv[1]), pathlib.Path(sys.argv[2])
 CUT_AT = int(os.environ["CUT_AT"])

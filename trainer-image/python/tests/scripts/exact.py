@@ -1,14 +1,13 @@
-"""A training with what a script may use, as tests run it: STEPS, where the weights go, and the names of what it uses."""
+"""A training with selectable features. Arguments: STEPS, the path of the weights, and the names of the features."""
 
 import contextlib
 import os
 import signal
 import sys
 
+import roundhouse as rh
 import torch
 import torch.distributed as dist
-
-import roundhouse as rh
 
 STEPS, WEIGHTS, USES = int(sys.argv[1]), sys.argv[2], sys.argv[3].split("-")
 
@@ -18,7 +17,7 @@ dataset = torch.utils.data.TensorDataset(points, (points[:, 0] * points[:, 1] > 
 
 
 class Layers(torch.nn.Sequential):
-    """The last layer is left out now and then."""
+    """Leaves out the last layer in some passes."""
 
     skips = False
 
@@ -34,7 +33,7 @@ batch_size = 2 if "small" in USES else 32
 rate = 0.05 / batch_size if "sum" in USES else 0.05
 parameters = [[*model[0].parameters()], [*model[2:].parameters()]]
 opts = [torch.optim.SGD(some, lr=rate, momentum=0.9) for some in parameters]
-# tests/gpu runs it on a GPU, too.
+# tests/gpu also runs this script on a GPU.
 DEVICE = os.environ.get("DEVICE", "cpu")
 model.to(DEVICE)
 scaler = torch.amp.GradScaler(DEVICE, init_scale=64.0, growth_interval=10)
@@ -42,7 +41,7 @@ state = {"model": model, "first": opts[0], "second": opts[1], "scaler": scaler}
 
 
 def passes(net, x, y):
-    """Gradients of the batch; its loss."""
+    """Computes the gradients of the batch. Returns the loss."""
     parts = list(zip(x.split(3), y.split(3))) if "accumulate" in USES else [(x, y)]
     total = 0.0
     for index, (part_x, part_y) in enumerate(parts):
@@ -57,7 +56,7 @@ def passes(net, x, y):
 
 
 def summed_gradients(step):
-    """What gradients="manual" leaves to the script."""
+    """Sums gradients, which gradients="manual" leaves to the script."""
     for parameter in model.parameters():
         parameter.grad *= step.size / step.global_size
         if job.group is not None:
@@ -75,7 +74,7 @@ with rh.join(state=state, gradients="manual" if "manual" in USES else "ddp") as 
         number = batch.step.number
         if "frozen" in USES:
             model[2].requires_grad_(number % 20 < 10)
-        # Only collectives of the script's own need it, and parameters that are found to be unused.
+        # Only collectives of the script and find_unused_parameters need `with batch:`.
         model.skips = number % 3 == 0
         with batch if {"manual", "collective", "unused"} & set(USES) else contextlib.nullcontext():
             loss = passes(net, *batch.to(job.device))
@@ -90,7 +89,7 @@ with rh.join(state=state, gradients="manual" if "manual" in USES else "ddp") as 
             if "collective" in USES and job.group is not None:
                 dist.all_reduce(torch.ones(1))
             for opt in opts if "rate" in USES else []:
-                # Before the commit, also of a step that is dropped: a function of its number.
+                # Before the commit, also in a dropped step, so it is a function of the step's number.
                 opt.param_groups[0]["lr"] = rate * (1 - number / 2 / STEPS)
             chosen = [opts[number % 2]] if "alternate" in USES else opts
             most = 0.5 if "clip" in USES else None

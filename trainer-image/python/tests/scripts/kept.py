@@ -1,17 +1,16 @@
-"""A training that uses a process group which is over: HOW, and whether it does so in ``with batch:``.
+"""A training that uses a process group of an ended generation. Argument: HOW, and whether it does so in ``with batch:``.
 
-"mesh", "part", "world": one that it has made in its first step and kept. "dropped", "dropped-part": that of the generation, in a
-step that ``commit`` has dropped.
+"mesh", "part", "world": a group that the script created in its first step and kept. "dropped", "dropped-part": the group of
+the generation, in a step that ``commit`` has dropped.
 """
 
 import contextlib
 import sys
 
+import roundhouse as rh
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-
-import roundhouse as rh
 
 HOW, IS_CAUGHT = sys.argv[1], sys.argv[2] == "caught"
 

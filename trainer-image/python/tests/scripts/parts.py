@@ -1,20 +1,20 @@
-"""A training whose ranks also sum a number in a group that the script makes: STEPS and where the weights go."""
+"""A training whose ranks also sum a number in a group that the script creates. Arguments: STEPS and the path of the
+weights."""
 
 import os
 import signal
 import sys
 
+import roundhouse as rh
 import torch
 import torch.distributed as dist
-
-import roundhouse as rh
 
 STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
 
 torch.manual_seed(3)
 points = torch.randn(100, 8)
 dataset = torch.utils.data.TensorDataset(points, (points[:, 0] > 0).long())
-# tests/gpu runs it on a GPU, too.
+# tests/gpu also runs this script on a GPU.
 model = torch.nn.Linear(8, 2).to(os.environ.get("DEVICE", "cpu"))
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 part = None
@@ -25,7 +25,7 @@ def make_part(job):
     if os.environ.get("DIES_AT_FIRST") == f"{job.rank}:{job.generation}":
         os.kill(os.getpid(), signal.SIGKILL)
     if job.group is not None:
-        # A rank outside of it waits for the others, too.
+        # A rank outside of the group also waits for the others.
         dist.new_group([0, 1])
     part = None if job.group is None else dist.new_group()
 

@@ -1,13 +1,13 @@
-"""A training by one of the recipes of docs/python.md that change the state after the commit: RECIPE, and where its result goes."""
+"""A training with one of the recipes in docs/python.md that change the state after the commit. Arguments: RECIPE and the
+path of the result."""
 
 import json
 import os
 import pathlib
 import sys
 
-import torch
-
 import roundhouse as rh
+import torch
 
 RECIPE, RESULT = sys.argv[1], pathlib.Path(sys.argv[2])
 

@@ -1,13 +1,13 @@
-"""A training whose ranks also sum numbers with job.sum: STEPS and where the weights go. HOW says what becomes of a lost rank."""
+"""A training whose ranks also sum numbers with job.sum. Arguments: STEPS and the path of the weights. HOW selects the
+reaction to a lost rank."""
 
 import math
 import os
 import signal
 import sys
 
-import torch
-
 import roundhouse as rh
+import torch
 
 STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
 HOW = os.environ.get("HOW", "")
@@ -26,7 +26,7 @@ def num_ranks(job, step):
 
 
 def check_outcome(loss, step):
-    """All ranks have the loss of all samples, and the same norm."""
+    """Checks that all ranks have the loss of all samples, and the same norm."""
     own = loss.item() * step.size / step.global_size
     mean, norms = job.sum([own, job.grad_norm])
     assert math.isclose(mean, job.loss, rel_tol=1e-6) and math.isclose(norms, job.world_size * job.grad_norm), (mean, job.loss)
@@ -37,7 +37,7 @@ def train(batch):
     loss.backward()
     if HOW == "in a step":
         assert num_ranks(job, batch.step.number) == job.world_size
-    # Also if the commit has failed.
+    # Also after a failed commit.
     job.commit(loss, opt)
     if HOW != "in a step":
         assert num_ranks(job, batch.step.number) == job.world_size

@@ -1,14 +1,13 @@
-"""A training on sentences of different lengths, whose loss is the mean over all tokens of a step: WEIGHTS. Rank 0 works alone
-for longer than collectives wait."""
+"""A training on sentences of different lengths, whose loss is the mean over all tokens of a step. Argument: WEIGHTS. Rank 0
+works alone for longer than collectives wait."""
 
 import os
 import sys
 import time
 
+import roundhouse as rh
 import torch
 from safetensors.torch import save_file
-
-import roundhouse as rh
 
 torch.manual_seed(5)
 torch.set_default_dtype(torch.float64)

@@ -1,19 +1,18 @@
-"""A training of a small network on points, as tests run it: STEPS and where the weights go."""
+"""Trains a small network on points. Arguments: STEPS and the path of the weights."""
 
 import copy
 import os
 import sys
 
-import torch
-
 import roundhouse as rh
+import torch
 
 STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
 
 torch.manual_seed(3)
 points = torch.randn(500, 8)[: int(os.environ.get("SAMPLES", "500"))]
 labels = (points[:, 0] * points[:, 1] > 0).long()
-# The order of sums does not show in weights that are saved with 32 bits.
+# 64 bits, so that the order of sums does not change weights that are saved with 32 bits.
 if os.environ.get("DOUBLE"):
     points = points.double()
 dataset = torch.utils.data.TensorDataset(points, labels)
@@ -21,7 +20,7 @@ width = int(os.environ.get("WIDTH", "32"))
 layers = [torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 2)]
 if os.environ.get("NORM"):
     layers.insert(1, torch.nn.BatchNorm1d(32))
-# tests/gpu runs it on a GPU, too.
+# tests/gpu also runs this script on a GPU.
 model = torch.nn.Sequential(*layers).to(os.environ.get("DEVICE", "cpu"), points.dtype)
 if os.environ.get("SGD"):
     opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -38,7 +37,7 @@ def right(batch):
 
 
 def fail(*_):
-    """As an error of DDP: the module alone makes the pass."""
+    """Fails like an error of DDP: a pass of the module alone succeeds."""
     if torch.nn.parallel.DistributedDataParallel._get_active_ddp_module() is not None and job.steps_done + 1 == int(FAIL_AT):
         raise RuntimeError("a type that the group does not know")
 
@@ -48,8 +47,8 @@ if FAIL_AT:
     model.register_forward_pre_hook(fail)
 
 
-def tell(_):
-    """A process that loads samples has started."""
+def report_start(_):
+    """Prints that a process that loads samples has started."""
     print(f"process that loads: {os.getpid()}", flush=True)
 
 
@@ -61,7 +60,7 @@ evaluation = rh.Evaluation(dataset, right, batch_size=100) if os.environ.get("EV
 if os.environ.get("EVALUATE_EVERY"):
     number = int(os.environ["EVALUATE_EVERY"])
     evaluation = rh.Evaluation(dataset, right, batch_size=100, every_epochs=0, every_steps=number, then=evaluated)
-    # Fewer samples than that of rank 1.
+    # Fewer samples than the data set of rank 1.
     part = torch.utils.data.Subset(dataset, [0])
     of_part = rh.Evaluation(part, right, every_epochs=0, every_steps=number, then=lambda means: evaluated(means, "part "))
     evaluation = [evaluation, of_part]
@@ -71,7 +70,7 @@ if os.environ.get("NO_STATE"):
 
 state = {"model": model, "opt": opt, "schedule": schedule}
 if os.environ.get("LARGE"):
-    # So many MiB that are not trained.
+    # A tensor of this size in MiB, which is not trained.
     state["large"] = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(int(os.environ["LARGE"]) << 18), requires_grad=False)])
 
 with rh.join(state=state) as job:
@@ -80,7 +79,7 @@ with rh.join(state=state) as job:
     if os.environ.get("STREAM"):
         dataset = job.shard_of(list(dataset), len(dataset))
     net = job.model(model)
-    loaders = {"num_workers": int(os.environ["LOADERS"]), "worker_init_fn": tell} if os.environ.get("LOADERS") else {}
+    loaders = {"num_workers": int(os.environ["LOADERS"]), "worker_init_fn": report_start} if os.environ.get("LOADERS") else {}
     for batch in job.steps(dataset, sampler, evaluation=evaluation, **loaders):
         if os.environ.get("STOP_AT") in (str(batch.step.number), f"{job.rank}:{batch.step.number}"):
             break
@@ -88,7 +87,7 @@ with rh.join(state=state) as job:
         loss = torch.nn.functional.cross_entropy(net(x), y)
         loss.backward()
         if os.environ.get("CUT_OFF_AT") == f"{job.rank}:{job.generation}:{batch.step.number}":
-            # As by a sum of gradients that was cut off and left garbage here alone: one bit.
+            # Flip one bit, as if a sum of gradients was cut off and left garbage only on this rank.
             model[0].weight.grad.view(torch.int32)[0, 0] ^= 1
         if os.environ.get("RAISE_AT") == f"{job.rank}:{batch.step.number}":
             raise ValueError("a bug of the script")
