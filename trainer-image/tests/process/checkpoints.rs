@@ -29,7 +29,7 @@ pub(crate) fn endless() -> Value {
 }
 
 pub(crate) fn start(config: &Value, world: u32, volume: &Path, generation: u64) -> Job {
-    let job = Job::keeping(config, world, every_steps(volume.to_owned(), EVERY));
+    let job = Job::with_checkpoints(config, world, every_steps(volume.to_owned(), EVERY));
     job.issue_when_ready(generation);
     job
 }
@@ -205,7 +205,7 @@ fn checkpoint_is_saved_after_the_configured_time() {
     let mut checkpoint = every_steps(volume.path().to_owned(), EVERY);
     checkpoint.every_steps = None;
     checkpoint.every_seconds = Some(1);
-    let job = Job::keeping(&endless(), 2, checkpoint);
+    let job = Job::with_checkpoints(&endless(), 2, checkpoint);
     job.issue_when_ready(1);
     wait_for_checkpoint(&job);
 }
@@ -227,7 +227,7 @@ fn restarted_job_saves_at_once_if_a_save_is_due() {
         let mut checkpoint = every_steps(volume.path().to_owned(), EVERY);
         checkpoint.every_steps = None;
         checkpoint.every_seconds = Some(86_400);
-        let mut job = Job::keeping(&endless(), 1, checkpoint);
+        let mut job = Job::with_checkpoints(&endless(), 1, checkpoint);
         job.issue_when_ready(generation);
         job.wait_for("steps", |status| status.step > step_of(&newest) + 50);
         if is_old {
@@ -284,7 +284,7 @@ fn older_generation_is_fenced_off() {
 fn kill_during_a_save_leaves_the_previous_checkpoint() {
     let mut config = training();
     config["steps"] = json!(60);
-    let mut job = Job::doomed(&config, 2, 0, "0:20:Complete");
+    let mut job = Job::with_kill(&config, 2, 0, "0:20:Complete");
     assert_eq!(job.exit_code(0), None, "{}", job.logs());
     job.issue_to(2, &[1]);
     assert_eq!(job.exit_code(1), Some(0), "{}", job.logs());

@@ -97,7 +97,7 @@ fn device_commits_over_gloo_give_the_same_bits() {
     for optimizer in optimizers() {
         let config = training(&optimizer);
         assert_equal(&format!("{}", optimizer["name"]), || {
-            Job::keeping(&config, 2, every_steps(volume(), 20))
+            Job::with_checkpoints(&config, 2, every_steps(volume(), 20))
         });
     }
 }
@@ -205,7 +205,7 @@ fn timed_checkpoint_contains_a_whole_step() {
     let mut checkpoint = every_steps(volume.path().to_owned(), EVERY);
     checkpoint.every_steps = None;
     checkpoint.every_seconds = Some(1);
-    let mut job = on_device(|| Job::keeping(&endless(), 2, checkpoint));
+    let mut job = on_device(|| Job::with_checkpoints(&endless(), 2, checkpoint));
     job.issue_when_ready(1);
     wait_for_checkpoint(&job);
     for rank in 0..2 {

@@ -55,7 +55,7 @@ fn briefly_unreadable_checkpoint_is_not_skipped() {
         let newest = checkpoints(volume.path()).pop().unwrap();
         let config = beyond(volume.path());
         let checkpoint = every_steps(volume.path().to_owned(), EVERY);
-        let mut job = Job::keeping_with_stale(&config, 2, checkpoint, &newest.join(name));
+        let mut job = Job::with_stale_handle(&config, 2, checkpoint, &newest.join(name));
         std::thread::sleep(Duration::from_secs(1));
         job.end_stale();
         job.issue_when_ready(3);
@@ -76,7 +76,8 @@ fn damaged_checkpoints_are_never_deleted() {
     for checkpoint in checkpoints(volume.path()) {
         std::fs::write(checkpoint.join("manifest.json"), "").unwrap();
     }
-    let mut job = Job::keeping(&training(), 1, every_steps(volume.path().to_owned(), EVERY));
+    let mut job =
+        Job::with_checkpoints(&training(), 1, every_steps(volume.path().to_owned(), EVERY));
     assert_eq!(job.exit_codes(), [Some(65)]);
     let failure = job.failure(0, 0);
     assert!(
@@ -103,7 +104,8 @@ fn checkpoint_of_another_training_is_refused() {
         for (key, value) in change.as_object().unwrap() {
             config[key] = value.clone();
         }
-        let mut job = Job::keeping(&config, 1, every_steps(volume.path().to_owned(), EVERY));
+        let mut job =
+            Job::with_checkpoints(&config, 1, every_steps(volume.path().to_owned(), EVERY));
         assert_eq!(job.exit_codes(), [Some(64)], "{}", job.logs());
         let failure = job.failure(0, 0);
         assert_eq!(failure.reason, Reason::ConfigInvalid);

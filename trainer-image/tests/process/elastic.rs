@@ -43,7 +43,7 @@ pub(crate) fn assert_same(job: &Job, expected: &[(String, Tensor)], what: &str) 
 /// Kills one rank of `world` at a point, continues without it, and later with a replacement.
 pub(crate) fn survive(world: u32, victim: u32, point: &str, expected: &[(String, Tensor)]) {
     let what = format!("rank {victim} of {world} at {point}");
-    let mut job = Job::doomed(
+    let mut job = Job::with_kill(
         &short(),
         world,
         victim,
@@ -92,7 +92,7 @@ fn rank_killed_while_forming_is_replaced_in_the_next() {
     let expected = undisturbed(&config);
     for victim in [0, 2] {
         // Generation 1 shares the state at step 0, where this rank dies.
-        let mut job = Job::doomed(&config, 3, victim, &format!("{victim}:0:Share"));
+        let mut job = Job::with_kill(&config, 3, victim, &format!("{victim}:0:Share"));
         assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
         let survivors = job.others(victim);
         job.issue_to(2, &survivors);
@@ -110,7 +110,7 @@ fn rank_killed_while_forming_is_replaced_in_the_next() {
 #[test]
 fn rank_killed_before_connecting_costs_no_timeout() {
     let expected = undisturbed(&short());
-    let mut job = Job::doomed(&short(), 3, 1, "1:1:Connect");
+    let mut job = Job::with_kill(&short(), 3, 1, "1:1:Connect");
     assert_eq!(job.exit_code(1), None, "{}", job.logs());
     let begun = Instant::now();
     job.issue_to(2, &[0, 2]);
@@ -131,7 +131,7 @@ pub(crate) fn job_grows_and_shrinks_while_it_trains() {
     let expected = undisturbed(&config);
     let volume = tempfile::tempdir().unwrap();
     let checkpoint = every_steps(volume.path().to_owned(), 100);
-    let mut job = Job::keeping(&config, 4, checkpoint);
+    let mut job = Job::with_checkpoints(&config, 4, checkpoint);
     job.pace_steps(20);
     job.wait_for("the lobby", |status| status.phase.is_ready());
     job.passes(1, &[0], 20);

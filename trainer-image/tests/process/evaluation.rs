@@ -52,7 +52,7 @@ fn evaluations_do_not_depend_on_the_number_of_processes() {
             best: Some(BestMetric::Loss),
             ..every_steps(volume.path().to_owned(), 1_000)
         };
-        let mut job = Job::keeping(&config, world, settings);
+        let mut job = Job::with_checkpoints(&config, world, settings);
         job.issue_when_ready(1);
         job.complete();
         let logs = job.logs();
@@ -145,7 +145,7 @@ pub(crate) fn ranks_asked_to_leave_in_an_evaluation_save_and_leave() {
         job.logs()
     );
     // The next job runs the evaluation that was left out.
-    let again = Job::keeping(&training(), 1, every_steps(job.volume().to_owned(), 1_000));
+    let again = Job::with_checkpoints(&training(), 1, every_steps(job.volume().to_owned(), 1_000));
     again.issue_when_ready(2);
     again.wait_for("its result", has_evaluated);
 }

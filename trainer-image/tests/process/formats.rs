@@ -111,7 +111,7 @@ fn kill_while_reading_ahead_changes_nothing() {
     {
         let mut alone = Job::train_on(&config, files.path(), 1, 1);
         alone.complete();
-        let mut job = Job::doomed_on(&config, files.path(), 2, 1, "1:5:Backward");
+        let mut job = Job::with_kill_on(&config, files.path(), 2, 1, "1:5:Backward");
         assert_eq!(job.exit_code(1), None, "{name}\n{}", job.logs());
         job.issue_to(2, &[0]);
         assert_eq!(job.exit_code(0), Some(0), "{name}\n{}", job.logs());

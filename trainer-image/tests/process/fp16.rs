@@ -147,7 +147,7 @@ pub(crate) fn loss_scale_survives_a_kill_a_join_and_a_checkpoint() {
     let keep = || every_steps(volume.path().to_owned(), 10);
     config["lossScaling"]["growthInterval"] = json!(1_000_000);
     config["steps"] = json!(1_000_000);
-    let mut job = Job::keeping(&config, 1, keep());
+    let mut job = Job::with_checkpoints(&config, 1, keep());
     job.issue_when_ready(1);
     wait_for_checkpoint(&job);
     job.signal(0, "-KILL");
@@ -156,7 +156,7 @@ pub(crate) fn loss_scale_survives_a_kill_a_join_and_a_checkpoint() {
     config["steps"] = json!(step + 10);
     // The configured initial scale counts only when a training starts.
     config["lossScaling"]["initial"] = json!(4.0);
-    let mut resumed = Job::keeping(&config, 2, keep());
+    let mut resumed = Job::with_checkpoints(&config, 2, keep());
     resumed.issue_when_ready(2);
     resumed.complete();
     let saved = json!({"scale": 1_024.0, "cleanSteps": step + 10});

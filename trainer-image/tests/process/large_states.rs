@@ -65,13 +65,13 @@ fn peers_die_while_the_state_moves(mut job: Job, mib: u64, volume: &Path) {
 fn over_gloo(mib: u64) {
     let volume = tempfile::tempdir().unwrap();
     let never = every_steps(volume.path().to_owned(), u64::MAX);
-    let job = Job::keeping(&training(mib), 3, never);
+    let job = Job::with_checkpoints(&training(mib), 3, never);
     peers_die_while_the_state_moves(job, mib, volume.path());
 }
 
 fn over_nccl(mib: u64) {
     let volume = tempfile::tempdir().unwrap();
-    let job = Job::keeping_over_nccl(&training(mib), 3, volume.path());
+    let job = Job::with_checkpoints_over_nccl(&training(mib), 3, volume.path());
     peers_die_while_the_state_moves(job, mib, volume.path());
 }
 
@@ -104,7 +104,7 @@ fn loading_a_large_state_needs_no_extra_memory() {
     let volume = tempfile::tempdir().unwrap();
     let peaks = |generation| {
         let never = every_steps(volume.path().to_owned(), u64::MAX);
-        let mut job = Job::keeping(&training(MIB), 2, never);
+        let mut job = Job::with_checkpoints(&training(MIB), 2, never);
         job.wait_for("the lobby", |status| status.phase.is_ready());
         job.passes(generation, &[0, 1], 1);
         let peaks = [0, 1].map(|rank| job.peak_mib(rank));

@@ -33,7 +33,7 @@ pub(crate) fn greatest_difference(config: &Value) -> f64 {
         job.complete();
         greatest = greatest.max(difference(&job.weights(), &expected));
     }
-    let mut job = Job::doomed(config, 2, 0, "0:20:Backward");
+    let mut job = Job::with_kill(config, 2, 0, "0:20:Backward");
     assert_eq!(job.exit_code(0), None, "{}", job.logs());
     job.respawn(0);
     job.issue_to(2, &[1, 0]);
@@ -94,13 +94,13 @@ fn channels_last_checkpoint_loads_without_channels_last() {
     let keep = || every_steps(volume.path().to_owned(), 20);
     config["channelsLast"] = json!(true);
     config["steps"] = json!(20);
-    let mut first = Job::keeping(&config, 2, keep());
+    let mut first = Job::with_checkpoints(&config, 2, keep());
     first.issue_when_ready(1);
     first.complete();
     assert_eq!(checkpoints(volume.path()).len(), 1);
     config["channelsLast"] = json!(false);
     config["steps"] = json!(STEPS);
-    let mut second = Job::keeping(&config, 1, keep());
+    let mut second = Job::with_checkpoints(&config, 1, keep());
     second.issue_when_ready(2);
     second.complete();
     assert_proven(volume.path(), STEPS);

@@ -36,7 +36,7 @@ fn worker_1_continues_from_the_checkpoint_of_worker_0(
 #[test]
 fn waiting_spare_continues_from_the_newest_checkpoint() {
     let volume = tempfile::tempdir().unwrap();
-    let job = Job::keeping(&endless(), 2, every_steps(volume.path().to_owned(), EVERY));
+    let job = Job::with_checkpoints(&endless(), 2, every_steps(volume.path().to_owned(), EVERY));
     job.wait_for("all processes in the lobby", |status| {
         status.phase.is_ready()
     });
@@ -75,7 +75,7 @@ fn spares_wait_for_a_volume_that_does_not_answer() {
 #[test]
 fn stranded_member_continues_from_the_newest_checkpoint() {
     let volume = tempfile::tempdir().unwrap();
-    let job = Job::keeping(&endless(), 2, every_steps(volume.path().to_owned(), EVERY));
+    let job = Job::with_checkpoints(&endless(), 2, every_steps(volume.path().to_owned(), EVERY));
     job.issue_when_ready(1);
     job.wait_for("steps of both", |status| status.step > 5);
     // Worker 1 does not get this generation.

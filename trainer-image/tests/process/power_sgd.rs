@@ -39,7 +39,7 @@ fn power_sgd_trains_as_well_also_after_a_kill() {
     });
     assert!(first == second, "three processes come to other bits");
     for (victim, point) in [(0, "Backward"), (2, "Commit")] {
-        let mut job = Job::doomed(&config, 3, victim, &format!("{victim}:40:{point}"));
+        let mut job = Job::with_kill(&config, 3, victim, &format!("{victim}:40:{point}"));
         assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
         let survivors = job.others(victim);
         job.issue_to(2, &survivors);

@@ -11,7 +11,7 @@ use crate::harness::{Job, every_steps, trainer};
 const EVERY: u64 = 200;
 
 fn start(config: &Value, world: u32, volume: &std::path::Path, generation: u64) -> Job {
-    let job = Job::keeping(config, world, every_steps(volume.to_owned(), EVERY));
+    let job = Job::with_checkpoints(config, world, every_steps(volume.to_owned(), EVERY));
     job.pace_steps(2);
     job.issue_when_ready(generation);
     job

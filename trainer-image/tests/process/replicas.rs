@@ -12,7 +12,7 @@ const FLIPPED_AT: u64 = EVERY + EVERY / 2;
 
 fn flipped(config: &serde_json::Value, world: u32, rank: u32, volume: &std::path::Path) -> Job {
     let checkpoint = every_steps(volume.to_owned(), EVERY);
-    let job = Job::keeping_with_flip(config, world, checkpoint, rank, FLIPPED_AT);
+    let job = Job::with_flipped_bit(config, world, checkpoint, rank, FLIPPED_AT);
     // Slow steps, because a save is skipped while the previous save is running.
     job.pace_steps(5);
     job.issue_when_ready(1);

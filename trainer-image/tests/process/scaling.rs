@@ -42,7 +42,7 @@ fn batch_follows_workers_and_uses_each_sample_once() {
     config.as_object_mut().unwrap().remove("steps");
     config["epochs"] = json!(EPOCHS);
     let volume = tempfile::tempdir().unwrap();
-    let mut job = Job::keeping(&config, 3, every_steps(volume.path().to_owned(), 200));
+    let mut job = Job::with_checkpoints(&config, 3, every_steps(volume.path().to_owned(), 200));
     job.wait_for("the lobby", |status| status.phase.is_ready());
     job.passes(1, &[0], 40);
     job.passes(2, &[0, 1, 2], 40);
@@ -88,7 +88,7 @@ fn train_in_three_parts() -> Vec<u8> {
         let mut config = scaled();
         config["steps"] = json!(until);
         let checkpoint = every_steps(volume.path().to_owned(), 1_000);
-        let mut job = Job::keeping(&config, workers, checkpoint);
+        let mut job = Job::with_checkpoints(&config, workers, checkpoint);
         job.issue_when_ready(generation);
         weights = job.complete();
     }

@@ -105,7 +105,7 @@ fn assert_kills_change_no_bit(
     let expected = weights(config, data_dir, 1, 1);
     for (point, world, victim) in kills {
         let fault = format!("{victim}:{step}:{point}");
-        let mut job = Job::doomed_on(config, data_dir, *world, *victim, &fault);
+        let mut job = Job::with_kill_on(config, data_dir, *world, *victim, &fault);
         assert_eq!(job.exit_code(*victim as usize), None, "{}", job.logs());
         let survivors: Vec<u32> = (0..*world).filter(|node| node != victim).collect();
         job.issue_to(2, &survivors);
@@ -171,11 +171,11 @@ fn assert_history_changes_no_bit(optimizer: &Value) {
     let volumes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let keep = |at: usize| every_steps(volumes[at].path().to_owned(), 500);
 
-    let mut alone = Job::keeping(&config, 1, keep(0));
+    let mut alone = Job::with_checkpoints(&config, 1, keep(0));
     alone.issue_when_ready(1);
     let expected = alone.complete();
 
-    let mut job = Job::keeping(&config, 3, keep(1));
+    let mut job = Job::with_checkpoints(&config, 3, keep(1));
     job.wait_for("the lobby", |status| status.phase.is_ready());
     job.passes(1, &[0], 20);
     job.passes(2, &[0, 1, 2], 20);
@@ -189,7 +189,7 @@ fn assert_history_changes_no_bit(optimizer: &Value) {
         assert_eq!(job.exit_code(rank), Some(143), "{}", job.logs());
     }
     drop(job);
-    let mut resumed = Job::keeping(&config, 2, keep(1));
+    let mut resumed = Job::with_checkpoints(&config, 2, keep(1));
     resumed.wait_for("the lobby", |status| status.phase.is_ready());
     resumed.issue(4);
     assert!(resumed.complete() == expected, "other bits");
@@ -221,7 +221,7 @@ fn comparison_names_the_first_different_step() {
     for (volume, rate) in volumes.iter().zip([0.05, 0.06]) {
         let mut config = mlp();
         config["optimizer"]["learningRate"] = json!(rate);
-        let mut job = Job::keeping(&config, 1, every_steps(volume.path().to_owned(), 20));
+        let mut job = Job::with_checkpoints(&config, 1, every_steps(volume.path().to_owned(), 20));
         job.issue_when_ready(1);
         job.complete();
     }

@@ -95,7 +95,8 @@ fn lost_state_is_reported_and_training_does_not_restart() {
 #[test]
 fn worker_that_joins_survivors_reads_no_checkpoint() {
     let volume = tempfile::tempdir().unwrap();
-    let mut job = Job::keeping(&endless(), 2, every_steps(volume.path().to_owned(), EVERY));
+    let mut job =
+        Job::with_checkpoints(&endless(), 2, every_steps(volume.path().to_owned(), EVERY));
     job.issue_when_ready(1);
     wait_for_checkpoint(&job);
     job.signal(1, "-KILL");
@@ -124,7 +125,7 @@ fn resuming_workers_read_one_checkpoint_together() {
     let parts = std::fs::read_dir(&newest).unwrap().map(|it| it.unwrap());
     let parts = parts.filter(|it| it.path().extension().is_some_and(|it| it == "safetensors"));
     let size: u64 = parts.map(|it| it.metadata().unwrap().len()).sum();
-    let mut job = Job::keeping(&config, 3, every_steps(volume.path().to_owned(), EVERY));
+    let mut job = Job::with_checkpoints(&config, 3, every_steps(volume.path().to_owned(), EVERY));
     job.issue_when_ready(2);
     job.complete();
     let read: f64 = (0..3).map(|node| job.metric(node, READ_BYTES)).sum();

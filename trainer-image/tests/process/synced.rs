@@ -97,7 +97,7 @@ fn assert_same_after_kills(config: &Value, data_dir: &Path, kills: [(u32, &str);
     for (victim, point) in kills {
         let what = format!("rank {victim} killed at {point}");
         let fault = format!("{victim}:{steps}:{point}");
-        let mut job = Job::doomed_on(config, data_dir, 3, victim, &fault);
+        let mut job = Job::with_kill_on(config, data_dir, 3, victim, &fault);
         assert_eq!(job.exit_code(victim as usize), None, "{}", job.logs());
         let survivors = job.others(victim);
         job.issue_to(2, &survivors);

@@ -114,7 +114,7 @@ fn rank_0_writes_readable_event_files() {
     config["steps"] = json!(2 * EPOCH);
     config["tensorboard"] = json!(true);
     let checkpoint = every_steps(volume.path().to_owned(), 1_000);
-    let mut job = Job::keeping(&config, 2, checkpoint);
+    let mut job = Job::with_checkpoints(&config, 2, checkpoint);
     job.issue_when_ready(1);
     job.complete();
     let entries = std::fs::read_dir(volume.path().join("tensorboard")).unwrap();

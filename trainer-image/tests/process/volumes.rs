@@ -142,7 +142,7 @@ fn read_only_volume_is_loaded_from_and_reported() {
         job_uid: Some("second".to_owned()),
         ..every(&path)
     };
-    let mut job = Job::keeping(&endless(), 2, environment);
+    let mut job = Job::with_checkpoints(&endless(), 2, environment);
     job.issue_when_ready(1);
     job.pace_steps(2);
     let trouble = job.wait_for_trouble("Read-only file system");
@@ -194,7 +194,7 @@ fn unusable_volume_is_reported_before_the_first_save() {
     let path = volume.path().join("job");
     std::fs::create_dir(&path).unwrap();
     Volume::only_appends_to(&path);
-    let job = Job::keeping(&endless(), 2, every_steps(path.clone(), 1_000_000));
+    let job = Job::with_checkpoints(&endless(), 2, every_steps(path.clone(), 1_000_000));
     job.issue_when_ready(1);
     let trouble = job.wait_for_trouble("does not rename a directory that holds files");
     assert!(

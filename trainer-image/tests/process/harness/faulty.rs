@@ -19,12 +19,12 @@ const HAPPEN_ONCE: [&str; 4] = [
 impl Job {
     /// A job with a worker that kills itself at a point: (node, `rank:step:point`). It saves a checkpoint
     /// after every twenty steps.
-    pub(crate) fn doomed(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
-        Self::doomed_on(config, &digits(), nodes, node, fault)
+    pub(crate) fn with_kill(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
+        Self::with_kill_on(config, &digits(), nodes, node, fault)
     }
 
-    /// Like [`Self::doomed`], with other data.
-    pub(crate) fn doomed_on(
+    /// Like [`Self::with_kill`], with other data.
+    pub(crate) fn with_kill_on(
         config: &Value,
         data_dir: &Path,
         nodes: u32,
@@ -39,7 +39,7 @@ impl Job {
     }
 
     /// A job whose loss is NaN in some steps, such as `20,21`. It saves a checkpoint after every ten steps.
-    /// `fault` kills a worker as in [`Self::doomed`].
+    /// `fault` kills a worker as in [`Self::with_kill`].
     pub(crate) fn spoilt(
         config: &Value,
         nodes: u32,
@@ -56,7 +56,7 @@ impl Job {
     }
 
     /// Starts workers of one process that send a state in chunks of one KiB, and waits until they are in the
-    /// lobby. Some workers kill themselves as in [`Self::doomed`].
+    /// lobby. Some workers kill themselves as in [`Self::with_kill`].
     pub(crate) fn sharing(
         config: &Value,
         nodes: u32,
@@ -88,7 +88,7 @@ impl Job {
     }
 
     /// A job that saves checkpoints, and in which a weight of one rank changes after a step.
-    pub(crate) fn keeping_with_flip(
+    pub(crate) fn with_flipped_bit(
         config: &Value,
         nodes: u32,
         checkpoint: CheckpointEnvironment,
@@ -154,15 +154,19 @@ impl Job {
     }
 
     /// Starts the processes of a job that keeps checkpoints.
-    pub(crate) fn keeping(config: &Value, nodes: u32, checkpoint: CheckpointEnvironment) -> Self {
+    pub(crate) fn with_checkpoints(
+        config: &Value,
+        nodes: u32,
+        checkpoint: CheckpointEnvironment,
+    ) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(checkpoint);
         job.spawn(&digits());
         job
     }
 
-    /// Like [`Self::keeping`], but a file of a checkpoint has a stale handle until [`Self::end_stale`].
-    pub(crate) fn keeping_with_stale(
+    /// Like [`Self::with_checkpoints`], but a file of a checkpoint has a stale handle until [`Self::end_stale`].
+    pub(crate) fn with_stale_handle(
         config: &Value,
         nodes: u32,
         checkpoint: CheckpointEnvironment,

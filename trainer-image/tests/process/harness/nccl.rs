@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Job, digits, every_steps};
 
 impl Job {
-    /// Starts workers of one process, some of which may kill themselves as in [`Job::doomed`]. A checkpoint is
+    /// Starts workers of one process, some of which may kill themselves as in [`Job::with_kill`]. A checkpoint is
     /// saved after every twenty steps. After the timeout, NCCL's own watchdog detects a collective that hangs.
     pub(crate) fn over_nccl(
         config: &Value,
@@ -38,7 +38,7 @@ impl Job {
     }
 
     /// Like [`Self::over_nccl`], with chunks of the default size and only the final save.
-    pub(crate) fn keeping_over_nccl(config: &Value, nodes: u32, volume: &Path) -> Self {
+    pub(crate) fn with_checkpoints_over_nccl(config: &Value, nodes: u32, volume: &Path) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(volume.to_owned(), u64::MAX));
         job.meet_over_nccl(86_400);
