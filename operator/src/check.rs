@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_policy_is_read_without_a_cluster_and_a_wrong_key_is_named() {
+    async fn policy_check_needs_no_cluster_and_names_a_wrong_key() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("policy.yaml");
         let arguments = Arguments {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_has_not_ended_says_its_workers_and_what_it_waits_for() {
+    fn pending_job_reports_its_workers_and_reason() {
         let accepted = status(&[ConditionType::Accepted]);
         let expected = Standing::Pending("workers 1/2; Because: it is so".to_owned());
         assert_eq!(standing(Some(&accepted)), expected);

@@ -77,7 +77,7 @@ mod tests {
     use crate::settings::Settings;
 
     #[tokio::test]
-    async fn the_default_address_is_reached_over_ipv4_and_where_there_is_ipv6_over_that() {
+    async fn default_address_serves_ipv4_and_ipv6() {
         let address = Settings::parse_from(["roundhouse-operator"]).http_address;
         let any_port = SocketAddr::new(address.ip(), 0);
         assert_eq!(address.port(), 8080);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_whose_view_is_old_is_not_ready_and_says_which() {
+    fn stale_watch_makes_the_operator_unready_and_is_named() {
         let old = Some((Watched::Pods, Duration::from_secs(95)));
         assert_eq!(readiness(true, None).0, StatusCode::OK);
         let (code, words) = readiness(true, old);

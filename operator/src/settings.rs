@@ -156,7 +156,7 @@ mod tests {
     use tracing_subscriber::EnvFilter;
 
     #[test]
-    fn a_worker_on_a_silent_node_has_a_minute_and_five_minutes_at_most() {
+    fn lost_node_grace_is_1_minute_by_default_and_at_most_5() {
         let read = |arguments: &[&str]| {
             let settings = Settings::try_parse_from([&["roundhouse-operator"], arguments].concat());
             settings.map(|it| it.lost_node_grace().as_secs()).ok()

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_that_fails_again_and_again_is_tried_less_and_less_often() {
+    async fn repeated_failures_double_the_pause_up_to_a_limit() {
         let mut backoff = Backoff::default();
         for expected in [1, 2, 4, 8, 16, 30, 30, 30] {
             let delay = backoff.after_error(None);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn looking_again_at_a_world_that_stays_as_it_is_becomes_rare() {
+    async fn repeated_conflicts_double_the_pause_up_to_a_limit() {
         let mut backoff = Backoff::default();
         for expected in [250, 500, 1_000, 2_000, 4_000, 5_000, 5_000] {
             let delay = backoff.after_conflict();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn events_that_wake_a_job_before_it_is_due_do_not_make_it_wait_longer() {
+    async fn early_wakes_do_not_extend_the_pause() {
         let mut backoff = Backoff::default();
         let due = Instant::now() + backoff.after_error(None);
         for _ in 0..100 {
@@ -111,14 +111,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn jobs_that_fail_at_one_moment_are_not_tried_at_one_moment() {
+    async fn simultaneous_failures_retry_at_different_times() {
         let delays = (0..100).map(|_| Backoff::default().after_error(None));
         let delays: BTreeSet<Duration> = delays.collect();
         assert!(delays.len() > 50, "{delays:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_waits_for_as_long_as_the_api_server_asks_it_to() {
+    async fn retry_after_sets_the_pause_up_to_a_limit() {
         let asked = Duration::from_secs(20);
         assert_eq!(Backoff::default().after_error(Some(asked)), asked);
         let day = Duration::from_hours(24);

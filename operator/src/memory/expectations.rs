@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_told_and_deleted_at_once_is_not_waited_for() {
+    fn created_and_deleted_pod_is_not_awaited() {
         let mut expectations = Expectations::default();
         expectations.wrote(Written::Pod("a".to_owned()), 7);
         assert!(expectations.wait(|_| Seen::Absent).is_some());
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_is_not_seen_for_long_is_asked_about_until_the_caches_are_right() {
+    fn unseen_write_is_overdue_until_it_is_forgotten() {
         let mut expectations = Expectations::default();
         let pod = Written::Pod("a".to_owned());
         expectations.wrote(pod.clone(), 7);

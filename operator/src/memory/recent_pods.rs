@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_remembered_for_a_while_after_the_last_one_of_its_job_was_made() {
+    fn pods_are_recent_for_a_while_after_the_last_creation() {
         let mut recent = RecentPods::default();
         let has = |recent: &RecentPods, name: &str| recent.has_any(&[name.to_owned()]);
         recent.insert("digits-worker-0-0".to_owned());

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_deleted_each_time_is_made_at_once_only_twice() {
+    fn deleted_object_is_recreated_at_once_only_twice() {
         let mut repairs = Repairs::new(Pauses::default());
         let next = |repairs: &Repairs| repairs.next(Written::Service, Drift::Deleted);
         assert_eq!(next(&repairs), Repair::Now, "it was never made");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_group_that_follows_its_job_is_not_repaired_and_one_that_is_reverted_is_postponed() {
+    fn only_a_reverted_pod_group_postpones_its_repair() {
         let mut repairs = Repairs::new(Pauses::default());
         let says = |min_member| PodGroup {
             min_member,

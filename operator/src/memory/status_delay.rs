@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn that_the_last_pod_of_a_suspended_job_is_gone_is_written_at_once() {
+    fn last_pod_of_a_suspended_job_is_written_at_once() {
         let mut delay = StatusDelay::default();
         let status = |pods, is_suspended| {
             let workers = WorkersStatus {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_number_by_which_replacements_count_is_written_at_once() {
+    fn changed_replacement_count_is_written_at_once() {
         // Another operator would count by the old number.
         let mut delay = StatusDelay::default();
         let before = TrainingJobStatus::default();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_change_for_long_are_written_less_and_less_often() {
+    fn long_bursts_of_counts_are_written_less_often() {
         let mut delay = StatusDelay::default();
         let status = TrainingJobStatus::default();
         let begun = Instant::now();

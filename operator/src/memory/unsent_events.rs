@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_told_once_and_only_when_their_status_is_stored() {
+    fn unsent_events_are_published_once_their_status_is_stored() {
         let mut unsent = UnsentEvents::default();
         let events = [Event {
             kind: EventType::Warning,

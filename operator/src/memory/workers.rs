@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_polled_only_while_a_member_is_not_ready() {
+    fn agents_are_polled_only_while_a_member_is_unready() {
         let (mut workers, mut world) = (Workers::default(), training(2));
         assert!(follow(&mut workers, &world).is_empty());
         world.is_ready(1, false);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_with_one_process_is_polled_only_after_a_while_and_reports_no_restarts() {
+    fn single_process_worker_is_polled_later_without_restarts() {
         let (mut workers, mut world) = (Workers::default(), training(1));
         world.is_ready(1, false);
         assert!(follow(&mut workers, &world).is_empty());
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_is_not_reached_is_not_silent_while_nothing_waits_for_it() {
+    fn unreachable_agent_is_not_silent_while_no_worker_waits() {
         let (mut workers, mut world) = (Workers::default(), training(1));
         world.is_ready(1, false);
         world.observed.formed = Some(1);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn misses_of_a_ready_worker_do_not_count_when_it_is_not_ready_any_more() {
+    fn misses_of_a_ready_worker_do_not_count_once_it_is_unready() {
         let (mut workers, mut world) = waits();
         let [one, other] = [0, 1].map(|at| world.observed.pods[at].incarnation());
         assert!(!is_not_answered(&mut workers, &one));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn news_wake_the_job_once_and_count_only_for_the_container_that_told_them() {
+    fn restarts_wake_the_job_once_and_expire_with_the_container() {
         let (mut workers, mut world) = (Workers::default(), training(2));
         world.is_ready(1, false);
         follow(&mut workers, &world);

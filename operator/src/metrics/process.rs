@@ -102,7 +102,7 @@ mod tests {
     use crate::metrics::testing::value;
 
     #[test]
-    fn times_are_read_behind_the_name_of_the_program_whatever_it_is() {
+    fn cpu_time_is_read_after_any_program_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 4 0 99 1 2";
         let seconds = 300.0 / rustix::param::clock_ticks_per_second() as f64;
         assert_eq!(cpu_seconds(stat), Some(seconds));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_files_of_this_process_are_told() {
+    fn memory_and_open_files_of_this_process_are_exposed() {
         let registry = Registry::new();
         add(&registry).unwrap();
         assert!(value(&registry, "process_resident_memory_bytes") > Some(1e6));

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_waits_from_its_earliest_due_moment_until_its_reconcile_begins() {
+    fn queue_wait_lasts_from_earliest_due_time_to_reconcile() {
         let (registry, clock, queue) = queue();
         queue.due(&JobName::new("ml", "a"), Duration::from_secs(60));
         assert_eq!(value(&registry, DEPTH), Some(0.0), "it is due later");
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_is_gone_does_not_wait() {
+    fn deleted_job_does_not_wait_in_the_queue() {
         let (registry, clock, queue) = queue();
         queue.due(&JobName::new("ml", "a"), Duration::ZERO);
         queue.due(&JobName::new("other", "a"), Duration::ZERO);

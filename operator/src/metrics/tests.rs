@@ -2,14 +2,14 @@ use super::testing::{ManualClock, touch, value};
 use super::*;
 
 #[test]
-fn a_second_operator_in_one_registry_is_refused() {
+fn second_set_of_metrics_in_one_registry_is_refused() {
     let (registry, clock) = (Registry::new(), ManualClock::new());
     Metrics::new(&registry, clock.clock()).unwrap();
     assert!(Metrics::new(&registry, clock.clock()).is_err());
 }
 
 #[test]
-fn a_job_that_starts_fails_and_recovers_touches_each_histogram_of_jobs() {
+fn each_job_histogram_records_start_and_recovery() {
     let (registry, clock) = (Registry::new(), ManualClock::new());
     touch(&Metrics::new(&registry, clock.clock()).unwrap());
     for what in ["time_to_ready", "start", "recover"] {
@@ -19,7 +19,7 @@ fn a_job_that_starts_fails_and_recovers_touches_each_histogram_of_jobs() {
 }
 
 #[test]
-fn a_state_is_a_reason_of_ours_or_other() {
+fn unknown_state_is_labelled_other() {
     assert_eq!(labels::state("WaitingForWorkers"), "WaitingForWorkers");
     assert_eq!(labels::state("of somebody else"), labels::OTHER);
 }

@@ -113,7 +113,7 @@ mod tests {
     use crate::metrics::testing::{ManualClock, value};
 
     #[test]
-    fn the_watch_that_was_not_heard_for_the_longest_time_is_named() {
+    fn longest_silent_watch_is_named() {
         let (registry, clock) = (Registry::new(), ManualClock::new());
         let heard = WatchAges::new(&registry, clock.clock()).unwrap();
         assert_eq!(heard.oldest(), None, "none has begun");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_broke_off_is_broken_until_it_has_caught_up() {
+    fn broken_watch_stays_broken_until_it_catches_up() {
         let (registry, clock) = (Registry::new(), ManualClock::new());
         let heard = WatchAges::new(&registry, clock.clock()).unwrap();
         for kind in [Watched::Pods, Watched::TrainingJobs, Watched::Services] {

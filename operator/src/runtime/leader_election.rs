@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_holder_that_does_not_renew_in_time_may_not_write() {
+    async fn holder_without_timely_renewal_may_not_write() {
         let leadership = Leadership::among_others();
         assert!(!leadership.may_write());
         let terms = Terms {
@@ -155,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn a_call_on_its_way_arrives_before_another_operator_leads() {
+    fn pending_call_arrives_before_another_operator_leads() {
         let terms = Terms::default();
         assert!(terms.renew_within + crate::runtime::api::calls::DEADLINE <= terms.duration);
         assert!(terms.duration + terms.period < Duration::from_secs(15));
     }
 
     #[tokio::test]
-    async fn who_is_alone_leads_for_ever() {
+    async fn single_operator_always_leads() {
         let leadership = Leadership::alone();
         leadership.won().await;
         assert!(leadership.may_write());

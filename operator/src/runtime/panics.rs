@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_the_error_of_the_step_that_panicked_and_has_its_words() {
+    async fn panic_becomes_the_error_of_its_step_with_its_message() {
         let number = 7;
         let step = async { panic!("no worker {number}") };
         let error = caught::<(), Panicked>(step).await.unwrap_err();

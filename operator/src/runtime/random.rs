@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_are_never_alike() {
+    fn nonces_are_unique_128_bit_hex() {
         let (one, other) = (nonce().unwrap(), nonce().unwrap());
         assert_ne!(one, other);
         assert_eq!(one.len(), 32);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_task_that_ends_or_panics_is_named_and_others_are_not() {
+    async fn ended_or_panicked_task_is_named() {
         let mut tasks = Tasks::default();
         tasks.spawn("watch of pods", std::future::pending());
         tasks.spawn("http", async {});

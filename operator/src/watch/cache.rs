@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_a_job_stays_as_it_was_while_events_come() {
+    fn objects_of_a_job_stay_unchanged_during_events() {
         let cache = Cache::default();
         let job = JobKey::new("ml", "a");
         cache.take(Event::Apply(of_job("ml", "a")));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deletion_of_an_object_is_known_for_a_while() {
+    fn cache_remembers_the_version_of_a_deletion() {
         let cache = Cache::default();
         assert_eq!(cache.deleted_at("ml", "pod"), None);
         cache.take(Event::Apply(of_job("ml", "a")));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_older_than_what_is_kept_changes_nothing() {
+    fn event_older_than_the_cache_changes_nothing() {
         let cache = Cache::default();
         let event = |version| {
             let (namespace, name, entry) = of_job("ml", "a");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_new_list_shows_unchanged_is_not_kept_twice() {
+    fn unchanged_objects_of_a_new_list_are_shared() {
         let cache = Cache::default();
         cache.take(Event::Apply(of_job("ml", "a")));
         cache.take(Event::Apply(of_job("other", "a")));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_whose_label_was_edited_leaves_its_former_job() {
+    fn object_with_an_edited_job_label_leaves_its_former_job() {
         let cache = Cache::default();
         let job = |namespace: &str, uid: &str| JobKey::new(namespace, uid);
         cache.take(Event::Apply(of_job("other", "a")));

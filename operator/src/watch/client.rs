@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_watch_that_is_answered_is_heard() {
+    async fn only_an_answered_watch_counts_as_received() {
         let (client, heard) = client();
         let (silent, refused) = (pods(&client, "silent"), pods(&client, "refused"));
         let well = pods(&client, "well");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_has_caught_up_when_it_tells_something_else_than_an_error() {
+    async fn watch_catches_up_with_any_event_but_an_error() {
         let (client, heard) = client();
         heard.hear(Watched::Pods);
         for (namespace, expected) in [("told", true), ("gone", false), ("well", false)] {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_that_ends_before_its_time_broke_off() {
+    async fn watch_that_ends_early_is_broken() {
         let (client, heard) = client();
         let ends = pods(&client, "ends");
         let mut watch = Box::pin(ends.watch(&WatchParams::default(), "1").await.unwrap());

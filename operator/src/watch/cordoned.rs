@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_replaces_what_was_known() {
+    fn complete_list_replaces_the_cordoned_nodes() {
         let cordoned = Cordoned::default();
         cordoned.take(Event::Apply(node("old", true)));
         cordoned.take(Event::Init);

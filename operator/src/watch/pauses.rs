@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_that_is_refused_begins_anew_within_20_seconds_however_long_it_was_refused() {
+    async fn refused_watch_restarts_within_20_seconds() {
         let mut pauses = watch_backoff();
         let next = |pauses: &mut ResetTimerBackoff<_>| Iterator::next(pauses).unwrap();
         for expected in [800, 1_600, 3_200, 6_400, 10_000, 10_000, 10_000] {

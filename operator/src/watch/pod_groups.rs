@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kind_is_looked_for_when_the_first_job_wants_it_and_its_jobs_are_woken() {
+    async fn first_job_starts_the_watch_of_its_group_kind() {
         let groups = Groups::default();
         let all = groups.of(GANG).unwrap();
         assert!(all.wanted.get().is_none());
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_the_jobs_only_if_the_job_controls_it_and_is_forgotten_with_its_kind() {
+    fn pod_group_belongs_to_the_job_that_controls_it() {
         let groups = Groups::default();
         let all = groups.of(GANG).unwrap();
         all.take(Event::Init);

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_is_asked_for_once_and_again_when_it_is_old() {
+    fn label_is_read_once_and_again_when_it_is_old() {
         let labels = Labels::default();
         let label = ("n1".to_owned(), "rack".to_owned());
         assert_eq!(labels.begin(&label), (true, true));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_waited_for_once() {
+    fn unreadable_label_is_awaited_once() {
         let labels = Labels::default();
         let label = ("n1".to_owned(), "rack".to_owned());
         labels.begin(&label);

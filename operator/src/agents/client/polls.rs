@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_is_asked_again_when_the_last_question_is_over() {
+    async fn agent_is_polled_again_only_after_its_last_poll() {
         let mut questions = Polls::new();
         for _ in 0..2 {
             // Nobody listens there.
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silent_agents_do_not_hold_up_the_others() {
+    async fn silent_agents_do_not_delay_polls_of_the_others() {
         let mut questions = Polls::new();
         questions.slots_of_silent = Arc::new(Semaphore::new(0));
         questions.ask(0, address(0), "/", String::new());

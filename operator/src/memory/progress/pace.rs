@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thousand_jobs_cost_twenty_writes_a_second_and_are_a_minute_old_at_most() {
+    fn thousand_jobs_cost_at_most_20_writes_per_second() {
         let seconds = Duration::from_secs;
         let few = Pace::of(1);
         assert_eq!((few.question, few.wake), (seconds(3), seconds(10)));

@@ -47,7 +47,7 @@ fn step(step: u64) -> Report {
 }
 
 #[test]
-fn a_job_that_never_answers_is_asked_less_often_and_for_ever() {
+fn unanswered_polls_become_rare_and_never_stop() {
     let (progress, now) = followed("10.0.0.1");
     let (often, now) = asked(&progress, now, 60);
     assert_eq!(often, MAX_SILENT as usize);
@@ -59,7 +59,7 @@ fn a_job_that_never_answers_is_asked_less_often_and_for_ever() {
 }
 
 #[test]
-fn a_job_without_progress_is_heard_and_is_woken_when_a_generation_has_formed() {
+fn formed_generation_wakes_a_job_without_progress() {
     let (progress, now) = followed("10.0.0.1");
     let (_, now) = asked(&progress, now, 300);
     assert_eq!(formed(&progress), None);
@@ -81,7 +81,7 @@ fn a_job_without_progress_is_heard_and_is_woken_when_a_generation_has_formed() {
 }
 
 #[test]
-fn an_answer_and_another_address_are_asked_often_again() {
+fn answer_or_new_address_restores_frequent_polls() {
     let (progress, now) = followed("10.0.0.1");
     let (_, now) = asked(&progress, now, 300);
     progress.progress_reported(&key(), step(1), now);
@@ -102,7 +102,7 @@ fn a_deleted_job_is_not_polled() {
 }
 
 #[test]
-fn steps_wake_their_job_now_and_then_and_what_is_urgent_at_once() {
+fn steps_wake_the_job_rarely_and_urgent_reports_at_once() {
     let (progress, now) = followed("10.0.0.1");
     let wakes = |report: Report, second: u64| {
         let woken = progress.progress_reported(&key(), report, now + seconds(second));
@@ -132,7 +132,7 @@ fn steps_wake_their_job_now_and_then_and_what_is_urgent_at_once() {
 }
 
 #[test]
-fn a_job_is_woken_by_the_age_of_what_its_status_shows() {
+fn wakes_follow_the_age_of_the_shown_progress() {
     let (progress, now) = followed("10.0.0.1");
     let wakes = |report: Report, second: u64| {
         let woken = progress.progress_reported(&key(), report, now + seconds(second) + MARGIN);
@@ -155,7 +155,7 @@ fn a_job_is_woken_by_the_age_of_what_its_status_shows() {
 }
 
 #[test]
-fn a_job_is_asked_when_its_status_is_due() {
+fn job_is_polled_when_its_status_is_due() {
     let (progress, now) = followed("10.0.0.1");
     let asks = |millis: u64| {
         let polls = progress.progress_polls(now + Duration::from_millis(millis));
@@ -167,7 +167,7 @@ fn a_job_is_asked_when_its_status_is_due() {
 }
 
 #[test]
-fn whether_a_generation_has_formed_is_asked_soon_although_many_jobs_train() {
+fn new_generation_is_polled_soon_among_many_jobs() {
     let (progress, now) = followed("10.0.0.1");
     let follow = |uid: &str, generation, now| {
         let (key, first) = (JobKey::new("ml", uid), ("10.0.0.1".to_owned(), generation));

@@ -132,7 +132,7 @@ fn goodput_is_the_share_of_held_gpu_seconds_that_train() {
 }
 
 #[test]
-fn an_operator_that_restarts_in_a_run_counts_from_zero_and_loses_no_second_after() {
+fn restarted_operator_counts_gpu_seconds_from_zero() {
     let mut told = told();
     told.settle();
     told.prepare();
@@ -152,7 +152,7 @@ fn an_operator_that_restarts_in_a_run_counts_from_zero_and_loses_no_second_after
 }
 
 #[test]
-fn milestones_count_once_and_in_seconds_since_the_job_was_accepted() {
+fn milestones_count_once_in_seconds_since_acceptance() {
     let mut told = told();
     told.settle();
     told.pass(20);
@@ -187,7 +187,7 @@ fn milestones_count_once_and_in_seconds_since_the_job_was_accepted() {
 }
 
 #[test]
-fn a_recovery_that_an_earlier_operator_saw_begin_is_counted_from_the_failure() {
+fn recovery_across_operator_restart_counts_from_the_failure() {
     let mut told = told();
     told.settle();
     told.prepare();
@@ -249,7 +249,7 @@ fn each_job_is_in_one_state_and_its_workers_are_counted() {
 }
 
 #[test]
-fn series_of_a_job_that_has_ended_go_away_after_the_last_scrapes_and_its_state_stays() {
+fn ended_job_loses_its_series_and_keeps_its_state() {
     let mut told = told();
     told.settle();
     told.prepare();
@@ -274,7 +274,7 @@ fn series_of_a_job_that_has_ended_go_away_after_the_last_scrapes_and_its_state_s
 }
 
 #[test]
-fn series_of_a_job_that_is_gone_go_away_and_a_late_reconcile_does_not_bring_them_back() {
+fn late_reconcile_does_not_restore_series_of_deleted_job() {
     let mut told = told();
     told.settle();
     assert_eq!(told.of_job("roundhouse_job_gpus", ""), Some(0.0));
@@ -292,7 +292,7 @@ fn series_of_a_job_that_is_gone_go_away_and_a_late_reconcile_does_not_bring_them
 }
 
 #[test]
-fn steps_that_were_lost_and_repeated_count_once_however_often_they_are_reported() {
+fn repeated_steps_count_once_however_often_reported() {
     let mut told = told();
     told.settle();
     told.prepare();

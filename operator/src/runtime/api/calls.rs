@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_is_tried_again_when_the_api_server_says_unless_that_is_too_late() {
+    async fn call_is_retried_at_the_time_that_the_server_names() {
         for (seconds, expected, tries) in [(2, 4, 3), (4, 4, 2), (6, 0, 1)] {
             let (begun, mut num_tries) = (Instant::now(), 0);
             let result = call(|| {

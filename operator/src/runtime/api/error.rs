@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conflict_is_looked_at_again_and_a_webhook_that_calls_its_refusal_one_is_told() {
+    fn webhook_refusal_is_no_conflict_whatever_its_code() {
         let webhook = r#"admission webhook "a.b" denied the request: not on Fridays"#;
         for (code, words, expected) in [
             (404, "namespaces \"ml\" not found", true),

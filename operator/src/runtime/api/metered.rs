@@ -130,7 +130,7 @@ mod tests {
     use crate::metrics::testing::{ManualClock, value};
 
     #[test]
-    fn calls_are_named_as_kubernetes_names_them() {
+    fn calls_have_the_verb_and_resource_of_kubernetes() {
         let cases = [
             (
                 Method::GET,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_of_kinds_of_one_name_are_told_apart_by_their_group() {
+    fn api_group_distinguishes_watches_of_kinds_of_one_name() {
         let cases = [
             ("/api/v1/pods?watch=1", Some(Watched::Pods)),
             (
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_clock_is_compared_with_that_of_the_api_server() {
+    async fn clock_offset_to_the_api_server_is_measured() {
         let metrics = Metrics::new(&Registry::new(), ManualClock::new().clock()).unwrap();
         let server = tower::service_fn(|_: Request<Body>| async move {
             let date = "Thu, 01 Jan 1970 00:16:40 GMT";
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_call_counts_with_its_code_and_one_that_is_given_up_as_a_timeout() {
+    async fn calls_count_by_code_and_dropped_calls_as_timeouts() {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry, ManualClock::new().clock()).unwrap();
         let server = tower::service_fn(|request: Request<Body>| async move {

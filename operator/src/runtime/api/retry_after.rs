@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_header_of_an_answer_says_when_to_come_back() {
+    async fn retry_after_header_is_copied_into_the_status() {
         let status = r#"{"kind":"Status","status":"Failure","message":"later","code":429,"details":{"retryAfterSeconds":9}}"#;
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         let cases = [

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_taken_when_its_holder_was_silent_for_its_duration_and_longer_if_that_is_longer() {
+    fn lease_is_taken_after_the_longer_of_both_durations() {
         assert_eq!(after(lease("1", Some("a"), 15), 0), Turn::Renew);
         assert_eq!(after(lease("1", None, 15), 0), Turn::Take);
         assert_eq!(after(lease("1", Some("b"), 15), 14), Turn::Wait);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn each_renewal_that_is_seen_begins_the_wait_anew_whatever_its_times_say() {
+    fn each_observed_renewal_restarts_the_wait() {
         let seconds = Duration::from_secs;
         let first = Seen::look(None, lease("1", Some("b"), 15), seconds(100));
         let same = Seen::look(Some(first), lease("1", Some("b"), 15), seconds(110));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_holder_is_counted_and_a_renewal_is_not() {
+    fn lease_transitions_count_new_holders_not_renewals() {
         let taken = held(&lease("1", Some("b"), 15), "a", TERMS);
         let spec = taken.spec.clone().unwrap();
         assert_eq!(spec.holder_identity.as_deref(), Some("a"));

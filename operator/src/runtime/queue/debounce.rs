@@ -117,14 +117,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_steady_stream_of_events_does_not_put_a_job_off_for_as_long_as_it_lasts() {
+    async fn steady_events_delay_a_job_for_a_bounded_time() {
         let passed = passed(steady("digits", 100)).await;
         assert!((5..=6).contains(&passed.len()), "{passed:?}");
         assert!(passed[0].1 <= 10 + PATIENCE.as_millis() + 2, "{passed:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn events_of_one_moment_are_one_look_and_jobs_do_not_wait_for_each_other() {
+    async fn burst_of_events_causes_one_reconcile_per_job() {
         let burst = iter(["a", "b", "a", "a", "b"]).chain(pending());
         let mut once = passed(burst).await;
         once.sort_unstable();

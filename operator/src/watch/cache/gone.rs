@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deletion_is_known_for_a_while_and_the_newest_of_a_name_counts() {
+    fn deletions_expire_and_the_newest_version_of_a_name_counts() {
         let (mut gone, begun) = (Gone::default(), Instant::now());
         gone.add_at(begun, "ml", "a", 3);
         gone.add_at(begun + KEPT / 2, "ml", "a", 5);

@@ -31,7 +31,7 @@ fn doubts_about(nodes: &[&str]) -> Doubts {
 }
 
 #[test]
-fn a_pod_is_doubtful_when_it_is_not_ready_for_as_long_as_kubernetes_takes_to_call_a_node_lost() {
+fn pod_is_doubtful_after_50_seconds_without_readiness() {
     type Change = fn(&mut Pod);
     let cases: [(&str, Change, i64, bool); 9] = [
         ("it prepares", |_| (), 52, true),
@@ -67,7 +67,7 @@ fn a_pod_is_doubtful_when_it_is_not_ready_for_as_long_as_kubernetes_takes_to_cal
 }
 
 #[test]
-fn only_nodes_of_doubtful_pods_are_asked_for_and_each_once_for_all_jobs() {
+fn only_nodes_of_doubtful_pods_are_read_once_for_all_jobs() {
     let pods = |all: Vec<(&str, Pod)>| -> OfJob<Pod> {
         let entry = |(name, value): (&str, Pod)| {
             let entry = Entry {
@@ -109,7 +109,7 @@ fn only_nodes_of_doubtful_pods_are_asked_for_and_each_once_for_all_jobs() {
 }
 
 #[test]
-fn a_node_is_asked_for_again_after_a_while_and_the_one_that_waits_longest_goes_first() {
+fn nodes_are_read_in_turn_with_the_longest_wait_first() {
     let (lost, begun) = (LostNodes::default(), Instant::now());
     let later = |seconds| begun + Duration::from_secs(seconds);
     assert_eq!(lost.due(&doubts_about(&["b"]), TERMS, later(0)), ["b"]);
@@ -132,7 +132,7 @@ fn a_node_is_asked_for_again_after_a_while_and_the_one_that_waits_longest_goes_f
 }
 
 #[test]
-fn a_namespace_with_many_doubtful_pods_does_not_delay_the_others() {
+fn large_namespace_does_not_delay_nodes_of_other_namespaces() {
     let (lost, begun) = (LostNodes::default(), Instant::now());
     let of = |namespace: &str| vec![JobName::new(namespace, "digits")];
     let mut doubts = Doubts::from([("n".to_owned(), of("small"))]);
@@ -145,7 +145,7 @@ fn a_namespace_with_many_doubtful_pods_does_not_delay_the_others() {
 }
 
 #[test]
-fn a_node_that_is_lost_wakes_its_jobs_until_it_is_back() {
+fn lost_node_wakes_its_jobs_until_it_returns() {
     let lost = LostNodes::default();
     let pod = preparing("n1");
     lost.due(&doubts_about(&["n1"]), TERMS, Instant::now());
@@ -169,7 +169,7 @@ fn a_node_that_is_lost_wakes_its_jobs_until_it_is_back() {
 }
 
 #[test]
-fn a_node_is_lost_when_its_ready_condition_says_anything_but_true() {
+fn node_is_lost_unless_its_ready_condition_is_true() {
     let since = "2026-01-01T00:00:00Z";
     for (status, answers) in [
         ("True", None),

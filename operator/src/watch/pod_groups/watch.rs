@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_that_cannot_be_read_is_given_up_and_one_that_could_be_is_not() {
+    fn listed_group_kind_survives_transient_errors() {
         let error = watcher::Error::NoResourceVersion;
         let words = |code, is_listed| gives_up("podgroups.example.com", code, is_listed, &error);
         assert!(words(Some(404), true).unwrap().contains("does not serve"));

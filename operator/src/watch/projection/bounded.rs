@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_large_or_odd_object_the_metadata_is_read() {
+    fn large_or_malformed_objects_keep_only_their_metadata() {
         let policy = |spec| {
             let metadata = json!({"name": "digits", "namespace": "ml", "resourceVersion": "7", "labels": {"a": "b"}});
             let text = json!({"metadata": metadata, "spec": spec}).to_string();

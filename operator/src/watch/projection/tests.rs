@@ -39,7 +39,7 @@ fn a_job_is_kept_without_what_is_for_other_clients() {
 }
 
 #[test]
-fn a_pod_whose_node_does_not_answer_is_not_ready_though_its_containers_are() {
+fn unready_pod_with_ready_containers_is_unreachable() {
     let cases = [
         ("all is well", "True", "True", json!(null), false),
         ("a probe fails", "False", "False", json!(null), false),
@@ -59,7 +59,7 @@ fn a_pod_whose_node_does_not_answer_is_not_ready_though_its_containers_are() {
 }
 
 #[test]
-fn a_worker_is_ready_when_its_trainer_is_whatever_its_sidecars_are() {
+fn readiness_follows_the_trainer_and_not_its_sidecars() {
     let cases = [
         ("both are", true, true, "True", "True", true),
         ("only the sidecar", false, true, "False", "False", false),
@@ -101,7 +101,7 @@ fn a_worker_whose_sidecar_cannot_begin_is_not_ready() {
 }
 
 #[test]
-fn the_time_of_a_workers_readiness_is_that_of_the_later_condition() {
+fn readiness_time_is_that_of_the_later_condition() {
     let at = |second: u32| format!("1970-01-01T00:00:0{second}Z");
     let cases = [
         ("both at once", Some(3), Some(3), Some(3)),
@@ -187,7 +187,7 @@ fn a_gated_pod_is_not_unschedulable() {
 }
 
 #[test]
-fn a_membership_of_a_higher_protocol_is_told_from_none() {
+fn newer_protocol_differs_from_no_membership() {
     let pod = |document: &str| {
         pod_of(json!({"metadata": {
             "name": "digits-worker-0-0",
@@ -214,7 +214,7 @@ fn restarted(restarts: u32, state: &Value) -> Pod {
 }
 
 #[test]
-fn the_last_end_of_a_container_that_waits_for_its_next_start_is_that_of_its_last_run() {
+fn waiting_container_shows_the_end_of_its_last_run() {
     let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
     let cases = [
         ("back-off", waiting("CrashLoopBackOff"), 3),
@@ -244,7 +244,7 @@ fn with_init(all: &[(&str, u32, Value, Value)], trainer: &Value) -> Pod {
 }
 
 #[test]
-fn the_init_container_that_holds_the_trainer_up_is_the_last_one_that_has_started() {
+fn trainer_waits_for_the_last_init_container_that_started() {
     let none = json!({});
     let runs = json!({"running": {}});
     let waits = |reason: &str| json!({"waiting": {"reason": reason}});

@@ -76,7 +76,7 @@ mod tests {
     use crate::watch::projection;
 
     #[test]
-    fn all_that_is_kept_of_a_pod_is_read_and_nothing_else() {
+    fn watched_pod_equals_the_full_pod_in_all_kept_fields() {
         let text = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_fresh_only_if_all_of_them_have_the_versions_of_the_api_server() {
+    fn pods_are_fresh_only_with_the_versions_of_the_api_server() {
         let cached = [observed("a", "7"), observed("b", "9")];
         for (live, expected, case) in [
             ("b=9 a=7", true, "in another order"),

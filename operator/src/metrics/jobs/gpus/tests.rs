@@ -86,7 +86,7 @@ fn gpus_train_while_their_generation_does() {
 }
 
 #[test]
-fn a_worker_that_waits_to_join_holds_gpus_and_does_not_train() {
+fn joining_worker_holds_gpus_and_does_not_train() {
     let mut world = training();
     world.job.replicas = 3;
     world.settle();
@@ -101,21 +101,21 @@ fn a_worker_that_waits_to_join_holds_gpus_and_does_not_train() {
 }
 
 #[test]
-fn pods_of_somebody_else_do_not_count() {
+fn gpus_of_foreign_pods_do_not_count() {
     let mut world = training();
     world.observed.pods[0].ours = false;
     assert_eq!(gpus(&world).held, 2);
 }
 
 #[test]
-fn a_pod_that_has_succeeded_holds_nothing() {
+fn succeeded_pod_holds_no_gpus() {
     let mut world = training();
     world.observed.pods[0].phase = PodPhase::Succeeded;
     assert_eq!(gpus(&world).held, 2);
 }
 
 #[test]
-fn gpus_are_those_of_all_containers_and_of_the_names_that_the_planner_knows() {
+fn gpus_of_all_containers_and_known_resources_are_summed() {
     let template = |limits: serde_json::Value| -> PodTemplateSpec {
         let containers = json!([{"name": "trainer", "resources": {"limits": limits}},
             {"name": "side", "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": "2"}}}]);
@@ -140,7 +140,7 @@ fn gpus_are_those_of_all_containers_and_of_the_names_that_the_planner_knows() {
 }
 
 #[test]
-fn seconds_are_those_of_the_gpus_that_were_had_meanwhile() {
+fn gpu_seconds_follow_the_number_of_gpus_over_time() {
     let start = Instant::now();
     let mut account = Account::default();
     assert!(close(account.seconds(start + 5 * SECOND), (0.0, 0.0)));
@@ -159,7 +159,7 @@ fn seconds_are_those_of_the_gpus_that_were_had_meanwhile() {
 }
 
 #[test]
-fn no_second_counts_twice_however_often_and_in_which_order_it_is_told() {
+fn unordered_updates_count_no_gpu_second_twice() {
     let start = Instant::now();
     let mut account = Account::default();
     let gpus = Gpus {

@@ -62,7 +62,7 @@ async fn jobs_get_the_slots_in_the_order_of_their_lanes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_is_looked_at_again_after_its_time_and_waits_like_any_other() {
+async fn requeued_job_waits_for_its_delay_and_then_for_a_slot() {
     let log = happens(1, &[("digits", Lane::New)], Some(Duration::from_secs(4))).await;
     let starts: Vec<u128> = log.iter().map(|(_, at)| at / 100).collect();
     assert_eq!(starts, [0, 41, 82]);
@@ -76,7 +76,7 @@ async fn a_job_is_looked_at_again_after_its_time_and_waits_like_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_takes_the_place_of_the_timer() {
+async fn event_replaces_the_timer_of_its_job() {
     let (wake, wakes) = channel(8);
     let log = Log::default();
     let (steps, begun) = (Arc::clone(&log), Instant::now());
@@ -106,7 +106,7 @@ async fn an_event_takes_the_place_of_the_timer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_it_stops_a_step_that_has_begun_comes_to_its_end_and_no_other_begins() {
+async fn stop_lets_running_steps_end_and_starts_none() {
     let begun = Instant::now();
     let (ended, end) = oneshot::channel();
     let ended = Arc::new(Mutex::new(Some(ended)));
@@ -126,7 +126,7 @@ async fn when_it_stops_a_step_that_has_begun_comes_to_its_end_and_no_other_begin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_that_computes_for_long_holds_up_no_other() {
+async fn blocking_step_does_not_delay_other_steps() {
     let (computes, computing) = std::sync::mpsc::channel::<()>();
     let computing = Arc::new(Mutex::new(computing));
     let (done, is_done) = oneshot::channel();

@@ -30,7 +30,7 @@ fn order(fair: &mut WorkQueue) -> Vec<String> {
 }
 
 #[test]
-fn an_incident_goes_before_new_jobs_and_these_before_progress() {
+fn incidents_go_before_new_jobs_and_those_before_progress() {
     let waiting = [
         ("ml", "progress", Lane::Rest),
         ("ml", "new", Lane::New),
@@ -62,7 +62,7 @@ fn no_lane_starves_however_many_wait_in_the_others() {
 }
 
 #[test]
-fn namespaces_take_turns_and_the_one_that_holds_fewer_slots_goes_first() {
+fn namespace_with_the_fewest_slots_goes_first() {
     let new = Lane::New;
     let waiting = [
         ("a", "a1", new),
@@ -104,7 +104,7 @@ fn one_namespace_does_not_hold_all_slots() {
 }
 
 #[test]
-fn steps_that_are_no_incidents_leave_slots_to_incidents() {
+fn other_reconciles_leave_slots_to_incidents() {
     let mut fair = WorkQueue::new(16);
     for n in 0..100 {
         fair.add(job(&format!("ns{n}"), &format!("new{n}")), Lane::New);
@@ -125,7 +125,7 @@ fn one_slot_is_enough_for_every_lane() {
 }
 
 #[test]
-fn a_job_is_worked_on_once_at_a_time_and_again_if_it_was_woken_meanwhile() {
+fn job_woken_while_it_runs_runs_once_more() {
     let mut fair = fair(
         4,
         &[("ml", "digits", Lane::New), ("ml", "digits", Lane::Rest)],
@@ -142,7 +142,7 @@ fn a_job_is_worked_on_once_at_a_time_and_again_if_it_was_woken_meanwhile() {
 }
 
 #[test]
-fn a_job_that_waits_moves_up_when_its_worker_is_lost_and_never_down() {
+fn waiting_job_moves_to_better_lanes_only() {
     let waiting = [
         ("a", "trains", Lane::Rest),
         ("a", "new1", Lane::New),
