@@ -6,7 +6,7 @@ mod local_cluster;
 mod metrics;
 
 use roundhouse_api::TrainingJob;
-use roundhouse_planner::policy::Limits;
+use roundhouse_planner::tenancy::Limits;
 use roundhouse_planner::validate;
 use roundhouse_tests::manifests;
 

@@ -22,8 +22,9 @@ const MAX_LENGTH: u32 = 131_072;
 
 /// Lists whose items have these keys, so that two tools can own different items. They match the pod
 /// template of Kubernetes, where the keys of all items are required.
-const MAPS: [(&str, &[&str]); 11] = [
+const MAPS: [(&str, &[&str]); 12] = [
     ("avoidNodes", &["node"]),
+    ("blocked", &["reason"]),
     ("claims", &["name"]),
     ("containers", &["name"]),
     ("env", &["name"]),

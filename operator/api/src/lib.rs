@@ -38,6 +38,6 @@ pub use spec::{
     OnExitCodes, Scheduling, SuccessPolicy, TopologyMode, TrainingJob, TrainingJobSpec, Workers,
 };
 pub use status::{
-    AvoidedNode, CheckpointStatus, ConditionType, Incidents, JobProgress, LastFailure,
-    MembershipStatus, Replacements, TrainingJobStatus, WorkersStatus,
+    AvoidedNode, BlockReason, BlockedWrite, CheckpointStatus, ConditionType, Incidents,
+    JobProgress, LastFailure, MembershipStatus, Replacements, TrainingJobStatus, WorkersStatus,
 };

@@ -5,8 +5,10 @@ use roundhouse_contract::{BestCheckpoint, Progress};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::blocked::{BlockReason, BlockedWrite};
 pub use self::conditions::ConditionType;
 
+mod blocked;
 mod conditions;
 
 /// The observed state of a job, and the operator's decisions.
@@ -25,6 +27,18 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
+    /// Writes that the job needs and that do not happen, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub blocked: Vec<BlockedWrite>,
+    /// The scheduler's words about a worker for which no node has room, as they were before only their numbers changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32_768))]
+    pub unschedulable: Option<String>,
+    /// Whether the job has not trained yet, or not since it was resumed, and a worker waits for a scheduling gate to be removed,
+    /// as in a queue. The deadlines do not run meanwhile.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub queued: bool,
     /// When the operator accepted the job, when it was last resumed, or when its last scheduling
     /// gate was removed. Absent while the job is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,6 +93,14 @@ pub struct TrainingJobStatus {
 )]
 const fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature serde wants"
+)]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 #[allow(

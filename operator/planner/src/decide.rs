@@ -10,7 +10,6 @@ use crate::failures::{nodes, replacements};
 use crate::generation::completed;
 use crate::generation::form;
 use crate::generation::reissue;
-use crate::generation::worker;
 use crate::lifecycle::deadlines;
 use crate::lifecycle::deleting;
 use crate::lifecycle::finish;
@@ -25,6 +24,7 @@ use crate::status::progress;
 use crate::status::waiting;
 use crate::status::{counted, refresh_condition, set_condition, time};
 use crate::validate::ValidatedJob;
+use crate::worker_state;
 use crate::workers::{leave_domain, owned_objects};
 
 #[must_use]
@@ -68,6 +68,9 @@ fn decide(
         None => accept(&mut draft),
         Some(rejection) => not_accepted::reject(&mut draft, rejection),
     }
+    draft.status.blocked.clear();
+    draft.status.unschedulable = None;
+    draft.status.queued = draft.is_queued();
     nodes::forget(&mut draft);
     completed::note(&mut draft);
     if let Some(membership) = &mut draft.status.membership {
@@ -116,7 +119,9 @@ fn describe(draft: &mut Draft<'_>) {
     let active = draft.members.that_live();
     let active = active.iter().filter(|pod| !pod.unreachable).count();
     let pods = draft.observed.pods.iter();
-    let pods = pods.filter(|pod| worker::may_hold_resources(pod)).count();
+    let pods = pods
+        .filter(|pod| worker_state::may_hold_resources(pod))
+        .count();
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let wanted = draft.job.replicas;
     draft.status.observed_generation = Some(draft.job.generation);

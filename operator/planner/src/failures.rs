@@ -7,17 +7,16 @@ use self::cause::{
     first_before_issue, first_failure, is_ignored_in_place, is_incident, is_late_cause,
     is_of_counted_generation, is_peer_failure, late_cause_in_place,
 };
-use self::policy::Failure;
 use self::words::{describe, sentence};
 use crate::draft::{Draft, event};
 use crate::generation::stranded;
 use crate::plan::PlanReason;
+use crate::verdict::Failure;
 
 pub(crate) mod budget;
 mod cause;
 pub(crate) mod newcomers;
 pub(crate) mod nodes;
-pub(crate) mod policy;
 pub(crate) mod replacements;
 pub(crate) mod words;
 

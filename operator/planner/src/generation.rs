@@ -9,4 +9,3 @@ mod newest_seen;
 pub(crate) mod reissue;
 pub(crate) mod stranded;
 mod topology;
-pub mod worker;

@@ -21,11 +21,13 @@ pub mod launch;
 mod lifecycle;
 pub mod observed;
 pub mod plan;
-pub mod policy;
 pub mod program;
 pub mod rejection;
 pub mod status;
+pub mod tenancy;
 pub mod validate;
+mod verdict;
+pub mod worker_state;
 mod workers;
 
 #[cfg(any(test, feature = "testing"))]

@@ -30,6 +30,12 @@ pub(crate) fn time_left(begun: Timestamp, span: Duration, now: Timestamp) -> Opt
     Duration::try_from(left).ok().filter(|left| !left.is_zero())
 }
 
+/// A text that is not longer than a message of a condition may be.
+pub(crate) fn bounded(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_MESSAGE_BYTES));
+    text
+}
+
 /// Sets a condition and keeps its place in the list. Its transition time changes
 /// only with its status.
 pub fn set_condition(
@@ -48,8 +54,7 @@ pub fn set_condition(
         Some(old) if old.status == state => old.last_transition_time.clone(),
         Some(_) | None => time(now),
     };
-    let mut message = message.into();
-    message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+    let message = bounded(message.into());
     let condition = Condition {
         type_: kind.as_str().to_owned(),
         status: state.to_owned(),

@@ -8,8 +8,8 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection, proptest};
 use roundhouse_api::Gang;
 use roundhouse_contract::Action as Instruction;
-use roundhouse_planner::generation::worker::is_alive;
 use roundhouse_planner::testing::{World, raw_gang_job, world, world_of};
+use roundhouse_planner::worker_state::is_alive;
 use roundhouse_planner::{PlanReason, Pod, PodPhase};
 
 use self::invariants::{

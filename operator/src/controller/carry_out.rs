@@ -67,7 +67,7 @@ async fn report_without(
     error: &Error,
 ) -> Result<Reported, Error> {
     let before = job.status.clone().unwrap_or_default();
-    let known = || error.is_pending().then(|| WriteBlocked::told_in(&before))?;
+    let known = || error.is_pending().then(|| WriteBlocked::of(&before))?;
     match error.obstacle().or_else(known) {
         Some(blocked) => {
             let refused = plan_refused(plan, &before, &blocked, Timestamp::now());

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use kube::runtime::reflector::Store;
 use roundhouse_api::{ConditionReason, ConditionType, TrainingJob, TrainingJobStatus};
 use roundhouse_contract::labels;
-use roundhouse_planner::policy::Policy;
+use roundhouse_planner::tenancy::Policy;
 use roundhouse_planner::{Examined, Rejection, ValidatedJob, examine, gpu};
 
 use crate::job::JobKey;

@@ -77,6 +77,8 @@ fn decisive(status: &TrainingJobStatus) -> TrainingJobStatus {
     for condition in &mut status.conditions {
         condition.message.clear();
     }
+    status.blocked.clear();
+    status.unschedulable = None;
     status
 }
 

@@ -1,7 +1,7 @@
 //! Whether a refused job could begin, remembered while neither its spec nor its limits change. A job that waits for a place
 //! checks all older refused jobs of its namespace, and parsing a spec takes milliseconds.
 
-use roundhouse_planner::policy::Limits;
+use roundhouse_planner::tenancy::Limits;
 
 /// The last verdict on a job.
 #[derive(Clone, Copy, Debug, Default)]

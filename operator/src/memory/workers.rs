@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use roundhouse_contract::{Incarnation, ProcessRestarts};
-use roundhouse_planner::generation::worker::is_member_of_any;
+use roundhouse_planner::worker_state::is_member_of_any;
 use roundhouse_planner::{Observed, Pod, PodPhase, Processes, ValidatedJob};
 
 use crate::job::{JobKey, JobName};

@@ -8,9 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use roundhouse_contract::{Mode, TerminationMessage};
 
-use super::policy::Failure;
 use crate::draft::Draft;
 use crate::status::time_left;
+use crate::verdict::Failure;
 
 /// A generation that lived this long has made progress, unless a report says otherwise. It is
 /// longer than a generation takes to form, to load the state and to do its first steps, so a crash

@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use roundhouse_api::{FailureAction, LastFailure};
 use roundhouse_contract::{ExitCode, Incarnation};
 
-use super::policy::Failure;
 use crate::draft::Draft;
 use crate::generation::members::fingerprint_of;
 use crate::generation::stranded;
-use crate::generation::worker::end_in_place;
 use crate::observed::Pod;
+use crate::verdict::Failure;
+use crate::worker_state::end_in_place;
 
 /// A process that died in place in the generation of the newest incident. Its agent answered only
 /// after the incident was counted as lost peers.

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use roundhouse_api::{ConditionReason, EventReason, FailureAction, TrainingJobStatus};
 use roundhouse_contract::labels::TRAINER_CONTAINER;
 
-use super::policy::Failure;
 use super::words::{describe, sentence};
 use crate::draft::{Draft, event};
 use crate::observed::Pod;
 use crate::status::counted;
+use crate::verdict::Failure;
 
 /// Whether the container failed in the lobby or before it, and not in a generation.
 fn is_outside(failure: &Failure<'_>) -> bool {

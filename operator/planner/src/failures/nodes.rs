@@ -6,9 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use roundhouse_api::{AvoidedNode, FailureAction};
 
 use crate::draft::Draft;
-use crate::failures::policy::{Failure, is_recent};
 use crate::observed::{Pod, PodPhase};
 use crate::status::time;
+use crate::verdict::{Failure, is_recent};
 
 /// Most nodes that a job avoids at once; the schema's bound.
 const MAX_NODES: usize = 64;

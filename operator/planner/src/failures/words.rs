@@ -7,9 +7,9 @@ use roundhouse_api::LastFailure;
 use roundhouse_api::failures::INIT_CONTAINER_FAILED;
 use roundhouse_contract::ExitCode;
 
-use super::policy::Failure;
 use crate::observed::{InitContainer, Pod, Termination};
 use crate::status::time;
+use crate::verdict::Failure;
 
 /// Longest reason and message, in bytes; the schema's bounds.
 const MAX_REASON_BYTES: usize = 128;

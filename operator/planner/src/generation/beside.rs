@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use roundhouse_contract::earlier::{Earlier, MAX_EARLIER};
 
 use crate::draft::Draft;
-use crate::generation::worker::{is_alive, is_member_of_any, is_survivor};
 use crate::lifecycle::suspend::still_leaves;
 use crate::observed::{Observed, Pod};
 use crate::status::time_left;
+use crate::worker_state::{is_alive, is_member_of_any, is_survivor};
 
 /// How long a deleted pod on a node that does not answer counts as training. Kubernetes itself
 /// gives up the pods of a lost node after this time.

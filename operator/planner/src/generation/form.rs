@@ -16,13 +16,13 @@ use crate::failures::newcomers;
 use crate::generation::beside;
 use crate::generation::members::{fingerprint, order};
 use crate::generation::stranded;
-use crate::generation::worker::{is_alive, is_survivor};
 use crate::observed::Pod;
 use crate::plan::{Action, PlanReason};
 use crate::status::checkpoint;
 use crate::status::progress;
 use crate::status::waiting;
 use crate::status::{counted, time_left};
+use crate::worker_state::{is_alive, is_survivor};
 
 /// Time that a restarted operator needs to learn which agents do not answer.
 const UNTIL_AGENTS_ARE_KNOWN: Duration = Duration::from_secs(30);

@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use roundhouse_contract::{Action as MembershipAction, Incarnation, membership};
 
 use self::victims::{dismiss, num_places, straggler, survivors, victims};
-use crate::failures::policy::is_condemned;
-use crate::generation::worker::{has_succeeded, is_alive, is_available, is_preparing, is_survivor};
 use crate::generation::{beside, completed, newest_seen, topology};
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
+use crate::verdict::is_condemned;
+use crate::worker_state::{has_succeeded, is_alive, is_available, is_preparing, is_survivor};
 
 mod victims;
 

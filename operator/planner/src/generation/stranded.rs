@@ -11,10 +11,10 @@ use roundhouse_api::{LastFailure, failures};
 use crate::draft::Draft;
 use crate::failures::budget::newest_step;
 use crate::generation::members::fingerprint;
-use crate::generation::worker::end_in_place;
 use crate::observed::Pod;
 use crate::status::progress;
 use crate::status::{time, time_left};
+use crate::worker_state::end_in_place;
 
 /// Time for a member to receive its generation and to be Ready again.
 const PATIENCE: Duration = Duration::from_secs(15);

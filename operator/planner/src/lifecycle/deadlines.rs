@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use roundhouse_api::{ConditionReason, ConditionType};
+use roundhouse_api::{BlockReason, BlockedWrite, ConditionReason};
 
 use crate::draft::Draft;
 use crate::lifecycle::suspend;
 use crate::plan::PlanReason;
-use crate::status::waiting;
+use crate::status::{waiting, write_blocked};
 
 /// Requeue interval while the API server has not confirmed the observed state.
 const CONFIRM_AGAIN: Duration = Duration::from_secs(5);
@@ -66,7 +66,7 @@ fn started_too_late(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     }
     let rejected = draft.rejection.map(|rejection| rejection.message.clone());
     let words = rejected.or_else(|| refused(draft));
-    let words = words.unwrap_or_else(|| waiting::hold_up(draft).1);
+    let words = words.unwrap_or_else(|| waiting::hold_up(draft).message());
     let seconds = deadline.as_secs();
     let message = format!("not enough workers were ready within {seconds} s: {words}");
     Some((ConditionReason::StartDeadlineExceeded, message))
@@ -74,12 +74,8 @@ fn started_too_late(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
 
 /// Why the operator cannot create the workers, if the status says so.
 fn refused(draft: &Draft<'_>) -> Option<String> {
-    let running = draft.observed.status.condition(ConditionType::Running)?;
-    let reasons = [
-        ConditionReason::Refused,
-        ConditionReason::NameTaken,
-        ConditionReason::GangSchedulerMissing,
-    ];
-    let is_blocked = reasons.iter().any(|it| running.reason == it.as_str());
-    is_blocked.then(|| running.message.clone())
+    let mut blocked = draft.observed.status.blocked.iter();
+    // A repair that another client reverts is tried again, and does not keep workers away for long.
+    let is_final = |it: &&BlockedWrite| it.reason() != Some(BlockReason::RepairReverted);
+    blocked.find(is_final).map(write_blocked::sentence)
 }

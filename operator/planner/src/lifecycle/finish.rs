@@ -9,13 +9,13 @@ use roundhouse_api::{
 use roundhouse_contract::{Mode, Progress};
 
 use crate::draft::{Draft, event};
-use crate::generation::worker::{has_succeeded, is_alive};
 use crate::lifecycle::{deadlines, ttl};
 use crate::observed::{Pod, PodPhase};
 use crate::plan::{DeleteReason, PlanReason};
 use crate::program::Program;
 use crate::status::progress;
 use crate::status::{counted, time_left};
+use crate::worker_state::{has_succeeded, is_alive};
 use crate::workers::delete::delete;
 use crate::workers::{group, kueue};
 

@@ -9,11 +9,11 @@ use roundhouse_contract::Mode;
 
 use crate::draft::{Draft, event};
 use crate::failures::replacements;
-use crate::generation::worker::may_hold_resources;
 use crate::observed::Pod;
 use crate::plan::{DeleteReason, PlanReason};
 use crate::status::progress;
 use crate::status::{counted, set_condition};
+use crate::worker_state::may_hold_resources;
 use crate::workers::delete::delete;
 use crate::workers::group;
 

@@ -8,11 +8,11 @@ use roundhouse_api::{ConditionReason, ConditionType};
 use crate::draft::Draft;
 use crate::failures::nodes;
 use crate::failures::words::{POST_START_HOOK_ERROR, describe_init, sentence};
-use crate::generation::worker::is_preparing;
 use crate::observed::{Pod, PodPhase, Waiting};
 use crate::plan::PlanReason;
 use crate::program::Program;
-use crate::status::{counted, gist, time_left};
+use crate::status::{bounded, counted, gist, time_left};
+use crate::worker_state::is_preparing;
 use crate::workers::kueue;
 
 /// Reasons of a waiting container that a user should know about, and what the job's reason is then.
@@ -39,11 +39,13 @@ const STUCK: Duration = Duration::from_secs(30);
 
 /// Says in the Running condition what is waited for.
 pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
-    let (mut reason, message) = hold_up(draft);
-    let message = match reason {
-        ConditionReason::Unschedulable => told_before(draft, &message).unwrap_or(message),
-        _ => message,
-    };
+    let mut hold_up = hold_up(draft);
+    if hold_up.reason == ConditionReason::Unschedulable {
+        hold_up.words = hold_up.words.map(|words| steady(draft, words));
+        draft.status.unschedulable.clone_from(&hold_up.words);
+    }
+    let message = hold_up.message();
+    let mut reason = hold_up.reason;
     let below = (able as u64) < u64::from(draft.job.min_replicas);
     if reason == ConditionReason::Recovering && below && draft.job.min_replicas < draft.job.replicas
     {
@@ -66,27 +68,42 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
     PlanReason::Recovering
 }
 
-/// The same message with the scheduler's words of before, if only their numbers differ: they change with every node and pod
-/// of the cluster, and each change would be a write for each job that waits. The count of workers in front is ours.
-fn told_before(draft: &Draft<'_>, message: &str) -> Option<String> {
-    let running = draft.observed.status.condition(ConditionType::Running)?;
-    let (count, words) = message.split_once("; ")?;
-    let (_, before) = running.message.split_once("; ")?;
-    (gist(before) == gist(words)).then(|| format!("{count}; {before}"))
+/// The scheduler's words as they were before, if only their numbers differ: they change with every node and pod of the cluster,
+/// and each change would be a write for each job that waits.
+fn steady(draft: &Draft<'_>, words: String) -> String {
+    let before = draft.observed.status.unschedulable.as_ref();
+    let before = before.filter(|before| gist(before) == gist(&words));
+    bounded(before.cloned().unwrap_or(words))
 }
 
 /// Why a worker cannot start, as a reason and a sentence, if one cannot.
 pub(crate) fn first_trouble(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     let workers = || draft.members.workers.values();
-    // While one worker waits in a queue the reason is SchedulingGated, whatever the others wait for: the deadlines stop by
-    // this reason.
+    // The queue comes first: it holds up the others, too.
     let mut queued = workers().filter(|pod| !pod.gates.is_empty() && draft.is_starting());
     let queued = queued.find_map(|pod| trouble(pod));
     queued.or_else(|| workers().find_map(|pod| trouble(pod)))
 }
 
-/// What holds the job up, as a reason and a sentence.
-pub(crate) fn hold_up(draft: &Draft<'_>) -> (ConditionReason, String) {
+/// What holds the job up.
+pub(crate) struct HoldUp {
+    pub(crate) reason: ConditionReason,
+    /// How many workers are ready.
+    count: String,
+    /// What the first worker waits for, if that is known.
+    words: Option<String>,
+}
+
+impl HoldUp {
+    pub(crate) fn message(&self) -> String {
+        match &self.words {
+            Some(words) => format!("{}; {words}", self.count),
+            None => self.count.clone(),
+        }
+    }
+}
+
+pub(crate) fn hold_up(draft: &Draft<'_>) -> HoldUp {
     // Survivors are not Ready again before they are in a generation, and are there all the same.
     let ready = if draft.is_starting() {
         // Spares are none of those wanted.
@@ -121,18 +138,26 @@ pub(crate) fn hold_up(draft: &Draft<'_>) -> (ConditionReason, String) {
             } else {
                 format!("; status.avoidNodes keeps new pods from {avoided}")
             };
-            (reason, format!("{count}; {words}{but}"))
+            HoldUp {
+                reason,
+                count,
+                words: Some(format!("{words}{but}")),
+            }
         }
         None if !draft.is_starting() => {
             let next = draft.members.newest_seen + 1;
             let count = format!("{count} for generation {next}");
-            let message = match kueue::full(draft) {
-                Some(full) => format!("{count}; {full}"),
-                None => count,
-            };
-            (ConditionReason::Recovering, message)
+            HoldUp {
+                reason: ConditionReason::Recovering,
+                count,
+                words: kueue::full(draft),
+            }
         }
-        None => (ConditionReason::WaitingForWorkers, count),
+        None => HoldUp {
+            reason: ConditionReason::WaitingForWorkers,
+            count,
+            words: None,
+        },
     }
 }
 
@@ -240,8 +265,11 @@ fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
 
 /// Whether a worker waited for a scheduling gate when the status was written.
 pub(crate) fn was_queued(draft: &Draft<'_>) -> bool {
-    let running = draft.observed.status.condition(ConditionType::Running);
-    running.is_some_and(|running| running.reason == ConditionReason::SchedulingGated.as_str())
+    let status = &draft.observed.status;
+    // An older operator did not store whether the job is queued, only the reason.
+    let gated = ConditionReason::SchedulingGated.as_str();
+    let running = status.condition(ConditionType::Running);
+    status.queued || running.is_some_and(|running| running.reason == gated)
 }
 
 /// Time until the start deadline; `None` if it has passed, or if there is none. Time in which no operator could make

@@ -1,46 +1,71 @@
-//! Plans of which the API server has not made a part: the user is told, once.
+//! Plans of which the API server has not carried out a part: the status says why, and an event is published once.
 
 use jiff::Timestamp;
-use roundhouse_api::{ConditionReason, ConditionType, EventReason, TrainingJobStatus};
+use roundhouse_api::{
+    BlockReason, BlockedWrite, ConditionReason, ConditionType, EventReason, TrainingJobStatus,
+};
 
 use crate::draft::event;
 use crate::plan::Plan;
-use crate::status::{gist, set_condition, set_state};
-
-/// What the API server's words follow in a message.
-const REFUSED: &str = "the API server refused: ";
-const NO_ANSWER: &str = "the API server does not answer: ";
-const UNDONE: &str = "the API server stored something else: ";
+use crate::status::{bounded, gist, set_condition, set_state};
 
 /// Why a write was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteBlocked {
-    /// It refused: its words.
+    /// The API server refused it, in these words.
     Refused(String),
-    /// It did not answer in time, most often because an admission webhook is slow: what was asked of it.
+    /// The API server did not answer in time, most often because an admission webhook is slow: the write.
     NoAnswer(String),
-    /// It stored something else, most often because an admission webhook changed it: what is not as it was written.
+    /// The API server stored something else, most often because an admission webhook changed it: what differs.
     Undone(String),
 }
 
 impl WriteBlocked {
-    fn sentence(&self) -> String {
+    fn parts(&self) -> (BlockReason, &str) {
         match self {
-            Self::Refused(words) => format!("{REFUSED}{words}"),
-            Self::NoAnswer(words) => format!("{NO_ANSWER}{words}"),
-            Self::Undone(words) => format!("{UNDONE}{words}"),
+            Self::Refused(words) => (BlockReason::Refused, words),
+            Self::NoAnswer(words) => (BlockReason::NoAnswer, words),
+            Self::Undone(words) => (BlockReason::Undone, words),
         }
     }
 
-    /// The obstacle that a status tells of. While the next try is under way it is still there.
+    fn stored(&self) -> BlockedWrite {
+        let (reason, words) = self.parts();
+        BlockedWrite::new(reason, bounded(words.to_owned()))
+    }
+
+    /// The write that is blocked according to a status. While the next try continues, it still is.
     #[must_use]
-    pub fn told_in(status: &TrainingJobStatus) -> Option<Self> {
-        let message = &status.condition(ConditionType::Running)?.message;
-        let after = |prefix| Some(message.split_once(prefix)?.1.to_owned());
-        let refused = after(REFUSED).map(Self::Refused);
-        refused
-            .or_else(|| after(NO_ANSWER).map(Self::NoAnswer))
-            .or_else(|| after(UNDONE).map(Self::Undone))
+    pub fn of(status: &TrainingJobStatus) -> Option<Self> {
+        status.blocked.iter().find_map(Self::stored_in)
+    }
+
+    fn stored_in(blocked: &BlockedWrite) -> Option<Self> {
+        let words = || blocked.message.clone();
+        match blocked.reason()? {
+            BlockReason::Refused => Some(Self::Refused(words())),
+            BlockReason::NoAnswer => Some(Self::NoAnswer(words())),
+            BlockReason::Undone => Some(Self::Undone(words())),
+            BlockReason::NameTaken
+            | BlockReason::GangSchedulerMissing
+            | BlockReason::RepairReverted => None,
+        }
+    }
+}
+
+/// The sentence of a blocked write.
+pub(crate) fn sentence(blocked: &BlockedWrite) -> String {
+    let words = &blocked.message;
+    match blocked.reason() {
+        Some(BlockReason::Refused) => format!("the API server refused: {words}"),
+        Some(BlockReason::NoAnswer) => format!("the API server does not answer: {words}"),
+        Some(BlockReason::Undone) => format!("the API server stored something else: {words}"),
+        Some(
+            BlockReason::NameTaken
+            | BlockReason::GangSchedulerMissing
+            | BlockReason::RepairReverted,
+        )
+        | None => words.clone(),
     }
 }
 
@@ -55,9 +80,12 @@ pub fn plan_refused(
     now: Timestamp,
 ) -> Plan {
     let mut refused = plan.without_replacements();
-    let words = obstacle.sentence();
-    let told =
-        WriteBlocked::told_in(before).is_some_and(|told| gist(&told.sentence()) == gist(&words));
+    let blocked = obstacle.stored();
+    let words = sentence(&blocked);
+    let is_same = |known: &BlockedWrite| {
+        known.reason == blocked.reason && gist(&known.message) == gist(&blocked.message)
+    };
+    let is_known = before.blocked.iter().any(is_same);
     let kind = ConditionType::Running;
     let trains = refused.status.condition(kind).cloned();
     let trains = trains.filter(|running| running.status == "True");
@@ -72,7 +100,7 @@ pub fn plan_refused(
             let before = status.condition(kind);
             let queued = ConditionReason::SchedulingGated;
             let is_queued = before.is_some_and(|before| before.reason == queued.as_str());
-            // The clocks of a job in a queue stand still by its reason.
+            // A job in a queue waits for the queue first.
             let (reason, message) = match before {
                 Some(before) if is_queued => (queued, format!("{}; {words}", before.message)),
                 _ => (ConditionReason::Refused, words.clone()),
@@ -80,10 +108,16 @@ pub fn plan_refused(
             set_condition(status, kind, false, reason, message, now);
         }
     }
+    if !status.is_terminal() {
+        status
+            .blocked
+            .retain(|known| WriteBlocked::stored_in(known).is_none());
+        status.blocked.push(blocked);
+    }
     set_state(status);
-    // Nothing waits for a pod of a job that has ended, and its status has no room to say that this was told.
+    // Nothing waits for a pod of a job that has ended, and its status does not change any more, so this would be an event each time.
     let is_noise = matches!(obstacle, WriteBlocked::NoAnswer(_)) && refused.status.is_terminal();
-    if !told && !is_noise {
+    if !is_known && !is_noise {
         refused.events.push(event(EventReason::Refused, words));
     }
     refused
@@ -126,7 +160,8 @@ mod tests {
         let slow = WriteBlocked::NoAnswer("creation of Pod digits-worker-0-0".to_owned());
         let first = plan_refused(&plan, &plan.status, &slow, now);
         let front = first.status.front().unwrap();
-        assert!(front.message.starts_with(NO_ANSWER), "{front:?}");
+        let expected = "the API server does not answer: creation";
+        assert!(front.message.starts_with(expected), "{front:?}");
         let cases = [(slow, 0), (refusal("creation of Pod digits-worker-0-0"), 1)];
         for (obstacle, events) in cases {
             let next = plan_refused(&plan, &first.status, &obstacle, now);
@@ -139,14 +174,14 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         for trains in [true, false] {
             let plan = planned(trains);
-            assert_eq!(WriteBlocked::told_in(&plan.status), None);
+            assert_eq!(WriteBlocked::of(&plan.status), None);
             for obstacle in [
                 refusal("denied: by a.b"),
                 WriteBlocked::NoAnswer("x".to_owned()),
                 WriteBlocked::Undone("annotation a of Pod b".to_owned()),
             ] {
                 let told = plan_refused(&plan, &plan.status, &obstacle, now).status;
-                let still = WriteBlocked::told_in(&told).unwrap();
+                let still = WriteBlocked::of(&told).unwrap();
                 assert_eq!(still, obstacle);
                 let next = plan_refused(&plan, &told, &still, now);
                 assert_eq!((next.status, next.events.len()), (told, 0));
@@ -191,6 +226,18 @@ mod tests {
             }
             let same = plan_refused(&plan, &first.status, &refusal("used: 3"), now);
             assert_eq!(same.status, first.status, "nothing to write");
+        }
+    }
+
+    #[test]
+    fn status_lists_one_write_and_keeps_other_blocks() {
+        let (mut plan, now) = (planned(false), Timestamp::UNIX_EPOCH);
+        let taken = BlockedWrite::new(BlockReason::NameTaken, "Service digits exists");
+        plan.status.blocked.push(taken.clone());
+        for words in ["used: 3", "denied"] {
+            plan = plan_refused(&plan, &plan.status, &refusal(words), now);
+            let denied = BlockedWrite::new(BlockReason::Refused, words);
+            assert_eq!(plan.status.blocked, [taken.clone(), denied]);
         }
     }
 }

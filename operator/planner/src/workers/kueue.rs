@@ -5,9 +5,9 @@
 use roundhouse_contract::gang;
 
 use crate::draft::Draft;
-use crate::generation::worker::has_succeeded;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::Action;
+use crate::worker_state::has_succeeded;
 
 /// Number of pods that Kueue would still admit; `None` if the job is not in a group.
 pub(super) fn room(draft: &Draft<'_>) -> Option<usize> {

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use roundhouse_api::{ConditionReason, ConditionType, EventReason, NetworkPolicyMode};
+use roundhouse_api::{
+    BlockReason, BlockedWrite, ConditionReason, ConditionType, EventReason, NetworkPolicyMode,
+};
 use roundhouse_contract::names;
 
 use crate::built;
@@ -11,6 +13,7 @@ use crate::draft::{Draft, event};
 use crate::failures::{nodes, replacements};
 use crate::observed::{Pod, Presence, Repair};
 use crate::plan::{Action, MAX_ACTIONS, PlanReason};
+use crate::status::bounded;
 use crate::workers::delete::delete;
 use crate::workers::replace::{Fate, fate};
 use crate::workers::{group, kueue};
@@ -33,6 +36,7 @@ pub(crate) struct Barrier {
     condition: ConditionReason,
     event: EventReason,
     plan: PlanReason,
+    blocked: BlockReason,
     message: String,
     look_again: Duration,
 }
@@ -46,6 +50,7 @@ pub(crate) fn barrier(draft: &Draft<'_>) -> Option<Barrier> {
         condition: ConditionReason::NameTaken,
         event: EventReason::NameTaken,
         plan: PlanReason::NameTaken,
+        blocked: BlockReason::NameTaken,
         message,
         // Its holder bears no label of ours, so nobody says when it is gone.
         look_again: TRY_AGAIN,
@@ -54,6 +59,7 @@ pub(crate) fn barrier(draft: &Draft<'_>) -> Option<Barrier> {
         condition: ConditionReason::GangSchedulerMissing,
         event: EventReason::GangSchedulerMissing,
         plan: PlanReason::GangSchedulerMissing,
+        blocked: BlockReason::GangSchedulerMissing,
         message,
         // The job is woken when the kind is there.
         look_again: SURE,
@@ -62,6 +68,7 @@ pub(crate) fn barrier(draft: &Draft<'_>) -> Option<Barrier> {
         condition: ConditionReason::WaitingForWorkers,
         event: EventReason::RepairReverted,
         plan: PlanReason::WaitingForWorkers,
+        blocked: BlockReason::RepairReverted,
         message,
         look_again: left,
     };
@@ -101,14 +108,16 @@ pub(crate) fn report_barrier(
         condition,
         event: told,
         plan,
+        blocked: reason_of_block,
         message,
         look_again,
     } = barrier;
     let kind = ConditionType::Running;
-    let before = draft.observed.status.condition(kind);
-    if !before.is_some_and(|before| before.message.contains(&message)) {
+    let blocked = BlockedWrite::new(reason_of_block, bounded(message.clone()));
+    if !draft.observed.status.blocked.contains(&blocked) {
         draft.events.push(event(told, message.clone()));
     }
+    draft.status.blocked.push(blocked);
     draft.requeue(look_again);
     let running = draft.status.condition(kind);
     let trains = running.filter(|running| running.status == "True");

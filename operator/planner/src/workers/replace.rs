@@ -13,10 +13,10 @@ use jiff::{SignedDuration, Timestamp};
 use crate::draft::Draft;
 use crate::failures::nodes;
 use crate::generation::beside;
-use crate::generation::worker::has_succeeded;
 use crate::observed::{Pod, PodPhase};
 use crate::plan::DeleteReason;
 use crate::status::time_left;
+use crate::worker_state::has_succeeded;
 
 /// Pause before the second replacement in a row; it doubles from there.
 const FIRST_WAIT: Duration = Duration::from_secs(10);

@@ -55,6 +55,18 @@ fn deadlines_start_when_scheduling_gates_are_removed() {
 }
 
 #[test]
+fn deadlines_of_a_job_queued_by_an_older_operator_start_later() {
+    let mut world = queued();
+    // An older operator did not store this.
+    world.observed.status.queued = false;
+    world.seconds_pass(3_600);
+    gates(&mut world, &[]);
+    world.settle();
+    assert_eq!(world.observed.status.start_time, Some(world.time()));
+    assert!(!world.observed.status.queued);
+}
+
+#[test]
 fn deadlines_start_with_the_last_scheduling_gate() {
     let mut world = queued();
     world.job.start_deadline = Some(Duration::from_secs(60));

@@ -30,6 +30,6 @@ fn refusal_is_read_in_any_order_of_conditions() {
     assert_eq!(status.state.as_deref(), Some("Refused"));
     for _ in 0..status.conditions.len() {
         status.conditions.rotate_left(1);
-        assert_eq!(WriteBlocked::told_in(&status).as_ref(), Some(&words));
+        assert_eq!(WriteBlocked::of(&status).as_ref(), Some(&words));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use roundhouse_planner::policy::{Limits, OfNamespaces, Policy};
+use roundhouse_planner::tenancy::{Limits, OfNamespaces, Policy};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 

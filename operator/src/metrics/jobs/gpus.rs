@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use roundhouse_api::{ConditionType, TrainingJobStatus};
-use roundhouse_planner::generation::worker::is_survivor;
+use roundhouse_planner::worker_state::is_survivor;
 use roundhouse_planner::{Pod, PodPhase, gpu};
 
 /// GPUs of a job at one moment.

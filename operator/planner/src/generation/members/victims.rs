@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use roundhouse_contract::Action as MembershipAction;
 
 use crate::generation::beside::formed_with;
-use crate::generation::worker::{is_preparing, is_same_incarnation, is_survivor};
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
+use crate::worker_state::{is_preparing, is_same_incarnation, is_survivor};
 
 /// The workers that hold a state. Only as many of them are kept as train, so that spares
 /// stay when fewer train. A worker that was out of touch while a spare took its place is

@@ -5,7 +5,7 @@ mod fields;
 mod limits;
 mod volumes;
 
-use roundhouse_planner::policy::Limits;
+use roundhouse_planner::tenancy::Limits;
 use roundhouse_planner::testing::raw_job;
 use roundhouse_planner::{ValidatedJob, validate};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Volumes, Secrets, directories, and fields about placement.
 
-use roundhouse_planner::policy::Limits;
+use roundhouse_planner::tenancy::Limits;
 use roundhouse_planner::testing::raw_job;
 use roundhouse_planner::{ValidatedJob, validate};
 use serde_json::{Value, json};

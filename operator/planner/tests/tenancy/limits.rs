@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use roundhouse_planner::policy::{Limits, OfNamespaces, Policy};
+use roundhouse_planner::tenancy::{Limits, OfNamespaces, Policy};
 use roundhouse_planner::testing::raw_job;
 use roundhouse_planner::{RejectionReason, ValidatedJob, validate};
 use serde_json::{Value, json};

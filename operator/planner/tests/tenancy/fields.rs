@@ -1,7 +1,7 @@
 //! Fields of a pod that reach beyond the job.
 
 use roundhouse_planner::RejectionReason;
-use roundhouse_planner::policy::Limits;
+use roundhouse_planner::tenancy::Limits;
 use serde_json::{Value, json};
 
 use crate::volumes::of_volumes_and_placement;

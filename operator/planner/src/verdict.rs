@@ -8,10 +8,10 @@ use roundhouse_api::{ExitCodeOperator, FailureAction, FailureRule, OnExitCodes};
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::termination::Reason;
 
-use crate::generation::worker::end_in_place;
 use crate::observed::{InitContainer, Pod, PodPhase, Termination};
 use crate::status::time_left;
 use crate::validate::ValidatedJob;
+use crate::worker_state::end_in_place;
 
 /// What the kubelet or the scheduler calls it when it takes a pod away: nobody's fault.
 const DISRUPTIONS: [&str; 7] = [
