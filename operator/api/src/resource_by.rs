@@ -1,8 +1,20 @@
 //! Types that `kube` treats as another resource, because they contain it or a part of it.
 
-/// The items of [`kube::Resource`] that name a kind, taken from another resource.
+/// The items of [`kube::Resource`] that name a kind, taken from another resource. With the name of a
+/// field of type `ObjectMeta` also those that return the metadata.
 #[macro_export]
 macro_rules! resource_names {
+    ($known:ty, $metadata:ident) => {
+        $crate::resource_names!($known);
+
+        fn meta(&self) -> &::kube::api::ObjectMeta {
+            &self.$metadata
+        }
+
+        fn meta_mut(&mut self) -> &mut ::kube::api::ObjectMeta {
+            &mut self.$metadata
+        }
+    };
     ($known:ty) => {
         type DynamicType = <$known as ::kube::Resource>::DynamicType;
         type Scope = <$known as ::kube::Resource>::Scope;

@@ -1,7 +1,7 @@
 //! A generation: which workers could form the next one and in which order, how it is raised and
 //! issued, and how the operator notices that it is broken or that workers follow a newer one.
 
-pub(crate) mod beside;
+pub mod beside;
 pub(crate) mod completed;
 pub(crate) mod form;
 pub mod members;

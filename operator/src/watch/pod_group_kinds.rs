@@ -9,26 +9,54 @@ use crate::runtime::api::object::NamespacedObject;
 
 /// A kind of PodGroup.
 pub(crate) trait GroupKind: NamespacedObject {
-    /// Whose it is.
+    /// The gang scheduler that defines the kind.
     const GANG: Gang;
-    /// Its watch.
+    /// The label of its watch in the metrics.
     const WATCHED: Watched;
 
-    /// An object that says this.
+    /// Builds an object that says this.
     fn build(metadata: ObjectMeta, group: &PodGroup) -> Self;
 
     /// What an object says.
     fn said(&self) -> PodGroup;
 }
 
-/// Of kubernetes-sigs/scheduler-plugins.
+/// A kind whose `spec` is read and written by the module of its gang scheduler.
+macro_rules! group_kind {
+    ($scheduler:ident, $gang:expr, $watched:expr) => {
+        impl GroupKind for $scheduler::PodGroup {
+            const GANG: Gang = $gang;
+            const WATCHED: Watched = $watched;
+
+            fn build(metadata: ObjectMeta, group: &PodGroup) -> Self {
+                let spec = $scheduler::write(group);
+                Self { metadata, spec }
+            }
+
+            fn said(&self) -> PodGroup {
+                $scheduler::read(&self.spec)
+            }
+        }
+    };
+}
+
+group_kind!(
+    coscheduling,
+    Gang::Coscheduling,
+    Watched::CoschedulingGroups
+);
+group_kind!(volcano, Gang::Volcano, Watched::VolcanoGroups);
+group_kind!(kubernetes, Gang::Kubernetes, Watched::KubernetesGroups);
+
+/// A number of pods as an object has it; another client may have written anything.
+fn number(pods: i64) -> u32 {
+    u32::try_from(pods).unwrap_or(0)
+}
+
+/// PodGroups of kubernetes-sigs/scheduler-plugins.
 pub(crate) mod coscheduling {
     use kube::CustomResource;
-    use kube::core::ObjectMeta;
-    use roundhouse_api::Gang;
     use serde::{Deserialize, Serialize};
-
-    use super::{GroupKind, Watched};
 
     /// `spec` of a PodGroup.
     #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize)]
@@ -41,39 +69,29 @@ pub(crate) mod coscheduling {
     )]
     #[serde(rename_all = "camelCase", default)]
     pub(crate) struct PodGroupSpec {
-        /// Pods that are placed at once.
+        /// Pods that are placed together or not at all.
         pub(crate) min_member: i64,
     }
 
-    impl GroupKind for PodGroup {
-        const GANG: Gang = Gang::Coscheduling;
-        const WATCHED: Watched = Watched::CoschedulingGroups;
-
-        fn build(metadata: ObjectMeta, group: &roundhouse_planner::PodGroup) -> Self {
-            let spec = PodGroupSpec {
-                min_member: group.min_member.into(),
-            };
-            Self { metadata, spec }
+    pub(super) fn write(group: &super::PodGroup) -> PodGroupSpec {
+        PodGroupSpec {
+            min_member: group.min_member.into(),
         }
+    }
 
-        fn said(&self) -> roundhouse_planner::PodGroup {
-            roundhouse_planner::PodGroup {
-                min_member: u32::try_from(self.spec.min_member).unwrap_or(0),
-                queue: None,
-                priority_class: None,
-            }
+    pub(super) fn read(spec: &PodGroupSpec) -> super::PodGroup {
+        super::PodGroup {
+            min_member: super::number(spec.min_member),
+            queue: None,
+            priority_class: None,
         }
     }
 }
 
-/// Of Volcano.
+/// PodGroups of Volcano.
 pub(crate) mod volcano {
     use kube::CustomResource;
-    use kube::core::ObjectMeta;
-    use roundhouse_api::Gang;
     use serde::{Deserialize, Serialize};
-
-    use super::{GroupKind, Watched};
 
     /// `spec` of a PodGroup.
     #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize)]
@@ -86,47 +104,37 @@ pub(crate) mod volcano {
     )]
     #[serde(rename_all = "camelCase", default)]
     pub(crate) struct PodGroupSpec {
-        /// Pods that are placed at once.
+        /// Pods that are placed together or not at all.
         pub(crate) min_member: i64,
-        /// Queue that pays for them.
+        /// The queue that pays for the pods.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub(crate) queue: Option<String>,
-        /// Their PriorityClass.
+        /// The PriorityClass of the pods.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub(crate) priority_class_name: Option<String>,
     }
 
-    impl GroupKind for PodGroup {
-        const GANG: Gang = Gang::Volcano;
-        const WATCHED: Watched = Watched::VolcanoGroups;
-
-        fn build(metadata: ObjectMeta, group: &roundhouse_planner::PodGroup) -> Self {
-            let spec = PodGroupSpec {
-                min_member: group.min_member.into(),
-                queue: group.queue.clone(),
-                priority_class_name: group.priority_class.clone(),
-            };
-            Self { metadata, spec }
+    pub(super) fn write(group: &super::PodGroup) -> PodGroupSpec {
+        PodGroupSpec {
+            min_member: group.min_member.into(),
+            queue: group.queue.clone(),
+            priority_class_name: group.priority_class.clone(),
         }
+    }
 
-        fn said(&self) -> roundhouse_planner::PodGroup {
-            roundhouse_planner::PodGroup {
-                min_member: u32::try_from(self.spec.min_member).unwrap_or(0),
-                queue: self.spec.queue.clone(),
-                priority_class: self.spec.priority_class_name.clone(),
-            }
+    pub(super) fn read(spec: &PodGroupSpec) -> super::PodGroup {
+        super::PodGroup {
+            min_member: super::number(spec.min_member),
+            queue: spec.queue.clone(),
+            priority_class: spec.priority_class_name.clone(),
         }
     }
 }
 
-/// Of Kubernetes itself, since 1.37.
+/// PodGroups of Kubernetes itself, since 1.37.
 pub(crate) mod kubernetes {
     use kube::CustomResource;
-    use kube::core::ObjectMeta;
-    use roundhouse_api::Gang;
     use serde::{Deserialize, Serialize};
-
-    use super::{GroupKind, Watched};
 
     /// `spec` of a PodGroup.
     #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize)]
@@ -140,48 +148,41 @@ pub(crate) mod kubernetes {
     #[serde(rename_all = "camelCase", default)]
     pub(crate) struct PodGroupSpec {
         pub(crate) scheduling_policy: SchedulingPolicy,
-        /// PriorityClass of the group and of its pods. Immutable.
+        /// The PriorityClass of the group and of its pods. Immutable.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub(crate) priority_class_name: Option<String>,
     }
 
-    /// How the pods are placed.
+    /// How the scheduler places the pods.
     #[derive(Clone, Debug, Default, Serialize, Deserialize)]
     #[serde(default)]
     pub(crate) struct SchedulingPolicy {
         pub(crate) gang: GangPolicy,
     }
 
-    /// All or none.
+    /// Places all pods or none of them.
     #[derive(Clone, Debug, Default, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
     pub(crate) struct GangPolicy {
-        /// Pods that are placed at once.
+        /// Pods that are placed together or not at all.
         pub(crate) min_count: i64,
     }
 
-    impl GroupKind for PodGroup {
-        const GANG: Gang = Gang::Kubernetes;
-        const WATCHED: Watched = Watched::KubernetesGroups;
-
-        fn build(metadata: ObjectMeta, group: &roundhouse_planner::PodGroup) -> Self {
-            let gang = GangPolicy {
-                min_count: group.min_member.into(),
-            };
-            let spec = PodGroupSpec {
-                scheduling_policy: SchedulingPolicy { gang },
-                priority_class_name: group.priority_class.clone(),
-            };
-            Self { metadata, spec }
+    pub(super) fn write(group: &super::PodGroup) -> PodGroupSpec {
+        let gang = GangPolicy {
+            min_count: group.min_member.into(),
+        };
+        PodGroupSpec {
+            scheduling_policy: SchedulingPolicy { gang },
+            priority_class_name: group.priority_class.clone(),
         }
+    }
 
-        fn said(&self) -> roundhouse_planner::PodGroup {
-            let min_count = self.spec.scheduling_policy.gang.min_count;
-            roundhouse_planner::PodGroup {
-                min_member: u32::try_from(min_count).unwrap_or(0),
-                queue: None,
-                priority_class: self.spec.priority_class_name.clone(),
-            }
+    pub(super) fn read(spec: &PodGroupSpec) -> super::PodGroup {
+        super::PodGroup {
+            min_member: super::number(spec.scheduling_policy.gang.min_count),
+            queue: None,
+            priority_class: spec.priority_class_name.clone(),
         }
     }
 }

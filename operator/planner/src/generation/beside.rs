@@ -20,7 +20,8 @@ use crate::worker_state::{is_alive, is_member_of_any, is_survivor};
 pub(crate) const GIVEN_UP: Duration = Duration::from_secs(300);
 
 /// The newest generation that is known to have formed; each older one has ended.
-pub(crate) fn newest_formed(observed: &Observed, newest: u64) -> u64 {
+#[must_use]
+pub fn newest_formed(observed: &Observed, newest: u64) -> u64 {
     let status = &observed.status;
     let stored = status.membership.as_ref().map(|it| it.formed);
     let shown = status.progress.as_ref();

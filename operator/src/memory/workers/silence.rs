@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use roundhouse_planner::generation::beside::newest_formed;
 use roundhouse_planner::generation::members::is_of;
 use roundhouse_planner::{Observed, Pod};
 
@@ -108,7 +109,7 @@ impl Newest {
                 others_wait: false,
             };
         };
-        let formed = observed.formed.unwrap_or(0).max(newest.formed);
+        let formed = newest_formed(observed, newest.generation);
         let mut pods = observed.pods.iter();
         let waits = |pod: &Pod| pod.ready && is_running_member_of(pod, newest.generation);
         Self {

@@ -76,15 +76,7 @@ impl<'de> Deserialize<'de> for WatchedNode {
 }
 
 impl Resource for WatchedNode {
-    resource_names!(FullNode);
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
+    resource_names!(FullNode, metadata);
 }
 
 #[cfg(test)]

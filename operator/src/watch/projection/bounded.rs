@@ -38,15 +38,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Bounded<K> {
 }
 
 impl<K: Resource> Resource for Bounded<K> {
-    resource_names!(K);
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
+    resource_names!(K, metadata);
 }
 
 #[cfg(test)]
