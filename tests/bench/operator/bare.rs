@@ -1,4 +1,4 @@
-//! The same pods without an operator: what creating them takes, and what telling each something takes.
+//! The same pods without an operator: the time to create them, and the time to write to each once.
 
 use std::time::{Duration, Instant};
 
@@ -13,24 +13,24 @@ use serde_json::json;
 use crate::cluster::Cluster;
 use crate::{load, seen};
 
-/// What it took.
+/// The measured times of the bare client.
 #[derive(Clone, Copy)]
 pub(crate) struct Bare {
-    /// Until all pods were ready.
+    /// From the first create until all pods were ready.
     pub(crate) create: Duration,
-    /// One write to each of them, of as many bytes as its place in a generation.
-    pub(crate) tell: Duration,
+    /// One write to each pod, with as many bytes as a membership document.
+    pub(crate) write: Duration,
 }
 
-/// Creates pods like one that an operator has made, writes to each once, and deletes them.
+/// Creates copies of a pod that the operator created, writes to each once, and deletes them.
 pub(crate) async fn run(cluster: &Cluster, like: &Pod, num_pods: u32) -> anyhow::Result<Bare> {
     let mut like = like.clone();
     let document = like.annotations_mut().remove(labels::MEMBERSHIP);
-    let tell = Patch::Merge(json!({"metadata": {"annotations": {labels::MEMBERSHIP: document}}}));
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {labels::MEMBERSHIP: document}}}));
     let name = |number| format!("bare-{number}");
     let pods = load::pods(cluster);
 
-    let begun = Instant::now();
+    let started = Instant::now();
     let created = iter(0..num_pods).map(|number| {
         let (pods, mut pod) = (pods.clone(), like.clone());
         pod.metadata.name = Some(name(number));
@@ -41,18 +41,18 @@ pub(crate) async fn run(cluster: &Cluster, like: &Pod, num_pods: u32) -> anyhow:
     });
     let ready = seen::all_are(cluster, None, num_pods, seen::is_ready);
     tokio::try_join!(load::all(created), ready)?;
-    let create = begun.elapsed();
+    let create = started.elapsed();
 
-    let begun = Instant::now();
-    let told = iter(0..num_pods).map(|number| {
-        let (pods, tell, name) = (pods.clone(), tell.clone(), name(number));
+    let started = Instant::now();
+    let written = iter(0..num_pods).map(|number| {
+        let (pods, patch, name) = (pods.clone(), patch.clone(), name(number));
         async move {
-            pods.patch(&name, &PatchParams::default(), &tell).await?;
+            pods.patch(&name, &PatchParams::default(), &patch).await?;
             anyhow::Ok(())
         }
     });
-    load::all(told).await?;
-    let tell = begun.elapsed();
+    load::all(written).await?;
+    let write = started.elapsed();
     load::clear(cluster).await?;
-    Ok(Bare { create, tell })
+    Ok(Bare { create, write })
 }

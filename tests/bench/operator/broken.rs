@@ -1,4 +1,4 @@
-//! Jobs that cannot get on, beside one that can: what they cost when it loses a worker.
+//! Jobs that cannot start, beside a healthy job: how much they delay the healthy job's recovery.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ use crate::operator::Operator;
 use crate::process::{load as load_of, peak_memory};
 use crate::run::Shape;
 
-/// Namespaces of jobs that cannot get on, and what holds them up.
-const TROUBLES: [(&str, &str); 4] = [
+/// The namespaces of the broken jobs, each with its obstacle.
+const OBSTACLES: [(&str, &str); 4] = [
     ("silent-webhook", "a webhook for pods that never answers"),
     ("no-quota", "a quota of 0 pods"),
     ("no-node", "pods that fit on no node"),
@@ -29,21 +29,23 @@ const TROUBLES: [(&str, &str); 4] = [
 ];
 const INCIDENTS: u64 = 7;
 const WORKERS: u32 = 10;
-/// Until the operator has tried and paused for each job a few times.
-const SETTLES: Duration = Duration::from_secs(60);
-const MEASURED: Duration = Duration::from_secs(30);
+/// The wait until the operator has retried each job a few times with its back-off.
+const SETTLE_TIME: Duration = Duration::from_secs(60);
+const MEASURE_TIME: Duration = Duration::from_secs(30);
 
-/// What was measured.
+/// The measured values for one number of broken jobs.
 pub(crate) struct Figures {
     num_broken: u32,
     incidents: Vec<Duration>,
+    /// CPU cores of the operator.
     load: f64,
+    /// The operator's peak memory in MiB.
     memory: f64,
 }
 
-/// The figures without other jobs, and beside so many.
+/// Measures the healthy job alone, then beside `num_broken` jobs.
 pub(crate) async fn run(program: &Path, num_broken: u32) -> anyhow::Result<[Figures; 2]> {
-    // Connections are taken by the kernel; nobody reads what they say.
+    // The kernel accepts connections, and no program reads from them.
     let silent = std::net::TcpListener::bind(("127.0.0.1", 0))?;
     let cluster = Cluster::start(num_broken + WORKERS + 1).await?;
     let operator = Operator::start(program, &cluster.kubeconfig).await?;
@@ -55,7 +57,7 @@ pub(crate) async fn run(program: &Path, num_broken: u32) -> anyhow::Result<[Figu
     let figures = async |num_broken, first| {
         Ok::<_, anyhow::Error>(Figures {
             num_broken,
-            load: load_of(operator.process(), MEASURED).await?,
+            load: load_of(operator.process(), MEASURE_TIME).await?,
             incidents: incidents(&cluster, first).await?,
             memory: peak_memory(operator.process())?,
         })
@@ -64,35 +66,35 @@ pub(crate) async fn run(program: &Path, num_broken: u32) -> anyhow::Result<[Figu
     let port = silent.local_addr()?.port();
     break_namespaces(&cluster, port).await?;
     let broken = iter(0..num_broken).map(|number| {
-        let (namespace, _) = TROUBLES[number as usize % TROUBLES.len()];
+        let (namespace, _) = OBSTACLES[number as usize % OBSTACLES.len()];
         create_in(&cluster, namespace, format!("broken-{number}"))
     });
     load::all(broken).await?;
-    all_looked_at(&cluster, num_broken).await?;
-    tokio::time::sleep(SETTLES).await;
+    all_reconciled(&cluster, num_broken).await?;
+    tokio::time::sleep(SETTLE_TIME).await;
     let beside = figures(num_broken, 1 + INCIDENTS).await?;
     Ok([alone, beside])
 }
 
-/// How long it takes each time from the loss of a worker until all are told the next generation.
+/// The times from each loss of a worker until all workers have the next membership, in order of size.
 async fn incidents(cluster: &Cluster, first: u64) -> anyhow::Result<Vec<Duration>> {
     let mut took = Vec::new();
     for generation in first..first + INCIDENTS {
         let pods = load::pods(cluster).list(&ListParams::default()).await?;
         let victim = pods.items.first().context("no worker")?.name_any();
-        let begun = Instant::now();
+        let started = Instant::now();
         load::lose(cluster, &victim).await?;
         load::trains(cluster, "job-0", WORKERS, generation + 1).await?;
-        took.push(begun.elapsed());
+        took.push(started.elapsed());
     }
     took.sort();
     Ok(took)
 }
 
 async fn break_namespaces(cluster: &Cluster, silent_port: u16) -> anyhow::Result<()> {
-    let namespaces = TROUBLES.map(|(name, _)| json!({"metadata": {"name": name}}));
+    let namespaces = OBSTACLES.map(|(name, _)| json!({"metadata": {"name": name}}));
     cluster.create::<Namespace>(&namespaces).await?;
-    let [(webhook, _), (quota, _), ..] = TROUBLES;
+    let [(webhook, _), (quota, _), ..] = OBSTACLES;
     let silent = json!({
         "metadata": {"name": webhook},
         "webhooks": [{
@@ -109,7 +111,7 @@ async fn break_namespaces(cluster: &Cluster, silent_port: u16) -> anyhow::Result
     let quotas: Api<ResourceQuota> = Api::namespaced(cluster.client.clone(), quota);
     let hard = json!({"hard": {"pods": "0"}});
     create(&quotas, json!({"metadata": {"name": "none"}, "spec": hard})).await?;
-    // As the controller does that does not run here.
+    // The quota controller, which usually writes this status, does not run here.
     let status = json!({"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}});
     let parameters = PatchParams::default();
     quotas
@@ -129,7 +131,7 @@ where
 
 async fn create_in(cluster: &Cluster, namespace: &str, name: String) -> anyhow::Result<()> {
     let mut job = load::job(&name, 2);
-    let [_, _, (no_node, _), (no_image, _)] = TROUBLES;
+    let [_, _, (no_node, _), (no_image, _)] = OBSTACLES;
     let template = &mut job["spec"]["workers"]["template"];
     if namespace == no_node {
         *template = json!({"spec": {"nodeSelector": {"no": "where"}}});
@@ -140,9 +142,9 @@ async fn create_in(cluster: &Cluster, namespace: &str, name: String) -> anyhow::
     create(&jobs, job).await
 }
 
-async fn all_looked_at(cluster: &Cluster, num_broken: u32) -> anyhow::Result<()> {
+async fn all_reconciled(cluster: &Cluster, num_broken: u32) -> anyhow::Result<()> {
     let jobs: Api<TrainingJob> = Api::all(cluster.client.clone());
-    until("all broken jobs have been looked at", DEADLINE, || async {
+    until("all broken jobs have a status", DEADLINE, || async {
         let all = jobs.list(&ListParams::default()).await?;
         let broken = all.iter().filter(|job| {
             let is_broken = job.namespace().is_some_and(|it| it != NAMESPACE);
@@ -155,7 +157,7 @@ async fn all_looked_at(cluster: &Cluster, num_broken: u32) -> anyhow::Result<()>
 
 impl Figures {
     pub(crate) const fn head() -> &'static str {
-        "| broken jobs beside it | one worker lost: median | slowest | CPU | memory |\n|---|---|---|---|---|"
+        "| broken jobs | one worker lost: median | slowest | CPU | memory |\n|---|---|---|---|---|"
     }
 
     pub(crate) fn row(&self) -> String {
@@ -174,9 +176,9 @@ impl Figures {
     }
 
     pub(crate) fn notes() -> String {
-        let troubles = TROUBLES.map(|(_, what)| what).join("; ");
+        let obstacles = OBSTACLES.map(|(_, what)| what).join("; ");
         format!(
-            "A job of {WORKERS} workers loses one {INCIDENTS} times. In turn, the broken jobs have: {troubles}."
+            "A job of {WORKERS} workers loses one worker {INCIDENTS} times. Each broken job has one of these obstacles: {obstacles}."
         )
     }
 }

@@ -1,4 +1,4 @@
-//! The cluster of one size: an API server, a scheduler, and nodes that KWOK simulates.
+//! A cluster for one measurement: an API server, a scheduler, and nodes that KWOK simulates.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) const NAMESPACE: &str = "ml";
 const PODS_PER_NODE: u32 = 100;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Pods with a label never have their image.
+/// The KWOK stage of pods whose image cannot be pulled.
 const NO_IMAGE: &str = concat!(
     "--config=",
     env!("CARGO_MANIFEST_DIR"),
@@ -28,13 +28,13 @@ const NO_IMAGE: &str = concat!(
 pub(crate) struct Cluster {
     pub(crate) server: ApiServer,
     pub(crate) client: Client,
-    /// Of the user `operator`, whose calls the audit log has.
+    /// The kubeconfig of the user `operator`, whose requests the audit log records.
     pub(crate) kubeconfig: std::path::PathBuf,
     _directory: TempDir,
 }
 
 impl Cluster {
-    /// With room for so many pods.
+    /// Starts a cluster with room for at least `pods` pods.
     pub(crate) async fn start(pods: u32) -> anyhow::Result<Self> {
         let directory = TempDir::new()?;
         let bin = std::env::var("ROUNDHOUSE_BIN")?;
@@ -57,7 +57,7 @@ impl Cluster {
             &[
                 &format!("--kubeconfig={own}"),
                 "--manage-all-nodes=true",
-                // On loopback, where agents may answer.
+                // Pods have loopback addresses, so the benchmark's agents can answer.
                 "--cidr=127.16.0.1/12",
                 &stage("ready"),
                 NO_IMAGE,
@@ -71,7 +71,7 @@ impl Cluster {
             kubeconfig,
             _directory: directory,
         };
-        cluster.create_kind().await?;
+        cluster.install_crd().await?;
         let namespace = json!({"metadata": {"name": NAMESPACE}});
         cluster.create::<Namespace>(&[namespace]).await?;
         let nodes = (0..pods.div_ceil(PODS_PER_NODE) * 2).map(|number| {
@@ -80,26 +80,29 @@ impl Cluster {
                 "status": {"capacity": room, "allocatable": room}})
         });
         cluster.create::<Node>(&nodes.collect::<Vec<_>>()).await?;
-        cluster.open_nodes().await?;
+        cluster.remove_taints().await?;
         Ok(cluster)
     }
 
-    /// Admission taints new nodes as not ready, and the controller that would take that back does not run here.
-    async fn open_nodes(&self) -> anyhow::Result<()> {
+    /// Admission taints new nodes as not ready. The node controller, which usually removes the taint,
+    /// does not run here.
+    async fn remove_taints(&self) -> anyhow::Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let open = Patch::Merge(json!({"spec": {"taints": null}}));
+        let untainted = Patch::Merge(json!({"spec": {"taints": null}}));
         for node in nodes.list(&ListParams::default()).await? {
             let parameters = PatchParams::default();
-            nodes.patch(&node.name_any(), &parameters, &open).await?;
+            nodes
+                .patch(&node.name_any(), &parameters, &untainted)
+                .await?;
         }
         Ok(())
     }
 
-    async fn create_kind(&self) -> anyhow::Result<()> {
+    async fn install_crd(&self) -> anyhow::Result<()> {
         let kind = manifests::read("crds/trainingjobs.yaml")?.remove(0);
         self.create::<CustomResourceDefinition>(&[kind]).await?;
         let jobs: Api<TrainingJob> = Api::namespaced(self.client.clone(), NAMESPACE);
-        until("the kind is served", SOON, || async {
+        until("the API server serves TrainingJobs", SOON, || async {
             Ok(jobs.list(&ListParams::default()).await.ok().map(drop))
         })
         .await

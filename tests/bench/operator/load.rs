@@ -1,4 +1,4 @@
-//! Jobs, and calls of many.
+//! Creates jobs with many requests at the same time, and deletes their pods.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use crate::cluster::{Cluster, NAMESPACE};
 use crate::run::Shape;
 use crate::seen;
 
-/// Calls of a client at the same time, as many as the operator makes.
-const AT_ONCE: usize = 16;
+/// The number of concurrent requests of the client, which is that of the operator.
+const MAX_CONCURRENT: usize = 16;
 pub(crate) const DEADLINE: Duration = Duration::from_mins(15);
-/// Until what follows a change is over, and then for how long nothing happens.
+/// The wait until the reactions to a change are over, and the time of a measurement at rest.
 pub(crate) const REST: Duration = Duration::from_secs(15);
 
 pub(crate) fn pods(cluster: &Cluster) -> Api<Pod> {
@@ -30,9 +30,10 @@ pub(crate) fn jobs(cluster: &Cluster) -> Api<TrainingJob> {
     Api::namespaced(cluster.client.clone(), NAMESPACE)
 }
 
-/// Applies all jobs, `NAME-0` and so on; returns when each of their pods has its place in generation 1.
+/// Applies all jobs, named `NAME-0` and so on. Returns the time until all their pods have the membership
+/// of generation 1.
 pub(crate) async fn apply(cluster: &Cluster, name: &str, shape: Shape) -> anyhow::Result<Duration> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let jobs = jobs(cluster);
     let created = iter(0..shape.jobs).map(|number| {
         let jobs = jobs.clone();
@@ -43,10 +44,10 @@ pub(crate) async fn apply(cluster: &Cluster, name: &str, shape: Shape) -> anyhow
             anyhow::Ok(())
         }
     });
-    let is_told = |pod: &Pod| seen::is_told(pod, 1);
-    let told = seen::all_are(cluster, None, shape.pods(), is_told);
-    tokio::try_join!(all(created), told)?;
-    Ok(begun.elapsed())
+    let is_member = |pod: &Pod| seen::is_member(pod, 1);
+    let members = seen::all_are(cluster, None, shape.pods(), is_member);
+    tokio::try_join!(all(created), members)?;
+    Ok(started.elapsed())
 }
 
 pub(crate) fn job(name: &str, workers: u32) -> Value {
@@ -63,7 +64,7 @@ pub(crate) fn job(name: &str, workers: u32) -> Value {
     })
 }
 
-/// Waits until all workers of a job have been told a generation.
+/// Waits until all workers of a job have the membership of a generation.
 pub(crate) async fn trains(
     cluster: &Cluster,
     job: &str,
@@ -71,8 +72,8 @@ pub(crate) async fn trains(
     generation: u64,
 ) -> anyhow::Result<()> {
     let of_job = of_job(job);
-    let is_told = |pod: &Pod| seen::is_told(pod, generation);
-    seen::all_are(cluster, Some(&of_job), workers, is_told).await?;
+    let is_member = |pod: &Pod| seen::is_member(pod, generation);
+    seen::all_are(cluster, Some(&of_job), workers, is_member).await?;
     Ok(())
 }
 
@@ -80,14 +81,14 @@ pub(crate) fn of_job(job: &str) -> String {
     format!("{}={job}", labels::JOB_NAME)
 }
 
-/// Deletes a pod, as a node does that is lost: at once.
+/// Deletes a pod without a grace period, as if its node was lost.
 pub(crate) async fn lose(cluster: &Cluster, pod: &str) -> anyhow::Result<()> {
     let at_once = DeleteParams::default().grace_period(0);
     pods(cluster).delete(pod, &at_once).await?;
     Ok(())
 }
 
-/// Deletes all pods.
+/// Deletes all pods, and waits until they are gone.
 pub(crate) async fn clear(cluster: &Cluster) -> anyhow::Result<()> {
     let pods = pods(cluster);
     let at_once = DeleteParams::default().grace_period(0);
@@ -103,7 +104,7 @@ pub(crate) async fn clear(cluster: &Cluster) -> anyhow::Result<()> {
 pub(crate) async fn all(
     calls: impl futures::Stream<Item = impl Future<Output = anyhow::Result<()>>>,
 ) -> anyhow::Result<()> {
-    let mut done = std::pin::pin!(calls.buffer_unordered(AT_ONCE));
+    let mut done = std::pin::pin!(calls.buffer_unordered(MAX_CONCURRENT));
     while let Some(result) = done.next().await {
         ensure!(result.is_ok(), "{result:?}");
     }

@@ -1,5 +1,6 @@
-//! `make bench-operator`: what the operator costs with many jobs and with large ones. A real API server over etcd, the real
-//! scheduler, and KWOK in the place of kubelets; the operator as it is shipped.
+//! `make bench-operator`: measures the cost of the operator with many jobs and with large jobs. It runs
+//! a real API server with etcd, the real scheduler, KWOK instead of kubelets, and the release build of
+//! the operator.
 #![allow(clippy::print_stdout)]
 
 use std::path::Path;
@@ -18,40 +19,40 @@ mod run;
 mod seen;
 mod training;
 
-use peers::Who;
+use peers::Project;
 use run::{Figures, Shape};
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The operator's program.
+    /// The path of the operator's program.
     #[arg(long)]
     operator: std::path::PathBuf,
-    /// Largest number of pods; each size is twice the one before.
+    /// The largest number of pods. Each size has twice as many pods as the one before.
     #[arg(long, default_value_t = 1_600)]
     pods: u32,
-    /// Only these sizes, jobs × workers each: 1000x10,10x1000.
+    /// Measure only these sizes, as jobs × workers: 1000x10,10x1000.
     #[arg(long, value_delimiter = ',')]
     shapes: Vec<Shape>,
-    /// Other projects are measured up to this number of pods.
+    /// The largest number of pods for the other projects.
     #[arg(long, default_value_t = 400)]
     peers: u32,
-    /// Numbers of jobs that train.
+    /// The numbers of training jobs.
     #[arg(long, value_delimiter = ',', default_value = "125,250,500,1000")]
     training: Vec<u32>,
-    /// Jobs that cannot get on, beside one that can.
+    /// The number of jobs that cannot start, beside a healthy job.
     #[arg(long, default_value_t = 200)]
     broken: u32,
-    /// Pods that an API server makes up.
+    /// The number of pods that the simulated API server generates.
     #[arg(long, default_value_t = 50_000)]
     generated: u32,
-    /// Tables to print: sizes, peers (needs sizes), training, broken, generated.
+    /// The tables to print: sizes, peers (needs sizes), training, broken, generated.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "sizes,peers,training,broken,generated"
     )]
     tables: Vec<String>,
-    /// Cargo gives it to programs of `cargo bench`.
+    /// `cargo bench` passes this flag to each program.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -120,16 +121,16 @@ async fn sizes(operator: &Path, shapes: Vec<Shape>, peers: u32) -> anyhow::Resul
         if shape.pods() > peers {
             continue;
         }
-        println!("{}", figures.beside().row());
-        for who in [Who::JobSet, Who::Trainer] {
-            println!("{}", peers::run(who, shape).await?.row());
+        println!("{}", figures.for_comparison().row());
+        for project in [Project::JobSet, Project::Trainer] {
+            println!("{}", peers::run(project, shape).await?.row());
         }
     }
     println!("\n{}\n", peers::Figures::notes());
     Ok(())
 }
 
-/// Many jobs of ten workers, then ten jobs of all of them, then single ones.
+/// For each number of pods: jobs of ten workers, then ten jobs, then one job.
 fn shapes(max_pods: u32) -> Vec<Shape> {
     let sizes = doubled(100, max_pods);
     let many = sizes.iter().map(|pods| Shape {

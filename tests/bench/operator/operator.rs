@@ -1,4 +1,4 @@
-//! The operator's process.
+//! Starts and stops the operator's process.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use roundhouse_tests::cluster::until;
 
-/// A process that ends with the value.
+/// The operator's process. It is killed when the value is dropped.
 pub(crate) struct Operator {
     child: Child,
     port: u16,
@@ -40,7 +40,7 @@ impl Operator {
         self.child.id()
     }
 
-    /// Of its page of metrics.
+    /// The port of its metrics.
     pub(crate) const fn port(&self) -> u16 {
         self.port
     }

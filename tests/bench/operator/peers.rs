@@ -1,5 +1,5 @@
-//! The same jobs as other projects make them: `JobSet`, and Kubeflow Trainer, which makes `JobSets`. Both make Jobs, whose pods
-//! the job controller of Kubernetes makes.
+//! The same jobs with other projects: `JobSet`, and Kubeflow Trainer, which creates `JobSets`. Both
+//! create Jobs, and the job controller of Kubernetes creates their pods.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -20,29 +20,31 @@ use crate::process::{cpu_time, peak_memory};
 use crate::run::{Shape, writes};
 use crate::seen;
 
-/// Who makes the pods.
+/// A project that is compared with Roundhouse.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Who {
+pub(crate) enum Project {
     JobSet,
     Trainer,
 }
 
-/// What was measured.
+/// The measured values of one project and size.
 pub(crate) struct Figures {
-    pub(crate) who: &'static str,
+    pub(crate) project: &'static str,
     pub(crate) shape: Shape,
     pub(crate) apply: Duration,
     pub(crate) writes_per_job: f64,
     pub(crate) lost: Duration,
-    pub(crate) started_anew: usize,
+    pub(crate) num_new_pods: usize,
+    /// Peak memory in MiB, over all processes of the project.
     pub(crate) memory: f64,
+    /// CPU time in seconds, over all processes of the project.
     pub(crate) cpu: f64,
 }
 
-pub(crate) async fn run(who: Who, shape: Shape) -> anyhow::Result<Figures> {
+pub(crate) async fn run(project: Project, shape: Shape) -> anyhow::Result<Figures> {
     let cluster = Cluster::start(shape.pods() + 1).await?;
     let client = cluster.client.clone();
-    // Faster than its default of 20 calls a second.
+    // The job controller's default of 20 requests per second would be the bottleneck.
     let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig.display());
     let arguments = [
         &kubeconfig,
@@ -54,38 +56,38 @@ pub(crate) async fn run(who: Who, shape: Shape) -> anyhow::Result<Figures> {
     ];
     cluster.server.run("kube-controller-manager", &arguments)?;
     let mut processes = vec![JOBSET.install(&cluster.server, &client).await?];
-    if who == Who::Trainer {
+    if project == Project::Trainer {
         processes.push(TRAINER.install(&cluster.server, &client).await?);
         create(&cluster, runtime()).await?;
     }
     let before = writes(&cluster)?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let created = iter(0..shape.jobs).map(|number| {
         let name = format!("job-{number}");
-        let job = match who {
-            Who::JobSet => jobset(&name, shape.workers),
-            Who::Trainer => train_job(&name, shape.workers),
+        let job = match project {
+            Project::JobSet => jobset(&name, shape.workers),
+            Project::Trainer => train_job(&name, shape.workers),
         };
         create(&cluster, job)
     });
     let gone = BTreeSet::new();
     let ready = all_ready(&cluster, None, shape.pods(), &gone);
     tokio::try_join!(load::all(created), ready)?;
-    let apply = begun.elapsed();
+    let apply = started.elapsed();
     tokio::time::sleep(REST).await;
-    let made = writes(&cluster)? - before;
+    let num_writes = writes(&cluster)? - before;
     let cpu = sum(&processes, cpu_time)?;
-    let (lost, started_anew) = lose_one(&cluster, shape.workers).await?;
+    let (lost, num_new_pods) = lose_one(&cluster, shape.workers).await?;
     Ok(Figures {
-        who: match who {
-            Who::JobSet => "JobSet",
-            Who::Trainer => "Kubeflow Trainer",
+        project: match project {
+            Project::JobSet => "JobSet",
+            Project::Trainer => "Kubeflow Trainer",
         },
         shape,
         apply,
-        writes_per_job: made as f64 / f64::from(shape.jobs),
+        writes_per_job: num_writes as f64 / f64::from(shape.jobs),
         lost,
-        started_anew,
+        num_new_pods,
         memory: sum(&processes, peak_memory)?,
         cpu,
     })
@@ -95,23 +97,24 @@ fn sum(processes: &[u32], of: fn(u32) -> anyhow::Result<f64>) -> anyhow::Result<
     processes.iter().map(|process| of(*process)).sum()
 }
 
-/// Deletes a pod of the first job; returns when all are ready again, and how many pods are not those that there were.
+/// Deletes a pod of the first job. Returns the time until all pods are ready again, and the number of
+/// new pods.
 async fn lose_one(cluster: &Cluster, workers: u32) -> anyhow::Result<(Duration, usize)> {
     let of_job = "jobset.sigs.k8s.io/jobset-name=job-0";
-    let were = all_ready(cluster, Some(of_job), workers, &BTreeSet::new()).await?;
-    let victim = were.last().context("no pod")?;
-    let begun = Instant::now();
+    let before = all_ready(cluster, Some(of_job), workers, &BTreeSet::new()).await?;
+    let victim = before.last().context("no pod")?;
+    let started = Instant::now();
     load::lose(cluster, &victim.name_any()).await?;
     let gone = BTreeSet::from([victim.uid().unwrap_or_default()]);
-    let are = all_ready(cluster, Some(of_job), workers, &gone).await?;
-    Ok((begun.elapsed(), started_anew(&were, &are)))
+    let after = all_ready(cluster, Some(of_job), workers, &gone).await?;
+    Ok((started.elapsed(), num_new(&before, &after)))
 }
 
-/// How many pods are not those that there were.
-pub(crate) fn started_anew(were: &[Pod], are: &[Pod]) -> usize {
-    let known: BTreeSet<_> = were.iter().filter_map(ResourceExt::uid).collect();
-    let are = are.iter().filter_map(ResourceExt::uid);
-    are.filter(|uid| !known.contains(uid)).count()
+/// The number of pods in `after` that are not in `before`.
+pub(crate) fn num_new(before: &[Pod], after: &[Pod]) -> usize {
+    let known: BTreeSet<_> = before.iter().filter_map(ResourceExt::uid).collect();
+    let uids = after.iter().filter_map(ResourceExt::uid);
+    uids.filter(|uid| !known.contains(uid)).count()
 }
 
 async fn all_ready(
@@ -139,7 +142,7 @@ async fn create(cluster: &Cluster, object: Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As the project's examples of training: a worker that fails ends its Job, and all Jobs begin anew.
+/// A `JobSet` like the project's training examples: a failed worker fails its Job, and all Jobs restart.
 fn jobset(name: &str, workers: u32) -> Value {
     json!({
         "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
@@ -154,7 +157,7 @@ fn jobset(name: &str, workers: u32) -> Value {
     })
 }
 
-/// The runtime `torch-distributed` that the project ships, but for its image.
+/// The runtime `torch-distributed` that the project ships, with another image.
 fn runtime() -> Value {
     json!({
         "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime",
@@ -181,32 +184,32 @@ fn train_job(name: &str, workers: u32) -> Value {
 
 impl Figures {
     pub(crate) fn head() -> String {
-        let head = "| jobs × workers | | apply → all ready | writes per job | one pod lost → all ready | pods started anew | memory | CPU time |";
+        let head = "| jobs × workers | | apply → all ready | writes per job | one pod lost → all ready | new pods | memory | CPU time |";
         format!("{head}\n|---|---|---|---|---|---|---|---|")
     }
 
     pub(crate) fn row(&self) -> String {
         let Self {
-            who,
+            project,
             shape: Shape { jobs, workers },
             apply,
             writes_per_job,
             lost,
-            started_anew,
+            num_new_pods,
             memory,
             cpu,
         } = self;
         format!(
-            "| {jobs} × {workers} | {who} | {:.1} s | {writes_per_job:.1} | {:.2} s | {started_anew} | {memory:.0} MiB | {cpu:.1} s |",
+            "| {jobs} × {workers} | {project} | {:.1} s | {writes_per_job:.1} | {:.2} s | {num_new_pods} | {memory:.0} MiB | {cpu:.1} s |",
             apply.as_secs_f64(),
             lost.as_secs_f64(),
         )
     }
 
     pub(crate) const fn notes() -> &'static str {
-        "Roundhouse is ready when each pod has been told its place in a generation; the others when all pods are ready. Their writes\n\
-         are those of the job controller, too; their memory and CPU time are without it. One pod lost: all three replace the pod. The\n\
-         processes in the other pods are not simulated: Roundhouse's continue in a new generation; with the others they fail, as their\n\
-         collectives do, and begin anew in their pods (torchrun) or with all pods (JobSet's failure policy)."
+        "Roundhouse is ready when each pod has its membership; the other projects are ready when all pods are ready. Their writes\n\
+         include those of the job controller; their memory and CPU time do not. One pod lost: all three replace the pod. The processes\n\
+         in the other pods are not simulated: with Roundhouse they continue in a new generation; with the other projects their\n\
+         collectives fail, and they restart in their pods (torchrun) or with all pods (JobSet's failure policy)."
     }
 }

@@ -1,21 +1,21 @@
-//! What a process takes of the machine.
+//! Measures the memory and CPU time of a process.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-/// Most resident memory so far, in MiB.
+/// The peak of resident memory so far, in MiB.
 pub(crate) fn peak_memory(process: u32) -> anyhow::Result<f64> {
     of_status(process, "VmHWM:")
 }
 
-/// From now on the most is counted anew.
-pub(crate) fn forget_peak(process: u32) -> anyhow::Result<()> {
+/// Resets the peak of resident memory to the current value.
+pub(crate) fn reset_peak(process: u32) -> anyhow::Result<()> {
     // See proc_pid_clear_refs(5).
     Ok(std::fs::write(format!("/proc/{process}/clear_refs"), "5")?)
 }
 
-/// Resident memory now, in MiB.
+/// The current resident memory, in MiB.
 pub(crate) fn memory(process: u32) -> anyhow::Result<f64> {
     of_status(process, "VmRSS:")
 }
@@ -30,7 +30,7 @@ fn of_status(process: u32, name: &str) -> anyhow::Result<f64> {
 /// Seconds of CPU time so far.
 pub(crate) fn cpu_time(process: u32) -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // After the name, which is in parentheses: user and system time are the 12th and 13th.
+    // After the name in parentheses, user and system time are the 12th and 13th field.
     let (_, rest) = stat.rsplit_once(')').context("no name")?;
     let ticks = rest
         .split_whitespace()
@@ -41,9 +41,9 @@ pub(crate) fn cpu_time(process: u32) -> anyhow::Result<f64> {
     Ok(ticks.iter().sum::<f64>() / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Part of a core that it takes within that time.
+/// The CPU cores that a process uses on average during `time`.
 pub(crate) async fn load(process: u32, time: Duration) -> anyhow::Result<f64> {
-    let (before, begun) = (cpu_time(process)?, Instant::now());
+    let (before, started) = (cpu_time(process)?, Instant::now());
     tokio::time::sleep(time).await;
-    Ok((cpu_time(process)? - before) / begun.elapsed().as_secs_f64())
+    Ok((cpu_time(process)? - before) / started.elapsed().as_secs_f64())
 }

@@ -1,4 +1,5 @@
-//! What a watch shows of pods: no list again and again, which would take the API server's time from those that are measured.
+//! Waits for conditions of pods with a watch. Repeated lists would load the API server and change the
+//! measurement.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -13,15 +14,14 @@ use roundhouse_contract::{Membership, labels};
 use crate::cluster::Cluster;
 use crate::load::{self, DEADLINE};
 
-/// Pods, by name.
 type Pods = HashMap<String, Pod>;
 
-/// Waits until these pods are so many, and all as wanted; returns them.
+/// Waits until there are exactly `number` pods and all of them meet a condition. Returns the pods.
 pub(crate) async fn all_are(
     cluster: &Cluster,
     selector: Option<&str>,
     number: u32,
-    is_as_wanted: impl Fn(&Pod) -> bool,
+    is_wanted: impl Fn(&Pod) -> bool,
 ) -> anyhow::Result<Vec<Pod>> {
     let config = Config {
         label_selector: selector.map(ToOwned::to_owned),
@@ -40,12 +40,12 @@ pub(crate) async fn all_are(
                     let name = pod.name_any();
                     others.remove(&name);
                     wanted.remove(&name);
-                    let place = if is_as_wanted(&pod) {
+                    let pods = if is_wanted(&pod) {
                         &mut wanted
                     } else {
                         &mut others
                     };
-                    place.insert(name, pod);
+                    pods.insert(name, pod);
                 }
                 Event::Delete(pod) => {
                     others.remove(&pod.name_any());
@@ -60,10 +60,15 @@ pub(crate) async fn all_are(
         anyhow::bail!("the watch ended")
     };
     let in_time = tokio::time::timeout(DEADLINE, seen).await;
-    in_time.with_context(|| format!("not within {} s", DEADLINE.as_secs()))?
+    in_time.with_context(|| {
+        format!(
+            "not all pods are as expected after {} s",
+            DEADLINE.as_secs()
+        )
+    })?
 }
 
-/// Whether it is ready, and nobody has deleted it.
+/// Whether a pod is ready and not being deleted.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_ref());
@@ -72,9 +77,9 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
         && conditions.any(|it| it.type_ == "Ready" && it.status == "True")
 }
 
-/// Whether it has been told its place in this generation.
-pub(crate) fn is_told(pod: &Pod, generation: u64) -> bool {
+/// Whether a pod has the membership of a generation.
+pub(crate) fn is_member(pod: &Pod, generation: u64) -> bool {
     let document = pod.annotations().get(labels::MEMBERSHIP);
-    let told = document.and_then(|document| Membership::parse(document).ok().flatten());
-    told.is_some_and(|told| told.generation == generation)
+    let membership = document.and_then(|document| Membership::parse(document).ok().flatten());
+    membership.is_some_and(|it| it.generation == generation)
 }

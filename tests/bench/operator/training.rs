@@ -1,5 +1,6 @@
-//! Many jobs that train: how often the operator writes how far they are, and how old that is. The agents are one HTTP server,
-//! which takes a step a second for all jobs: the addresses that KWOK gives to pods are all of this machine.
+//! Many training jobs: how often the operator writes their progress, and how old the written progress
+//! is. One HTTP server stands for all agents, because KWOK gives addresses of this machine to all
+//! pods. It reports one step per second for all jobs.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -24,19 +25,21 @@ use crate::operator::Operator;
 use crate::process::{load as load_of, peak_memory};
 use crate::run::{Shape, writes};
 
-/// Until each job was asked and written at least once.
-const SETTLES: Duration = Duration::from_secs(90);
-/// Some turns of each job, which take up to a minute: all jobs may have theirs at the same time.
-const MEASURED: Duration = Duration::from_mins(5);
-/// Between two looks at all statuses.
-const LOOK: Duration = Duration::from_secs(10);
+/// The wait until the operator has polled and written each job at least once.
+const SETTLE_TIME: Duration = Duration::from_secs(90);
+/// The operator writes the progress of each job within a minute, so this covers several writes of each.
+const MEASURE_TIME: Duration = Duration::from_mins(5);
+/// The interval between two reads of all statuses.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What was measured.
+/// The measured values for one number of jobs.
 pub(crate) struct Figures {
     jobs: u32,
     writes_per_second: f64,
     oldest: Duration,
+    /// CPU cores of the operator.
     load: f64,
+    /// The operator's peak memory in MiB.
     memory: f64,
 }
 
@@ -45,57 +48,58 @@ pub(crate) async fn run(program: &Path, jobs: u32) -> anyhow::Result<Figures> {
     let cluster = Cluster::start(jobs + 1).await?;
     let operator = Operator::start(program, &cluster.kubeconfig).await?;
     load::apply(&cluster, "job", Shape { jobs, workers: 1 }).await?;
-    tokio::time::sleep(SETTLES).await;
-    let (before, begun) = (writes(&cluster)?, Instant::now());
+    tokio::time::sleep(SETTLE_TIME).await;
+    let (before, started) = (writes(&cluster)?, Instant::now());
     let (load, oldest) = tokio::join!(
-        load_of(operator.process(), MEASURED),
+        load_of(operator.process(), MEASURE_TIME),
         oldest(&cluster, &agents)
     );
     let written = (writes(&cluster)? - before) as f64;
     Ok(Figures {
         jobs,
-        writes_per_second: written / begun.elapsed().as_secs_f64(),
+        writes_per_second: written / started.elapsed().as_secs_f64(),
         oldest: oldest?,
         load: load?,
         memory: peak_memory(operator.process())?,
     })
 }
 
-/// How old the oldest step of a status was.
+/// The greatest age of a step in any status.
 async fn oldest(cluster: &Cluster, agents: &Agents) -> anyhow::Result<Duration> {
     let mut oldest = 0;
-    for _ in 0..MEASURED.as_secs() / LOOK.as_secs() {
-        tokio::time::sleep(LOOK).await;
+    for _ in 0..MEASURE_TIME.as_secs() / POLL_INTERVAL.as_secs() {
+        tokio::time::sleep(POLL_INTERVAL).await;
         let now = agents.step();
         for job in load::jobs(cluster).list(&ListParams::default()).await? {
             let status = job.status.context("a job without a status")?;
-            let step = status.progress.map_or(0, |told| told.progress.step);
+            let step = status.progress.map_or(0, |it| it.progress.step);
             oldest = oldest.max(now.saturating_sub(step));
         }
     }
     Ok(Duration::from_secs(oldest))
 }
 
-/// The agents of all pods; they end with the value.
+/// The server of all agents. It ends when the value is dropped.
 struct Agents {
-    begun: Arc<Instant>,
+    started: Arc<Instant>,
     server: AbortHandle,
 }
 
 impl Agents {
     async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind(("0.0.0.0", AGENT_HTTP)).await;
-        let listener = listener.with_context(|| format!("port {AGENT_HTTP}, which agents have"))?;
-        let begun = Arc::new(Instant::now());
-        let server = tokio::spawn(serve(listener, Arc::clone(&begun)));
+        let listener =
+            listener.with_context(|| format!("port {AGENT_HTTP} of the agents is not free"))?;
+        let started = Arc::new(Instant::now());
+        let server = tokio::spawn(serve(listener, Arc::clone(&started)));
         Ok(Self {
-            begun,
+            started,
             server: server.abort_handle(),
         })
     }
 
     fn step(&self) -> u64 {
-        self.begun.elapsed().as_secs()
+        self.started.elapsed().as_secs()
     }
 }
 
@@ -105,12 +109,12 @@ impl Drop for Agents {
     }
 }
 
-async fn serve(listener: TcpListener, begun: Arc<Instant>) {
+async fn serve(listener: TcpListener, started: Arc<Instant>) {
     while let Ok((stream, _)) = listener.accept().await {
-        let begun = Arc::clone(&begun);
+        let started = Arc::clone(&started);
         let answer = service_fn(move |_| {
-            let told = told(begun.elapsed().as_secs());
-            async move { Ok::<_, Infallible>(Response::new(Full::new(told))) }
+            let report = report(started.elapsed().as_secs());
+            async move { Ok::<_, Infallible>(Response::new(Full::new(report))) }
         });
         let connection = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(stream), answer);
@@ -118,7 +122,7 @@ async fn serve(listener: TcpListener, begun: Arc<Instant>) {
     }
 }
 
-fn told(step: u64) -> Bytes {
+fn report(step: u64) -> Bytes {
     let progress = Progress {
         generation: 1,
         world_size: 1,
@@ -135,7 +139,7 @@ fn told(step: u64) -> Bytes {
 
 impl Figures {
     pub(crate) const fn head() -> &'static str {
-        "| jobs that train | writes per second | oldest step in a status | CPU | memory |\n|---|---|---|---|---|"
+        "| training jobs | writes per second | oldest step in a status | CPU | memory |\n|---|---|---|---|---|"
     }
 
     pub(crate) fn row(&self) -> String {

@@ -1,4 +1,4 @@
-//! The histogram of reconciles, as the operator's page of metrics has it.
+//! Reads the histogram of reconcile durations from the operator's metrics.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use kube::{Client, Config};
 
 const NAME: &str = "roundhouse_operator_reconcile_seconds_bucket";
 
-/// Reconciles so far by upper bound in seconds, cumulative; of all results together.
+/// The cumulative buckets so far: upper bound in seconds, and number of reconciles with any result.
 pub(super) struct Reconciles(Vec<(f64, u64)>);
 
 impl Reconciles {
@@ -45,15 +45,15 @@ impl Reconciles {
         self.0.iter().map(|(_, count)| *count).max().unwrap_or(0)
     }
 
-    /// The bound of the bucket in which that part of those since `before` ends.
-    pub(super) fn quantile_since(&self, before: &Self, part: f64) -> Duration {
+    /// The upper bound of the bucket with this quantile of the reconciles since `before`.
+    pub(super) fn quantile_since(&self, before: &Self, quantile: f64) -> Duration {
         let all = (self.count() - before.count()) as f64;
-        let since = |(place, (bound, count)): (usize, &(f64, u64))| {
-            let earlier = before.0.get(place).map_or(0, |(_, count)| *count);
+        let since = |(index, (bound, count)): (usize, &(f64, u64))| {
+            let earlier = before.0.get(index).map_or(0, |(_, count)| *count);
             (*bound, count - earlier)
         };
         let mut buckets = self.0.iter().enumerate().map(since);
-        let bound = buckets.find(|(_, count)| *count as f64 >= part * all);
+        let bound = buckets.find(|(_, count)| *count as f64 >= quantile * all);
         Duration::try_from_secs_f64(bound.map_or(0.0, |(bound, _)| bound)).unwrap_or(Duration::MAX)
     }
 }

@@ -1,4 +1,4 @@
-//! An API server that has nothing but copies of a template: lists in pages, and watches.
+//! A simulated API server that has only copies of a template. It serves lists in pages, and watches.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use super::template::{KINDS, Template};
 use crate::run::Shape;
 
 const PODS: usize = 1;
-/// Of all lists. Changes have later ones.
+/// The resource version of all lists. Changes have higher versions.
 const VERSION: u64 = 1_000_000_000;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// It ends with the value.
+/// The running server. It ends when the value is dropped.
 pub(super) struct Server {
     state: Arc<State>,
     port: u16,
@@ -35,11 +35,11 @@ pub(super) struct Server {
 struct State {
     template: Template,
     shape: Shape,
-    /// Watch events of pods.
+    /// The watch events of pods, as lines of JSON.
     changes: broadcast::Sender<Bytes>,
     num_changes: AtomicU64,
     num_writes: AtomicUsize,
-    /// Times that a watch of pods was begun.
+    /// The number of started watches of pods.
     num_watches: watch::Sender<usize>,
 }
 
@@ -67,13 +67,14 @@ impl Server {
         self.port
     }
 
-    /// Calls that would have changed something.
+    /// The number of requests that tried to change objects.
     pub(super) fn writes(&self) -> usize {
         self.state.num_writes.load(Ordering::Relaxed)
     }
 
-    /// The watch of pods has to begin with a list again; returns when it watches again.
-    pub(super) async fn forget_changes(&self) {
+    /// Ends the watch of pods with "410 Expired", so that the operator lists them again. Returns when
+    /// the next watch has started.
+    pub(super) async fn expire_watch(&self) {
         let mut num_watches = self.state.num_watches.subscribe();
         let before = *num_watches.borrow_and_update();
         let status = json!({
@@ -85,17 +86,17 @@ impl Server {
         let _ = num_watches.wait_for(|watches| *watches > before).await;
     }
 
-    /// A pod of some job has a new version.
+    /// Sends a change of a random pod to the watch.
     pub(super) fn change_a_pod(&self) {
         let state = &self.state;
         let change = state.num_changes.fetch_add(1, Ordering::Relaxed) + 1;
         let job = fastrand::usize(..state.shape.jobs as usize);
-        let place = fastrand::usize(..state.template.per_job(PODS));
+        let index = fastrand::usize(..state.template.per_job(PODS));
         let object = state
             .template
-            .copy(PODS, place, job, Some(VERSION + change));
+            .copy(PODS, index, job, Some(VERSION + change));
         let event = format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n");
-        // Nobody listens while the watch begins anew.
+        // There is no receiver while the watch restarts.
         let _ = state.changes.send(event.into());
     }
 }
@@ -119,7 +120,7 @@ async fn converse(stream: TcpStream, state: Arc<State>) {
     });
     let connection =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
-    // The operator has closed it.
+    // The result is an error when the operator has closed the connection.
     let _ = connection.await;
 }
 
@@ -129,7 +130,7 @@ impl State {
             self.num_writes.fetch_add(1, Ordering::Relaxed);
             return refused(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                "nothing can be changed here",
+                "this server is read-only",
             );
         }
         let (path, query) = (request.uri().path(), request.uri().query());
@@ -159,7 +160,7 @@ impl State {
         }
     }
 
-    /// As JSON, item by item: a page of pods is some megabytes.
+    /// A page of a list as JSON. It joins the texts of the items, because a page of pods has megabytes.
     fn page(&self, kind: usize, first: usize, limit: usize) -> String {
         let (_, version, list) = KINDS[kind];
         let per_job = self.template.per_job(kind);
@@ -192,7 +193,7 @@ impl State {
     }
 }
 
-/// A watch in which nothing happens.
+/// A watch that sends no events.
 fn silent() -> Response<Body> {
     Response::new(StreamBody::new(pending()).boxed_unsync())
 }

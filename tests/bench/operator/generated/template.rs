@@ -1,4 +1,4 @@
-//! A job that trains, as a real API server has it, and copies of it.
+//! The objects of a training job as a real API server stores them, and copies of them.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::load;
 use crate::operator::Operator;
 use crate::run::Shape;
 
-/// The kinds that the operator lists, by the end of their paths.
+/// The kinds that the operator lists: end of the path, API version, kind of the list.
 pub(super) const KINDS: [(&str, &str, &str); 4] = [
     (
         "/trainingjobs",
@@ -27,14 +27,14 @@ pub(super) const KINDS: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// Objects of one job, as text, by kind.
+/// The objects of one job as JSON texts, for each kind of [`KINDS`].
 pub(super) struct Template {
     objects: [Vec<String>; KINDS.len()],
 }
 
 impl Template {
-    /// Of a job with so many workers, all in generation 1.
-    pub(super) async fn take(program: &Path, workers: u32) -> anyhow::Result<Self> {
+    /// Reads the objects of a job whose workers are all in generation 1.
+    pub(super) async fn read(program: &Path, workers: u32) -> anyhow::Result<Self> {
         let cluster = Cluster::start(workers + 1).await?;
         let operator = Operator::start(program, &cluster.kubeconfig).await?;
         load::apply(&cluster, "job", Shape { jobs: 1, workers }).await?;
@@ -43,7 +43,7 @@ impl Template {
         let mut template = Self {
             objects: Default::default(),
         };
-        for (place, (path, version, _)) in KINDS.into_iter().enumerate() {
+        for (index, (path, version, _)) in KINDS.into_iter().enumerate() {
             let root = if version == "v1" { "api" } else { "apis" };
             let ours = match path {
                 "/trainingjobs" => String::new(),
@@ -57,7 +57,7 @@ impl Template {
             let request = http::Request::get(uri).body(Vec::new())?;
             let list: Value = cluster.client.request(request).await?;
             for object in list["items"].as_array().context("no items")? {
-                template.objects[place].push(object.to_string());
+                template.objects[index].push(object.to_string());
             }
         }
         let num_pods = template.per_job(1);
@@ -69,16 +69,17 @@ impl Template {
         self.objects[kind].len()
     }
 
-    /// Object `place` of a kind, as that of copy `job`: in a namespace of its own. UIDs are those of the template, because the
-    /// status has digests of them; the operator's caches are by namespace. `version`, if it has changed since.
+    /// Copies object `index` of a kind into the namespace of copy `job`. The copies keep their UIDs,
+    /// because the status has digests of them; the operator distinguishes the copies by namespace.
+    /// `version` replaces the resource version of a changed object.
     pub(super) fn copy(
         &self,
         kind: usize,
-        place: usize,
+        index: usize,
         job: usize,
         version: Option<u64>,
     ) -> String {
-        let text = self.objects[kind][place].replace(
+        let text = self.objects[kind][index].replace(
             &format!("\"namespace\":\"{NAMESPACE}\""),
             &format!("\"namespace\":\"ml-{job}\""),
         );
