@@ -1,4 +1,4 @@
-"""What the machine has: the GPU, and the libraries of the PyTorch that is installed."""
+"""Detects the GPU of the machine and the libraries of the installed PyTorch."""
 import dataclasses
 import os
 import pathlib
@@ -7,8 +7,8 @@ import sys
 
 
 def settings(bundle):
-    """What the agent gives to each process, as `roundhouse-agent environment` prints it: in this check there is no agent. Without
-    it PyTorch's watchdog ends the survivors of a lost peer, a minute after it has seen the error."""
+    """The environment that the agent gives to each process, as `roundhouse-agent environment` prints it. No agent runs in this
+    check. Without this environment, PyTorch's watchdog ends the survivors of a lost peer a minute after the error."""
     lines = (bundle / "environment").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines)
 
@@ -16,31 +16,31 @@ def settings(bundle):
 @dataclasses.dataclass
 class Machine:
     device: str
-    words: str
-    """For the table."""
+    description: str
+    """The first line of the table: device, driver, PyTorch."""
     library_path: str
     settings: dict = dataclasses.field(default_factory=dict)
-    """What the agent gives to each process; the user's values count."""
+    """The environment from the agent. Variables of the user take precedence."""
     extra: dict = dataclasses.field(default_factory=dict)
-    """More variables of the workers' processes."""
+    """Additional environment variables of the workers' processes."""
 
     def variables(self, node):
-        """What a worker's process needs here."""
+        """The environment of a worker's process on this machine."""
         own = {"LD_LIBRARY_PATH": self.library_path, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         if self.device == "cpu":
             return own | {"CUDA_VISIBLE_DEVICES": "", "ROUNDHOUSE_EXPECTED_DEVICE": "cpu"} | self.extra
-        # Two ranks of one host must not share a GPU, so each worker is a host of its own.
+        # NCCL refuses two ranks of one host on a GPU, so each worker pretends to be another host.
         own |= {name: value for name, value in self.settings.items() if name not in os.environ}
         return own | {"NCCL_HOSTID": f"worker-{node}", "ROUNDHOUSE_EXPECTED_DEVICE": "cuda*1"} | self.extra
 
 
 def memory_in_use():
-    """Of the first GPU, in MiB, by all processes and libraries."""
+    """The memory of the first GPU in MiB that all processes and libraries use."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0])
 
 
-def look(device, bundle):
+def detect(device, bundle):
     import torch
 
     site = pathlib.Path(torch.__file__).resolve().parent.parent
@@ -48,7 +48,7 @@ def look(device, bundle):
     path = ":".join(map(str, libraries))
     if inherited := os.environ.get("LD_LIBRARY_PATH"):
         path += f":{inherited}"
-    words = f"PyTorch {torch.__version__}"
+    description = f"PyTorch {torch.__version__}"
     if not torch.__version__.startswith("2.11."):
         print(f"warning: the trainer is built for libtorch 2.11, and this is {torch.__version__}", file=sys.stderr)
     if device == "cuda":
@@ -57,7 +57,7 @@ def look(device, bundle):
         driver = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=True
         ).stdout.splitlines()[0]
-        words = f"{torch.cuda.get_device_name(0)}, driver {driver}, {words}, NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}"
+        description = f"{torch.cuda.get_device_name(0)}, driver {driver}, {description}, NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}"
     else:
-        words = f"{os.cpu_count()} CPU cores, {words}, Gloo"
-    return Machine(device, words, path, settings(bundle) if device == "cuda" else {})
+        description = f"{os.cpu_count()} CPU cores, {description}, Gloo"
+    return Machine(device, description, path, settings(bundle) if device == "cuda" else {})

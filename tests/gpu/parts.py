@@ -1,4 +1,4 @@
-"""What is tried, part by part. Each returns rows of the table."""
+"""The parts of the check. Each returns rows of the table."""
 import dataclasses
 import pathlib
 import statistics
@@ -14,10 +14,10 @@ import ours
 import speed
 from setting import apart, config_of, losses_apart, same_bits, trained
 
-# AdamW turns the rounding of a gradient near 0 into a whole step, so it is not compared by weights.
+# AdamW turns the rounding of a gradient near 0 into a full update, so comparisons of weights use SGD.
 PLAIN = {"name": "sgd", "learningRate": 0.01, "momentum": 0.9}
-# What a setting does to the weights of a short training: nothing but the order of sums ("sums"), 16 bits in place of 32
-# ("rounds"), or something else on purpose ("other"). What rounds or is something else must be seen.
+# The effect of a setting on the weights of a short training: another order of sums ("sums"), 16 bits instead of 32
+# ("rounds"), or another intended effect ("other"). The last two must change the weights.
 SWITCHES = {
     "bf16": ("rounds", {"precision": "bf16"}),
     "fp16": ("rounds", {"precision": "fp16"}),
@@ -40,11 +40,11 @@ MODEL_OF_SWITCH = {
     "channels last": "resnet18", "no measuring of kernels": "resnet18",
     "bf16": "gpt2", "fp16": "gpt2", "activation checkpointing": "gpt2",
 }
-# Of 32-bit sums in another order, before training makes more of it: of a loss, and of the greatest weight of a tensor.
+# The relative difference of losses and weights that 32-bit sums in another order cause, before further steps amplify it.
 FIRST_STEPS, TOLERANCE = 2, 1e-5
-# In a ResNet, rounding decides whether an activation next to 0 passes a ReLU. Each that does is one of the 32,768 addends of
-# which a channel's bias has its gradient, which begins with 0. With slices it is compared bit for bit.
-# Kernels of GPUs sum in more orders than those of CPUs, and other ones when cuDNN measures which is the fastest.
+# In a ResNet, rounding decides whether an activation near 0 passes a ReLU. Each such activation is one of the 32,768 addends
+# of the gradient of a channel's bias, which starts at 0. With slices the comparison is bit for bit.
+# GPU kernels sum in more orders than CPU kernels, and the order depends on which kernel cuDNN measures as the fastest.
 TOLERANCES = {"resnet18": (1e-4, 5e-2)}
 TOLERANCES_OF_GPUS = {"resnet18": (1e-3, 5e-2)}
 
@@ -54,14 +54,14 @@ def tolerances(setting):
 
 
 def smoke(setting):
-    """The basis of all other parts, one case after the other: one worker, two, larger models, a lost worker."""
+    """Cases on which all other parts rely, one after the other: one worker, two workers, larger models, a lost worker."""
 
     def trains(name, nodes, **extra):
         def tried():
-            began = time.monotonic()
+            started = time.monotonic()
             losses = trained(setting, config_of(name, 10, **extra), nodes).losses
             assert all(map(math.isfinite, losses)), losses
-            return f"10 steps, {time.monotonic() - began:.1f} s with start and end"
+            return f"10 steps, {time.monotonic() - started:.1f} s with start and end"
 
         return f"{name}, {nodes} workers{', ' if extra else ''}{', '.join(extra)}", tried
 
@@ -76,7 +76,7 @@ def smoke(setting):
 
 
 def worlds(setting):
-    """N workers on one GPU train what one does, and what the CPU does over Gloo."""
+    """N workers on one GPU train the same as one worker, and as workers on CPUs over Gloo."""
     on_cpu = machine.Machine("cpu", "", setting.here.library_path)
     cases = []
     for name in ("mlp", "gpt2", "bert", "resnet18"):
@@ -84,36 +84,36 @@ def worlds(setting):
         others = [(f"{size} workers", size, None) for size in (2, 4)]
         if not setting.is_small():
             others.append(("2 workers over Gloo on CPUs", 2, on_cpu))
-        cases.append((f"{name}, {FIRST_STEPS} steps: {', '.join(other[0] for other in others)} beside 1", alike(setting, config, others)))
+        cases.append((f"{name}, {FIRST_STEPS} steps: {', '.join(other[0] for other in others)} compared with 1", alike(setting, config, others)))
     for name in ("mlp", "gpt2", "resnet18"):
         steps = setting.num_steps(name, few=3)
         config = config_of(name, steps, slices=4, deterministic=True)
-        cases.append((f"{name}, {steps} steps, 4 slices: 4 workers beside 1", equal(setting, config)))
+        cases.append((f"{name}, {steps} steps, 4 slices: 4 workers compared with 1", equal(setting, config)))
     sync = config_of("resnet18", FIRST_STEPS, optimizer=PLAIN)
     sync["model"] = {key: value for key, value in sync["model"].items() if key != "ghostBatch"} | {"batchNorm": "Sync"}
-    cases.append((f"resnet18, {FIRST_STEPS} steps, batchNorm Sync: 2 workers beside 1", alike(setting, sync, [("2 workers", 2, None)])))
+    cases.append((f"resnet18, {FIRST_STEPS} steps, batchNorm Sync: 2 workers compared with 1", alike(setting, sync, [("2 workers", 2, None)])))
     return setting.each(cases)
 
 
 def alike(setting, config, others):
-    """Trains with one worker and otherwise, and compares losses and weights."""
+    """Trains with one worker and in other ways, and compares losses and weights."""
 
     most = tolerances(setting).get(config["model"]["name"], (TOLERANCE, TOLERANCE))
 
     def tried():
-        one, words = trained(setting, config, 1), []
+        one, differences = trained(setting, config, 1), []
         for what, nodes, here in others:
             other = trained(setting, config, nodes, here)
             loss, weights = losses_apart(other.losses, one.losses), apart(other.weights, one.weights)
             assert loss <= most[0] and weights <= most[1], f"{what}: losses differ by {loss:.1e}, weights by {weights:.1e}"
-            words.append(f"losses {loss:.0e}, weights {weights:.0e}")
-        return "; ".join(words)
+            differences.append(f"losses {loss:.0e}, weights {weights:.0e}")
+        return "; ".join(differences)
 
     return tried
 
 
 def equal(setting, config):
-    """Trains with one worker and with four, whose weights are equal bit for bit."""
+    """Trains with one worker and with four, and checks that the results are equal bit for bit."""
 
     def tried():
         one, four = trained(setting, config, 1), trained(setting, config, 4)
@@ -123,7 +123,7 @@ def equal(setting, config):
 
 
 def waits(setting):
-    """No call in a step makes the host wait for the GPU: libtorch refuses each, from the second step of a generation on."""
+    """No call in a step makes the host wait for the GPU. libtorch refuses such calls from the second step of a generation."""
     here = dataclasses.replace(setting.here, extra={"ROUNDHOUSE_HOST_SYNCS": "refuse"})
 
     def case(name, nodes):
@@ -138,11 +138,11 @@ def waits(setting):
 
 
 def switches(setting):
-    """Every setting of the step does with two workers what it says, seen beside a training without it."""
+    """Each setting of the step has its effect with two workers, compared with a training without it."""
     plain = {}
 
     def steps_of(model):
-        # Later steps of a model that has tolerances of its own show how rounding grows, and nothing else.
+        # For a model with its own tolerances, later steps would only show how rounding grows.
         return FIRST_STEPS if model in tolerances(setting) else STEPS_OF_A_SWITCH
 
     for model in sorted({MODEL_OF_SWITCH.get(name, "mlp") for name in SWITCHES}):
@@ -156,7 +156,7 @@ def switches(setting):
             found = trained(setting, config_of(model, steps, **{"optimizer": PLAIN, **extra}), 2)
             difference = apart(found.weights, plain[model].weights)
             seen = kind in ("rounds", "other") or (kind == "rounds on GPUs" and setting.here.device == "cuda")
-            assert not seen or difference > 0, "the weights are the same bits as without it"
+            assert not seen or difference > 0, "the setting has no effect: the weights are equal bit for bit"
             assert kind == "other" or difference <= MOST_OF_A_SWITCH, f"the weights differ by {difference:.1e}"
             if kind == "sums":
                 loss, most = losses_apart(found.losses, plain[model].losses), tolerances(setting).get(model, (MOST_OF_A_SWITCH,))[0]
@@ -164,13 +164,13 @@ def switches(setting):
             assert math.isfinite(difference), "weights are not finite"
             return f"weights differ by {difference:.0e}"
 
-        return f"{name}: {model}, 2 workers, {steps} steps beside those without it", tried
+        return f"{name}: {model}, 2 workers, {steps} steps compared with those without it", tried
 
     return setting.each([case(name, kind, extra) for name, (kind, extra) in SWITCHES.items()])
 
 
 def reforms(setting):
-    """A hundred generations: nothing is left behind by those before."""
+    """Forms a hundred generations, and checks that threads, descriptors and memory do not grow."""
     generations = 20 if setting.is_small() else 100
     early = generations // 4
 
@@ -186,7 +186,7 @@ def reforms(setting):
             if memory is not None:
                 found[f"GPU memory of worker {node}, MiB"] = round(memory / 2**20)
         if not setting.is_small():
-            # That of NCCL, which the trainer's allocator does not see.
+            # This includes the memory of NCCL, which the trainer's allocator does not count.
             found["memory in use of the GPU, MiB"] = machine.memory_in_use()
         return found
 
@@ -194,13 +194,13 @@ def reforms(setting):
         world.prepared(range(2))
         spans, first = [], None
         for generation in range(1, generations + 1):
-            began = time.monotonic()
+            started = time.monotonic()
             world.issue(generation, [0, 1] if generation % 2 else [1, 0])
             world.until(
                 f"generation {generation}",
                 lambda: all(world.status(node)["generation"] == generation for node in (0, 1)) and world.status(0)["phase"] == "Training",
             )
-            spans.append(time.monotonic() - began)
+            spans.append(time.monotonic() - started)
             if generation == early:
                 time.sleep(1)
                 first = counts(world)
@@ -208,7 +208,7 @@ def reforms(setting):
         last = counts(world)
         setting.audit(world)
         transports = world.labels(0, "nccl_transport", "transport")
-        assert transports or setting.here.device == "cpu", "no metric says which transport NCCL uses"
+        assert transports or setting.here.device == "cpu", "the metric nccl_transport is missing"
     rows = [(f"{generations} generations: median from the file to training", f"{statistics.median(spans):.2f} s")]
     rows.append(("transport of 2 workers on one GPU", ", ".join(transports) or "Gloo"))
     for name, before in first.items():
@@ -218,7 +218,7 @@ def reforms(setting):
 
 
 def throughput(setting):
-    """Beside PyTorch eager on this machine, in turns."""
+    """Compares the speed with PyTorch eager on this machine, in alternating runs."""
     rows, seconds = [], 4 if setting.is_small() else 10
     for case in speed.cases(setting.is_small()):
         data = setting.place / f"speed-{case.name.replace(' ', '-')}"
@@ -241,7 +241,7 @@ def throughput(setting):
 
 
 ALL = {
-    # What all else stands on, then what needs no NCCL, then the parts in the order of their length.
+    # First the part on which the others rely, then the part that needs no NCCL, then the others by their duration.
     "smoke": smoke, "speed": throughput, "waits": waits, "worlds": worlds, "switches": switches, "points": faults.points,
     "histories": faults.histories, "kills": faults.kills, "reforms": reforms,
 }

@@ -1,4 +1,4 @@
-"""What is tried of scripts that join with the Python package. Each case returns what it has found."""
+"""The cases of scripts that join with the Python package. Each case returns its result as text."""
 import itertools
 import pathlib
 import re
@@ -11,13 +11,13 @@ import world
 from world import World, until
 
 STEPS = 60
-# Of 32-bit sums in another order, which Adam makes more of.
+# The allowed difference of weights. Adam amplifies the rounding of 32-bit sums in another order.
 TOLERANCE = 1e-5
 SCRIPTS = pathlib.Path(__file__).parent / "scripts"
 
 
 class Setting:
-    """Where it runs. `variables(index)`: what a worker's process needs here."""
+    """The machine of the cases. `variables(index)` returns the environment of a worker's process."""
 
     def __init__(self, place, device, variables, seconds):
         self.place, self.device, self.variables, self.seconds = place, device, variables, seconds
@@ -30,7 +30,7 @@ class Setting:
         return Ranks(self, directory, script, *arguments, variables={"DEVICE": self.device, **variables})
 
     def alone(self, script, *arguments):
-        """The weights of the same training by one rank."""
+        """The weights of the same training with one rank."""
         key = (script, *arguments)
         if key not in self._alone:
             self._alone[key] = trained(self, 1, script, *arguments)
@@ -38,7 +38,7 @@ class Setting:
 
 
 class Ranks(World):
-    """Workers of one process on this machine's device."""
+    """Workers with one process each on this machine's device."""
 
     def __init__(self, setting, directory, script, *arguments, **options):
         super().__init__(directory, script, STEPS, directory / "weights", *arguments, **options)
@@ -53,12 +53,12 @@ class Ranks(World):
         return load_file(self.dir / "weights")
 
     def lose(self, workers, lost, step):
-        """The others continue without a rank. How long they need until a step is committed."""
+        """Forms a generation without a lost rank. Returns its workers, and the seconds until they have committed a step."""
         others = [worker for worker in workers if worker is not lost]
-        began = time.monotonic()
+        started = time.monotonic()
         self.form(others, others_leave=False)
         self.reach(others, step)
-        return others, time.monotonic() - began
+        return others, time.monotonic() - started
 
 
 def apart(mine, theirs):
@@ -116,10 +116,10 @@ def grows(setting):
         ranks.prepared(more)
         first = ranks.begin(1)
         ranks.reach(first, 5)
-        began = time.monotonic()
+        started = time.monotonic()
         ranks.form(first + more)
         ranks.reach(more, 10)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started
         ranks.slow(0)
         ranks.ends(first + more)
         return f"five steps of three ranks after {seconds:.1f} s, {same(ranks.weights(), setting.alone('train.py'))}"
@@ -135,12 +135,12 @@ def parts(setting):
 
 
 def scaler(setting):
-    """Step 7 has a gradient that is not finite: all ranks skip it."""
+    """Step 7 has a gradient that is not finite, and all ranks skip it."""
     return same(trained(setting, 2, "exact.py", "scaler-clip"), setting.alone("exact.py", "scaler-clip"))
 
 
 def differ(setting):
-    """A bit of a summed gradient of rank 1 is another one: no rank commits."""
+    """One bit of a summed gradient of rank 1 is flipped, and no rank commits the step."""
     with setting.ranks("train.py", CUT_OFF_AT="1:1:31") as ranks:
         workers = ranks.begin(2)
         for worker in workers:
@@ -157,13 +157,13 @@ def reads(setting):
         workers = ranks.begin(2)
         ranks.ends(workers)
         found = [int(number) for number in re.findall(r": (\d+) reads", workers[0].log.read_text())]
-    # The first step makes what later ones use.
+    # The first two steps create buffers and state for the later ones.
     assert len(found) == 8 and set(found[2:]) == {1}, found
     return "one for each step"
 
 
 def pace(setting):
-    """Beside DDP alone, in turns."""
+    """Steps per second with the package and with DDP alone, in alternating runs."""
     found = {"elastic": [], "plain": []}
     for which in ["elastic", "plain"] * 2:
         with setting.ranks(SCRIPTS / "pace.py") as ranks:
@@ -171,13 +171,13 @@ def pace(setting):
             if which == "elastic":
                 workers = ranks.begin(1)
                 ranks.ends(workers)
-                said = workers[0].log.read_text()
+                output = workers[0].log.read_text()
             else:
                 command = [sys.executable, *ranks.command[1:]]
                 done = subprocess.run(command, env=setting.variables(0), capture_output=True, text=True, timeout=world.DEADLINE)
-                said = done.stdout + done.stderr
-        numbers = re.findall(r"^pace ([0-9.]+)", said, re.MULTILINE)
-        assert numbers, said[-2000:]
+                output = done.stdout + done.stderr
+        numbers = re.findall(r"^pace ([0-9.]+)", output, re.MULTILINE)
+        assert numbers, output[-2000:]
         found[which].append(float(numbers[0]))
     ours, theirs = (max(found[which]) for which in ("elastic", "plain"))
     return f"{ours:.2f} steps/s, DDP alone {theirs:.2f}: {ours / theirs:.2f}"

@@ -1,4 +1,4 @@
-"""What all parts share: programs, data, worlds of workers, and what a training leaves behind."""
+"""The setting of all parts: programs, data and workers, and the results of a training run."""
 import concurrent.futures
 import dataclasses
 import itertools
@@ -23,32 +23,32 @@ STEPS = 40
 class Setting:
     trainer: pathlib.Path
     faulty: pathlib.Path
-    """The trainer that can be told to fail at a point."""
+    """The trainer with fault injection."""
     place: pathlib.Path
     here: machine.Machine
     at_once: int
-    """Trainings that run at the same time, where no time is measured."""
+    """The number of concurrent training runs where no time is measured."""
     deadline: float = float("inf")
-    """No case begins after it (`time.monotonic`), where a part may leave some out."""
+    """No case starts after this `time.monotonic` in parts that may leave cases out."""
     rounds: int = 1
-    """How often a speed is measured, in turns with PyTorch's."""
+    """The number of measurements of each speed, in alternation with PyTorch's."""
     num_failed: int = 0
     num_left_out: int = 0
     note: typing.Callable = lambda *_: None
-    """Receives each row of a part as soon as it is known."""
+    """Called with each row of a part as soon as it is known."""
 
     def __post_init__(self):
         self.data = self.place / "data"
         ours.write_data(self.data)
         self.numbers = itertools.count()
 
-    def world(self, config, nodes, here=None, data=None, told=None, trainer=None):
-        """Workers of one process. `told` has more variables by worker; what is in it when a worker starts counts."""
-        here, told = here or self.here, told if told is not None else {}
+    def world(self, config, nodes, here=None, data=None, extra=None, trainer=None):
+        """Starts workers with one process each. `extra` has environment variables by worker, read when the worker starts."""
+        here, extra = here or self.here, extra if extra is not None else {}
         directory = self.place / f"job-{next(self.numbers)}"
         return World(
             trainer or self.trainer, directory, data or self.data, config, nodes,
-            lambda node: here.variables(node) | nccl_log(directory, node) | told.get(node, {}),
+            lambda node: here.variables(node) | nccl_log(directory, node) | extra.get(node, {}),
         )
 
     def audit(self, world):
@@ -60,27 +60,27 @@ class Setting:
         return self.here.device == "cpu"
 
     def num_steps(self, name, few=4):
-        """Of a model of which a CPU makes few steps."""
+        """The number of steps for a model: `few` on a CPU, except for the small mlp."""
         return few if self.is_small() and name != "mlp" else STEPS
 
     def each(self, cases):
-        """Runs cases, pairs of a name and a function that returns what was found. One that fails does not stop the others."""
+        """Runs cases: pairs of a name and a function that returns the result. A failed case does not stop the others."""
 
-        def found(case):
-            what, tried = case
+        def run(case):
+            name, function = case
             if time.monotonic() > self.deadline:
                 self.num_left_out += 1
-                return what, "not tried, for want of time"
+                return name, "left out for lack of time"
             try:
-                row = what, tried()
+                row = name, function()
             except Exception as error:
                 self.failed(error)
-                row = what, failure(error)
+                row = name, failure(error)
             self.note(*row)
             return row
 
         with concurrent.futures.ThreadPoolExecutor(self.at_once) as pool:
-            return list(pool.map(found, cases))
+            return list(pool.map(run, cases))
 
     def failed(self, error):
         self.num_failed += 1
@@ -88,13 +88,13 @@ class Setting:
 
 
 def failure(error):
-    """A cell of the table."""
-    words = str(error).strip().splitlines()
-    return f"FAILED: {words[0] if words else type(error).__name__}".replace("|", "\\|")
+    """The cell of a failed case: the first line of its error."""
+    lines = str(error).strip().splitlines()
+    return f"FAILED: {lines[0] if lines else type(error).__name__}".replace("|", "\\|")
 
 
 def nccl_log(directory, node):
-    """Has NCCL say how it connects, where the trainer reads it, as the agent does."""
+    """Makes NCCL log its connections to the file that the trainer reads, as the agent does."""
     return {
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,NET",
@@ -105,7 +105,7 @@ def nccl_log(directory, node):
 def config_of(name, steps=STEPS, **extra):
     config = ours.CONFIGURATIONS[name] | {"steps": steps, "seed": 7}
     if name == "resnet18":
-        # Statistics over groups of places, so that the number of workers does not change them.
+        # Ghost batches are fixed groups of samples, so the number of workers does not change the statistics.
         config["model"] = config["model"] | {"ghostBatch": 8}
     return config | extra
 
@@ -114,29 +114,29 @@ def config_of(name, steps=STEPS, **extra):
 class Trained:
     weights: dict
     losses: list
-    """Of its steps, from the first on."""
+    """The losses of all steps."""
     metrics: dict
-    """Of worker 0 at the end, those without labels."""
+    """The metrics of worker 0 at the end, without those that have labels."""
 
 
-def trained(setting, config, nodes, here=None, told=None, trainer=None):
-    """A whole training of one generation."""
-    with setting.world(config, nodes, here, told=told, trainer=trainer) as world:
-        everybody = range(nodes)
-        world.prepared(everybody)
-        world.issue(1, everybody)
-        world.complete(everybody, 300)
-        return left(setting, world)
+def trained(setting, config, nodes, here=None, extra=None, trainer=None):
+    """Trains to the end in one generation, and returns the results."""
+    with setting.world(config, nodes, here, extra=extra, trainer=trainer) as world:
+        workers = range(nodes)
+        world.prepared(workers)
+        world.issue(1, workers)
+        world.complete(workers, 300)
+        return results(setting, world)
 
 
-def left(setting, world):
-    """What a training has left, which its ledger proves."""
+def results(setting, world):
+    """Audits the ledger of a completed training run, and returns the run's results."""
     setting.audit(world)
     return Trained(weights_of(world), losses_of(world), world.metrics(0))
 
 
 def weights_of(world):
-    """Tensors of the safetensors file that rank 0 has written."""
+    """The tensors of the safetensors file that rank 0 has written."""
     raw = (world.directory / "weights.safetensors").read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     header = json.loads(raw[8 : 8 + length])
@@ -150,7 +150,7 @@ def weights_of(world):
 
 
 def losses_of(world):
-    """Of each step, from the ledger; a loss that is not finite is NaN. A later generation's line counts."""
+    """The loss of each step, from the ledger; NaN if it is not finite. If two generations have a step, the later one counts."""
     losses = {}
     for path in sorted((world.directory / "state" / "ledger").iterdir()):
         for line in map(json.loads, path.read_text().splitlines()):
@@ -160,25 +160,25 @@ def losses_of(world):
     return [losses[step] for step in sorted(losses)]
 
 
-# Some weights have a gradient of 0 but for rounding, such as the bias of an attention's keys, and begin with 0.
-LEAST_WEIGHT = 1e-3
+# Some weights start at 0 and have a gradient of 0 except for rounding, such as the bias of an attention's keys.
+MIN_WEIGHT = 1e-3
 
 
 def apart(mine, theirs):
-    """The greatest difference relative to the greatest weight of a tensor; NaN if a weight is NaN."""
+    """The largest difference of any weight, as a fraction of the largest weight of its tensor; NaN if a weight is NaN."""
     assert mine.keys() == theirs.keys()
-    each = [numpy.abs(mine[name] - theirs[name]).max() / max(numpy.abs(theirs[name]).max(), LEAST_WEIGHT) for name in mine]
+    each = [numpy.abs(mine[name] - theirs[name]).max() / max(numpy.abs(theirs[name]).max(), MIN_WEIGHT) for name in mine]
     return float(numpy.max(each))
 
 
 def same_bits(found, expected):
-    """Two trainings are equal bit for bit."""
+    """Checks that two training runs have equal weights and losses, bit for bit."""
     difference = apart(found.weights, expected.weights)
-    assert difference == 0 and found.losses == expected.losses, f"other bits: weights differ by {difference:.1e}"
+    assert difference == 0 and found.losses == expected.losses, f"not equal bit for bit: weights differ by {difference:.1e}"
     return "equal bit for bit"
 
 
 def losses_apart(mine, theirs):
-    """The greatest relative difference of the losses of a step; NaN if a loss is NaN."""
+    """The largest relative difference of the losses of a step; NaN if a loss is NaN."""
     mine, theirs = numpy.array(mine), numpy.array(theirs)
     return float(numpy.max(numpy.abs(mine - theirs) / numpy.abs(theirs)))

@@ -1,4 +1,4 @@
-"""The two trainings whose speed on a GPU people compare, and small ones that stand for them on CPUs."""
+"""The two models whose speed on a GPU is usually compared, and small models in their place on CPUs."""
 import dataclasses
 import os
 import pathlib
@@ -27,7 +27,7 @@ LARGE = {
     },
 }
 NUM_IMAGES, NUM_TOKENS = 512, 4_000_000
-# More bytes of pixels than a process keeps in memory (512 MiB), so that they are read, decoded and uploaded in each epoch.
+# Their pixels have more bytes than a process caches (512 MiB), so they are read, decoded and uploaded in each epoch.
 NUM_IMAGES_READ = 4_000
 
 
@@ -35,12 +35,12 @@ NUM_IMAGES_READ = 4_000
 class Case:
     name: str
     model: str
-    """Of the peer, which has its batches in memory."""
+    """The model of the peer program, which has its batches in memory."""
     unit: str
     per_step: int
     num_images: int = NUM_IMAGES
     default_ghosts: bool = False
-    """With the ghost batches that a job has without a setting; the peer has none."""
+    """Whether ours uses the default ghost batches. The peer program has none."""
 
 
 def cases(is_small):
@@ -55,7 +55,7 @@ def cases(is_small):
 
 
 def write(case, root, is_small):
-    """Synthetic data, and the configuration of an endless training of it."""
+    """Writes synthetic data, and returns the configuration of endless training on it."""
     endless = {"steps": 1_000_000_000, "seed": 7}
     if is_small:
         ours.write_data(root)
@@ -73,7 +73,7 @@ def write(case, root, is_small):
 
 
 def write_images(root, number):
-    """As many names; of the images behind them there are at most NUM_IMAGES."""
+    """Writes `number` files. They are hard links to at most NUM_IMAGES images."""
     names = [root / f"class{at % 1000:04}" / f"{at:05}.png" for at in range(number)]
     for at, name in enumerate(names):
         name.parent.mkdir(parents=True, exist_ok=True)

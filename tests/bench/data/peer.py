@@ -1,4 +1,4 @@
-"""What torchvision and DataLoader do with the same files as roundhouse-data's example `bench`.
+"""Measures torchvision and DataLoader with the same files as roundhouse-data's example `bench`.
 
 peer.py make DIRECTORY [N]       writes N JPEG images of 400x300 in 4 classes (default 512)
 peer.py measure DIRECTORY [W]    prints images/s with W worker processes (default 1), as a row of the same table
@@ -18,7 +18,7 @@ BATCH = 64
 
 
 def make(directory: Path, count: int) -> None:
-    """Sums of smooth noise at several scales: spectra, and so sizes and decoding times, are like photographs'."""
+    """Writes sums of smooth noise at several scales. Their spectra, file sizes and decoding times are like those of photographs."""
     rng = np.random.default_rng(1)
     for number in range(count):
         pixels = np.zeros((300, 400, 3))

@@ -1,8 +1,8 @@
-"""Recovery and growth of Roundhouse, torchft and torchrun, in one run; prints a Markdown table.
+"""Measures recovery and growth of Roundhouse, torchft and torchrun; prints a Markdown table.
 
-Pods are those of the local cluster, on which Roundhouse is installed.
+The pods run on the local cluster, on which Roundhouse is installed.
 
-Progress goes to stderr. What torchrun's agents said is kept in --notes.
+Progress goes to stderr. The file --notes gets all outcomes and the last messages of torchrun's agents.
 """
 import argparse
 import dataclasses
@@ -62,7 +62,7 @@ def seconds(value):
 
 
 def timed(outcomes, limit):
-    """Median and worst, or how many did not come."""
+    """The median and the worst time, and the number of outcomes without a step within the limit."""
     times = [it.seconds for it in outcomes if it.seconds is not None]
     if not outcomes:
         return "-"
@@ -95,7 +95,7 @@ def rows(results, systems, limit):
             continue
         yield [title, *(timed(outcomes, limit) for outcomes in of)]
         if event == "grow":
-            yield ["… pause of the others at it", *map(paused, of)]
+            yield ["… pause of the other workers", *map(paused, of)]
         counts = [" / ".join(worst(it, name) for name in ("lost", "repeated", "skipped")) for it in of]
         yield ["… worst of: steps lost / samples repeated / skipped", *counts]
 
@@ -108,12 +108,12 @@ def table(results, systems, limit):
     return "\n".join(f"| {' | '.join(line)} |" for line in [*lines, *rows(results, systems, limit)])
 
 
-def tell(notes, name, outcome):
-    """A line for whoever waits, and all of it for the notes."""
-    told = {key: value for key, value in dataclasses.asdict(outcome).items() if key != "note"}
-    print(f"    {name}: {json.dumps(told)}", file=sys.stderr, flush=True)
+def report(notes, name, outcome):
+    """Prints an outcome as one line to stderr, and appends it with its note to the notes."""
+    values = {key: value for key, value in dataclasses.asdict(outcome).items() if key != "note"}
+    print(f"    {name}: {json.dumps(values)}", file=sys.stderr, flush=True)
     with open(notes, "a", encoding="utf-8") as file:
-        print(f"{name}: {json.dumps(told)}\n{outcome.note}", file=file)
+        print(f"{name}: {json.dumps(values)}\n{outcome.note}", file=file)
 
 
 def main():
@@ -121,12 +121,12 @@ def main():
     parser.add_argument("--programs", type=pathlib.Path, required=True, help="folder of the release binaries")
     parser.add_argument("--python", type=pathlib.Path, required=True, help="a Python with torch 2.11")
     parser.add_argument("--data", type=pathlib.Path, required=True)
-    parser.add_argument("--notes", type=pathlib.Path, required=True, help="file for outcomes and torchrun's words")
+    parser.add_argument("--notes", type=pathlib.Path, required=True, help="file for outcomes and torchrun's messages")
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--events", default=",".join(EVENTS))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=60, help="seconds to wait for a step")
-    parser.add_argument("--at-step", type=int, default=225, help="when it is done; every 50th has a checkpoint")
+    parser.add_argument("--limit", type=float, default=60, help="seconds to wait for each step")
+    parser.add_argument("--at-step", type=int, default=225, help="the step after which the event happens; every 50th step has a checkpoint")
     options = parser.parse_args()
     setting = Setting(options.programs, options.python, options.data, options.limit, options.at_step)
     results, systems = {}, options.systems.split(",")
@@ -136,9 +136,9 @@ def main():
                 for repeat in range(options.repeats):
                     outcome = measure(setting, system, event, repeat)
                     results.setdefault((system, event), []).append(outcome)
-                    tell(options.notes, f"{SYSTEMS[system]}, {event} {repeat + 1}", outcome)
+                    report(options.notes, f"{SYSTEMS[system]}, {event} {repeat + 1}", outcome)
     except KeyboardInterrupt:
-        print("interrupted: the table has what was measured until then", file=sys.stderr)
+        print("interrupted: the table has the measurements so far", file=sys.stderr)
     print(table(results, systems, options.limit))
 
 

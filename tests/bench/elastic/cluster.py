@@ -1,4 +1,4 @@
-"""The local cluster, on which Roundhouse is installed: kubectl, and what its nodes' host sees of pods."""
+"""The local cluster, on which Roundhouse is installed: kubectl, and the pods' processes and logs on this machine."""
 import atexit
 import json
 import os
@@ -11,7 +11,7 @@ STATE = REPOSITORY / "target/cluster/state"
 
 
 def shared_directory(name):
-    """An empty directory that all nodes see, and into which any user may write."""
+    """Creates an empty directory that all nodes mount and any user may write to."""
     shared = STATE / "volumes" / name
     shutil.rmtree(shared, ignore_errors=True)
     shared.mkdir(parents=True)
@@ -19,17 +19,17 @@ def shared_directory(name):
     return shared
 
 
-# An image would hold Python and PyTorch, 5 GB of them. The pods of this machine's cluster see its own instead.
+# An image with Python and PyTorch would have 5 GB. The pods mount those of this machine instead.
 SYSTEM = ["/usr", "/lib", "/lib64"]
 
 
 def of_python(python):
-    """What an interpreter needs. A virtual environment points at the Python that it was made with."""
+    """The directories that an interpreter needs. A virtual environment links to the Python that created it."""
     return [*SYSTEM, str(python.parents[1]), str(python.resolve().parents[1])]
 
 
 def mount(template, paths):
-    """Gives a pod's one container directories of its node, at the same places; `paths`: each, and whether it is only read."""
+    """Mounts directories of the node at the same paths in the pod's only container. `paths`: (path, read-only)."""
     paths = list(dict(paths).items())
     template["volumes"] = [{"name": f"path-{number}", "hostPath": {"path": path}} for number, (path, _) in enumerate(paths)]
     template["containers"][0]["volumeMounts"] = [
@@ -38,7 +38,7 @@ def mount(template, paths):
 
 
 class Namespace:
-    """A namespace, gone again when it is deleted."""
+    """A namespace for one run. It is deleted when the program ends."""
 
     def __init__(self, name):
         self.name = name
@@ -57,7 +57,7 @@ class Namespace:
         self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
     def example_data(self):
-        """The ConfigMap of the digits."""
+        """The ConfigMap of the digits, from examples/digits.yaml."""
         example = REPOSITORY / "examples/digits.yaml"
         parsed = subprocess.run(
             ["kubectl", "create", "--dry-run=client", "--output=json", "-f", example], capture_output=True, text=True, check=True
@@ -69,17 +69,17 @@ class Namespace:
         return [strip(item) for item in found if item["kind"] == "ConfigMap"]
 
     def process(self, pod):
-        """A pod's first process as a pid of this machine."""
+        """The process id, on this machine, of a pod's main process."""
         command = [REPOSITORY / "tests/cluster/cluster", "pid", self.name, pod]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     def logs(self):
-        """Log files of the namespace's containers; the first node's are apart from the others'."""
+        """The log files of the namespace's containers. The first node has another directory than the others."""
         below = f"podlogs/{self.name}_*/*/*.log"
         return [*STATE.glob(below), *STATE.glob(f"node*/{below}")]
 
     def describe(self, job):
-        """What a person would look at."""
+        """The job and the pods, for an error message."""
         return self.kubectl("describe", "trainingjob", job) + self.kubectl("get", "pods", "--output=wide")
 
     def delete(self):
@@ -88,6 +88,6 @@ class Namespace:
 
 
 def strip(item):
-    """An object for another namespace."""
+    """The object with its name as the only metadata, so that it can be applied to another namespace."""
     item["metadata"] = {"name": item["metadata"]["name"]}
     return item

@@ -1,5 +1,6 @@
-"""What the Python package runs: train.py's MLP on the same digits, batch and optimizer, with roundhouse in place of its
-checkpoints and its share of the samples. With --out each process appends a line per committed step to a file of its own."""
+"""The script for the Python package: train.py's MLP with the same digits, batch and optimizer. The package replaces
+train.py's checkpoints and its distribution of the samples. With --out each process appends a line per committed step to
+its own file."""
 import argparse
 import gzip
 import os
@@ -12,7 +13,7 @@ import roundhouse as rh
 
 
 def read(path, header):
-    """The bytes of an IDX file behind its header."""
+    """The bytes of an IDX file after its header."""
     return torch.frombuffer(bytearray(gzip.decompress(path.read_bytes())[header:]), dtype=torch.uint8)
 
 
@@ -34,7 +35,7 @@ def main():
     with rh.join(state={"net": net, "optimizer": optimizer}) as job:
         model = job.model(net)
         for step in job.indices(job.sampler(len(labels), 64, steps=options.steps, seed=7)):
-            # A rank without samples computes one, whose gradients do not count.
+            # A rank without samples trains on sample 0. The package ignores its gradients.
             mine = torch.tensor(step.indices or (0,))
             loss = torch.nn.functional.cross_entropy(model(images[mine]), labels[mine])
             loss.backward()

@@ -1,4 +1,4 @@
-"""The jobs of ours; train.py does the same for torchrun, and elastic_script.py with the Python package."""
+"""The TrainingJobs. train.py trains the same with torchrun, and elastic_script.py with the Python package."""
 
 TRAINER = {
     "model": {"name": "mlp", "hidden": [32]},
@@ -12,17 +12,17 @@ TRAINER = {
 
 
 def job(workers, volume):
-    """A TrainingJob of the built-in trainer whose checkpoints go to that directory of the nodes."""
+    """A TrainingJob of the built-in trainer. `volume` is the nodes' directory of its checkpoints."""
     return _of(workers, volume, {"trainer": TRAINER})
 
 
 def joining(workers, volume, command):
-    """A TrainingJob of a command that joins with the Python package. `PYTHONPATH` is the caller's."""
+    """A TrainingJob of a command that joins with the Python package. The caller sets `PYTHONPATH`."""
     threads = [{"name": "OMP_NUM_THREADS", "value": "1"}]
     container = {"name": "trainer", "image": "localhost/script:1", "command": command, "env": threads}
-    made = _of(workers, volume, {"elastic": {"mode": "InProcess"}})
-    made["spec"]["workers"]["template"] = {"spec": {"containers": [container]}}
-    return made
+    manifest = _of(workers, volume, {"elastic": {"mode": "InProcess"}})
+    manifest["spec"]["workers"]["template"] = {"spec": {"containers": [container]}}
+    return manifest
 
 
 def _of(workers, volume, program):

@@ -1,4 +1,4 @@
-"""A job's ledger, watched while it grows, and what a kill or a growth showed in it."""
+"""Watches a job's ledger while it grows, and measures a kill or a growth with it."""
 import json
 import os
 import re
@@ -8,12 +8,12 @@ import time
 
 from steps import Outcome, Step, mean
 
-LOOK_SECONDS = 0.001
+POLL_SECONDS = 0.001
 FORMED = re.compile(r"generation (\d+): rank \d+ of (\d+)")
 
 
 class Ledger:
-    """A thread stamps each line with the time it is first seen."""
+    """The steps of a ledger so far. A thread records the time at which it first reads each line."""
 
     def __init__(self, state):
         self.state = state
@@ -24,7 +24,7 @@ class Ledger:
     def watch(self):
         ledger, offsets = self.state / "ledger", {}
         while not self.is_over:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             try:
                 names = os.listdir(ledger)
             except FileNotFoundError:
@@ -40,13 +40,13 @@ class Ledger:
         whole = text[: text.rfind(b"\n") + 1]
         offsets[path] = offsets.get(path, 0) + len(whole)
         for line in map(json.loads, whole.splitlines()):
-            # A file begins with a header, and with lines of the generation before that the disk may lack.
+            # A file starts with a header. Lines of the previous generation can follow, which its own file may lack.
             if "step" in line and line["hash"] not in self.seen:
                 self.seen.add(line["hash"])
                 self.steps.append(Step(now, line["step"], str(line["generation"]), 0))
 
     def newer(self, life):
-        """Steps of generations after that one."""
+        """The steps of generations after `life`."""
         return [step for step in self.steps if int(step.life) > int(life)]
 
     def close(self):
@@ -55,19 +55,19 @@ class Ledger:
 
 
 def worlds(logs):
-    """The world size of each generation, as the processes' logs have it."""
+    """The world size of each generation, from the logs of the processes."""
     return dict(FORMED.findall("".join(log.read_text(errors="replace") for log in logs)))
 
 
 def audit(programs, state):
-    """Whether the steps are proven, and the auditor's verdict."""
+    """Runs the auditor. Returns whether the ledger is correct, and the auditor's verdict."""
     command = [programs / "roundhouse-train", "audit", state]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode == 0, (done.stdout + done.stderr).strip().splitlines()[-1]
 
 
 def outcome(run, before, first, since, world, verdict, pause=None):
-    """What a proven run showed: `first` is the first step after what was done to it."""
+    """The outcome of a run whose ledger is correct. `first` is the first step after the event."""
     steps = run.ledger.steps
     committed = [step for step in steps if step.life == before[-1].life][-1].number
     return Outcome(
@@ -75,7 +75,7 @@ def outcome(run, before, first, since, world, verdict, pause=None):
         pause=pause,
         usual=mean(before),
         lost=committed + 1 - steps[steps.index(first)].number,
-        # The auditor has proven it.
+        # The auditor has checked that no sample was repeated or skipped.
         repeated=0,
         skipped=0,
         world=int(world),
@@ -84,28 +84,28 @@ def outcome(run, before, first, since, world, verdict, pause=None):
 
 
 def kill(run, setting, victims):
-    """kill -9 of processes of a run; what it showed."""
+    """Kills processes of a run with SIGKILL, and returns the outcome."""
     ledger, before = run.ledger, list(run.ledger.steps)
     since = time.time()
     for victim in victims:
         os.kill(victim, 9)
     if not run.wait(setting.limit, lambda: ledger.newer(before[-1].life)):
         run.fail("a step after the kill")
-    # Until all three train again.
+    # Wait until all three workers train again.
     run.wait(setting.limit, lambda: run.worlds().get(ledger.steps[-1].life) == "3")
     time.sleep(0.5)
     return run.result(before, ledger.newer(before[-1].life)[0], since)
 
 
 def grow(run, setting, add):
-    """A third worker, by `add`; what it showed."""
+    """Adds a third worker with `add`, and returns the outcome."""
     ledger, before = run.ledger, list(run.ledger.steps)
     since = time.time()
     add()
-    # The logs are read only then: that takes time from those who are measured.
+    # Reads the logs only after a newer step, because reading takes CPU time from the measured processes.
     grown = lambda: ledger.newer(before[-1].life) and run.worlds().get(ledger.steps[-1].life) == "3"
     if not run.wait(setting.limit, grown):
-        run.fail("a step of three")
+        run.fail("a step of three workers")
     time.sleep(0.5)
     first = ledger.newer(before[-1].life)[0]
     last = ledger.steps[ledger.steps.index(first) - 1]

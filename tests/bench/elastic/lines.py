@@ -1,13 +1,13 @@
-"""The lines that train.py appends, a file for each process, and what they show."""
+"""Reads the lines that train.py appends to one file per process, and computes outcomes from them."""
 from steps import Outcome, Step, usual
 
 
 def read(home):
-    """All steps of all ranks, by time; with each, its samples as (epoch, first, last)."""
+    """All steps of all ranks in the order of their times, each with its samples as (epoch, first, last)."""
     found = []
     for path in home.glob("steps-*"):
         _, rank, process = path.name.split("-", 2)
-        # The last one may be read while it is written.
+        # The last line may be incomplete, because the process may be writing it.
         for line in path.read_text().split("\n")[:-1]:
             at, number, world, first, last, epoch = line.split()
             step = Step(float(at), int(number), f"{rank}-{process}", int(world))
@@ -20,7 +20,7 @@ def steps(home):
 
 
 def account(home, known):
-    """Steps lost, samples used twice, samples left out: from the lines of all ranks, a step counting once per world."""
+    """The numbers of lost steps, repeated samples and skipped samples. A step of several ranks counts once."""
     found = read(home)
     reached = max(step.number for step, _ in found if step.life in known)
     again = [step for step, _ in found if step.life not in known]
@@ -38,7 +38,7 @@ def account(home, known):
 
 
 def outcome(home, known, since, first, before, note, pause=None):
-    """What a run showed: `first` is the first step after what was done to it, if there was one."""
+    """The outcome of a run. `first` is the first step after the event, or None."""
     lost, repeated, skipped = account(home, known) if first else (None, None, None)
     seconds, world = (first.at - since, first.world) if first else (None, None)
     return Outcome(seconds, pause, usual(before), lost, repeated, skipped, world, note)

@@ -1,4 +1,4 @@
-"""One run of `kubectl-roundhouse run --local`: of the built-in trainer, or of a script with the Python package."""
+"""One run of `kubectl-roundhouse run --local` with the built-in trainer or a script with the Python package."""
 import atexit
 import json
 import pathlib
@@ -14,7 +14,7 @@ from steps import children, until, variable
 
 
 class Run:
-    """The executor and its processes."""
+    """A running local executor with its processes."""
 
     def __init__(self, setting, workers, job=job, options=()):
         self.programs, self.job = setting.programs, job
@@ -28,10 +28,10 @@ class Run:
         self.ledger = Ledger(self.dir / "state")
         atexit.register(self.stop)
         if not self.wait(setting.limit, lambda: self.ledger.steps and self.ledger.steps[-1].number >= setting.at_step):
-            self.fail(f"step {setting.at_step}")
+            self.fail(f"step {setting.at_step} within {setting.limit} s")
 
     def save(self, workers):
-        """The job's file, there at once as a whole."""
+        """Replaces the job's file by renaming, so that the executor never reads a part of it."""
         partial = self.file.with_suffix(".partial")
         partial.write_text(json.dumps(self.job(workers, "/srv")))
         partial.rename(self.file)
@@ -40,19 +40,19 @@ class Run:
         return ledger.worlds((self.dir / "logs").glob("*.log"))
 
     def agents(self):
-        """By worker index; in the first generation that is the rank, too."""
+        """The process ids of the agents by worker index, which is the rank in the first generation."""
         return {int(variable(pid, "ROUNDHOUSE_WORKER_INDEX")): pid for pid in children(self.process.pid)}
 
     def at(self, step):
-        """When a step was committed, as far as is known."""
+        """The time at which a step was committed: when its ledger line was read."""
         return step.at
 
     def wait(self, limit, condition):
-        """Whether it came to be true in so many seconds."""
+        """Waits at most `limit` seconds. Returns whether the condition became true."""
         return until(limit, condition, 0.005, lambda: self.process.poll() is not None)
 
     def stop(self):
-        """Ends the executor, and with it all its processes."""
+        """Ends the executor, which ends all its processes."""
         atexit.unregister(self.stop)
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
@@ -64,35 +64,35 @@ class Run:
         self.ledger.close()
 
     def fail(self, what):
-        """Ends all with what the executor said."""
+        """Ends the program with the output of the executor."""
         self.stop()
         text = (self.home / "output").read_text(errors="replace")
-        raise SystemExit(f"{what} did not come; {self.home} has the logs\n{text[-2000:]}")
+        raise SystemExit(f"no {what}; {self.home} has the logs\n{text[-2000:]}")
 
     def result(self, before, first, since, pause=None):
-        """Ends it, and says what it showed."""
+        """Ends the run, audits its ledger, and returns the outcome."""
         self.stop()
         proven, verdict = ledger.audit(self.programs, self.dir / "state")
         if not proven:
-            self.fail(f"the proof ({verdict})")
+            self.fail(f"correct ledger: {verdict}")
         shown = ledger.outcome(self, before, first, since, self.worlds()[first.life], verdict, pause)
         shutil.rmtree(self.home, ignore_errors=True)
         return shown
 
 
 def trainer(setting, workers):
-    """A run of the built-in trainer."""
+    """Starts a run of the built-in trainer."""
     return Run(setting, workers, options=["--data", setting.data])
 
 
 def kill(setting, repeat, whole_agent, start=trainer):
-    """kill -9 of a rank's process, or of its agent, too."""
+    """Kills a rank's process with SIGKILL; with `whole_agent` its agent, too."""
     run = start(setting, 3)
     agent = run.agents()[repeat % 3]
     return ledger.kill(run, setting, children(agent) + [agent] * whole_agent)
 
 
 def grow(setting, _repeat, start=trainer):
-    """A third worker, by saving the file."""
+    """Adds a third worker by saving the job's file."""
     run = start(setting, 2)
     return ledger.grow(run, setting, lambda: run.save(3))

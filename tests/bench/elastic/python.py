@@ -8,7 +8,7 @@ SCRIPT = pathlib.Path(__file__).parent / "elastic_script.py"
 
 
 class Run(local.Run):
-    """One whose processes say when they commit: a line of the ledger is seen up to 50 ms later."""
+    """A run whose processes write their commit times. A line of the ledger appears up to 50 ms later."""
 
     def __init__(self, setting, workers):
         command = [str(setting.python), str(SCRIPT), f"--data={setting.data.resolve()}"]
@@ -23,10 +23,10 @@ class Run(local.Run):
 
 
 def kill(setting, repeat, whole_agent):
-    """kill -9 of a rank's process, or of its agent, too."""
+    """Kills a rank's process with SIGKILL; with `whole_agent` its agent, too."""
     return local.kill(setting, repeat, whole_agent, Run)
 
 
 def grow(setting, repeat):
-    """A third worker, by saving the file."""
+    """Adds a third worker by saving the job's file."""
     return local.grow(setting, repeat, Run)

@@ -9,23 +9,23 @@ SCRIPT = REPOSITORY / "tests/bench/elastic/elastic_script.py"
 
 
 def script(setting, workers, volume):
-    """The job of the script. Its container has Python, PyTorch and the package of this machine."""
+    """The TrainingJob of the script. Its container mounts Python, PyTorch and the package from this machine."""
     package, data = os.environ["PYTHONPATH"], str(setting.data.resolve())
-    made = joining(workers, volume, [str(setting.python), str(SCRIPT), f"--data={data}"])
-    template = made["spec"]["workers"]["template"]["spec"]
+    manifest = joining(workers, volume, [str(setting.python), str(SCRIPT), f"--data={data}"])
+    template = manifest["spec"]["workers"]["template"]["spec"]
     container = template["containers"][0]
     container["image"] = "localhost/toolbox:1"
     container["env"] += [{"name": "HOME", "value": "/tmp"}, {"name": "PYTHONPATH", "value": package}]
     read_only = [*of_python(setting.python), package, data, str(SCRIPT.parent)]
     mount(template, [(path, True) for path in read_only])
-    return made
+    return manifest
 
 
 def kill(setting, repeat, whole_agent):
-    """kill -9 of a rank's process, or of its agent, which is the container's first process."""
+    """Kills a rank's process, or its agent, which is the container's main process, with SIGKILL."""
     return pods.kill(setting, repeat, whole_agent, script)
 
 
 def grow(setting, repeat):
-    """A third worker, by kubectl scale."""
+    """Adds a third worker with kubectl scale."""
     return pods.grow(setting, repeat, script)

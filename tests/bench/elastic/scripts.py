@@ -11,7 +11,7 @@ JOB = "script"
 
 
 def manifest(setting, workers, out):
-    """The script's job. Collectives may take ten seconds, as in torchrun's tuned run."""
+    """The TrainingJob of the script. The timeout of collectives is 10 s, as in torchrun's tuned run."""
     read_only = [*of_python(setting.python), str(setting.data.resolve()), str(REPOSITORY / "tests/bench/elastic")]
     script = [str(setting.python), "-u", str(REPOSITORY / "tests/bench/elastic/train.py")]
     container = {
@@ -39,7 +39,7 @@ def manifest(setting, workers, out):
 
 
 class Run:
-    """The job in a namespace of its own."""
+    """The TrainingJob in its own namespace."""
 
     def __init__(self, setting, workers):
         self.space = Namespace("bench-elastic-script")
@@ -49,7 +49,7 @@ class Run:
         if not self.wait(setting.limit, reached):
             text = self.space.describe(JOB)
             self.space.delete()
-            raise SystemExit(f"step {setting.at_step} did not come\n{text}")
+            raise SystemExit(f"no step {setting.at_step} within {setting.limit} s\n{text}")
         self.known = {step.life for step in self.steps()}
         self.before = [step for step in self.steps() if step.life.startswith("0-")]
 
@@ -57,11 +57,11 @@ class Run:
         return lines.steps(self.out)
 
     def wait(self, limit, condition):
-        """What it is when it comes to be true; falsy if it does not in so many seconds."""
+        """Waits at most `limit` seconds until the condition's value is true, and returns the value."""
         return until(limit, condition, 0.02)
 
     def result(self, since, first, pause=None):
-        """Ends it, and says what it showed."""
+        """Ends the run, and returns the outcome."""
         time.sleep(2)
         note = self.space.describe(JOB)
         shown = lines.outcome(self.out, self.known, since, first, self.before, note, pause)
@@ -71,7 +71,7 @@ class Run:
 
 
 def kill(setting, repeat, whole_agent):
-    """kill -9 of a script, or of the worker's agent, which is the container's first process."""
+    """Kills a script, or the worker's agent, which is the container's main process, with SIGKILL."""
     run = Run(setting, 3)
     agent = run.space.process(f"{JOB}-worker-{repeat % 3}-0")
     victims = [agent] if whole_agent else children(agent)
@@ -83,7 +83,7 @@ def kill(setting, repeat, whole_agent):
 
 
 def grow(setting, _repeat):
-    """A third worker, by kubectl scale."""
+    """Adds a third worker with kubectl scale."""
     run = Run(setting, 2)
     since = time.time()
     run.space.kubectl("scale", f"tj/{JOB}", "--replicas=3")

@@ -1,7 +1,7 @@
-"""How long a worker takes to join a training with a large state, over links of a limited rate; prints a Markdown table.
+"""Measures how long a worker takes to join a job with a large state, over links of a limited rate; prints a Markdown table.
 
-Each worker has a network namespace of its own, which a veth pair of that rate connects to a bridge. Root alone may do this.
-The package that is measured is that of PYTHONPATH.
+Each worker has its own network namespace, which a veth pair of that rate connects to a bridge. This needs root. The
+benchmark measures the package in PYTHONPATH.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import world as harness  # noqa: E402
 
 BRIDGE = "rh-share"
 PORT = 25300
-# Bytes that the bucket of the link lets through at once: a hundredth of a second of 1 Gbit/s.
+# The size of the link's token bucket: the bytes of 10 ms at 1 Gbit/s.
 BURST = "1280kb"
 
 
@@ -38,7 +38,7 @@ def address(index):
 
 @contextlib.contextmanager
 def links(number, rate):
-    """A namespace for each worker; both directions of its link have the rate."""
+    """Creates a network namespace for each worker, with a link that is limited to the rate in both directions."""
     try:
         run("ip", "link", "add", BRIDGE, "type", "bridge")
         run("ip", "link", "set", BRIDGE, "up")
@@ -62,7 +62,7 @@ def links(number, rate):
 
 
 class Worker(harness.Worker):
-    """A worker in its namespace."""
+    """A worker in its network namespace."""
 
     def __init__(self, world, index, variables):
         command = world.command
@@ -73,13 +73,13 @@ class Worker(harness.Worker):
         self.address, self.port = address(index), PORT
 
     def moved(self):
-        """Bytes that its link has carried, out and in."""
+        """The bytes that its link has sent and received."""
         counters = "cat /sys/class/net/eth0/statistics/tx_bytes /sys/class/net/eth0/statistics/rx_bytes"
         return [int(each) for each in run("ip", "netns", "exec", name(self.index), "sh", "-c", counters).split()]
 
 
 def measure(size, mib):
-    """Seconds in which the last of the workers joins the others, and what each link has carried meanwhile, in states."""
+    """The seconds in which the last worker joins the others, and the bytes on each link meanwhile, in units of the state."""
     with tempfile.TemporaryDirectory() as directory:
         variables = {"LARGE": str(mib)}
         arguments = (directory, "train.py", 10_000_000, pathlib.Path(directory) / "weights")
@@ -90,11 +90,11 @@ def measure(size, mib):
             world.form(workers[:-1], others_leave=False)
             world.reach(workers[:-1], 5)
             before = [worker.moved() for worker in workers]
-            began = time.monotonic()
+            started = time.monotonic()
             world.form(workers)
             at = max(world.step(worker) for worker in workers[:-1])
             world.reach(workers, at + 1)
-            took = time.monotonic() - began
+            took = time.monotonic() - started
             after = [worker.moved() for worker in workers]
     state = mib << 20
     moved = [[(b - a) / state for a, b in zip(one, other)] for one, other in zip(before, after)]
@@ -115,7 +115,7 @@ def main():
     for size in arguments.workers:
         with links(size, arguments.rate):
             took, moved = measure(size, arguments.mib)
-        each = ", ".join(f"{out:.2f} and {come:.2f}" for out, come in moved)
+        each = ", ".join(f"{sent:.2f} and {received:.2f}" for sent, received in moved)
         print(f"| {size - 1} → {size} | {took:.1f} s | {each} |", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Committed steps as both systems tell them, and what follows from them."""
+"""Committed steps of all systems, and waits for conditions and processes."""
 import dataclasses
 import pathlib
 import statistics
@@ -7,17 +7,17 @@ import time
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step that one world committed."""
+    """A step that one process group committed."""
 
     at: float
     number: int
-    life: str  # of the world: a generation, or a process
+    life: str  # identifies the process group: its generation, or one of its processes
     world: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one run showed. Seconds; None: not within the limit."""
+    """The result of one run. Times are in seconds; None: no step within the limit."""
 
     seconds: float | None
     pause: float | None = None
@@ -30,23 +30,23 @@ class Outcome:
 
 
 def gaps(steps):
-    """Times between steps that follow each other."""
+    """The times between consecutive steps."""
     times = [step.at for step in steps]
     return [later - earlier for earlier, later in zip(times, times[1:])]
 
 
 def usual(steps):
-    """Median time between two steps; None without any."""
+    """The median time between two steps; None for fewer than two."""
     return statistics.median(gaps(steps)) if len(steps) > 1 else None
 
 
 def mean(steps):
-    """Mean time between two steps, for lines that come several at a time; None without any."""
+    """The mean time between two steps, for lines that are written in batches; None for fewer than two."""
     return (steps[-1].at - steps[0].at) / (len(steps) - 1) if len(steps) > 1 else None
 
 
 def until(limit, condition, pause, is_over=lambda: False):
-    """What a condition is when it comes to be true; None if it does not in so many seconds, or all is over before."""
+    """Waits until the condition's value is true, and returns it; None after `limit` seconds or when `is_over`."""
     deadline = time.monotonic() + limit
     while True:
         if value := condition():
@@ -57,7 +57,7 @@ def until(limit, condition, pause, is_over=lambda: False):
 
 
 def children(parent):
-    """Processes whose parent this is, by what /proc says; those that have ended are left out."""
+    """The process ids of a process's children, from /proc, without zombies."""
     found = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -70,7 +70,7 @@ def children(parent):
 
 
 def variable(pid, name):
-    """A variable of a process' environment."""
+    """An environment variable of a process."""
     pairs = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     values = dict(pair.partition(b"=")[::2] for pair in pairs)
     return values.get(name.encode(), b"").decode()

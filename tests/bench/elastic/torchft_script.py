@@ -1,8 +1,8 @@
-"""What torchft runs: train.py's MLP on the same digits, batch and optimizer, as torchft's example of DDP has it.
+"""The script for torchft: train.py's MLP with the same digits, batch and optimizer, written like torchft's DDP example.
 
-Which samples a step uses follows from its number and from how many take part, so that no sample is left out; torchft's own
-sampler does not promise that. Each process appends a line per committed step, as train.py does, to a new file when another
-number of them takes part.
+The number of the step and the number of participants determine the samples of a step, so that no sample is skipped;
+torchft's own sampler does not guarantee that. Each process appends a line per committed step, as train.py does, to a new
+file when the number of participants changes.
 """
 import argparse
 import datetime
@@ -17,7 +17,7 @@ import torchft
 
 
 def read(path, header):
-    """The bytes of an IDX file behind its header."""
+    """The bytes of an IDX file after its header."""
     return torch.frombuffer(bytearray(gzip.decompress(path.read_bytes())[header:]), dtype=torch.uint8)
 
 
@@ -64,7 +64,7 @@ def main():
 
     ordered, order, worlds, lines = None, None, [], None
     while True:
-        # It begins a quorum, which says who takes part.
+        # zero_grad starts a quorum, which determines the participants.
         optimizer.zero_grad()
         manager.wait_quorum()
         step, world, rank = manager.current_step(), manager.num_participants(), manager.participating_rank()
@@ -72,11 +72,11 @@ def main():
         if ordered != epoch:
             ordered, order = epoch, torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))
         size = min(batch, len(labels) - cursor)
-        # One that is being sent the state takes part from the next step on; its gradients do not count.
+        # A process that receives the state participates from the next step. Its gradients do not count in this one.
         takes_part = rank is not None
         first, last = (cursor + size * (rank + part) // world for part in (0, 1)) if takes_part else (cursor, cursor + 1)
         mine = order[first:last]
-        # The sum over those who take part is divided by their number.
+        # torchft divides the sum over the participants by their number.
         loss = torch.nn.functional.cross_entropy(model(images[mine]), labels[mine], reduction="sum") * max(world, 1) / size
         loss.backward()
         optimizer.step()

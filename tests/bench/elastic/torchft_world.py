@@ -1,4 +1,4 @@
-"""One run of torchft on this machine: a lighthouse and a replica group of one process for each worker."""
+"""One run of torchft on this machine: a lighthouse, and one replica group of one process per worker."""
 import atexit
 import os
 import pathlib
@@ -12,13 +12,13 @@ from steps import until
 from torchrun import free_port, listens
 
 SCRIPT = pathlib.Path(__file__).with_name("torchft_script.py")
-# Short waits, as for torchrun tuned. A worker of which nothing is heard for a second is dead (5 s by default; it says so ten
-# times a second), and those who are alive are waited for two seconds (60 s by default).
+# Short waits, as for tuned torchrun. A worker without a heartbeat for 1 s counts as dead (default: 5 s; it sends ten
+# heartbeats per second). A quorum waits 2 s for the other live workers (default: 60 s).
 LIGHTHOUSE = ["--min_replicas=2", "--quorum_tick_ms=20", "--join_timeout_ms=2000", "--heartbeat_timeout_ms=1000"]
 
 
 class Run:
-    """The lighthouse and the workers."""
+    """The processes of the lighthouse and the workers."""
 
     def __init__(self, setting, workers):
         self.setting = setting
@@ -31,11 +31,11 @@ class Run:
             "OMP_NUM_THREADS": "1",
             "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.port}",
         }
-        # Whatever ends this program: they would continue, and take the machine from the next one.
+        # Without this the processes would outlive the program and slow down the next run.
         atexit.register(self.end)
         self.start("lighthouse", f"{installed}/bin/torchft_lighthouse", f"--bind=127.0.0.1:{self.port}", *LIGHTHOUSE)
         if not self.wait(setting.limit, lambda: listens(self.port)):
-            self.fail("the lighthouse")
+            self.fail("lighthouse")
         for worker in range(workers):
             self.add_worker(worker)
         reached = lambda: [s for s in self.steps() if s.number >= setting.at_step and s.world == workers]
@@ -57,22 +57,22 @@ class Run:
         return lines.steps(self.home)
 
     def wait(self, limit, condition):
-        """What it is when it comes to be true; falsy if it does not in so many seconds."""
+        """Waits at most `limit` seconds until the condition's value is true, and returns the value."""
         return until(limit, condition, 0.02)
 
     def fail(self, what):
         self.end()
-        raise SystemExit(f"{what} did not come within {self.setting.limit} s; {self.home} has the logs")
+        raise SystemExit(f"no {what} within {self.setting.limit} s; {self.home} has the logs")
 
     def end(self):
-        """Ends all that this run has started."""
+        """Kills all processes of this run."""
         atexit.unregister(self.end)
         for process in self.processes.values():
             process.kill()
             process.wait()
 
     def result(self, since, first, pause=None):
-        """Ends it, and says what it showed."""
+        """Ends the run, and returns the outcome."""
         time.sleep(2)
         ended = [name for name, process in self.processes.items() if process.poll() is not None]
         shown = lines.outcome(self.home, self.known, since, first, self.before, f"ended: {ended}", pause)
@@ -83,7 +83,7 @@ class Run:
 
 
 def kill(setting, repeat, _whole_agent):
-    """kill -9 of a worker, which is one process: nothing starts it again."""
+    """Kills a worker's only process with SIGKILL. No agent restarts it."""
     run = Run(setting, 3)
     since = time.time()
     run.processes[f"worker-{repeat % 3}"].kill()
@@ -92,7 +92,7 @@ def kill(setting, repeat, _whole_agent):
 
 
 def grow(setting, _repeat):
-    """A third worker."""
+    """Adds a third worker."""
     run = Run(setting, 2)
     since = time.time()
     run.add_worker(2)

@@ -1,4 +1,4 @@
-"""One run of three torchrun agents on this machine, watched through the lines that train.py appends."""
+"""One run of three torchrun agents on this machine. The lines that train.py appends show its steps."""
 import atexit
 import os
 import pathlib
@@ -13,13 +13,14 @@ import time
 import lines
 from steps import Outcome, children, until
 
-# Of PyTorch's documentation of elastic jobs; more restarts than any run needs.
+# The options of PyTorch's documentation of elastic jobs, with more restarts than a run needs.
 OPTIONS = ["--nnodes=2:3", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-backend=c10d", "--rdzv-id=bench"]
-# A host name of this machine need not resolve.
+# The host name of this machine may not resolve.
 OPTIONS += ["--local-addr=127.0.0.1"]
-# What an agent gets, what the script gets, and variables. Tuned: short waits, and the workers' store is not shared by
-# all rounds of the rendezvous. With the shared one an agent that joins later waits for an address that rank 0 tells in
-# the first round only, and restarted workers find addresses of those before them. See pytorch issue 135712, too.
+# Options of the agent, options of the script, and environment variables. "tuned" has short waits, and each round of the
+# rendezvous has its own store for the workers. With a shared store, an agent that joins later waits for an address that
+# rank 0 publishes in the first round only, and restarted workers read addresses of their predecessors. See PyTorch
+# issue 135712.
 CONFS = {
     "defaults": ([], [], {}),
     "tuned": (
@@ -28,7 +29,7 @@ CONFS = {
         {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
     ),
 }
-NEWS = re.compile(r"(error|fail|restart|rendezvous|timed? ?out|signal)", re.IGNORECASE)
+MESSAGE = re.compile(r"(error|fail|restart|rendezvous|timed? ?out|signal)", re.IGNORECASE)
 
 
 def free_port():
@@ -43,7 +44,7 @@ def listens(port):
 
 
 class Run:
-    """The agents and their workers."""
+    """The processes of the agents and their workers."""
 
     def __init__(self, setting, conf, agents):
         self.setting = setting
@@ -51,10 +52,10 @@ class Run:
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-torchrun-"))
         self.port = free_port()
         self.agents = []
-        # Whatever ends this program: they would continue, and take the machine from the next one.
+        # Without this the processes would outlive the program and slow down the next run.
         atexit.register(self.end)
         self.steps = lambda: lines.steps(self.home)
-        # The first one hosts the rendezvous; who comes while nobody does would.
+        # The first agent hosts the rendezvous. Another agent that started too early would host its own.
         self.add_agent()
         if not self.wait(setting.limit, lambda: listens(self.port)):
             self.end()
@@ -67,14 +68,14 @@ class Run:
         command += [f"--rdzv-endpoint=127.0.0.1:{self.port}", pathlib.Path(__file__).with_name("train.py")]
         command += [f"--data={self.setting.data}", f"--out={self.home}", *self.script]
         with open(self.home / f"agent-{len(self.agents)}.log", "wb") as log:
-            # What torchrun itself sets for more than one worker per agent.
+            # torchrun sets OMP_NUM_THREADS itself if an agent has more than one worker.
             environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.variables}
             agent = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         self.agents.append(agent)
 
     def wait(self, limit, condition):
-        """What it is when it comes to be true; falsy if it does not in so many seconds."""
-        # With no agent none is left to come back.
+        """Waits at most `limit` seconds until the condition's value is true, and returns the value."""
+        # Without a running agent no worker can restart, so waiting is useless.
         return until(limit, condition, 0.02, lambda: all(agent.poll() is not None for agent in self.agents))
 
     def processes(self):
@@ -82,7 +83,7 @@ class Run:
         return {agent: children(agent) for agent in agents}
 
     def end(self):
-        """Ends all that this run has started."""
+        """Kills all processes of this run."""
         atexit.unregister(self.end)
         workers = {pid for of in self.processes().values() for pid in of} | {int(s.life.split("-")[1]) for s in self.steps()}
         for agent in self.agents:
@@ -96,28 +97,28 @@ class Run:
             except OSError:
                 pass
 
-    def news(self):
-        """What the agents said last that sounds like news."""
-        said = []
+    def messages(self):
+        """The last four messages of each agent about errors, restarts and the rendezvous."""
+        messages = []
         for number, _ in enumerate(self.agents):
             text = (self.home / f"agent-{number}.log").read_text(errors="replace")
-            said += [f"agent {number}: {line.strip()[:200]}" for line in text.splitlines() if NEWS.search(line)][-4:]
-        return "\n".join(said)
+            messages += [f"agent {number}: {line.strip()[:200]}" for line in text.splitlines() if MESSAGE.search(line)][-4:]
+        return "\n".join(messages)
 
 
-def begin(setting, conf, agents):
+def start(setting, conf, agents):
     run = Run(setting, conf, agents)
     reached = lambda: [s for s in run.steps() if s.number >= setting.at_step and s.world == agents]
     if not run.wait(setting.limit, reached):
-        note = run.news()
+        note = run.messages()
         run.end()
-        return None, Outcome(None, note=f"did not begin within {setting.limit} s\n{note}")
+        return None, Outcome(None, note=f"no step {setting.at_step} within {setting.limit} s\n{note}")
     return run, None
 
 
 def result(run, known, since, first, before, pause=None):
     time.sleep(2)
-    note = run.news()
+    note = run.messages()
     shown = lines.outcome(run.home, known, since, first, before, note, pause)
     run.end()
     if first:
@@ -126,8 +127,8 @@ def result(run, known, since, first, before, pause=None):
 
 
 def kill(setting, conf, repeat, whole_agent):
-    """kill -9 of a worker, or of its agent, too; never of the agent that hosts the rendezvous."""
-    run, failure = begin(setting, conf, 3)
+    """Kills a worker with SIGKILL; with `whole_agent` its agent, too, but never the agent that hosts the rendezvous."""
+    run, failure = start(setting, conf, 3)
     if failure:
         return failure
     known = {step.life for step in run.steps()}
@@ -146,8 +147,8 @@ def kill(setting, conf, repeat, whole_agent):
 
 
 def grow(setting, conf, _repeat):
-    """A third agent."""
-    run, failure = begin(setting, conf, 2)
+    """Adds a third agent."""
+    run, failure = start(setting, conf, 2)
     if failure:
         return failure
     known = {step.life for step in run.steps()}

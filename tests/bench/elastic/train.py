@@ -1,8 +1,9 @@
-"""What torchrun runs: the trainer's MLP on the same digits, batch and optimizer, with DistributedDataParallel over Gloo.
+"""The script for torchrun: the trainer's MLP with the same digits, batch and optimizer, with DistributedDataParallel over
+Gloo.
 
-It follows PyTorch's advice for torchrun: all state is in a checkpoint, written every so many steps and loaded at each
-start. Each rank appends a line per committed step to a file of its own: time, step, world size, first and last place
-of its samples in the epoch, epoch.
+It follows PyTorch's advice for torchrun: a checkpoint has all state; the script writes it every --every steps and loads
+it at each start. Each rank appends a line per committed step to its own file: time, step, world size, first and last
+place of its samples in the epoch, epoch.
 """
 import argparse
 import datetime
@@ -17,12 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def read(path, header):
-    """The bytes of an IDX file behind its header."""
+    """The bytes of an IDX file after its header."""
     return torch.frombuffer(bytearray(gzip.decompress(path.read_bytes())[header:]), dtype=torch.uint8)
 
 
 def replace(path, write):
-    """A reader, or whoever comes after a crash, never sees half a file."""
+    """Replaces a file by renaming, so that no reader sees an incomplete file, even after a crash."""
     partial = path.with_suffix(".partial")
     write(partial)
     partial.rename(path)
@@ -34,7 +35,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--steps", type=int, default=10_000_000)
     parser.add_argument("--every", type=int, default=50)
-    parser.add_argument("--timeout", type=int, help="seconds a collective may take; default: PyTorch's")
+    parser.add_argument("--timeout", type=int, help="timeout of collectives in seconds; default: PyTorch's")
     options = parser.parse_args()
 
     limit = options.timeout and datetime.timedelta(seconds=options.timeout)
@@ -59,7 +60,7 @@ def main():
     model = DistributedDataParallel(net)
 
     ordered, order = None, None
-    # Processes of containers have the same number again and again.
+    # The time distinguishes processes of containers, which often have the same process id.
     lines = os.open(options.out / f"steps-{rank}-{os.getpid()}-{time.time_ns()}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     while step < options.steps:
         if ordered != epoch:

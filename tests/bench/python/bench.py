@@ -1,10 +1,10 @@
-"""What `commit` and the sampler of the Python package add to a step of plain DDP; prints a Markdown table.
+"""Measures the time that `commit` and the sampler of the Python package add to a step of plain DDP; prints a Markdown table.
 
-In a world of one the package uses no DDP. There it is measured beside the bare model, too.
+With one rank the package uses no DDP, so that case is also compared with the bare model.
 
-Both sides train the same model with the same samples, optimizer and threads (one per rank), in processes that live at the same
-time and train in turns of some steps. A price is the median over all pairs of turns, so a machine that is slower for a while
-is slower for both. Both sides' losses have to be equal.
+Both sides train the same model with the same samples, optimizer and threads (one per rank). Their processes run at the same
+time and train in turns of some steps. The overhead is the median over all pairs of turns, so a temporarily slower machine
+affects both sides. The losses of both sides must be equal up to rounding.
 """
 import argparse
 import pathlib
@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "trainer-image/python
 from sides import elastic, plain
 
 GOAL_PERCENT = 3.0
-# Of sums in another order.
+# The largest relative difference of losses that sums in another order cause.
 ROUNDING = 1e-4
 MODELS = ("mlp", "resnet18")
 
@@ -28,20 +28,20 @@ def difference(left, right):
 
 
 def measure(name, world, is_bare, options):
-    """Pairs of turns (plain, elastic) of one round, and by how much their losses differ."""
+    """The pairs of turns (plain, elastic) of one round, and the largest difference of their losses."""
     with tempfile.TemporaryDirectory() as place, plain(name, world, is_bare) as theirs, elastic(name, world, place) as ours:
-        # The first steps allocate.
+        # The first steps allocate memory, so they are not counted.
         first = [side.train(3) for side in (theirs, ours)]
         num_steps = max(2, round(options.seconds / first[0].seconds))
         pairs = [tuple(first)]
         for number in range(options.pairs):
-            # Who is first takes turns, too.
+            # The sides alternate in which is first.
             order = (theirs, ours) if number % 2 == 0 else (ours, theirs)
             turns = {side: side.train(num_steps) for side in order}
             pairs.append((turns[theirs], turns[ours]))
     apart = max(difference(mine.losses, yours.losses) for yours, mine in pairs)
     if apart > ROUNDING:
-        raise SystemExit(f"{name}, {world} ranks: the losses differ by {apart:.1e}, so the two do not train the same")
+        raise SystemExit(f"{name}, {world} ranks: the losses differ by {apart:.1e}, so the sides do not train the same")
     return pairs[1:], apart
 
 
@@ -65,15 +65,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--worlds", default="1,2", help="numbers of ranks")
-    parser.add_argument("--rounds", type=int, default=7, help="with new processes each, whose places in memory change their speed by a few percent")
-    parser.add_argument("--pairs", type=int, default=4, help="of turns in a round")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds, each with new processes; memory addresses change the speed of a process by a few percent")
+    parser.add_argument("--pairs", type=int, default=4, help="pairs of turns in a round")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of a turn")
     options = parser.parse_args()
-    print("| model | W | beside | PyTorch, ms/step | roundhouse, ms/step | price | medians of the rounds | goal | price in CPU time | losses differ by |")
+    print("| model | W | compared with | PyTorch, ms/step | roundhouse, ms/step | overhead | medians of the rounds | goal | overhead in CPU time | losses differ by |")
     print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     for name in options.models.split(","):
         for world in map(int, options.worlds.split(",")):
-            # A world of one can do without DDP.
+            # One rank can train without DDP.
             for is_bare in (False, True) if world == 1 else (False,):
                 rounds = []
                 for number in range(options.rounds):

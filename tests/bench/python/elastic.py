@@ -1,4 +1,4 @@
-"""One rank of the same training with roundhouse: MODEL, and the port of the benchmark."""
+"""One rank of the training with roundhouse. Arguments: the model, and the port of the benchmark."""
 import sys
 
 import torch
@@ -21,5 +21,5 @@ with rh.join(state={"model": model, "optimizer": optimizer}) as job:
         loss.backward()
         job.commit(loss, optimizer)
         pace = pace or Pace(PORT, job.rank)
-        if not pace.goes_on(loss):
+        if not pace.continues(loss):
             break

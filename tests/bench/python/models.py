@@ -1,4 +1,4 @@
-"""What both sides train: a model, samples in memory, and the size of a step."""
+"""The models of both sides, with samples in memory and a batch size."""
 import dataclasses
 from collections.abc import Callable
 
@@ -12,7 +12,8 @@ SEED = 7
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`batch`: global batch size, which one and two ranks share equally, and which divides the number of samples."""
+    """A model with the shape of its samples. One or two ranks share the global batch size `batch` equally, and it divides
+    the number of samples."""
 
     model: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -20,7 +21,7 @@ class Case:
 
 
 def mlp():
-    """256-1024-1024-10: 1.3 million weights, so that a step takes 5 ms or more on one thread."""
+    """An MLP of 256-1024-1024-10 with 1.3 million weights: a step takes at least 5 ms on one thread."""
     return nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 
 
@@ -31,7 +32,7 @@ CASES = {
 
 
 def prepared(name):
-    """Model, data set, optimizer and global batch size. Every call gives the same numbers."""
+    """The model, data set, optimizer and global batch size of a case. Every call returns equal values."""
     case = CASES[name]
     torch.manual_seed(SEED)
     model = case.model()

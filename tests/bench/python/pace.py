@@ -1,18 +1,18 @@
-"""A rank does as many steps as it is told to, then waits, and tells how long they took."""
+"""Lets the benchmark control a rank: it makes a number of steps, reports their duration, and waits."""
 import time
 from multiprocessing.connection import Client
 
 
 class Pace:
-    """A connection to the benchmark. The steps before it was made are not timed."""
+    """A connection to the benchmark. The steps before it was opened are not timed."""
 
     def __init__(self, port, rank):
         self.connection = Client(("127.0.0.1", port))
         self.connection.send(rank)
         self.losses, self.left = [], 0
 
-    def goes_on(self, loss):
-        """A step has ended. Whether there is another one; it waits as long as the other side has its turn."""
+    def continues(self, loss):
+        """Call this after each step. It waits during the other side's turns, and returns whether there is another step."""
         self.losses.append(loss.item())
         self.left -= 1
         if self.left > 0:

@@ -13,16 +13,16 @@ import roundhouse as rh
 
 
 class Share:
-    """Batches of this rank, cut out of orders that are known before the first step: no permutation is computed or timed.
+    """The batches of this rank, with the samples of the other side, so that both sides train the same.
 
-    They are the samples of the other side, so that both train the same.
+    All permutations are computed before the first step, so they are not timed.
     """
 
     def __init__(self, batch, rank, world):
         self.batch, self.rank, self.world = batch, rank, world
-        course = rh.Sampler(NUM_SAMPLES, batch, epochs=1, seed=SEED).course
-        # More epochs than anybody waits for would take long to compute; then they come again.
-        self.orders = [course.samples(epoch, 0, NUM_SAMPLES) for epoch in range(1000)]
+        schedule = rh.Sampler(NUM_SAMPLES, batch, epochs=1, seed=SEED).schedule
+        # More epochs would take long to compute. After 1,000 epochs the orders repeat.
+        self.orders = [schedule.samples(epoch, 0, NUM_SAMPLES) for epoch in range(1000)]
 
     def __iter__(self):
         while True:
@@ -35,10 +35,10 @@ class Share:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--port", type=int, required=True, help="of the benchmark")
+    parser.add_argument("--port", type=int, required=True, help="port of the benchmark")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--world", type=int, required=True)
-    parser.add_argument("--bare", action="store_true", help="the model without DDP, which a world of one can do without")
+    parser.add_argument("--bare", action="store_true", help="train the model without DDP, with one rank")
     parser.add_argument("--master-port", type=int, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -56,7 +56,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
         pace = pace or Pace(options.port, options.rank)
-        if not pace.goes_on(loss):
+        if not pace.continues(loss):
             break
     if not options.bare:
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""The processes of both sides. All of them live at the same time, and one side trains while the other one waits."""
+"""The processes of both sides. They run at the same time, and one side trains while the other side waits."""
 import contextlib
 import os
 import pathlib
@@ -14,7 +14,7 @@ LIMIT_SECONDS = 300
 
 
 class Turn(NamedTuple):
-    """Some steps of one side: seconds of a step of rank 0, of CPU time of all ranks for a step, and losses of rank 0."""
+    """Some steps of one side: seconds per step of rank 0, CPU seconds per step of all ranks, and the losses of rank 0."""
 
     seconds: float
     cpu_seconds: float
@@ -22,7 +22,7 @@ class Turn(NamedTuple):
 
 
 class Side:
-    """The ranks of one side, each at the end of its first step."""
+    """The ranks of one side. Each has completed its first step."""
 
     def __init__(self, listener, world):
         found = {}
@@ -32,15 +32,15 @@ class Side:
         self.ranks = [found[rank] for rank in range(world)]
 
     def train(self, num_steps):
-        """So many steps; for the first turn of a side the losses begin with its first step."""
+        """Makes a number of steps. The losses of a side's first turn include its first step."""
         for rank in self.ranks:
             rank.send(num_steps)
-        told = []
+        reports = []
         for rank in self.ranks:
             if not wait([rank], LIMIT_SECONDS):
                 raise TimeoutError(f"{num_steps} steps: not within {LIMIT_SECONDS} s")
-            told.append(rank.recv())
-        return Turn(told[0][0] / num_steps, sum(cpu for _, cpu, _ in told) / num_steps, told[0][2])
+            reports.append(rank.recv())
+        return Turn(reports[0][0] / num_steps, sum(cpu for _, cpu, _ in reports) / num_steps, reports[0][2])
 
     def end(self):
         for rank in self.ranks:
@@ -49,16 +49,16 @@ class Side:
 
 @contextlib.contextmanager
 def listening():
-    """A listener that gives up on processes that have failed."""
+    """A listener with a timeout, for processes that fail before they connect."""
     with Listener(("127.0.0.1", 0), backlog=8) as listener:
-        # multiprocessing has no timeout of its own.
+        # multiprocessing.connection.Listener has no timeout.
         listener._listener._socket.settimeout(LIMIT_SECONDS)
         yield listener
 
 
 @contextlib.contextmanager
 def plain(name, world, is_bare):
-    """PyTorch alone; a bare model needs no peer."""
+    """The side with PyTorch alone. A bare model needs no process group."""
     variables = os.environ | {"OMP_NUM_THREADS": "1"}
     with listening() as listener:
         command = [sys.executable, HERE / "plain.py", "--model", name, "--port", str(listener.address[1])]
@@ -79,7 +79,7 @@ def plain(name, world, is_bare):
 
 @contextlib.contextmanager
 def elastic(name, world, directory):
-    """The same with roundhouse: ledger and agreement as in a job, and no checkpoint while it is timed."""
+    """The side with roundhouse. Ledger and agreement are as in a job, but no checkpoint is written while it is timed."""
     with listening() as listener:
         arguments = [HERE / "elastic.py", name, listener.address[1]]
         with World(directory, *arguments, checkpoints=True, every_steps=1_000_000_000) as job:

@@ -1,7 +1,7 @@
-"""Steps per second of the trainer beside PyTorch's, interleaved, on this machine: one table.
+"""Compares the trainer's steps per second with PyTorch's, in alternating runs on this machine; prints a table.
 
-Both train the same shapes with the same batch, optimizer and number of threads, from synthetic samples. Ours is the whole
-trainer: agreement, checksum, ledger and metrics at every step; and, beside it, the same step without them.
+Both train the same shapes with the same batch, optimizer and number of threads, from synthetic samples. The trainer runs
+with agreement, checksum, ledger and metrics at every step, and, for comparison, without them.
 """
 import argparse
 import pathlib
@@ -12,7 +12,7 @@ import time
 
 import ours
 import pictures
-from world import free_port, said_by_rank_0
+from world import free_port, output_of_rank_0
 
 HERE = pathlib.Path(__file__).parent
 GOALS = {"mlp": 1.3, "resnet18": 1.0, "gpt2": 1.0}
@@ -23,13 +23,13 @@ def peer(python, name, world, seconds):
     command = [python, HERE / "peer.py", "--model", name, "--world", str(world), "--port", str(free_port())]
     command += ["--seconds", str(seconds)]
     ranks = [[*command, "--rank", str(rank)] for rank in range(world)]
-    return float(said_by_rank_0(ranks, [{}] * world))
+    return float(output_of_rank_0(ranks, [{}] * world))
 
 
 def copied(num_bytes):
-    """Seconds in which this machine copies so many bytes."""
+    """The seconds that this machine needs to copy a number of bytes."""
     source, target = bytearray(num_bytes), bytearray(num_bytes)
-    # Written once, so that no page is a page of zeros.
+    # Writes to each page once, because the kernel allocates a page at the first write.
     source[::4096] = target[::4096] = b"x" * len(range(0, num_bytes, 4096))
     spans = []
     for _ in range(5):
@@ -40,18 +40,18 @@ def copied(num_bytes):
 
 
 def table_of_steps(rows):
-    print("| model | W | ours, steps/s | PyTorch, steps/s | ratio | goal | not elastic, steps/s | price | 4 slices, steps/s | price of slices |")
+    print("| model | W | ours, steps/s | PyTorch, steps/s | ratio | goal | not elastic, steps/s | overhead | 4 slices, steps/s | overhead of slices |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name, world, mine, theirs, slices, bare in rows:
-        ratio, price = mine / theirs, 100 * (1 - mine / bare)
+        ratio, overhead = mine / theirs, 100 * (1 - mine / bare)
         print(f"| {name} | {world} | {mine:.2f} | {theirs:.2f} | {ratio:.2f} | {GOALS[name]} ", end="")
-        print(f"| {bare:.2f} | {price:.1f} % | {slices:.2f} | {100 * (1 - slices / mine):.0f} % |")
-    print("Price: what agreement, checksum, ledger and metrics take of a step. Goal: at most 2 % of steps of 5 ms or more.")
-    print("Price of slices: what the same sum for any number of ranks takes of the steps/s of the ordinary step.", flush=True)
+        print(f"| {bare:.2f} | {overhead:.1f} % | {slices:.2f} | {100 * (1 - slices / mine):.0f} % |")
+    print("Overhead: the part of a step that agreement, checksum, ledger and metrics take. Goal: at most 2 % of steps of 5 ms or more.")
+    print("Overhead of slices: by how much a sum that is equal for any number of ranks reduces the steps/s.", flush=True)
 
 
 def steps(options, data):
-    """Medians of steps per second by model and number of ranks."""
+    """The medians of steps per second, for each model and number of ranks."""
     rows = []
     for name in filter(None, options.models.split(",")):
         for world in (1, 2):
@@ -75,11 +75,11 @@ def main():
     parser.add_argument("--python", required=True, help="an interpreter with PyTorch")
     parser.add_argument("--models", default="mlp,resnet18,gpt2")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
-    parser.add_argument("--decoder", help="the example program bench of roundhouse-data, optimized; none: no images")
-    parser.add_argument("--checkpoints", type=int, default=4, help="that are measured; 0: none")
+    parser.add_argument("--seconds", type=float, default=10, help="duration of each measurement")
+    parser.add_argument("--decoder", help="the example program bench of roundhouse-data, optimized; without it no images are measured")
+    parser.add_argument("--checkpoints", type=int, default=4, help="the number of measured checkpoints; 0: none")
     options = parser.parse_args()
-    # Each part prints its figures as it ends: what comes after it may fail.
+    # Each part prints its results at its end, because a later part may fail.
     with tempfile.TemporaryDirectory() as place:
         data = pathlib.Path(place)
         ours.write_data(data)
@@ -99,8 +99,8 @@ def main():
             print("checkpoints", file=sys.stderr)
             stalls, num_bytes = ours.stalls(options.trainer, data, options.checkpoints)
             stall, copy = (1000 * span for span in (statistics.median(stalls), copied(int(num_bytes))))
-            print(f"\nA checkpoint of {num_bytes / 1e6:.0f} MB: training stands still for {stall:.0f} ms; ", end="")
-            print(f"this machine copies so many bytes in {copy:.0f} ms. Goal: at most 50 ms more.")
+            print(f"\nA checkpoint of {num_bytes / 1e6:.0f} MB: training pauses for {stall:.0f} ms; ", end="")
+            print(f"this machine copies as many bytes in {copy:.0f} ms. Goal: at most 50 ms more.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the trainer does in a second: shapes, synthetic data, and steps counted from outside."""
+"""Measures the trainer's steps per second from outside, with synthetic data."""
 import io
 import json
 import pathlib
@@ -10,7 +10,7 @@ import time
 import zlib
 from random import Random
 
-from world import World, free_port, said_by_rank_0, until
+from world import World, free_port, output_of_rank_0, until
 
 CONFIGURATIONS = {
     "mlp": {
@@ -20,7 +20,7 @@ CONFIGURATIONS = {
         "globalBatchSize": 64,
     },
     "resnet18": {
-        # One group of statistics per pass, as the other side's batch normalization has.
+        # One group of statistics per pass, as in PyTorch's batch normalization.
         "model": {"name": "resnet18", "stem": "cifar", "ghostBatch": 0},
         "data": {"format": "imagefolder", "path": "resnet18", "image": {"size": 32}},
         "optimizer": {"name": "sgd", "learningRate": 0.01, "momentum": 0.9},
@@ -47,7 +47,7 @@ WINDOWS = 5
 
 
 def write_data(root):
-    """Synthetic samples, 1,024 of each kind, the same each time."""
+    """Writes synthetic samples, 1,024 of each kind. They are the same in each run."""
     random = Random(7).randbytes
     mlp = root / "mlp"
     mlp.mkdir(parents=True)
@@ -75,7 +75,7 @@ def write_data(root):
 
 
 def png(size, random):
-    """An image of noise."""
+    """A PNG image of random pixels."""
     rows = b"".join(b"\0" + random(3 * size) for _ in range(size))
 
     def chunk(kind, body):
@@ -86,7 +86,7 @@ def png(size, random):
 
 
 def measure(trainer, data, name, world, seconds, extra=None):
-    """Median steps per second of several windows."""
+    """The median steps per second over several windows."""
     config = CONFIGURATIONS[name] | {"steps": 1_000_000_000, "seed": 7} | (extra or {})
     threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     with tempfile.TemporaryDirectory() as place, World(trainer, place, data, config, world, lambda _: threads) as workers:
@@ -94,35 +94,35 @@ def measure(trainer, data, name, world, seconds, extra=None):
 
 
 def bare(program, data, name, world, steps):
-    """Steps per second of the same step without membership, agreement, ledger and metrics."""
+    """The steps per second of the same step without membership, agreement, ledger and metrics."""
     with tempfile.TemporaryDirectory() as place:
         config = pathlib.Path(place) / "config"
         config.write_text(json.dumps(CONFIGURATIONS[name] | {"steps": 1, "seed": 7}))
-        told = {"CONFIG": config, "DATA_DIR": data, "WORLD_SIZE": world, "PORT": free_port(), "STEPS": max(1, int(steps))}
-        told = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"} | {key: str(value) for key, value in told.items()}
-        return float(said_by_rank_0([[program]] * world, [told | {"RANK": str(rank)} for rank in range(world)]))
+        given = {"CONFIG": config, "DATA_DIR": data, "WORLD_SIZE": world, "PORT": free_port(), "STEPS": max(1, int(steps))}
+        variables = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"} | {key: str(value) for key, value in given.items()}
+        return float(output_of_rank_0([[program]] * world, [variables | {"RANK": str(rank)} for rank in range(world)]))
 
 
 def rate(workers, world, seconds):
-    """Median steps per second of several windows of a world that has not begun yet."""
-    everybody = range(world)
-    workers.prepared(everybody)
-    workers.issue(1, everybody)
-    # As many steps as the other two leave out.
+    """Starts the first generation, and returns the median steps per second over several windows."""
+    nodes = range(world)
+    workers.prepared(nodes)
+    workers.issue(1, nodes)
+    # The first steps are not measured, as for the other programs.
     workers.until("steps", lambda: workers.step() >= 5)
     rates = []
     for _ in range(WINDOWS):
-        first, began = workers.step(), time.perf_counter()
+        first, started = workers.step(), time.perf_counter()
         time.sleep(seconds / WINDOWS)
-        # From change to change: the file is written at most every so often.
+        # A window ends at a change of the status file, which the trainer writes at intervals.
         at = workers.step()
         until("a step", lambda: workers.step() > at)
-        rates.append((workers.step() - first) / (time.perf_counter() - began))
+        rates.append((workers.step() - first) / (time.perf_counter() - started))
     return statistics.median(rates)
 
 
 def data_wait(trainer, data, seconds):
-    """Fraction of the time that a training of resnet18 on one core waits for samples from WebDataset."""
+    """The fraction of the time that resnet18 on one core waits for samples from WebDataset."""
     image = {"size": 32, "augment": ["crop", "flip"]}
     config = CONFIGURATIONS["resnet18"] | {
         "data": {"format": "webdataset", "path": "webdataset", "image": image},
@@ -136,8 +136,8 @@ def data_wait(trainer, data, seconds):
 
 
 def stalls(trainer, data, number):
-    """How long training stands still for each of a number of checkpoints, in seconds, and the bytes of one."""
-    # 38 million weights and AdamW's two moments.
+    """The seconds for which each of a number of checkpoints pauses training, and the bytes of a checkpoint."""
+    # The checkpoint has 38 million weights and AdamW's two moments of each.
     config = CONFIGURATIONS["mlp"] | {
         "model": {"name": "mlp", "hidden": [6144, 6144]},
         "optimizer": {"name": "adamw", "learningRate": 0.0001},

@@ -1,7 +1,7 @@
-"""The same models, batches and optimizers in PyTorch eager with DistributedDataParallel over Gloo.
+"""Trains the same models, batches and optimizers with PyTorch eager and DistributedDataParallel over Gloo.
 
-One process of `--world` processes; rank 0 prints one line: the median of the steps per second of several windows.
-The data is synthetic and in memory, as it is for the trainer that this is compared with: no reader is measured.
+This is one of `--world` processes. Rank 0 prints one line: the median steps per second over several windows. The samples
+are synthetic and in memory, so no reader is measured.
 """
 import argparse
 import math
@@ -17,12 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def mlp():
-    """64-256-256-10."""
+    """An MLP of 64-256-256-10."""
     return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
 class Residual(nn.Module):
-    """The basic block of He et al., 2016."""
+    """The basic residual block of He et al., 2016."""
 
     def __init__(self, inputs, outputs, stride):
         super().__init__()
@@ -41,7 +41,7 @@ class Residual(nn.Module):
 
 
 def resnet18():
-    """For images of 32x32: a 3x3 stem and no pooling."""
+    """ResNet-18 for images of 32x32, with a 3x3 stem and without pooling."""
     layers = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     inputs = 64
     for outputs, stride in [(64, 1), (128, 2), (256, 2), (512, 2)]:
@@ -134,8 +134,8 @@ CASES = {
 
 
 class Losses:
-    """Every trainer looks at its loss: one that is not finite must not continue. On a GPU it is read one step late, so that the
-    host does not wait for the step that it has just launched."""
+    """Reads the loss of each step, as every trainer does to detect a loss that is not finite. On a GPU it reads the loss one
+    step late, so that the host does not wait for the step that it has just launched."""
 
     def __init__(self, device):
         self.late, self.number = device == "cuda", 0
@@ -143,7 +143,7 @@ class Losses:
             self.read = [torch.empty((), pin_memory=True) for _ in range(2)]
             self.there = [torch.cuda.Event() for _ in range(2)]
 
-    def look(self, loss):
+    def read_loss(self, loss):
         if not self.late:
             return loss.item()
         now, before = self.number % 2, (self.number + 1) % 2
@@ -170,11 +170,11 @@ def main():
     torch.set_num_threads(options.threads)
     torch.manual_seed(7)
     if options.device == "cuda":
-        # As the trainer's own default.
+        # The trainer's default.
         torch.backends.cudnn.benchmark = True
     losses = Losses(options.device)
     make, sample, batch, optimizer = CASES[options.model]
-    # Images lie in memory as tensor cores want them.
+    # channels_last is the memory layout that tensor cores need.
     layout = torch.channels_last if options.model == "resnet50" else torch.preserve_format
     model = make().to(options.device, memory_format=layout)
     inputs, targets = (tensor.to(options.device) for tensor in sample(1024))
@@ -200,26 +200,26 @@ def main():
         update.zero_grad()
         loss.backward()
         update.step()
-        return losses.look(loss)
+        return losses.read_loss(loss)
 
-    # All ranks take the same number of steps: as many as rank 0 finds to fit into a window.
+    # Rank 0 determines the number of steps in a window, so that all ranks make the same number.
     for number in range(10):
         step(number)
-    began = time.perf_counter()
+    started = time.perf_counter()
     for number in range(10):
         step(number)
-    each = torch.tensor([(time.perf_counter() - began) / 10])
+    each = torch.tensor([(time.perf_counter() - started) / 10])
     if options.world > 1:
         dist.broadcast(each, 0)
     window = max(3, int(options.seconds / 5 / each.item()))
     rates = []
     for _ in range(5):
-        began = time.perf_counter()
+        started = time.perf_counter()
         for number in range(window):
             step(number)
         if options.device == "cuda":
             torch.cuda.synchronize()
-        rates.append(window / (time.perf_counter() - began))
+        rates.append(window / (time.perf_counter() - started))
     if options.rank == 0:
         print(f"{statistics.median(rates):.2f}")
     if options.world > 1:

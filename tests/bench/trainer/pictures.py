@@ -1,4 +1,4 @@
-"""Images per second of one core: ours and torchvision's, one after the other, from the same files."""
+"""Compares images per second of one core with torchvision's, in alternating runs with the same files."""
 import pathlib
 import statistics
 import subprocess
@@ -9,7 +9,7 @@ NUM_IMAGES = 512
 
 
 class Images(NamedTuple):
-    """Images per second. `bytes`: normalized later, on the device."""
+    """Images per second. `bytes` are normalized later, on the device."""
 
     floats: float
     bytes: float
@@ -17,7 +17,7 @@ class Images(NamedTuple):
 
 
 def measure(decoder, python, directory, rounds):
-    """Medians of some rounds."""
+    """The medians over some rounds."""
     subprocess.run([python, PEER, "make", directory, str(NUM_IMAGES)], check=True)
     found = []
     for _ in range(rounds):
@@ -28,6 +28,6 @@ def measure(decoder, python, directory, rounds):
 
 
 def rows(command):
-    """The last column of each row of the table that a program prints."""
+    """Runs a program that prints a table, and returns the last column of each row."""
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return [float(line.split("|")[-2]) for line in output.splitlines() if line.startswith("|")]

@@ -1,4 +1,4 @@
-"""The trainer's own processes over hand-written membership files, as its process tests start them."""
+"""Starts the trainer's processes and issues generations to them by writing their membership files."""
 import json
 import os
 import pathlib
@@ -21,26 +21,26 @@ def replace(path, text):
     partial.rename(path)
 
 
-# Seconds for anything that is waited for, in place of what the caller says.
-PATIENCE = None
-# Nothing is waited for any more.
+# The most seconds for any wait; None: the limit of the caller.
+MAX_WAIT_SECONDS = None
+# When true, all waits end with an error.
 IS_OVER = False
 
 
 def until(what, is_so, seconds=120):
-    """Waits for a condition; `TimeoutError` when it does not come."""
-    seconds = seconds if PATIENCE is None else min(seconds, PATIENCE)
+    """Waits for a condition; raises `TimeoutError` if it does not become true in time."""
+    seconds = seconds if MAX_WAIT_SECONDS is None else min(seconds, MAX_WAIT_SECONDS)
     deadline = time.monotonic() + seconds
     while not is_so():
         if IS_OVER:
-            raise TimeoutError(f"{what}: the run was cut off before")
+            raise TimeoutError(f"{what}: the run was interrupted before")
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {seconds} s")
         time.sleep(0.02)
 
 
-def said_by_rank_0(commands, variables):
-    """Runs one command for each rank, each with the variables of its rank, and returns what rank 0 prints."""
+def output_of_rank_0(commands, variables):
+    """Runs one command for each rank with the variables of the rank, and returns the output of rank 0."""
     ranks = [
         subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for command, own in zip(commands, variables)
@@ -53,7 +53,7 @@ def said_by_rank_0(commands, variables):
 
 
 class World:
-    """Workers of one process each, in a directory of their own. Use it in a `with` block, which ends what still runs."""
+    """Workers with one process each, in one directory. Use it in a `with` block, which kills remaining processes."""
 
     def __init__(self, trainer, directory, data, config, nodes, variables=None):
         self.trainer, self.directory, self.data = trainer, pathlib.Path(directory), pathlib.Path(data)
@@ -76,7 +76,7 @@ class World:
                 process.wait()
 
     def start(self, node):
-        """Starts a worker's process, or another one in place of one that has ended."""
+        """Starts a worker's process, or restarts it after its end."""
         run = self.directory / f"run-{node}"
         run.mkdir(exist_ok=True)
         (run / "rank-0.json").unlink(missing_ok=True)
@@ -109,31 +109,31 @@ class World:
         return self.status(node)["step"]
 
     def metric(self, node, name):
-        """The value of a metric without labels; `None` if it is absent."""
+        """The value of a metric without labels; `None` if the metric is absent."""
         return self.metrics(node).get(name)
 
     def metrics(self, node):
-        """Values by name of all metrics without labels."""
+        """The values of all metrics without labels, by name."""
         found = re.findall(r"^roundhouse_train_(\w+) (\S+)$", self.exposition(node), re.MULTILINE)
         return {name: float(value) for name, value in found}
 
     def labels(self, node, name, label):
-        """The values of a label with which a metric is there."""
+        """The values of a label in the series of a metric."""
         return re.findall(rf'^roundhouse_train_{name}{{{label}="([^"]*)"}}', self.exposition(node), re.MULTILINE)
 
     def exposition(self, node):
-        """What the worker's process tells Prometheus; nothing before the first time."""
+        """The metrics file of the worker's process; empty until the process writes it."""
         try:
             return (self.directory / f"run-{node}" / "rank-0.prom").read_text()
         except FileNotFoundError:
             return ""
 
     def prepared(self, nodes, seconds=120):
-        """Waits until workers are in the lobby, or further."""
+        """Waits until workers are in the lobby or in a later phase."""
         self.until("the lobby", lambda: all(self.status(node)["phase"] != "Preparing" for node in nodes), seconds)
 
     def issue(self, generation, nodes):
-        """Tells workers that they are the ranks of a generation, in this order."""
+        """Issues a generation: the workers get the ranks in this order."""
         for rank, node in enumerate(nodes):
             document = {
                 "generation": generation,
@@ -154,7 +154,7 @@ class World:
             self.processes[node].wait()
 
     def complete(self, nodes, seconds=120):
-        """Waits until these workers have ended with success."""
+        """Waits until workers have ended, and checks that their exit codes are 0."""
         self.until("the end", lambda: all(self.processes[node].poll() is not None for node in nodes), seconds)
         codes = [self.processes[node].returncode for node in nodes]
         if any(codes):

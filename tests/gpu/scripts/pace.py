@@ -1,4 +1,6 @@
-"""Steps per second of a GPT-2 with the package (elastic) or with DDP alone (plain): WHICH, the type of the device, SECONDS, PORT."""
+"""Prints the steps per second of a GPT-2 with the package (elastic) or with DDP alone (plain).
+
+Arguments: elastic or plain, the type of the device, seconds, port."""
 
 import sys
 import time
@@ -6,7 +8,7 @@ import time
 import torch
 
 WHICH, DEVICE, SECONDS, PORT = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]
-# 124M weights, or a few that a CPU trains in seconds.
+# 124 million weights, or a small model that a CPU trains in seconds.
 LAYERS, WIDTH, HEADS, CONTEXT, VOCABULARY, BATCH = (12, 768, 12, 1024, 50304, 16) if DEVICE == "cuda" else (2, 64, 2, 32, 512, 4)
 WARM_UP = 5
 
@@ -34,19 +36,19 @@ def loss_of(net, tokens):
 
 
 class Clock:
-    """The steps after the first ones."""
+    """Measures the steps after the warm-up."""
 
     def __init__(self):
-        self.steps, self.began = -WARM_UP, 0.0
+        self.steps, self.started = -WARM_UP, 0.0
 
     def is_over(self, loss):
         self.steps += 1
         if self.steps == 0:
             loss.item()
-            self.began = time.perf_counter()
-        if self.steps > 0 and time.perf_counter() - self.began > SECONDS:
+            self.started = time.perf_counter()
+        if self.steps > 0 and time.perf_counter() - self.started > SECONDS:
             loss.item()
-            print(f"pace {self.steps / (time.perf_counter() - self.began):.3f}", flush=True)
+            print(f"pace {self.steps / (time.perf_counter() - self.started):.3f}", flush=True)
             return True
         return False
 

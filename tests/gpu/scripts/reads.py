@@ -1,4 +1,4 @@
-"""A training that prints how often each commit reads a number from the device: STEPS, and the type of the device."""
+"""Trains, and prints how often each commit reads a number from the device. Arguments: steps, type of the device."""
 
 import sys
 import warnings
@@ -11,7 +11,7 @@ NAMES = {"item", "tolist", "numpy", "__float__", "__int__", "__bool__", "cpu"}
 
 
 class Reads(torch.overrides.TorchFunctionMode):
-    """Counts reads by their functions, where there is no GPU whose driver reports them."""
+    """Counts reads by the names of their functions. On a GPU, PyTorch reports them itself."""
 
     count = 0
 
@@ -21,7 +21,7 @@ class Reads(torch.overrides.TorchFunctionMode):
 
 
 def counted(commit):
-    """How often the host waits for the device in a commit."""
+    """The number of times that the host waits for the device in a commit."""
     if DEVICE == "cpu":
         Reads.count = 0
         with Reads():
