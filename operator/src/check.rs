@@ -1,5 +1,5 @@
-//! `roundhouse-operator check`: follows one TrainingJob to its end, or reads a policy. `helm test` runs it in a pod that may
-//! read that job. It creates, changes and deletes nothing.
+//! `roundhouse-operator check`: follows one TrainingJob to its end, or reads a policy. `helm test` runs it in a pod that
+//! may read that job. The command only reads.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,7 +12,6 @@ use crate::controller::tenancy::{Policies, PolicyError};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is checked.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Name of a job to follow.
@@ -21,53 +20,53 @@ pub struct Arguments {
     /// Namespace of the job.
     #[arg(long)]
     pub namespace: Option<String>,
-    /// Seconds to wait for its end.
+    /// Seconds to wait for the job's end.
     #[arg(long, default_value_t = 240)]
     pub timeout_seconds: u64,
-    /// File to read as the operator reads it at its start: an error names the key.
+    /// Policy file to read as the operator reads it at its start. An error names the key.
     #[arg(long)]
     pub policy_file: Option<PathBuf>,
 }
 
-/// Which job, and for how long.
+/// The job to follow, and for how long.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Name of the job.
     pub name: String,
     /// Namespace of the job.
     pub namespace: String,
-    /// Seconds to wait for its end.
+    /// Seconds to wait for the job's end.
     pub timeout_seconds: u64,
 }
 
-/// How a job stands.
+/// Whether a job has ended, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It has not ended. What it does or waits for.
+pub enum Phase {
+    /// The job has not ended. It does this, or waits for this.
     Pending(String),
-    /// It succeeded, in its own words.
+    /// The job succeeded, with the message of its status.
     Succeeded(String),
-    /// It failed, in its own words.
+    /// The job failed, with the message of its status.
     Failed(String),
 }
 
-/// How a job with this status stands.
+/// The phase of a job with this status.
 #[must_use]
-pub fn standing(status: Option<&TrainingJobStatus>) -> Standing {
+pub fn phase(status: Option<&TrainingJobStatus>) -> Phase {
     let Some((status, first)) = status.and_then(|s| Some((s, s.front()?))) else {
-        return Standing::Pending("no operator has accepted the job yet".to_owned());
+        return Phase::Pending("no operator has accepted the job yet".to_owned());
     };
     let words = format!("{}: {}", first.reason, first.message);
     if status.is_true(ConditionType::Succeeded) {
-        Standing::Succeeded(words)
+        Phase::Succeeded(words)
     } else if status.is_true(ConditionType::Failed) {
-        Standing::Failed(words)
+        Phase::Failed(words)
     } else {
         let workers = status
             .workers
             .as_ref()
             .map(|w| format!("workers {}; ", w.summary));
-        Standing::Pending(workers.unwrap_or_default() + &words)
+        Phase::Pending(workers.unwrap_or_default() + &words)
     }
 }
 
@@ -77,33 +76,29 @@ pub enum CheckError {
     /// The policy cannot be used.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// No cluster.
+    /// No cluster is configured.
     #[error("no cluster: {0}; set KUBECONFIG, or run it in a pod with a service account")]
     Config(#[from] kube::config::InferConfigError),
     /// The job cannot be read.
     #[error("the TrainingJob {name} in namespace {namespace} cannot be read: {source}")]
     Unreadable {
-        /// Of the job.
         name: String,
-        /// Of the job.
         namespace: String,
-        /// Why.
         source: kube::Error,
     },
-    /// The job failed.
     #[error("the job failed: {0}")]
     Failed(String),
     /// The job takes longer than the check waits.
     #[error("the job did not end within {seconds} s: {last}")]
     NotInTime {
-        /// How long the check has waited.
+        /// How many seconds the check has waited.
         seconds: u64,
-        /// What the job did or waited for in the end.
+        /// What the job last did or waited for.
         last: String,
     },
 }
 
-/// Reads the policy of the arguments, then follows their job, which the configured cluster has.
+/// Reads the policy of the arguments, then follows their job in the configured cluster.
 ///
 /// # Errors
 /// The policy cannot be used, there is no cluster, or [`follow`] fails.
@@ -143,11 +138,12 @@ async fn run_follow(options: &Options) -> Result<String, CheckError> {
     follow(client, options, |line| println!("{line}")).await
 }
 
-/// Follows a job to its end and returns its last words. `say` gets a line whenever it stands differently.
+/// Follows a job to its end and returns the message of its status. `say` receives a line whenever the phase or its
+/// message changes.
 ///
 /// # Errors
-/// The job fails, does not end in time, or cannot be read: it does not exist, or this process has no right to read it. A call
-/// that gets no answer is made again.
+/// The job fails, does not end in time, or cannot be read: it does not exist, or this process has no right to read it. A
+/// call without an answer is tried again.
 pub async fn follow(
     client: Client,
     options: &Options,
@@ -158,10 +154,10 @@ pub async fn follow(
     let mut last = String::new();
     loop {
         let now = match jobs.get(&options.name).await {
-            Ok(job) => match standing(job.status.as_ref()) {
-                Standing::Succeeded(words) => return Ok(words),
-                Standing::Failed(words) => return Err(CheckError::Failed(words)),
-                Standing::Pending(words) => words,
+            Ok(job) => match phase(job.status.as_ref()) {
+                Phase::Succeeded(words) => return Ok(words),
+                Phase::Failed(words) => return Err(CheckError::Failed(words)),
+                Phase::Pending(words) => words,
             },
             Err(kube::Error::Api(status))
                 if (400..500).contains(&status.code) && status.code != 429 =>
@@ -242,23 +238,23 @@ mod tests {
 
     #[test]
     fn a_job_without_conditions_waits_for_an_operator() {
-        let expected = Standing::Pending("no operator has accepted the job yet".to_owned());
-        assert_eq!(standing(None), expected);
-        assert_eq!(standing(Some(&status(&[]))), expected);
+        let expected = Phase::Pending("no operator has accepted the job yet".to_owned());
+        assert_eq!(phase(None), expected);
+        assert_eq!(phase(Some(&status(&[]))), expected);
     }
 
     #[test]
     fn pending_job_reports_its_workers_and_reason() {
         let accepted = status(&[ConditionType::Accepted]);
-        let expected = Standing::Pending("workers 1/2; Because: it is so".to_owned());
-        assert_eq!(standing(Some(&accepted)), expected);
+        let expected = Phase::Pending("workers 1/2; Because: it is so".to_owned());
+        assert_eq!(phase(Some(&accepted)), expected);
     }
 
     #[test]
     fn success_and_failure_end_the_check() {
         let words = || "Because: it is so".to_owned();
-        let of = |kind| standing(Some(&status(&[kind, ConditionType::Accepted])));
-        assert_eq!(of(ConditionType::Succeeded), Standing::Succeeded(words()));
-        assert_eq!(of(ConditionType::Failed), Standing::Failed(words()));
+        let of = |kind| phase(Some(&status(&[kind, ConditionType::Accepted])));
+        assert_eq!(of(ConditionType::Succeeded), Phase::Succeeded(words()));
+        assert_eq!(of(ConditionType::Failed), Phase::Failed(words()));
     }
 }

@@ -1,4 +1,4 @@
-//! The operator's own HTTP: metrics, health, readiness.
+//! The operator's own HTTP server: metrics, health and readiness.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,10 +21,10 @@ mod serve;
 
 pub(crate) use self::serve::serve;
 
-/// Listens; where there is no IPv6, on the addresses of IPv4.
+/// Listens on an address. On a host without IPv6 it uses the IPv4 address instead.
 ///
 /// # Errors
-/// The address cannot be used.
+/// The address is in use, or the process may not listen on it.
 pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Err(error) => match ports::without_ipv6(address, error.kind()) {
@@ -35,7 +35,6 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// The routes.
 pub fn router(caches: Arc<Caches>, staleness: Arc<Staleness>, registry: Registry) -> Router {
     let ready =
         get(async move || readiness(caches.filled_at().is_some(), staleness.silent_watch()));
@@ -45,7 +44,7 @@ pub fn router(caches: Arc<Caches>, staleness: Arc<Staleness>, registry: Registry
         .route("/metrics", get(move || async move { render(&registry) }))
 }
 
-/// Whether the operator knows how the jobs are.
+/// Whether the caches are filled and no watch is silent.
 fn readiness(is_synced: bool, stale: Option<(Watched, Duration)>) -> (StatusCode, String) {
     let unwell = StatusCode::SERVICE_UNAVAILABLE;
     match stale {

@@ -1,6 +1,6 @@
-//! The operator's effects: caches in front, writes behind, and a pure plan in between.
+//! The operator's effects: watches fill caches, a pure plan decides, and writes carry it out.
 //!
-//! `driver` is the whole loop on one screen: observe → examine → plan → apply → report.
+//! `controller::driver` has the whole loop: observe → examine → plan → apply → report.
 
 pub mod agents;
 pub mod check;

@@ -10,7 +10,7 @@ use roundhouse_operator::run::RunError;
 use roundhouse_operator::settings::{POLICY_AS_READ, Settings};
 use roundhouse_operator::{check, run};
 
-/// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
+/// Runs TrainingJobs: creates their pods, gives each worker its rank, and reports progress.
 ///
 /// It finds the cluster as kubectl does (KUBECONFIG, ~/.kube/config) or, in a pod, by the service
 /// account.
@@ -23,7 +23,7 @@ struct Arguments {
     command: Option<Command>,
 }
 
-/// What it does instead of running TrainingJobs.
+/// Commands beside the operator itself.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Follow a TrainingJob to its end, or read a policy. Exit code: 0 succeeded, 1 failed or not in time.
@@ -44,7 +44,7 @@ async fn operate(mut settings: Settings) -> ExitCode {
     if let Some(path) = &settings.policy_file
         && settings.policy_as_read.is_none()
     {
-        // Whether it can be read is found out again, in words.
+        // If the file cannot be read, `run` reads it again and returns the error.
         settings.policy_as_read = tenancy::text(path).ok();
     }
     let policy = settings.policy_as_read.clone();
@@ -52,8 +52,8 @@ async fn operate(mut settings: Settings) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ RunError::LeaseLost(_)) => {
             tracing::warn!(%error);
-            let error = anew(policy);
-            tracing::error!(%error, "the operator cannot start anew");
+            let error = restart(policy);
+            tracing::error!(%error, "the operator cannot restart itself");
             ExitCode::FAILURE
         }
         Err(error) => {
@@ -63,10 +63,10 @@ async fn operate(mut settings: Settings) -> ExitCode {
     }
 }
 
-/// Starts the program anew in the place of this process. The container goes on, so that Kubernetes does not take what is no
-/// failure for a crash, and wait longer and longer until it starts the container again. It keeps the policy that was read: a file
-/// that has a mistake by now would end the only operator. Returns only if it cannot be done.
-fn anew(policy: Option<String>) -> io::Error {
+/// Replaces this process by a new one of the same program. The container keeps running, so Kubernetes does not count a
+/// crash and does not delay the restart by its back-off. The new process keeps the policy that this one has read: if the
+/// file has a mistake by now, it would end the only operator. Returns only if the program cannot be started.
+fn restart(policy: Option<String>) -> io::Error {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => return error,

@@ -51,7 +51,7 @@ pub struct JobMemory {
     pub taken_names: TakenNames,
     /// Events of a status write that got no answer.
     pub unsent_events: UnsentEvents,
-    /// Reports of rank 0, while the job trains.
+    /// The reports of rank 0, while the job trains.
     pub progress: Progress,
     /// Reports of the agents of workers that are not Ready.
     pub workers: Workers,
@@ -121,13 +121,11 @@ impl JobMemories {
     /// runs under the lock: it must not call this again.
     pub fn with<R>(&self, job: &JobKey, f: impl FnOnce(&mut JobMemory) -> R) -> R {
         let mut state = self.lock();
-        match state.jobs.get_mut(job) {
-            Some(memory) => f(memory),
-            None => {
-                drop(state);
-                f(&mut JobMemory::new(JobName::default(), self.pauses))
-            }
-        }
+        let Some(memory) = state.jobs.get_mut(job) else {
+            drop(state);
+            return f(&mut JobMemory::new(JobName::default(), self.pauses));
+        };
+        f(memory)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

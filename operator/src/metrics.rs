@@ -1,8 +1,10 @@
-//! The operator's metrics: structs on a passed registry. Labels come from closed sets, but for names of namespaces,
-//! jobs and nodes.
+//! The operator's metrics: structs on a passed registry. Labels come from closed sets, except the names of
+//! namespaces, jobs and nodes.
 //!
-//! `work` counts what the operator does, `queue` how long jobs wait for that, `api` the calls to the API server,
-//! `heard` how old the caches are, `jobs` how the jobs fare, and `process` what the process itself takes. The series of a job go away with the job. `docs/reference/metrics.md` lists them all.
+//! `work` counts reconciles and writes, `queue` measures how long jobs wait for a reconcile, `api` counts the
+//! calls to the API server, `watch_ages` measures how old the caches are, `jobs` describes the jobs, and `process`
+//! describes the operator's own process. The series of a job end with the job. `docs/reference/metrics.md` lists
+//! all metrics.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,29 +26,24 @@ use queue::Queue;
 use watch_ages::WatchAges;
 use work::Work;
 
-/// What tells the time: the operator's own clock, or a test's.
+/// Returns the current time: of the operator's own clock, or of a test's clock.
 pub type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
 
 /// All metrics of one operator.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// What the operator does.
     pub work: Work,
-    /// Jobs that wait for a reconcile.
     pub queue: Queue,
-    /// Calls to the API server.
     pub api: Api,
-    /// When watches were heard.
     pub watch_ages: WatchAges,
-    /// How the jobs fare.
     pub jobs: Jobs,
 }
 
 impl Metrics {
-    /// Registers all metrics.
+    /// Creates all metrics and registers them.
     ///
     /// # Errors
-    /// A name is taken or not allowed.
+    /// The registry has a metric of the same name, or the name of a metric is invalid.
     pub fn new(registry: &Registry, clock: Clock) -> Result<Self, prometheus::Error> {
         let info = Opts::new(
             "roundhouse_operator_info",

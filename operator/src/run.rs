@@ -1,4 +1,4 @@
-//! Puts everything together and runs until it is told to stop.
+//! Starts all parts of the operator and runs them until it is asked to stop.
 
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -38,7 +38,7 @@ use crate::runtime::api::metered::metered;
 use crate::runtime::leader_election::Leadership;
 use crate::runtime::leader_election::fence::fenced;
 use crate::runtime::leader_election::keep::Candidate;
-use crate::runtime::queue::debounce::coalesce;
+use crate::runtime::queue::debounce::debounce;
 use crate::runtime::queue::runner::dispatch;
 use crate::runtime::tasks::{Ended as TaskEnded, Tasks};
 use crate::settings::Settings;
@@ -59,38 +59,33 @@ mod ending;
 mod following;
 mod logs;
 
-/// Time for the events of the last steps.
+/// How long a stopping operator waits until its last events are published.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// Why the operator cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// No cluster.
+    /// No cluster is configured.
     #[error("no cluster: {0}; set KUBECONFIG, or run it in a pod with a service account")]
     Config(#[from] kube::config::InferConfigError),
-    /// The client cannot be made.
+    /// The client of the API server cannot be created.
     #[error("no client for the API server: {0}")]
     Client(#[from] kube::Error),
-    /// The port cannot be used.
+    /// The port of the HTTP server cannot be used.
     #[error("cannot listen on {address}: {source}; give another --http-address")]
-    Listen {
-        /// Where.
-        address: String,
-        /// Why.
-        source: io::Error,
-    },
+    Listen { address: String, source: io::Error },
     /// The policy cannot be used.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// A metric's name is taken.
+    /// The name of a metric is taken.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// Another operator may lead by now.
+    /// The Lease is lost, so another operator may lead by now.
     #[error(
-        "the lease {0:?} is lost: it was not renewed in time, or another operator has it; this one starts anew"
+        "lost the lease {0:?}: it was not renewed in time, or another operator has taken it; this operator restarts"
     )]
     LeaseLost(String),
-    /// What runs for as long as the operator does has ended.
+    /// A task that runs as long as the operator has ended.
     #[error(transparent)]
     Task(#[from] TaskEnded),
 }
@@ -101,14 +96,14 @@ pub enum RunError {
 /// It cannot start, or one of its tasks ended.
 pub async fn run(settings: Settings) -> Result<(), RunError> {
     let mut config = kube::Config::infer().await?;
-    // Its retry can hold one call for minutes; `calls` has a deadline.
+    // The client's own retry can hold one call for minutes. `calls` has a deadline instead.
     config.default_retry = false;
     config.connect_timeout = Some(crate::runtime::api::calls::DEADLINE);
     let client = Client::try_from(config)?;
     run_with(client, settings, Registry::new(), shutdown_signal()).await
 }
 
-/// Runs with a given client until `stop` is done. Its metrics go to `registry`.
+/// Runs with a given client until `stop` is done. `registry` receives the metrics.
 ///
 /// # Errors
 /// It cannot start, or one of its tasks ended.
@@ -146,7 +141,7 @@ pub async fn run_with(
         address: settings.http_address.to_string(),
         source,
     })?;
-    // They end with this function, however it ends.
+    // The tasks end with this function, however it ends.
     let mut background = Tasks::default();
     let router = http::router(
         Arc::clone(&context.caches),
@@ -165,15 +160,7 @@ pub async fn run_with(
         wake: &wake,
     };
     others.watch(&mut background, &context);
-    let events = Events::new(client.clone(), std::env::var("HOSTNAME").ok());
-    let (queue, metrics) = (
-        Arc::clone(&context.event_queue),
-        context.metrics.work.clone(),
-    );
-    let publishing = publish_all(queue, events, metrics);
-    background.spawn("events", publishing);
-    let polls = agents::workers::poll(Arc::clone(&context.memories), wake.clone());
-    background.spawn("restarts", polls);
+    publish_and_poll(&mut background, &context, &client, &wake);
     let (memories, jobs) = (Arc::clone(&context.memories), context.metrics.jobs.clone());
     let queue = context.metrics.queue.clone();
     let note = move |event: &Event<JobIdentity>| {
@@ -183,10 +170,8 @@ pub async fn run_with(
         jobs.apply(event);
         memories.apply(event);
     };
-    let jobs = watch_jobs(watches, writer, note, wake.clone());
+    let jobs = watch_jobs(watches, writer, note, wake);
     background.spawn("watch of trainingjobs", jobs);
-    let polls = agents::progress::poll(Arc::clone(&context.memories), wake);
-    background.spawn("progress", polls);
     if let Some(candidate) = &lease {
         background.spawn("lease", candidate.clone().keep());
     }
@@ -198,11 +183,11 @@ pub async fn run_with(
         ended = background.ended() => Err(ended.into()),
         () = leadership.lost() => Err(RunError::LeaseLost(settings.lease.clone().unwrap_or_default())),
         () = stopped_late(stop.clone()) => {
-            tracing::warn!("stopping in the midst of a step; the next operator continues from there");
+            tracing::warn!("shutdown timeout: stopping during a reconcile; the next leader continues");
             Ok(())
         }
     };
-    // An operator that is asked to stop does not start anew.
+    // An operator that is asked to stop does not restart itself.
     let is_asked = stop.peek().is_some();
     let outcome = match outcome {
         Err(RunError::LeaseLost(_)) if is_asked => Ok(()),
@@ -213,16 +198,33 @@ pub async fn run_with(
     }
     context.slow_writes.stop();
     context.metrics.work.lead(false);
-    // Nothing is written any more.
+    // From here on the operator writes nothing but the Lease.
     drop(background);
     if let (Some(candidate), Ok(())) = (lease, &outcome) {
-        candidate.give_back().await;
+        candidate.release().await;
     }
     tracing::info!("the operator stops");
     outcome
 }
 
-/// Works on the jobs that are woken, until `stop` is done.
+/// Starts the tasks beside the reconciles that publish events and poll the workers' agents.
+fn publish_and_poll(
+    background: &mut Tasks,
+    context: &Context,
+    client: &Client,
+    wake: &Sender<Wake>,
+) {
+    let events = Events::new(client.clone(), std::env::var("HOSTNAME").ok());
+    let queue = Arc::clone(&context.event_queue);
+    let publishing = publish_all(queue, events, context.metrics.work.clone());
+    background.spawn("events", publishing);
+    let polls = agents::workers::poll(Arc::clone(&context.memories), wake.clone());
+    background.spawn("restarts", polls);
+    let polls = agents::progress::poll(Arc::clone(&context.memories), wake.clone());
+    background.spawn("progress", polls);
+}
+
+/// Reconciles the jobs that are woken, until `stop` is done.
 async fn work(
     context: &Arc<Context>,
     leadership: &Leadership,
@@ -233,17 +235,17 @@ async fn work(
     let wakes = ReceiverStream::new(wakes);
     let known =
         |JobName { namespace, name }: &JobName| jobs.get(&ObjectRef::new(name).within(namespace));
-    // Until the caches are filled nothing is known of any job, and until this operator leads nothing is done about it.
+    // No job is reconciled before the caches are filled and this operator leads.
     let wakes = async {
         context.caches.filled().await;
         let (wakes, all) = while_following(wakes, leadership, jobs).await;
         context.metrics.work.lead(true);
         let _ = context.led_since.set(Timestamp::now());
-        // What passed by while another one led was never due here.
+        // Wakes that arrived while another operator led were never due here.
         let wakes = stream::iter(all).chain(wakes).inspect(|wake: &Wake| {
             context.metrics.queue.due(&wake.job, Duration::ZERO);
         });
-        coalesce(wakes.map(|wake| (wake.job, wake.cause)))
+        debounce(wakes.map(|wake| (wake.job, wake.cause)))
     };
     let wakes = wakes.flatten_stream().map(|(job, cause)| {
         let lane = lane(cause, known(&job).as_deref());
@@ -251,23 +253,23 @@ async fn work(
     });
     let ready = jobs.wait_until_ready().map(|_| ());
     let of_due = |job: &JobName| lane(Cause::Other, known(job).as_deref());
-    let look = |job: JobName| {
+    let step = |job: JobName| {
         let (known, context) = (known(&job), Arc::clone(context));
         let JobName { namespace, name } = job.clone();
-        let looked_at = async move {
+        let reconciled = async move {
             let Some(known) = known else {
                 context.metrics.queue.forget(&job);
                 return None;
             };
             reconcile(known, context).await
         };
-        looked_at.instrument(tracing::info_span!("reconcile", namespace, job = name))
+        reconciled.instrument(tracing::info_span!("reconcile", namespace, job = name))
     };
     let num_slots = usize::from(context.settings.concurrency);
-    dispatch(num_slots, wakes, ready, stop, of_due, look).await;
+    dispatch(num_slots, wakes, ready, stop, of_due, step).await;
 }
 
-/// What the watches of everything but the jobs need.
+/// What the watches of all kinds but the jobs need.
 struct Others<'a> {
     client: &'a Client,
     watches: &'a Watches,

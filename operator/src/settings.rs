@@ -1,4 +1,4 @@
-//! Command line and environment.
+//! The operator's settings, from the command line and the environment.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use crate::controller::resources::network_policy::Peers;
 use crate::memory::repairs::Pauses;
 use crate::runtime::leader_election;
 use crate::watch::client::WatchTimeouts;
-use crate::watch::lost_nodes::Terms;
+use crate::watch::lost_nodes::NodeTiming;
 
-/// Runs TrainingJobs: creates their pods, tells them their places, and reports how it goes.
+/// Runs TrainingJobs: creates their pods, gives each worker its rank, and reports progress.
 ///
 /// It finds the cluster as kubectl does (KUBECONFIG, ~/.kube/config) or, in a pod, by the service
 /// account.
@@ -28,74 +28,74 @@ pub struct Settings {
     #[arg(long, env = "ROUNDHOUSE_TRAINER_PULL_POLICY", default_value = "IfNotPresent",
           value_parser = ["Always", "IfNotPresent", "Never"])]
     pub trainer_pull_policy: String,
-    /// Architecture of the nodes that workers run on if a container of theirs has that image, as `kubernetes.io/arch` calls it.
-    /// Empty: any, for an image of several architectures. A `nodeSelector` of the job's template wins.
+    /// Architecture of the nodes for workers with a container of that image, as in the label `kubernetes.io/arch`.
+    /// Empty: any, for an image of several architectures. A `nodeSelector` of the job's template takes precedence.
     #[arg(long, env = "ROUNDHOUSE_TRAINER_ARCHITECTURE", default_value = "amd64")]
     pub trainer_architecture: String,
-    /// Extended resources that are whole GPUs, with commas between them: a worker has one process for each that the trainer container
-    /// asks for.
+    /// Extended resources that are whole GPUs, separated by commas. A worker has one process for each GPU that its
+    /// trainer container requests.
     #[arg(
         long,
         env = "ROUNDHOUSE_GPU_RESOURCES",
         default_value = gpu::USUAL
     )]
     pub gpu_resources: gpu::Listed,
-    /// Run containers of the trainer image as its user, 65532. With false they have no user, group and fsGroup, so that the
+    /// Run containers of the trainer image as its user, 65532. With false they have no user, group and fsGroup, and the
     /// platform chooses them, as OpenShift does.
     #[arg(long, env = "ROUNDHOUSE_FIXED_USERS", default_value_t = true, action = ArgAction::Set)]
     pub fixed_users: bool,
-    /// Look after one namespace only. Default: all of them.
+    /// Run the jobs of one namespace only. Default: all namespaces.
     #[arg(long, env = "ROUNDHOUSE_NAMESPACE")]
     pub namespace: Option<String>,
-    /// Watch which nodes are cordoned or about to be removed, so that their workers go first when a job is scaled down. Read the
-    /// nodes of pods that are not Ready for long, so that those of a lost node are replaced, and the labels of nodes that run
-    /// workers of a job with a topology.
+    /// Watch which nodes are cordoned or about to be removed, so that their workers leave first when a job is scaled down.
+    /// Also read the nodes of pods that are not Ready for long, to replace workers on a lost node, and the labels of nodes
+    /// that run workers of a job with a topology.
     #[arg(long, env = "ROUNDHOUSE_WATCH_NODES", default_value_t = true, action = ArgAction::Set)]
     pub watch_nodes: bool,
-    /// Seconds after which a worker is replaced if its node has stopped answering, while other nodes answer. If the node is back
-    /// before that, the worker keeps its pod and its state.
+    /// Seconds after which a worker is replaced if its node has stopped answering while other nodes answer. If the node
+    /// returns before that, the worker keeps its pod and its state.
     #[arg(long, env = "ROUNDHOUSE_LOST_NODE_SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=300))]
     pub lost_node_seconds: u32,
-    /// File with what jobs may have beyond themselves: the chart's value `policy`, as YAML. Without it: nothing.
+    /// YAML file with what jobs may use beyond their own objects: the chart's value `policy`. Without it: nothing.
     #[arg(long, env = "ROUNDHOUSE_POLICY_FILE")]
     pub policy_file: Option<PathBuf>,
-    /// What that file had when this operator read it first. An operator that starts again because it lost its Lease keeps it: the file
-    /// may be that of a newer version by then.
+    /// The policy as this operator first read it. An operator that restarts because it lost its Lease keeps it, because the
+    /// file may belong to a newer version by then.
     #[arg(long, env = POLICY_AS_READ, hide = true)]
     pub policy_as_read: Option<String>,
     /// Peers that may read the metrics of workers, as JSON of a NetworkPolicy's `from`. The operator must be one of them.
     /// Default: all.
     #[arg(long, env = "ROUNDHOUSE_WORKER_METRICS_FROM", default_value = "[]")]
     pub worker_metrics_from: Peers,
-    /// Where /metrics, /healthz and /readyz are served. Default: on all addresses, of IPv6 and of IPv4.
+    /// Address of /metrics, /healthz and /readyz. Default: all IPv6 and IPv4 addresses.
     #[arg(long, env = "ROUNDHOUSE_HTTP_ADDRESS", default_value = "[::]:8080")]
     pub http_address: SocketAddr,
-    /// How logs are written.
+    /// Format of the log messages.
     #[arg(long, env = "ROUNDHOUSE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// Least severe messages that are logged. The variable `RUST_LOG`, if set, decides instead, per module.
+    /// Least severe messages that are logged. The variable `RUST_LOG`, if set, takes precedence, per module.
     #[arg(long, env = "ROUNDHOUSE_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info)]
     pub log_level: LogLevel,
-    /// When nodes of pods that are not Ready are asked for.
+    /// When the nodes of pods that are not Ready are read.
     #[arg(skip)]
-    pub lost_nodes: Terms,
-    /// How long watches are waited for.
+    pub lost_nodes: NodeTiming,
+    /// How long the operator waits for the watches.
     #[arg(skip)]
     pub patience: WatchTimeouts,
-    /// Pauses between two repairs of one object.
+    /// The pauses between two repairs of one object.
     #[arg(skip)]
     pub pauses: Pauses,
-    /// Name of the Lease that says which of several operators works on the jobs; the others stand by. Default: none, this
-    /// one is alone.
+    /// Name of the Lease that decides which of several operators works on the jobs; the others stand by. Default: none, for
+    /// a single operator.
     #[arg(long, env = "ROUNDHOUSE_LEASE")]
     pub lease: Option<String>,
     /// Namespace of the Lease. Default: that of the pod, or of the kubeconfig.
     #[arg(long, env = "ROUNDHOUSE_LEASE_NAMESPACE", requires = "lease")]
     pub lease_namespace: Option<String>,
-    /// Times of the Lease.
+    /// How long the Lease lasts, and when it is renewed.
     #[arg(skip)]
-    pub lease_terms: leader_election::Terms,
-    /// Jobs that are worked on at once.
+    pub lease_timing: leader_election::LeaseTiming,
+    /// Number of jobs that are reconciled at the same time.
     #[arg(long, env = "ROUNDHOUSE_CONCURRENCY", default_value_t = 16,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub concurrency: u16,
@@ -109,13 +109,12 @@ impl Settings {
     }
 }
 
-/// Variable by which an operator passes the policy on to itself.
+/// Environment variable by which an operator that restarts itself keeps its policy.
 pub const POLICY_AS_READ: &str = "ROUNDHOUSE_POLICY_AS_READ";
 
-/// How logs are written.
+/// The format of the log messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
     Text,
     /// One JSON object a line.
     Json,
@@ -124,20 +123,20 @@ pub enum LogFormat {
 /// Severity of log messages, the most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
-    /// What failed and needs somebody.
+    /// Failures that a person has to repair.
     Error,
-    /// What failed and is tried again.
+    /// Failures that the operator tries again.
     Warn,
-    /// What was decided and done.
+    /// Decisions, and what the operator did.
     Info,
-    /// Why.
+    /// The reasons of the decisions.
     Debug,
-    /// Everything, libraries included.
+    /// Everything, also from the libraries.
     Trace,
 }
 
 impl LogLevel {
-    /// As a directive of `RUST_LOG`.
+    /// The level as a directive of `RUST_LOG`.
     #[must_use]
     pub const fn directive(self) -> &'static str {
         match self {

@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
 use roundhouse_contract::labels::FIELD_MANAGER;
-use roundhouse_operator::runtime::leader_election::Terms;
+use roundhouse_operator::runtime::leader_election::LeaseTiming;
 use roundhouse_tests::cluster::until;
 
 use crate::environment::{Environment, NAMESPACE, Operator, TIMEOUT};
@@ -15,7 +15,7 @@ use crate::events::published;
 use crate::faults::proxy::Proxy;
 
 /// Short times that a busy machine can still keep.
-const TERMS: Terms = Terms {
+const TERMS: LeaseTiming = LeaseTiming {
     duration: Duration::from_secs(6),
     renew_within: Duration::from_secs(4),
     period: Duration::from_millis(300),
@@ -31,7 +31,7 @@ async fn until_leader(operator: &Operator) {
 }
 
 /// Starts two operators, of which the first one leads, and a job that trains.
-async fn two_operators(env: &Environment, terms: Terms) -> (Operator, Operator) {
+async fn two_operators(env: &Environment, terms: LeaseTiming) -> (Operator, Operator) {
     let first = env.candidate(terms);
     until_leader(&first).await;
     let second = env.candidate(terms);
@@ -86,7 +86,7 @@ async fn writers(env: &Environment) -> BTreeSet<Option<String>> {
 async fn stopped_leader_hands_over_at_once() {
     let env = Environment::new().await;
     // The Lease is too long to expire in this test.
-    let terms = Terms {
+    let terms = LeaseTiming {
         duration: TIMEOUT * 2,
         renew_within: TIMEOUT,
         ..TERMS
@@ -136,7 +136,7 @@ async fn cut_off_leader_exits_and_another_leads() {
 async fn unanswered_renewal_is_retried_in_time() {
     let env = Environment::new().await;
     // Time for two attempts, even on a busy machine.
-    let terms = Terms {
+    let terms = LeaseTiming {
         duration: TERMS.duration * 2,
         renew_within: TERMS.renew_within * 2,
         ..TERMS

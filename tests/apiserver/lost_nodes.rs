@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
-use roundhouse_operator::watch::lost_nodes::Terms;
+use roundhouse_operator::watch::lost_nodes::NodeTiming;
 use roundhouse_tests::cluster::until;
 use serde_json::json;
 
 use crate::environment::{Environment, NAMESPACE, TIMEOUT, job, running};
 
 /// One fiftieth of the default times.
-const SHORT: Terms = Terms {
+const SHORT: NodeTiming = NodeTiming {
     doubt: Duration::from_secs(1),
-    question: Duration::from_millis(400),
+    interval: Duration::from_millis(400),
 };
 
 /// Creates a node whose Ready condition has the status `ready`.

@@ -35,19 +35,19 @@ impl Agents {
             address.to_owned()
         };
         let uri = format!("http://{host}:{}{path}", ports::AGENT_HTTP);
-        let mut question = Request::get(uri);
+        let mut request = Request::get(uri);
         if !nonce.is_empty() {
-            question = question.header(ports::NONCE_HEADER, nonce);
+            request = request.header(ports::NONCE_HEADER, nonce);
         }
-        let question = question.body(Empty::new()).ok()?;
-        let request = async {
-            let response = self.0.request(question).await.ok()?;
+        let request = request.body(Empty::new()).ok()?;
+        let exchange = async {
+            let response = self.0.request(request).await.ok()?;
             Limited::new(response.into_body(), MAX_BYTES)
                 .collect()
                 .await
                 .ok()
         };
-        let body = tokio::time::timeout(TIMEOUT, request).await.ok()??;
+        let body = tokio::time::timeout(TIMEOUT, exchange).await.ok()??;
         Some(body.to_bytes())
     }
 }

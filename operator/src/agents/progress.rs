@@ -24,7 +24,7 @@ pub(crate) async fn poll(memories: Arc<JobMemories>, wake: Sender<Wake>) {
         tokio::select! {
             _ = ticks.tick() => {
                 for (job, address) in memories.progress_polls(Instant::now()) {
-                    polls.ask(job, address, ports::PROGRESS_PATH, String::new());
+                    polls.start(job, address, ports::PROGRESS_PATH, String::new());
                 }
             }
             Some((job, answer)) = polls.next() => {

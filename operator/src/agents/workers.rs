@@ -24,7 +24,7 @@ pub(crate) async fn poll(memories: Arc<JobMemories>, wake: Sender<Wake>) {
         tokio::select! {
             _ = ticks.tick() => {
                 for Poll { job, incarnation, address, nonce } in memories.worker_polls() {
-                    polls.ask((job, incarnation), address, ports::RESTARTS_PATH, nonce);
+                    polls.start((job, incarnation), address, ports::RESTARTS_PATH, nonce);
                 }
             }
             Some(((job, incarnation), answer)) = polls.next() => {

@@ -17,7 +17,7 @@ use crate::memory::{JobMemories, JobMemory};
 use crate::runtime::api::metadata::version;
 use crate::watch::cache::{Entry, OfJob};
 use crate::watch::caches::Caches;
-use crate::watch::lost_nodes::Terms;
+use crate::watch::lost_nodes::NodeTiming;
 use crate::watch::projection::OwnedObject;
 use crate::watch::topology::Topology;
 
@@ -27,7 +27,7 @@ pub struct Observer {
     pub(super) memories: Arc<JobMemories>,
     pub(super) topology: Topology,
     /// When a node counts as lost.
-    pub(super) lost_nodes: Terms,
+    pub(super) lost_nodes: NodeTiming,
     /// How long the operator waits for a worker whose node is lost.
     pub(super) lost_node_grace: Duration,
 }

@@ -96,7 +96,7 @@ impl Progress {
         };
         if polled.newest < Some(newest) {
             (polled.newest, polled.quick) = (Some(newest), MAX_QUICK);
-            polled.poll_at = polled.poll_at.min(now + pace::MIN_QUESTION);
+            polled.poll_at = polled.poll_at.min(now + pace::MIN_POLL);
         }
         self.0 = Some(polled);
     }
@@ -116,10 +116,10 @@ impl Progress {
         polled.quick = polled.quick.saturating_sub(1);
         polled.poll_at = match polled.due(pace) {
             _ if is_silent => now + SELDOM,
-            _ if is_quick => now + pace::MIN_QUESTION,
+            _ if is_quick => now + pace::MIN_POLL,
             // A report that is polled later is old when the status shows it.
-            Some(due) if due > now => due.min(now + pace.question),
-            _ => now + pace.question,
+            Some(due) if due > now => due.min(now + pace.poll),
+            _ => now + pace.poll,
         };
         Some(polled.address.clone())
     }
@@ -168,7 +168,7 @@ impl Polled {
 
     fn has_answered(&mut self, pace: Pace, now: Instant) {
         if self.silent >= MAX_SILENT {
-            self.poll_at = now + pace.question;
+            self.poll_at = now + pace.poll;
         }
         self.silent = 0;
     }

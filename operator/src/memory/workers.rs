@@ -201,7 +201,7 @@ mod tests {
         world.training()
     }
 
-    fn told() -> ProcessRestarts {
+    fn restarts() -> ProcessRestarts {
         ProcessRestarts {
             total: 1,
             preparing: vec![1],
@@ -244,7 +244,7 @@ mod tests {
         pass(&mut workers, ONE_PROCESS);
         assert_eq!(follow(&mut workers, &world).len(), 2);
         let incarnation = world.observed.pods[1].incarnation();
-        assert!(!workers.answered(&incarnation, Some(told())));
+        assert!(!workers.answered(&incarnation, Some(restarts())));
         assert_eq!(workers.processes(&world.observed.pods[1]), None);
     }
 
@@ -320,8 +320,8 @@ mod tests {
         world.is_ready(1, false);
         follow(&mut workers, &world);
         let incarnation = world.observed.pods[1].incarnation();
-        assert!(workers.answered(&incarnation, Some(told())));
-        assert!(!workers.answered(&incarnation, Some(told())));
+        assert!(workers.answered(&incarnation, Some(restarts())));
+        assert!(!workers.answered(&incarnation, Some(restarts())));
         follow(&mut workers, &world);
         let of = |world: &World| workers.processes(&world.observed.pods[1]);
         assert!(of(&world).unwrap().are_preparing);

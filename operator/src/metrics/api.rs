@@ -1,4 +1,4 @@
-//! Calls to the API server: each try counts, with the code of its answer and the time until it began.
+//! Counts calls to the API server: each try by itself, with the code of its answer and the time until the answer began.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ pub struct Api {
     clock_ahead: IntGauge,
 }
 
-/// What came of a call.
+/// How a call to the API server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The API server answered with this HTTP status.
     Status(u16),
-    /// The call was given up before there was an answer.
+    /// The operator gave the call up before it was answered.
     Timeout,
     /// There was no connection, or it broke.
     Connection,
@@ -54,20 +54,20 @@ impl Api {
         })
     }
 
-    /// An answer came at this time of the own clock, and says the time of the API server's: a `Date` as HTTP has it.
+    /// Compares the clocks: an answer with this HTTP `Date` header arrived at `now` of the operator's clock.
     pub fn dated(&self, date: &str, now: Timestamp) {
         if let Ok(theirs) = rfc2822::DateTimeParser::new().parse_timestamp(date) {
             self.clock_ahead.set(now.duration_since(theirs).as_secs());
         }
     }
 
-    /// How many seconds the own clock is ahead of the API server's; negative if it is behind.
+    /// How many seconds the operator's clock is ahead of the API server's; negative if it is behind.
     #[must_use]
     pub fn clock_ahead(&self) -> i64 {
         self.clock_ahead.get()
     }
 
-    /// A call has ended, or has begun to be answered.
+    /// Counts a call that ended, or whose answer began.
     pub fn called(&self, verb: Verb, resource: Resource, outcome: Outcome, took: Duration) {
         let code = match outcome {
             Outcome::Status(status) => status.to_string(),

@@ -1,5 +1,5 @@
-//! How the jobs fare. The watch of the jobs tells which ones there are, a reconcile how each of them is. A job that is
-//! gone is forgotten, and a reconcile that is late with its news does not bring it back.
+//! Metrics of the jobs. The watch of the jobs reports which jobs exist, and each reconcile reports the status of its
+//! job. The record of a deleted job is dropped, and a late reconcile does not restore it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ use milestones::Milestones;
 use record::Record;
 use series::Series;
 
-/// What is known of all jobs.
+/// The records of all jobs, and the metrics made from them.
 #[derive(Clone)]
 pub struct Jobs {
     records: Arc<Mutex<ExistingJobs<Record>>>,
@@ -47,20 +47,20 @@ impl Jobs {
         Ok(jobs)
     }
 
-    /// Applies an event of the watch of the jobs: a job that is deleted has no series any more.
+    /// Applies an event of the watch of the jobs. A deleted job has no series any more.
     pub fn apply(&self, event: &Event<JobIdentity>) {
         let new = |job: &JobIdentity| Record::new(job.namespace.clone(), job.name.clone());
         self.lock().apply(event, new);
     }
 
-    /// The job has this status: its state is what the status says.
+    /// Takes the state of the job from its status.
     pub fn show(&self, job: &JobKey, status: &TrainingJobStatus) {
         if let Some(record) = self.lock().get_mut(job) {
             record.show(status);
         }
     }
 
-    /// A plan was made: the job has workers as this status says, and its pods hold these GPUs.
+    /// Takes the workers of the job from the status of a plan. Its pods hold these GPUs.
     pub fn see(&self, job: &JobKey, status: &TrainingJobStatus, gpus: Gpus) {
         let now = (self.clock)();
         if let Some(record) = self.lock().get_mut(job) {
@@ -68,7 +68,7 @@ impl Jobs {
         }
     }
 
-    /// A status was stored in place of another, at this time by the clock of the API.
+    /// The API server stored a new status of the job. `time`: wall-clock time of the write.
     pub fn stored(
         &self,
         job: &JobKey,
@@ -98,7 +98,7 @@ impl Collector for Jobs {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let now = (self.clock)();
-        // The lock is held until all series are read: two scrapes at once would mix theirs.
+        // Two scrapes at once would mix their series, so the lock is held until all are read.
         let records = self.lock();
         self.series.of(records.all(), now)
     }

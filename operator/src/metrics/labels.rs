@@ -1,13 +1,13 @@
-//! The closed sets that labels come from. What is not in its set is `Other`, so that nobody outside can make series.
+//! The closed sets that labels come from. A value outside its set becomes `Other`, so no user can create time series.
 
 use roundhouse_api::ConditionReason;
 use roundhouse_contract::ExitCode;
 use roundhouse_contract::termination::Reason;
 
-/// What is neither a known state nor a known reason.
+/// The label of an unknown state or reason.
 pub const OTHER: &str = "Other";
 
-/// Reasons of incidents that the trainer does not give: the planner's, the container runtime's, the kubelet's.
+/// Reasons of incidents that the planner, the container runtime or the kubelet gives, and the trainer does not.
 const INCIDENTS: [&str; 16] = [
     "ContainerCannotRun",
     "Error",
@@ -49,28 +49,23 @@ fn known(word: &str, set: &[&'static str]) -> &'static str {
 /// A kind of object that the operator watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Watched {
-    /// Training jobs.
     TrainingJobs,
-    /// Their pods.
     Pods,
-    /// Their Services.
     Services,
-    /// Their `NetworkPolicies`.
     NetworkPolicies,
-    /// Their `PodGroups` of Coscheduling, if a job has that gang scheduler.
+    /// `PodGroups` of Coscheduling. Watched if a job has that gang scheduler.
     CoschedulingGroups,
-    /// Their `PodGroups` of Volcano, if a job has that gang scheduler.
+    /// `PodGroups` of Volcano. Watched if a job has that gang scheduler.
     VolcanoGroups,
-    /// Their `PodGroups` of Kubernetes itself, if a job has that gang scheduler.
+    /// `PodGroups` of Kubernetes itself. Watched if a job has that gang scheduler.
     KubernetesGroups,
-    /// Nodes, to know which are cordoned or about to be removed by an autoscaler.
+    /// Nodes. The watch shows which of them are cordoned or about to be removed by an autoscaler.
     Nodes,
-    /// Namespaces, if the policy chooses by their labels.
+    /// Namespaces. Watched if the policy selects by their labels.
     Namespaces,
 }
 
 impl Watched {
-    /// All of them.
     pub const ALL: [Self; 9] = [
         Self::TrainingJobs,
         Self::Pods,
@@ -91,8 +86,8 @@ impl Watched {
         all.find(|kind| kind.as_str() == name || kind.as_str() == full)
     }
 
-    /// Whether plans depend on it. Cordoned nodes only say which worker goes first when a job is scaled down, and a write to
-    /// a PodGroup fails if it is another one by now.
+    /// Whether plans depend on this kind. Cordoned nodes only decide which worker leaves first when a job is scaled
+    /// down, and a write to a PodGroup names the UID that was observed, so a stale cache does no harm.
     #[must_use]
     pub const fn decides(self) -> bool {
         !matches!(
@@ -101,13 +96,14 @@ impl Watched {
         )
     }
 
-    /// Whether the API server is asked for their versions, to confirm what was observed ([`crate::watch::staleness::confirm`]).
+    /// Whether the operator asks the API server for the versions of this kind to confirm what it observed
+    /// ([`crate::watch::staleness::confirm`]).
     #[must_use]
     pub const fn is_confirmed(self) -> bool {
         matches!(self, Self::TrainingJobs | Self::Pods)
     }
 
-    /// As the API server names the resource, with its API group if two have the same name.
+    /// The API server's name of the resource, with its API group if two resources have the same name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -124,29 +120,21 @@ impl Watched {
     }
 }
 
-/// What is done to an object, as Kubernetes names it.
+/// A verb of the Kubernetes API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Reads one object.
     Get,
-    /// Reads all objects of a kind.
     List,
-    /// Follows the changes of a kind.
     Watch,
-    /// Makes an object.
     Create,
-    /// Replaces an object.
     Update,
-    /// Changes parts of an object.
     Patch,
-    /// Deletes an object.
     Delete,
-    /// Anything else.
     Other,
 }
 
 impl Verb {
-    /// As Kubernetes writes it.
+    /// The verb as Kubernetes writes it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -162,12 +150,12 @@ impl Verb {
     }
 }
 
-/// Which resource of the API a call is about, with its subresource.
+/// The resource that a call is about, with its subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource(&'static str);
 
 impl Resource {
-    /// What the operator has the right to call.
+    /// The resources that the operator has the right to call.
     const KNOWN: [&'static str; 10] = [
         "trainingjobs",
         "trainingjobs/status",
@@ -188,7 +176,7 @@ impl Resource {
         Self(known.unwrap_or("other"))
     }
 
-    /// As the API server names it.
+    /// The API server's name of the resource.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.0

@@ -1,5 +1,6 @@
-//! The operator's own process, by the names that all Prometheus clients give
-//! (<https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>). Read from /proc at each scrape.
+//! Metrics of the operator's own process, under the names that all Prometheus clients use
+//! (<https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>). They are
+//! read from /proc at each scrape.
 
 use std::time::SystemTime;
 
@@ -20,7 +21,7 @@ struct Process {
 /// Registers the metrics of this process.
 ///
 /// # Errors
-/// A name is taken.
+/// The registry has a metric of the same name.
 pub(super) fn add(registry: &Registry) -> Result<(), prometheus::Error> {
     let start = Gauge::new(
         "process_start_time_seconds",
@@ -42,7 +43,7 @@ pub(super) fn add(registry: &Registry) -> Result<(), prometheus::Error> {
 }
 
 impl Process {
-    fn look(&self) {
+    fn update(&self) {
         if let Some(seconds) = read("stat").and_then(|stat| cpu_seconds(&stat)) {
             self.cpu.inc_by((seconds - self.cpu.get()).max(0.0));
         }
@@ -67,7 +68,7 @@ impl Collector for Process {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        self.look();
+        self.update();
         let Self {
             cpu,
             resident,
@@ -81,16 +82,16 @@ fn read(file: &str) -> Option<String> {
     std::fs::read_to_string(format!("/proc/self/{file}")).ok()
 }
 
-/// Time in user and system mode, of `/proc/PID/stat` (proc(5): fields 14 and 15, in clock ticks).
+/// CPU seconds in user and system mode, from `/proc/PID/stat` (proc(5): fields 14 and 15, in clock ticks).
 fn cpu_seconds(stat: &str) -> Option<f64> {
-    // The name of the program stands in parentheses and may hold anything.
+    // The name of the program is in parentheses and may contain any character, also parentheses.
     let (_, rest) = stat.rsplit_once(')')?;
     let ticks = rest.split_whitespace().skip(11).take(2);
     let ticks: u64 = ticks.map(|field| field.parse().unwrap_or(0)).sum();
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Memory in RAM, of `/proc/PID/statm` (proc(5): field 2, in pages).
+/// Bytes in RAM, from `/proc/PID/statm` (proc(5): field 2, in pages).
 fn resident_bytes(statm: &str) -> Option<i64> {
     let pages: usize = statm.split_whitespace().nth(1)?.parse().ok()?;
     i64::try_from(pages * rustix::param::page_size()).ok()

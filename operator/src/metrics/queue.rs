@@ -1,5 +1,5 @@
-//! Jobs that wait for a reconcile: how many, and for how long they waited. The earliest moment at which a job is due counts:
-//! its first event, although its reconcile begins only when its events pause.
+//! Counts the jobs that wait for a reconcile and measures how long they wait. The wait starts when a job is first
+//! due: at its first event, although its reconcile begins only when its events pause.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,12 +13,12 @@ use prometheus::{Histogram, IntGauge, Registry};
 use super::{Clock, histogram};
 use crate::job::JobName;
 
-/// Upper bounds in seconds. Changes of one job are worked on together when they pause for 20 ms, so that is the least.
+/// Upper bounds in seconds. A reconcile begins when the events of a job have paused for 20 ms, so no wait is shorter.
 const SECONDS: [f64; 12] = [
     0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
 
-/// The jobs that wait.
+/// The jobs that wait, and since when each of them is due.
 #[derive(Clone)]
 pub struct Queue {
     due: Arc<Mutex<HashMap<JobName, Instant>>>,
@@ -47,7 +47,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// A job is to be looked at after this time. It stays due at an earlier moment, if there is one.
+    /// A reconcile of the job is due after this time. An earlier due time stays.
     pub fn due(&self, job: &JobName, after: Duration) {
         let at = (self.clock)() + after;
         let mut all = self.lock();
@@ -64,7 +64,7 @@ impl Queue {
         }
     }
 
-    /// A job is gone: it is not looked at any more.
+    /// The job does not exist any more, so it waits for no reconcile.
     pub fn forget(&self, job: &JobName) {
         self.lock().remove(job);
     }

@@ -1,4 +1,4 @@
-//! For tests: a clock that stands still until it is moved, the value of one series, and a series of each metric.
+//! For tests: a manual clock, the value of one series, and a series of each metric.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use super::labels::{Resource, Verb, Watched};
 use super::{Clock, Metrics};
 use crate::job::{JobKey, JobName};
 
-/// A clock that stands still until it is moved.
+/// A clock that stands still until a test advances it.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Mutex<Instant>>);
 
@@ -30,19 +30,18 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// It begins at the present moment.
+    /// A clock that shows the present moment.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(Instant::now())))
     }
 
-    /// Moves it on.
     pub fn advance(&self, seconds: u64) {
         let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *now += Duration::from_secs(seconds);
     }
 
-    /// As metrics take it.
+    /// The clock in the form that [`Metrics::new`] takes.
     #[must_use]
     pub fn clock(&self) -> Clock {
         let shared = Arc::clone(&self.0);
@@ -61,7 +60,7 @@ pub fn value(registry: &Registry, series: &str) -> Option<f64> {
     found.next()?.1.parse().ok()
 }
 
-/// Gives each metric a series, by what feeds it: one job that starts, has an incident and recovers.
+/// Gives each metric a series: reports one job that starts, has an incident and recovers.
 pub fn touch(metrics: &Metrics) {
     let Metrics {
         work,
@@ -73,7 +72,7 @@ pub fn touch(metrics: &Metrics) {
     work.reconciled("Training", Duration::from_millis(2));
     work.acted("CreateWorker");
     work.watch_broke(Watched::Pods);
-    watch_ages.hear(Watched::Pods);
+    watch_ages.received(Watched::Pods);
     work.lead(true);
     let name = JobName::new("ml", "digits");
     queue.due(&name, Duration::ZERO);
@@ -107,7 +106,7 @@ pub fn touch(metrics: &Metrics) {
     }
 }
 
-/// A status in a generation. Before the second one a worker failed, and its node is avoided.
+/// A status in a generation. From the second generation on, a worker has failed and its node is avoided.
 fn status(generation: u64, runs: bool) -> TrainingJobStatus {
     let now = Time(Timestamp::UNIX_EPOCH);
     let mut status = TrainingJobStatus {

@@ -21,5 +21,5 @@ fn each_job_histogram_records_start_and_recovery() {
 #[test]
 fn unknown_state_is_labelled_other() {
     assert_eq!(labels::state("WaitingForWorkers"), "WaitingForWorkers");
-    assert_eq!(labels::state("of somebody else"), labels::OTHER);
+    assert_eq!(labels::state("ReasonOfAnotherController"), labels::OTHER);
 }

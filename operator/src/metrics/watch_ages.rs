@@ -1,5 +1,5 @@
-//! When each watch was last heard of. The age is what the caches may lag behind. Of a watch that broke they may lack anything
-//! until it has told what is there now: etcd may have been restored.
+//! When each watch last received anything. A cache may lag behind the API server by the age of its watch. The cache of
+//! a watch that broke may lack any change until the watch has caught up, because etcd may have been restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use prometheus::{GaugeVec, Opts, Registry};
 use super::Clock;
 use super::labels::Watched;
 
-/// The watches that have begun.
+/// The ages of the watches that have begun.
 #[derive(Clone)]
 pub struct WatchAges {
     at: Arc<Mutex<BTreeMap<Watched, Instant>>>,
@@ -28,43 +28,43 @@ impl WatchAges {
             "roundhouse_operator_watch_age_seconds",
             "Time since the watch of a kind last received anything: an event, a bookmark, or the answer to its restart. From 90 s on, and from a break until the watch has received something again, the operator deletes nothing and counts no incident before it has asked the API server.",
         );
-        let heard = Self {
+        let ages = Self {
             at: Arc::default(),
             broken: Arc::default(),
             clock,
             age: GaugeVec::new(age, &["kind"])?,
         };
-        registry.register(Box::new(heard.clone()))?;
-        Ok(heard)
+        registry.register(Box::new(ages.clone()))?;
+        Ok(ages)
     }
 
-    /// A watch begins, or was heard.
-    pub fn hear(&self, kind: Watched) {
+    /// A watch begins, or received something from the API server.
+    pub fn received(&self, kind: Watched) {
         let now = (self.clock)();
         self.lock().insert(kind, now);
     }
 
-    /// A watch broke off.
+    /// A watch broke, so its cache may lack changes.
     pub fn break_off(&self, kind: Watched) {
         self.lock_broken().insert(kind);
     }
 
-    /// The cache is filled anew, or the watch continues where it broke off.
+    /// The cache of a watch is filled again, or the watch continues where it broke off.
     pub fn catch_up(&self, kind: Watched) {
         self.lock_broken().remove(&kind);
     }
 
-    /// A watch that broke off and has not caught up, of those of which the API server can confirm what was observed; and how
-    /// long ago it was heard.
+    /// A watch that broke and has not caught up, and the time since it last received anything. Only kinds count whose
+    /// versions the operator compares with the API server's.
     #[must_use]
     pub fn broken(&self) -> Option<(Watched, Duration)> {
         let broken = self.lock_broken();
         let kind = *broken.iter().find(|kind| kind.is_confirmed())?;
-        let heard = *self.lock().get(&kind)?;
-        Some((kind, (self.clock)().saturating_duration_since(heard)))
+        let at = *self.lock().get(&kind)?;
+        Some((kind, (self.clock)().saturating_duration_since(at)))
     }
 
-    /// The watch that plans depend on and that was not heard for the longest time.
+    /// The watch with the highest age, among those that plans depend on.
     #[must_use]
     pub fn oldest(&self) -> Option<(Watched, Duration)> {
         let now = (self.clock)();
@@ -115,44 +115,48 @@ mod tests {
     #[test]
     fn longest_silent_watch_is_named() {
         let (registry, clock) = (Registry::new(), ManualClock::new());
-        let heard = WatchAges::new(&registry, clock.clock()).unwrap();
-        assert_eq!(heard.oldest(), None, "none has begun");
+        let ages = WatchAges::new(&registry, clock.clock()).unwrap();
+        assert_eq!(ages.oldest(), None, "none has begun");
         let age = |kind: &str| {
             let series = format!("roundhouse_operator_watch_age_seconds{{kind=\"{kind}\"}}");
             value(&registry, &series)
         };
         for kind in [Watched::Pods, Watched::TrainingJobs, Watched::Nodes] {
-            heard.hear(kind);
+            ages.received(kind);
         }
         clock.advance(60);
-        heard.hear(Watched::TrainingJobs);
+        ages.received(Watched::TrainingJobs);
         clock.advance(30);
         let oldest = |kind, seconds| Some((kind, Duration::from_secs(seconds)));
-        assert_eq!(heard.oldest(), oldest(Watched::Pods, 90));
+        assert_eq!(ages.oldest(), oldest(Watched::Pods, 90));
         assert_eq!((age("pods"), age("trainingjobs")), (Some(90.0), Some(30.0)));
         assert_eq!(age("services"), None, "it is not watched");
-        heard.hear(Watched::Pods);
+        ages.received(Watched::Pods);
         let expected = oldest(Watched::TrainingJobs, 30);
-        assert_eq!(heard.oldest(), expected, "cordoned nodes decide nothing");
+        assert_eq!(ages.oldest(), expected, "cordoned nodes decide nothing");
     }
 
     #[test]
     fn broken_watch_stays_broken_until_it_catches_up() {
         let (registry, clock) = (Registry::new(), ManualClock::new());
-        let heard = WatchAges::new(&registry, clock.clock()).unwrap();
+        let ages = WatchAges::new(&registry, clock.clock()).unwrap();
         for kind in [Watched::Pods, Watched::TrainingJobs, Watched::Services] {
-            heard.hear(kind);
+            ages.received(kind);
         }
-        heard.break_off(Watched::Services);
-        assert_eq!(heard.broken(), None, "nobody asks for Services");
-        heard.break_off(Watched::Pods);
-        heard.break_off(Watched::TrainingJobs);
+        ages.break_off(Watched::Services);
+        assert_eq!(
+            ages.broken(),
+            None,
+            "the API server is not asked about Services"
+        );
+        ages.break_off(Watched::Pods);
+        ages.break_off(Watched::TrainingJobs);
         clock.advance(2);
-        // That it is begun anew tells nothing yet.
-        heard.hear(Watched::Pods);
-        heard.catch_up(Watched::TrainingJobs);
-        assert_eq!(heard.broken(), Some((Watched::Pods, Duration::ZERO)));
-        heard.catch_up(Watched::Pods);
-        assert_eq!(heard.broken(), None);
+        // A watch that has only started again has not caught up.
+        ages.received(Watched::Pods);
+        ages.catch_up(Watched::TrainingJobs);
+        assert_eq!(ages.broken(), Some((Watched::Pods, Duration::ZERO)));
+        ages.catch_up(Watched::Pods);
+        assert_eq!(ages.broken(), None);
     }
 }

@@ -1,4 +1,5 @@
-//! What the operator does: reconciles, writes to children, watches that broke, and whether it is the one that works.
+//! Counts the operator's work: reconciles, writes to the jobs' objects and broken watches. Also shows whether this
+//! operator leads.
 
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaug
 use super::labels::Watched;
 use super::{counter, register};
 
-/// Upper bounds in seconds: a plan alone takes less than a millisecond, a write with all its tries five seconds.
+/// Upper bounds in seconds: a plan alone takes less than a millisecond, and a write with its retries up to five
+/// seconds.
 pub(super) const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
@@ -67,7 +69,7 @@ impl Work {
         Ok(work)
     }
 
-    /// A reconcile ended. `result`: name of the plan's reason or of the error's variant.
+    /// Counts a reconcile that ended. `result`: name of the plan's reason or of the error's variant.
     pub fn reconciled(&self, result: &str, took: Duration) {
         self.reconciles.with_label_values(&[result]).inc();
         self.reconcile_seconds
@@ -75,24 +77,24 @@ impl Work {
             .observe(took.as_secs_f64());
     }
 
-    /// A child was written. `action`: name of the action's variant.
+    /// Counts a write to an object of a job. `action`: name of the action's variant.
     pub fn acted(&self, action: &'static str) {
         self.actions.with_label_values(&[action]).inc();
     }
 
-    /// A watch broke and is begun again.
+    /// Counts a watch that broke and that the operator starts again.
     pub fn watch_broke(&self, resource: Watched) {
         self.watch_restarts
             .with_label_values(&[resource.as_str()])
             .inc();
     }
 
-    /// So many events were lost.
+    /// Counts events that were dropped from a full queue.
     pub fn events_dropped(&self, count: u64) {
         self.events_dropped.inc_by(count);
     }
 
-    /// Whether this process works on jobs.
+    /// Shows whether this process works on jobs.
     pub fn lead(&self, leads: bool) {
         self.leader.set(leads.into());
     }

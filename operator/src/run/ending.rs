@@ -1,4 +1,4 @@
-//! When and how an operator ends.
+//! When an operator ends, and with which result.
 
 use std::any::Any;
 
@@ -6,7 +6,7 @@ use crate::runtime::api::calls::DEADLINE;
 use crate::runtime::panics;
 use crate::runtime::tasks::Ended as TaskEnded;
 
-/// The work on jobs ends when it is asked to, and never else.
+/// The result of the work on jobs. It is an error if the work ends although the operator was not asked to stop.
 pub(super) fn of_work(
     ended: Result<(), Box<dyn Any + Send>>,
     is_asked: bool,
@@ -22,7 +22,7 @@ pub(super) fn of_work(
     }
 }
 
-/// Ends when there is nothing left to wait for after `stop`: no step takes longer than its calls may.
+/// Ends one [`DEADLINE`] after `stop`: a reconcile that runs longer than one call may take is not awaited.
 pub(super) async fn stopped_late(stop: impl Future<Output = ()>) {
     stop.await;
     tokio::time::sleep(DEADLINE).await;

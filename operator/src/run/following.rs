@@ -1,4 +1,4 @@
-//! What an operator does that stands by.
+//! An operator that stands by while another one leads.
 
 use futures::stream::Stream;
 use futures::{FutureExt, StreamExt};
@@ -9,7 +9,7 @@ use crate::runtime::leader_election::Leadership;
 use crate::watch::wake::Wake;
 use roundhouse_api::lenient::LenientJob;
 
-/// Lets wakes pass by for as long as another operator leads. In the end all jobs are to be looked at.
+/// Discards wakes as long as another operator leads. Then it returns the stream and a wake of each job.
 pub(super) async fn while_following<S>(
     mut wakes: S,
     leadership: &Leadership,

@@ -1,4 +1,4 @@
-//! Where logs go, and which.
+//! Sets up the logs: their format, their level, and stderr as their target.
 
 use std::io;
 

@@ -20,7 +20,7 @@ pub mod record;
 
 /// Times of a Lease.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct LeaseTiming {
     /// From then on without a renewal another operator takes it.
     pub duration: Duration,
     /// From then on without a renewal its holder writes nothing more.
@@ -29,7 +29,7 @@ pub struct Terms {
     pub period: Duration,
 }
 
-impl Default for Terms {
+impl Default for LeaseTiming {
     /// Another one leads within 15 s after a leader's death: the duration, a period and two calls. Between
     /// `renew_within` and `duration` lies the time for calls on their way ([`crate::runtime::api::calls::DEADLINE`]).
     fn default() -> Self {
@@ -43,7 +43,7 @@ impl Default for Terms {
 
 /// How this operator stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum Role {
     Follows,
     Leads,
     /// It has led, and does not any more: it ends.
@@ -53,7 +53,7 @@ enum Standing {
 /// Whether this operator leads.
 #[derive(Debug)]
 pub struct Leadership {
-    standing: watch::Sender<Standing>,
+    role: watch::Sender<Role>,
     /// Until when it may write: milliseconds of [`now`].
     until: AtomicU64,
 }
@@ -63,7 +63,7 @@ impl Leadership {
     #[must_use]
     pub fn alone() -> Self {
         Self {
-            standing: watch::Sender::new(Standing::Leads),
+            role: watch::Sender::new(Role::Leads),
             until: AtomicU64::new(u64::MAX),
         }
     }
@@ -72,7 +72,7 @@ impl Leadership {
     #[must_use]
     pub fn among_others() -> Self {
         Self {
-            standing: watch::Sender::new(Standing::Follows),
+            role: watch::Sender::new(Role::Follows),
             until: AtomicU64::new(0),
         }
     }
@@ -85,34 +85,34 @@ impl Leadership {
 
     /// Ends when it leads.
     pub async fn won(&self) {
-        self.becomes(Standing::Leads).await;
+        self.becomes(Role::Leads).await;
     }
 
     /// Ends when it does not lead any more.
     pub async fn lost(&self) {
-        self.becomes(Standing::Lost).await;
+        self.becomes(Role::Lost).await;
     }
 
-    async fn becomes(&self, standing: Standing) {
-        let mut seen = self.standing.subscribe();
+    async fn becomes(&self, role: Role) {
+        let mut seen = self.role.subscribe();
         // The sender lives as long as this.
-        let _ = seen.wait_for(|now| *now == standing).await;
+        let _ = seen.wait_for(|now| *now == role).await;
     }
 
     /// The Lease was renewed by a call that began at `begun`.
-    fn renewed(&self, begun: Duration, terms: Terms) {
-        let until = milliseconds(begun.saturating_add(terms.renew_within));
+    fn renewed(&self, begun: Duration, timing: LeaseTiming) {
+        let until = milliseconds(begun.saturating_add(timing.renew_within));
         self.until.store(until, Ordering::SeqCst);
-        self.standing.send_replace(Standing::Leads);
+        self.role.send_replace(Role::Leads);
     }
 
     fn end(&self) {
         self.until.store(0, Ordering::SeqCst);
-        self.standing.send_replace(Standing::Lost);
+        self.role.send_replace(Role::Lost);
     }
 
     fn leads(&self) -> bool {
-        *self.standing.borrow() == Standing::Leads
+        *self.role.borrow() == Role::Leads
     }
 }
 
@@ -137,11 +137,11 @@ mod tests {
     async fn holder_without_timely_renewal_may_not_write() {
         let leadership = Leadership::among_others();
         assert!(!leadership.may_write());
-        let terms = Terms {
+        let timing = LeaseTiming {
             renew_within: Duration::from_millis(80),
-            ..Terms::default()
+            ..LeaseTiming::default()
         };
-        leadership.renewed(now(), terms);
+        leadership.renewed(now(), timing);
         leadership.won().await;
         assert!(leadership.may_write());
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -150,15 +150,15 @@ mod tests {
             "nobody has told it that time has passed"
         );
         // A renewal that took longer than it holds comes too late.
-        leadership.renewed(now().saturating_sub(terms.renew_within), terms);
+        leadership.renewed(now().saturating_sub(timing.renew_within), timing);
         assert!(!leadership.may_write());
     }
 
     #[test]
     fn pending_call_arrives_before_another_operator_leads() {
-        let terms = Terms::default();
-        assert!(terms.renew_within + crate::runtime::api::calls::DEADLINE <= terms.duration);
-        assert!(terms.duration + terms.period < Duration::from_secs(15));
+        let timing = LeaseTiming::default();
+        assert!(timing.renew_within + crate::runtime::api::calls::DEADLINE <= timing.duration);
+        assert!(timing.duration + timing.period < Duration::from_secs(15));
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! The client of the watches. It notes when each of them is heard, and gives up a list or a watch that is not answered. A
+//! The client of the watches. It notes when each of them is ages, and gives up a list or a watch that is not answered. A
 //! connection may be dead without a word: what nobody closes is open, and would be waited for until somebody notices jobs
 //! that stand still.
 //!
@@ -20,7 +20,7 @@ use crate::metrics::watch_ages::WatchAges;
 use crate::runtime::api::metered::{describe, group};
 
 /// Timeouts of lists and watches. The API server ends a watch after a minute, and the operator begins it anew: so a watch that
-/// is well is heard once a minute, although nothing changes and no bookmark comes.
+/// is well is ages once a minute, although nothing changes and no bookmark comes.
 #[derive(Clone, Copy, Debug)]
 pub struct WatchTimeouts {
     /// Until a list or a watch begins to be answered.
@@ -53,26 +53,26 @@ type Problem = Box<dyn std::error::Error + Send + Sync>;
 
 /// The same client, for watches.
 #[must_use]
-pub fn listening(client: Client, heard: WatchAges, patience: WatchTimeouts) -> Client {
+pub fn listening(client: Client, ages: WatchAges, timeouts: WatchTimeouts) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (verb, resource) = describe(request.method(), request.uri());
         let group = group(request.uri()).to_owned();
-        let (client, heard) = (client.clone(), heard.clone());
+        let (client, ages) = (client.clone(), ages.clone());
         async move {
-            let answer = timeout(patience.answer, client.send(request)).await;
-            let answer = answer.map_err(|_| Silent(patience.answer))??;
+            let answer = timeout(timeouts.answer, client.send(request)).await;
+            let answer = answer.map_err(|_| Silent(timeouts.answer))??;
             let kind = Watched::of(resource, &group).filter(|_| answer.status().is_success());
             if let Some(kind) = kind {
-                heard.hear(kind);
+                ages.received(kind);
             }
-            let ends = Instant::now() + Duration::from_secs(patience.watch.into());
-            let told = Told {
+            let ends = Instant::now() + Duration::from_secs(timeouts.watch.into());
+            let state = WatchState {
                 kind,
                 ends: (verb == Verb::Watch).then_some(ends),
-                heard,
+                ages,
             };
-            Ok::<_, Problem>(answer.map(|body| parts(body, patience.pause, told)))
+            Ok::<_, Problem>(answer.map(|body| parts(body, timeouts.pause, state)))
         }
     });
     Client::new(service, namespace)
@@ -85,29 +85,29 @@ const EARLY: Duration = Duration::from_secs(1);
 
 /// What the parts of an answer say of a watch.
 #[derive(Clone)]
-struct Told {
+struct WatchState {
     kind: Option<Watched>,
     /// When it ends, if it is a watch and not a list.
     ends: Option<Instant>,
-    heard: WatchAges,
+    ages: WatchAges,
 }
 
-impl Told {
+impl WatchState {
     /// A part of a watch tells of what was since it broke off, at least by a bookmark. A list is not in the cache yet.
-    fn hear(&self, part: &[u8]) {
+    fn received(&self, part: &[u8]) {
         let Some(kind) = self.kind else { return };
-        self.heard.hear(kind);
+        self.ages.received(kind);
         if self.ends.is_some() && !part.starts_with(ERROR) {
-            self.heard.catch_up(kind);
+            self.ages.catch_up(kind);
         }
     }
 
     /// A watch that ends before its time was ended by somebody who may not be there any more.
-    fn end(&self) {
+    fn ended(&self) {
         if let (Some(kind), Some(ends)) = (self.kind, self.ends)
             && Instant::now() + EARLY < ends
         {
-            self.heard.break_off(kind);
+            self.ages.break_off(kind);
         }
     }
 }
@@ -116,21 +116,21 @@ impl Told {
 fn parts(
     body: Body,
     pause: Duration,
-    told: Told,
+    state: WatchState,
 ) -> impl HttpBody<Data = Bytes, Error = Problem> + Send + 'static {
     StreamBody::new(unfold(Some(body), move |body| {
-        let told = told.clone();
+        let state = state.clone();
         async move {
             let mut body = body?;
             let Ok(part) = timeout(pause, body.frame()).await else {
                 return Some((Err(Problem::from(Silent(pause))), None));
             };
             let Some(part) = part else {
-                told.end();
+                state.ended();
                 return None;
             };
             if let Ok(part) = &part {
-                told.hear(part.data_ref().map_or(&[], |data| data));
+                state.received(part.data_ref().map_or(&[], |data| data));
             }
             let part = part.map_err(Problem::from);
             Some((part, Some(body)))
@@ -182,7 +182,7 @@ mod tests {
                 "silent" => std::future::pending().await,
                 "half" => (200, body(r#"{"apiVersion":"#, false)),
                 "refused" => (403, body("no", false)),
-                "told" => (200, body(BOOKMARK, false)),
+                "bookmark" => (200, body(BOOKMARK, false)),
                 "gone" => (200, body(GONE, false)),
                 "ends" => (200, body("", true)),
                 _ => (200, body(EMPTY, false)),
@@ -191,10 +191,10 @@ mod tests {
             Ok::<_, Problem>(answer.body(body).unwrap())
         });
         let metrics = Metrics::new(&Registry::new(), ManualClock::new().clock()).unwrap();
-        let heard = metrics.watch_ages;
+        let ages = metrics.watch_ages;
         let server = Client::new(server, "default");
-        let client = listening(server, heard.clone(), WatchTimeouts::default());
-        (client, heard)
+        let client = listening(server, ages.clone(), WatchTimeouts::default());
+        (client, ages)
     }
 
     fn pods(client: &Client, namespace: &str) -> Api<Pod> {
@@ -217,22 +217,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_an_answered_watch_counts_as_received() {
-        let (client, heard) = client();
+        let (client, ages) = client();
         let (silent, refused) = (pods(&client, "silent"), pods(&client, "refused"));
         let well = pods(&client, "well");
         assert!(silent.list(&ListParams::default()).await.is_err());
         assert!(refused.list(&ListParams::default()).await.is_err());
-        assert_eq!(heard.oldest(), None);
+        assert_eq!(ages.oldest(), None);
         assert!(well.watch(&WatchParams::default(), "1").await.is_ok());
-        assert_eq!(heard.oldest(), Some((Watched::Pods, Duration::ZERO)));
+        assert_eq!(ages.oldest(), Some((Watched::Pods, Duration::ZERO)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn watch_catches_up_with_any_event_but_an_error() {
-        let (client, heard) = client();
-        heard.hear(Watched::Pods);
-        for (namespace, expected) in [("told", true), ("gone", false), ("well", false)] {
-            heard.break_off(Watched::Pods);
+        let (client, ages) = client();
+        ages.received(Watched::Pods);
+        for (namespace, expected) in [("bookmark", true), ("gone", false), ("well", false)] {
+            ages.break_off(Watched::Pods);
             let pods = pods(&client, namespace);
             if namespace == "well" {
                 let all = ListParams::default();
@@ -242,16 +242,16 @@ mod tests {
                 let mut watch = Box::pin(pods.watch(&WatchParams::default(), "1").await.unwrap());
                 watch.next().await.unwrap().unwrap();
             }
-            assert_eq!(heard.broken().is_none(), expected, "{namespace}");
+            assert_eq!(ages.broken().is_none(), expected, "{namespace}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn watch_that_ends_early_is_broken() {
-        let (client, heard) = client();
+        let (client, ages) = client();
         let ends = pods(&client, "ends");
         let mut watch = Box::pin(ends.watch(&WatchParams::default(), "1").await.unwrap());
         assert!(watch.next().await.is_none());
-        assert_eq!(heard.broken(), Some((Watched::Pods, Duration::ZERO)));
+        assert_eq!(ages.broken(), Some((Watched::Pods, Duration::ZERO)));
     }
 }

@@ -16,22 +16,22 @@ use crate::watch::cache::OfJob;
 pub(crate) mod pull;
 
 /// Most questions of a tick, 10 a second: with more than 200 such nodes each is asked for less often.
-const MAX_QUESTIONS: usize = 50;
+const MAX_READS: usize = 50;
 
 /// When nodes are asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct NodeTiming {
     /// A pod that has not been Ready for so long may be on a lost node. Kubernetes takes as long to call a node lost.
     pub doubt: Duration,
     /// Between two questions about one node.
-    pub question: Duration,
+    pub interval: Duration,
 }
 
-impl Default for Terms {
+impl Default for NodeTiming {
     fn default() -> Self {
         Self {
             doubt: Duration::from_secs(50),
-            question: Duration::from_secs(20),
+            interval: Duration::from_secs(20),
         }
     }
 }
@@ -56,7 +56,7 @@ pub struct LostNodes(Mutex<HashMap<String, Known>>);
 
 #[derive(Debug)]
 struct Known {
-    asked_at: Instant,
+    read_at: Instant,
     loss: Option<Loss>,
 }
 
@@ -72,40 +72,40 @@ pub struct Loss {
 impl LostNodes {
     /// What is known of the node of a pod that does not answer, if the pod is doubtful and Kubernetes says so.
     #[must_use]
-    pub fn of(&self, pod: &Pod, terms: Terms) -> Option<Loss> {
+    pub fn of(&self, pod: &Pod, timing: NodeTiming) -> Option<Loss> {
         let node = pod.node.as_ref()?;
         let loss = self.lock().get(node)?.loss?;
-        is_doubtful(pod, terms, Timestamp::now()).then_some(loss)
+        is_doubtful(pod, timing, Timestamp::now()).then_some(loss)
     }
 
     /// The nodes to ask for now, one of each namespace in turn, and of each those that were not asked for longest first. Others
     /// are forgotten.
-    fn due(&self, doubts: &Doubts, terms: Terms, now: Instant) -> Vec<String> {
+    fn due(&self, doubts: &Doubts, timing: NodeTiming, now: Instant) -> Vec<String> {
         let mut all = self.lock();
         all.retain(|node, _| doubts.contains_key(node));
-        let asked_at = |node: &String| all.get(node).map(|known| known.asked_at);
+        let read_at = |node: &String| all.get(node).map(|known| known.read_at);
         let mut due: Vec<(Option<Instant>, &String)> = doubts
             .keys()
-            .map(|node| (asked_at(node), node))
-            .filter(|(asked_at, _)| {
-                asked_at.is_none_or(|at| now.saturating_duration_since(at) >= terms.question)
+            .map(|node| (read_at(node), node))
+            .filter(|(read_at, _)| {
+                read_at.is_none_or(|at| now.saturating_duration_since(at) >= timing.interval)
             })
             .collect();
         due.sort_unstable();
         let mut due = by_turns(due.into_iter().map(|(_, node)| node), doubts);
-        due.truncate(MAX_QUESTIONS);
+        due.truncate(MAX_READS);
         for node in &due {
             let known = all.entry(node.clone()).or_insert(Known {
-                asked_at: now,
+                read_at: now,
                 loss: None,
             });
-            known.asked_at = now;
+            known.read_at = now;
         }
         due
     }
 
     /// Takes in an answer.
-    fn hear(&self, node: &str, loss: Option<Loss>) -> News {
+    fn record(&self, node: &str, loss: Option<Loss>) -> News {
         let mut all = self.lock();
         let Some(known) = all.get_mut(node) else {
             return News::Nothing;
@@ -142,7 +142,7 @@ fn by_turns<'a>(nodes: impl Iterator<Item = &'a String>, doubts: &Doubts) -> Vec
 }
 
 /// Whether a pod is placed and shows that its node is lost, or has not been Ready for so long that it may be without showing it.
-fn is_doubtful(pod: &Pod, terms: Terms, now: Timestamp) -> bool {
+fn is_doubtful(pod: &Pod, timing: NodeTiming, now: Timestamp) -> bool {
     let is_under_way = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
     let waits = pod.ours && is_under_way && !pod.ready && !pod.deleting;
     if pod.unreachable {
@@ -151,16 +151,16 @@ fn is_doubtful(pod: &Pod, terms: Terms, now: Timestamp) -> bool {
     // The second is by the node's clock; what lies ahead says nothing.
     let since = [pod.created_at, pod.ready_at].into_iter().flatten();
     let since = since.filter(|at| *at <= now).max();
-    let doubt = SignedDuration::try_from(terms.doubt).unwrap_or(SignedDuration::MAX);
+    let doubt = SignedDuration::try_from(timing.doubt).unwrap_or(SignedDuration::MAX);
     waits && since.is_some_and(|since| now.duration_since(since) >= doubt)
 }
 
-fn doubts(pods: &[(JobKey, OfJob<Pod>)], terms: Terms, now: Timestamp) -> Doubts {
+fn doubts(pods: &[(JobKey, OfJob<Pod>)], timing: NodeTiming, now: Timestamp) -> Doubts {
     let mut doubts = Doubts::new();
     for (JobKey { namespace, .. }, pods) in pods {
         let doubtful = pods
             .values()
-            .filter(|entry| is_doubtful(&entry.value, terms, now));
+            .filter(|entry| is_doubtful(&entry.value, timing, now));
         for entry in doubtful {
             let Some(node) = &entry.value.node else {
                 continue;

@@ -52,7 +52,7 @@ impl Watches {
 
     /// The watch of a kind begins. Its age counts from here, whether the API server answers or not.
     pub(crate) fn begin(&self, kind: Watched) -> WatchConfig {
-        self.ages.hear(kind);
+        self.ages.received(kind);
         let page = match kind {
             Watched::TrainingJobs => PAGE_OF_JOBS,
             _ => PAGE,

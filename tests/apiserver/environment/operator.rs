@@ -8,7 +8,7 @@ use kube::{Client, Config};
 use prometheus::Registry;
 use roundhouse_operator::memory::repairs::Pauses;
 use roundhouse_operator::run::{RunError, run_with};
-use roundhouse_operator::runtime::leader_election::Terms;
+use roundhouse_operator::runtime::leader_election::LeaseTiming;
 use roundhouse_operator::settings::Settings;
 use roundhouse_operator::watch::client::WatchTimeouts;
 use roundhouse_operator::watch::lost_nodes;
@@ -38,12 +38,12 @@ impl Environment {
     }
 
     /// Starts an operator with leader election.
-    pub(crate) fn candidate(&self, terms: Terms) -> Operator {
+    pub(crate) fn candidate(&self, terms: LeaseTiming) -> Operator {
         self.candidate_with_config(self.server.config("operator").unwrap(), terms)
     }
 
     /// Starts an operator with leader election that connects to the API server with `config`.
-    pub(crate) fn candidate_with_config(&self, config: Config, terms: Terms) -> Operator {
+    pub(crate) fn candidate_with_config(&self, config: Config, terms: LeaseTiming) -> Operator {
         let lease = ["--lease=roundhouse", "--lease-namespace=ml"];
         self.start_with(
             config,
@@ -52,7 +52,7 @@ impl Environment {
             None,
             &lease,
             |settings| {
-                settings.lease_terms = terms;
+                settings.lease_timing = terms;
             },
         )
     }
@@ -70,14 +70,14 @@ impl Environment {
         &self,
         config: Config,
         namespace: &str,
-        terms: Terms,
+        terms: LeaseTiming,
     ) -> Operator {
         let only = format!("--namespace={namespace}");
         let of = format!("--lease-namespace={namespace}");
         let arguments = [&*only, "--lease=roundhouse", &of];
         let network = Network::default();
         self.start_with(config, LENIENT, network, None, &arguments, |settings| {
-            settings.lease_terms = terms;
+            settings.lease_timing = terms;
         })
     }
 
@@ -91,7 +91,7 @@ impl Environment {
     }
 
     /// Starts an operator with other timeouts for lost nodes.
-    pub(crate) fn operator_with_node_timing(&self, terms: lost_nodes::Terms) -> Operator {
+    pub(crate) fn operator_with_node_timing(&self, terms: lost_nodes::NodeTiming) -> Operator {
         let config = self.server.config("operator").unwrap();
         let network = Network::default();
         self.start_with(config, LENIENT, network, None, &[], |settings| {
@@ -166,7 +166,7 @@ impl Environment {
         let duration = settings
             .lease
             .as_ref()
-            .map(|_| settings.lease_terms.duration);
+            .map(|_| settings.lease_timing.duration);
         let lease_check = LeaseCheck::new(duration);
         let client = lease_check.wrap(Client::try_from(config).unwrap());
         let client = network.wrap(cut_off_after(client, Arc::clone(&left)));

@@ -14,7 +14,7 @@ use kube::api::{Api, ListParams, LogParams, ObjectMeta, Patch, PatchParams, Post
 use kube::{Client, ResourceExt};
 use roundhouse_api::ConditionType;
 use roundhouse_contract::labels;
-use roundhouse_operator::runtime::leader_election::Terms;
+use roundhouse_operator::runtime::leader_election::LeaseTiming;
 use roundhouse_tests::cluster::{DEADLINE, until};
 use roundhouse_tests::nodes::main_process;
 use roundhouse_tests::processes;
@@ -257,7 +257,7 @@ async fn upgrade_hands_leadership_over_while_a_job_trains() {
     println!("upgraded; there was no leader for {took:.2?}");
     // The leader released the Lease, so the next operator did not wait until it expired.
     assert!(
-        took.iter().sum::<Duration>() < Terms::default().duration,
+        took.iter().sum::<Duration>() < LeaseTiming::default().duration,
         "{took:.2?}"
     );
     assert_ne!(after.identity, before.identity);

@@ -50,7 +50,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Polls<K> {
 
     /// Polls the agent at an address, unless the last request to it is still under way. `nonce` is empty for paths that require
     /// none.
-    pub(crate) fn ask(&mut self, whom: K, address: String, path: &'static str, nonce: String) {
+    pub(crate) fn start(&mut self, whom: K, address: String, path: &'static str, nonce: String) {
         if !self.asked.insert(whom.clone()) {
             return;
         }
@@ -92,28 +92,28 @@ mod tests {
 
     #[tokio::test]
     async fn agent_is_polled_again_only_after_its_last_poll() {
-        let mut questions = Polls::new();
+        let mut polls = Polls::new();
         for _ in 0..2 {
             // Nobody listens there.
-            questions.ask(1, address(1), "/", String::new());
-            questions.ask(1, address(1), "/", String::new());
-            assert_eq!(questions.next().await, Some((1, None)));
-            assert_eq!(questions.next().await, None);
+            polls.start(1, address(1), "/", String::new());
+            polls.start(1, address(1), "/", String::new());
+            assert_eq!(polls.next().await, Some((1, None)));
+            assert_eq!(polls.next().await, None);
         }
     }
 
     #[tokio::test]
     async fn silent_agents_do_not_delay_polls_of_the_others() {
-        let mut questions = Polls::new();
-        questions.slots_of_silent = Arc::new(Semaphore::new(0));
-        questions.ask(0, address(0), "/", String::new());
-        questions.next().await;
-        questions.ask(0, address(0), "/", String::new());
+        let mut polls = Polls::new();
+        polls.slots_of_silent = Arc::new(Semaphore::new(0));
+        polls.start(0, address(0), "/", String::new());
+        polls.next().await;
+        polls.start(0, address(0), "/", String::new());
         for at in 1..=2 * AT_ONCE {
-            questions.ask(at, address(at), "/", String::new());
+            polls.start(at, address(at), "/", String::new());
         }
         for _ in 1..=2 * AT_ONCE {
-            let (whom, _) = questions.next().await.unwrap();
+            let (whom, _) = polls.next().await.unwrap();
             assert_ne!(whom, 0);
         }
     }

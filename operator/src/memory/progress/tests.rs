@@ -31,10 +31,10 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 /// How often the job is asked in so many seconds, and when they are over.
-fn asked(progress: &JobMemories, from: Instant, num_seconds: u64) -> (usize, Instant) {
+fn polled(progress: &JobMemories, from: Instant, num_seconds: u64) -> (usize, Instant) {
     let times = (0..num_seconds).map(|second| from + seconds(second));
-    let num_asked = times.map(|now| progress.progress_polls(now).len()).sum();
-    (num_asked, from + seconds(num_seconds))
+    let num_polls = times.map(|now| progress.progress_polls(now).len()).sum();
+    (num_polls, from + seconds(num_seconds))
 }
 
 fn step(step: u64) -> Report {
@@ -49,48 +49,48 @@ fn step(step: u64) -> Report {
 #[test]
 fn unanswered_polls_become_rare_and_never_stop() {
     let (progress, now) = followed("10.0.0.1");
-    let (often, now) = asked(&progress, now, 60);
+    let (often, now) = polled(&progress, now, 60);
     assert_eq!(often, MAX_SILENT as usize);
-    let (seldom, now) = asked(&progress, now, 6_000);
+    let (seldom, now) = polled(&progress, now, 6_000);
     assert_eq!(seldom, 100);
     // A reconcile of the same job changes nothing.
     follow(&progress, "10.0.0.1", now);
-    assert_eq!(asked(&progress, now, 60).0, 1);
+    assert_eq!(polled(&progress, now, 60).0, 1);
 }
 
 #[test]
 fn formed_generation_wakes_a_job_without_progress() {
     let (progress, now) = followed("10.0.0.1");
-    let (_, now) = asked(&progress, now, 300);
+    let (_, now) = polled(&progress, now, 300);
     assert_eq!(formed(&progress), None);
     assert!(progress.formed_reported(&key(), 0, now).is_some());
     assert_eq!(formed(&progress), Some(0));
-    let (often, now) = asked(&progress, now, 15);
+    let (often, now) = polled(&progress, now, 15);
     assert_eq!(often, 4, "three seconds after the answer");
     assert!(progress.formed_reported(&key(), 0, now).is_none());
     assert!(progress.formed_reported(&key(), 2, now).is_some());
     assert_eq!(formed(&progress), Some(2));
     assert_eq!(last(&progress), None);
     // That of its progress counts, too.
-    let told = Report {
+    let report = Report {
         generation: 3,
         ..step(1)
     };
-    progress.progress_reported(&key(), told, now);
+    progress.progress_reported(&key(), report, now);
     assert_eq!(formed(&progress), Some(3));
 }
 
 #[test]
 fn answer_or_new_address_restores_frequent_polls() {
     let (progress, now) = followed("10.0.0.1");
-    let (_, now) = asked(&progress, now, 300);
+    let (_, now) = polled(&progress, now, 300);
     progress.progress_reported(&key(), step(1), now);
-    let (often, now) = asked(&progress, now, 15);
+    let (often, now) = polled(&progress, now, 15);
     assert_eq!(often, 5, "each three seconds, and when its status is due");
-    let (_, now) = asked(&progress, now, 300);
+    let (_, now) = polled(&progress, now, 300);
     follow(&progress, "10.0.0.2", now);
-    assert_eq!(asked(&progress, now, 15).0, 5);
-    assert!(last(&progress).is_some(), "what was told is kept");
+    assert_eq!(polled(&progress, now, 15).0, 5);
+    assert!(last(&progress).is_some(), "what was report is kept");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn wakes_follow_the_age_of_the_shown_progress() {
         progress.with(&key(), |it| it.progress.follow_at(first, Some(at), at));
     };
     assert!(wakes(step(1), 0));
-    // Something else woke it, and the status was written with what was told then.
+    // Something else woke it, and the status was written with what was report then.
     shown(6);
     assert!(!wakes(step(2), 12));
     assert!(wakes(step(3), 16), "ten seconds after what is shown");
@@ -157,12 +157,15 @@ fn wakes_follow_the_age_of_the_shown_progress() {
 #[test]
 fn job_is_polled_when_its_status_is_due() {
     let (progress, now) = followed("10.0.0.1");
-    let asks = |millis: u64| {
+    let is_polled = |millis: u64| {
         let polls = progress.progress_polls(now + Duration::from_millis(millis));
         !polls.is_empty()
     };
     progress.progress_reported(&key(), step(1), now);
-    let shown: Vec<u64> = (0..=11_000).step_by(10).filter(|at| asks(*at)).collect();
+    let shown: Vec<u64> = (0..=11_000)
+        .step_by(10)
+        .filter(|at| is_polled(*at))
+        .collect();
     assert_eq!(shown, [0, 3_000, 6_000, 9_000, 10_010]);
 }
 
@@ -179,11 +182,11 @@ fn new_generation_is_polled_soon_among_many_jobs() {
         follow(&other, 1, now);
     }
     let times = |from: Instant| {
-        let is_asked = |second: &u64| {
+        let is_polled = |second: &u64| {
             let polls = progress.progress_polls(from + seconds(*second));
             polls.iter().any(|(job, _)| *job == key())
         };
-        (0..60).filter(is_asked).collect::<Vec<u64>>()
+        (0..60).filter(is_polled).collect::<Vec<u64>>()
     };
     assert_eq!(times(now), [0, 3, 6, 9, 12], "then in fifty seconds");
     let now = now + seconds(20);

@@ -1,9 +1,10 @@
-//! GPU-seconds of a job: held by its pods, and of these the ones in which they train. Their quotient is the goodput.
+//! GPU-seconds of a job: those that its pods hold, and those in which they train. Training divided by held is the
+//! goodput.
 //!
 //! A pod holds its GPUs from the moment it is scheduled until it has ended, whatever its containers do meanwhile. A GPU
 //! trains while the pod is a member of the newest generation, lives, and the Running condition of the job is true. The
-//! account is pure: it is told the time. It begins when this process first sees the job; time before that was counted
-//! by an earlier process, whose counters are gone, as Prometheus expects.
+//! account is pure: the time is passed in. It begins when this process first sees the job. An earlier process counted the
+//! time before that, and Prometheus expects that counters restart at zero with a process.
 
 use std::time::Instant;
 
@@ -15,9 +16,9 @@ use roundhouse_planner::{Pod, PodPhase, gpu};
 /// GPUs of a job at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gpus {
-    /// Held by its pods.
+    /// GPUs that the job's pods hold.
     pub held: u32,
-    /// Those of them whose pods train; never more than are held.
+    /// GPUs of pods that train; never more than `held`.
     pub training: u32,
 }
 
@@ -49,8 +50,8 @@ fn holds(pod: &Pod) -> bool {
     pod.node.is_some() && matches!(pod.phase, PodPhase::Pending | PodPhase::Running)
 }
 
-/// GPUs in the limits of a pod's containers. A slice of a GPU (MIG) counts as one. Resource claims (DRA) do not tell how
-/// many there are, and count as none.
+/// GPUs in the limits of a pod's containers. A slice of a GPU (MIG) counts as one. Resource claims (DRA) do not show
+/// a number of devices, so they count as none.
 #[must_use]
 pub fn per_pod(template: Option<&PodTemplateSpec>, listed: &gpu::Listed) -> u32 {
     let containers = template.iter().flat_map(|template| &template.spec);
@@ -64,11 +65,11 @@ pub fn per_pod(template: Option<&PodTemplateSpec>, listed: &gpu::Listed) -> u32 
         .fold(0, u32::saturating_add)
 }
 
-/// Sums of GPU-seconds, by a clock that is passed in.
+/// Sums of GPU-seconds. The clock is passed in.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Account {
     now: Gpus,
-    /// Since when the job has had `now`; `None` before the first word of it.
+    /// Since when the job has had `now`; `None` before the first [`set`](Self::set).
     since: Option<Instant>,
     held_seconds: f64,
     training_seconds: f64,
@@ -79,17 +80,17 @@ impl Account {
     pub fn set(&mut self, gpus: Gpus, at: Instant) {
         (self.held_seconds, self.training_seconds) = self.seconds(at);
         self.now = gpus;
-        // Of two moments that come in the wrong order none is counted twice.
+        // A time that arrives out of order counts no second twice.
         self.since = self.since.max(Some(at));
     }
 
-    /// The GPUs that it has.
+    /// The GPUs that the job has now.
     #[must_use]
     pub const fn gpus(&self) -> Gpus {
         self.now
     }
 
-    /// GPU-seconds until `at`: held, and of these training.
+    /// GPU-seconds until `at`: held, and training.
     #[must_use]
     pub fn seconds(&self, at: Instant) -> (f64, f64) {
         let since = self.since.unwrap_or(at);

@@ -1,4 +1,4 @@
-//! How long jobs take to their milestones, over all jobs.
+//! How long jobs take to reach their milestones, over all jobs.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use prometheus::{Histogram, Registry};
 
 use crate::metrics::histogram;
 
-/// Upper bounds in seconds: from an image that is on the node to a queue for GPUs.
+/// Upper bounds in seconds. The first suit an image that is already on the node, the last a queue for GPUs.
 const SECONDS: [f64; 12] = [
     1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 14_400.0,
 ];
 
-/// What a job comes to.
+/// A moment in the life of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Milestone {
-    /// Enough workers wait for its first generation.
+    /// Enough workers wait in the lobby for the job's first generation.
     Lobby,
-    /// Its first generation trains.
+    /// The job's first generation trains.
     Start,
-    /// It trains again after an incident.
+    /// The job trains again after an incident.
     Recover,
 }
 

@@ -1,4 +1,4 @@
-//! What is remembered of one job between two looks at it.
+//! What the metrics remember of one job between two reconciles.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,26 +11,25 @@ use super::milestones::Milestone;
 use crate::metrics::labels;
 
 /// How long the series of a job stay after its end, so that the last scrape has its final values.
-const AFTERGLOW: Duration = Duration::from_mins(10);
+const SERIES_TTL: Duration = Duration::from_mins(10);
 
-/// One job.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// Its state as a label, once it was looked at.
+    /// The job's state as a label; `None` before its first reconcile.
     pub(super) state: Option<&'static str>,
-    /// Its workers, while it has not ended.
+    /// The job's workers, while it has not ended.
     pub(super) workers: Option<WorkersStatus>,
     pub(super) account: Account,
     pub(super) incidents: BTreeMap<&'static str, u64>,
     pub(super) avoided: BTreeMap<String, u64>,
     pub(super) repeated_steps: u64,
-    /// When it last had not ended, or held a GPU.
+    /// The last time at which the job had not ended or held a GPU.
     active: Option<Instant>,
-    /// Since when it recovers from an incident.
+    /// Since when the job recovers from an incident.
     recovers_since: Option<Instant>,
-    /// Generation in which it last recovered: an incident is recovered from once.
+    /// The generation in which the job last recovered. Each incident has at most one recovery.
     recovered_in: u64,
 }
 
@@ -51,34 +50,34 @@ impl Record {
         }
     }
 
-    /// The job has workers as this status says, and these GPUs.
+    /// Takes the workers from this status. The pods of the job hold these GPUs.
     pub(super) fn see(&mut self, status: &TrainingJobStatus, gpus: Gpus, now: Instant) {
         let is_over = status.is_terminal();
-        // A job that held GPUs until this moment was active until now.
+        // A job that held GPUs until now was active until now.
         let held = gpus.held > 0 || self.account.gpus().held > 0;
         if !is_over || held {
             self.active = Some(now);
         }
         self.account.set(gpus, now);
-        // A suspended job wants its workers again later: until then no worker is missing.
+        // A suspended job has no workers, and none of them counts as missing.
         let is_suspended = status.is_true(ConditionType::Suspended);
         self.workers = status.workers.clone().filter(|_| !is_over && !is_suspended);
     }
 
-    /// Its state is that of this status, if it has one.
+    /// Takes the state from this status, if it has one.
     pub(super) fn show(&mut self, status: &TrainingJobStatus) {
         if status.front().is_some() {
             self.state = Some(labels::state(status.state()));
         }
     }
 
-    /// Whether its own series are exposed: while it lasts, and a while after.
+    /// Whether the series of the job are exposed: until [`SERIES_TTL`] after its end.
     pub(super) fn is_shown(&self, now: Instant) -> bool {
         self.active
-            .is_some_and(|active| now.saturating_duration_since(active) < AFTERGLOW)
+            .is_some_and(|active| now.saturating_duration_since(active) < SERIES_TTL)
     }
 
-    /// Another status was stored. Returns what the job has come to with it.
+    /// The API server stored a new status. Returns the milestones that the job reached with it.
     pub(super) fn stored(
         &mut self,
         before: &TrainingJobStatus,
@@ -141,8 +140,8 @@ impl Record {
         }
     }
 
-    /// How long the recovery took that ends with this generation. If an earlier process has counted the incident, the
-    /// status tells when it was.
+    /// The duration of the recovery that ends with this generation. If an earlier operator process counted the
+    /// incident, the recovery began at the failure that the status shows.
     fn recovered(
         &mut self,
         before: &TrainingJobStatus,
@@ -153,10 +152,10 @@ impl Record {
         let known = self.recovers_since.take();
         let known = known.map(|since| now.saturating_duration_since(since));
         let is_own = before.incidents.last_generation.map(|last| last + 1) == Some(generation);
-        let is_told = is_own && generation > self.recovered_in;
-        let told = before.last_failure.as_ref().filter(|_| is_told);
+        let is_unrecovered = is_own && generation > self.recovered_in;
+        let failure = before.last_failure.as_ref().filter(|_| is_unrecovered);
         self.recovered_in = generation;
-        known.or_else(|| Some(since(told?.time.0, time)))
+        known.or_else(|| Some(since(failure?.time.0, time)))
     }
 }
 
@@ -172,7 +171,7 @@ fn repeated_steps(status: &TrainingJobStatus) -> u64 {
     progress.map_or(0, |shown| shown.progress.repeated_steps)
 }
 
-/// The time since a moment; none for one that lies ahead by another clock.
+/// The time since a moment; zero for a moment in the future, which another clock wrote.
 fn since(moment: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(moment)).unwrap_or_default()
 }

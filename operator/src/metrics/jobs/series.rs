@@ -1,4 +1,4 @@
-//! The series of the jobs, made anew for each scrape: so they go away with their job.
+//! The time series of the jobs. They are rebuilt for each scrape, so they end with their job.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -99,7 +99,7 @@ impl Series {
         self.all().into_iter().flat_map(Collector::desc).collect()
     }
 
-    /// The series of these jobs at this moment, and of no others.
+    /// Rebuilds the series: those of these jobs at this moment, and no others.
     pub(super) fn of(&self, records: &HashMap<JobKey, Record>, now: Instant) -> Vec<MetricFamily> {
         self.jobs.reset();
         self.incidents.reset();

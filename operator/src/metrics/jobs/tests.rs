@@ -6,8 +6,8 @@ use roundhouse_planner::testing::{World, world};
 use super::*;
 use crate::metrics::testing::{ManualClock, value};
 
-/// A world whose plans are told to metrics, as a reconcile does it. Each worker has one GPU.
-struct Told {
+/// A job whose plans are reported to the metrics, as a reconcile does it. Each worker has one GPU.
+struct Fixture {
     world: World,
     jobs: Jobs,
     registry: Registry,
@@ -18,7 +18,7 @@ fn key() -> JobKey {
     JobKey::new("ml", "job-uid")
 }
 
-/// The job of a world, as the watch tells of it.
+/// The job as the watch reports it.
 fn watched() -> JobIdentity {
     let JobKey { namespace, uid } = key();
     let name = "digits".to_owned();
@@ -29,21 +29,21 @@ fn watched() -> JobIdentity {
     }
 }
 
-/// One job of two workers. `labels`: of its series.
-fn told() -> Told {
-    let told = Told {
+/// One job of two workers, which the watch has reported.
+fn fixture() -> Fixture {
+    let fixture = Fixture {
         world: world(2),
         ..restarted(world(2), ManualClock::new())
     };
-    told.jobs.apply(&Event::Apply(watched()));
-    told
+    fixture.jobs.apply(&Event::Apply(watched()));
+    fixture
 }
 
-/// The same cluster, and a new operator.
-fn restarted(world: World, clock: ManualClock) -> Told {
+/// The same cluster with a new operator.
+fn restarted(world: World, clock: ManualClock) -> Fixture {
     let registry = Registry::new();
     let jobs = Jobs::new(&registry, clock.clock()).unwrap();
-    Told {
+    Fixture {
         world,
         jobs,
         registry,
@@ -51,7 +51,7 @@ fn restarted(world: World, clock: ManualClock) -> Told {
     }
 }
 
-impl Told {
+impl Fixture {
     /// Reconciles until nothing changes.
     fn settle(&mut self) {
         for _ in 0..20 {
@@ -67,7 +67,7 @@ impl Told {
             let after = &self.world.observed.status;
             self.jobs.stored(&key(), &before, after, self.world.now);
         }
-        panic!("the plans never come to rest");
+        panic!("the plans never settle");
     }
 
     fn pass(&mut self, seconds: u64) {
@@ -108,38 +108,38 @@ impl Told {
 
 #[test]
 fn goodput_is_the_share_of_held_gpu_seconds_that_train() {
-    let mut told = told();
-    told.settle();
-    told.world.is_on(0, "n1");
-    told.world.is_on(1, "n1");
-    told.settle();
-    told.pass(30);
-    assert_eq!(told.seconds(), (60.0, 0.0), "both pull their images");
-    told.prepare();
-    told.settle();
-    told.pass(100);
-    assert_eq!(told.seconds(), (260.0, 200.0));
-    told.world.ends(0, 74, 3);
-    told.settle();
-    told.pass(10);
-    told.world.restarts(0);
-    told.world.prepared(0);
-    told.settle();
-    assert_eq!(told.seconds(), (280.0, 200.0), "one recovers, one waits");
-    told.pass(5);
-    assert_eq!(told.seconds(), (290.0, 210.0));
-    assert_eq!(told.of_job("roundhouse_job_gpus", ""), Some(2.0));
+    let mut fixture = fixture();
+    fixture.settle();
+    fixture.world.is_on(0, "n1");
+    fixture.world.is_on(1, "n1");
+    fixture.settle();
+    fixture.pass(30);
+    assert_eq!(fixture.seconds(), (60.0, 0.0), "both pull their images");
+    fixture.prepare();
+    fixture.settle();
+    fixture.pass(100);
+    assert_eq!(fixture.seconds(), (260.0, 200.0));
+    fixture.world.ends(0, 74, 3);
+    fixture.settle();
+    fixture.pass(10);
+    fixture.world.restarts(0);
+    fixture.world.prepared(0);
+    fixture.settle();
+    assert_eq!(fixture.seconds(), (280.0, 200.0), "one recovers, one waits");
+    fixture.pass(5);
+    assert_eq!(fixture.seconds(), (290.0, 210.0));
+    assert_eq!(fixture.of_job("roundhouse_job_gpus", ""), Some(2.0));
 }
 
 #[test]
 fn restarted_operator_counts_gpu_seconds_from_zero() {
-    let mut told = told();
-    told.settle();
-    told.prepare();
-    told.settle();
-    told.pass(50);
-    assert_eq!(told.seconds(), (100.0, 100.0));
-    let mut next = restarted(told.world, told.clock);
+    let mut fixture = fixture();
+    fixture.settle();
+    fixture.prepare();
+    fixture.settle();
+    fixture.pass(50);
+    assert_eq!(fixture.seconds(), (100.0, 100.0));
+    let mut next = restarted(fixture.world, fixture.clock);
     next.jobs.apply(&Event::Init);
     next.jobs.apply(&Event::InitApply(watched()));
     next.jobs.apply(&Event::InitDone);
@@ -153,49 +153,49 @@ fn restarted_operator_counts_gpu_seconds_from_zero() {
 
 #[test]
 fn milestones_count_once_in_seconds_since_acceptance() {
-    let mut told = told();
-    told.settle();
-    told.pass(20);
-    told.prepare();
-    told.settle();
-    let sum = |told: &Told, what: &str| {
-        let of = |suffix| told.value(&format!("roundhouse_job_{what}_seconds_{suffix}"));
+    let mut fixture = fixture();
+    fixture.settle();
+    fixture.pass(20);
+    fixture.prepare();
+    fixture.settle();
+    let sum = |fixture: &Fixture, what: &str| {
+        let of = |suffix| fixture.value(&format!("roundhouse_job_{what}_seconds_{suffix}"));
         (of("count").unwrap(), of("sum").unwrap())
     };
-    assert_eq!(sum(&told, "time_to_ready"), (1.0, 20.0));
-    assert_eq!(sum(&told, "start"), (1.0, 20.0));
-    told.pass(60);
-    told.world.ends(1, 74, 9);
-    told.settle();
-    told.pass(4);
-    told.world.restarts(1);
-    told.world.prepared(1);
-    told.settle();
-    told.settle();
-    assert_eq!(sum(&told, "recover"), (1.0, 4.0));
-    assert_eq!(sum(&told, "start"), (1.0, 20.0));
-    // Growth is a new generation, too, and no recovery.
-    told.world.job.replicas = 3;
-    told.settle();
-    told.world.prepared(2);
-    told.settle();
+    assert_eq!(sum(&fixture, "time_to_ready"), (1.0, 20.0));
+    assert_eq!(sum(&fixture, "start"), (1.0, 20.0));
+    fixture.pass(60);
+    fixture.world.ends(1, 74, 9);
+    fixture.settle();
+    fixture.pass(4);
+    fixture.world.restarts(1);
+    fixture.world.prepared(1);
+    fixture.settle();
+    fixture.settle();
+    assert_eq!(sum(&fixture, "recover"), (1.0, 4.0));
+    assert_eq!(sum(&fixture, "start"), (1.0, 20.0));
+    // A generation that forms because the job grows is no recovery.
+    fixture.world.job.replicas = 3;
+    fixture.settle();
+    fixture.world.prepared(2);
+    fixture.settle();
     assert_eq!(
-        told.of_job("roundhouse_job_workers", "state=active"),
+        fixture.of_job("roundhouse_job_workers", "state=active"),
         Some(3.0)
     );
-    assert_eq!(sum(&told, "recover"), (1.0, 4.0));
+    assert_eq!(sum(&fixture, "recover"), (1.0, 4.0));
 }
 
 #[test]
 fn recovery_across_operator_restart_counts_from_the_failure() {
-    let mut told = told();
-    told.settle();
-    told.prepare();
-    told.settle();
-    told.pass(60);
-    told.world.ends(1, 74, 9);
-    told.settle();
-    let mut next = restarted(told.world, told.clock);
+    let mut fixture = fixture();
+    fixture.settle();
+    fixture.prepare();
+    fixture.settle();
+    fixture.pass(60);
+    fixture.world.ends(1, 74, 9);
+    fixture.settle();
+    let mut next = restarted(fixture.world, fixture.clock);
     next.jobs.apply(&Event::Apply(watched()));
     next.pass(12);
     next.world.restarts(1);
@@ -204,69 +204,72 @@ fn recovery_across_operator_restart_counts_from_the_failure() {
     let sum = next.value("roundhouse_job_recover_seconds_sum");
     assert_eq!(sum, Some(12.0));
     let incidents = next.of_job("roundhouse_job_incidents_total", "reason=VolumeFailed");
-    assert_eq!(incidents, None, "the earlier one has counted it");
+    assert_eq!(incidents, None, "the earlier operator has counted it");
 }
 
 #[test]
 fn incidents_count_by_reason_and_avoided_nodes_by_name() {
-    let mut told = told();
-    told.settle();
-    told.prepare();
-    told.settle();
-    told.world.ends(1, 77, 9);
-    told.settle();
+    let mut fixture = fixture();
+    fixture.settle();
+    fixture.prepare();
+    fixture.settle();
+    fixture.world.ends(1, 77, 9);
+    fixture.settle();
     let incidents = |reason: &str| {
         let label = format!("reason={reason}");
-        told.of_job("roundhouse_job_incidents_total", &label)
+        fixture.of_job("roundhouse_job_incidents_total", &label)
     };
     assert_eq!(incidents("HardwareFault"), Some(1.0));
     assert_eq!(incidents("Crashed"), None);
-    let avoided = told.of_job("roundhouse_job_node_avoided_total", "node=n1");
+    let avoided = fixture.of_job("roundhouse_job_node_avoided_total", "node=n1");
     assert_eq!(avoided, Some(1.0));
 }
 
 #[test]
 fn each_job_is_in_one_state_and_its_workers_are_counted() {
-    let mut told = told();
-    told.settle();
-    assert_eq!(told.in_state("WaitingForWorkers"), Some(1.0));
+    let mut fixture = fixture();
+    fixture.settle();
+    assert_eq!(fixture.in_state("WaitingForWorkers"), Some(1.0));
     assert_eq!(
-        told.of_job("roundhouse_job_workers", "state=wanted"),
+        fixture.of_job("roundhouse_job_workers", "state=wanted"),
         Some(2.0)
     );
     assert_eq!(
-        told.of_job("roundhouse_job_workers", "state=ready"),
+        fixture.of_job("roundhouse_job_workers", "state=ready"),
         Some(0.0)
     );
-    told.prepare();
-    told.settle();
-    assert_eq!(told.in_state("WaitingForWorkers"), None);
-    assert_eq!(told.in_state("Training"), Some(1.0));
+    fixture.prepare();
+    fixture.settle();
+    assert_eq!(fixture.in_state("WaitingForWorkers"), None);
+    assert_eq!(fixture.in_state("Training"), Some(1.0));
     assert_eq!(
-        told.of_job("roundhouse_job_workers", "state=active"),
+        fixture.of_job("roundhouse_job_workers", "state=active"),
         Some(2.0)
     );
 }
 
 #[test]
 fn ended_job_loses_its_series_and_keeps_its_state() {
-    let mut told = told();
-    told.settle();
-    told.prepare();
-    told.settle();
-    told.pass(10);
-    told.world.ends(0, 0, 9);
-    told.world.ends(1, 0, 9);
-    told.settle();
-    told.pass(60);
-    assert_eq!(told.in_state("Completed"), Some(1.0));
-    assert_eq!(told.of_job("roundhouse_job_workers", "state=wanted"), None);
-    assert_eq!(told.seconds(), (20.0, 20.0));
-    told.pass(3_600);
-    assert_eq!(told.of_job("roundhouse_job_gpus", ""), None);
-    assert_eq!(told.in_state("Completed"), Some(1.0));
-    // An operator that only ever saw it ended has nothing to tell of it but its state.
-    let mut next = restarted(told.world, told.clock);
+    let mut fixture = fixture();
+    fixture.settle();
+    fixture.prepare();
+    fixture.settle();
+    fixture.pass(10);
+    fixture.world.ends(0, 0, 9);
+    fixture.world.ends(1, 0, 9);
+    fixture.settle();
+    fixture.pass(60);
+    assert_eq!(fixture.in_state("Completed"), Some(1.0));
+    assert_eq!(
+        fixture.of_job("roundhouse_job_workers", "state=wanted"),
+        None
+    );
+    assert_eq!(fixture.seconds(), (20.0, 20.0));
+    fixture.pass(3_600);
+    assert_eq!(fixture.of_job("roundhouse_job_gpus", ""), None);
+    assert_eq!(fixture.in_state("Completed"), Some(1.0));
+    // An operator that started after the end of the job exposes only the job's state.
+    let mut next = restarted(fixture.world, fixture.clock);
     next.jobs.apply(&Event::Apply(watched()));
     next.settle();
     assert_eq!(next.in_state("Completed"), Some(1.0));
@@ -275,34 +278,34 @@ fn ended_job_loses_its_series_and_keeps_its_state() {
 
 #[test]
 fn late_reconcile_does_not_restore_series_of_deleted_job() {
-    let mut told = told();
-    told.settle();
-    assert_eq!(told.of_job("roundhouse_job_gpus", ""), Some(0.0));
-    told.jobs.apply(&Event::Delete(watched()));
-    told.settle();
-    assert_eq!(told.of_job("roundhouse_job_gpus", ""), None);
-    assert_eq!(told.in_state("WaitingForWorkers"), None);
-    told.jobs.apply(&Event::Apply(watched()));
-    told.settle();
-    assert_eq!(told.of_job("roundhouse_job_gpus", ""), Some(0.0));
-    // A watch that broke lists the jobs again, and this one is not among them.
-    told.jobs.apply(&Event::Init);
-    told.jobs.apply(&Event::InitDone);
-    assert_eq!(told.of_job("roundhouse_job_gpus", ""), None);
+    let mut fixture = fixture();
+    fixture.settle();
+    assert_eq!(fixture.of_job("roundhouse_job_gpus", ""), Some(0.0));
+    fixture.jobs.apply(&Event::Delete(watched()));
+    fixture.settle();
+    assert_eq!(fixture.of_job("roundhouse_job_gpus", ""), None);
+    assert_eq!(fixture.in_state("WaitingForWorkers"), None);
+    fixture.jobs.apply(&Event::Apply(watched()));
+    fixture.settle();
+    assert_eq!(fixture.of_job("roundhouse_job_gpus", ""), Some(0.0));
+    // A watch that broke lists the jobs again, and this job is missing.
+    fixture.jobs.apply(&Event::Init);
+    fixture.jobs.apply(&Event::InitDone);
+    assert_eq!(fixture.of_job("roundhouse_job_gpus", ""), None);
 }
 
 #[test]
 fn repeated_steps_count_once_however_often_reported() {
-    let mut told = told();
-    told.settle();
-    told.prepare();
-    told.settle();
-    let repeated = |told: &Told| told.of_job("roundhouse_job_repeated_steps_total", "");
-    assert_eq!(repeated(&told), Some(0.0));
+    let mut fixture = fixture();
+    fixture.settle();
+    fixture.prepare();
+    fixture.settle();
+    let repeated = |fixture: &Fixture| fixture.of_job("roundhouse_job_repeated_steps_total", "");
+    assert_eq!(repeated(&fixture), Some(0.0));
     for (step, repeated_steps, expected) in
         [(40, 0, 0.0), (45, 12, 12.0), (50, 12, 12.0), (60, 15, 15.0)]
     {
-        told.pass(10);
+        fixture.pass(10);
         let progress = Progress {
             generation: 1,
             step,
@@ -317,12 +320,12 @@ fn repeated_steps_count_once_however_often_reported() {
             }),
             ..Progress::default()
         };
-        let at = told.world.now;
-        told.world.observed.progress = Some(ProgressSample { progress, at });
-        told.settle();
-        assert_eq!(repeated(&told), Some(expected));
+        let at = fixture.world.now;
+        fixture.world.observed.progress = Some(ProgressSample { progress, at });
+        fixture.settle();
+        assert_eq!(repeated(&fixture), Some(expected));
     }
-    let mut next = restarted(told.world, told.clock);
+    let mut next = restarted(fixture.world, fixture.clock);
     next.jobs.apply(&Event::Apply(watched()));
     next.settle();
     assert_eq!(

@@ -174,8 +174,8 @@ mod tests {
         ];
         for (method, path, expected) in cases {
             let (verb, resource) = describe(&method, &path.parse().unwrap());
-            let told = format!("{} {}", verb.as_str(), resource.as_str());
-            assert_eq!(told, expected, "{method} {path}");
+            let found = format!("{} {}", verb.as_str(), resource.as_str());
+            assert_eq!(found, expected, "{method} {path}");
         }
     }
 

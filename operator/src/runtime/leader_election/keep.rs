@@ -8,8 +8,8 @@ use kube::Client;
 use kube::api::{Api, ObjectMeta};
 use tokio::time::{sleep, timeout};
 
-use super::record::{Seen, Turn, given_back, held, is_held_by, turn};
-use super::{Leadership, Terms, now};
+use super::record::{Decision, Seen, claimed, decide, is_held_by, released};
+use super::{Leadership, LeaseTiming, now};
 use crate::runtime::api::calls::post_params;
 use crate::settings::Settings;
 
@@ -20,7 +20,7 @@ pub struct Candidate {
     name: String,
     /// Unique for each start of the process: after a restart it must not take the Lease of its earlier self for its own.
     identity: String,
-    terms: Terms,
+    timing: LeaseTiming,
     /// Whether it has it.
     pub leadership: Arc<Leadership>,
 }
@@ -37,7 +37,7 @@ impl Candidate {
             leases: Api::namespaced(client.clone(), namespace),
             name,
             identity: format!("{host}_{started:x}"),
-            terms: settings.lease_terms,
+            timing: settings.lease_timing,
             leadership: Arc::new(Leadership::among_others()),
         }
     }
@@ -46,32 +46,32 @@ impl Candidate {
     /// waits for the end of the operator.
     pub async fn keep(self) {
         let mut seen = None;
-        let mut told = false;
+        let mut is_logged = false;
         loop {
             // There is time for another try before the Lease is lost.
-            let patience = self.terms.renew_within / 3;
-            let looked = timeout(patience, self.look(&mut seen)).await;
-            let (next, problem) = match looked {
+            let patience = self.timing.renew_within / 3;
+            let checked = timeout(patience, self.check(&mut seen)).await;
+            let (next, problem) = match checked {
                 Ok(Ok(next)) => (Some(next), None),
                 Ok(Err(error)) => (None, Some(error.to_string())),
                 Err(_) => (None, Some("no answer".to_owned())),
             };
-            if let Some(problem) = problem.as_ref().filter(|_| !told) {
+            if let Some(problem) = problem.as_ref().filter(|_| !is_logged) {
                 tracing::warn!(lease = self.name, problem, "the lease");
             }
-            told = problem.is_some();
+            is_logged = problem.is_some();
             // Once lost, it is never taken again: the operator starts anew.
-            let is_lost = next == Some(Turn::Wait) || !self.leadership.may_write();
+            let is_lost = next == Some(Decision::Wait) || !self.leadership.may_write();
             if self.leadership.leads() && is_lost {
                 self.leadership.end();
                 return std::future::pending().await;
             }
-            sleep(self.terms.period).await;
+            sleep(self.timing.period).await;
         }
     }
 
     /// One look at the Lease, and what follows from it.
-    async fn look(&self, seen: &mut Option<Seen>) -> Result<Turn, kube::Error> {
+    async fn check(&self, seen: &mut Option<Seen>) -> Result<Decision, kube::Error> {
         // Its holder need not read it: it wrote it last, or the API server refuses the renewal.
         let own = seen
             .as_ref()
@@ -83,17 +83,17 @@ impl Candidate {
                 Some(lease) => lease,
                 None => self.create().await?,
             };
-            Seen::look(seen.take(), lease, now())
+            Seen::observe(seen.take(), lease, now())
         };
-        let next = turn(&self.identity, &fresh, now(), self.terms);
+        let next = decide(&self.identity, &fresh, now(), self.timing);
         let lease = fresh.lease.clone();
         // A renewal that fails is followed by a look.
-        *seen = (next != Turn::Renew).then_some(fresh);
-        if next == Turn::Wait {
+        *seen = (next != Decision::Renew).then_some(fresh);
+        if next == Decision::Wait {
             return Ok(next);
         }
         let begun = now();
-        let renewed = held(&lease, &self.identity, self.terms);
+        let renewed = claimed(&lease, &self.identity, self.timing);
         let parameters = post_params();
         let written = self.leases.replace(&self.name, &parameters, &renewed);
         match written.await {
@@ -102,14 +102,14 @@ impl Candidate {
                     lease,
                     since: begun,
                 });
-                if next == Turn::Take {
+                if next == Decision::Take {
                     tracing::info!(
                         lease = self.name,
                         identity = self.identity,
                         "this operator leads"
                     );
                 }
-                self.leadership.renewed(begun, self.terms);
+                self.leadership.renewed(begun, self.timing);
                 Ok(next)
             }
             // Somebody else was faster.
@@ -135,19 +135,19 @@ impl Candidate {
     }
 
     /// Gives the Lease back, so that another operator need not wait. It is tried once: without it the others wait.
-    pub async fn give_back(self) {
+    pub async fn release(self) {
         // A step that was broken off may be on its way to its next write.
         self.leadership.end();
         let given = async {
             let lease = self.leases.get(&self.name).await?;
             if is_held_by(&lease, &self.identity) {
-                let free = given_back(&lease);
+                let free = released(&lease);
                 let parameters = post_params();
                 self.leases.replace(&self.name, &parameters, &free).await?;
             }
             Ok::<_, kube::Error>(())
         };
-        match timeout(self.terms.period, given).await {
+        match timeout(self.timing.period, given).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "the lease is not given back"),
             Err(_) => tracing::warn!("the lease is not given back: no answer"),

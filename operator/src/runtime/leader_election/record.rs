@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-use super::Terms;
+use super::LeaseTiming;
 
 /// A Lease as it was last seen.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct Seen {
 impl Seen {
     /// After another look at it.
     #[must_use]
-    pub fn look(before: Option<Self>, lease: Lease, now: Duration) -> Self {
+    pub fn observe(before: Option<Self>, lease: Lease, now: Duration) -> Self {
         let version = |lease: &Lease| lease.metadata.resource_version.clone();
         match before {
             Some(before) if version(&before.lease) == version(&lease) => before,
@@ -31,7 +31,7 @@ impl Seen {
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum Decision {
     /// It is this operator's: renew it.
     Renew,
     /// It is nobody's: take it.
@@ -42,22 +42,22 @@ pub enum Turn {
 
 /// What `identity` does about a Lease.
 #[must_use]
-pub fn turn(identity: &str, seen: &Seen, now: Duration, terms: Terms) -> Turn {
+pub fn decide(identity: &str, seen: &Seen, now: Duration, timing: LeaseTiming) -> Decision {
     let spec = seen.lease.spec.clone().unwrap_or_default();
     let holder = spec.holder_identity.unwrap_or_default();
     if holder == identity {
-        return Turn::Renew;
+        return Decision::Renew;
     }
-    // The holder may be an operator with other terms.
+    // The holder may be an operator with other timing.
     let theirs = spec.lease_duration_seconds;
     let theirs = theirs.and_then(|seconds| u64::try_from(seconds).ok());
     let duration = theirs
-        .map_or(terms.duration, Duration::from_secs)
-        .max(terms.duration);
+        .map_or(timing.duration, Duration::from_secs)
+        .max(timing.duration);
     if holder.is_empty() || now.saturating_sub(seen.since) >= duration {
-        return Turn::Take;
+        return Decision::Take;
     }
-    Turn::Wait
+    Decision::Wait
 }
 
 /// Whether it is `identity`'s.
@@ -69,7 +69,7 @@ pub fn is_held_by(lease: &Lease, identity: &str) -> bool {
 
 /// The Lease, taken or renewed.
 #[must_use]
-pub fn held(lease: &Lease, identity: &str, terms: Terms) -> Lease {
+pub fn claimed(lease: &Lease, identity: &str, timing: LeaseTiming) -> Lease {
     let before = lease.spec.clone().unwrap_or_default();
     let now = Some(MicroTime(Timestamp::now()));
     let is_new = before.holder_identity.as_deref() != Some(identity);
@@ -78,7 +78,7 @@ pub fn held(lease: &Lease, identity: &str, terms: Terms) -> Lease {
         metadata: lease.metadata.clone(),
         spec: Some(LeaseSpec {
             holder_identity: Some(identity.to_owned()),
-            lease_duration_seconds: i32::try_from(terms.duration.as_secs()).ok(),
+            lease_duration_seconds: i32::try_from(timing.duration.as_secs()).ok(),
             acquire_time: if is_new {
                 now.clone()
             } else {
@@ -93,7 +93,7 @@ pub fn held(lease: &Lease, identity: &str, terms: Terms) -> Lease {
 
 /// The Lease, given back: another may take it at once.
 #[must_use]
-pub fn given_back(lease: &Lease) -> Lease {
+pub fn released(lease: &Lease) -> Lease {
     let spec = lease.spec.clone().unwrap_or_default();
     Lease {
         metadata: lease.metadata.clone(),
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    const TERMS: Terms = Terms {
+    const TIMING: LeaseTiming = LeaseTiming {
         duration: Duration::from_secs(15),
         renew_within: Duration::from_secs(10),
         period: Duration::from_secs(2),
@@ -124,42 +124,42 @@ mod tests {
         .unwrap()
     }
 
-    fn after(lease: Lease, seconds: u64) -> Turn {
+    fn after(lease: Lease, seconds: u64) -> Decision {
         let since = Duration::from_secs(100);
         let seen = Seen { lease, since };
-        turn("a", &seen, since + Duration::from_secs(seconds), TERMS)
+        decide("a", &seen, since + Duration::from_secs(seconds), TIMING)
     }
 
     #[test]
     fn lease_is_taken_after_the_longer_of_both_durations() {
-        assert_eq!(after(lease("1", Some("a"), 15), 0), Turn::Renew);
-        assert_eq!(after(lease("1", None, 15), 0), Turn::Take);
-        assert_eq!(after(lease("1", Some("b"), 15), 14), Turn::Wait);
-        assert_eq!(after(lease("1", Some("b"), 15), 15), Turn::Take);
-        assert_eq!(after(lease("1", Some("b"), 60), 59), Turn::Wait);
-        assert_eq!(after(lease("1", Some("b"), 1), 14), Turn::Wait);
+        assert_eq!(after(lease("1", Some("a"), 15), 0), Decision::Renew);
+        assert_eq!(after(lease("1", None, 15), 0), Decision::Take);
+        assert_eq!(after(lease("1", Some("b"), 15), 14), Decision::Wait);
+        assert_eq!(after(lease("1", Some("b"), 15), 15), Decision::Take);
+        assert_eq!(after(lease("1", Some("b"), 60), 59), Decision::Wait);
+        assert_eq!(after(lease("1", Some("b"), 1), 14), Decision::Wait);
     }
 
     #[test]
     fn each_observed_renewal_restarts_the_wait() {
         let seconds = Duration::from_secs;
-        let first = Seen::look(None, lease("1", Some("b"), 15), seconds(100));
-        let same = Seen::look(Some(first), lease("1", Some("b"), 15), seconds(110));
+        let first = Seen::observe(None, lease("1", Some("b"), 15), seconds(100));
+        let same = Seen::observe(Some(first), lease("1", Some("b"), 15), seconds(110));
         assert_eq!(same.since, seconds(100));
-        let renewed = Seen::look(Some(same), lease("2", Some("b"), 15), seconds(112));
+        let renewed = Seen::observe(Some(same), lease("2", Some("b"), 15), seconds(112));
         assert_eq!(renewed.since, seconds(112));
     }
 
     #[test]
     fn lease_transitions_count_new_holders_not_renewals() {
-        let taken = held(&lease("1", Some("b"), 15), "a", TERMS);
+        let taken = claimed(&lease("1", Some("b"), 15), "a", TIMING);
         let spec = taken.spec.clone().unwrap();
         assert_eq!(spec.holder_identity.as_deref(), Some("a"));
         assert_eq!(spec.lease_transitions, Some(4));
         assert_eq!(taken.metadata.resource_version.as_deref(), Some("1"));
-        let renewed = held(&taken, "a", TERMS).spec.unwrap();
+        let renewed = claimed(&taken, "a", TIMING).spec.unwrap();
         assert_eq!(renewed.lease_transitions, Some(4));
         assert_eq!(renewed.acquire_time, spec.acquire_time);
-        assert_eq!(given_back(&taken).spec.unwrap().holder_identity, None);
+        assert_eq!(released(&taken).spec.unwrap().holder_identity, None);
     }
 }

@@ -19,32 +19,33 @@ pub const PAUSE: Duration = Duration::from_millis(20);
 pub const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The jobs that wait for a pause.
-struct Waiting<T, C> {
+struct WaitingJobs<T, C> {
     queue: DelayQueue<T>,
-    jobs: HashMap<T, One<C>>,
+    jobs: HashMap<T, WaitingJob<C>>,
 }
 
 /// A job that waits.
-struct One<C> {
+struct WaitingJob<C> {
     key: Key,
     latest: Instant,
     /// The first cause of its events.
     cause: C,
 }
 
-impl<T: Clone + Eq + Hash, C: Copy + Ord> Waiting<T, C> {
+impl<T: Clone + Eq + Hash, C: Copy + Ord> WaitingJobs<T, C> {
     fn add(&mut self, job: T, cause: C) {
         let now = Instant::now();
         match self.jobs.entry(job) {
             Entry::Occupied(mut known) => {
-                let one = known.get_mut();
-                one.cause = one.cause.min(cause);
-                self.queue.reset_at(&one.key, (now + PAUSE).min(one.latest));
+                let waiting = known.get_mut();
+                waiting.cause = waiting.cause.min(cause);
+                self.queue
+                    .reset_at(&waiting.key, (now + PAUSE).min(waiting.latest));
             }
             Entry::Vacant(new) => {
                 let key = self.queue.insert_at(new.key().clone(), now + PAUSE);
                 let latest = now + PATIENCE;
-                new.insert(One { key, latest, cause });
+                new.insert(WaitingJob { key, latest, cause });
             }
         }
     }
@@ -53,21 +54,21 @@ impl<T: Clone + Eq + Hash, C: Copy + Ord> Waiting<T, C> {
     async fn next(&mut self) -> Option<(T, C)> {
         let job = poll_fn(|context| self.queue.poll_expired(context)).await?;
         let job = job.into_inner();
-        let one = self.jobs.remove(&job)?;
-        Some((job, one.cause))
+        let waiting = self.jobs.remove(&job)?;
+        Some((job, waiting.cause))
     }
 }
 
 /// Passes each job on when its events pause, or after [`PATIENCE`], with the least of their causes. Those that wait when
 /// `events` end are not passed on.
-pub fn coalesce<T, C>(
+pub fn debounce<T, C>(
     events: impl Stream<Item = (T, C)> + Send,
 ) -> impl Stream<Item = (T, C)> + Send
 where
     T: Clone + Eq + Hash + Send,
     C: Copy + Ord + Send,
 {
-    let waiting = Waiting {
+    let waiting = WaitingJobs {
         queue: DelayQueue::new(),
         jobs: HashMap::new(),
     };
@@ -108,7 +109,7 @@ mod tests {
     /// When jobs were passed on within ten seconds, in milliseconds.
     async fn passed(events: impl Stream<Item = &'static str> + Send) -> Vec<(&'static str, u128)> {
         let begun = Instant::now();
-        let mut jobs = pin!(coalesce(events.map(|job| (job, ()))));
+        let mut jobs = pin!(debounce(events.map(|job| (job, ()))));
         let mut passed = Vec::new();
         while let Ok(Some((job, ()))) = timeout(Duration::from_secs(10), jobs.next()).await {
             passed.push((job, begun.elapsed().as_millis()));
@@ -140,7 +141,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn of_several_causes_the_least_counts() {
         let events = iter([("a", 2), ("a", 1), ("b", 3), ("a", 2)]).chain(pending());
-        let mut once: Vec<_> = coalesce(events).take(2).collect().await;
+        let mut once: Vec<_> = debounce(events).take(2).collect().await;
         once.sort_unstable();
         assert_eq!(once, [("a", 1), ("b", 3)]);
     }

@@ -16,7 +16,7 @@ use crate::runtime::queue::work_queue::{Lane, WorkQueue};
 
 /// What is known of the jobs that are to be worked on.
 struct Dispatch {
-    fair: WorkQueue,
+    queue: WorkQueue,
     timers: Timers,
     steps: JoinSet<(JobName, Option<Duration>)>,
 }
@@ -69,7 +69,7 @@ pub async fn dispatch<F>(
     F: Future<Output = Option<Duration>> + Send + 'static,
 {
     let mut state = Dispatch {
-        fair: WorkQueue::new(num_slots),
+        queue: WorkQueue::new(num_slots),
         timers: Timers::default(),
         steps: JoinSet::new(),
     };
@@ -82,10 +82,10 @@ pub async fn dispatch<F>(
         tokio::select! {
             () = &mut stop => break,
             () = &mut ready, if !is_ready => is_ready = true,
-            Some((job, lane)) = wakes.next() => state.fair.add(job, lane),
+            Some((job, lane)) = wakes.next() => state.queue.add(job, lane),
             Some(job) = state.timers.next() => {
                 let lane = lane(&job);
-                state.fair.add(job, lane);
+                state.queue.add(job, lane);
             }
             Some(ended) = state.steps.join_next() => state.end(ended),
         }
@@ -101,7 +101,7 @@ impl Dispatch {
     where
         F: Future<Output = Option<Duration>> + Send + 'static,
     {
-        while let Some(job) = self.fair.begin() {
+        while let Some(job) = self.queue.begin() {
             self.timers.clear(&job);
             let step = work(job.clone());
             self.steps.spawn(async move { (job, step.await) });
@@ -111,7 +111,7 @@ impl Dispatch {
     fn end(&mut self, ended: Result<(JobName, Option<Duration>), JoinError>) {
         match ended {
             Ok((job, after)) => {
-                self.fair.done(&job);
+                self.queue.done(&job);
                 if let Some(after) = after {
                     self.timers.set(&job, after);
                 }

@@ -11,13 +11,13 @@ use kube::Api;
 use kube::api::GetParams;
 use tokio::sync::mpsc::Sender;
 
-use super::{Loss, News, Terms, doubts, loss};
+use super::{Loss, News, NodeTiming, doubts, loss};
 use crate::runtime::api::calls::call;
 use crate::runtime::leader_election::Leadership;
 use crate::watch::caches::Caches;
 use crate::watch::wake::Wake;
 
-/// Nodes that are asked for at a time.
+/// Nodes that are reads for at a time.
 const AT_ONCE: usize = 8;
 /// Ticks in the time between two questions about one node.
 const TICKS: u32 = 4;
@@ -27,25 +27,25 @@ const TICKS: u32 = 4;
 pub(crate) async fn pull(
     nodes: Api<Node>,
     caches: Arc<Caches>,
-    terms: Terms,
+    timing: NodeTiming,
     leadership: Arc<Leadership>,
     wake: Sender<Wake>,
 ) {
     leadership.won().await;
-    let mut ticks = tokio::time::interval(terms.question / TICKS);
+    let mut ticks = tokio::time::interval(timing.interval / TICKS);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let doubts = doubts(&caches.pods.all(), terms, Timestamp::now());
-        let due = caches.lost_nodes.due(&doubts, terms, Instant::now());
-        let asked = iter(due).map(|node| {
+        let doubts = doubts(&caches.pods.all(), timing, Timestamp::now());
+        let due = caches.lost_nodes.due(&doubts, timing, Instant::now());
+        let reads = iter(due).map(|node| {
             let nodes = &nodes;
-            async move { (ask(nodes, &node).await, node) }
+            async move { (read(nodes, &node).await, node) }
         });
-        let mut answers = asked.buffer_unordered(AT_ONCE);
+        let mut answers = reads.buffer_unordered(AT_ONCE);
         while let Some((answer, node)) = answers.next().await {
             let Some(loss) = answer else { continue };
-            match caches.lost_nodes.hear(&node, loss) {
+            match caches.lost_nodes.record(&node, loss) {
                 News::Nothing => continue,
                 News::StillLost => {}
                 News::Changed => tracing::info!(
@@ -64,8 +64,8 @@ pub(crate) async fn pull(
 }
 
 /// Since when and how the node is not Ready, `Some(None)` if it is; `None`: it could not be read.
-async fn ask(nodes: &Api<Node>, name: &str) -> Option<Option<Loss>> {
-    // From the API server's cache: it is asked again soon.
+async fn read(nodes: &Api<Node>, name: &str) -> Option<Option<Loss>> {
+    // From the API server's cache: it is reads again soon.
     let (recent, now) = (GetParams::any(), Timestamp::now());
     match call(|| nodes.get_with(name, &recent)).await {
         Ok(node) => Some(loss(&node, now)),

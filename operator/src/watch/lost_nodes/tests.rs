@@ -5,9 +5,9 @@ use serde_json::json;
 use super::*;
 use crate::watch::cache::Entry;
 
-const TERMS: Terms = Terms {
+const TIMING: NodeTiming = NodeTiming {
     doubt: Duration::from_secs(50),
-    question: Duration::from_secs(20),
+    interval: Duration::from_secs(20),
 };
 
 fn at(second: i64) -> Timestamp {
@@ -62,7 +62,7 @@ fn pod_is_doubtful_after_50_seconds_without_readiness() {
     for (name, change, now, expected) in cases {
         let mut pod = preparing("n1");
         change(&mut pod);
-        assert_eq!(is_doubtful(&pod, TERMS, at(now)), expected, "{name}");
+        assert_eq!(is_doubtful(&pod, TIMING, at(now)), expected, "{name}");
     }
 }
 
@@ -103,7 +103,7 @@ fn only_nodes_of_doubtful_pods_are_read_once_for_all_jobs() {
             pods(vec![("w0", preparing("n1")), ("w1", unplaced)]),
         ),
     ];
-    let doubts = doubts(&all, TERMS, at(100));
+    let doubts = doubts(&all, TIMING, at(100));
     let jobs = ["a", "b"].map(|namespace| JobName::new(namespace, "digits"));
     assert_eq!(doubts, Doubts::from([("n1".to_owned(), jobs.to_vec())]));
 }
@@ -112,18 +112,18 @@ fn only_nodes_of_doubtful_pods_are_read_once_for_all_jobs() {
 fn nodes_are_read_in_turn_with_the_longest_wait_first() {
     let (lost, begun) = (LostNodes::default(), Instant::now());
     let later = |seconds| begun + Duration::from_secs(seconds);
-    assert_eq!(lost.due(&doubts_about(&["b"]), TERMS, later(0)), ["b"]);
+    assert_eq!(lost.due(&doubts_about(&["b"]), TIMING, later(0)), ["b"]);
     let both = doubts_about(&["a", "b"]);
-    assert_eq!(lost.due(&both, TERMS, later(5)), ["a"]);
-    assert!(lost.due(&both, TERMS, later(19)).is_empty());
-    assert_eq!(lost.due(&both, TERMS, later(25)), ["b", "a"]);
+    assert_eq!(lost.due(&both, TIMING, later(5)), ["a"]);
+    assert!(lost.due(&both, TIMING, later(19)).is_empty());
+    assert_eq!(lost.due(&both, TIMING, later(25)), ["b", "a"]);
     let many: Vec<String> = (0..120).map(|n| format!("n{n:03}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let many = doubts_about(&many);
     let mut asked = Vec::new();
     for tick in 0..3 {
-        let due = lost.due(&many, TERMS, later(30 + 5 * tick));
-        assert!(due.len() <= MAX_QUESTIONS);
+        let due = lost.due(&many, TIMING, later(30 + 5 * tick));
+        assert!(due.len() <= MAX_READS);
         asked.extend(due);
     }
     asked.sort_unstable();
@@ -136,11 +136,11 @@ fn large_namespace_does_not_delay_nodes_of_other_namespaces() {
     let (lost, begun) = (LostNodes::default(), Instant::now());
     let of = |namespace: &str| vec![JobName::new(namespace, "digits")];
     let mut doubts = Doubts::from([("n".to_owned(), of("small"))]);
-    assert_eq!(lost.due(&doubts, TERMS, begun), ["n"]);
+    assert_eq!(lost.due(&doubts, TIMING, begun), ["n"]);
     // Nodes that nobody has asked for yet, more than a tick has questions.
     doubts.extend((0..200).map(|n| (format!("n{n}"), of("large"))));
-    let due = lost.due(&doubts, TERMS, begun + TERMS.question);
-    assert_eq!(due.len(), MAX_QUESTIONS);
+    let due = lost.due(&doubts, TIMING, begun + TIMING.interval);
+    assert_eq!(due.len(), MAX_READS);
     assert!(due.contains(&"n".to_owned()), "{due:?}");
 }
 
@@ -148,24 +148,24 @@ fn large_namespace_does_not_delay_nodes_of_other_namespaces() {
 fn lost_node_wakes_its_jobs_until_it_returns() {
     let lost = LostNodes::default();
     let pod = preparing("n1");
-    lost.due(&doubts_about(&["n1"]), TERMS, Instant::now());
-    assert_eq!(lost.hear("n1", None), News::Nothing, "as expected");
-    assert_eq!(lost.of(&pod, TERMS), None);
+    lost.due(&doubts_about(&["n1"]), TIMING, Instant::now());
+    assert_eq!(lost.record("n1", None), News::Nothing, "as expected");
+    assert_eq!(lost.of(&pod, TIMING), None);
     let not_ready = |answers| {
         let since = at(7);
         Some(Loss { since, answers })
     };
-    assert_eq!(lost.hear("n1", not_ready(true)), News::Changed);
+    assert_eq!(lost.record("n1", not_ready(true)), News::Changed);
     assert_eq!(
-        lost.hear("n1", not_ready(false)),
+        lost.record("n1", not_ready(false)),
         News::Changed,
         "silent now"
     );
-    assert_eq!(lost.hear("n1", not_ready(false)), News::StillLost);
-    assert_eq!(lost.of(&pod, TERMS), not_ready(false));
+    assert_eq!(lost.record("n1", not_ready(false)), News::StillLost);
+    assert_eq!(lost.of(&pod, TIMING), not_ready(false));
     let ready = Pod { ready: true, ..pod };
-    assert_eq!(lost.of(&ready, TERMS), None, "its kubelet answers");
-    assert_eq!(lost.hear("n1", None), News::Changed, "it is back");
+    assert_eq!(lost.of(&ready, TIMING), None, "its kubelet answers");
+    assert_eq!(lost.record("n1", None), News::Changed, "it is back");
 }
 
 #[test]

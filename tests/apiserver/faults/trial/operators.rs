@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kube::Config;
 use roundhouse_operator::run::RunError;
-use roundhouse_operator::runtime::leader_election::Terms;
+use roundhouse_operator::runtime::leader_election::LeaseTiming;
 use roundhouse_tests::cluster::until;
 use tokio::time::sleep;
 
@@ -16,7 +16,7 @@ use crate::faults::injection::Injection;
 
 /// Short times that a busy machine can still keep. The time between the last write and the expiry
 /// of the Lease is that of the default.
-const TERMS: Terms = Terms {
+const TERMS: LeaseTiming = LeaseTiming {
     duration: Duration::from_secs(11),
     renew_within: Duration::from_secs(6),
     period: Duration::from_millis(400),

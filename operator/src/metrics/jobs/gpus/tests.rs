@@ -12,12 +12,12 @@ fn close(found: (f64, f64), expected: (f64, f64)) -> bool {
     (found.0 - expected.0).abs() < 1e-9 && (found.1 - expected.1).abs() < 1e-9
 }
 
-/// GPUs of a world whose pods have two each.
+/// GPUs of the job's pods, which have two each.
 fn gpus(world: &World) -> Gpus {
     Gpus::of(&world.observed.pods, &world.observed.status, 2)
 }
 
-/// Two workers that train, on nodes.
+/// Two workers that train on nodes.
 fn training() -> World {
     let mut world = world(2);
     world.settle();
@@ -42,7 +42,7 @@ fn a_pod_holds_its_gpus_from_scheduled_to_ended() {
     world.ends(0, 74, 3);
     assert_eq!(gpus(&world).held, 4, "its container is restarted");
     world.is_deleted(0);
-    assert_eq!(gpus(&world).held, 4, "it is on its way out");
+    assert_eq!(gpus(&world).held, 4, "it is terminating");
     world.vanishes(0);
     assert_eq!(gpus(&world).held, 2);
     world.fails(0, "Evicted");
@@ -154,7 +154,7 @@ fn gpu_seconds_follow_the_number_of_gpus_over_time() {
     assert!(close(account.seconds(start + 50 * SECOND), total));
     assert!(
         close(account.seconds(start + 500 * SECOND), total),
-        "nothing is held any more"
+        "no pod holds a GPU any more"
     );
 }
 
