@@ -45,7 +45,7 @@ pub(crate) fn greatest_difference(config: &Value) -> f64 {
 /// Asserts that a new generation of the same three workers does not change the bits.
 fn assert_bits_survive_a_new_generation(config: &Value) {
     let mut config = config.clone();
-    config["steps"] = json!(400);
+    config["steps"] = json!(200);
     let expected = Job::train(&config, 3, 1).complete();
     let mut job = Job::start(&config, &digits(), 3, 1);
     job.wait_for("the lobby", |status| status.phase.is_ready());

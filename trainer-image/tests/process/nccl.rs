@@ -138,15 +138,17 @@ fn garbage_of_an_aborting_neighbour_is_no_state() {
 
 #[test]
 pub(crate) fn job_over_nccl_grows_and_shrinks_without_an_abort() {
-    let config = of_steps(2_000);
+    let config = of_steps(400);
     let expected = undisturbed(&config);
     let mut job = Job::over_nccl(&config, 4, &[], NEVER);
+    job.pace_steps(20);
     job.wait_for("the lobby", |status| status.phase.is_ready());
     job.passes(1, &[0, 1], 20);
     job.passes(2, &[0, 1, 2, 3], 20);
     job.dismiss(3, 3);
     job.dismiss(3, 0);
     job.passes(3, &[1, 2], 20);
+    job.pace_steps(0);
     assert_eq!([job.exit_code(0), job.exit_code(3)], [Some(143); 2]);
     assert_done(&mut job, &[1, 2], "2, 4, 2 workers");
     let aborts = |generation| (0..4).map(move |node| (node, generation));
@@ -156,14 +158,15 @@ pub(crate) fn job_over_nccl_grows_and_shrinks_without_an_abort() {
         .sum();
     assert_eq!(num_aborts, 0, "{}", job.logs());
     assert_same(&job, &expected, "2, 4, 2 workers");
-    assert_proven(job.volume(), 2_000);
+    assert_proven(job.volume(), 400);
 }
 
 #[test]
 pub(crate) fn silent_peer_over_nccl_is_left_behind() {
-    let config = of_steps(4_000);
+    let config = of_steps(600);
     let expected = undisturbed(&config);
     let mut job = Job::over_nccl(&config, 3, &[], 5);
+    job.pace_steps(20);
     job.issue_when_ready(1);
     job.wait_for("committed steps", |status| status.step > 5);
     job.signal(1, "-STOP");
@@ -178,6 +181,7 @@ pub(crate) fn silent_peer_over_nccl_is_left_behind() {
     job.signal(1, "-CONT");
     job.wait_for_nodes(&[1], "the report", |status| status.phase == Phase::Stranded);
     assert!(job.status(1, 0).unwrap().step <= last, "{}", job.logs());
+    job.pace_steps(0);
     job.dismiss(2, 1);
     assert_eq!(job.exit_code(1), Some(143), "{}", job.logs());
     assert_done(&mut job, &[0, 2], "a stopped rank");

@@ -73,6 +73,9 @@ fn cnn() -> Value {
     json!({"name": "cnn", "channels": [8, 16]})
 }
 
+/// Two epochs, because a step of this model takes much longer than one of the MLP.
+const CNN_STEPS: u64 = 40;
+
 #[test]
 fn mlp_with_sgd_does_not_depend_on_processes() {
     assert_parity("mlp, sgd", &config());
@@ -89,6 +92,7 @@ fn mlp_with_adamw_does_not_depend_on_processes() {
 fn cnn_with_sgd_does_not_depend_on_processes() {
     let mut config = config();
     config["model"] = cnn();
+    config["steps"] = json!(CNN_STEPS);
     assert_parity("cnn, sgd", &config);
 }
 
@@ -96,6 +100,7 @@ fn cnn_with_sgd_does_not_depend_on_processes() {
 fn cnn_with_adamw_does_not_depend_on_processes() {
     let mut config = config();
     config["model"] = cnn();
+    config["steps"] = json!(CNN_STEPS);
     config["optimizer"] = adamw();
     assert_parity("cnn, adamw", &config);
 }
