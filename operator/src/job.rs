@@ -1,4 +1,5 @@
-//! How the operator identifies a job: [`JobKey`] for what belongs to one object, [`JobName`] for where to find it.
+//! How the operator identifies a job: [`JobKey`] for what belongs to one object, [`JobName`] for
+//! where to find it.
 
 use std::fmt;
 
@@ -7,8 +8,8 @@ use roundhouse_planner::JobIdentity;
 
 pub mod existing;
 
-/// One TrainingJob object. A job that is deleted and created again under the same name has another UID, so nothing that is
-/// kept by this key passes from one to the other.
+/// One TrainingJob object. A job that is deleted and created again under the same name has another
+/// UID, so nothing that is kept by this key passes from one to the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobKey {
     /// The namespace of the job.

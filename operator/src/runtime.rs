@@ -1,4 +1,5 @@
-//! What any operator needs: the work queue, calls to the API server, leader election, background tasks.
+//! What every operator needs: the work queue, calls to the API server, leader election, background
+//! tasks. Nothing here knows a TrainingJob.
 
 pub mod api;
 pub mod leader_election;

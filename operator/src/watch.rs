@@ -1,4 +1,5 @@
-//! The watches: the caches they fill, what they keep of each object, and whether a cache is too old to act on.
+//! The watches: the caches that they fill, what these keep of each object, and whether a cache is
+//! too old to act on.
 
 pub mod cache;
 pub mod caches;

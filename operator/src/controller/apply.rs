@@ -1,4 +1,5 @@
-//! Step 4, effects: the plan's actions, in order. A repeated create finds the first one.
+//! Step 4, effects: carries out the actions of the plan, in order. A repeated creation finds the
+//! object of the first one.
 
 use std::sync::Arc;
 
@@ -21,10 +22,10 @@ mod outcome;
 mod step;
 pub(super) mod writes;
 
-/// Writes of one job at a time.
+/// Most writes of one job in flight.
 const AT_ONCE: usize = 16;
 
-/// Writes what a plan decided.
+/// Carries out what a plan decided.
 pub struct Applier {
     pub(super) writer: ObjectWriter,
     pub(super) slow_writes: Arc<SlowWrites>,
@@ -34,16 +35,17 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// Carries out the actions, those of one kind together: workers that are asked to leave shall hear of it at
-    /// about the same time. `Ok(false)`: the world is not as it was observed, look again. What is as it was observed is done
-    /// all the same: one pod whose news are late holds up no suspension.
+    /// Carries out the actions, those of one kind together: all workers that are asked to leave
+    /// should receive that at about the same time. Returns `Ok(false)` if the API server has other
+    /// objects than were observed. Actions on objects that are as observed are carried out all the
+    /// same: one pod with a late event delays no suspension.
     ///
-    /// What cannot be made keeps nobody from leaving or from training: a quota that has no room for the fourth worker
-    /// is no reason for the other three to wait.
+    /// A failed creation stops neither removal nor training: a quota without room for the fourth
+    /// worker is no reason for the other three to wait.
     ///
     /// # Errors
-    /// A write was refused, got no answer or continues: the first one that failed, or the one that has continued for the longest
-    /// time. Those that do not depend on it are done all the same.
+    /// A write was refused, got no answer or continues: the first one that failed, or the one that
+    /// has continued for the longest time. Writes that do not depend on it are done all the same.
     pub async fn apply(
         &self,
         key: &JobKey,
@@ -54,8 +56,9 @@ impl Applier {
         let (mut all_made, mut all_told) = (true, true);
         for group in actions.chunk_by(|one, next| name(one) == name(next)) {
             let Some(first) = group.first() else { continue };
-            // No pod without the Service that names it, the NetworkPolicy that keeps others from it, and its group. Nobody leaves
-            // before those who stay have been told of their generation.
+            // No pod is created before the Service that names it, the NetworkPolicy that isolates
+            // it, and its PodGroup. No pod is deleted before the remaining workers have their
+            // membership.
             let waits = if is_making(first) {
                 !all_made
             } else {
@@ -75,8 +78,9 @@ impl Applier {
         outcome.result()
     }
 
-    /// The first one alone: what is refused once would be refused as often as there are workers. A creation that takes long may be
-    /// refused in the end, so the others wait for it, unless one has been made so. Other writes that take long go on together.
+    /// Carries out the first action alone: a write that is refused once would be refused for each
+    /// worker. A creation that takes long may still be refused, so the others wait for it, unless
+    /// one of its kind succeeded in spite of that. Other writes that take long run together.
     async fn in_turn(&self, key: &JobKey, job: &ValidatedJob, group: &[Action]) -> Outcome {
         let makes = group.first().filter(|action| is_making(action));
         let all_at_once =
@@ -90,8 +94,8 @@ impl Applier {
         first.and(self.together(key, job, rest).await)
     }
 
-    /// All are tried, whatever becomes of the others, so that none is left half done. While as many continue as may go on at one
-    /// time, no more begin: each that ends wakes the job.
+    /// Tries all actions, even if some fail, so that none is left half done. While the maximum
+    /// number of writes continue, no more begin; each of them wakes the job when it ends.
     async fn together(&self, key: &JobKey, job: &ValidatedJob, actions: &[Action]) -> Outcome {
         let mut steps = actions.iter().map(|action| Step {
             applier: self,

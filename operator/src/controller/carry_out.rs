@@ -12,11 +12,12 @@ use crate::controller::report::Reported;
 use crate::job::JobKey;
 use crate::memory::JobMemory;
 
-/// How long a job waits for a write that continues. The write wakes it when it ends; until then the status says once that it
-/// takes long.
+/// How long a job waits for a write that continues. The write wakes it when it ends; until then the
+/// status says once that it takes long.
 const PENDING: Duration = Duration::from_secs(5);
 
-/// Applies the plan and reports its status. Returns when to reconcile the job again, even if nothing changes.
+/// Applies the plan and reports its status. Returns when to reconcile the job again, even if
+/// nothing changes.
 ///
 /// # Errors
 /// A write failed. Writes that do not depend on it are done all the same.
@@ -58,8 +59,8 @@ async fn report(context: &Context, job: &TrainingJob, plan: &Plan) -> Result<Rep
     context.reporter.report(&context.memories, job, plan).await
 }
 
-/// Reports a plan of which a part failed. What the plan has decided holds also if something cannot be created yet, or a write has
-/// no answer yet.
+/// Reports a plan of which a part failed. What the plan has decided holds also if something cannot
+/// be created yet, or a write has no answer yet.
 async fn report_without(
     context: &Context,
     job: &TrainingJob,

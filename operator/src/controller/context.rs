@@ -1,4 +1,5 @@
-//! What the driver of all reconciles holds: each step with its own handles, and what the driver itself reads.
+//! What the driver of all reconciles holds: each step with its own handles, and what the driver
+//! itself reads.
 
 use std::sync::Arc;
 
@@ -22,15 +23,11 @@ use crate::watch::topology::Topology;
 
 /// The steps of a reconcile, and the state that they share. All of it may be lost at any time.
 pub struct Context {
-    /// Step 1.
     pub observer: Observer,
     /// Whether the caches are too old to act on.
     pub staleness: Arc<Staleness>,
-    /// Step 4.
     pub applier: Applier,
-    /// Step 5.
     pub reporter: Reporter,
-    /// The command line.
     pub settings: Arc<Settings>,
     pub metrics: Metrics,
     pub caches: Arc<Caches>,

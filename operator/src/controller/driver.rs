@@ -1,4 +1,5 @@
-//! The loop over one job: postponed? → observe → plan → confirm if irrevocable → apply → report. `observe` and `plan` do no I/O.
+//! The loop over one job: postponed? → observe → plan → confirm if irrevocable → apply → report.
+//! `observe` and `plan` do no I/O.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +25,8 @@ use crate::runtime::random::nonce;
 use crate::watch::staleness::Stale;
 use crate::watch::staleness::confirm::Confirmed;
 
-/// Brings one job one step further. Returns the time after which to reconcile it again, even if nothing changes.
+/// Brings one job one step further. Returns the time after which to reconcile it again, even if
+/// nothing changes.
 pub async fn reconcile(job: Arc<LenientJob>, context: Arc<Context>) -> Option<Duration> {
     let name = JobName::of(&job.job.metadata);
     let (queue, work) = (&context.metrics.queue, &context.metrics.work);
@@ -151,8 +153,9 @@ impl Decision {
     }
 }
 
-/// Plans again once the API server has confirmed what was observed, if the plan needs that: it ends or deletes the job because
-/// its time is over, or deletes a pod or counts an incident while a watch is stale.
+/// Plans again once the API server has confirmed what was observed, if the plan needs that: it ends
+/// or deletes the job because its time is over, or deletes a pod or counts an incident while a
+/// watch is stale.
 async fn confirm_if_irrevocable(
     context: &Context,
     job: &TrainingJob,
@@ -179,7 +182,8 @@ async fn confirm_if_irrevocable(
     }
 }
 
-/// Postpones the job if it is deleted and the plan creates pods again that it had a short while ago.
+/// Postpones the job if it is deleted and the plan creates pods again that it had a short while
+/// ago.
 async fn job_exists(context: &Context, job: &TrainingJob, plan: &Plan) -> Result<(), Stop> {
     let stale = context.staleness.of_job(job, &new_pods(job, plan)).await;
     match stale.map_err(Error::Confirm)? {

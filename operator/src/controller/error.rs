@@ -1,4 +1,4 @@
-//! What can go wrong in one reconcile; the variant's name is the metric's label.
+//! Errors of a reconcile; the name of the variant is the label of the metric.
 
 use std::time::Duration;
 
@@ -7,43 +7,42 @@ use roundhouse_planner::WriteBlocked;
 use crate::runtime::api::error::{CallError, is_refusal};
 use crate::runtime::panics::Panicked;
 
-/// A call that takes longer is told of.
+/// The status reports a call that takes longer.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// A step that failed.
+/// A step of a reconcile that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A write of an action.
+    /// The write of an action failed.
     #[error("apply {action}: {source}")]
     Apply {
-        /// What was written.
+        /// Name of the action.
         action: &'static str,
-        /// Whether something was to be made: a pod, or what it needs.
+        /// Whether the action creates something: a pod, or what pods need.
         is_making: bool,
-        /// The API server's answer.
         source: CallError,
     },
-    /// The question whether the caches are fresh.
+    /// The API server did not confirm what was observed.
     #[error("confirm: {0}")]
     Confirm(CallError),
-    /// The caches are old, and the API server says otherwise.
+    /// The caches are stale, and the API server has newer objects.
     #[error("the watch of {kind} broke off or is silent, and was heard {} s ago; the job or its pods have changed since; nothing is deleted or counted", .age.as_secs())]
     Stale {
-        /// What is watched.
+        /// Kind of the stale watch.
         kind: &'static str,
-        /// How long ago it was heard.
+        /// Time since the watch last received anything.
         age: Duration,
     },
-    /// The write of the status.
+    /// The write of the status failed.
     #[error("report: {0}")]
     Report(CallError),
     /// An object of ours cannot be written as JSON.
     #[error("build: {0}")]
     Build(#[from] serde_json::Error),
-    /// The kernel gives no random bytes.
+    /// The kernel returns no random bytes.
     #[error("no random bytes: {0}")]
     Random(#[from] std::io::Error),
-    /// The step panicked.
+    /// The code of the step panicked.
     #[error("a panic, which is a bug of Roundhouse: {0}")]
     Panicked(String),
 }
@@ -55,7 +54,7 @@ impl From<Panicked> for Error {
 }
 
 impl Error {
-    /// The API server's words, if it has refused an object of ours and would again.
+    /// The message of the API server, if it refused an object of ours and would again.
     #[must_use]
     fn refusal(&self) -> Option<String> {
         match self {
@@ -73,7 +72,8 @@ impl Error {
         }
     }
 
-    /// Why the API server has not done what it was asked, if that is to be told: it refused and would again, or it takes its time.
+    /// Why the API server has not done a write, if the status should say so: it refuses it, or
+    /// takes long.
     #[must_use]
     pub fn obstacle(&self) -> Option<WriteBlocked> {
         let Self::Apply { action, source, .. } = self else {
@@ -94,7 +94,7 @@ impl Error {
         Some(WriteBlocked::NoAnswer(words))
     }
 
-    /// For how long a call continues that has not been answered yet.
+    /// How long a call without an answer has continued.
     #[must_use]
     pub const fn elapsed(&self) -> Option<Duration> {
         match self {
@@ -113,7 +113,7 @@ impl Error {
         self.elapsed().is_some()
     }
 
-    /// Whether it is only that something could not be made: what was decided else holds.
+    /// Whether only a creation failed: all other decisions hold.
     #[must_use]
     pub const fn is_making(&self) -> bool {
         matches!(
@@ -125,7 +125,7 @@ impl Error {
         )
     }
 
-    /// When the API server wants to be called again, if it said so.
+    /// The pause that the API server asked for, if it did.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -136,7 +136,7 @@ impl Error {
         }
     }
 
-    /// Label of the metric.
+    /// Label of the error in the metrics.
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self {

@@ -1,5 +1,6 @@
-//! Tells events, which `kubectl describe` shows. Each note is an event of its own: two workers that fail for one reason have
-//! different words. The same event again counts up, as long as it is remembered here.
+//! Publishes the events that `kubectl describe` shows. Each note is an event of its own: two
+//! workers that fail for one reason have different messages. A repeated event increments the count
+//! of the first one, while that is remembered here.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,19 +21,19 @@ use crate::runtime::api::error::CallError;
 
 pub(crate) mod queue;
 
-/// Longest note of an event.
+/// Longest note of an event, in bytes.
 const MAX_NOTE_BYTES: usize = 1_000;
-/// After this time without another, the same event begins anew.
+/// After this time without a repetition, the same event is a new one.
 const FORGOTTEN: Duration = Duration::from_mins(10);
 
-/// Where events go, and those that were told.
+/// The client that publishes events, and the events that were published.
 pub struct Events {
     client: Client,
     instance: String,
     told: Mutex<HashMap<Told, Series>>,
 }
 
-/// What makes two events the same.
+/// The fields that make two events the same.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Told {
     job_uid: String,
@@ -49,7 +50,7 @@ struct Series {
 }
 
 impl Events {
-    /// Tells the API server of this client. `instance`: the pod that tells.
+    /// Publishes through this client. `instance`: name of the operator's pod.
     #[must_use]
     pub fn new(client: Client, instance: Option<String>) -> Self {
         Self {
@@ -59,10 +60,10 @@ impl Events {
         }
     }
 
-    /// Tells an event about a job that was decided at this time.
+    /// Publishes an event about a job. `at`: when the event was decided.
     ///
     /// # Errors
-    /// The API server refused, or did not answer.
+    /// The API server refused the event, or did not answer.
     pub async fn publish(
         &self,
         job: &ObjectReference,
@@ -94,7 +95,7 @@ impl Events {
         Ok(())
     }
 
-    /// The event once more, if it was told before.
+    /// The series of an event that was published before, with the next count.
     fn again(&self, told: &Told) -> Option<Series> {
         let mut all = self.lock();
         all.retain(|_, series| series.last.elapsed() < FORGOTTEN);
@@ -134,7 +135,7 @@ impl Events {
         let parameters = post_params();
         match call(|| events.create(&parameters, &event)).await {
             Ok(_) => {}
-            // Ours: the answer to an earlier try was lost.
+            // The event is ours: the answer to an earlier try was lost.
             Err(error) if error.code() == Some(409) => {}
             Err(error) => return Err(error),
         }
@@ -150,7 +151,7 @@ impl Events {
     }
 }
 
-/// `false`: the event is gone, since the API server keeps it for an hour only.
+/// Returns `false` if the event is gone: the API server keeps events for an hour.
 async fn count_up(
     events: &Api<FullEvent>,
     series: &Series,

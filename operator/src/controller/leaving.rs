@@ -1,7 +1,8 @@
-//! The NetworkPolicy of workers that leave after their job. Garbage collection removes the job's own policy at once, while its pods
-//! have their grace period, in which all ranks save together. In a namespace that denies traffic by default they would lose
-//! each other, and in any other one strangers would reach them. So the operator makes a policy that these pods own: Kubernetes
-//! deletes it with the last of them.
+//! The NetworkPolicy of workers that terminate after their job was deleted. The garbage collector
+//! removes the job's own policy at once, while the pods still have their grace period, in which all
+//! ranks save together. In a namespace that denies traffic by default they would lose each other;
+//! in any other namespace strangers could reach them. So the operator creates a policy that these
+//! pods own. Kubernetes deletes it with the last of them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,20 +26,22 @@ use crate::watch::caches::Caches;
 use crate::watch::projection::OwnedObject;
 use crate::watch::streams::Named;
 
-/// Jobs of which a policy may be made at a time. More of them save without one.
+/// Most jobs for which the operator creates a policy at the same time. The workers of further jobs
+/// save without one.
 pub(crate) const AT_ONCE: usize = 1_024;
-/// Those of one namespace: its users can make each take as long as it may.
+/// Most of those jobs in one namespace: its users can make each of them take long.
 const OF_ONE_NAMESPACE: usize = 64;
-/// Between two looks at the pods of a job.
+/// Pause between two looks at the pods of a job.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Looks at the pods of a job, for five seconds: they come by another watch, which may be late.
+/// Number of looks at the pods of a job, in total five seconds: the pods come from another watch,
+/// which may be late.
 const LOOKS: u32 = 100;
-/// What a warning says. Each worker can save alone.
+/// Text of the warnings. Each worker can also save alone.
 const WITHOUT: &str = "workers leave without a NetworkPolicy";
-/// Most pods that own a policy. All leave at about the same time, so a few suffice.
+/// Most pods that own a policy. All terminate at about the same time, so a few suffice.
 const MAX_OWNERS: usize = 64;
 
-/// Tells of a job whose NetworkPolicy was deleted.
+/// Passes on a job whose NetworkPolicy was deleted.
 pub(crate) fn note(event: &Event<Named<OwnedObject>>, deleted: &Sender<JobIdentity>) {
     let Event::Delete((namespace, _, entry)) = event else {
         return;
@@ -49,14 +52,15 @@ pub(crate) fn note(event: &Event<Named<OwnedObject>>, deleted: &Sender<JobIdenti
             name: entry.job_name.clone(),
             uid: entry.job_uid.clone(),
         };
-        // Too many at a time: see `AT_ONCE`.
+        // Too many jobs at a time: see `AT_ONCE`.
         if let Err(error) = deleted.try_send(job) {
             tracing::warn!(%error, job = %entry.job_name, %namespace, "{WITHOUT}");
         }
     }
 }
 
-/// Makes a policy for the workers of each job that lost its own, if they leave, until the operator stops.
+/// Creates a policy for the terminating workers of each job that lost its own, until the operator
+/// stops.
 pub(crate) async fn protect(
     client: Client,
     caches: Arc<Caches>,
@@ -76,12 +80,12 @@ pub(crate) async fn protect(
     .await;
 }
 
-/// How many jobs of each namespace are looked after.
+/// The number of jobs in progress, by namespace.
 #[derive(Debug, Default)]
 struct Places(Mutex<HashMap<String, usize>>);
 
 impl Places {
-    /// One of a namespace's, unless it has as many as it may have.
+    /// Takes a place of a namespace, unless the namespace has all that it may have.
     fn take(&self, namespace: &str) -> Option<Place<'_>> {
         let mut taken = self.lock();
         let number = taken.entry(namespace.to_owned()).or_default();
@@ -99,7 +103,7 @@ impl Places {
     }
 }
 
-/// It is given back when it is dropped.
+/// A taken place, which is given back on drop.
 #[derive(Debug)]
 struct Place<'a> {
     places: &'a Places,
@@ -125,7 +129,7 @@ async fn protect_one(client: &Client, caches: &Caches, scrapers: &Peers, job: Jo
         let policies = caches.network_policies.of(&key);
         let controls = |policy: &OwnedObject| policy.controller.as_ref() == Some(&job.uid);
         if policies.values().any(|entry| controls(&entry.value)) {
-            // The job is there and has been given another one.
+            // The job exists, and has a new policy.
             return;
         }
         let pods = caches.pods.of(&key);
@@ -149,42 +153,42 @@ async fn create(client: &Client, job: &JobIdentity, policy: &NetworkPolicy) {
         Ok(_) => {
             tracing::info!(job = %job.name, namespace = %job.namespace, "workers that leave have a NetworkPolicy of their own");
         }
-        // An earlier try has arrived.
+        // An earlier try has created it.
         Err(error) if error.code() == Some(409) => {}
-        // As in a namespace that is deleted.
+        // For example in a namespace that is being deleted.
         Err(error) => {
             tracing::warn!(%error, job = %job.name, namespace = %job.namespace, "{WITHOUT}");
         }
     }
 }
 
-/// What to do for the pods of a job without a policy.
+/// What to do about the pods of a job without a policy.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
-    /// No worker runs.
     Nothing,
-    /// It is not known yet who leaves.
+    /// It is not known yet which workers terminate.
     Look {
-        /// Number of workers that are known to.
+        /// Number of workers that are known to terminate.
         leaving: usize,
     },
-    /// These leave: names and UIDs.
+    /// These pods terminate: names and UIDs.
     Make(Vec<(String, String)>),
 }
 
-/// `before`: how many were known to leave at the last look.
+/// `before`: number of terminating workers at the last look.
 fn next<'a>(pods: impl Iterator<Item = &'a Pod>, before: usize) -> Next {
     let runs = |pod: &&Pod| matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
-    // A pod on a node that does not answer may stay for ever.
+    // A pod on a node that does not answer may stay indefinitely.
     let pods = pods.filter(|pod| pod.ours && !pod.unreachable).filter(runs);
     let (mut leaving, staying): (Vec<&Pod>, Vec<&Pod>) = pods.partition(|pod| pod.deleting);
     match (leaving.len(), staying.is_empty()) {
         (0, true) => Next::Nothing,
-        // A pod that owns something before it is deleted may be deleted in the foreground, and what it owns before it.
+        // A pod that owned a policy before its deletion could be deleted in the foreground, after
+        // its policy.
         (0, false) => Next::Look { leaving: 0 },
         (now, false) if now != before => Next::Look { leaving: now },
         _ => {
-            // Rank 0 leaves last: it names the checkpoint.
+            // Rank 0 leaves last: it completes the checkpoint.
             leaving.sort_by_key(|pod| {
                 let rank = pod.membership.as_ref().map(|place| place.node_rank);
                 (rank.is_none(), rank)

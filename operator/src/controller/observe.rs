@@ -1,5 +1,5 @@
-//! Step 1, pure over the caches: what there is of one job. No I/O in between, so that all of it is
-//! of one moment.
+//! Step 1, pure over the caches: everything that is known of one job. There is no I/O in between,
+//! so that all of it is from one moment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +21,19 @@ use crate::watch::lost_nodes::NodeTiming;
 use crate::watch::projection::OwnedObject;
 use crate::watch::topology::Topology;
 
-/// Reads the caches and memories.
+/// Reads the caches and the memory of a job.
 pub struct Observer {
     pub(super) caches: Arc<Caches>,
     pub(super) memories: Arc<JobMemories>,
     pub(super) topology: Topology,
-    /// When a node counts as lost.
+    /// When the node of a pod counts as lost.
     pub(super) lost_nodes: NodeTiming,
     /// How long the operator waits for a worker whose node is lost.
     pub(super) lost_node_grace: Duration,
 }
 
 impl Observer {
-    /// Why to wait until the caches have seen what was written; `None` if they have.
+    /// What the caches lack of the operator's own writes; `None` if they show everything.
     #[must_use]
     pub(crate) fn lag(&self, key: &JobKey, job: &TrainingJob) -> Option<Lag> {
         let caches = &self.caches;
@@ -60,8 +60,8 @@ impl Observer {
             .with(key, |memory| memory.expectations.wait(shows))
     }
 
-    /// Everything of one job. `None`: it is not known yet whether its gang scheduler is installed.
-    /// `since`: since when this operator has looked after the jobs.
+    /// Everything that is known of one job. `None`: it is not known yet whether its gang scheduler
+    /// is installed. `since`: since when this operator has reconciled jobs.
     #[must_use]
     pub fn observe(
         &self,
@@ -108,7 +108,7 @@ impl Observer {
                 lost_node_grace: Some(self.lost_node_grace),
                 fresh: false,
                 clock_off: false,
-                // The caches do not know; the driver draws it.
+                // The caches do not have it; the driver draws it.
                 nonce: String::new(),
                 watched_since: since,
             }
@@ -116,7 +116,7 @@ impl Observer {
         Some(self.memories.with(key, remembered))
     }
 
-    /// A pod with what only its node shows.
+    /// Adds to a pod what only its node shows.
     fn on_its_node(&self, pod: Pod, job: &TrainingJob) -> Pod {
         let Some(node) = &pod.node else {
             return pod;
@@ -134,7 +134,8 @@ impl Observer {
     }
 }
 
-/// A pod with what only its agent reports. A worker whose agent is silent is left out as one is whose node does not answer.
+/// Adds to a pod what only its agent reports. A worker whose agent is silent is left out like a
+/// worker whose node does not answer.
 fn with_its_agent(pod: Pod, workers: &Workers) -> Pod {
     let silent_since = workers.silent_since(&pod);
     let silent_since = silent_since.filter(|_| !pod.unreachable);
@@ -144,7 +145,7 @@ fn with_its_agent(pod: Pod, workers: &Workers) -> Pod {
         unreachable: pod.unreachable || agent_silent,
         node_answers: pod.node_answers || agent_silent,
         agent_silent,
-        // The grace begins now, however long it has not been Ready.
+        // The grace period begins now, even if the pod has not been Ready for longer.
         ready_at: pod.ready_at.max(silent_since),
         ..pod
     }
@@ -174,7 +175,8 @@ fn presence(
     }
 }
 
-/// What is written and deleted at once is never kept: the cache has seen both.
+/// What a cache shows of an object. The cache does not keep an object that was created and deleted
+/// at once, but it has seen both.
 fn seen<T>(entry: Option<&Arc<Entry<T>>>, deleted_at: impl FnOnce() -> Option<u64>) -> Seen {
     match entry {
         Some(entry) => Seen::Version(entry.version),

@@ -7,12 +7,14 @@ use crate::controller::error::Error;
 use crate::runtime::panics::Panicked;
 use crate::watch::staleness::Stale;
 
-/// Something is not known yet without which a plan would be wrong. What makes it known wakes the job.
+/// Something is not known yet without which a plan would be wrong. What makes it known wakes the
+/// job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Postponed {
     /// The caches are too old to act on.
     Stale(Stale),
-    /// The API server has not answered yet whether it serves the PodGroups of the job's gang scheduler.
+    /// The API server has not answered yet whether it serves the PodGroups of the job's gang
+    /// scheduler.
     PodGroupsUnknown,
     /// The labels of the job's namespace are not known, and its limits depend on them.
     NamespaceUnknown,
@@ -37,7 +39,8 @@ impl Postponed {
         }
     }
 
-    /// Label of the metric. A job that is postponed shows nothing else, unless it is postponed for a moment only.
+    /// Label of the metric. A job that is postponed shows nothing else, unless it is postponed for
+    /// a moment only.
     pub(super) const fn label(self) -> Option<&'static str> {
         match self {
             Self::Stale(Stale::OwnWrite(_)) | Self::NodeLabelsUnknown => None,

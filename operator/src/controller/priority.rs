@@ -1,4 +1,4 @@
-//! The lane in which a job waits that was woken.
+//! The lane of the work queue in which a woken job waits.
 
 use roundhouse_api::{ConditionReason, ConditionType};
 
@@ -6,8 +6,8 @@ use crate::runtime::queue::work_queue::Lane;
 use crate::watch::wake::Cause;
 use roundhouse_api::lenient::LenientJob;
 
-/// The lane of a job in its last known state. A job that has trained and does not, waits for a worker; in one that trains,
-/// a change of its workers may be that one is lost.
+/// The lane of a job in its last known state. A job that has trained and does not train now waits
+/// for a worker. In a job that trains, a change of its workers may be the loss of one.
 #[must_use]
 pub fn lane(cause: Cause, job: Option<&LenientJob>) -> Lane {
     let Some(job) = job else { return Lane::Rest };
@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// The job of a world as the watch shows it.
+    /// The job of a world as the watch reports it.
     fn seen(world: &World) -> LenientJob {
         let mut job = raw_job(2);
         job.status = Some(world.observed.status.clone());

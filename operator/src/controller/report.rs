@@ -17,12 +17,12 @@ use crate::memory::expectations::Written;
 use crate::memory::{JobMemories, JobMemory};
 use crate::metrics::jobs::Jobs;
 
-/// What came of a report.
+/// The outcome of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reported {
-    /// The status is stored, or was already.
+    /// The status is stored, or did not differ.
     Stored,
-    /// It only describes, and is written after this time.
+    /// Only counts and messages differ; they are written after this time.
     Later(Duration),
     /// Another client wrote the job in the meantime.
     Conflict,
@@ -37,8 +37,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Writes the status and publishes the events. A write that takes long continues beside the reconciles; its events are
-    /// published when the caches show it.
+    /// Writes the status and publishes the events. A write that takes long continues beside the
+    /// reconciles; its events are published when the caches show it.
     ///
     /// # Errors
     /// The API server refused the write, or did not answer, or the write continues.
@@ -61,7 +61,8 @@ impl Reporter {
                 return Ok(Reported::Later(left));
             }
             if let Err(error) = self.write(key, job, &before, &plan.status).await {
-                // The API server may have stored it all the same: of two tries only the second may have an answer.
+                // The API server may have stored it all the same: of two tries only the second may
+                // have an answer.
                 memories.with(key, |memory| {
                     memory.unsent_events.keep(&plan.status, &plan.events);
                 });
@@ -115,7 +116,8 @@ impl Reporter {
     }
 }
 
-/// RFC 7386: what is no more must be said as null, at every depth.
+/// The merge patch (RFC 7386) from one value to another: fields that are gone become null, at every
+/// depth.
 fn merge_patch(before: &Value, after: Value) -> Value {
     let (Value::Object(old), Value::Object(new)) = (before, &after) else {
         return after;

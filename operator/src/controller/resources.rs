@@ -1,4 +1,4 @@
-//! The children of a job, as objects. One builder a file; pure.
+//! Builders of a job's objects, one per file. They are pure.
 
 pub mod network_policy;
 pub mod service;
@@ -13,7 +13,7 @@ use roundhouse_api::TrainingJob;
 use roundhouse_contract::labels;
 use roundhouse_planner::JobIdentity;
 
-/// Metadata that all children share: name, labels, owner.
+/// Metadata that all objects of a job share: name, labels, owner.
 pub(crate) fn metadata(job: &JobIdentity, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
@@ -24,7 +24,7 @@ pub(crate) fn metadata(job: &JobIdentity, name: String) -> ObjectMeta {
     }
 }
 
-/// Labels that all children bear.
+/// Labels of all objects of a job.
 pub(crate) fn labels_of(job: &JobIdentity) -> BTreeMap<String, String> {
     [
         (labels::APP_NAME, labels::ROUNDHOUSE),
@@ -39,7 +39,7 @@ pub(crate) fn labels_of(job: &JobIdentity) -> BTreeMap<String, String> {
     .collect()
 }
 
-/// Labels that choose the pods of one job, and of no later one of the same name.
+/// Labels that select the pods of one job, and not those of a later job of the same name.
 pub(crate) fn selector(job: &JobIdentity) -> BTreeMap<String, String> {
     BTreeMap::from([(labels::JOB_UID.to_owned(), job.uid.clone())])
 }
@@ -55,7 +55,7 @@ pub(crate) fn job_of(meta: &ObjectMeta) -> Option<JobIdentity> {
     })
 }
 
-/// Whether an object still has the labels that it was made with; others may be beside them.
+/// Whether an object still has the labels that it was built with. It may have others as well.
 pub(crate) fn has_labels(live: &ObjectMeta, built: &ObjectMeta) -> bool {
     let mut wanted = built.labels.iter().flatten();
     wanted.all(|(key, value)| live.labels.as_ref().and_then(|all| all.get(key)) == Some(value))

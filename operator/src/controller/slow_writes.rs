@@ -1,6 +1,7 @@
-//! Writes that take long go on beside the reconciles. A write may take as long as the slowest admission webhook, and a
-//! reconcile holds one of few slots: it waits a moment for the usual answer, and then leaves the call to a task of its own.
-//! When that ends it wakes the job. The caches show what was written; an error is the answer that the next reconcile gets.
+//! Writes that take long continue beside the reconciles. A write may take as long as the slowest
+//! admission webhook, and a reconcile holds one of few slots: it waits a moment for the usual
+//! answer, and then leaves the call to a task of its own. When the call ends, the task wakes the
+//! job. The caches show a successful write; the next reconcile gets an error.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -26,25 +27,26 @@ mod tests;
 /// How long a reconcile waits for a write.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Of a call to the API server that writes.
+/// The result of a call to the API server that writes.
 pub type Answer = Result<(), CallError>;
 
-/// What a write does. Two equal ones are the same write.
+/// The identity of a write. Two equal ones are the same write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Write {
-    /// The job that it is for.
+    /// The job that the write is for.
     pub job: JobKey,
-    /// Its name: writes of one job and action meet the same webhooks.
+    /// Name of the action: writes of one job and action pass the same webhooks.
     pub action: &'static str,
-    /// Whether the object is new.
+    /// Whether the write creates the object.
     pub creates: bool,
-    /// What is written.
+    /// The object that is written.
     pub object: Written,
-    /// Another number for another content: the error of a write is not that of a later one with another content.
+    /// Differs between contents: the error of a write does not belong to a later write with another
+    /// content.
     pub content_version: u64,
 }
 
-/// Writes that a reconcile did not wait for.
+/// Writes that continue, and the wakes of their jobs.
 #[derive(Debug)]
 pub struct SlowWrites {
     wake: Sender<Wake>,
@@ -52,7 +54,7 @@ pub struct SlowWrites {
 }
 
 impl SlowWrites {
-    /// Jobs are woken through this channel.
+    /// `wake`: the channel through which jobs are woken.
     #[must_use]
     pub fn new(wake: Sender<Wake>) -> Self {
         Self {
@@ -61,12 +63,12 @@ impl SlowWrites {
         }
     }
 
-    /// Writes, unless the same write is under way or has just failed. `call` is given its deadline. A creation has the time
-    /// that the slowest webhook takes. Other writes have a short one at first, because an answer may be lost, and that of a
-    /// creation after a silence.
+    /// Writes, unless the same write continues or has just failed. `call` gets its deadline. A
+    /// creation has as much time as the slowest webhook takes. Other writes have a short deadline
+    /// at first, because an answer may be lost, and that of a creation after a timeout.
     ///
     /// # Errors
-    /// That of the call, or [`CallError::Pending`] if it continues.
+    /// The error of the call, or [`CallError::Pending`] if the call continues.
     pub async fn run<F>(
         &self,
         write: Write,
@@ -90,7 +92,8 @@ impl SlowWrites {
         if let Ok(Ok(result)) = timeout(PATIENCE, &mut answered).await {
             return result;
         }
-        // It may come in this moment. After this it is known, or it wakes the job.
+        // The answer may arrive now. Once the receiver is closed, the task stores it and wakes the
+        // job.
         let known = lock(&self.known);
         answered.close();
         let result = answered.try_recv();
@@ -112,7 +115,7 @@ impl SlowWrites {
         let (shared, sender, ends) = (Arc::clone(&self.known), self.wake.clone(), write.clone());
         let task = tokio::spawn(async move {
             let result = AssertUnwindSafe(call).catch_unwind().await;
-            // One that panics gives no answer.
+            // A call that panics counts as a timeout.
             let result = result.unwrap_or_else(|_| Err(CallError::Deadline(since.elapsed())));
             let was_awaited = lock(&shared).end(ends, to, result, Instant::now());
             if !was_awaited {
@@ -123,13 +126,13 @@ impl SlowWrites {
         known.begin(write, since, task.abort_handle());
     }
 
-    /// Whether a write of this job and action took long and was not refused.
+    /// Whether a write of this job and action took long and succeeded.
     #[must_use]
     pub fn is_slow_and_sure(&self, job: &JobKey, action: &'static str) -> bool {
         lock(&self.known).is_slow_and_sure(job, action, Instant::now())
     }
 
-    /// Ends all calls: the operator stops.
+    /// Ends all calls, because the operator stops.
     pub fn stop(&self) {
         lock(&self.known).stop();
     }

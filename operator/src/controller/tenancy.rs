@@ -1,5 +1,5 @@
-//! The administrator's policy, read once at start, and what it depends on: labels of namespaces, and the jobs that come
-//! before another one. The decision is the planner's.
+//! The administrator's policy, read once at start, and what it depends on: the labels of
+//! namespaces, and the order of a namespace's jobs. The planner decides.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -24,17 +24,14 @@ pub enum PolicyError {
     /// The file cannot be read.
     #[error("the policy {} cannot be read: {source}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
     /// A key of the file is wrong.
     #[error("the policy {}: {problem}", path.display())]
     Wrong {
-        /// The file.
         path: PathBuf,
-        /// Which key, and what is wrong.
+        /// The key and its problem.
         problem: String,
     },
 }
@@ -43,14 +40,15 @@ pub enum PolicyError {
 #[derive(Default)]
 pub struct Policies {
     policy: Policy,
-    /// Used to validate jobs, as the driver does.
+    /// Resources that count as GPUs, to validate jobs as the driver does.
     gpu_resources: gpu::Listed,
     namespaces: Arc<Namespaces>,
     jobs: OnceLock<Store<LenientJob>>,
 }
 
 impl Policies {
-    /// Reads the policy of a file. Without one, jobs may have nothing beyond themselves.
+    /// Reads the policy from a file. Without a file, jobs may use nothing beyond their own
+    /// resources.
     ///
     /// # Errors
     /// The file cannot be read, or a key of it is wrong.
@@ -61,7 +59,7 @@ impl Policies {
         }
     }
 
-    /// The policy of an operator: what it read before it started again, else what its file has now.
+    /// The policy of an operator: what it read before it restarted, or else what its file has now.
     ///
     /// # Errors
     /// The file cannot be read, or a key of it is wrong.
@@ -87,30 +85,31 @@ impl Policies {
         })
     }
 
-    /// Whether labels of namespaces matter.
+    /// Whether the policy depends on labels of namespaces.
     const fn reads_namespaces(&self) -> bool {
         !self.policy.namespaces.is_empty()
     }
 
-    /// The labels of namespaces, if they matter.
+    /// The labels of namespaces, if the policy depends on them.
     pub(crate) fn namespaces(&self) -> Option<&Arc<Namespaces>> {
         self.reads_namespaces().then_some(&self.namespaces)
     }
 
-    /// Where the jobs are that come before others.
+    /// Sets the store of all jobs, whose order decides which of them may begin.
     pub(crate) fn look_at(&self, jobs: Store<LenientJob>) {
         let _ = self.jobs.set(jobs);
     }
 
-    /// Whether the limits of the job are known. Those of a new namespace may be stricter than the others', so its jobs do not
-    /// begin before its labels are known.
+    /// Whether the limits of the job are known. The limits of a new namespace may be stricter than
+    /// the default, so its jobs do not begin before its labels are known.
     #[must_use]
     pub fn can_judge(&self, job: &TrainingJob) -> bool {
         let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
         !self.reads_namespaces() || runs(job) || self.namespaces.knows(namespace)
     }
 
-    /// Why a job that can be run is not accepted, if it is not. One that runs is not refused because of how many there are.
+    /// Why a valid job is not accepted, if it is not. A job that runs is not refused because of the
+    /// number of jobs.
     #[must_use]
     pub fn refuse(
         &self,
@@ -126,8 +125,8 @@ impl Policies {
             return refused;
         }
         let all = self.jobs.get().map(Store::state).unwrap_or_default();
-        // One that is refused for another reason cannot begin. It waits for a change of its own, and not for a place. What was
-        // said of it may be old.
+        // A job that is refused for another reason cannot begin. It waits for a change of its own
+        // spec, and takes no place. Its status may be old.
         let judge = |other: &LenientJob| {
             let Ok(whole) = other.whole() else {
                 return true;
@@ -157,7 +156,7 @@ impl Policies {
     }
 }
 
-/// The text of a policy's file.
+/// The text of a policy file.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -174,7 +173,7 @@ fn runs(job: &TrainingJob) -> bool {
     status.is_some_and(|status| status.start_time.is_some())
 }
 
-/// Whether a job takes one of the places of its namespace, or waits for one.
+/// Whether a job takes a place of its namespace, or waits for one.
 fn counts(job: &TrainingJob) -> bool {
     let has_ended = job
         .status
@@ -185,7 +184,8 @@ fn counts(job: &TrainingJob) -> bool {
     is_ours && !has_ended && !is_going && !job.spec.suspend
 }
 
-/// Whether its status says that a job has not begun for another reason than the number of jobs.
+/// Whether the job has not begun according to its status, for another reason than the number of
+/// jobs.
 fn is_refused(job: &TrainingJob) -> bool {
     let too_many = ConditionReason::TooManyJobs.as_str();
     job.status.as_ref().is_some_and(|status| {
@@ -195,7 +195,7 @@ fn is_refused(job: &TrainingJob) -> bool {
     })
 }
 
-/// The order of jobs: those that run, then the oldest.
+/// The order of jobs: first those that run, then the oldest.
 fn place(job: &TrainingJob) -> impl PartialOrd {
     let metadata = &job.metadata;
     let created = metadata.creation_timestamp.as_ref().map(|it| it.0);

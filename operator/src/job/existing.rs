@@ -7,8 +7,9 @@ use roundhouse_planner::JobIdentity;
 
 use super::JobKey;
 
-/// The values by job. A job has one from the moment the watch reports it until the watch reports that it is deleted, or lists
-/// all jobs again without it: the operator may have missed the deletion.
+/// The values by job. A job has one from the moment the watch reports it until the watch reports
+/// that it is deleted, or lists all jobs again without it: the operator may have missed the
+/// deletion.
 #[derive(Debug)]
 pub struct ExistingJobs<T> {
     values: HashMap<JobKey, T>,

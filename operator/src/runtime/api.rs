@@ -1,4 +1,5 @@
-//! Calls to the API server: deadlines, back-off that the server asks for, metrics, and answers that are read in part.
+//! Calls to the API server: deadlines, the pauses that the server asks for, metrics, and answers
+//! that are read in part.
 
 pub mod calls;
 pub mod error;

@@ -1,12 +1,14 @@
-//! Which of several operators works on the jobs: the one that holds a Lease. The others keep their caches filled, so that one
-//! of them can continue at once.
+//! Leader election: of several operators, the one that holds a Lease reconciles the jobs. The
+//! others keep their caches filled, so that one of them can continue at once.
 //!
-//! The holder renews the Lease. Another takes it when it has seen no renewal for the Lease's whole duration, by its own
-//! clock: clocks are never compared. The holder writes nothing more when its last renewal is older than a part of that
-//! duration, also if it was stopped in between and does not know yet that time has passed ([`fence`]). What it has sent by
-//! then arrives before anybody else may begin, unless an admission webhook holds it up for longer. Names say what a creation is
-//! of, so the next operator finds it. Other writes name the version or the UID that they are for, so a late one changes no
-//! other object than it was meant for.
+//! The holder renews the Lease. Another operator takes it when it has seen no renewal for the
+//! Lease's whole duration, by its own clock: clocks of different machines are never compared. The
+//! holder stops writing when its last renewal is older than a part of that duration, even if its
+//! process was stopped in between and does not know yet that time has passed ([`fence`]). A write
+//! that it has sent by then arrives before another operator may begin, unless an admission webhook
+//! delays it for longer. A late write does no harm: names of created objects are deterministic, so
+//! the next operator finds them, and other writes name the version or the UID of their object, so
+//! they change no other object.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,20 +20,21 @@ pub mod fence;
 pub mod keep;
 pub mod record;
 
-/// Times of a Lease.
+/// Timing of a Lease.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTiming {
-    /// From then on without a renewal another operator takes it.
+    /// Without a renewal for this time, another operator takes the Lease.
     pub duration: Duration,
-    /// From then on without a renewal its holder writes nothing more.
+    /// Without a renewal for this time, the holder writes nothing more.
     pub renew_within: Duration,
-    /// Between two looks at it.
+    /// Pause between two reads of the Lease.
     pub period: Duration,
 }
 
 impl Default for LeaseTiming {
-    /// Another one leads within 15 s after a leader's death: the duration, a period and two calls. Between
-    /// `renew_within` and `duration` lies the time for calls on their way ([`crate::runtime::api::calls::DEADLINE`]).
+    /// Another operator leads within 15 s after the death of the leader: the duration, a period and
+    /// two calls. The time between `renew_within` and `duration` is for calls in flight
+    /// ([`crate::runtime::api::calls::DEADLINE`]).
     fn default() -> Self {
         Self {
             duration: Duration::from_secs(12),
@@ -41,25 +44,25 @@ impl Default for LeaseTiming {
     }
 }
 
-/// How this operator stands.
+/// The role of this operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Follows,
     Leads,
-    /// It has led, and does not any more: it ends.
+    /// It has led, and does not lead any more: the operator ends.
     Lost,
 }
 
-/// Whether this operator leads.
+/// Whether this operator leads, and may write.
 #[derive(Debug)]
 pub struct Leadership {
     role: watch::Sender<Role>,
-    /// Until when it may write: milliseconds of [`now`].
+    /// Until when the operator may write: milliseconds of [`now`].
     until: AtomicU64,
 }
 
 impl Leadership {
-    /// That of an operator which is the only one.
+    /// The leadership of a single operator.
     #[must_use]
     pub fn alone() -> Self {
         Self {
@@ -68,7 +71,7 @@ impl Leadership {
         }
     }
 
-    /// That of one of several.
+    /// The leadership of one of several operators.
     #[must_use]
     pub fn among_others() -> Self {
         Self {
@@ -77,25 +80,25 @@ impl Leadership {
         }
     }
 
-    /// Whether it may write.
+    /// Whether the operator may write now.
     #[must_use]
     pub fn may_write(&self) -> bool {
         milliseconds(now()) < self.until.load(Ordering::SeqCst)
     }
 
-    /// Ends when it leads.
+    /// Ends when the operator leads.
     pub async fn won(&self) {
         self.becomes(Role::Leads).await;
     }
 
-    /// Ends when it does not lead any more.
+    /// Ends when the operator does not lead any more.
     pub async fn lost(&self) {
         self.becomes(Role::Lost).await;
     }
 
     async fn becomes(&self, role: Role) {
         let mut seen = self.role.subscribe();
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         let _ = seen.wait_for(|now| *now == role).await;
     }
 
@@ -116,7 +119,7 @@ impl Leadership {
     }
 }
 
-/// Time since the machine started, with the time in which it was asleep.
+/// Time since the machine started, including time in which it was asleep.
 #[must_use]
 pub fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
@@ -149,7 +152,7 @@ mod tests {
             !leadership.may_write(),
             "nobody has told it that time has passed"
         );
-        // A renewal that took longer than it holds comes too late.
+        // A renewal that took longer than it is valid comes too late.
         leadership.renewed(now().saturating_sub(timing.renew_within), timing);
         assert!(!leadership.may_write());
     }

@@ -1,4 +1,4 @@
-//! A panic is an error of the one whose code it was in: of one job, or of one background task.
+//! Turns a panic into an error of its origin: of one job, or of one background task.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -9,10 +9,11 @@ use futures::FutureExt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panicked(pub String);
 
-/// Runs a step of one job. What it shares with others is behind locks that a panic does not close.
+/// Runs a reconcile and catches its panic. What it shares with others is behind locks that a panic
+/// does not close.
 ///
 /// # Errors
-/// That of the step, or [`Panicked`].
+/// The error of the reconcile, or [`Panicked`].
 pub async fn caught<T, E: From<Panicked>>(
     step: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
@@ -20,7 +21,7 @@ pub async fn caught<T, E: From<Panicked>>(
     result.unwrap_or_else(|panic| Err(Panicked(words(&*panic)).into()))
 }
 
-/// What a panic said.
+/// The message of a panic.
 #[must_use]
 pub fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);

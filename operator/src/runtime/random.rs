@@ -1,4 +1,4 @@
-//! Random text that nobody can guess.
+//! Random text that cannot be guessed.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// 128 random bits of the kernel, in hexadecimal.
 ///
 /// # Errors
-/// The kernel gives none.
+/// The kernel returns no random bytes.
 pub fn nonce() -> io::Result<String> {
     let mut bytes = [0_u8; 16];
     let num_given = getrandom(&mut bytes, GetRandomFlags::empty())?;
-    // So few are given at once, or not at all.
+    // For this few bytes the kernel returns all of them or none.
     if num_given < bytes.len() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

@@ -1,5 +1,6 @@
-//! What runs beside the reconciles, by name. Each task runs until the operator stops. One that ends earlier ends the
-//! operator: it would go on with a cache that nobody fills, behind a probe that says that all is well.
+//! The named background tasks. Each runs until the operator stops. A task that ends earlier ends
+//! the operator: otherwise the operator would continue with a cache that no watch fills, while its
+//! probes report that all is well.
 
 use std::collections::HashMap;
 
@@ -7,23 +8,20 @@ use tokio::task::{Id, JoinError, JoinSet};
 
 use crate::runtime::panics;
 
-/// A task that should have gone on.
+/// A background task has ended too early.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Ended {
-    /// It returned.
     #[error("the task {0:?} ended, which is a bug of Roundhouse")]
     Returned(&'static str),
-    /// It panicked.
     #[error("the task {name:?} panicked, which is a bug of Roundhouse: {words}")]
     Panicked {
-        /// Its name.
         name: &'static str,
-        /// What it said.
+        /// The message of the panic.
         words: String,
     },
 }
 
-/// The tasks. They end when this is dropped.
+/// The background tasks. They end when this is dropped.
 #[derive(Debug, Default)]
 pub struct Tasks {
     running: JoinSet<()>,
@@ -31,13 +29,12 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Starts a task.
     pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let id = self.running.spawn(task).id();
         self.names.insert(id, name);
     }
 
-    /// Waits until one ends.
+    /// Waits until a task ends.
     pub async fn ended(&mut self) -> Ended {
         let Some(ended) = self.running.join_next_with_id().await else {
             return std::future::pending().await;

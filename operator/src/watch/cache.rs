@@ -1,4 +1,4 @@
-//! Own caches of children: only what a plan needs, by job.
+//! The caches of the jobs' objects: only what a plan needs, by job.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,11 @@ use crate::job::{JobKey, JobName};
 
 mod gone;
 
-/// An object as it is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry<T> {
-    /// What is kept of it.
+    /// The cached part of the object.
     pub value: T,
-    /// Its resourceVersion.
+    /// `metadata.resourceVersion` of the object.
     pub version: u64,
     /// Name of the job, to wake it.
     pub job_name: String,
@@ -23,10 +22,10 @@ pub struct Entry<T> {
     pub job_uid: String,
 }
 
-/// The objects of one job, by name. A look at them is not copied, and does not change.
+/// The objects of one job, by name. It is a snapshot: later events do not change it.
 pub type OfJob<T> = Arc<BTreeMap<String, Arc<Entry<T>>>>;
 
-/// Objects of one kind.
+/// The cache of one kind of object.
 #[derive(Debug)]
 pub struct Cache<T> {
     state: Mutex<State<T>>,
@@ -44,7 +43,8 @@ struct State<T> {
 #[derive(Debug)]
 struct Objects<T> {
     by_job: HashMap<JobKey, OfJob<T>>,
-    /// UID of the job that an object is of, by namespace and name: somebody may edit the label that says so.
+    /// UID of the job of each object, by namespace and name: a user may edit the label with the
+    /// UID.
     jobs: HashMap<(String, String), String>,
 }
 
@@ -63,7 +63,7 @@ impl<T> Default for Cache<T> {
 }
 
 impl<T: PartialEq> Cache<T> {
-    /// Takes in an event of a watch; returns the jobs to wake.
+    /// Applies an event of a watch. Returns the jobs to wake.
     pub fn take(&self, event: Event<(String, String, Entry<T>)>) -> Vec<JobName> {
         let mut state = self.lock();
         match event {
@@ -81,18 +81,18 @@ impl<T: PartialEq> Cache<T> {
                 let fresh = state.fresh.take().unwrap_or_default();
                 let before = std::mem::replace(&mut state.objects, fresh);
                 state.synced = true;
-                // Jobs that lost everything during a gap must look, too.
+                // A job that lost all its objects during a gap has to be reconciled, too.
                 let all = before.by_job.iter().chain(&state.objects.by_job);
                 all.filter_map(wake).collect()
             }
             Event::Apply((namespace, name, entry)) | Event::Delete((namespace, name, entry))
                 if state.objects.is_newer(&namespace, &name, entry.version) =>
             {
-                // It was told before.
+                // The cache has a newer version.
                 Vec::new()
             }
             Event::Apply((namespace, name, entry)) => {
-                // Somebody may have edited the label that names its job.
+                // A user may have edited the label with the job's name.
                 let job = JobName::new(&namespace, &entry.job_name);
                 let former = state.objects.insert(namespace, name, Arc::new(entry));
                 former.into_iter().chain([job]).collect()
@@ -128,7 +128,7 @@ impl<T: PartialEq> Cache<T> {
             .collect()
     }
 
-    /// Whether everything has been listed once.
+    /// Whether the watch has listed everything once.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.lock().synced
@@ -149,7 +149,8 @@ impl<T> Default for Objects<T> {
 }
 
 impl<T: PartialEq> Objects<T> {
-    /// The object as it is kept, if it is the same: a list in progress would take as much memory as all that is kept.
+    /// The object as it is cached, if it has not changed: otherwise a list in progress would take
+    /// as much memory as the cache.
     fn shared(&self, namespace: &str, name: &str, entry: Entry<T>) -> Arc<Entry<T>> {
         let job = JobKey::new(namespace, &entry.job_uid);
         let kept = self.by_job.get(&job).and_then(|all| all.get(name));
@@ -159,7 +160,7 @@ impl<T: PartialEq> Objects<T> {
         }
     }
 
-    /// Whether an object is kept as it was after this version.
+    /// Whether the cache has a newer version of an object.
     fn is_newer(&self, namespace: &str, name: &str, version: u64) -> bool {
         let of = (namespace.to_owned(), name.to_owned());
         let kept = self.jobs.get(&of).and_then(|uid| {
@@ -169,7 +170,7 @@ impl<T: PartialEq> Objects<T> {
         kept.is_some_and(|kept| kept.version > version)
     }
 
-    /// Keeps an object. Returns the job that it was of before, if that is another one, to wake it.
+    /// Keeps an object. Returns its former job, if that is another one, to wake it.
     fn insert(&mut self, namespace: String, name: String, entry: Arc<Entry<T>>) -> Option<JobName> {
         let known = self.jobs.get(&(namespace.clone(), name.clone()));
         let former = match known {
@@ -179,13 +180,13 @@ impl<T: PartialEq> Objects<T> {
         let of = (namespace.clone(), name.clone());
         self.jobs.insert(of, entry.job_uid.clone());
         let job = JobKey::new(namespace, &entry.job_uid);
-        // Copied, without the objects, if somebody is looking at it.
+        // If a snapshot of the map is in use, the map is copied, without its objects.
         let of_job = Arc::make_mut(self.by_job.entry(job).or_default());
         of_job.insert(name, entry);
         former
     }
 
-    /// Forgets an object. Returns the job that it was of.
+    /// Removes an object. Returns its job.
     fn remove(&mut self, namespace: &str, name: &str) -> Option<JobName> {
         let uid = self.jobs.remove(&(namespace.to_owned(), name.to_owned()))?;
         let job = JobKey::new(namespace, uid);
@@ -251,7 +252,7 @@ mod tests {
         assert!(cache.take(Event::Apply(event(6))).is_empty());
         assert!(cache.take(Event::Delete(event(6))).is_empty());
         assert_eq!(cache.of(&job)["pod"].version, 7);
-        // A list is what there is, whatever was before: etcd may have been restored.
+        // A list replaces everything, even newer versions: etcd may have been restored.
         cache.take(Event::Init);
         cache.take(Event::InitApply(event(5)));
         cache.take(Event::InitDone);

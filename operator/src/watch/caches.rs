@@ -31,7 +31,6 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Empty caches.
     pub(crate) fn new(namespaces: Option<Arc<Namespaces>>) -> Self {
         Self {
             namespaces,

@@ -1,8 +1,9 @@
-//! The client of the watches. It notes when each of them is ages, and gives up a list or a watch that is not answered. A
-//! connection may be dead without a word: what nobody closes is open, and would be waited for until somebody notices jobs
-//! that stand still.
+//! The client of the watches. It notes when each of them is ages, and gives up a list or a watch
+//! that is not answered. A connection may be dead without a word: what nobody closes is open, and
+//! would be waited for until somebody notices jobs that stand still.
 //!
-//! Only watches use this client. That the API server answers other calls says nothing of the caches.
+//! Only watches use this client. That the API server answers other calls says nothing of the
+//! caches.
 
 use std::time::Duration;
 
@@ -19,17 +20,19 @@ use crate::metrics::labels::Watched;
 use crate::metrics::watch_ages::WatchAges;
 use crate::runtime::api::metered::{describe, group};
 
-/// Timeouts of lists and watches. The API server ends a watch after a minute, and the operator begins it anew: so a watch that
-/// is well is ages once a minute, although nothing changes and no bookmark comes.
+/// Timeouts of lists and watches. The API server ends a watch after a minute, and the operator
+/// begins it anew: so a watch that is well is ages once a minute, although nothing changes and no
+/// bookmark comes.
 #[derive(Clone, Copy, Debug)]
 pub struct WatchTimeouts {
-    /// Until a list or a watch begins to be answered.
+    /// Time until the answer to a list or a watch begins.
     pub answer: Duration,
-    /// Longest pause in an answer.
+    /// Longest pause within an answer.
     pub pause: Duration,
     /// Length of a watch, in seconds.
     pub watch: u32,
-    /// From then on, and after a break, nothing is deleted or counted before the API server was asked.
+    /// From this age on, and after a break, the operator asks the API server before it deletes a
+    /// pod or counts an incident.
     pub stale: Duration,
 }
 
@@ -44,14 +47,14 @@ impl Default for WatchTimeouts {
     }
 }
 
-/// An answer that does not come, or does not continue.
+/// An answer does not come, or does not continue.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server says nothing for {} s", .0.as_secs())]
 struct Silent(Duration);
 
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-/// The same client, for watches.
+/// The same client, with the timeouts of watches.
 #[must_use]
 pub fn listening(client: Client, ages: WatchAges, timeouts: WatchTimeouts) -> Client {
     let namespace = client.default_namespace().to_owned();
@@ -78,22 +81,23 @@ pub fn listening(client: Client, ages: WatchAges, timeouts: WatchTimeouts) -> Cl
     Client::new(service, namespace)
 }
 
-/// The first bytes of what the API server tells a watch that it cannot go on with.
+/// The beginning of the message with which the API server ends a watch that cannot continue.
 const ERROR: &[u8] = br#"{"type":"ERROR""#;
-/// Clocks differ, and the API server's began earlier.
+/// Tolerance for the end of a watch: clocks differ, and the API server's began earlier.
 const EARLY: Duration = Duration::from_secs(1);
 
-/// What the parts of an answer say of a watch.
+/// The watch that an answer belongs to.
 #[derive(Clone)]
 struct WatchState {
     kind: Option<Watched>,
-    /// When it ends, if it is a watch and not a list.
+    /// When the watch ends; `None` for a list.
     ends: Option<Instant>,
     ages: WatchAges,
 }
 
 impl WatchState {
-    /// A part of a watch tells of what was since it broke off, at least by a bookmark. A list is not in the cache yet.
+    /// A part of a watch covers what happened since it broke off, at least by a bookmark. A list is
+    /// not in the cache yet.
     fn received(&self, part: &[u8]) {
         let Some(kind) = self.kind else { return };
         self.ages.received(kind);
@@ -102,7 +106,7 @@ impl WatchState {
         }
     }
 
-    /// A watch that ends before its time was ended by somebody who may not be there any more.
+    /// A watch that ends before its time broke off: the API server may have stopped.
     fn ended(&self) {
         if let (Some(kind), Some(ends)) = (self.kind, self.ends)
             && Instant::now() + EARLY < ends
@@ -112,7 +116,7 @@ impl WatchState {
     }
 }
 
-/// The same body, each part of which is noted. It breaks off after a longer pause than that.
+/// The same body. Each part of it is noted, and it ends with an error after a longer pause.
 fn parts(
     body: Body,
     pause: Duration,
@@ -160,7 +164,7 @@ mod tests {
     const GONE: &str = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"apiVersion\":\"v1\",\
         \"status\":\"Failure\",\"message\":\"too old\",\"reason\":\"Expired\",\"code\":410}}\n";
 
-    /// A body that begins, and then ends or says nothing.
+    /// A body that begins, and then ends or pauses.
     fn body(
         text: &'static str,
         ends: bool,
@@ -174,7 +178,7 @@ mod tests {
         }))
     }
 
-    /// A client of an API server that has one behaviour for each namespace.
+    /// A client of an API server that behaves differently in each namespace.
     fn client() -> (Client, WatchAges) {
         let server = tower::service_fn(|request: Request<Body>| async move {
             let path = request.uri().path().to_owned();

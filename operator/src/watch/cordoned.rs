@@ -1,6 +1,6 @@
-//! Names of the nodes that pods have to leave: they are cordoned, or an autoscaler removes them. The API
-//! server cannot select nodes by either, so all nodes are watched, and only these names are kept. They may be stale: they only
-//! decide which workers leave first on a scale-down.
+//! Names of the nodes that pods have to leave: they are cordoned, or an autoscaler removes them.
+//! The API server cannot select nodes by either, so the operator watches all nodes and keeps only
+//! these names. They may be stale: they only decide which workers leave first on a scale-down.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use self::watched::WatchedNode;
 
 pub(crate) mod watched;
 
-/// The nodes.
+/// The names of these nodes.
 #[derive(Debug, Default)]
 pub struct Cordoned(Mutex<State>);
 
@@ -24,7 +24,7 @@ struct State {
 }
 
 impl Cordoned {
-    /// Takes in an event of the watch.
+    /// Applies an event of the watch.
     pub(crate) fn take(&self, event: Event<WatchedNode>) {
         let mut state = self.lock();
         match event {
@@ -43,7 +43,7 @@ impl Cordoned {
         }
     }
 
-    /// Whether a node is cordoned, or an autoscaler removes it.
+    /// Whether a node is cordoned, or about to be removed by an autoscaler.
     #[must_use]
     pub fn contains(&self, node: &str) -> bool {
         self.lock().nodes.contains(node)

@@ -1,6 +1,7 @@
-//! Nodes that do not answer. Kubernetes tells of a lost node in the `Ready` condition of pods that were Ready; a pod that never
-//! was, or that waits for its next generation, shows nothing. So the nodes of pods that have not been Ready for a while are
-//! read, beside the reconciles, and those of pods that show a lost node: whether its kubelet lives. No other node is read.
+//! Nodes that do not answer. Kubernetes reports a lost node in the `Ready` condition of pods that
+//! were Ready. A pod that never was, or that waits for its next generation, shows nothing. So the
+//! operator reads the nodes of pods that have not been Ready for some time, beside the reconciles,
+//! and those of pods that show a lost node: their kubelet may be alive. It reads no other node.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,15 +16,16 @@ use crate::watch::cache::OfJob;
 
 pub(crate) mod pull;
 
-/// Most questions of a tick, 10 a second: with more than 200 such nodes each is asked for less often.
+/// Most reads per tick, 10 per second. With more than 200 such nodes each is read less often.
 const MAX_READS: usize = 50;
 
-/// When nodes are asked for.
+/// Timing of the reads.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTiming {
-    /// A pod that has not been Ready for so long may be on a lost node. Kubernetes takes as long to call a node lost.
+    /// A pod that has not been Ready for this long may be on a lost node. Kubernetes takes as long
+    /// to call a node lost.
     pub doubt: Duration,
-    /// Between two questions about one node.
+    /// Time between two reads of one node.
     pub interval: Duration,
 }
 
@@ -39,18 +41,18 @@ impl Default for NodeTiming {
 /// The jobs with a doubtful pod, by node.
 type Doubts = BTreeMap<String, Vec<JobName>>;
 
-/// What an answer about a node tells.
+/// The change that a read of a node shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
-    /// It is as well as it was.
+    /// The node is still healthy.
     Nothing,
-    /// It is lost now and was not before, or the other way round, or is lost in another way.
+    /// The node is lost now and was not before, or the reverse, or it is lost in another way.
     Changed,
-    /// It was lost before. More of its pods may be doubtful now.
+    /// The node was lost before. More of its pods may be doubtful now.
     StillLost,
 }
 
-/// What is known of nodes of doubtful pods.
+/// The known state of the nodes of doubtful pods.
 #[derive(Debug, Default)]
 pub struct LostNodes(Mutex<HashMap<String, Known>>);
 
@@ -63,14 +65,15 @@ struct Known {
 /// A node that is not Ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Since when, by the clock of the control plane.
+    /// Since when the node is not Ready, by the clock of the control plane.
     pub since: Timestamp,
-    /// Whether its kubelet says so (`False`), which lives then; else nobody has heard of it (`Unknown`).
+    /// Whether its kubelet reports that (`False`), and so is alive. Otherwise the control plane
+    /// receives nothing from it (`Unknown`).
     pub answers: bool,
 }
 
 impl LostNodes {
-    /// What is known of the node of a pod that does not answer, if the pod is doubtful and Kubernetes says so.
+    /// The loss of a pod's node, if the pod is doubtful and Kubernetes reports the loss.
     #[must_use]
     pub fn of(&self, pod: &Pod, timing: NodeTiming) -> Option<Loss> {
         let node = pod.node.as_ref()?;
@@ -78,8 +81,8 @@ impl LostNodes {
         is_doubtful(pod, timing, Timestamp::now()).then_some(loss)
     }
 
-    /// The nodes to ask for now, one of each namespace in turn, and of each those that were not asked for longest first. Others
-    /// are forgotten.
+    /// The nodes to read now: namespaces take turns, and the nodes that were not read for the
+    /// longest time go first. Nodes without doubtful pods are forgotten.
     fn due(&self, doubts: &Doubts, timing: NodeTiming, now: Instant) -> Vec<String> {
         let mut all = self.lock();
         all.retain(|node, _| doubts.contains_key(node));
@@ -104,7 +107,6 @@ impl LostNodes {
         due
     }
 
-    /// Takes in an answer.
     fn record(&self, node: &str, loss: Option<Loss>) -> News {
         let mut all = self.lock();
         let Some(known) = all.get_mut(node) else {
@@ -141,14 +143,15 @@ fn by_turns<'a>(nodes: impl Iterator<Item = &'a String>, doubts: &Doubts) -> Vec
     nodes.into_iter().map(|(_, node)| node.clone()).collect()
 }
 
-/// Whether a pod is placed and shows that its node is lost, or has not been Ready for so long that it may be without showing it.
+/// Whether a pod is placed and shows that its node is lost, or has not been Ready for so long that
+/// the node may be lost.
 fn is_doubtful(pod: &Pod, timing: NodeTiming, now: Timestamp) -> bool {
     let is_under_way = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
     let waits = pod.ours && is_under_way && !pod.ready && !pod.deleting;
     if pod.unreachable {
         return waits;
     }
-    // The second is by the node's clock; what lies ahead says nothing.
+    // `ready_at` is by the node's clock; a time in the future proves nothing.
     let since = [pod.created_at, pod.ready_at].into_iter().flatten();
     let since = since.filter(|at| *at <= now).max();
     let doubt = SignedDuration::try_from(timing.doubt).unwrap_or(SignedDuration::MAX);

@@ -1,4 +1,5 @@
-//! Labels of namespaces, by which a policy can choose. They are watched only if it does.
+//! Labels of namespaces, by which a policy can select. The operator watches them only if the policy
+//! does.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +36,7 @@ struct State {
 }
 
 impl Namespaces {
-    /// Labels of a namespace; none if it is not known.
+    /// Labels of a namespace; none if the namespace is not known.
     pub(crate) fn labels(&self, name: &str) -> Labels {
         self.lock().labels.get(name).cloned().unwrap_or_default()
     }
@@ -48,7 +49,7 @@ impl Namespaces {
         self.lock().is_synced
     }
 
-    /// Takes in an event of the watch. Returns the namespaces whose labels are others now.
+    /// Applies an event of the watch. Returns the namespaces whose labels have changed.
     pub(crate) fn take(&self, event: Event<(String, Labels)>) -> Vec<String> {
         let mut state = self.lock();
         match event {
@@ -85,7 +86,7 @@ impl Namespaces {
     }
 }
 
-/// Keeps the labels until the operator stops. A namespace whose labels change wakes its jobs.
+/// Keeps the labels until the operator stops. A change of a namespace's labels wakes its jobs.
 pub(crate) async fn watch_namespaces(
     watches: Watches,
     namespaces: Arc<Namespaces>,

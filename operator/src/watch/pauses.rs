@@ -6,13 +6,14 @@ use backon::ExponentialBuilder;
 use kube::runtime::utils::ResetTimerBackoff;
 use kube::runtime::watcher::ExponentialBackoff;
 
-/// Pause after a watch fails: 0.8 to 1.6 s, doubling to 10 to 20 s. Until then the operator sees no changes.
+/// Pause after a watch fails: 0.8 to 1.6 s, doubling to 10 to 20 s. Until then the operator sees no
+/// changes.
 const AFTER_BREAK: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(800))
     .with_max_delay(Duration::from_secs(10))
     .without_max_times()
     .with_jitter();
-/// The pauses are short again so long after the last error, and after any event, the begin of a list among them.
+/// After this time without an error, or after any event, the pauses are short again.
 const WELL: Duration = Duration::from_mins(2);
 
 pub(crate) fn watch_backoff() -> ResetTimerBackoff<ExponentialBackoff> {

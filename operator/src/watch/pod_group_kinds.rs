@@ -53,7 +53,6 @@ fn number(pods: i64) -> u32 {
     u32::try_from(pods).unwrap_or(0)
 }
 
-/// PodGroups of kubernetes-sigs/scheduler-plugins.
 pub(crate) mod coscheduling {
     use kube::CustomResource;
     use serde::{Deserialize, Serialize};
@@ -88,7 +87,6 @@ pub(crate) mod coscheduling {
     }
 }
 
-/// PodGroups of Volcano.
 pub(crate) mod volcano {
     use kube::CustomResource;
     use serde::{Deserialize, Serialize};

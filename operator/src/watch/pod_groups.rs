@@ -1,6 +1,7 @@
-//! PodGroups of all jobs. Their kinds belong to other projects, or must be turned on, and may not be there, so each is looked for when the first
-//! job wants it, and watched only while the API server serves it. A job that wants a kind that is not served is woken when
-//! that changes.
+//! PodGroups of all jobs. Their kinds belong to other projects, or must be enabled, so the API
+//! server may not serve them. The operator looks for a kind when the first job wants it, and
+//! watches it only while the API server serves it. Jobs that want a kind that is not served are
+//! woken when that changes.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +33,7 @@ pub(crate) struct OfGang {
     wanted: SetOnce<()>,
 }
 
-/// What is kept of a PodGroup.
+/// The cached part of a PodGroup.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Kept {
     pub(crate) identity: Identity,
@@ -51,17 +52,17 @@ struct State {
 /// Whether the API server serves a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Served {
-    /// It was not asked yet, or has not answered.
+    /// The API server has not answered yet.
     #[default]
     Unknown,
-    /// It does not, or does not let the operator read it: in these words.
+    /// The API server does not serve the kind, or does not let the operator read it: the reason.
     No(String),
-    /// It does, and the cache is filled.
+    /// The API server serves the kind, and the cache is filled.
     Yes,
 }
 
 impl Groups {
-    /// Those of a gang scheduler; `None` for a job without one.
+    /// The PodGroups of a gang scheduler; `None` for a job without one.
     pub(crate) const fn of(&self, gang: Gang) -> Option<&OfGang> {
         match gang {
             Gang::None => None,
@@ -71,7 +72,8 @@ impl Groups {
         }
     }
 
-    /// What there is of the job's PodGroup. `None`: nothing is known yet, and the job is woken when it is.
+    /// The job's PodGroup as observed. `None`: the kind is unknown yet, and the job is woken when
+    /// that changes.
     #[must_use]
     pub fn observe(&self, gang: Gang, key: &JobKey, name: &str) -> Option<ObservedGroup> {
         let Some(all) = self.of(gang) else {
@@ -84,19 +86,19 @@ impl Groups {
         }
     }
 
-    /// The job's PodGroup as it is kept.
+    /// The job's PodGroup as it is cached.
     pub(crate) fn kept(&self, gang: Gang, key: &JobKey, name: &str) -> Option<Arc<Entry<Kept>>> {
         self.of(gang)?.cache.of(key).get(name).cloned()
     }
 }
 
 impl OfGang {
-    /// Until a job wants the kind.
+    /// Waits until a job wants the kind.
     pub(crate) async fn wanted(&self) {
         self.wanted.wait().await;
     }
 
-    /// Takes in an event of the watch. Returns the jobs to wake.
+    /// Applies an event of the watch. Returns the jobs to wake.
     pub(crate) fn take(&self, event: Event<(String, String, Entry<Kept>)>) -> Vec<JobName> {
         let is_filled = matches!(event, Event::InitDone);
         let mut jobs = self.cache.take(event);
@@ -106,7 +108,8 @@ impl OfGang {
         jobs
     }
 
-    /// The kind is not served, or may not be read. Returns the jobs to wake.
+    /// The API server does not serve the kind, or does not let the operator read it. Returns the
+    /// jobs to wake.
     pub(crate) fn is_not_served(&self, words: String) -> Vec<JobName> {
         let mut jobs = self.change(Served::No(words));
         self.cache.take(Event::Init);
@@ -124,7 +127,7 @@ impl OfGang {
     }
 
     fn served(&self, key: &JobKey, name: &str) -> Served {
-        // Only the first job that wants it begins the watch.
+        // Only the first job that wants the kind starts the watch.
         let _ = self.wanted.set(());
         let mut state = self.lock();
         if state.served != Served::Yes {

@@ -1,4 +1,4 @@
-//! Full objects as they arrive, reduced to what a plan needs: 50,000 whole pods are gigabytes.
+//! Reduces the objects of a watch to what a plan needs: 50,000 whole pods take gigabytes.
 
 use k8s_openapi::api::core::v1::{Pod as FullPod, PodCondition, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -13,7 +13,7 @@ pub mod bounded;
 mod containers;
 pub(crate) mod watched;
 
-/// Conditions that every pod has; they are not kept.
+/// Conditions that every pod has; the cache does not keep them.
 const COMMON_CONDITIONS: [&str; 5] = [
     "ContainersReady",
     "Initialized",
@@ -22,7 +22,7 @@ const COMMON_CONDITIONS: [&str; 5] = [
     "Ready",
 ];
 
-/// Where `kubectl apply` keeps the object as it was applied.
+/// The annotation in which `kubectl apply` keeps the object as it was applied.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The controller of an object, and the job that its labels name.
@@ -41,11 +41,11 @@ pub struct Identity {
 pub struct OwnedObject {
     /// UID of the controller, if there is one.
     pub controller: Option<String>,
-    /// Whether it is what was made for the controller.
+    /// Whether the object is as the operator built it for the controller.
     pub is_as_built: bool,
 }
 
-/// Takes from a job what is for other clients: of a large one it is more than half.
+/// Removes from a job the metadata that is for other clients: more than half of a large one.
 pub fn job(meta: &mut ObjectMeta) {
     meta.managed_fields = None;
     if let Some(annotations) = &mut meta.annotations {
@@ -68,8 +68,8 @@ pub fn identity(meta: &ObjectMeta) -> Identity {
     }
 }
 
-/// Whether an object is a child of the job that the watches show: its controller is the job, and its labels say
-/// so, too.
+/// Whether an object is a child of the job that the watches show: the job controls it, and its
+/// labels name the job.
 #[must_use]
 pub fn is_child(meta: &ObjectMeta, job_uid: &str) -> bool {
     let Identity {
@@ -86,7 +86,7 @@ pub fn is_child(meta: &ObjectMeta, job_uid: &str) -> bool {
         && manager.is_some_and(|manager| manager == labels::FIELD_MANAGER)
 }
 
-/// Reduces a pod.
+/// Reduces a pod to what a plan needs.
 #[must_use]
 pub fn pod(full: &FullPod) -> Pod {
     let FullPod {
@@ -101,8 +101,8 @@ pub fn pod(full: &FullPod) -> Pod {
     let phase = phase(status);
     let is = |kind: &str, value: &str| condition(status, kind).is_some_and(|c| c.status == value);
     let own = containers(status).find(|container| container.name == labels::TRAINER_CONTAINER);
-    // The kubelet changes `Ready` and `ContainersReady` together. If only `Ready` is False, the node controller has lost the
-    // node, or the pod has a readiness gate.
+    // The kubelet changes `Ready` and `ContainersReady` together. If only `Ready` is False, the
+    // node controller has lost the node, or the pod has a readiness gate.
     let silent = is("Ready", "False") && is("ContainersReady", "True");
     Pod {
         name: metadata.name.clone().unwrap_or_default(),
@@ -121,11 +121,12 @@ pub fn pod(full: &FullPod) -> Pod {
             .and_then(|condition| condition.last_transition_time.as_ref())
             .map(|time| time.0),
         phase,
-        // A sidecar that is not ready is nothing to those who train; but until it has begun the pod is Pending.
+        // A sidecar that is not ready does not matter to training; but the pod is Pending until the
+        // sidecar has started.
         ready: own.is_some_and(|container| container.ready)
             && !silent
             && phase == PodPhase::Running,
-        // Containers have no such time; the later one is right for a node that comes back, too.
+        // Containers have no such time. The later one is also right for a node that comes back.
         ready_at: ["Ready", "ContainersReady"]
             .into_iter()
             .filter_map(|kind| condition(status, kind)?.last_transition_time.as_ref())
@@ -134,7 +135,7 @@ pub fn pod(full: &FullPod) -> Pod {
         disrupted: is("DisruptionTarget", "True"),
         conditions: uncommon_conditions(status),
         unreachable: silent && spec.iter().all(|spec| spec.readiness_gates.is_none()),
-        // The pod does not know; `observe` does.
+        // The pod does not show it; `observe` adds it.
         node_answers: false,
         agent_silent: false,
         cordoned: false,
@@ -142,7 +143,7 @@ pub fn pod(full: &FullPod) -> Pod {
             .and_then(|status| status.pod_ip.clone())
             .filter(|ip| !ip.is_empty()),
         node: spec.as_ref().and_then(|spec| spec.node_name.clone()),
-        // The pod does not know; `observe` does.
+        // The pod does not show it; `observe` adds it.
         domain: None,
         gates: gates(spec.as_ref()),
         left_domain: metadata
@@ -170,12 +171,13 @@ pub fn pod(full: &FullPod) -> Pod {
             .unwrap_or_default(),
         newer_protocol,
         built_from: annotation(metadata, labels::BUILT_FROM).and_then(BuiltFrom::parse),
-        // The pod does not know; `observe` does.
+        // The pod does not show it; `observe` adds it.
         processes: None,
     }
 }
 
-/// The worker's place, or the protocol of a document that a newer operator wrote. A text that somebody broke is no document.
+/// The worker's membership, or the protocol of a document that a newer operator wrote. A text that
+/// was damaged is no document.
 fn place(metadata: &ObjectMeta) -> (Option<Membership>, Option<u32>) {
     let document = annotation(metadata, labels::MEMBERSHIP).unwrap_or_default();
     match Membership::parse(document) {
@@ -190,7 +192,7 @@ fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     all.get(key).map(String::as_str)
 }
 
-/// Names of the scheduling gates that are left.
+/// Names of the remaining scheduling gates.
 fn gates(spec: Option<&PodSpec>) -> Vec<String> {
     let gates = spec.into_iter().flat_map(|spec| &spec.scheduling_gates);
     gates.flatten().map(|gate| gate.name.clone()).collect()
@@ -210,7 +212,7 @@ fn condition<'a>(status: Option<&'a PodStatus>, kind: &str) -> Option<&'a PodCon
     all.find(|condition| condition.type_ == kind)
 }
 
-/// Types of the conditions that are true.
+/// Types of the conditions that are true, except the common ones.
 fn uncommon_conditions(status: Option<&PodStatus>) -> Vec<String> {
     let conditions = status
         .iter()
@@ -219,7 +221,8 @@ fn uncommon_conditions(status: Option<&PodStatus>) -> Vec<String> {
     conditions.map(|c| c.type_.clone()).collect()
 }
 
-/// The pod's name ends in index and attempt, whatever somebody has done to its labels.
+/// A part of the pod's name, which ends in index and attempt. Users may edit the labels, but not
+/// the name.
 fn part_of_name(metadata: &ObjectMeta, from_the_end: usize) -> Option<u32> {
     let name = metadata.name.as_deref()?;
     name.rsplit('-').nth(from_the_end)?.parse().ok()

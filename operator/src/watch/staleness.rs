@@ -1,6 +1,7 @@
-//! Whether the caches are too old to act on. A reconcile asks this at three moments: before it observes (do the caches show the
-//! operator's own writes?), before it carries out an irrevocable plan (is a watch silent or broken?), and before it creates a
-//! pod again (does the job still exist?).
+//! Whether the caches are too old to act on. A reconcile asks this at three moments: before it
+//! observes (do the caches show the operator's own writes?), before it carries out an irrevocable
+//! plan (is a watch silent or broken?), and before it creates a pod again (does the job still
+//! exist?).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,11 +28,14 @@ mod missing_pod;
 /// Why the caches are too old to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stale {
-    /// They do not show a write of the operator yet. They may take this long; then the operator asks the API server.
+    /// They do not show a write of the operator yet. They may take this long; then the operator
+    /// asks the API server.
     OwnWrite(Duration),
-    /// They do not show a pod that the operator created, and the API server has it: the watch of pods is late.
+    /// They do not show a pod that the operator created, and the API server has it: the watch of
+    /// pods is late.
     MissingPod,
-    /// A watch is silent, or broke off and has not caught up. [`Staleness::confirm`] shows whether that matters to a job.
+    /// A watch is silent, or broke off and has not caught up. [`Staleness::confirm`] shows whether
+    /// that matters to a job.
     Watch {
         kind: Watched,
         /// How long ago the watch last received anything.
@@ -41,7 +45,8 @@ pub enum Stale {
     DeletedJob,
 }
 
-/// What shows that caches are stale: the ages of the watches, the operator's own writes, and the API server itself.
+/// What shows that caches are stale: the ages of the watches, the operator's own writes, and the
+/// API server itself.
 pub struct Staleness {
     client: Client,
     memories: Arc<JobMemories>,
@@ -103,15 +108,16 @@ impl Staleness {
         Ok(None)
     }
 
-    /// Whether a cache may lack what was decided elsewhere: its watch is silent, or broke off and has not caught up.
+    /// Whether a cache may lack what was decided elsewhere: its watch is silent, or broke off and
+    /// has not caught up.
     #[must_use]
     pub fn of_watches(&self) -> Option<Stale> {
         let stale = self.silent_watch().or_else(|| self.ages.broken());
         stale.map(|(kind, age)| Stale::Watch { kind, age })
     }
 
-    /// Whether the caches show a job that is deleted. It matters, and is asked, only if one of these pods was created a short
-    /// while ago, so that this is its second creation.
+    /// Whether the caches show a job that is deleted. It matters, and is asked, only if one of
+    /// these pods was created a short while ago, so that this is its second creation.
     ///
     /// # Errors
     /// The API server refused to read the job, or did not answer.

@@ -1,4 +1,4 @@
-//! One watch for each kind of child, reduced to what is kept; every change wakes its job.
+//! One watch for each kind of object, reduced to the cached fields; each change wakes its job.
 
 use std::fmt::Debug;
 use std::future::ready;
@@ -31,7 +31,8 @@ use crate::watch::wake::{Cause, Wake};
 use crate::watch::watches::Watches;
 use roundhouse_api::lenient::LenientJob;
 
-/// Keeps the jobs, and wakes each that changes, until the operator stops. `note` gets each event before the job is reconciled.
+/// Keeps the jobs, and wakes each that changes, until the operator stops. `note` gets each event
+/// before the job is reconciled.
 pub(crate) async fn watch_jobs(
     watches: Watches,
     jobs: Writer<LenientJob>,
@@ -70,7 +71,7 @@ pub(crate) async fn watch_jobs(
     }
 }
 
-/// Whether a newer version of the job is known: it was reported before.
+/// Whether a newer version of the job is known.
 fn is_old(known: &Store<LenientJob>, event: &Event<LenientJob>) -> bool {
     let (Event::Apply(job) | Event::Delete(job)) = event else {
         return false;
@@ -108,7 +109,8 @@ pub(crate) async fn watch_pods(watches: Watches, caches: Arc<Caches>, wake: Send
     feed(events, &caches.pods, &caches, &watches, kind, &wake).await;
 }
 
-/// Feeds the cache of Services until the operator stops. `is_as_built`: whether a Service is as the operator builds it.
+/// Feeds the cache of Services until the operator stops. `is_as_built`: whether a Service is as the
+/// operator builds it.
 pub(crate) async fn watch_services(
     watches: Watches,
     caches: Arc<Caches>,
@@ -120,8 +122,8 @@ pub(crate) async fn watch_services(
     feed(events, &caches.services, &caches, &watches, kind, &wake).await;
 }
 
-/// Feeds the cache of NetworkPolicies until the operator stops. `is_as_built`: whether a policy is as the operator builds it.
-/// `note` gets each event.
+/// Feeds the cache of NetworkPolicies until the operator stops. `is_as_built`: whether a policy is
+/// as the operator builds it. `note` gets each event.
 pub(crate) async fn watch_network_policies(
     watches: Watches,
     caches: Arc<Caches>,
@@ -142,8 +144,8 @@ pub(crate) async fn watch_network_policies(
     .await;
 }
 
-/// Keeps the names of nodes that pods have to leave, until the operator stops. It wakes no job: a cordon changes nothing by
-/// itself.
+/// Keeps the names of nodes that pods have to leave, until the operator stops. It wakes no job: a
+/// cordon changes nothing by itself.
 pub(crate) async fn watch_nodes(watches: Watches, caches: Arc<Caches>) {
     let nodes: Api<WatchedNode> = Api::all(watches.client.clone());
     let events = watcher(nodes, watches.begin(Watched::Nodes)).backoff(watch_backoff());
@@ -156,7 +158,8 @@ pub(crate) async fn watch_nodes(watches: Watches, caches: Arc<Caches>) {
     }
 }
 
-/// Watches a kind of which the operator keeps only the owner, and whether the object is as it was built.
+/// Watches a kind of which the operator keeps only the owner, and whether the object is as it was
+/// built.
 fn owned_objects<K>(
     watches: &Watches,
     kind: Watched,
@@ -184,10 +187,10 @@ where
         })
 }
 
-/// Namespace, name, and what is kept.
+/// Namespace, name and cached entry of an object.
 pub(crate) type Named<T> = (String, String, Entry<T>);
 
-/// Reduces the objects of an event.
+/// Reduces the objects of an event to their cached fields.
 pub(crate) fn map_event<K: ResourceExt, T>(
     event: Event<K>,
     reduce: impl Fn(&K) -> (T, projection::Identity),

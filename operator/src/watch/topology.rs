@@ -1,6 +1,6 @@
-//! Labels of nodes that run workers of a job with `scheduling.topologyKey`. Each such node's metadata is read when it is
-//! first seen, and again after a while; other nodes are never read. If nodes may not be read, nothing is known of them, and
-//! ranks do not follow them.
+//! Labels of nodes that run workers of a job with `scheduling.topologyKey`. The operator reads the
+//! metadata of each such node when it first sees it, and again after some time; it never reads
+//! other nodes. If it may not read nodes, it knows no labels, and ranks do not follow them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,19 +15,20 @@ pub const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// When a label is read again: it changes when a node is moved to another rack.
 const TTL: Duration = Duration::from_secs(600);
-/// Labels that nobody asks for any more are forgotten.
+/// Labels that no job uses any more are forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(3_600);
 
 /// What a pod's affinity calls a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeRef {
-    /// By its label `kubernetes.io/hostname`. Autoscalers understand this: Karpenter makes no node for a pod that names fields.
+    /// By its label `kubernetes.io/hostname`. Autoscalers understand this: Karpenter creates no
+    /// node for a pod that names fields.
     Hostname(String),
     /// By its name, since it has no such label.
     Name(String),
 }
 
-/// A node and a label.
+/// The name of a node, and the key of a label.
 type Label = (String, String);
 
 /// The labels of nodes, and how to read them.
@@ -63,11 +64,11 @@ struct Labels(Mutex<HashMap<Label, Known>>);
 
 #[derive(Debug)]
 struct Known {
-    /// `None`: it is asked for, or could not be read, or the node has it not.
+    /// `None`: the read is in flight or failed, or the node does not have the label.
     value: Option<String>,
-    /// Whether an answer, of whatever kind, is still to come.
+    /// Whether a read is in flight.
     is_asked: bool,
-    /// Whether there was an answer before. Nobody waits for another one.
+    /// Whether a read has ended before. Reconciles do not wait for later ones.
     was_answered: bool,
     at: Instant,
 }
@@ -78,7 +79,8 @@ impl Labels {
         self.lock().get(&label)?.value.clone()
     }
 
-    /// Whether a label is to be asked for now, and whether nothing was ever answered. It counts as asked for from here on.
+    /// Whether the label is to be read now, and whether no read has ever ended. It counts as being
+    /// read from here on.
     fn begin(&self, label: &Label) -> (bool, bool) {
         let mut all = self.lock();
         let Some(known) = all.get_mut(label) else {

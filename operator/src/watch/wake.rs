@@ -7,7 +7,8 @@ use crate::job::JobName;
 pub enum Cause {
     /// Something of its workers: a pod, a process, or a node.
     Workers,
-    /// Anything else: its spec or status, a change of an object that the job owns, its progress, the time.
+    /// Anything else: its spec or status, a change of an object that the job owns, its progress,
+    /// the time.
     Other,
 }
 

@@ -12,9 +12,11 @@ use crate::metrics::work::Work;
 use crate::settings::Settings;
 use crate::watch::client::WatchTimeouts;
 
-/// Jobs in one answer of a list. The client keeps the text of an answer until it has parsed it, and a job has up to 1.5 MB.
+/// Jobs in one answer of a list. The client keeps the text of an answer until it has parsed it, and
+/// a job has up to 1.5 MB.
 const PAGE_OF_JOBS: u32 = 50;
-/// Other objects in one answer: anybody who may create them can give them our labels, and as much text as a job's.
+/// Other objects in one answer: anybody who may create them can give them our labels, and as much
+/// text as a job's.
 const PAGE: u32 = 100;
 
 /// The client of the watches, and the metrics of their health.
@@ -73,7 +75,8 @@ impl Watches {
         self.ages.catch_up(kind);
     }
 
-    /// A watch broke, and begins again. Until it has caught up, the operator asks the API server before it deletes anything.
+    /// A watch broke, and begins again. Until it has caught up, the operator asks the API server
+    /// before it deletes anything.
     pub(crate) fn broke(&self, kind: Watched, error: &watcher::Error) {
         self.work.watch_broke(kind);
         self.ages.break_off(kind);

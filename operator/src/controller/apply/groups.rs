@@ -1,4 +1,4 @@
-//! Writes of the PodGroup.
+//! Writes of PodGroups.
 
 use roundhouse_api::Gang;
 use roundhouse_contract::names;

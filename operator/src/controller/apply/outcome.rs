@@ -1,13 +1,13 @@
-//! What became of the writes of a plan.
+//! The outcome of the writes of a plan.
 
 use crate::controller::error::Error;
 
-/// What became of some writes.
+/// The outcome of some writes.
 #[derive(Default)]
 pub(super) struct Outcome {
     looks_again: bool,
     failed: Option<Error>,
-    /// The one that has continued for the longest time, and how many there are.
+    /// The write that has continued for the longest time, and the number of writes that continue.
     pending: Option<Error>,
     num_pending: usize,
 }

@@ -1,8 +1,9 @@
-//! One action of a plan as a write: it is counted, and it goes on beside the reconcile if it takes long.
+//! One action of a plan as a write. A write is counted, and continues beside the reconcile if it
+//! takes long.
 //!
 //! Children are created, not applied: server-side apply would merge our fields and our owner
-//! reference into a stranger's object of the same name. What is known to be ours is repaired by server-side apply, at the
-//! version that was observed.
+//! reference into another owner's object of the same name. An object that is known to be ours is
+//! repaired by server-side apply, at the version that was observed.
 
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ pub(super) const fn is_making(action: &Action) -> bool {
     }
 }
 
-/// An action of a job's plan.
+/// An action of a job's plan, and what carries it out.
 #[derive(Clone, Copy)]
 pub(super) struct Step<'a> {
     pub(super) applier: &'a Applier,
@@ -168,7 +169,7 @@ impl Step<'_> {
         })
     }
 
-    /// The pod of an attempt of a worker.
+    /// Builds the pod of a worker's attempt.
     async fn worker(
         self,
         (index, attempt): (u32, u32),
@@ -208,7 +209,6 @@ impl Step<'_> {
         }
     }
 
-    /// Creates an object.
     pub(super) async fn create<K: NamespacedObject>(self, object: K, written: Written) -> Answer {
         let write = self.write(true, written.clone(), 0);
         let creation = |writer: ObjectWriter, key: JobKey, deadline| async move {
@@ -231,7 +231,6 @@ impl Step<'_> {
             .await
     }
 
-    /// Deletes an object.
     pub(super) async fn delete<K: NamespacedObject>(
         self,
         name: &str,
@@ -246,7 +245,7 @@ impl Step<'_> {
         self.change(object, 0, deletion).await
     }
 
-    /// Makes an object of ours what it was.
+    /// Repairs the drift of an object of ours.
     async fn repair<K: NamespacedObject>(
         self,
         object: K,
@@ -261,7 +260,7 @@ impl Step<'_> {
         self.change(what, version, call).await
     }
 
-    /// Gives a pod an annotation.
+    /// Gives a pod annotations or labels.
     async fn patch_metadata(self, pod: &str, content_version: u64, patch: Value) -> Answer {
         let pod = pod.to_owned();
         let what = Written::Pod(pod.clone());
@@ -310,7 +309,8 @@ impl Step<'_> {
     }
 }
 
-/// Many documents take their time; a worker's patience begins with its own.
+/// Sets the time of issue. Many documents take time to write, and a worker's patience begins with
+/// its own document.
 fn dated(membership: &Membership) -> Membership {
     let mut document = membership.clone();
     if document.repeats == 0 {
@@ -319,7 +319,8 @@ fn dated(membership: &Membership) -> Membership {
     document
 }
 
-/// Documents of a worker have different ones; of the repeats of one generation the first 65,535.
+/// A number that differs between the documents of one worker, for the first 65,535 repeats of a
+/// generation.
 fn version_of(membership: &Membership) -> u64 {
     membership.generation << 16 | u64::from(membership.repeats.min(u32::from(u16::MAX)))
 }

@@ -1,4 +1,4 @@
-//! The single writes, each remembered until the caches show it.
+//! The single writes. Each is remembered until the caches show it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,7 +67,8 @@ impl ObjectWriter {
                 let name = object.name_any();
                 let all = OfKind::namespaced::<K>(&self.client, &key.namespace);
                 let other = call(|| all.get(&name)).await?;
-                // One that lost our labels is not watched: it counts as a stranger's, or this would never end.
+                // An object that lost our labels is not watched. It counts as another owner's:
+                // otherwise the creation would be repeated indefinitely.
                 if !projection::is_child(&other, &key.uid) {
                     let taken = format!("{} {name}", K::kind(&()));
                     self.memories
@@ -79,7 +80,8 @@ impl ObjectWriter {
         }
     }
 
-    /// Makes an object of ours what it was, unless it has changed since it was observed. What others added to it stays.
+    /// Repairs the drift of an object of ours, unless it has changed since it was observed. Fields
+    /// that other clients added stay.
     pub(super) async fn repair<K: NamespacedObject>(
         &self,
         key: &JobKey,
@@ -95,7 +97,7 @@ impl ObjectWriter {
         let parameters = PatchParams::apply(labels::FIELD_MANAGER).force();
         let patch = Patch::Apply(&object);
         let answer = call_within(deadline, || api.patch(&name, &parameters, &patch)).await;
-        // One that is refused is not tried again at once either. An answer that did not come says nothing.
+        // A refused repair is paced, too. A missing answer proves nothing.
         if answer.as_ref().err().is_none_or(CallError::is_refusal) {
             self.memories.with(key, |memory| {
                 memory.repairs.note(written.clone(), Drift::Modified);
@@ -152,7 +154,7 @@ impl ObjectWriter {
         Ok(())
     }
 
-    /// The operator removes the PodGroup of a job: creating it again is no repair.
+    /// Notes that the operator removes the PodGroup of a job: creating it again is no repair.
     pub(super) fn note_group_removed(&self, key: &JobKey) {
         let removed = |memory: &mut JobMemory| memory.repairs.group_removed();
         self.memories.with(key, removed);
@@ -193,7 +195,7 @@ impl ObjectWriter {
         let answer = call_within(deadline, || all.delete(name, &parameters)).await;
         let at = match answer {
             Ok(left) => version(left.and_then(|it| it.resource_version).as_deref()),
-            // It is gone, and the cache has not heard of it.
+            // The object is gone, and the cache does not show that yet.
             Err(error) if error.code() == Some(404) => u64::MAX,
             Err(error) => return Err(error),
         };
@@ -202,8 +204,8 @@ impl ObjectWriter {
         Ok(())
     }
 
-    /// Deletes the job that was observed and no other, in the foreground, as Kubernetes deletes its Jobs: it is there until
-    /// what it owns is gone.
+    /// Deletes the job that was observed and no other, in the foreground, as Kubernetes deletes its
+    /// Jobs: the job exists until everything that it owns is deleted.
     pub(super) async fn delete_job(
         &self,
         key: &JobKey,
@@ -227,19 +229,19 @@ impl ObjectWriter {
                 });
                 Ok(())
             }
-            // It is gone, and the cache has not heard of it.
+            // The job is gone, and the cache does not show that yet.
             Err(error) if error.code() == Some(404) => Ok(()),
             Err(error) => Err(error),
         }
     }
 }
 
-/// The first annotation or label of a patch that the object does not have after it.
+/// The first annotation or label of a patch that the object does not have after the patch.
 fn undone(patch: &Value, object: &ObjectMeta) -> Option<String> {
     let missing = |field: &'static str, kind: &str, has: Option<&BTreeMap<String, String>>| {
         let wanted = patch["metadata"][field].as_object();
         let mut wanted = wanted.into_iter().flatten();
-        // An empty one that is removed says the same.
+        // The removal of an empty one has the same meaning.
         let is_there = |name: &str, text: &Value| {
             let stored = has.and_then(|all| all.get(name));
             stored.map_or("", String::as_str) == text.as_str().unwrap_or_default()
@@ -251,7 +253,7 @@ fn undone(patch: &Value, object: &ObjectMeta) -> Option<String> {
         .or_else(|| missing("labels", "label", object.labels.as_ref()))
 }
 
-/// A patch that gives a pod annotations, unless the pod has changed since it was chosen.
+/// A patch that gives a pod annotations, unless the pod has changed since it was observed.
 pub(super) fn annotations(resource_version: &str, all: &[(&str, &str)]) -> Value {
     let annotations: BTreeMap<_, _> = all.iter().copied().collect();
     json!({"metadata": {
@@ -260,7 +262,7 @@ pub(super) fn annotations(resource_version: &str, all: &[(&str, &str)]) -> Value
     }})
 }
 
-/// The object that was observed; with a version, unless it has changed since then.
+/// Preconditions: the object that was observed and, with a version, that it has not changed since.
 pub(super) fn preconditions(uid: &str, resource_version: Option<&str>) -> Preconditions {
     Preconditions {
         uid: Some(uid.to_owned()),

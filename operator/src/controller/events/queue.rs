@@ -1,4 +1,5 @@
-//! Events that are to be told. They are told beside the reconciles: where an admission webhook is slow, each takes seconds.
+//! Events that wait to be published. Tasks beside the reconciles publish them: with a slow
+//! admission webhook each event takes seconds.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -16,17 +17,18 @@ use tokio::sync::{broadcast, watch};
 use super::Events;
 use crate::metrics::work::Work;
 
-/// Events are told by so many tasks, those of one job by the same one, in their order.
+/// Number of tasks that publish events. Events of one job are published by one task, in their
+/// order.
 const LANES: usize = 32;
-/// Each namespace uses so many of them, so a slow webhook there delays few other namespaces.
+/// Number of lanes that each namespace uses, so that a slow webhook delays few other namespaces.
 const LANES_OF_NAMESPACE: u64 = 4;
-/// Most events that wait in a lane. With more of them the oldest are lost.
+/// Most events that wait in a lane. If there are more, the oldest are dropped.
 const MAX_WAITING: usize = 256;
 
-/// The events that wait.
+/// The queue of events.
 pub struct EventQueue {
     lanes: [broadcast::Sender<Waiting>; LANES],
-    /// Events that are not told yet.
+    /// Events that are not published yet.
     num_left: watch::Sender<u64>,
 }
 
@@ -47,7 +49,7 @@ impl Default for EventQueue {
 }
 
 impl EventQueue {
-    /// Tells events about a job when it is their turn.
+    /// Adds events about a job to the queue.
     pub fn push(&self, job: &TrainingJob, events: &[Event]) {
         let lane = lane_of(job);
         for event in events {
@@ -56,16 +58,16 @@ impl EventQueue {
                 event: event.clone(),
                 at: Timestamp::now(),
             };
-            // Before it can be told.
+            // The counter comes first: the event may be published at once.
             self.num_left.send_modify(|left| *left += 1);
-            // Without anybody who tells them they are lost.
+            // Without a task that publishes them, events are lost.
             if self.lanes[lane].send(waiting).is_err() {
                 self.mark_done(1);
             }
         }
     }
 
-    /// Waits until all are told, but no longer than this.
+    /// Waits until all events are published, but no longer than `at_most`.
     pub async fn drain(&self, at_most: Duration) {
         let mut left = self.num_left.subscribe();
         let told = left.wait_for(|left| *left == 0);
@@ -89,7 +91,7 @@ fn lane_of(job: &TrainingJob) -> usize {
     usize::try_from(lane).unwrap_or_default()
 }
 
-/// Tells events until the operator stops. What was pushed before this was called is lost.
+/// Publishes events until the operator stops. Events that were added before this call are lost.
 pub(crate) fn publish_all(
     queue: Arc<EventQueue>,
     events: Events,
@@ -116,7 +118,7 @@ async fn publish(
     loop {
         let over = match lane.recv().await {
             Ok(Waiting { job, event, at }) => {
-                // Best effort: an event that is lost changes nothing.
+                // Best effort: no decision depends on an event.
                 if let Err(error) = events.publish(&job, &event, at).await {
                     let (namespace, name) = (job.namespace, job.name);
                     let reason = &event.reason;

@@ -99,7 +99,8 @@ fn the_policy_of_workers_that_leave_has_the_rules_of_their_job_and_only_pods_own
         panic!("there is one pod");
     };
     assert_eq!((&*owner.kind, &*owner.name, &*owner.uid), ("Pod", "a", "u"));
-    // Without a controller nobody adopts it, and the operator never takes it for the job's own.
+    // Without a controller no controller adopts it, and the operator never takes it for the job's
+    // own.
     assert_eq!((owner.controller, owner.block_owner_deletion), (None, None));
 }
 

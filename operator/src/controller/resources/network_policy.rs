@@ -1,7 +1,8 @@
-//! The NetworkPolicy: the rendezvous store listens on the pod's address and asks nobody who they are, so only pods of the
-//! same job may reach it. The agent's HTTP port is open to every source, unless the administrator names those
-//! that may read there: neither the kubelet, which probes it, nor a scraper or the operator has a label to select by in every
-//! cluster. The agent bounds what a client there can cost it.
+//! The NetworkPolicy of a job. The rendezvous store listens on the pod's address and authenticates
+//! no client, so only pods of the same job may reach it. The agent's HTTP port is open to every
+//! source, unless the administrator lists the peers that may read there: in some clusters neither
+//! the kubelet, which probes that port, nor a scraper nor the operator has a label to select by.
+//! The agent bounds the cost of each client.
 
 use std::str::FromStr;
 
@@ -20,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::{has_labels, job_of, metadata, selector};
 
-/// Who may read the metrics of workers; empty: everybody.
+/// Peers that may read the metrics of workers; empty for all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Peers(Vec<NetworkPolicyPeer>);
 
@@ -31,7 +32,7 @@ impl FromStr for Peers {
         let given: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let peers = Vec::<NetworkPolicyPeer>::deserialize(&given);
         let mut peers = peers.map_err(|error| error.to_string())?;
-        // A key that nobody reads would let in more than was meant.
+        // A misspelled key would admit more peers than was meant.
         if let Some(path) = unknown_key(&given, &json!(peers), "peers") {
             return Err(format!("{path} is no field of a NetworkPolicyPeer"));
         }
@@ -43,7 +44,7 @@ impl FromStr for Peers {
     }
 }
 
-/// Where a key is that the other, which has been read from it, lacks.
+/// The path of a key that `given` has and `read`, which was parsed from it, lacks.
 fn unknown_key(given: &Value, read: &Value, path: &str) -> Option<String> {
     match given {
         Value::Object(fields) => fields.iter().find_map(|(key, value)| {
@@ -62,7 +63,7 @@ fn unknown_key(given: &Value, read: &Value, path: &str) -> Option<String> {
     }
 }
 
-/// As the API server keeps it: without lists and maps in which there is nothing.
+/// Brings a peer into the form that the API server stores: without empty lists and maps.
 fn as_kept(peer: &mut NetworkPolicyPeer) {
     let selectors = [&mut peer.pod_selector, &mut peer.namespace_selector];
     for selector in selectors.into_iter().flatten() {
@@ -74,7 +75,7 @@ fn as_kept(peer: &mut NetworkPolicyPeer) {
     }
 }
 
-/// Builds it.
+/// Builds the NetworkPolicy of a job.
 #[must_use]
 pub fn build(job: &JobIdentity, scrapers: &Peers) -> NetworkPolicy {
     let members = LabelSelector {
@@ -107,8 +108,8 @@ pub fn build(job: &JobIdentity, scrapers: &Peers) -> NetworkPolicy {
     }
 }
 
-/// Builds that of workers that leave: the same rules, for as long as one of these pods is there. Kubernetes deletes it with the last
-/// one, whether an operator runs or not.
+/// Builds the NetworkPolicy of terminating workers: the same rules, while one of these pods exists.
+/// Kubernetes deletes it with the last pod, even if no operator runs.
 #[must_use]
 pub fn build_leaving(
     job: &JobIdentity,
@@ -129,8 +130,8 @@ pub fn build_leaving(
     policy
 }
 
-/// Whether a policy is what would be made now for the job that controls it. Rules for egress say nothing while `policyTypes`
-/// has none.
+/// Whether a policy is what the operator would build now for the job that controls it. Rules for
+/// egress have no effect while `policyTypes` does not list egress.
 #[must_use]
 pub fn is_as_built(live: &NetworkPolicy, scrapers: &Peers) -> bool {
     let built = job_of(&live.metadata).map(|job| build(&job, scrapers));

@@ -7,7 +7,7 @@ use roundhouse_planner::JobIdentity;
 
 use super::{has_labels, job_of, metadata, selector};
 
-/// Builds it.
+/// Builds the Service of a job.
 #[must_use]
 pub fn build(job: &JobIdentity) -> Service {
     let port = |name: &str, port: u16| ServicePort {
@@ -34,7 +34,8 @@ pub fn build(job: &JobIdentity) -> Service {
     }
 }
 
-/// Whether a Service is still what was made for the job that controls it. More ports do no drift.
+/// Whether a Service is still what the operator built for the job that controls it. Additional
+/// ports are no drift.
 #[must_use]
 pub fn is_as_built(live: &Service) -> bool {
     let built = job_of(&live.metadata).map(|job| build(&job));

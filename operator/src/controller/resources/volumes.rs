@@ -1,4 +1,4 @@
-//! Volumes of a worker: what the operator tells it, room to run in, the data and the checkpoints.
+//! Volumes of a worker: its documents, memory and temporary files, the data and the checkpoints.
 
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource,
@@ -15,7 +15,7 @@ const PODINFO: &str = "roundhouse-podinfo";
 const DATA: &str = "roundhouse-data";
 const WEIGHTS: &str = "roundhouse-weights";
 const CHECKPOINTS: &str = "roundhouse-checkpoints";
-/// Memory volumes: name and where they are mounted. NCCL and Gloo need `/dev/shm`.
+/// Volumes in memory: name and mount path. NCCL and Gloo need `/dev/shm`.
 const MEMORY: [(&str, &str); 2] = [
     ("roundhouse-run", paths::RUN_DIR),
     ("roundhouse-shm", "/dev/shm"),
@@ -76,7 +76,8 @@ pub(super) fn mounts(job: &ValidatedJob) -> Vec<VolumeMount> {
     all
 }
 
-/// PyTorch needs a directory for temporary files. A writable image has one. A mount of the template at `/tmp` stays.
+/// Whether the operator has to mount a directory for temporary files, which PyTorch needs. A
+/// writable image has one. A mount of the template at `/tmp` stays.
 fn script_needs_tmp(job: &ValidatedJob) -> bool {
     let spec = job.template.spec.iter();
     let mut containers = spec.flat_map(|spec| &spec.containers);
@@ -90,7 +91,7 @@ fn script_needs_tmp(job: &ValidatedJob) -> bool {
     })
 }
 
-/// Where the init container puts the agent.
+/// The mount into which the init container copies the agent.
 pub(super) fn install_mount() -> VolumeMount {
     mount(INSTALLED.0, INSTALLED.1, false)
 }
@@ -126,7 +127,7 @@ fn annotation(file: &str, key: &str) -> DownwardAPIVolumeFile {
     }
 }
 
-/// The volume with the initial weights, if there is one.
+/// The volume with the initial weights, if the job has one.
 fn weights(config: &TrainerConfig) -> Option<&DataVolume> {
     config.model.init_from.as_ref()?.volume.as_ref()
 }
@@ -165,8 +166,8 @@ fn checkpoints(volume: &CheckpointVolume) -> Volume {
                 read_only: None,
             }
         }),
-        // A directory that is missing stops the pod with a clear event; one that the kubelet made would be
-        // root's, and nobody could write to it.
+        // A missing directory stops the pod with a clear event. A directory that the kubelet
+        // created would belong to root, and the trainer could not write to it.
         host_path: host_path.as_ref().map(|source| HostPathVolumeSource {
             path: source.path.clone(),
             type_: Some("Directory".to_owned()),

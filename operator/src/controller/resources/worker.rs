@@ -1,4 +1,4 @@
-//! A worker's pod: the user's template, and what the agent needs in it.
+//! The pod of a worker: the user's template, and what the agent needs in addition.
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, HTTPGetAction, Pod, PodSecurityContext, PodSpec, Probe,
@@ -19,31 +19,32 @@ const TRAINER: &str = "roundhouse-train";
 /// User and group of the trainer image.
 const NON_ROOT: i64 = 65_532;
 
-/// Label of nodes.
+/// Label of nodes with their architecture.
 const ARCHITECTURE: &str = "kubernetes.io/arch";
 
-/// Which pod of the job.
+/// The pod's place in the job, and the operator's settings for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// Index of the worker.
     pub index: u32,
-    /// Its attempt.
+    /// Number of the worker's attempt.
     pub attempt: u32,
-    /// Nodes that it is kept from.
+    /// Nodes on which the pod must not run.
     pub avoid: &'a [NodeRef],
-    /// Nodes that do not answer: it is placed on others if they have room.
+    /// Nodes that do not answer: the pod runs on others if they have room.
     pub lost: &'a [NodeRef],
     /// Trainer image of the job's pods.
     pub trainer_image: &'a str,
     /// Pull policy of that image.
     pub pull_policy: &'a str,
-    /// Architecture of nodes that the image can run on; empty: all that the cluster has.
+    /// Architecture of the nodes on which the image runs; empty for all architectures.
     pub architecture: &'a str,
-    /// Whether containers of that image get its user. If not, the platform chooses one, as OpenShift does.
+    /// Whether containers of that image run as its user. If not, the platform chooses a user, as
+    /// OpenShift does.
     pub fixed_users: bool,
 }
 
-/// Builds a worker's pod.
+/// Builds the pod of a worker.
 ///
 /// # Errors
 /// The trainer's configuration cannot be written as JSON.
@@ -78,7 +79,8 @@ pub fn build(job: &ValidatedJob, place: Place<'_>) -> Result<Pod, serde_json::Er
     })
 }
 
-/// Name, labels and annotations. The template's own stay, unless they have the names of ours.
+/// Name, labels and annotations of the pod. Those of the template stay, unless they have the names
+/// of ours.
 fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_json::Error> {
     let Place { index, attempt, .. } = place;
     let name = &job.identity.name;
@@ -94,7 +96,7 @@ fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_j
     let mut annotations = theirs.annotations.unwrap_or_default();
     let group = names::pod_group(name);
     match job.scheduling.gang {
-        // A pod names a group of Kubernetes itself in its spec: see `grouped`.
+        // A pod names a PodGroup of Kubernetes itself in its spec: see `grouped`.
         Gang::None | Gang::Kubernetes => {}
         Gang::Coscheduling => {
             all_labels.insert(gang::COSCHEDULING_GROUP.to_owned(), group);
@@ -128,7 +130,7 @@ fn described(job: &ValidatedJob, place: Place<'_>) -> Result<ObjectMeta, serde_j
     Ok(meta)
 }
 
-/// What belongs to the pod. The template's word counts where it may have one.
+/// Completes the pod's spec. The template decides where it may.
 fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
     spec.hostname = Some(names::worker_host(&job.identity.name, place.index));
     spec.subdomain = Some(names::service(&job.identity.name));
@@ -141,14 +143,14 @@ fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
         .security_context
         .get_or_insert_with(PodSecurityContext::default);
     security.run_as_non_root.get_or_insert(true);
-    // Somebody else's image has a user of its own.
+    // An image of the user has a user of its own.
     if job.program.trainer().is_some() && place.fixed_users {
         security.run_as_user.get_or_insert(NON_ROOT);
         security.run_as_group.get_or_insert(NON_ROOT);
         if security.fs_group.is_none() {
             security.fs_group = Some(NON_ROOT);
-            // Else the kubelet changes the group of every file of a volume at each start of a pod: minutes for the checkpoints
-            // and data of many jobs.
+            // Otherwise the kubelet changes the group of every file of a volume at each start of a
+            // pod: minutes for the checkpoints and data of many jobs.
             security
                 .fs_group_change_policy
                 .get_or_insert("OnRootMismatch".to_owned());
@@ -165,13 +167,13 @@ fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
         .extend(volumes::volumes(job));
 }
 
-/// Keeps a pod that runs programs of our image from nodes on which they cannot start (`exec format error`), unless the
-/// template chooses the architecture.
+/// Keeps a pod that runs programs of our image from nodes on which they cannot start (`exec format
+/// error`), unless the template chooses the architecture.
 fn keep_to_architecture(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
     let mut containers = spec.containers.iter();
     let trainer = containers.find(|container| container.name == labels::TRAINER_CONTAINER);
     let has_our_image = trainer.is_some_and(|trainer| trainer.image.is_none());
-    // The init container copies our agent into a container of another image.
+    // The init container copies our agent into the user's image.
     let has_our_agent = job.program.own_command().is_some();
     let is_needed = !place.architecture.is_empty() && (has_our_image || has_our_agent);
     if is_needed && !chooses_architecture(spec) {
@@ -195,7 +197,7 @@ fn chooses_architecture(spec: &PodSpec) -> bool {
     rules.any(|rule| rule.key == ARCHITECTURE)
 }
 
-/// What belongs to the trainer container.
+/// Completes the trainer container.
 fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<'_>) {
     if container.image.is_none() {
         container.image = Some(place.trainer_image.to_owned());
@@ -233,8 +235,9 @@ fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<
     }
 }
 
-/// What the restricted standard asks of each container, sidecars included. A capability that a container needs has to be
-/// added by name, so that the policy sees it. Who adds all of them keeps them: containerd drops `ALL` after it has added `ALL`.
+/// Applies the restricted Pod Security Standard to a container, sidecars included. A capability
+/// that a container needs has to be added by name, so that the policy sees it. A template that adds
+/// `ALL` keeps all capabilities: containerd drops `ALL` after it has added `ALL`.
 fn restrict(container: &mut Container) {
     let security = container.security_context.get_or_insert_default();
     if !must_escalate(security) {
@@ -251,7 +254,7 @@ fn restrict(container: &mut Container) {
     }
 }
 
-/// Makes the kubelet keep the last log lines of init containers that fail, for the job's status.
+/// Makes the kubelet keep the last log lines of failed init containers, for the job's status.
 fn explain_ends(spec: &mut PodSpec) {
     for container in spec.init_containers.iter_mut().flatten() {
         let policy = &mut container.termination_message_policy;
@@ -259,7 +262,7 @@ fn explain_ends(spec: &mut PodSpec) {
     }
 }
 
-/// Whether the API server takes the container only with `allowPrivilegeEscalation`.
+/// Whether the API server accepts the container only with `allowPrivilegeEscalation`.
 fn must_escalate(security: &SecurityContext) -> bool {
     let added = security.capabilities.iter();
     let mut added = added.flat_map(|it| it.add.iter().flatten());
@@ -267,7 +270,7 @@ fn must_escalate(security: &SecurityContext) -> bool {
     security.privileged == Some(true) || is_admin
 }
 
-/// Adds mounts, but where the template has one of its own (a larger /dev/shm, say).
+/// Adds our mounts, except at paths where the template has its own (for example a larger /dev/shm).
 fn mount(container: &mut Container, ours: Vec<VolumeMount>) {
     let all = container.volume_mounts.get_or_insert_default();
     for mount in ours {
@@ -280,7 +283,8 @@ fn mount(container: &mut Container, ours: Vec<VolumeMount>) {
     }
 }
 
-/// Adds our ports, with other names where the template has those: `metrics` is what many call a port of their own.
+/// Adds our ports, under other names where the template uses ours: many users call a port
+/// `metrics`.
 fn add_ports(container: &mut Container) {
     let all = container.ports.get_or_insert_default();
     for (number, names) in ports::NAMES {

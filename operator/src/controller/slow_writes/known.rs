@@ -1,4 +1,5 @@
-//! What is known of slow writes: those under way, the errors that nobody has asked for yet, and how long writes of one kind take.
+//! What is known of slow writes: those that continue, the errors that no reconcile has taken yet,
+//! and which kinds of writes take long.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,19 +13,19 @@ use crate::job::JobKey;
 use crate::runtime::api::calls::CREATE_DEADLINE;
 use crate::runtime::api::error::CallError;
 
-/// From then on an error that nobody has asked for is not wanted any more, and nothing is known of how long writes take.
+/// Older errors are not returned, and older durations do not count.
 const FORGOTTEN: Duration = CREATE_DEADLINE.saturating_mul(2);
 
-/// Writes of one job and action: they meet the same webhooks.
+/// Writes of one job and action: they pass the same webhooks.
 type Kind = (JobKey, &'static str);
 
 #[derive(Debug, Default)]
 pub(super) struct Known {
     under_way: HashMap<Write, (Instant, AbortHandle)>,
     failed: HashMap<Write, (Instant, CallError)>,
-    /// Kinds of which one took long and was done, and when that was.
+    /// Kinds of which a write took long and succeeded, and when that was.
     sure: HashMap<Kind, Instant>,
-    /// Kinds of which one got no answer, and when that was.
+    /// Kinds of which a write got no answer, and when that was.
     silent: HashMap<Kind, Instant>,
 }
 
@@ -36,8 +37,8 @@ impl Known {
         self.failed.retain(|_, (at, _)| is_recent(at));
     }
 
-    /// Why the write does not begin: it is under way or has failed. An error is taken once, for all writes of its kind that have
-    /// failed: what is tried again next shall not fail because of an old answer.
+    /// Why the write does not begin: it continues or has failed. An error is returned once, for all
+    /// failed writes of its kind: the next try must not fail because of an old answer.
     pub(super) fn error_of(&mut self, write: &Write, now: Instant) -> Option<CallError> {
         self.forget(now);
         if let Some((since, _)) = self.under_way.get(write) {
@@ -81,9 +82,9 @@ impl Known {
         }
         match to.send(result) {
             Ok(()) => return true,
-            // The caches show it: a later write of the same object is another one.
+            // The caches show the object: a later write of it is another one.
             Err(Ok(())) => _ = self.sure.insert(kind, now),
-            // Nobody has refused: it is tried again at once, with more time.
+            // A timeout is no refusal: the write is tried again at once, with more time.
             Err(Err(CallError::Deadline(_))) => {}
             Err(Err(error)) => _ = self.failed.insert(write, (now, error)),
         }

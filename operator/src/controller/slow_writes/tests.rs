@@ -27,7 +27,7 @@ fn write(action: &'static str, pod: &str) -> Write {
     }
 }
 
-/// Asks for the Service of the job; the API server answers after so many seconds.
+/// Creates the Service of the job; the API server answers after so many seconds.
 async fn create(writes: &SlowWrites, seconds: u64, answer: Answer) -> Answer {
     let creation = |_| async move {
         sleep(Duration::from_secs(seconds)).await;
@@ -183,7 +183,7 @@ async fn the_error_of_a_slow_change_is_not_that_of_another_one() {
     };
     change(2, 3).await.unwrap_err();
     wakes.recv().await.unwrap();
-    // Nobody has asked for it.
+    // No reconcile has taken it.
     assert!(change(3, 0).await.is_ok());
     assert_eq!(*written.lock().unwrap(), [2, 3]);
 }

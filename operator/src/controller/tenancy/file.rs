@@ -1,4 +1,4 @@
-//! The policy's file: YAML, with the keys of the chart's value `policy`.
+//! The policy file: YAML, with the keys of the chart's value `policy`.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<Policy, String> {
                 "{key}.{SELECTOR}: give labels of the namespaces, such as {{kubernetes.io/metadata.name: team-a}}"
             ));
         }
-        // Alone first, so that an error is at a place of the file.
+        // The entry is parsed alone first, so that an error has its place in the file.
         let _: Limits = typed(Value::Object(entry.clone()), &key)?;
         let limits = typed(Value::Object(over(&whole, entry)), &key)?;
         namespaces.push(OfNamespaces { selector, limits });
@@ -40,7 +40,7 @@ pub(super) fn parse(text: &str) -> Result<Policy, String> {
     })
 }
 
-/// The values of one level and, where they are given, those of another; so, too, of what is below `allow`.
+/// Merges two levels of values: `above` wins. The same applies below `allow`.
 fn over(below: &Map<String, Value>, above: Map<String, Value>) -> Map<String, Value> {
     let mut all = below.clone();
     for (key, value) in above {

@@ -10,18 +10,19 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::runtime::api::error::CallError;
 
-/// Time for the creation of an object, with all its tries: longer than the API server waits for an admission webhook (10 s
-/// by default, 30 s at most), so that its own words are heard.
+/// Time for the creation of an object, with all tries. It is longer than the API server waits for
+/// an admission webhook (10 s by default, 30 s at most), so that the operator receives the server's
+/// error instead of timing out first.
 pub const CREATE_DEADLINE: Duration = Duration::from_secs(35);
 /// Time for any other call, with all its tries.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 const TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Calls until it is answered: at most three times and five seconds.
+/// Calls until there is an answer: at most three times, within five seconds.
 ///
 /// # Errors
-/// The last answer, or that there was none.
+/// The last answer of the API server, or that there was none.
 pub async fn call<T, F>(request: impl FnMut() -> F) -> Result<T, CallError>
 where
     F: Future<Output = Result<T, kube::Error>>,
@@ -29,10 +30,10 @@ where
     call_within(DEADLINE, request).await
 }
 
-/// Calls until it is answered: at most three times, and within a time.
+/// Calls until there is an answer: at most three times, within the given time.
 ///
 /// # Errors
-/// The last answer, or that there was none.
+/// The last answer of the API server, or that there was none.
 pub async fn call_within<T, F>(
     time: Duration,
     mut request: impl FnMut() -> F,
@@ -58,7 +59,7 @@ where
     Err(CallError::Deadline(time))
 }
 
-/// Parameters of a patch, which names who writes.
+/// Parameters of a patch, with the operator as the field manager.
 #[must_use]
 pub fn patch_params() -> PatchParams {
     PatchParams {
@@ -67,7 +68,7 @@ pub fn patch_params() -> PatchParams {
     }
 }
 
-/// Parameters of a creation or a replacement, which names who writes.
+/// Parameters of a creation or a replacement, with the operator as the field manager.
 #[must_use]
 pub fn post_params() -> PostParams {
     PostParams {
@@ -76,7 +77,7 @@ pub fn post_params() -> PostParams {
     }
 }
 
-/// Whether the same call may go well a moment later.
+/// Whether the same call may succeed a moment later.
 fn is_transient(error: &CallError) -> bool {
     match error {
         CallError::Kube(kube::Error::Api(status)) => matches!(status.code, 429 | 500 | 502..=504),

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use kube::core::Status;
 
-/// Whether the API server refuses the object and would again. Too slow (408) and too often (429) are about the moment and not
-/// about the object. An admission webhook that does not answer counts as a refusal: an administrator has to repair it.
+/// Whether the API server refuses the object and would again. Too slow (408) and too often (429)
+/// are about the moment and not about the object. An admission webhook that does not answer counts
+/// as a refusal: an administrator has to repair it.
 pub(crate) fn is_refusal(status: &Status) -> bool {
     match status.code {
         408 | 429 => false,
@@ -18,16 +19,17 @@ pub(crate) fn is_refusal(status: &Status) -> bool {
 /// A call to the API server that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// It did not answer in time.
+    /// The API server did not answer in time.
     #[error("no answer within {} s", .0.as_secs())]
     Deadline(Duration),
-    /// It has not answered yet, after this time; the call continues beside the reconciles.
+    /// The API server has not answered yet, after this time. The call continues beside the
+    /// reconciles.
     #[error("no answer yet after {} s", .0.as_secs())]
     Pending(Duration),
-    /// It accepted the write, and what it stores is something else: in these words.
+    /// The API server accepted the write and stored something else, which this text describes.
     #[error("{0}")]
     Undone(String),
-    /// It refused, or could not be reached.
+    /// The API server refused, or could not be reached.
     #[error(transparent)]
     Kube(#[from] kube::Error),
 }
@@ -42,7 +44,7 @@ impl CallError {
         }
     }
 
-    /// When the API server wants to be called again, if it said so.
+    /// The pause that the API server asked for, if it did.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let Self::Kube(kube::Error::Api(status)) = self else {
@@ -52,15 +54,16 @@ impl CallError {
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
-    /// The API server refused, and would again.
+    /// Whether the API server refused, and would again.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Kube(kube::Error::Api(status)) if is_refusal(status))
             && !self.is_conflict()
     }
 
-    /// Conflict or NotFound: the caches were stale, so the job is reconciled again, and no error is counted. An admission webhook
-    /// may refuse with any code; another reconcile changes nothing about that.
+    /// Conflict or NotFound: the caches were stale, so the job is reconciled again, and no error is
+    /// counted. An admission webhook may refuse with any code; another reconcile changes nothing
+    /// about that.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         match self {

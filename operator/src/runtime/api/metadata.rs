@@ -1,5 +1,6 @@
-//! Calls whose answers are read for their metadata alone, and of that the bounded part. A client's own types read all of
-//! `managedFields`: one entry with a time that Rust cannot parse, and a write that was done would count as failed.
+//! Calls of which the operator reads only the metadata of the answers, and a bounded part of that.
+//! The client's own types read all of `managedFields`: with one entry whose time Rust cannot parse,
+//! a successful write would count as failed.
 
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams};
 use kube::core::request::Request;
@@ -16,9 +17,9 @@ pub(crate) struct OfKind {
 
 /// A page of a list.
 pub(crate) struct Page {
-    /// The objects.
+    /// Metadata of the objects.
     pub(crate) objects: Vec<ObjectMeta>,
-    /// Where the next page begins, if this is not the last one.
+    /// The token of the next page, if this is not the last one.
     pub(crate) next: Option<String>,
 }
 
@@ -31,7 +32,7 @@ struct List {
 }
 
 impl OfKind {
-    /// Objects of a namespace.
+    /// The objects of a namespace.
     pub(crate) fn namespaced<K: Resource<DynamicType = ()>>(
         client: &Client,
         namespace: &str,
@@ -39,7 +40,7 @@ impl OfKind {
         Self::at(client, K::url_path(&(), Some(namespace)))
     }
 
-    /// Objects of the cluster.
+    /// The objects of the cluster.
     pub(crate) fn all<K: Resource<DynamicType = ()>>(client: &Client) -> Self {
         Self::at(client, K::url_path(&(), None))
     }
@@ -54,7 +55,7 @@ impl OfKind {
     /// Reads one object.
     ///
     /// # Errors
-    /// There is none (404), the API server refused, or it did not answer.
+    /// There is no such object (404), the API server refused, or it did not answer.
     pub(crate) async fn get(&self, name: &str) -> kube::Result<ObjectMeta> {
         let request = self.request.get_metadata(name, &GetParams::default());
         let request = request.map_err(kube::Error::BuildRequest)?;
@@ -78,10 +79,11 @@ impl OfKind {
         })
     }
 
-    /// Changes one object; returns what it is then.
+    /// Changes one object, and returns its new metadata.
     ///
     /// # Errors
-    /// There is none (404), it has changed (409), the API server refused, or it did not answer.
+    /// There is no such object (404), it has changed (409), the API server refused, or it did not
+    /// answer.
     pub(crate) async fn patch<P: Serialize>(
         &self,
         name: &str,
@@ -94,10 +96,11 @@ impl OfKind {
         Ok(changed.metadata.into())
     }
 
-    /// Deletes one object; returns what is left of it, if anything waits for its finalizers.
+    /// Deletes one object. Returns its metadata if it waits for its finalizers.
     ///
     /// # Errors
-    /// There is none (404), it is another one (409), the API server refused, or it did not answer.
+    /// There is no such object (404), it is another one (409), the API server refused, or it did
+    /// not answer.
     pub(crate) async fn delete(
         &self,
         name: &str,
@@ -110,7 +113,8 @@ impl OfKind {
     }
 }
 
-/// A resourceVersion as a number: since Kubernetes 1.35 the API promises that they can be compared so.
+/// A resourceVersion as a number. Since Kubernetes 1.35 the API promises that these numbers can be
+/// compared.
 #[must_use]
 pub fn version(text: Option<&str>) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(0)

@@ -1,5 +1,5 @@
-//! A client of the API server that counts its calls: reads, writes and watches alike, each try by itself. It keeps what an
-//! answer says of the next try.
+//! A client of the API server that counts its calls: reads, writes and watches, each try
+//! separately. It keeps what an answer says about the next try.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::metrics::api::{Api, Outcome};
 use crate::metrics::labels::{Resource, Verb};
 use crate::runtime::api::retry_after::in_body;
 
-/// The same client, whose calls are counted.
+/// The same client, with counted calls.
 #[must_use]
 pub fn metered(client: Client, metrics: Api) -> Client {
     let namespace = client.default_namespace().to_owned();
@@ -38,7 +38,7 @@ pub fn metered(client: Client, metrics: Api) -> Client {
     Client::new(service, namespace)
 }
 
-/// A call that has no answer yet. One that is dropped was given up: it took too long.
+/// A call without an answer. If it is dropped, the caller gave it up: it took too long.
 struct Call {
     metrics: Api,
     verb: Verb,
@@ -75,7 +75,7 @@ impl Drop for Call {
     }
 }
 
-/// The API group of a request; empty for that of pods.
+/// The API group of a request; empty for the core group.
 pub(crate) fn group(uri: &Uri) -> &str {
     let mut path = uri.path().trim_matches('/').split('/');
     let group = path.nth(1).unwrap_or_default();
@@ -86,7 +86,7 @@ pub(crate) fn group(uri: &Uri) -> &str {
     }
 }
 
-/// What a request asks of which resource
+/// The verb and the resource of a request
 /// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-uris>).
 pub(crate) fn describe(method: &Method, uri: &Uri) -> (Verb, Resource) {
     let mut path = uri.path().trim_matches('/').split('/');
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(ask("there").await.unwrap().status(), 409);
         assert!(ask("gone").await.is_err());
         let silent = ask("silent");
-        // It begins, and is dropped.
+        // The call begins, and is dropped.
         assert!(futures::poll!(Box::pin(silent)).is_pending());
         let calls = |code: &str| {
             let series = format!(

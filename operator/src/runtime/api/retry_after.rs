@@ -1,5 +1,6 @@
-//! Where the API server, or a proxy before it, says when to come back: in the header Retry-After of 429 and 503. kube reads
-//! only the body of an answer, so it is copied there, into the field that Kubernetes has for it.
+//! The pause that the API server, or a proxy before it, asks for in the header Retry-After of 429
+//! and 503. kube reads only the body of an answer, so the seconds are copied into the field that
+//! Kubernetes has for them there.
 
 use axum::http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use axum::http::{Response, StatusCode};
@@ -8,10 +9,10 @@ use kube::client::Body;
 use kube::core::Status;
 use kube::core::response::StatusDetails;
 
-/// A longer body is that of no Status.
+/// A longer body is no Status.
 const MAX_BYTES: usize = 64 << 10;
 
-/// The same answer, with the seconds of the header in the Status that is its body.
+/// The same answer, with the seconds of the header in the Status of its body.
 pub async fn in_body(answer: Response<Body>) -> Response<Body> {
     let Some(seconds) = seconds(&answer) else {
         return answer;
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
     use crate::runtime::api::error::CallError;
 
-    /// What kube makes of such an answer.
+    /// The result that kube returns for such an answer.
     async fn read(code: u16, header: &str, body: &'static str) -> CallError {
         let answer = Response::builder().status(code).header(RETRY_AFTER, header);
         let answer = answer.body(Body::from(body.as_bytes().to_vec())).unwrap();

@@ -1,5 +1,5 @@
-//! A client that writes only while its operator leads. It asks the clock at each call, because an operator that was stopped
-//! for a minute continues in the middle of a step.
+//! A client that writes only while its operator leads. It reads the clock at each call, because an
+//! operator that was stopped for a minute continues in the middle of a reconcile.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::Leadership;
 
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-/// A write that was not sent.
+/// The write was not sent.
 #[derive(Debug, thiserror::Error)]
 #[error("this operator does not lead")]
 struct DoesNotLead;
 
-/// The same client, whose writes need the leadership.
+/// The same client, whose writes require the leadership.
 #[must_use]
 pub fn fenced(client: Client, leadership: Arc<Leadership>) -> Client {
     let namespace = client.default_namespace().to_owned();

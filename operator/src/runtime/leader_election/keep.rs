@@ -1,4 +1,4 @@
-//! Taking the Lease and renewing it, for as long as the operator runs.
+//! Takes the Lease and renews it while the operator runs.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use super::{Leadership, LeaseTiming, now};
 use crate::runtime::api::calls::post_params;
 use crate::settings::Settings;
 
-/// An operator that wants a Lease.
+/// An operator that competes for a Lease.
 #[derive(Clone)]
 pub struct Candidate {
     leases: Api<Lease>,
     name: String,
-    /// Unique for each start of the process: after a restart it must not take the Lease of its earlier self for its own.
+    /// Unique for each start of the process: after a restart it must not mistake the Lease of the
+    /// earlier process for its own.
     identity: String,
     timing: LeaseTiming,
-    /// Whether it has it.
     pub leadership: Arc<Leadership>,
 }
 
 impl Candidate {
-    /// For the Lease `name`, with a client that is not fenced.
+    /// A candidate for the Lease `name`. Its client is not fenced.
     #[must_use]
     pub fn of(client: &Client, settings: &Settings, name: String) -> Self {
         let namespace = settings.lease_namespace.as_deref();
@@ -42,8 +42,8 @@ impl Candidate {
         }
     }
 
-    /// Takes the Lease when it can be had, and renews it. Goes on for ever, also when the leadership is lost: then it only
-    /// waits for the end of the operator.
+    /// Takes the Lease when possible, and renews it. It never returns: after the leadership is
+    /// lost, it waits for the end of the operator.
     pub async fn keep(self) {
         let mut seen = None;
         let mut is_logged = false;
@@ -60,7 +60,7 @@ impl Candidate {
                 tracing::warn!(lease = self.name, problem, "the lease");
             }
             is_logged = problem.is_some();
-            // Once lost, it is never taken again: the operator starts anew.
+            // A lost Lease is never taken again: the operator restarts.
             let is_lost = next == Some(Decision::Wait) || !self.leadership.may_write();
             if self.leadership.leads() && is_lost {
                 self.leadership.end();
@@ -70,9 +70,10 @@ impl Candidate {
         }
     }
 
-    /// One look at the Lease, and what follows from it.
+    /// Reads the Lease, and takes or renews it if that is due.
     async fn check(&self, seen: &mut Option<Seen>) -> Result<Decision, kube::Error> {
-        // Its holder need not read it: it wrote it last, or the API server refuses the renewal.
+        // The holder need not read the Lease: it wrote it last, or the API server refuses the
+        // renewal.
         let own = seen
             .as_ref()
             .filter(|own| is_held_by(&own.lease, &self.identity));
@@ -87,7 +88,7 @@ impl Candidate {
         };
         let next = decide(&self.identity, &fresh, now(), self.timing);
         let lease = fresh.lease.clone();
-        // A renewal that fails is followed by a look.
+        // A renewal that fails is followed by a read.
         *seen = (next != Decision::Renew).then_some(fresh);
         if next == Decision::Wait {
             return Ok(next);
@@ -112,7 +113,7 @@ impl Candidate {
                 self.leadership.renewed(begun, self.timing);
                 Ok(next)
             }
-            // Somebody else was faster.
+            // Another operator was faster.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(next),
             Err(error) => Err(error),
         }
@@ -134,9 +135,10 @@ impl Candidate {
         }
     }
 
-    /// Gives the Lease back, so that another operator need not wait. It is tried once: without it the others wait.
+    /// Gives the Lease back, so that another operator need not wait. It is tried once: if it fails,
+    /// the others wait.
     pub async fn release(self) {
-        // A step that was broken off may be on its way to its next write.
+        // A reconcile that was stopped may be about to write.
         self.leadership.end();
         let given = async {
             let lease = self.leases.get(&self.name).await?;

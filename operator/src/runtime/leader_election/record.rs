@@ -1,4 +1,4 @@
-//! What a Lease says, and what an operator does about it. Pure.
+//! The contents of a Lease, and what an operator does about them. Pure.
 
 use std::time::Duration;
 
@@ -8,17 +8,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::LeaseTiming;
 
-/// A Lease as it was last seen.
+/// A Lease as the operator last saw it.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// It.
     pub lease: Lease,
-    /// Since when it is so, by this operator's clock.
+    /// Since when the Lease has been the same, by this operator's clock.
     pub since: Duration,
 }
 
 impl Seen {
-    /// After another look at it.
+    /// The state after another read of the Lease.
     #[must_use]
     pub fn observe(before: Option<Self>, lease: Lease, now: Duration) -> Self {
         let version = |lease: &Lease| lease.metadata.resource_version.clone();
@@ -29,14 +28,14 @@ impl Seen {
     }
 }
 
-/// What to do.
+/// What an operator does about a Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It is this operator's: renew it.
+    /// The Lease is this operator's: it renews it.
     Renew,
-    /// It is nobody's: take it.
+    /// No operator holds the Lease: this one takes it.
     Take,
-    /// It is another one's.
+    /// Another operator holds the Lease.
     Wait,
 }
 
@@ -60,14 +59,14 @@ pub fn decide(identity: &str, seen: &Seen, now: Duration, timing: LeaseTiming) -
     Decision::Wait
 }
 
-/// Whether it is `identity`'s.
+/// Whether `identity` holds the Lease.
 #[must_use]
 pub fn is_held_by(lease: &Lease, identity: &str) -> bool {
     let spec = lease.spec.as_ref();
     spec.and_then(|spec| spec.holder_identity.as_deref()) == Some(identity)
 }
 
-/// The Lease, taken or renewed.
+/// The Lease after `identity` took or renewed it.
 #[must_use]
 pub fn claimed(lease: &Lease, identity: &str, timing: LeaseTiming) -> Lease {
     let before = lease.spec.clone().unwrap_or_default();
@@ -91,7 +90,7 @@ pub fn claimed(lease: &Lease, identity: &str, timing: LeaseTiming) -> Lease {
     }
 }
 
-/// The Lease, given back: another may take it at once.
+/// The Lease without a holder: another operator may take it at once.
 #[must_use]
 pub fn released(lease: &Lease) -> Lease {
     let spec = lease.spec.clone().unwrap_or_default();

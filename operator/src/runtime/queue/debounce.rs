@@ -1,6 +1,6 @@
-//! Events of one moment are worked on together: a job is looked at when its events pause, and at the latest after a bounded
-//! time. Without the bound a steady stream of pod events, as of a thousand workers that start, would put its reconcile off
-//! for as long as it lasts.
+//! Collects the events of a job: the job is reconciled when its events pause, or at the latest
+//! after a bounded time. Without the bound a steady stream of events, as of a thousand pods that
+//! start, would delay its reconcile for as long as it lasts.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,7 +28,7 @@ struct WaitingJobs<T, C> {
 struct WaitingJob<C> {
     key: Key,
     latest: Instant,
-    /// The first cause of its events.
+    /// The first of its causes, in their order.
     cause: C,
 }
 
@@ -50,7 +50,7 @@ impl<T: Clone + Eq + Hash, C: Copy + Ord> WaitingJobs<T, C> {
         }
     }
 
-    /// The next one that has waited long enough; none while nobody waits.
+    /// Waits for the next job that is due; `None` while no job waits.
     async fn next(&mut self) -> Option<(T, C)> {
         let job = poll_fn(|context| self.queue.poll_expired(context)).await?;
         let job = job.into_inner();
@@ -59,8 +59,8 @@ impl<T: Clone + Eq + Hash, C: Copy + Ord> WaitingJobs<T, C> {
     }
 }
 
-/// Passes each job on when its events pause, or after [`PATIENCE`], with the least of their causes. Those that wait when
-/// `events` end are not passed on.
+/// Passes each job on when its events pause, or after [`PATIENCE`], with the least of their causes.
+/// Jobs that wait when `events` end are dropped.
 pub fn debounce<T, C>(
     events: impl Stream<Item = (T, C)> + Send,
 ) -> impl Stream<Item = (T, C)> + Send
@@ -76,7 +76,8 @@ where
     futures::stream::unfold(state, |(mut events, mut waiting)| async move {
         loop {
             tokio::select! {
-                // First: one that has waited for its whole time must not wait until nothing happens any more.
+                // Jobs that are due come first: otherwise a steady stream of events would delay
+                // them.
                 biased;
                 Some(job) = waiting.next() => return Some((job, (events, waiting))),
                 event = events.next() => {
@@ -97,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// An event of the job every 10 ms, so many times, and then nothing.
+    /// An event of the job every 10 ms, this many times, and then none.
     fn steady(job: &'static str, times: usize) -> impl Stream<Item = &'static str> + Send {
         let events = iter(0..times).then(move |_| async move {
             sleep(Duration::from_millis(10)).await;
@@ -106,7 +107,7 @@ mod tests {
         events.chain(pending())
     }
 
-    /// When jobs were passed on within ten seconds, in milliseconds.
+    /// The jobs that are passed on within ten seconds, and when, in milliseconds.
     async fn passed(events: impl Stream<Item = &'static str> + Send) -> Vec<(&'static str, u128)> {
         let begun = Instant::now();
         let mut jobs = pin!(debounce(events.map(|job| (job, ()))));

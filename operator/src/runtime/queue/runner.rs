@@ -1,5 +1,6 @@
-//! Gives the slots to the jobs: each that is woken, or whose time has come, waits in [`WorkQueue`] until there is one for it. A
-//! step is a task of its own, so one that computes for long holds up no other.
+//! Gives slots to jobs: each job that is woken, or whose timer has ended, waits in the
+//! [`WorkQueue`] until there is a slot for it. A reconcile is a task of its own, so one with long
+//! computations delays no other.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -14,14 +15,14 @@ use tokio_util::time::delay_queue::Key;
 use crate::job::JobName;
 use crate::runtime::queue::work_queue::{Lane, WorkQueue};
 
-/// What is known of the jobs that are to be worked on.
+/// The state of the runner.
 struct Dispatch {
     queue: WorkQueue,
     timers: Timers,
     steps: JoinSet<(JobName, Option<Duration>)>,
 }
 
-/// Jobs that are to be looked at later, even if nothing changes: each once.
+/// Timers of jobs that are reconciled later even if nothing changes, at most one per job.
 #[derive(Default)]
 struct Timers {
     queue: DelayQueue<JobName>,
@@ -41,7 +42,7 @@ impl Timers {
         }
     }
 
-    /// The next job whose time has come; none while there is no timer.
+    /// Waits for the next job whose timer ends; `None` while there is no timer.
     async fn next(&mut self) -> Option<JobName> {
         let due = poll_fn(|context| self.queue.poll_expired(context)).await?;
         let job = due.into_inner();
@@ -50,14 +51,15 @@ impl Timers {
     }
 }
 
-/// A timer's reach is two years.
+/// The longest timer that the queue of timers supports is two years.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// Works on jobs until `stop` is done, from the moment `ready` is; then the steps that have begun come to their ends. `work`
-/// says after how long the job is to be looked at again. `lane` is the lane of a job whose time has come.
+/// Reconciles jobs until `stop` is done, once `ready` is done. Then the reconciles that have begun
+/// come to their end. `work` returns the time after which the job is reconciled again. `lane` is
+/// the lane of a job whose timer has ended.
 ///
 /// # Panics
-/// A step did. It is for the caller to turn panics of a job into its errors.
+/// If a reconcile panics. The caller turns panics of a job into its errors.
 pub async fn dispatch<F>(
     num_slots: usize,
     wakes: impl Stream<Item = (JobName, Lane)>,
@@ -96,7 +98,7 @@ pub async fn dispatch<F>(
 }
 
 impl Dispatch {
-    /// Begins a step of each job for which there is a slot.
+    /// Begins a reconcile of each job for which there is a slot.
     fn begin<F>(&mut self, work: impl Fn(JobName) -> F)
     where
         F: Future<Output = Option<Duration>> + Send + 'static,
@@ -116,7 +118,7 @@ impl Dispatch {
                     self.timers.set(&job, after);
                 }
             }
-            // They are cancelled only when nobody joins them any more.
+            // A task is cancelled only when the set of tasks is dropped.
             Err(error) => {
                 if let Ok(panic) = error.try_into_panic() {
                     std::panic::resume_unwind(panic);

@@ -1,34 +1,35 @@
-//! Which job is worked on next, when more wait than there are slots. Pure: no clock, no I/O.
+//! The job that is reconciled next, when more wait than there are slots. Pure: no clock, no I/O.
 //!
-//! - *Lanes*: incidents go first, then new jobs, then all else. No lane starves: of each eight slots one is given to new jobs first,
-//!   and one to the rest.
-//! - *Namespaces*: within a lane the namespace goes first that holds the fewest slots; those with equally many take turns.
-//! - *Reserve*: an eighth of the slots is given to incidents alone, and no namespace ever holds these as well. Steps
-//!   that wait for a slow API call hold their slots meanwhile.
+//! - *Lanes*: incidents go first, then new jobs, then all other jobs. No lane starves: of each eight
+//!   slots one goes to new jobs first, and one to the rest.
+//! - *Namespaces*: within a lane, the namespace with the fewest slots goes first; those with equally
+//!   many take turns.
+//! - *Reserve*: an eighth of the slots is only for incidents, and no namespace ever holds these as
+//!   well. A reconcile that waits for a slow API call holds its slot meanwhile.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::job::JobName;
 
-/// What is worked on first.
+/// The priority of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
-    /// Others of the job wait for a worker that was lost.
+    /// The other workers of the job wait for a worker that was lost.
     Incident,
-    /// It has not trained yet.
+    /// The job has not trained yet.
     New,
-    /// Progress of a job that trains, and what can wait as long as that.
+    /// Progress of a job that trains, and other work that can wait as long.
     Rest,
 }
 
 /// Every fourth slot goes to a new job first, except every eighth.
 const NEW_FIRST: u64 = 4;
-/// Every eighth slot goes to the rest first.
+/// Every eighth slot goes to the lane `Rest` first.
 const REST_FIRST: u64 = 8;
-/// One slot in eight is for incidents alone.
+/// One slot in eight is reserved for incidents.
 const KEPT: usize = 8;
 
-/// The jobs that wait, and those that are worked on.
+/// The jobs that wait, and those that are being reconciled.
 #[derive(Debug)]
 pub struct WorkQueue {
     num_slots: usize,
@@ -36,14 +37,14 @@ pub struct WorkQueue {
     /// The lane of each job that waits.
     waiting: HashMap<JobName, Lane>,
     running: HashMap<JobName, Running>,
-    /// How many slots were given.
+    /// Number of slots that were given so far.
     num_given: u64,
 }
 
 #[derive(Debug)]
 struct Running {
     lane: Lane,
-    /// The lane in which it waits once it is done: it was woken meanwhile.
+    /// The lane in which the job waits after this reconcile, if it was woken meanwhile.
     again: Option<Lane>,
 }
 
@@ -56,7 +57,7 @@ struct Line {
 }
 
 impl WorkQueue {
-    /// With so many jobs at most that are worked on at once.
+    /// A queue with at most this many reconciles at a time.
     #[must_use]
     pub fn new(num_slots: usize) -> Self {
         Self {
@@ -68,7 +69,7 @@ impl WorkQueue {
         }
     }
 
-    /// A job is to be worked on. It keeps its place if it waits in this lane, or in a better one.
+    /// Adds a job. It keeps its place if it waits in this lane, or in a better one.
     pub fn add(&mut self, job: JobName, lane: Lane) {
         if let Some(running) = self.running.get_mut(&job) {
             running.again = Some(running.again.map_or(lane, |other| other.min(lane)));
@@ -83,7 +84,7 @@ impl WorkQueue {
         self.lines[lane as usize].push(job);
     }
 
-    /// The job to work on now, if there is a slot for one. It holds the slot until it is [done](Self::done).
+    /// The next job, if there is a slot for it. It holds the slot until it is [done](Self::done).
     pub fn begin(&mut self) -> Option<JobName> {
         if self.running.len() >= self.num_slots {
             return None;
@@ -103,7 +104,7 @@ impl WorkQueue {
         Some(job)
     }
 
-    /// A job is not worked on any more.
+    /// The reconcile of a job has ended.
     pub fn done(&mut self, job: &JobName) {
         let running = self.running.remove(job);
         if let Some(lane) = running.and_then(|running| running.again) {
@@ -140,7 +141,7 @@ impl Line {
         jobs.push_back(job);
     }
 
-    /// The first job of the namespace whose turn this is. The namespace goes to the end.
+    /// The first job of the namespace at this turn. The namespace goes to the end of the turns.
     fn pop(&mut self, turn: usize) -> Option<JobName> {
         let namespace = self.turns.remove(turn)?;
         let jobs = self.jobs.get_mut(&namespace)?;

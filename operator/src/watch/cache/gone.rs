@@ -1,9 +1,10 @@
-//! Objects that were deleted a short while ago. A write that was seen together with the deletion of its object has been seen.
+//! Objects that were deleted a short while ago. If the watch reported a deletion, it has also seen
+//! the writes before it.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Own writes are not waited for so long.
+/// The operator does not wait longer for its own writes.
 const KEPT: Duration = Duration::from_secs(30);
 
 /// Versions at which objects were deleted, by namespace and name.
@@ -30,7 +31,7 @@ impl Gone {
         self.order.push_back((now, of, version));
     }
 
-    /// When an object of this name was last deleted, if that is known.
+    /// The version at which an object of this name was last deleted, if that is known.
     pub(super) fn version(&self, namespace: &str, name: &str) -> Option<u64> {
         let of = (namespace.to_owned(), name.to_owned());
         self.versions.get(&of).copied()

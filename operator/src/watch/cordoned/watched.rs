@@ -1,5 +1,5 @@
-//! A node as the watch parses it: its name, whether it is cordoned, and its taints. The images and volumes that a node lists take
-//! a hundred times as much memory.
+//! A node as the watch parses it: name, cordon and taints. The images and volumes that a node lists
+//! would take a hundred times as much memory.
 
 use k8s_openapi::api::core::v1::Node as FullNode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -9,16 +9,17 @@ use serde::{Deserialize, Deserializer};
 
 /// Taints of autoscalers, which do not cordon a node before they remove it.
 const DISRUPTIONS: [&str; 5] = [
-    // Karpenter: v1, and the versions before.
+    // Karpenter: v1, and earlier versions.
     "karpenter.sh/disrupted",
     "karpenter.sh/disruption",
-    // The cluster autoscaler: it removes the node, or will if nothing needs it.
+    // The cluster autoscaler: it removes the node, or will if nothing needs the node.
     "ToBeDeletedByClusterAutoscaler",
     "DeletionCandidateOfClusterAutoscaler",
     // GKE, some seconds before it ends a spot node.
     "cloud.google.com/impending-node-termination",
 ];
-/// What the taints of the AWS node termination handler begin with: spot interruptions, maintenance, rebalancing.
+/// Prefix of the taints of the AWS node termination handler: spot interruptions, maintenance,
+/// rebalancing.
 const AWS_TERMINATION: &str = "aws-node-termination-handler/";
 
 /// A node, and whether its pods have to leave it.

@@ -1,4 +1,4 @@
-//! The questions about the nodes of doubtful pods.
+//! The reads of the nodes of doubtful pods.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,11 +19,11 @@ use crate::watch::wake::Wake;
 
 /// Nodes that are reads for at a time.
 const AT_ONCE: usize = 8;
-/// Ticks in the time between two questions about one node.
+/// Ticks between two reads of one node.
 const TICKS: u32 = 4;
 
-/// Asks for the nodes of all doubtful pods, again and again, once this operator leads. Wakes the jobs with a doubtful
-/// pod on each node that is lost, or is back.
+/// Reads the nodes of all doubtful pods until the operator stops, once it leads. Wakes the jobs
+/// with a doubtful pod on each node that is lost, or is back.
 pub(crate) async fn pull(
     nodes: Api<Node>,
     caches: Arc<Caches>,
@@ -63,7 +63,8 @@ pub(crate) async fn pull(
     }
 }
 
-/// Since when and how the node is not Ready, `Some(None)` if it is; `None`: it could not be read.
+/// Since when and how the node is not Ready, or `Some(None)` if it is Ready. `None`: the node could
+/// not be read.
 async fn read(nodes: &Api<Node>, name: &str) -> Option<Option<Loss>> {
     // From the API server's cache: it is reads again soon.
     let (recent, now) = (GetParams::any(), Timestamp::now());

@@ -14,7 +14,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-/// A pod that was made in second 0 and prepares.
+/// A pod that was created in second 0 and prepares.
 fn preparing(node: &str) -> Pod {
     Pod {
         ours: true,
@@ -137,7 +137,7 @@ fn large_namespace_does_not_delay_nodes_of_other_namespaces() {
     let of = |namespace: &str| vec![JobName::new(namespace, "digits")];
     let mut doubts = Doubts::from([("n".to_owned(), of("small"))]);
     assert_eq!(lost.due(&doubts, TIMING, begun), ["n"]);
-    // Nodes that nobody has asked for yet, more than a tick has questions.
+    // Nodes that were never read, more than one tick reads.
     doubts.extend((0..200).map(|n| (format!("n{n}"), of("large"))));
     let due = lost.due(&doubts, TIMING, begun + TIMING.interval);
     assert_eq!(due.len(), MAX_READS);

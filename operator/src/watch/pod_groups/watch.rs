@@ -1,4 +1,5 @@
-//! The watch of one kind of PodGroup: begun when a job wants the kind, and ended when the API server does not serve it.
+//! The watch of one kind of PodGroup: it starts when a job wants the kind, and ends when the API
+//! server does not serve it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +22,11 @@ use crate::watch::streams::map_event;
 use crate::watch::wake::Wake;
 use crate::watch::watches::Watches;
 
-/// When a kind that is not served is looked for again. One list, however many jobs wait.
+/// When the operator looks again for a kind that is not served: one list, however many jobs wait.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Keeps the PodGroups of a gang scheduler until the operator stops, and wakes each job whose PodGroup changes.
+/// Keeps the PodGroups of a gang scheduler until the operator stops, and wakes each job whose
+/// PodGroup changes.
 pub(crate) async fn watch_groups<K: GroupKind>(
     watches: Watches,
     caches: Arc<Caches>,
@@ -80,7 +82,7 @@ async fn follow<K: GroupKind>(
     format!("the watch of {resource} has ended")
 }
 
-/// Why the kind cannot be read. `None`: it could be, and the watch continues by itself.
+/// Why the kind cannot be read. `None`: it could be read, and the watch continues by itself.
 fn gives_up(
     resource: &str,
     code: Option<u16>,
@@ -92,7 +94,7 @@ fn gives_up(
         Some(403) => Some(format!(
             "the operator has no right to read {resource}: {error}"
         )),
-        // Nothing is known of the groups, and workers that train need none: only new pods wait.
+        // The groups are unknown. Workers that train need none, so only new pods wait.
         Some(_) | None if !is_listed => Some(format!("{resource} cannot be read: {error}")),
         Some(_) | None => None,
     }
@@ -104,7 +106,7 @@ fn reduce<K: GroupKind>(watched: &Bounded<K>) -> (Kept, Identity) {
     let kept = Kept {
         identity: identity.clone(),
         uid: meta.uid.clone().unwrap_or_default(),
-        // Nothing is what a group says that the operator did not make.
+        // A group that the operator did not create says nothing.
         group: watched.object.as_ref().map(K::said).unwrap_or_default(),
         deleting: meta.deletion_timestamp.is_some(),
     };

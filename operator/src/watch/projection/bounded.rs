@@ -1,5 +1,6 @@
-//! A Service, NetworkPolicy or PodGroup as it is watched. Users who may create them can give them the operator's labels and 1.4 MiB
-//! of empty ports, which take 30 times as much as Rust structs. One that is larger than what the operator makes is not parsed.
+//! A Service, NetworkPolicy or PodGroup as the watch parses it. Users who may create them can give
+//! them the operator's labels and 1.4 MiB of empty ports, which take 30 times as much memory as
+//! Rust structs. An object that is larger than those of the operator is not parsed.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -9,20 +10,22 @@ use serde::de::{self, DeserializeOwned};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// Most bytes of JSON of an object that is parsed. Those that the operator makes have a few KiB; what they say of their managers may
-/// be as much again, and an administrator may list many peers that read metrics.
+/// Most bytes of JSON of an object that is parsed. The operator's objects have a few KiB; their
+/// managed fields may add as much again, and an administrator may list many peers that read
+/// metrics.
 const MAX_BYTES: usize = 32 * 1_024;
 
-/// An object of which a bounded amount is parsed.
+/// An object that is parsed only if it is small.
 #[derive(Clone, Debug)]
 pub struct Bounded<K> {
     metadata: ObjectMeta,
-    /// `None`: it is too large, or is not what the kind has fields for. It is not one that the operator made.
+    /// `None`: the object is too large, or does not have the fields of its kind. The operator did
+    /// not create it.
     pub object: Option<K>,
 }
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Bounded<K> {
-    /// From JSON text, as the API server sends it.
+    /// Reads the JSON text that the API server sends.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let text = text.get();

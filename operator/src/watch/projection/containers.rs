@@ -1,4 +1,4 @@
-//! The containers of a pod: which one waits for what, and how the trainer ended.
+//! The containers of a pod: what they wait for, and how the trainer ended.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
@@ -13,7 +13,7 @@ pub(super) fn containers(status: Option<&PodStatus>) -> impl Iterator<Item = &Co
     })
 }
 
-/// A trainer that waits says why, if need be with the words of the container that holds it up.
+/// The trainer's container. If it waits, its reason may be that of the container that blocks it.
 pub(super) fn held_up(mut own: Container, status: Option<&PodStatus>) -> Container {
     let explains = |waiting: &Waiting| is_obstacle(&waiting.reason);
     if own.waiting.as_ref().is_some_and(explains) {
@@ -48,8 +48,9 @@ pub(super) fn container(status: &ContainerStatus) -> Container {
         .state
         .as_ref()
         .and_then(|state| termination(state, restarts));
-    // Once the next run has begun the last state is that of the run before. While the kubelet waits with the next start, it is
-    // that of the run which the count is of. A container that is created and not started waits, too, without a reason.
+    // Once the next run has begun, the last state is that of the run before. While the kubelet
+    // waits with the next start, the last state is that of the run that the count includes. A
+    // container that is created and not started also waits, without a reason.
     let awaits_start = waiting(status).is_some_and(|waiting| !waiting.reason.is_empty());
     let last = restarts.saturating_sub(u32::from(!awaits_start));
     let before = status
@@ -76,7 +77,7 @@ pub(super) fn text(reason: Option<&String>, message: Option<&String>) -> Waiting
     }
 }
 
-/// What the container said, or what the runtime says of one that never ran.
+/// The message of a container, or the runtime's message about one that never ran.
 fn words(text: &str) -> Option<TerminationMessage> {
     TerminationMessage::parse(text).or_else(|| {
         let message = text.trim();

@@ -202,7 +202,7 @@ fn newer_protocol_differs_from_no_membership() {
     assert_eq!((none.newer_protocol, none.membership), (None, None));
 }
 
-/// A trainer that was restarted so often, in this state; its last state is an end with exit code 9.
+/// A trainer with this count of restarts and this state. Its last state is an end with exit code 9.
 fn restarted(restarts: u32, state: &Value) -> Pod {
     pod_of(json!({
         "metadata": {"name": "digits-worker-1-0"},
@@ -229,7 +229,8 @@ fn waiting_container_shows_the_end_of_its_last_run() {
     }
 }
 
-/// A pod with these init containers, each with its count of restarts, its state and its last state, before its trainer.
+/// A pod with these init containers, each with its count of restarts, its state and its last state,
+/// and its trainer.
 fn with_init(all: &[(&str, u32, Value, Value)], trainer: &Value) -> Pod {
     let status = |(name, restarts, state, last): &(&str, u32, Value, Value)| {
         json!({"name": name, "ready": false, "image": "i", "imageID": "", "restartCount": restarts,
@@ -255,7 +256,7 @@ fn trainer_waits_for_the_last_init_container_that_started() {
         let later = ("later", 0, turn.clone(), none.clone());
         with_init(&[("first", 2, state.clone(), last.clone()), later], &turn)
     };
-    // Its name, and the exit code with which it failed, if it did.
+    // Name of the init container, and the exit code of its failure, if it failed.
     let failed = |pod: &Pod| {
         let init = pod.initializing.as_deref();
         init.map(|init| {

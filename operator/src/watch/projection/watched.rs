@@ -1,6 +1,6 @@
-//! A pod as it is watched: only what is kept of it is parsed. Whoever may create pods in one namespace can give one the
-//! operator's labels and a spec of 1.4 MiB, which takes hundreds of MiB as Rust structs. Of any pod, most are its managed
-//! fields.
+//! A pod as the watch parses it: only the cached fields. A user who may create pods in one
+//! namespace can give a pod the operator's labels and a spec of 1.4 MiB, which takes hundreds of
+//! MiB as Rust structs. Most of any pod are its managed fields.
 
 use k8s_openapi::api::core::v1::{Pod as FullPod, PodSchedulingGate, PodSpec, PodStatus};
 use roundhouse_api::metadata::Metadata;
@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// A pod of which only what is kept of it is there: what [`super::pod`] reads.
+/// A pod with only the fields that [`super::pod`] reads.
 #[derive(Clone, Debug)]
 pub(crate) struct WatchedPod {
     pub(crate) pod: FullPod,
@@ -27,7 +27,7 @@ struct Parts {
     #[serde(default)]
     metadata: Metadata,
     spec: Option<Spec>,
-    /// As JSON: one that cannot be read is one pod's trouble, and not that of all.
+    /// Kept as JSON: a status that cannot be read is a problem of one pod, and not of all.
     status: Option<Box<RawValue>>,
 }
 
@@ -35,7 +35,7 @@ struct Parts {
 #[serde(rename_all = "camelCase")]
 struct Spec {
     node_name: Option<String>,
-    /// Whether there are any is enough.
+    /// Only their number matters.
     readiness_gates: Option<Vec<IgnoredAny>>,
     scheduling_gates: Option<FewItems<PodSchedulingGate>>,
 }
@@ -113,7 +113,7 @@ mod tests {
         assert!(spec.volumes.is_none() && spec.affinity.is_none());
     }
 
-    /// Times that Go reads and others do not, say. It is one pod's trouble, and not that of all.
+    /// Go reads some times that others do not. That is a problem of one pod, and not of all.
     #[test]
     fn a_pod_whose_status_cannot_be_read_is_read_without_it() {
         let text = json!({

@@ -1,8 +1,11 @@
-//! Whether the caches show a job and its pods as the API server has them. It is asked before a job is ended or deleted because
-//! its time is over: after an outage the clock is ahead of the watches. It is asked, too, before anything is deleted or counted
-//! while a watch says nothing, or has broken off and not caught up. A read of metadata and a list of them for such a job, and none for others.
+//! Asks the API server whether the caches show the current versions of a job and its pods. The
+//! driver does so before it ends or deletes a job because its time is over: after an outage the
+//! clock is ahead of the watches. It also does so before it deletes a pod or counts an incident
+//! while a watch is stale. This costs a read and a list of metadata for such a job, and nothing for
+//! other jobs.
 //!
-//! The answers tell what time the API server has. If the operator's clock is another one, nothing is over.
+//! The answers also show the time of the API server. If the operator's clock differs, no deadline
+//! is over.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,11 +24,11 @@ use crate::runtime::api::calls::call;
 use crate::runtime::api::error::CallError;
 use crate::runtime::api::metadata::OfKind;
 
-/// Clocks that differ by more than this many seconds are not those of one cluster.
+/// Clocks that differ by more seconds are not those of one cluster.
 const MAX_CLOCK_SECONDS: u64 = 30;
 /// Pods of one answer: their metadata is up to 5 kB each, and each call has a deadline.
 const PAGE: u32 = 500;
-/// Between two words about it.
+/// Pause between two warnings about the clock.
 const CLOCK_PAUSE: Duration = Duration::from_mins(5);
 
 /// When the operator last warned that the clocks differ.
@@ -54,8 +57,8 @@ pub struct Confirmed {
 }
 
 impl Staleness {
-    /// Asks the API server for the versions of the job and its pods, and compares them with what was observed. `only_time`: the
-    /// versions do not matter if the clocks differ.
+    /// Asks the API server for the versions of the job and its pods, and compares them with what
+    /// was observed. `only_time`: the versions do not matter if the clocks differ.
     ///
     /// # Errors
     /// The API server refused to read the job or its pods, or did not answer.

@@ -1,5 +1,5 @@
-//! Whether the job is deleted and the watch of the jobs has not reported it yet. The garbage collector deletes pods that are
-//! created for such a job.
+//! Whether the job is deleted and the watch of the jobs has not reported it yet. The garbage
+//! collector deletes pods that are created for such a job.
 
 use kube::ResourceExt;
 use roundhouse_api::TrainingJob;
@@ -11,8 +11,8 @@ use crate::runtime::api::error::CallError;
 use crate::runtime::api::metadata::OfKind;
 
 impl Staleness {
-    /// Whether one of these pods was created a short while ago, so that this is its second creation, and the job does not exist
-    /// any more.
+    /// Whether one of these pods was created a short while ago, so that this is its second
+    /// creation, and the job does not exist any more.
     ///
     /// # Errors
     /// The API server refused to read the job, or did not answer.

@@ -1,4 +1,5 @@
-//! Whether the watch of pods is late: it does not show a pod that the operator has created, although it should by now.
+//! Whether the watch of pods is late: it does not show a pod that the operator has created,
+//! although it should by now.
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -11,8 +12,9 @@ use crate::runtime::api::metadata::OfKind;
 use crate::watch::projection;
 
 impl Staleness {
-    /// Asks the API server for a pod that was created and that the cache does not show: a plan without it would create another
-    /// one. All other writes name the version or the UID that was observed, so they fail if it is an old one.
+    /// Asks the API server for a pod that was created and that the cache does not show: a plan
+    /// without it would create another one. All other writes name the version or the UID that was
+    /// observed, so they fail if it is an old one.
     ///
     /// # Errors
     /// The API server refused to read the pod, or did not answer.

@@ -8,12 +8,12 @@ use super::{HOSTNAME, Label, NodeRef, Topology};
 use crate::runtime::api::calls::call;
 use crate::runtime::api::metadata::OfKind;
 
-/// Nodes that are read at a time.
+/// Most reads in flight.
 const AT_ONCE: usize = 16;
 
 impl Topology {
-    /// Reads the label of each node of these pods that is not known, in the background. Returns whether it is the first answer
-    /// about one of them that is still to come.
+    /// Reads the label of each node of these pods that is not known, in the background. Returns
+    /// whether it is the first answer about one of them that is still to come.
     pub(crate) fn learn(&self, pods: &[Pod], key: &str) -> bool {
         if !self.reads_nodes {
             return false;
@@ -49,7 +49,8 @@ impl Topology {
         self.labels.answered(label, value);
     }
 
-    /// What an affinity calls these nodes. Deleted nodes are left out: an autoscaler creates no node for a pod that names one.
+    /// What an affinity calls these nodes. Deleted nodes are left out: an autoscaler creates no
+    /// node for a pod that names one.
     pub(crate) async fn references(&self, nodes: &[String]) -> Vec<NodeRef> {
         let reads: Vec<_> = nodes.iter().map(|node| self.reference(node)).collect();
         let references: Vec<Option<NodeRef>> =
@@ -58,7 +59,8 @@ impl Topology {
     }
 
     async fn reference(&self, node: &str) -> Option<NodeRef> {
-        // The kubelet gives both the same text, unless an administrator or a cloud provider has chosen another name.
+        // The kubelet gives both the same text, unless an administrator or a cloud provider has
+        // chosen another name.
         let likely = || NodeRef::Hostname(node.to_owned());
         if !self.reads_nodes {
             return Some(likely());

@@ -1,4 +1,4 @@
-//! Nodes that a pod is kept from, or drawn to, beside what the template says of nodes.
+//! Nodes that a pod avoids or prefers, in addition to the template's choice of nodes.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,10 @@ use super::NodeRef;
 use crate::controller::resources::selector;
 use crate::watch::topology::HOSTNAME;
 
-/// As much as a preference can weigh.
+/// The largest weight of a preference.
 const MOST: i32 = 100;
 
-/// The nodes among these that the affinity names, in order.
+/// The nodes of these that the affinity can name, in order.
 pub(super) fn named<'a>(nodes: impl Iterator<Item = &'a NodeRef>) -> Vec<String> {
     let names = nodes.filter_map(|node| match node {
         NodeRef::Name(name) => Some(name.clone()),
@@ -28,7 +28,8 @@ pub(super) fn named<'a>(nodes: impl Iterator<Item = &'a NodeRef>) -> Vec<String>
     names.into_iter().take(BuiltFrom::MAX_NAMED_NODES).collect()
 }
 
-/// Keeps a pod from nodes. Terms of a selector are alternatives, so each of them has to say it.
+/// Keeps a pod from nodes. The terms of a selector are alternatives, so each of them gets the
+/// requirement.
 pub(super) fn keep_from(spec: &mut PodSpec, nodes: &[NodeRef]) {
     if nodes.is_empty() {
         return;
@@ -59,7 +60,7 @@ pub(super) fn keep_from(spec: &mut PodSpec, nodes: &[NodeRef]) {
     }
 }
 
-/// Places a pod on other nodes than these if they have room.
+/// Makes a pod prefer other nodes than these.
 pub(super) fn prefer_others(spec: &mut PodSpec, nodes: &[NodeRef]) {
     if nodes.is_empty() {
         return;
@@ -76,7 +77,8 @@ pub(super) fn prefer_others(spec: &mut PodSpec, nodes: &[NodeRef]) {
     });
 }
 
-/// Places a pod in one topology domain with the other pods of its job: there alone, or there if there is room.
+/// Places a pod in the topology domain of the other pods of its job: always there, or only if there
+/// is room.
 pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob) {
     let Some(key) = &job.scheduling.topology_key else {
         return;
@@ -110,7 +112,8 @@ pub(super) fn pack(spec: &mut PodSpec, job: &ValidatedJob) {
     }
 }
 
-/// A term that none of these nodes matches. There is one value in each requirement of a name: more are not allowed there.
+/// A term that none of these nodes matches. Requirements of a node's name may have only one value
+/// each.
 fn none_of(nodes: &[NodeRef]) -> NodeSelectorTerm {
     let not_in = |key: &str, values: Vec<String>| NodeSelectorRequirement {
         key: key.to_owned(),

@@ -1,4 +1,4 @@
-//! The environment of the trainer container: that of the planner, at the places of a pod.
+//! The environment of the trainer container: the planner's variables, with the places of a pod.
 
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
 use roundhouse_contract::{WorkerSite, environment, paths, ports};
@@ -14,9 +14,10 @@ pub(super) fn variables(job: &ValidatedJob, index: u32) -> Vec<EnvVar> {
     texts.chain([pod_ip()]).collect()
 }
 
-/// The checkpoints' directory bears the job's namespace and name, not its UID: a job that is deleted and applied again
-/// under its name continues from its state. It is a directory below the mount and no `subPath`, which the
-/// kubelet would make as root: the trainer makes it as the user that writes to it.
+/// The directory of the checkpoints has the job's namespace and name, not its UID: a job that is
+/// deleted and applied again under its name continues from its state. It is a directory below the
+/// mount and no `subPath`, which the kubelet would create as root: the trainer creates it as the
+/// user that writes to it.
 fn site(job: &ValidatedJob) -> WorkerSite {
     let JobIdentity {
         namespace,
@@ -25,7 +26,7 @@ fn site(job: &ValidatedJob) -> WorkerSite {
     } = &job.identity;
     let file = |name: &str| format!("{}/{name}", paths::PODINFO_DIR).into();
     WorkerSite {
-        // See `pod_ip`.
+        // The pod's own field: see `pod_ip`.
         address: None,
         rendezvous_port: ports::RENDEZVOUS,
         membership_file: file(paths::MEMBERSHIP_FILE),
@@ -37,7 +38,7 @@ fn site(job: &ValidatedJob) -> WorkerSite {
     }
 }
 
-/// The address that the pod gets.
+/// The address of the pod.
 fn pod_ip() -> EnvVar {
     EnvVar {
         name: environment::POD_IP.to_owned(),
@@ -52,7 +53,7 @@ fn pod_ip() -> EnvVar {
     }
 }
 
-/// What the processes are to compute on; empty: nothing is said.
+/// The device on which the processes are expected to compute; empty if the template does not say.
 pub(super) fn device(job: &ValidatedJob) -> String {
     job.expected_device
         .map_or_else(String::new, |device| device.to_string())

@@ -1,5 +1,5 @@
-//! A pod of a PodGroup of Kubernetes itself. It names its group in `spec.schedulingGroup`, which Kubernetes has had since 1.36 and
-//! the library's pods do not know yet.
+//! A pod of a PodGroup of Kubernetes itself. It names its group in `spec.schedulingGroup`, which
+//! Kubernetes has had since 1.36 and the library's pods do not have yet.
 
 use k8s_openapi::api::core::v1::Pod;
 use roundhouse_api::resource_by;
@@ -9,7 +9,8 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 
-/// A pod that is created with the name of its group. What the API server answers is read as any pod is.
+/// A pod that is created with the name of its group. The API server's answer is read like that of
+/// any pod.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupedPod {
     pod: Pod,
@@ -17,7 +18,7 @@ pub(crate) struct GroupedPod {
 }
 
 impl GroupedPod {
-    /// A pod of this job.
+    /// The pod of a job with the job's PodGroup.
     pub(crate) fn of(job: &JobIdentity, pod: Pod) -> Self {
         Self {
             pod,

@@ -1,4 +1,4 @@
-//! What a pod of somebody else's image needs besides: the agent.
+//! What a pod with the user's own image needs in addition: the agent.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,18 @@ use roundhouse_contract::paths;
 use super::Place;
 use super::{NON_ROOT, volumes};
 
-/// Resources of the installer.
+/// Resources of the container that installs the agent.
 const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-/// Where the agent is.
+/// Path of the agent in the pod.
 pub(super) fn agent() -> String {
     format!("{}/{}", paths::INSTALL_DIR, paths::AGENT)
 }
 
-/// The init container that brings the agent. It has a user of its own, whatever the pod's is, unless the platform chooses users.
-/// Its resources are those of the trainer container, for which the namespace's quota and `LimitRange` have to have room anyway.
-/// It runs before that one, so the pod asks for no more.
+/// The init container that installs the agent. It has a user of its own, whatever the pod's is,
+/// unless the platform chooses users. Its resources are those of the trainer container, for which
+/// the namespace's quota and `LimitRange` must have room anyway. It runs before the trainer, so the
+/// pod does not request more.
 pub(super) fn installer(place: Place<'_>, trainer: Option<&ResourceRequirements>) -> Container {
     let user = place.fixed_users.then_some(NON_ROOT);
     Container {
@@ -50,7 +51,7 @@ pub(super) fn installer(place: Place<'_>, trainer: Option<&ResourceRequirements>
     }
 }
 
-/// Of a container's resources those that each process needs, and no devices.
+/// The resources of a container that each process needs, without devices.
 fn of_processes(all: Option<&BTreeMap<String, Quantity>>) -> Option<BTreeMap<String, Quantity>> {
     let kept = all.into_iter().flatten();
     let kept = kept.filter(|(name, _)| RESOURCES.contains(&name.as_str()));

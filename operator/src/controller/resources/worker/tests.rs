@@ -147,7 +147,7 @@ fn without_a_template_the_operators_image_runs_under_the_agent() {
     }
 }
 
-/// A variable of the trainer container.
+/// The value of a variable of the trainer container.
 fn variable(pod: &Value, name: &str) -> Option<String> {
     let containers = pod["spec"]["containers"].as_array().unwrap();
     let trainer = containers

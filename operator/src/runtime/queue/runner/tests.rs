@@ -12,10 +12,11 @@ fn job(name: &str) -> JobName {
     JobName::new("ml", name)
 }
 
-/// Names of jobs, and when a step of each began, in milliseconds.
+/// Names of jobs, and when each of their reconciles began, in milliseconds.
 type Log = Arc<Mutex<Vec<(String, u128)>>>;
 
-/// What happens to these jobs within ten seconds. A step takes 100 ms and asks for another after this time.
+/// The reconciles of these jobs within ten seconds. Each takes 100 ms and asks for another one
+/// after `again`.
 async fn happens(
     num_slots: usize,
     wakes: &[(&'static str, Lane)],
@@ -37,7 +38,7 @@ async fn happens(
             again
         }
     };
-    // So all wait before one begins.
+    // All jobs wait before the first one begins.
     let ready = sleep(Duration::from_millis(1));
     let stop = sleep(Duration::from_secs(10));
     dispatch(num_slots, iter(wakes), ready, stop, |_| Lane::Rest, work).await;
@@ -136,7 +137,7 @@ async fn blocking_step_does_not_delay_other_steps() {
         let done = Arc::clone(&done);
         async move {
             if name == "large" {
-                // It holds its thread until the other step has ended.
+                // The reconcile blocks its thread until the other one has ended.
                 computing.lock().unwrap().recv().unwrap();
                 done.lock().unwrap().take().unwrap().send(()).unwrap();
             } else {

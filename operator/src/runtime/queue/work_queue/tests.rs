@@ -12,7 +12,7 @@ fn queue(num_slots: usize, waiting: &[(&str, &str, Lane)]) -> WorkQueue {
     queue
 }
 
-/// Names of the jobs that get a slot until there is none, or nobody waits.
+/// Names of the jobs that get a slot, until no slot is free or no job waits.
 fn given(queue: &mut WorkQueue) -> Vec<String> {
     std::iter::from_fn(|| queue.begin())
         .map(|job| job.name)

@@ -1,4 +1,4 @@
-//! Nodes, groups and queues.
+//! Nodes, PodGroups and queues of a worker's pod.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn nodes() -> [NodeRef; 3] {
     [label("n1"), label("n2"), NodeRef::Name("n3".to_owned())]
 }
 
-/// A term that they do not match.
+/// A term that matches neither of them.
 fn others() -> Value {
     json!({
         "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n1", "n2"]}],

@@ -1,8 +1,8 @@
-//! Pods of a command of the user's own: in restart mode, and of a script that joins.
+//! Pods of the user's own command: in restart mode, and of a script that joins.
 
 use super::*;
 
-/// A pod in restart mode, with a container and a pod's security context of the user's.
+/// A pod in restart mode, with the user's container and pod security context.
 #[allow(clippy::needless_pass_by_value)]
 fn script(container: Value) -> Value {
     of_mode("Restart", container)

@@ -1,4 +1,4 @@
-//! What containers may do.
+//! Security contexts of a worker's containers.
 
 use super::*;
 
