@@ -216,7 +216,7 @@ mod tests {
             let text = format!(r#"{{"phase":"{phase}","generation":2,"step":10}}"#);
             serde_json::from_str(&text).unwrap()
         };
-        let (not_joined, early) = (Some("roundhouse.join(): add"), Some("at step 10, and"));
+        let (not_joined, early) = (Some("roundhouse.join(): add"), Some("at step 10, but"));
         for (end, status, expected) in [
             (End::Exited(0), None, not_joined),
             (End::Exited(0), Some(status("Preparing")), not_joined),

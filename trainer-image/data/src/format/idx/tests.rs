@@ -83,7 +83,7 @@ fn each_defect_names_its_file_and_reason() {
         (TRAIN_IMAGES, cut(gzip(&images)), "truncated"),
         (TRAIN_IMAGES, flipped, "cannot be read"),
         (TRAIN_IMAGES, long(images.clone()), "more than the 4 values"),
-        (TRAIN_IMAGES, b"P5 2 1 255".to_vec(), "no IDX file"),
+        (TRAIN_IMAGES, b"P5 2 1 255".to_vec(), "is not an IDX file"),
         (TRAIN_IMAGES, signed, "magic 0x00000903"),
         (TRAIN_IMAGES, idx(&[2], &[0, 1]), "magic 0x00000801"),
         (TRAIN_IMAGES, idx(&[u32::MAX; 3], &[0; 8]), "truncated"),
