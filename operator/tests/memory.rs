@@ -1,4 +1,4 @@
-//! Memory that jobs take in the operator. In a program of its own, which runs nothing else.
+//! Memory that jobs take in the operator. This is a program of its own, so no other test adds to the peak.
 
 #![allow(clippy::unwrap_used, reason = "tests and their helpers")]
 
@@ -18,7 +18,7 @@ fn peak() -> u64 {
     kib * 1024
 }
 
-/// Forgets the peak: it is what the process has now, which this returns.
+/// Resets the peak to the memory that the process has now, and returns it.
 fn begin() -> u64 {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     peak()
@@ -45,7 +45,7 @@ fn of_empty_sources() -> String {
     format!(r#"{{"containers":[],"volumes":[{}]}}"#, volumes.join(","))
 }
 
-/// The largest job that is managed, nearly: variables with short and with long values.
+/// A job with almost the largest spec that the operator manages: variables with short and with long values.
 fn of_variables() -> String {
     let variable = |at| format!(r#"{{"name":"VARIABLE_{at}","value":"{at}"}}"#);
     let mut variables: Vec<String> = (0..300).map(variable).collect();
@@ -60,7 +60,7 @@ fn of_variables() -> String {
     )
 }
 
-/// A page of policies with 1.4 MiB of empty ports and of labels, as a user can make them with the labels of the operator's.
+/// A page of policies, each with 1.4 MiB of empty ports and labels. A user can create them with the operator's labels.
 fn page_of_policies() -> String {
     let labels: Vec<String> = (0..30_000)
         .map(|at| format!(r#""label-{at}":"""#))
@@ -74,7 +74,7 @@ fn page_of_policies() -> String {
     list(&vec![policy; 100])
 }
 
-/// One test, because the peak is the process's.
+/// This is one test, because the peak belongs to the whole process.
 #[test]
 fn the_memory_of_a_watched_object_is_bounded_by_its_json() {
     let page = page_of_policies();
@@ -119,7 +119,7 @@ fn the_memory_of_a_watched_object_is_bounded_by_its_json() {
     let used = peak() - before;
     let most = 500 * MAX_SPEC_BYTES as u64 * 5 / 4;
     assert!(used < most, "500 jobs took {} MiB", used / MIB);
-    // What one reconcile takes beside that.
+    // One reconcile parses the whole job in addition.
     let whole = jobs[0].whole().unwrap();
     assert!(whole.spec.workers.template.is_some());
 }

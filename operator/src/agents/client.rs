@@ -1,4 +1,4 @@
-//! Polls to agents over HTTP. Best effort: an answer that does not come in time is none.
+//! The HTTP client of the agents. A request whose answer does not arrive in time has no answer.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ impl Default for Agents {
 }
 
 impl Agents {
-    /// What the agent at an address answers to a request for a path. `nonce` is that of its worker's membership document; an empty
-    /// one is not sent.
+    /// The answer of the agent at this address to a GET of `path`. `nonce` is the nonce of its worker's membership document;
+    /// an empty one is not sent.
     pub async fn answer(&self, address: &str, path: &str, nonce: &str) -> Option<Bytes> {
         let host = if address.contains(':') {
             format!("[{address}]")

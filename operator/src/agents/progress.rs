@@ -12,7 +12,7 @@ use crate::job::{JobKey, JobName};
 use crate::memory::JobMemories;
 use crate::watch::wake::Wake;
 
-/// Between two looks at which jobs are due.
+/// How often the due polls are determined.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Polls all jobs that train until the operator stops, and wakes those that reported something new.
@@ -38,7 +38,7 @@ pub(crate) async fn poll(memories: Arc<JobMemories>, wake: Sender<Wake>) {
     }
 }
 
-/// Takes in an answer. Returns the job to wake, if the answer does.
+/// Applies an answer. Returns the job to wake, if the answer wakes it.
 fn reported(memories: &JobMemories, job: &JobKey, answer: &[u8]) -> Option<JobName> {
     let now = Instant::now();
     if let Ok(report) = serde_json::from_slice::<ProgressReport<Steps>>(answer) {

@@ -12,7 +12,7 @@ use crate::memory::JobMemories;
 use crate::memory::workers::Poll;
 use crate::watch::wake::Wake;
 
-/// A worker that is not Ready holds up others, so its agent is polled often.
+/// A worker that is not Ready delays the other workers, so its agent is polled often.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Polls the agents until the operator stops, and wakes the jobs of those that reported something new.

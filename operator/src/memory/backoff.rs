@@ -1,24 +1,25 @@
-//! The pauses before a job is reconciled again that got nowhere. They grow with each failure in a row, and are random, so
-//! that a thousand jobs that wait for one quota do not all ask for it at one moment.
+//! The pauses before a failed reconcile of a job is tried again. They grow with each failure in a row. They have random
+//! jitter, so a thousand jobs that wait for one quota do not all request it at one moment.
 
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use tokio::time::Instant;
 
-/// After an error: 1 to 2 s, 2 to 4 s, and so on, until it is 30 to 60 s.
+/// The pauses after errors: 1 to 2 s, then 2 to 4 s, and so on, up to 30 to 60 s.
 const AFTER_ERROR: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_secs(1))
     .with_max_delay(Duration::from_secs(30))
     .without_max_times()
     .with_jitter();
-/// After a conflict: the watches usually catch up a moment later. 0.25 to 0.5 s, and so on, until it is 5 to 10 s.
+/// The pauses after conflicts: 0.25 to 0.5 s, and so on, up to 5 to 10 s. They are shorter, because the watches usually
+/// catch up a moment later.
 const AFTER_CONFLICT: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(250))
     .with_max_delay(Duration::from_secs(5))
     .without_max_times()
     .with_jitter();
-/// Longest pause that the API server may ask for: an outage may be over long before.
+/// Longest pause that the API server may request. An outage may be over much earlier.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// The back-off of one job.
@@ -35,17 +36,17 @@ struct Delays {
 }
 
 impl Backoff {
-    /// The pause after an error. `asked`: the one that the API server asks for.
+    /// The pause after an error. `asked`: the pause that the API server requests.
     pub fn after_error(&mut self, asked: Option<Duration>) -> Duration {
         delay(&mut self.errors, AFTER_ERROR, asked)
     }
 
-    /// The pause after the API server had other objects than the caches.
+    /// The pause after a conflict: the API server had other objects than the caches.
     pub fn after_conflict(&mut self) -> Duration {
         delay(&mut self.conflicts, AFTER_CONFLICT, None)
     }
 
-    /// Everything that was decided for the job is done: the next pauses are short again.
+    /// A reconcile of the job succeeded, so the next pauses are short again.
     pub fn done(&mut self) {
         *self = Self::default();
     }

@@ -4,14 +4,13 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long the operator waits for a write. Later either the watch is late, or it has skipped the write: the object was
-/// created and deleted between two events. If the write created a pod, the operator asks the API server which of both it is.
+/// How long the operator waits until the caches show a write. After that either the watch is late, or it has skipped
+/// the write: the object was created and deleted between two events. If the write created a pod, the operator asks the API server which case it is.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The object of a job that was written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Written {
-    /// The job's status.
     Status,
     /// A pod of this name.
     Pod(String),
@@ -26,20 +25,20 @@ pub enum Written {
 /// What a cache shows of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// It has no such object.
+    /// The cache has no such object.
     Absent,
-    /// It has no such object, because one was deleted at this version.
+    /// The cache has no such object, because one was deleted at this version.
     Gone(u64),
-    /// It has this version of the object.
+    /// The cache has this version of the object.
     Version(u64),
 }
 
 /// Why a job waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lag {
-    /// The caches have not shown all writes. They are given this time.
+    /// The caches have not shown all writes yet. The job waits for at most this time.
     Left(Duration),
-    /// The caches should have shown this write by now, and show this of its object.
+    /// The caches should have shown this write by now. They show this of its object.
     Overdue(Written, Seen),
 }
 
@@ -91,7 +90,7 @@ impl Expectations {
         Some(Lag::Left(left))
     }
 
-    /// The caches are right without this write.
+    /// The caches are complete without this write.
     pub fn forget(&mut self, what: &Written) {
         self.writes.remove(what);
     }
@@ -121,7 +120,7 @@ mod tests {
         let mut expectations = Expectations::default();
         expectations.wrote(Written::Pod("a".to_owned()), 7);
         assert!(expectations.wait(|_| Seen::Absent).is_some());
-        // An earlier pod of this name.
+        // The cache reports the deletion of an earlier pod of this name.
         assert!(expectations.wait(|_| Seen::Gone(5)).is_some());
         assert_eq!(expectations.wait(|_| Seen::Gone(8)), None);
     }

@@ -20,8 +20,8 @@ pub(crate) mod pace;
 /// Polls without an answer after which a job is polled once a minute.
 const MAX_SILENT: u32 = 20;
 const SELDOM: Duration = Duration::from_mins(1);
-/// Polls, as often as of few jobs, about whether a generation that was just raised has formed. Until then the planner reissues
-/// membership documents.
+/// How many polls about a new generation are frequent, however many jobs train. They show whether it has formed; until
+/// then the planner reissues membership documents.
 const MAX_QUICK: u32 = 4;
 /// Two clocks are read when the age of the shown progress is computed.
 const MARGIN: Duration = Duration::from_millis(10);
@@ -34,13 +34,13 @@ pub struct Progress(Option<Polled>);
 struct Polled {
     address: String,
     last: Option<ProgressSample>,
-    /// The newest generation that has formed, as far as was reported.
+    /// The newest generation that has formed, according to the reports.
     formed: Option<u64>,
     /// When the next poll is due.
     poll_at: Instant,
     /// Polls in a row without an answer.
     silent: u32,
-    /// The newest generation, and the quick polls that are left about it.
+    /// The newest generation, and how many frequent polls about it are left.
     newest: Option<u64>,
     quick: u32,
     /// When the job was last woken, and by which report.
@@ -50,13 +50,12 @@ struct Polled {
 }
 
 impl Progress {
-    /// The last report.
     #[must_use]
     pub fn last(&self) -> Option<ProgressSample> {
         self.0.as_ref().and_then(|polled| polled.last.clone())
     }
 
-    /// The newest generation that has formed, as far as was reported.
+    /// The newest generation that has formed, according to the reports.
     #[must_use]
     pub fn formed(&self) -> Option<u64> {
         self.0.as_ref().and_then(|polled| polled.formed)
@@ -109,7 +108,7 @@ impl Progress {
     /// The address to poll, if a poll is due. It counts as polled from here on.
     fn poll(&mut self, pace: Pace, now: Instant) -> Option<String> {
         let polled = self.0.as_mut().filter(|it| it.poll_at <= now)?;
-        // Until there is an answer.
+        // An answer resets the count.
         polled.silent = polled.silent.saturating_add(1);
         let is_silent = polled.silent >= MAX_SILENT;
         let is_quick = polled.quick > 0 && polled.formed < polled.newest;
@@ -124,7 +123,7 @@ impl Progress {
         Some(polled.address.clone())
     }
 
-    /// Takes in a report. Returns whether it wakes the job.
+    /// Applies a report. Returns whether it wakes the job.
     fn reported(&mut self, report: Report, pace: Pace, now: Instant) -> bool {
         let at = jiff::Timestamp::now();
         let Some(polled) = &mut self.0 else {
@@ -146,7 +145,7 @@ impl Progress {
         true
     }
 
-    /// Takes in that a job has no progress to report, and which generation has formed. Returns whether that wakes the job.
+    /// Applies the answer of a job without progress: the generation that has formed. Returns whether that wakes the job.
     fn formed_reported(&mut self, formed: u64, pace: Pace, now: Instant) -> bool {
         let Some(polled) = &mut self.0 else {
             return false;
@@ -159,8 +158,8 @@ impl Progress {
 }
 
 impl Polled {
-    /// When the status is to show progress again; `None`: at once. The planner decides the same by the age of the shown progress, so
-    /// a reconcile with another cause does not cost a turn.
+    /// When the status is to show progress again; `None`: at once. The planner also decides by the age of the shown progress,
+    /// so a reconcile with another cause counts as a turn.
     fn due(&self, pace: Pace) -> Option<Instant> {
         let woken = self.woken.as_ref().map(|(woken, _)| *woken);
         Some(self.shown.or(woken)? + pace.wake + MARGIN)
@@ -195,7 +194,7 @@ impl JobMemories {
         polls.collect()
     }
 
-    /// Takes in a report of rank 0. Returns the job to wake, if the report does.
+    /// Applies a report of rank 0. Returns the job to wake, if the report wakes it.
     pub(crate) fn progress_reported(
         &self,
         job: &JobKey,
@@ -209,7 +208,7 @@ impl JobMemories {
         wakes.then(|| memory.name.clone())
     }
 
-    /// Takes in which generation has formed. Returns the job to wake, if that is news.
+    /// Applies a report about which generation has formed. Returns the job to wake, if the operator did not know it.
     pub(crate) fn formed_reported(
         &self,
         job: &JobKey,
@@ -224,7 +223,7 @@ impl JobMemories {
     }
 }
 
-/// Whether more than numbers have changed.
+/// Whether a report must wake the job at once, because more than step numbers changed.
 fn is_urgent(last: &Report, now: &Report) -> bool {
     let is_done = |report: &Report| report.total_steps > 0 && report.step >= report.total_steps;
     last.generation != now.generation

@@ -11,9 +11,8 @@ use crate::memory::expectations::Written;
 /// Pauses between two repairs of one object.
 #[derive(Clone, Copy, Debug)]
 pub struct Pauses {
-    /// After the first repair. Each further one doubles it.
+    /// The pause after the first repair. Each further repair doubles it.
     pub first: Duration,
-    /// The longest one.
     pub longest: Duration,
 }
 
@@ -27,7 +26,7 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// How long a repair is remembered. A second repair within this time means that somebody reverts them.
+    /// How long a repair is remembered. A second repair within this time means that another client reverts them.
     fn memory(self) -> Duration {
         self.longest * 2
     }
@@ -36,9 +35,8 @@ impl Pauses {
 /// What another client has done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Drift {
-    /// It is not as the operator built it.
+    /// The object is not as the operator built it.
     Modified,
-    /// It is gone.
     Deleted,
 }
 
@@ -55,12 +53,11 @@ pub struct Repairs {
 struct Last {
     at: Instant,
     pause: Duration,
-    /// Of a PodGroup, which follows its job: what was written.
+    /// The content of a PodGroup, which changes with its job.
     group: Option<PodGroup>,
 }
 
 impl Repairs {
-    /// No repairs yet.
     #[must_use]
     pub fn new(pauses: Pauses) -> Self {
         let last = HashMap::new();
@@ -72,7 +69,7 @@ impl Repairs {
         self.note_content(what, drift, None);
     }
 
-    /// A PodGroup was created, or changed to say this.
+    /// A PodGroup was created, or changed to this content.
     pub fn note_group(&mut self, drift: Drift, group: &PodGroup) {
         self.note_content(Written::PodGroup, drift, Some(group.clone()));
     }
@@ -128,7 +125,7 @@ impl Repairs {
 mod tests {
     use super::*;
 
-    /// All that was repaired was repaired so long before.
+    /// Moves all repairs this far into the past.
     fn pass(repaired: &mut Repairs, span: Duration) {
         for last in repaired.last.values_mut() {
             last.at = last.at.checked_sub(span).unwrap();
@@ -153,7 +150,7 @@ mod tests {
         let policy = repairs.next(Written::NetworkPolicy, Drift::Modified);
         assert_eq!(policy, Repair::Now);
         pass(&mut repairs, Duration::from_hours(2));
-        assert_eq!(changed(&repairs), Repair::Now, "it was well for long");
+        assert_eq!(changed(&repairs), Repair::Now, "no drift for a long time");
         repairs.note(Written::Service, Drift::Modified);
         pass(&mut repairs, Duration::from_mins(1));
         assert_eq!(changed(&repairs), Repair::Again, "the first pause again");
@@ -172,7 +169,11 @@ mod tests {
             pass(&mut repairs, Duration::from_mins(minutes));
             assert_eq!(next(&repairs), Repair::Again, "{minutes}");
         }
-        assert_eq!(changed(&repairs), Repair::Now, "that is another matter");
+        assert_eq!(
+            changed(&repairs),
+            Repair::Now,
+            "modifications count apart from deletions"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use roundhouse_api::{ConditionType, TrainingJobStatus, WorkersStatus};
 
-/// How long counts and messages may lag the first time, and twice as long each time after.
+/// How long counts and messages may lag the first time. Each further lag is twice as long.
 const LAG: Duration = Duration::from_secs(2);
 const MAX_LAG: Duration = Duration::from_secs(10);
 /// A burst is over when the counts have not changed for this time.
@@ -61,15 +61,15 @@ impl StatusDelay {
     }
 }
 
-/// The status without what only describes. That the last pod of a suspended job is gone decides when a queue gives its place to
-/// another.
+/// The status without descriptive fields. Whether a suspended job still has pods is decisive: its queue gives the job's
+/// quota to another job when the last pod is gone.
 fn decisive(status: &TrainingJobStatus) -> TrainingJobStatus {
     let mut status = status.clone();
     let workers = status.workers.take().unwrap_or_default();
     let leaves = workers.pods > 0 && status.is_true(ConditionType::Suspended);
     status.workers = Some(WorkersStatus {
         pods: u32::from(leaves),
-        // The event about it is sent until it is stored.
+        // The operator publishes the event about it until it is stored.
         left_out: workers.left_out,
         ..WorkersStatus::default()
     });
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn changed_replacement_count_is_written_at_once() {
-        // Another operator would count by the old number.
+        // A new leader would count replacements by the old number.
         let mut delay = StatusDelay::default();
         let before = TrainingJobStatus::default();
         let mut after = before.clone();

@@ -12,7 +12,7 @@ const TTL: Duration = Duration::from_secs(4);
 pub struct TakenNames(BTreeMap<String, Instant>);
 
 impl TakenNames {
-    /// A name turned out to be taken.
+    /// The operator found this name taken.
     pub fn insert(&mut self, what: String) {
         self.0.retain(|_, seen| seen.elapsed() < TTL);
         self.0.insert(what, Instant::now());

@@ -17,7 +17,7 @@ struct Verdict {
 }
 
 impl RememberedVerdict {
-    /// Whether the job cannot begin; `None`: that is not known for this generation of its spec and these limits.
+    /// Whether the job cannot begin; `None` if no verdict is known for this generation of its spec and these limits.
     pub(crate) fn cannot_begin(self, generation: i64, limits: &Limits) -> Option<bool> {
         let known = self
             .0

@@ -34,12 +34,12 @@ struct Worker {
     /// The nonce of its membership document; agents require it for restarts.
     nonce: String,
     restarts: Option<ProcessRestarts>,
-    /// Whether it has more than one process, which die and are restarted by themselves.
+    /// Whether it has more than one process. The agent restarts each of them by itself.
     has_several: bool,
     ready: bool,
-    /// Since when it is Ready, or not, as the operator saw it.
+    /// Since when it is Ready, or is not, by the operator's clock.
     since: Instant,
-    /// Whether others train, or would, if the next generation leaves it out.
+    /// Whether the other workers train, or would train if the next generation left this one out.
     is_dispensable: bool,
     silence: Silence,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Poll {
 }
 
 impl Workers {
-    /// The report of a worker since it is not Ready.
+    /// What the agent of a worker has reported since the worker is not Ready.
     #[must_use]
     pub fn processes(&self, pod: &Pod) -> Option<Processes> {
         let worker = self.0.get(&pod.incarnation())?;
@@ -104,7 +104,8 @@ impl Workers {
         self.0.iter().filter(move |(_, worker)| is_due(worker))
     }
 
-    /// An agent has answered, if possible with its restarts. Returns whether that changes anything.
+    /// An agent answered; `restarts` is `None` if its answer is not a report of restarts. Returns whether the planner would
+    /// see a change.
     fn answered(&mut self, incarnation: &Incarnation, restarts: Option<ProcessRestarts>) -> bool {
         let Some(worker) = self.0.get_mut(incarnation) else {
             return false;
@@ -154,7 +155,8 @@ impl JobMemories {
         polls.collect()
     }
 
-    /// An agent has answered, if possible with its restarts. Returns the job to wake if that changes anything.
+    /// An agent answered; `restarts` is `None` if its answer is not a report of restarts. Returns the job to wake if the
+    /// planner would see a change.
     pub(crate) fn worker_answered(
         &self,
         job: &JobKey,
@@ -228,7 +230,7 @@ mod tests {
         assert!(follow(&mut workers, &world).is_empty());
     }
 
-    /// As if all that happened had happened so long ago.
+    /// Moves everything that happened this far into the past.
     fn pass(workers: &mut Workers, span: Duration) {
         for worker in workers.0.values_mut() {
             worker.since = worker.since.checked_sub(span).unwrap();
@@ -248,7 +250,7 @@ mod tests {
         assert_eq!(workers.processes(&world.observed.pods[1]), None);
     }
 
-    /// Polls that are not answered, for long enough.
+    /// Leaves polls without an answer until an agent can count as silent.
     fn is_not_answered(workers: &mut Workers, incarnation: &Incarnation) -> bool {
         let before = (0..silence::MISSES).any(|_| workers.unanswered(incarnation));
         pass(workers, silence::SILENT);

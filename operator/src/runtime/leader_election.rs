@@ -150,7 +150,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(
             !leadership.may_write(),
-            "nobody has told it that time has passed"
+            "the Lease expires without any call"
         );
         // A renewal that took longer than it is valid comes too late.
         leadership.renewed(now().saturating_sub(timing.renew_within), timing);

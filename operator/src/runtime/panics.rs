@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
 
-/// The code of a step panicked, with these words.
+/// A reconcile panicked with this message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panicked(pub String);
 
@@ -26,7 +26,7 @@ pub async fn caught<T, E: From<Panicked>>(
 pub fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("without words").to_owned()
+    text.unwrap_or("without a message").to_owned()
 }
 
 #[cfg(test)]

@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(cache.take(Event::Apply(of_job("ml", "a"))).len(), 1);
         let woken = cache.take(Event::Apply(of_job("ml", "b")));
         let expected = ["job-a", "job-b"].map(|name| JobName::new("ml", name));
-        assert_eq!(woken, expected, "both look again");
+        assert_eq!(woken, expected, "both jobs are woken");
         assert!(cache.of(&job("ml", "a")).is_empty());
         assert_eq!(cache.of(&job("ml", "b")).len(), 1);
         assert_eq!(cache.of(&job("other", "a")).len(), 1, "another namespace's");

@@ -19,11 +19,11 @@ pub struct Caches {
     pub pods: Cache<Pod>,
     pub services: Cache<OwnedObject>,
     pub network_policies: Cache<OwnedObject>,
-    /// PodGroups of the jobs that have a gang scheduler.
+    /// The PodGroups of jobs with a gang scheduler.
     pub groups: Groups,
-    /// Nodes on which nothing new is placed; empty when nodes are not watched.
+    /// Nodes that pods have to leave; empty when nodes are not watched.
     pub cordoned: Cordoned,
-    /// Nodes of pods that are not Ready, as far as these nodes do not answer.
+    /// Those nodes of pods that are not Ready which do not answer themselves.
     pub lost_nodes: LostNodes,
     /// Labels of namespaces, if the limits of jobs depend on them.
     pub(crate) namespaces: Option<Arc<Namespaces>>,
@@ -46,7 +46,7 @@ impl Caches {
             && self.network_policies.is_synced()
             && namespaces.is_none_or(|namespaces| namespaces.is_synced());
         if is_filled {
-            // They are filled again after each gap.
+            // The caches are filled again after each gap; only the first time counts.
             let _ = self.filled_at.set(Timestamp::now());
         }
     }

@@ -1,8 +1,8 @@
-//! The client of the watches. It notes when each of them is ages, and gives up a list or a watch
-//! that is not answered. A connection may be dead without a word: what nobody closes is open, and
-//! would be waited for until somebody notices jobs that stand still.
+//! The client of the watches. It records when each watch last received something, and gives up a
+//! list or a watch without an answer. A connection may be dead without an error: if neither side
+//! closes it, the watch would wait indefinitely while the jobs stand still.
 //!
-//! Only watches use this client. That the API server answers other calls says nothing of the
+//! Only watches use this client. Answers to other calls would say nothing about the age of the
 //! caches.
 
 use std::time::Duration;
@@ -20,9 +20,9 @@ use crate::metrics::labels::Watched;
 use crate::metrics::watch_ages::WatchAges;
 use crate::runtime::api::metered::{describe, group};
 
-/// Timeouts of lists and watches. The API server ends a watch after a minute, and the operator
-/// begins it anew: so a watch that is well is ages once a minute, although nothing changes and no
-/// bookmark comes.
+/// Timeouts of lists and watches. The API server ends each watch after 60 s and the operator
+/// restarts it, so a healthy watch receives something at least once a minute, even without changes
+/// and bookmarks.
 #[derive(Clone, Copy, Debug)]
 pub struct WatchTimeouts {
     /// Time until the answer to a list or a watch begins.
@@ -49,7 +49,7 @@ impl Default for WatchTimeouts {
 
 /// An answer does not come, or does not continue.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server says nothing for {} s", .0.as_secs())]
+#[error("the API server sent nothing for {} s", .0.as_secs())]
 struct Silent(Duration);
 
 type Problem = Box<dyn std::error::Error + Send + Sync>;
@@ -216,7 +216,7 @@ mod tests {
         assert!(watch.is_err());
         assert_eq!(begun.elapsed().as_secs(), 60);
         assert!(half.list(&ListParams::default()).await.is_err());
-        assert_eq!(begun.elapsed().as_secs(), 130, "it had begun");
+        assert_eq!(begun.elapsed().as_secs(), 130, "the answer had begun");
     }
 
     #[tokio::test(start_paused = true)]
@@ -241,7 +241,7 @@ mod tests {
             if namespace == "well" {
                 let all = ListParams::default();
                 let list = timeout(Duration::from_secs(1), pods.list(&all));
-                assert!(list.await.is_err(), "it goes on");
+                assert!(list.await.is_err(), "the list continues");
             } else {
                 let mut watch = Box::pin(pods.watch(&WatchParams::default(), "1").await.unwrap());
                 watch.next().await.unwrap().unwrap();

@@ -38,7 +38,7 @@ impl Default for NodeTiming {
     }
 }
 
-/// The jobs with a doubtful pod, by node.
+/// The jobs with a doubtful pod (one that may be on a lost node), by node.
 type Doubts = BTreeMap<String, Vec<JobName>>;
 
 /// The change that a read of a node shows.

@@ -1,4 +1,4 @@
-//! The pauses of a watch after its errors.
+//! How long the operator waits before it starts a broken watch again.
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ pub(crate) trait GroupKind: NamespacedObject {
     /// Builds an object that says this.
     fn build(metadata: ObjectMeta, group: &PodGroup) -> Self;
 
-    /// What an object says.
+    /// Reads the PodGroup from an object.
     fn said(&self) -> PodGroup;
 }
 

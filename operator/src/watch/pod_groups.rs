@@ -45,7 +45,7 @@ pub(crate) struct Kept {
 #[derive(Debug, Default)]
 struct State {
     served: Served,
-    /// Jobs to wake when that changes.
+    /// Jobs to wake when `served` changes.
     waiting: HashSet<JobName>,
 }
 
@@ -177,7 +177,7 @@ mod tests {
         JobKey::new("ml", "job-uid")
     }
 
-    fn look(groups: &Groups) -> Option<ObservedGroup> {
+    fn observe(groups: &Groups) -> Option<ObservedGroup> {
         groups.observe(GANG, &key(), "digits")
     }
 
@@ -212,18 +212,18 @@ mod tests {
         let groups = Groups::default();
         let all = groups.of(GANG).unwrap();
         assert!(all.wanted.get().is_none());
-        assert_eq!(look(&groups), None, "not asked yet");
+        assert_eq!(observe(&groups), None, "not asked yet");
         all.wanted().await;
         let jobs = [JobName::new("ml", "digits")];
         assert_eq!(all.is_not_served("no".to_owned()), jobs);
         let impossible = ObservedGroup::Impossible("no".to_owned());
-        assert_eq!(look(&groups), Some(impossible));
+        assert_eq!(observe(&groups), Some(impossible));
         assert!(all.is_not_served("no".to_owned()).is_empty(), "no news");
         all.take(Event::Init);
         assert_eq!(all.take(Event::InitDone), jobs);
-        assert_eq!(look(&groups), Some(ObservedGroup::Missing));
+        assert_eq!(observe(&groups), Some(ObservedGroup::Missing));
         let other = groups.of(Gang::Coscheduling).unwrap();
-        assert!(other.wanted.get().is_none(), "nobody wants it");
+        assert!(other.wanted.get().is_none(), "no job wants this kind");
     }
 
     #[test]
@@ -233,13 +233,13 @@ mod tests {
         all.take(Event::Init);
         all.take(Event::InitDone);
         all.take(Event::Apply(entry("another")));
-        assert_eq!(look(&groups), Some(ObservedGroup::Foreign));
+        assert_eq!(observe(&groups), Some(ObservedGroup::Foreign));
         let mut leaving = entry("another");
         leaving.2.value.deleting = true;
         all.take(Event::Apply(leaving));
-        assert_eq!(look(&groups), Some(ObservedGroup::ForeignLeaving));
+        assert_eq!(observe(&groups), Some(ObservedGroup::ForeignLeaving));
         all.take(Event::Apply(entry("job-uid")));
-        let found = look(&groups).unwrap();
+        let found = observe(&groups).unwrap();
         assert!(matches!(found, ObservedGroup::Ours { .. }), "{found:?}");
         let woken = all.is_not_served("gone".to_owned());
         assert_eq!(woken, [JobName::new("ml", "digits")]);

@@ -58,7 +58,7 @@ pub struct Staleness {
 }
 
 impl Staleness {
-    /// Of an operator that has just started.
+    /// The staleness of an operator that has just started.
     #[must_use]
     pub fn new(
         client: Client,

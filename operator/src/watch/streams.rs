@@ -31,7 +31,7 @@ use crate::watch::wake::{Cause, Wake};
 use crate::watch::watches::Watches;
 use roundhouse_api::lenient::LenientJob;
 
-/// Keeps the jobs, and wakes each that changes, until the operator stops. `note` gets each event
+/// Keeps the jobs and wakes each job that changes, until the operator stops. `note` gets each event
 /// before the job is reconciled.
 pub(crate) async fn watch_jobs(
     watches: Watches,

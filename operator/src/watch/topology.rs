@@ -13,18 +13,18 @@ mod learn;
 /// Label by which an affinity names a node.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// When a label is read again: it changes when a node is moved to another rack.
+/// How long a label is used before it is read again. It changes when a node moves to another rack.
 const TTL: Duration = Duration::from_secs(600);
 /// Labels that no job uses any more are forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(3_600);
 
-/// What a pod's affinity calls a node.
+/// How an affinity of a pod refers to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeRef {
     /// By its label `kubernetes.io/hostname`. Autoscalers understand this: Karpenter creates no
     /// node for a pod that names fields.
     Hostname(String),
-    /// By its name, since it has no such label.
+    /// By its name, because it has no such label.
     Name(String),
 }
 
@@ -131,14 +131,22 @@ mod tests {
         let labels = Labels::default();
         let label = ("n1".to_owned(), "rack".to_owned());
         assert_eq!(labels.begin(&label), (true, true));
-        assert_eq!(labels.begin(&label), (false, true), "on its way");
+        assert_eq!(
+            labels.begin(&label),
+            (false, true),
+            "the read is in progress"
+        );
         labels.answered(label.clone(), Some("a".to_owned()));
         assert_eq!(labels.begin(&label), (false, false));
         assert_eq!(labels.domain("n1", "rack").as_deref(), Some("a"));
         assert_eq!(labels.domain("n2", "rack"), None);
         let long_ago = Instant::now().checked_sub(TTL).unwrap();
         labels.lock().get_mut(&label).unwrap().at = long_ago;
-        assert_eq!(labels.begin(&label), (true, false), "nobody waits for it");
+        assert_eq!(
+            labels.begin(&label),
+            (true, false),
+            "no reconcile waits for it"
+        );
         assert_eq!(labels.domain("n1", "rack").as_deref(), Some("a"));
     }
 

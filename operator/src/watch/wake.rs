@@ -1,11 +1,11 @@
-//! What wakes a job.
+//! Wakes: requests to reconcile a job, with their causes.
 
 use crate::job::JobName;
 
-/// What has changed of a job.
+/// What changed about a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// Something of its workers: a pod, a process, or a node.
+    /// A pod, a process or a node of its workers.
     Workers,
     /// Anything else: its spec or status, a change of an object that the job owns, its progress,
     /// the time.
@@ -20,14 +20,14 @@ pub struct Wake {
 }
 
 impl Wake {
-    /// Something of its workers has changed.
+    /// A wake because its workers changed.
     #[must_use]
     pub const fn by_workers(job: JobName) -> Self {
         let cause = Cause::Workers;
         Self { job, cause }
     }
 
-    /// Something else has changed.
+    /// A wake for another cause.
     #[must_use]
     pub const fn by_other(job: JobName) -> Self {
         let cause = Cause::Other;

@@ -1,4 +1,4 @@
-//! How a watch begins, and what is noted when it breaks.
+//! How a watch begins, and what the operator records when it breaks.
 
 use k8s_openapi::NamespaceResourceScope;
 use kube::runtime::watcher::{self, Config as WatchConfig};

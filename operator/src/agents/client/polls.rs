@@ -1,5 +1,5 @@
-//! Polls that are under way, one at a time to each agent. Agents that did not answer the last one share a small pool of
-//! slots, so they do not delay questions to agents that do: a network may be closed to some.
+//! Polls in progress, at most one for each agent. Agents that did not answer their last poll share a small pool of slots,
+//! so they do not delay polls of the other agents: a network may be closed to some of them.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -15,22 +15,22 @@ use tokio::time::Instant;
 
 use super::Agents;
 
-/// Most questions at the same time to agents that answered the last one, or were asked none.
+/// Most polls at the same time of agents that answered their last poll or were never polled.
 const AT_ONCE: usize = 256;
-/// Most questions at the same time to the others.
+/// Most polls at the same time of agents that did not answer their last poll.
 const SILENT_AT_ONCE: usize = 64;
-/// An agent that was silent so long ago is one like all others.
+/// How long an agent without an answer counts as silent, if no newer poll of it ends.
 const FORGOTTEN: Duration = Duration::from_mins(5);
 
 type Answer<K> = (K, Option<Bytes>);
 
-/// The questions; `K` says to whom.
+/// The polls. `K` identifies an agent.
 pub(crate) struct Polls<K> {
     agents: Agents,
-    under_way: FuturesUnordered<BoxFuture<'static, Answer<K>>>,
-    /// Agents that are being asked.
-    asked: HashSet<K>,
-    /// Agents that did not answer the last question, and when.
+    in_progress: FuturesUnordered<BoxFuture<'static, Answer<K>>>,
+    /// Agents whose poll is in progress.
+    polled: HashSet<K>,
+    /// Agents that did not answer their last poll, and when it ended.
     silent: HashMap<K, Instant>,
     slots: Arc<Semaphore>,
     slots_of_silent: Arc<Semaphore>,
@@ -40,44 +40,44 @@ impl<K: Clone + Eq + Hash + Send + 'static> Polls<K> {
     pub(crate) fn new() -> Self {
         Self {
             agents: Agents::default(),
-            under_way: FuturesUnordered::new(),
-            asked: HashSet::new(),
+            in_progress: FuturesUnordered::new(),
+            polled: HashSet::new(),
             silent: HashMap::new(),
             slots: Arc::new(Semaphore::new(AT_ONCE)),
             slots_of_silent: Arc::new(Semaphore::new(SILENT_AT_ONCE)),
         }
     }
 
-    /// Polls the agent at an address, unless the last request to it is still under way. `nonce` is empty for paths that require
+    /// Polls the agent at an address, unless the last request to it is still in progress. `nonce` is empty for paths that require
     /// none.
-    pub(crate) fn start(&mut self, whom: K, address: String, path: &'static str, nonce: String) {
-        if !self.asked.insert(whom.clone()) {
+    pub(crate) fn start(&mut self, agent: K, address: String, path: &'static str, nonce: String) {
+        if !self.polled.insert(agent.clone()) {
             return;
         }
-        let slots = if self.silent.contains_key(&whom) {
+        let slots = if self.silent.contains_key(&agent) {
             &self.slots_of_silent
         } else {
             &self.slots
         };
         let (slots, agents) = (Arc::clone(slots), self.agents.clone());
-        self.under_way.push(Box::pin(async move {
-            // Never closed.
+        self.in_progress.push(Box::pin(async move {
+            // The semaphore is never closed.
             let _slot = slots.acquire().await;
-            (whom, agents.answer(&address, path, &nonce).await)
+            (agent, agents.answer(&address, path, &nonce).await)
         }));
     }
 
-    /// Waits for the next answer; `None`: nobody is being asked.
+    /// Waits for the next answer; `None`: no poll is in progress.
     pub(crate) async fn next(&mut self) -> Option<Answer<K>> {
-        let (whom, answer) = self.under_way.next().await?;
-        self.asked.remove(&whom);
+        let (agent, answer) = self.in_progress.next().await?;
+        self.polled.remove(&agent);
         self.silent.retain(|_, since| since.elapsed() < FORGOTTEN);
         if answer.is_none() {
-            self.silent.insert(whom.clone(), Instant::now());
+            self.silent.insert(agent.clone(), Instant::now());
         } else {
-            self.silent.remove(&whom);
+            self.silent.remove(&agent);
         }
-        Some((whom, answer))
+        Some((agent, answer))
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
     async fn agent_is_polled_again_only_after_its_last_poll() {
         let mut polls = Polls::new();
         for _ in 0..2 {
-            // Nobody listens there.
+            // No process listens at this address.
             polls.start(1, address(1), "/", String::new());
             polls.start(1, address(1), "/", String::new());
             assert_eq!(polls.next().await, Some((1, None)));
@@ -113,8 +113,8 @@ mod tests {
             polls.start(at, address(at), "/", String::new());
         }
         for _ in 1..=2 * AT_ONCE {
-            let (whom, _) = polls.next().await.unwrap();
-            assert_ne!(whom, 0);
+            let (agent, _) = polls.next().await.unwrap();
+            assert_ne!(agent, 0);
         }
     }
 }

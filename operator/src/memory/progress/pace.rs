@@ -1,28 +1,29 @@
-//! How often jobs are asked how far they are, and looked at because of it: by how many train. Pure.
+//! How often jobs are polled for progress, and how often reports wake them. Both depend on how many jobs train. Pure.
 
 use std::time::Duration;
 
-/// Statuses that are written in a second, of all jobs together. With other writes they are less than 20.
+/// Status writes per second, of all jobs together. With other writes they stay below 20.
 const WRITES_PER_SECOND: u32 = 18;
 const MIN_WAKE: Duration = Duration::from_secs(10);
 const MAX_WAKE: Duration = Duration::from_secs(60);
 pub(crate) const MIN_POLL: Duration = Duration::from_secs(3);
-/// Polls between two looks: trouble is heard of by then. The last one is asked when the status is due.
+/// Polls between two status writes. Each of them can report a failure, and the last one happens when the status is due.
 const POLLS: u32 = 5;
-/// A bound of all questions, each of which costs 0.2 ms of the processor. Each job is asked once for each look at least.
+/// An upper bound of all polls, each of which takes 0.2 ms of CPU time. Each job is polled at least once for each status
+/// write.
 const POLLS_PER_SECOND: u32 = 100;
 
-/// Times of each job.
+/// The intervals of each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// Between two questions.
+    /// The interval between two polls.
     pub(crate) poll: Duration,
-    /// Between two looks at a job that tells nothing urgent.
+    /// The interval between two wakes of a job that reports nothing urgent.
     pub(crate) wake: Duration,
 }
 
 impl Pace {
-    /// With so many jobs that train.
+    /// The intervals while this number of jobs trains.
     #[must_use]
     pub(crate) fn of(num_jobs: usize) -> Self {
         let num_jobs = u32::try_from(num_jobs).unwrap_or(u32::MAX);

@@ -30,7 +30,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// How often the job is asked in so many seconds, and when they are over.
+/// How often the job is polled in this number of seconds, and the time at their end.
 fn polled(progress: &JobMemories, from: Instant, num_seconds: u64) -> (usize, Instant) {
     let times = (0..num_seconds).map(|second| from + seconds(second));
     let num_polls = times.map(|now| progress.progress_polls(now).len()).sum();
@@ -71,7 +71,7 @@ fn formed_generation_wakes_a_job_without_progress() {
     assert!(progress.formed_reported(&key(), 2, now).is_some());
     assert_eq!(formed(&progress), Some(2));
     assert_eq!(last(&progress), None);
-    // That of its progress counts, too.
+    // The generation of a progress report counts, too.
     let report = Report {
         generation: 3,
         ..step(1)
@@ -90,7 +90,7 @@ fn answer_or_new_address_restores_frequent_polls() {
     let (_, now) = polled(&progress, now, 300);
     follow(&progress, "10.0.0.2", now);
     assert_eq!(polled(&progress, now, 15).0, 5);
-    assert!(last(&progress).is_some(), "what was report is kept");
+    assert!(last(&progress).is_some(), "the last report is kept");
 }
 
 #[test]
@@ -109,16 +109,19 @@ fn steps_wake_the_job_rarely_and_urgent_reports_at_once() {
         woken.is_some()
     };
     assert!(wakes(step(1), 0));
-    assert!(!wakes(step(1), 60), "the same again is no news");
+    assert!(!wakes(step(1), 60), "an equal report is no news");
     assert!(wakes(step(2), 60));
-    assert!(!wakes(step(3), 69), "so soon");
-    assert!(wakes(step(3), 71), "also if it has not come further since");
+    assert!(!wakes(step(3), 69), "too soon");
+    assert!(
+        wakes(step(3), 71),
+        "although it has the same step as before"
+    );
     let trouble = Report {
         checkpoint_error: Some("the volume is full".to_owned()),
         ..step(5)
     };
     assert!(wakes(trouble, 71));
-    assert!(wakes(step(6), 72), "it is over");
+    assert!(wakes(step(6), 72), "the error is over");
     let next = Report {
         generation: 2,
         ..step(6)
@@ -143,11 +146,11 @@ fn wakes_follow_the_age_of_the_shown_progress() {
         progress.with(&key(), |it| it.progress.follow_at(first, Some(at), at));
     };
     assert!(wakes(step(1), 0));
-    // Something else woke it, and the status was written with what was report then.
+    // Another cause woke the job, and its status was written with the last report.
     shown(6);
     assert!(!wakes(step(2), 12));
     assert!(wakes(step(3), 16), "ten seconds after what is shown");
-    // The write has failed.
+    // The write of the status failed.
     assert!(wakes(step(4), 19));
     shown(19);
     assert!(!wakes(step(5), 28));
@@ -188,7 +191,11 @@ fn new_generation_is_polled_soon_among_many_jobs() {
         };
         (0..60).filter(is_polled).collect::<Vec<u64>>()
     };
-    assert_eq!(times(now), [0, 3, 6, 9, 12], "then in fifty seconds");
+    assert_eq!(
+        times(now),
+        [0, 3, 6, 9, 12],
+        "the next poll is 50 seconds later"
+    );
     let now = now + seconds(20);
     follow("uid", 2, now);
     assert_eq!(times(now)[..3], [3, 6, 9], "a newer generation");

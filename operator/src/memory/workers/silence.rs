@@ -13,13 +13,13 @@ use roundhouse_planner::{Observed, Pod};
 
 use super::is_running_member;
 
-/// How long an agent does not answer until it counts as silent.
+/// How long an agent has to be without an answer until it counts as silent.
 pub(super) const SILENT: Duration = Duration::from_secs(10);
-/// How many polls in a row it does not answer until then, at least.
+/// How many polls in a row an agent has to miss, at least, until it counts as silent.
 pub(super) const MISSES: u32 = 8;
-/// How many polls in a row it answers until it does not count as silent any more.
+/// How many polls in a row a silent agent answers until it does not count as silent any more.
 const ANSWERS: u32 = 3;
-/// How long ago an agent that answers has answered at most.
+/// Maximum age of the last answer of an agent that counts as answering.
 const ANSWERED_LATELY: Duration = Duration::from_secs(5);
 
 /// How one agent answers.
@@ -33,12 +33,12 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// Since when it counts as silent.
+    /// Since when the agent counts as silent.
     pub(super) const fn declared_at(&self) -> Option<Timestamp> {
         self.declared_at
     }
 
-    /// It has answered. Returns whether it counts as silent no longer.
+    /// The agent answered. Returns whether it stops counting as silent.
     pub(super) fn answered(&mut self) -> bool {
         self.answered_at = Some(Instant::now());
         self.num_answers += 1;
@@ -46,14 +46,14 @@ impl Silence {
         self.num_answers >= ANSWERS && self.declared_at.take().is_some()
     }
 
-    /// It has not answered.
+    /// The agent did not answer.
     pub(super) fn missed(&mut self) {
         self.unanswered_since.get_or_insert_with(Instant::now);
         self.num_misses += 1;
         self.num_answers = 0;
     }
 
-    /// Whether it has not answered for long enough, and does not count as silent yet.
+    /// Whether the agent has not answered for long enough, and does not count as silent yet.
     pub(super) fn is_due(&self) -> bool {
         let is_long = |since: Instant| since.elapsed() >= SILENT;
         self.declared_at.is_none()
@@ -61,7 +61,7 @@ impl Silence {
             && self.unanswered_since.is_some_and(is_long)
     }
 
-    /// It counts as silent from now on.
+    /// The agent counts as silent from now on.
     pub(super) fn declare(&mut self) {
         self.declared_at = Some(Timestamp::now());
     }
@@ -71,7 +71,7 @@ impl Silence {
         self.num_misses == 0 && self.answered_at.is_some_and(is_late)
     }
 
-    /// As if all that happened had happened so long ago.
+    /// Moves everything that happened this far into the past.
     #[cfg(test)]
     pub(super) fn pass(&mut self, span: Duration) {
         if let Some(since) = &mut self.unanswered_since {
@@ -95,9 +95,9 @@ pub(super) fn do_most_answer<'a>(all: impl Iterator<Item = &'a Silence>) -> bool
 
 /// The newest generation of a job, as far as it matters to a worker that is not Ready.
 pub(super) struct Newest {
-    /// Its number; `None`: there is none yet.
+    /// The number of the generation; `None`: there is none yet.
     generation: Option<u64>,
-    /// Whether it has not formed, and others are Ready in it.
+    /// Whether it has not formed, and other members are Ready and wait for it.
     others_wait: bool,
 }
 
@@ -118,7 +118,7 @@ impl Newest {
         }
     }
 
-    /// Whether others would train without a worker that is not Ready: it is no member, or they wait for it.
+    /// Whether the other workers would train without this one, which is not Ready: it is no member, or they wait for it.
     pub(super) fn does_without(&self, pod: &Pod) -> bool {
         let does = |generation| self.others_wait || !is_running_member_of(pod, generation);
         self.generation.is_some_and(does)

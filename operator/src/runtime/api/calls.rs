@@ -1,5 +1,5 @@
-//! Calls to the API server: each has a deadline and few tries. The client's own retry is switched
-//! off, since it can hold one call for minutes.
+//! Calls to the API server with a deadline and at most three tries. The client's own retry is
+//! switched off, because it can hold one call for minutes.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::runtime::api::error::CallError;
 /// an admission webhook (10 s by default, 30 s at most), so that the operator receives the server's
 /// error instead of timing out first.
 pub const CREATE_DEADLINE: Duration = Duration::from_secs(35);
-/// Time for any other call, with all its tries.
+/// Deadline for any other call, with all its tries.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 const TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! Calls to the API server that failed.
+//! Errors of calls to the API server.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl CallError {
             && !self.is_conflict()
     }
 
-    /// Conflict or NotFound: the caches were stale, so the job is reconciled again, and no error is
+    /// Conflict or `NotFound`: the caches were stale, so the job is reconciled again, and no error is
     /// counted. An admission webhook may refuse with any code; another reconcile changes nothing
     /// about that.
     #[must_use]

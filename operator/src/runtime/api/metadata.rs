@@ -9,13 +9,13 @@ use kube::{Client, Resource};
 use roundhouse_api::metadata::WithMetadata;
 use serde::{Deserialize, Serialize};
 
-/// Objects of one kind in one namespace, or in the cluster.
+/// The objects of one kind, in one namespace or in the cluster.
 pub(crate) struct OfKind {
     client: Client,
     request: Request,
 }
 
-/// A page of a list.
+/// One page of a list of objects.
 pub(crate) struct Page {
     /// Metadata of the objects.
     pub(crate) objects: Vec<ObjectMeta>,
@@ -52,7 +52,7 @@ impl OfKind {
         }
     }
 
-    /// Reads one object.
+    /// Reads the metadata of one object.
     ///
     /// # Errors
     /// There is no such object (404), the API server refused, or it did not answer.
@@ -63,7 +63,7 @@ impl OfKind {
         Ok(found.metadata.into())
     }
 
-    /// Reads a page of objects.
+    /// Reads the metadata of a page of objects.
     ///
     /// # Errors
     /// The API server refused, or did not answer.

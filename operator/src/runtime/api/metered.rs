@@ -217,7 +217,7 @@ mod tests {
             Ok::<_, String>(answer.unwrap())
         });
         let client = metered(Client::new(server, "default"), metrics.api.clone());
-        assert_eq!(metrics.api.clock_ahead(), 0, "nothing is known");
+        assert_eq!(metrics.api.clock_ahead(), 0, "no answer yet");
         let request = Request::get("/version").body(Body::empty()).unwrap();
         client.send(request).await.unwrap();
         let ahead = Timestamp::now().as_second() - 1_000;

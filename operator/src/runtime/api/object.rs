@@ -1,4 +1,4 @@
-//! What the operator's code for any kind of object needs of that kind.
+//! The trait bounds of the operator's code for any kind of object.
 
 use std::fmt::Debug;
 
@@ -7,7 +7,7 @@ use kube::Resource;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A kind of object that lives in a namespace, and is written and read as JSON.
+/// A kind of object that belongs to a namespace and is written and read as JSON.
 pub(crate) trait NamespacedObject:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone

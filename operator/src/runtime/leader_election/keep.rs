@@ -48,7 +48,7 @@ impl Candidate {
         let mut seen = None;
         let mut is_logged = false;
         loop {
-            // There is time for another try before the Lease is lost.
+            // This leaves time for another try before the Lease is lost.
             let patience = self.timing.renew_within / 3;
             let checked = timeout(patience, self.check(&mut seen)).await;
             let (next, problem) = match checked {
@@ -57,7 +57,7 @@ impl Candidate {
                 Err(_) => (None, Some("no answer".to_owned())),
             };
             if let Some(problem) = problem.as_ref().filter(|_| !is_logged) {
-                tracing::warn!(lease = self.name, problem, "the lease");
+                tracing::warn!(lease = self.name, problem, "cannot take or renew the lease");
             }
             is_logged = problem.is_some();
             // A lost Lease is never taken again: the operator restarts.
@@ -151,8 +151,12 @@ impl Candidate {
         };
         match timeout(self.timing.period, given).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the lease is not given back"),
-            Err(_) => tracing::warn!("the lease is not given back: no answer"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "cannot release the lease; the next leader waits until it expires")
+            }
+            Err(_) => tracing::warn!(
+                "cannot release the lease: no answer; the next leader waits until it expires"
+            ),
         }
     }
 }

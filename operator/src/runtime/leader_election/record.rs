@@ -39,7 +39,7 @@ pub enum Decision {
     Wait,
 }
 
-/// What `identity` does about a Lease.
+/// Decides what the operator `identity` does about a Lease.
 #[must_use]
 pub fn decide(identity: &str, seen: &Seen, now: Duration, timing: LeaseTiming) -> Decision {
     let spec = seen.lease.spec.clone().unwrap_or_default();
@@ -47,7 +47,7 @@ pub fn decide(identity: &str, seen: &Seen, now: Duration, timing: LeaseTiming) -
     if holder == identity {
         return Decision::Renew;
     }
-    // The holder may be an operator with other timing.
+    // The holder may be an operator with another timing.
     let theirs = spec.lease_duration_seconds;
     let theirs = theirs.and_then(|seconds| u64::try_from(seconds).ok());
     let duration = theirs

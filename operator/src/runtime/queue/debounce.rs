@@ -15,7 +15,7 @@ use tokio_util::time::delay_queue::Key;
 
 /// How long the events of a job must pause.
 pub const PAUSE: Duration = Duration::from_millis(20);
-/// How long a job waits for such a pause.
+/// How long a job waits for such a pause at most.
 pub const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The jobs that wait for a pause.

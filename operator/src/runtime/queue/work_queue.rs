@@ -51,7 +51,7 @@ struct Running {
 /// The jobs that wait in one lane.
 #[derive(Debug, Default)]
 struct Line {
-    /// Namespaces in the order of their turns.
+    /// The namespaces in the order of their turns.
     turns: VecDeque<String>,
     jobs: HashMap<String, VecDeque<JobName>>,
 }

@@ -15,7 +15,7 @@ const DISRUPTIONS: [&str; 5] = [
     // The cluster autoscaler: it removes the node, or will if nothing needs the node.
     "ToBeDeletedByClusterAutoscaler",
     "DeletionCandidateOfClusterAutoscaler",
-    // GKE, some seconds before it ends a spot node.
+    // GKE: some seconds before it ends a spot node.
     "cloud.google.com/impending-node-termination",
 ];
 /// Prefix of the taints of the AWS node termination handler: spot interruptions, maintenance,

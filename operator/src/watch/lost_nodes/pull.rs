@@ -1,4 +1,4 @@
-//! The reads of the nodes of doubtful pods.
+//! Reads the nodes of doubtful pods.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::runtime::leader_election::Leadership;
 use crate::watch::caches::Caches;
 use crate::watch::wake::Wake;
 
-/// Nodes that are reads for at a time.
+/// Most nodes that are read at the same time.
 const AT_ONCE: usize = 8;
 /// Ticks between two reads of one node.
 const TICKS: u32 = 4;
@@ -52,7 +52,7 @@ pub(crate) async fn pull(
                     node,
                     is_lost = loss.is_some(),
                     kubelet_answers = loss.is_none_or(|loss| loss.answers),
-                    "a node of a pod that is not Ready"
+                    "the state of a node with a pod that is not Ready has changed"
                 ),
             }
             for job in doubts.get(&node).into_iter().flatten() {
@@ -66,14 +66,14 @@ pub(crate) async fn pull(
 /// Since when and how the node is not Ready, or `Some(None)` if it is Ready. `None`: the node could
 /// not be read.
 async fn read(nodes: &Api<Node>, name: &str) -> Option<Option<Loss>> {
-    // From the API server's cache: it is reads again soon.
+    // The API server's cache is enough, because the node is read again soon.
     let (recent, now) = (GetParams::any(), Timestamp::now());
     match call(|| nodes.get_with(name, &recent)).await {
         Ok(node) => Some(loss(&node, now)),
         // Kubernetes deletes the pods of a node that is gone.
         Err(error) if error.code() == Some(404) => None,
         Err(error) => {
-            tracing::warn!(%error, node = name, "a node cannot be read; whether it is lost is not known");
+            tracing::warn!(%error, node = name, "cannot read a node, so it is not known whether it is lost");
             None
         }
     }

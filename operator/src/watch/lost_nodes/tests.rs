@@ -50,13 +50,13 @@ fn pod_is_doubtful_after_50_seconds_without_readiness() {
             600,
             true,
         ),
+        ("it is terminating", |pod| pod.deleting = true, 600, false),
         (
-            "it is on its way out",
-            |pod| pod.deleting = true,
-            600,
-            false,
+            "it shows a lost node",
+            |pod| pod.unreachable = true,
+            3,
+            true,
         ),
-        ("it shows it", |pod| pod.unreachable = true, 3, true),
         ("it failed", |pod| pod.phase = PodPhase::Failed, 600, false),
     ];
     for (name, change, now, expected) in cases {
@@ -188,6 +188,6 @@ fn node_is_lost_unless_its_ready_condition_is_true() {
     assert_eq!(
         loss(&new, at(9)),
         None,
-        "its kubelet has not told anything yet"
+        "its kubelet has not reported anything yet"
     );
 }

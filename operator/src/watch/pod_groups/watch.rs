@@ -41,7 +41,7 @@ pub(crate) async fn watch_groups<K: GroupKind>(
         let words = follow::<K>(&watches, groups, &resource, &wake).await;
         let jobs = groups.is_not_served(words);
         if !jobs.is_empty() {
-            tracing::warn!(%resource, "cannot be read; jobs wait for it");
+            tracing::warn!(%resource, "cannot read a kind of PodGroup; jobs that want it wait");
         }
         wake_all(&wake, jobs).await;
         sleep(LOOK_AGAIN).await;

@@ -64,7 +64,7 @@ pub(super) fn container(status: &ContainerStatus) -> Container {
     }
 }
 
-/// Why a container waits, if it does.
+/// The reason for which a container waits, if it waits.
 fn waiting(status: &ContainerStatus) -> Option<Waiting> {
     let waiting = status.state.as_ref()?.waiting.as_ref()?;
     Some(text(waiting.reason.as_ref(), waiting.message.as_ref()))

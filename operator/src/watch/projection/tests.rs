@@ -41,7 +41,7 @@ fn a_job_is_kept_without_what_is_for_other_clients() {
 #[test]
 fn unready_pod_with_ready_containers_is_unreachable() {
     let cases = [
-        ("all is well", "True", "True", json!(null), false),
+        ("the node answers", "True", "True", json!(null), false),
         ("a probe fails", "False", "False", json!(null), false),
         ("the node is lost", "False", "True", json!(null), true),
         (
@@ -158,7 +158,7 @@ fn a_child_has_the_jobs_uid_as_its_controller_and_in_its_labels() {
     let cases = [
         ("ours", labels.clone(), owner("u-1"), true),
         ("an earlier job's", labels.clone(), owner("u-0"), false),
-        ("nobody's", labels, json!([]), false),
+        ("without controller", labels, json!([]), false),
         ("without labels", json!({}), owner("u-1"), false),
     ];
     for (name, labels, owners, expected) in cases {

@@ -26,7 +26,7 @@ use crate::runtime::api::metadata::OfKind;
 
 /// Clocks that differ by more seconds are not those of one cluster.
 const MAX_CLOCK_SECONDS: u64 = 30;
-/// Pods of one answer: their metadata is up to 5 kB each, and each call has a deadline.
+/// Pods in one page: the metadata of each has up to 5 kB, and each call has a deadline.
 const PAGE: u32 = 500;
 /// Pause between two warnings about the clock.
 const CLOCK_PAUSE: Duration = Duration::from_mins(5);
@@ -36,7 +36,7 @@ const CLOCK_PAUSE: Duration = Duration::from_mins(5);
 pub(super) struct ClockWarning(Mutex<Option<Instant>>);
 
 impl ClockWarning {
-    /// Whether the warning is due again: the clocks differ for each job whose time is over.
+    /// Whether the warning is due again. Each job whose time is over finds that the clocks differ.
     fn is_due(&self) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = last.is_none_or(|at| at.elapsed() >= CLOCK_PAUSE);
@@ -50,9 +50,9 @@ impl ClockWarning {
 /// The answer of the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confirmed {
-    /// Whether it has the versions that were observed.
+    /// Whether the API server has the versions that were observed.
     pub fresh: bool,
-    /// Whether its clock differs from the operator's.
+    /// Whether the API server's clock differs from the operator's.
     pub clock_off: bool,
 }
 

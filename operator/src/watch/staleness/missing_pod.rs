@@ -14,7 +14,7 @@ use crate::watch::projection;
 impl Staleness {
     /// Asks the API server for a pod that was created and that the cache does not show: a plan
     /// without it would create another one. All other writes name the version or the UID that was
-    /// observed, so they fail if it is an old one.
+    /// observed, so they fail if that version or UID is old.
     ///
     /// # Errors
     /// The API server refused to read the pod, or did not answer.
@@ -29,7 +29,7 @@ impl Staleness {
         };
         let pods = OfKind::namespaced::<Pod>(&self.client, namespace);
         match call(|| pods.get(name)).await {
-            // A pod that has lost our labels is not watched.
+            // The watch does not report a pod that has lost the operator's labels.
             Ok(live) => Ok(projection::is_child(&live, uid)),
             Err(error) if error.code() == Some(404) => Ok(false),
             Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! The reads of nodes.
+//! Reads the labels of nodes.
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
@@ -42,14 +42,14 @@ impl Topology {
         let value = match call(|| nodes.get(node)).await {
             Ok(found) => found.labels.unwrap_or_default().remove(key),
             Err(error) => {
-                tracing::warn!(%error, node, key, "the label of a node cannot be read; ranks do not follow it");
+                tracing::warn!(%error, node, key, "cannot read the label of a node; ranks do not follow its topology");
                 None
             }
         };
         self.labels.answered(label, value);
     }
 
-    /// What an affinity calls these nodes. Deleted nodes are left out: an autoscaler creates no
+    /// How an affinity refers to these nodes. Deleted nodes are left out: an autoscaler creates no
     /// node for a pod that names one.
     pub(crate) async fn references(&self, nodes: &[String]) -> Vec<NodeRef> {
         let reads: Vec<_> = nodes.iter().map(|node| self.reference(node)).collect();
@@ -80,7 +80,7 @@ impl Topology {
             }
             Err(error) if error.code() == Some(404) => None,
             Err(error) => {
-                tracing::warn!(%error, node, "a node cannot be read; its hostname is taken to be its name");
+                tracing::warn!(%error, node, "cannot read a node; the affinity uses the name of the node as its hostname");
                 Some(likely())
             }
         }
