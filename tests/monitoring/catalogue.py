@@ -1,10 +1,10 @@
-"""The metrics that there are, read from the code that registers them, and the metrics that a PromQL expression uses."""
+"""The metrics that exist, read from the page of the reference, and the metrics that a PromQL expression uses."""
 
 import pathlib
 import re
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-# Generated from the registries, and checked against them by a contract test.
+# The page is generated from the registries, and a contract test compares it with them.
 PAGE = REPOSITORY / "docs/reference/metrics.md"
 KEYWORDS = {
     "and",
@@ -24,23 +24,23 @@ KEYWORDS = {
 
 
 def registered():
-    """Names that the operator, the agent and the trainer register."""
+    """The names that the operator, the agent and the trainer register."""
     return set(re.findall(r"^\| `([a-z0-9_]+)` \|", PAGE.read_text(), re.MULTILINE))
 
 
 def recorded():
-    """Names in the recorded exposition of a GPU node."""
+    """The names in the recorded exposition of a GPU node."""
     text = (REPOSITORY / "tests/monitoring/gpu-node.prom").read_text()
     return {line.split("{")[0] for line in text.splitlines() if line and not line.startswith("#")}
 
 
 def known():
-    """Every name that a query may use, but for the suffixes of histograms."""
+    """All names that a query may use, without the suffixes of histograms."""
     return registered() | recorded()
 
 
 def family(name, names):
-    """The metric that a name belongs to, without the suffix of a histogram; None if there is none."""
+    """The metric of a name, without the suffix of a histogram; None if it is unknown."""
     for one in (name, re.sub(r"_(bucket|sum|count)$", "", name)):
         if one in names:
             return one
@@ -48,7 +48,7 @@ def family(name, names):
 
 
 def used(expr):
-    """Names of the metrics in a PromQL expression."""
+    """The names of the metrics in a PromQL expression."""
     expr = re.sub(r'"(\\.|[^"\\])*"', '""', expr)
     expr = re.sub(r"(?m)#.*$", "", expr)
     expr = re.sub(r"\{[^}]*\}", " ", expr)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the dashboards and the alerts as they are shipped, without Prometheus or Grafana. Ends with "checks: N passed N failed"."""
+"""Checks the dashboards and the alerts of the chart without Prometheus or Grafana. The last line is "checks: N passed N failed"."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import catalogue  # noqa: E402
 import rules  # noqa: E402
 
 CHART = catalogue.REPOSITORY / "charts/roundhouse"
-# Of https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts
+# The units of https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts
 UNITS = {
     "none",
     "short",
@@ -60,7 +60,7 @@ def every_panel_has_a_title_a_description_and_a_query(dashboard):
         if not name:
             yield f"panel {panel['id']} has no title"
         if not re.search(r"[.)]$", panel.get("description", "")):
-            yield f"{name}: no description, or one that is no sentence"
+            yield f"{name}: no description, or it is not a sentence"
         refs = [target["refId"] for target in panel["targets"]]
         if not refs or len(refs) != len(set(refs)) or not all(target["expr"] for target in panel["targets"]):
             yield f"{name}: queries {refs}"
@@ -88,7 +88,7 @@ def units_are_known_and_thresholds_rise(dashboard):
                 yield f"{panel['title']}: thresholds {values}"
 
 
-def panels_lie_in_the_grid_without_overlaps(dashboard):
+def panels_are_in_the_grid_without_overlaps(dashboard):
     taken = {}
     for panel in dashboard["panels"]:
         place = panel["gridPos"]
@@ -97,7 +97,7 @@ def panels_lie_in_the_grid_without_overlaps(dashboard):
         for x in range(place["x"], place["x"] + place["w"]):
             for y in range(place["y"], place["y"] + place["h"]):
                 if (x, y) in taken:
-                    yield f"{panel['title']} lies on {taken[x, y]}"
+                    yield f"{panel['title']} overlaps {taken[x, y]}"
                     return
                 taken[x, y] = panel["title"]
 
@@ -124,7 +124,7 @@ def metrics_exist(dashboard):
             yield f"{where}: no metric in {expr}"
         for name in names:
             if catalogue.family(name, known) is None:
-                yield f"{where}: {name} is no metric of Roundhouse, of a process, or of the recorded GPU node"
+                yield f"{where}: {name} is not a metric of Roundhouse, of a process, or of the recorded GPU node"
 
 
 def variables_are_defined_and_used(dashboard):
@@ -146,10 +146,10 @@ def links_lead_to_dashboards(dashboard):
     if not targets:
         yield "no link to another dashboard"
     for uid in targets - uids:
-        yield f"/d/{uid} is no dashboard of the chart"
+        yield f"/d/{uid} is not a dashboard of the chart"
 
 
-def every_alert_says_what_to_do(found):
+def every_alert_has_a_runbook(found):
     for alert in found:
         for key in ("summary", "description", "runbook"):
             if key not in alert["keys"]:
@@ -166,7 +166,7 @@ def metrics_of_alerts_exist(found):
             yield f"{alert['name']}: no metric"
         for name in names:
             if catalogue.family(name, known) is None:
-                yield f"{alert['name']}: {name} is no metric"
+                yield f"{alert['name']}: {name} is not a metric"
 
 
 def every_alert_is_tested_firing_and_not_firing(found):
@@ -181,35 +181,35 @@ def every_alert_is_tested_firing_and_not_firing(found):
     names = {alert["name"] for alert in found}
     for case in cases:
         if case.split(" ", 1)[0] not in names:
-            yield f"a case of an alert that there is not: {case.splitlines()[0]}"
+            yield f"a case of an unknown alert: {case.splitlines()[0]}"
 
 
-def monitors_relabel_as_the_scrape_configuration_does(_):
-    """The PodMonitor's rules are among those of rules/scrape.yaml: the labels are the same, however workers are scraped."""
+def pod_monitor_relabels_like_the_scrape_configuration(_):
+    """The rules of the PodMonitor are also in rules/scrape.yaml, so workers have the same labels with both."""
     monitor = (CHART / "templates/podmonitor.yaml").read_text()
     scrape = (CHART / "rules/scrape.yaml").read_text()
     rule = r"- \{source_?[lL]abels: \[(\w+)\], target_?[lL]abel: (\w+)\}"
-    wanted, there = set(re.findall(rule, monitor)), set(re.findall(rule, scrape))
+    wanted, present = set(re.findall(rule, monitor)), set(re.findall(rule, scrape))
     if not wanted:
         yield "the PodMonitor has no rules"
-    for source, target in wanted - there:
-        yield f"{source} becomes {target} with the PodMonitor alone"
+    for source, target in wanted - present:
+        yield f"rules/scrape.yaml lacks the rule from {source} to {target} of the PodMonitor"
 
 
 DASHBOARD_CHECKS = [
     ids_are_unique,
     every_panel_has_a_title_a_description_and_a_query,
     units_are_known_and_thresholds_rise,
-    panels_lie_in_the_grid_without_overlaps,
+    panels_are_in_the_grid_without_overlaps,
     metrics_exist,
     variables_are_defined_and_used,
     links_lead_to_dashboards,
 ]
 ALERT_CHECKS = [
-    every_alert_says_what_to_do,
+    every_alert_has_a_runbook,
     metrics_of_alerts_exist,
     every_alert_is_tested_firing_and_not_firing,
-    monitors_relabel_as_the_scrape_configuration_does,
+    pod_monitor_relabels_like_the_scrape_configuration,
 ]
 
 
@@ -226,7 +226,7 @@ def main():
             for fault in faults:
                 print(f"FAIL  {name}: {check.__name__.replace('_', ' ')}: {fault}")
     if len(subjects) != 4 or not subjects[-1][1]:
-        sys.exit("three dashboards and a rules file were expected")
+        sys.exit("expected three dashboards and a rules file with alerts")
     print(f"checks: {passed} passed {failed} failed")
     sys.exit(1 if failed else 0)
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Evaluates every query of every dashboard and alert on a running Prometheus. Each must return a finite value.
 
-It looks over the whole time that Prometheus has scraped. Comparisons of alerts become 0 or 1 (PromQL's `bool`), so that an
-alert which does not fire is told from one whose series do not exist.
+The time range is the whole time in which Prometheus has scraped. Comparisons of alerts return 0 or 1 (PromQL's `bool`). This
+distinguishes an alert that does not fire from an alert whose series do not exist.
 """
 
 import argparse
@@ -20,8 +20,8 @@ import queries  # noqa: E402
 import record  # noqa: E402
 
 STEP_SECONDS = 2
-# Between two looks, with --wait.
-PAUSE_SECONDS = 3
+# The interval between two evaluations, with --wait.
+POLL_SECONDS = 3
 
 
 class Prometheus:
@@ -51,7 +51,7 @@ def of_alerts(prometheus):
 
 
 def empty(prometheus, arguments):
-    """What has no data, and how many queries there were."""
+    """The queries without data, and the number of all queries."""
     seconds = max(int(time.time() - arguments.since), STEP_SECONDS)
     faults, number = [], 0
     alerts = list(of_alerts(prometheus))
@@ -66,12 +66,12 @@ def empty(prometheus, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", required=True, help="such as http://localhost:9090")
+    parser.add_argument("--url", required=True, help="for example http://localhost:9090")
     parser.add_argument("--namespace", required=True)
-    parser.add_argument("--job", required=True, action="append", help="a job; one of several must have the data")
-    parser.add_argument("--since", required=True, type=float, help="when Prometheus began, in seconds since 1970")
-    parser.add_argument("--record", metavar="DIRECTORY", help="keep what the dashboards show there; see record.py")
-    parser.add_argument("--wait", type=float, default=0, help="seconds to wait for the last query")
+    parser.add_argument("--job", required=True, action="append", help="a job; can be repeated, then one of the jobs must have data for each query")
+    parser.add_argument("--since", required=True, type=float, help="when Prometheus started, in seconds since 1970")
+    parser.add_argument("--record", metavar="DIRECTORY", help="save the data of the dashboards there; see record.py")
+    parser.add_argument("--wait", type=float, default=0, help="seconds to wait until all queries have data")
     arguments = parser.parse_args()
     prometheus = Prometheus(arguments.url)
     end = time.monotonic() + arguments.wait
@@ -79,7 +79,7 @@ def main():
         faults, number = empty(prometheus, arguments)
         if not faults or time.monotonic() > end:
             break
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(POLL_SECONDS)
     if arguments.record:
         span = (arguments.since, time.time())
         record.write(record.Recorder(prometheus.get, arguments.namespace, arguments.job, *span), arguments.record)

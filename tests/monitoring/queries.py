@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The queries of the dashboards and of the alerts, as Grafana and Prometheus would send them.
+"""The queries of the dashboards and the alerts, as Grafana and Prometheus send them.
 
-Run as a program, it prints them as recording rules, so that promtool checks their syntax.
+As a program, it prints them as recording rules, so that promtool can check their syntax.
 """
 
 import json
@@ -14,12 +14,12 @@ import catalogue  # noqa: E402
 import rules  # noqa: E402
 
 CHART = catalogue.REPOSITORY / "charts/roundhouse"
-# The ranks of a job, of which the variable `rank` of its dashboard chooses.
+# The ranks of a job, which are the values of the variable `rank` of its dashboard.
 RANKS = 'count by (rank) (roundhouse_train_step{namespace="$namespace", job="$job"})'
 
 
 def filled(text, job, namespace, seconds, rank="0"):
-    """A text of a dashboard with the values of its variables, as Grafana would put them in. `$1` is none."""
+    """Fills the variables in a text of a dashboard, as Grafana does. `$1` is not a variable."""
     values = {
         "cluster": ".*",
         "namespace": namespace,
@@ -35,19 +35,19 @@ def filled(text, job, namespace, seconds, rank="0"):
 def without_thresholds(expr):
     """The expression with `bool` after each comparison of values."""
     expr = re.sub(r"(?m)#.*$", "", expr)
-    # Strings and matchers stay as they are.
+    # Does not change strings and label matchers.
     parts = re.split(r'("(?:\\.|[^"\\])*"|\{[^}]*\})', expr)
     return "".join(part if number % 2 else re.sub(r"([<>]=?|[!=]=)", r"\1 bool", part) for number, part in enumerate(parts))
 
 
 def of_dashboards(jobs, namespace, seconds):
-    """(where, [expression for each job]) of panels, annotations and variables."""
+    """The queries of panels, annotations and variables as (where, [expression for each job])."""
     for path in sorted(CHART.glob("dashboards/*.json")):
         dashboard = json.loads(path.read_text())
         found = [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel.get("targets", [])]
         found += [(mark["name"], mark["expr"]) for mark in dashboard["annotations"]["list"] if "expr" in mark]
         for variable in dashboard["templating"]["list"]:
-            # A single cluster has no label `cluster`.
+            # The test has a single cluster, so its series have no label `cluster`.
             if variable["type"] == "query" and variable["name"] != "cluster":
                 series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()
                 found.append((f"variable {variable['name']}", f"count by ({label}) ({series})"))

@@ -1,10 +1,10 @@
-"""Keeps what the queries of the dashboards return over a time range, one JSON file for each dashboard, for pictures of them.
+"""Records the results of the dashboards' queries over a time range, one JSON file for each dashboard, to draw pictures.
 
     {"since": 1763800000, "seconds": 180, "step": 2, "namespace": "...", "jobs": ["..."],
      "panels": {"11": [{"job": "...", "value": null, "targets": {"A": [{"labels": {}, "points": [[12, 0.5]]}]}}]},
      "annotations": {"Incidents": [{"labels": {}, "points": [[40, 1]]}]}}
 
-A point has the seconds after `since` and the value. A panel that repeats for a variable has an entry for each `value` of it.
+A point has the seconds after `since` and the value. A panel that is repeated for a variable has an entry for each `value` of it.
 """
 
 import json
@@ -13,12 +13,12 @@ import pathlib
 
 import queries
 
-# Points of a series at most: a picture is about as many pixels wide.
+# The most points of a series, enough for the width of a picture.
 NUM_POINTS = 90
 
 
 class Recorder:
-    """Queries over one time range, with the variables of the dashboards filled in. `get`: asks Prometheus' API."""
+    """Runs queries over one time range with the variables of the dashboards filled in. `get` calls Prometheus' API."""
 
     def __init__(self, get, namespace, jobs, since, until):
         self.get, self.namespace, self.jobs = get, namespace, jobs
@@ -40,7 +40,7 @@ class Recorder:
         return kept
 
     def of_first_job(self, exprs, rank="0"):
-        """{name: series} of the first job for which there are any, and the job."""
+        """The first job with data, and its series as {name: series}."""
         for job in self.jobs:
             found = {name: self.series(expr, job, rank) for name, expr in exprs.items()}
             if any(found.values()):
@@ -48,7 +48,7 @@ class Recorder:
         return self.jobs[0], {name: [] for name in exprs}
 
     def panel(self, panel):
-        """The entries of one panel."""
+        """The entries of one panel: one, or one for each rank if the panel is repeated."""
         exprs = {target["refId"]: target["expr"] for target in panel["targets"]}
         values = [None]
         if panel.get("repeat") == "rank":
@@ -82,7 +82,7 @@ def write(recorder, directory):
     for path in sorted(queries.CHART.glob("dashboards/*.json")):
         recording = recorder.dashboard(json.loads(path.read_text()))
         panels = recording.pop("panels")
-        # A line for each panel, so that a difference can be read.
+        # Writes a line for each panel, so that diffs are readable.
         lines = ",\n".join(f"{json.dumps(number)}:{short(entries)}" for number, entries in panels.items())
         head = short(recording).removesuffix("}")
         (directory / path.name).write_text(f'{head},"panels":{{\n{lines}\n}}}}\n')

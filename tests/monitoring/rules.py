@@ -1,13 +1,13 @@
-"""Reads a rules file of Prometheus as far as the checks need it: alerts with their expression and their annotations.
+"""Reads the alerts of a Prometheus rules file, with their expressions and annotations.
 
-It reads the layout of charts/roundhouse/rules/alerts.yaml and no other YAML; promtool checks the file itself.
+It reads only the layout of charts/roundhouse/rules/alerts.yaml, not general YAML. promtool checks the file itself.
 """
 
 import re
 
 
 def alerts(text):
-    """A list of {name, expr, keys}: `keys` are those of the alert's annotations."""
+    """A list of {name, expr, keys, severity}. `keys` are the keys of the alert's annotations."""
     found = []
     for block in re.split(r"(?m)^  - alert: ", text)[1:]:
         name = block.split("\n", 1)[0].strip()

@@ -1,4 +1,4 @@
-{{/* Labels of every object; the component is that of the operator unless an object replaces it. */}}
+{{/* Labels of every object. The component is the operator unless an object replaces it. */}}
 {{- define "roundhouse.labels" -}}
 {{ include "roundhouse.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -36,20 +36,20 @@ app.kubernetes.io/component: operator
 {{- end -}}
 {{- end }}
 
-{{/* "true" or nothing. Nodes belong to no namespace, so the rights of a Role do not reach them. */}}
+{{/* "true" or empty. Nodes are cluster-scoped, so a Role gives no rights on them. */}}
 {{- define "roundhouse.watchNodes" -}}
 {{- if and .Values.nodes.watch (not .Values.watchNamespace) }}true{{ end }}
 {{- end }}
 
-{{/* "true" or nothing: whether the policy chooses namespaces by their labels. */}}
+{{/* "true" if the policy selects namespaces by their labels, otherwise empty. */}}
 {{- define "roundhouse.readNamespaces" -}}
 {{- with .Values.policy.namespaces }}
-{{- if $.Values.watchNamespace }}{{ fail "policy.namespaces chooses by labels of namespaces, which a release with watchNamespace cannot read: set policy.allow instead" }}{{ end -}}
+{{- if $.Values.watchNamespace }}{{ fail "policy.namespaces needs the labels of namespaces, which a release with watchNamespace cannot read: set policy.allow instead" }}{{ end -}}
 true
 {{- end }}
 {{- end }}
 
-{{/* The pod's security context of the values, without users where the platform chooses them. */}}
+{{/* The pod security context of the values, without users and groups if the platform chooses them. */}}
 {{- define "roundhouse.podSecurityContext" -}}
 {{- $context := .Values.podSecurityContext }}
 {{- if not .Values.fixedUsers }}
@@ -58,12 +58,12 @@ true
 {{- toYaml $context }}
 {{- end }}
 
-{{/* The rights' kind: Role with watchNamespace, else ClusterRole. */}}
+{{/* The kind of the operator's role: Role with watchNamespace, otherwise ClusterRole. */}}
 {{- define "roundhouse.roleKind" -}}
 {{ ternary "ClusterRole" "Role" (empty .Values.watchNamespace) }}
 {{- end }}
 
-{{/* Name of the objects of `helm test`. A TrainingJob's begins with a letter, has no dots and at most 44 characters. */}}
+{{/* Name of the objects of `helm test`. The name of a TrainingJob starts with a letter, and has no dots and at most 44 characters. */}}
 {{- define "roundhouse.testName" -}}
 test-{{ .Release.Name | replace "." "-" | trunc 39 | trimSuffix "-" }}
 {{- end }}
@@ -72,8 +72,8 @@ test-{{ .Release.Name | replace "." "-" | trunc 39 | trimSuffix "-" }}
 {{ mergeOverwrite (include "roundhouse.labels" . | fromYaml) (dict "app.kubernetes.io/component" "test") | toYaml }}
 {{- end }}
 
-{{/* Annotations of an object of `helm test`, with its place in the order. Of a failed test the pod stays, whose log says what the
-     job waited for; the next test deletes it first. */}}
+{{/* Annotations of an object of `helm test`; the argument is its weight. The pod of a failed test remains, because its log shows why
+     the job waited. The next test deletes it first. */}}
 {{- define "roundhouse.testHook" -}}
 helm.sh/hook: test
 helm.sh/hook-weight: {{ . | quote }}

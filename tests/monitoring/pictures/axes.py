@@ -1,4 +1,4 @@
-"""A plot of lines or stacked areas over time: axes, thresholds, marks, legend."""
+"""Plots lines or stacked areas over time, with axes, thresholds, marks and a legend."""
 
 import math
 
@@ -7,7 +7,7 @@ import units
 from data import NAMED, runs
 
 GRID, FAINT = "#e3e6ea", "#57606a"
-# Pixels below the field, and at least left of it.
+# Pixels for the labels: the minimum on the left of the plot, and below it.
 LEFT, BOTTOM = 58, 18
 LEGEND_LINE = 15
 # Pixels that a label of the time axis needs.
@@ -15,7 +15,7 @@ TIME_LABEL = 42
 
 
 def plot(panel, series, recording, marks, width, height):
-    """The elements of a panel below its title, in a field of this size."""
+    """The elements of a panel below its title, in an area of this size."""
     config = panel["fieldConfig"]["defaults"]
     unit, custom = config["unit"], config["custom"]
     stacked = custom["stacking"]["mode"] == "normal"
@@ -56,7 +56,7 @@ def plot(panel, series, recording, marks, width, height):
 
 
 def axis(values, levels, config, unit, logarithmic):
-    """The ticks of the vertical axis. A threshold that is not far from the values is on it."""
+    """The ticks of the vertical axis. It includes thresholds up to four times the largest value."""
     if logarithmic:
         positive = [value for value in values if value > 0] or [1.0]
         return units.powers(min(positive), max(positive))
@@ -70,20 +70,20 @@ def axis(values, levels, config, unit, logarithmic):
 
 
 def time_axis(seconds, to_x, field):
-    """Minutes and seconds since the recording began."""
+    """The horizontal axis: minutes and seconds since the start of the recording."""
     room = (to_x(seconds) - to_x(0)) / TIME_LABEL
     step = next((one for one in (10, 15, 30, 60, 120, 300, 600, 1800, 3600) if seconds / one <= room), 7200)
     parts = []
     for at in range(0, int(seconds) + 1, step):
         words = f"{at // 60}:{at % 60:02}"
-        # The first one would run into the lowest label of the other axis.
+        # A centred first label would overlap the lowest label of the vertical axis.
         anchor = "middle" if at else "start"
         parts.append(svg.text(to_x(at), field + 14, words, 10, anchor, FAINT))
     return parts
 
 
 def stack(series):
-    """(series, points below, points) of areas, one on top of the other. A series without a value at a time counts as 0."""
+    """Stacked areas as (series, points below, points). A missing value counts as 0."""
     times = sorted({at for one in series for at, _ in one.points})
     below, layers = {at: 0.0 for at in times}, []
     for one in series:
@@ -95,7 +95,7 @@ def stack(series):
 
 
 def areas(layers, to_x, to_y, step, stacked):
-    """The lines; with `stacked` the areas between them."""
+    """The lines, and with `stacked` the areas between them."""
     parts = []
     for one, below, points in layers:
         for run in runs(points, step):
@@ -113,7 +113,7 @@ def areas(layers, to_x, to_y, step, stacked):
 
 
 def lines_of(levels, marked, unit, to_x, to_y, seconds):
-    """Thresholds as dashed lines; one that is above the axis is named in the corner."""
+    """Thresholds as dashed lines. A threshold above the axis is written in the corner."""
     parts, above = [], 0
     for level in levels:
         colour, words = NAMED[level["color"]], units.shown(level["value"], unit)
@@ -127,7 +127,7 @@ def lines_of(levels, marked, unit, to_x, to_y, seconds):
 
 
 def legend_of(series, unit, width, num_lines):
-    """A line for each series: its colour, name, mean and last value. What has no room is counted."""
+    """A line for each series with its colour, name, mean and last value. The last line counts series that do not fit."""
     shown = series if len(series) <= num_lines else series[: num_lines - 1]
     last = [f"last {units.shown(one.last, unit)}" for one in shown]
     both = [f"mean {units.shown(one.mean, unit)} · {words}" for one, words in zip(shown, last)]
@@ -135,7 +135,7 @@ def legend_of(series, unit, width, num_lines):
     def room(values):
         return width - 40 - len(values) * 11 * svg.CHARACTER
 
-    # Names matter more than means.
+    # Omits the means if they would shorten names.
     fits = all(svg.fitted(one.name, room(values), 11) == one.name for one, values in zip(shown, both))
     lines = []
     for one, values in zip(shown, both if fits else last):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the dashboards with recorded data: for each RECORDINGS/NAME.json it writes OUTPUT/dashboard-NAME.svg.
 
-The layout, titles, units, legends and thresholds are those of the dashboard; `record.py` says how data is recorded.
+The layout, titles, units, legends and thresholds are those of the dashboard. `record.py` records the data.
 """
 
 import argparse
@@ -18,12 +18,12 @@ import svg  # noqa: E402
 from data import NAMED, runs  # noqa: E402
 
 DASHBOARDS = HERE.parents[2] / "charts/roundhouse/dashboards"
-# Pixels of the grid of 24 columns, and between two panels.
+# Pixels: width of a grid column (there are 24), height of a grid line, gap between panels, margin, and heading.
 COLUMN, LINE, GAP, EDGE, HEAD = 45, 28, 6, 12, 56
 
 
 def marks_of(dashboard, recording):
-    """(seconds, colour) of the annotations: where one begins to have a value."""
+    """The marks of annotations as (seconds, colour): the times at which an annotation starts to have a value."""
     found = []
     for mark in dashboard["annotations"]["list"]:
         for one in recording["annotations"].get(mark["name"], []):
@@ -33,7 +33,7 @@ def marks_of(dashboard, recording):
 
 
 def head(dashboard, recording, width):
-    """Title, description and what the variables are set to."""
+    """The title, the description and the values of the variables."""
     known = {"namespace": recording["namespace"], "job": recording["jobs"][0]}
     chosen = [variable["name"] for variable in dashboard["templating"]["list"] if variable["name"] in known]
     values = ", ".join(f"{name} {known[name]}" for name in chosen)
@@ -54,7 +54,8 @@ def head(dashboard, recording, width):
 
 
 def placed(dashboard, recording):
-    """(panel, entry, x, y, width, height) in columns and lines. A panel that repeats shares its place, four to a line."""
+    """The panels as (panel, entry, x, y, width, height) in columns and lines. The copies of a repeated panel share its
+    position, four to a line."""
     shift = 0
     for panel in dashboard["panels"]:
         place = panel["gridPos"]
@@ -65,7 +66,7 @@ def placed(dashboard, recording):
         per_line = min(len(entries), panel.get("maxPerRow", 4))
         width, height = place["w"] / per_line, place["h"]
         if panel["type"] == "table":
-            # Without the empty space below its rows.
+            # Removes the empty space below the rows.
             height = min(height, panels.lines_of_table(panel, entries[0]))
         for number, entry in enumerate(entries):
             line, column = divmod(number, per_line)
@@ -74,7 +75,7 @@ def placed(dashboard, recording):
 
 
 def draw(dashboard, recording):
-    """The picture of one dashboard, as SVG."""
+    """Draws one dashboard as SVG."""
     marks = marks_of(dashboard, recording)
     width = 24 * COLUMN + 2 * EDGE
     parts, bottom = head(dashboard, recording, width), 0
@@ -96,7 +97,7 @@ def main():
     arguments = parser.parse_args()
     recordings = sorted(arguments.recordings.glob("*.json"))
     if not recordings:
-        sys.exit(f"{arguments.recordings} has no recording. Make them: ROUNDHOUSE_PICTURES={arguments.recordings} tests/run/e2e")
+        sys.exit(f"{arguments.recordings} has no recording. Record data first: ROUNDHOUSE_PICTURES={arguments.recordings} tests/run/e2e")
     for path in recordings:
         dashboard = json.loads((DASHBOARDS / path.name).read_text())
         picture = arguments.output / f"dashboard-{path.stem}.svg"

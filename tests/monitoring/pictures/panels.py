@@ -1,4 +1,4 @@
-"""Panels: a number with a small graph, lines over time, a table. Each is drawn into a field of a given size."""
+"""Draws panels into areas of a given size: a number with a small graph, lines over time, a table."""
 
 import axes
 import svg
@@ -10,7 +10,7 @@ FAINT = "#57606a"
 
 
 def draw(panel, entry, recording, marks, width, height):
-    """A panel with its frame and title. `entry`: what its queries returned."""
+    """A panel with its frame and title. `entry` has the results of its queries."""
     series = series_of(panel, entry)
     title = panel["title"].replace("$rank", entry["value"] or "")
     own = {"stat": stat, "timeseries": axes.plot, "table": table}[panel["type"]]
@@ -32,7 +32,7 @@ def draw(panel, entry, recording, marks, width, height):
 
 
 def stat(panel, series, recording, width, height):
-    """The newest values, in the colours of their thresholds."""
+    """The newest values in the colours of their thresholds."""
     config, options = panel["fieldConfig"]["defaults"], panel["options"]
     parts = []
     if options["graphMode"] == "area":
@@ -57,7 +57,7 @@ def stat(panel, series, recording, width, height):
 
 
 def graph(series, recording, config, width, height):
-    """The small graph at the bottom of a number."""
+    """The small graph below a number."""
     values = [value for _, value in series.points]
     least, most = min(0.0, *values), max(values)
     if most <= least:
@@ -73,7 +73,7 @@ def graph(series, recording, config, width, height):
 
 
 def rows_of(panel, entry):
-    """{labels: {query: newest value}} of a table."""
+    """The rows of a table as {labels: {query: newest value}}."""
     by = list(panel["transformations"][1]["options"]["indexByName"])
     rows = {}
     for target in panel["targets"]:
@@ -84,12 +84,12 @@ def rows_of(panel, entry):
 
 
 def lines_of_table(panel, entry):
-    """How many lines of the grid a table needs."""
+    """The number of grid lines that a table needs."""
     return 3 + len(rows_of(panel, entry))
 
 
 def table(panel, entry, recording, width, height):
-    """A row for each set of labels, a column for each query."""
+    """A table with a row for each set of labels and a column for each query."""
     rename = panel["transformations"][1]["options"]["renameByName"]
     by = list(panel["transformations"][1]["options"]["indexByName"])
     properties = {

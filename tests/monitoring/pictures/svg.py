@@ -1,28 +1,28 @@
-"""SVG in few words: elements as text. Coordinates are pixels from the upper left corner."""
+"""Writes SVG elements as text. Coordinates are pixels from the upper left corner."""
 
 from xml.sax.saxutils import escape, quoteattr
 
-# Width of a character of the font, of its size: an average, on the safe side.
+# The width of a character as a fraction of the font size: an average that is rather too large.
 CHARACTER = 0.62
-# The same of bold text.
+# The same for bold text.
 BOLD = 0.7
 
 
 def element(name, content="", **attributes):
-    """An element; `_` in a name of an attribute stands for `-`."""
+    """An element. `_` in the name of an attribute stands for `-`."""
     listed = "".join(f" {key.rstrip('_').replace('_', '-')}={quoteattr(number(value))}" for key, value in attributes.items())
     return f"<{name}{listed}>{content}</{name}>" if content else f"<{name}{listed}/>"
 
 
 def number(value):
-    """At most one digit after the point; text as it is."""
+    """A float with at most one decimal, or any other value as text."""
     if isinstance(value, float):
         return f"{value:.1f}".removesuffix(".0")
     return str(value)
 
 
 def text(x, y, words, size=12, anchor="start", fill="#24292f", **attributes):
-    """One line of text; `y` is its base line."""
+    """One line of text. `y` is its baseline."""
     if size != 12:
         attributes["font_size"] = size
     if anchor != "start":
@@ -31,7 +31,7 @@ def text(x, y, words, size=12, anchor="start", fill="#24292f", **attributes):
 
 
 def fitted(words, width, size=12, character=CHARACTER):
-    """The words, cut with an ellipsis so that they fit."""
+    """The text, shortened with an ellipsis if it does not fit."""
     most = max(int(width / (size * character)), 1)
     return words if len(words) <= most else words[: most - 1].rstrip() + "…"
 
@@ -43,12 +43,12 @@ def path(points, closed=False, **attributes):
 
 
 def group(parts, x=0.0, y=0.0):
-    """Elements, moved."""
+    """A group of elements, moved by x and y."""
     return element("g", "\n".join(parts), transform=f"translate({number(float(x))} {number(float(y))})")
 
 
 def document(parts, width, height, title):
-    """The whole file."""
+    """The whole SVG file."""
     head = element("title", escape(title))
     style = element("style", "text { font: 12px system-ui, sans-serif }")
     paper = element("rect", width=float(width), height=float(height), fill="#f4f5f7")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws a small dashboard with a small recording, and checks what is in the picture. Prints "checks: N passed N failed"."""
+"""Draws a small dashboard with a small recording, and checks the picture. Prints "checks: N passed N failed"."""
 
 import json
 import pathlib
@@ -57,44 +57,44 @@ class Picture(unittest.TestCase):
         self.assertEqual(len(groups), 1, title)
         return groups[0]
 
-    def test_it_has_the_title_the_variables_the_rows_and_every_panel(self):
+    def test_picture_has_title_variables_rows_and_panels(self):
         for words in ("Sample", "A small one.", "namespace ml, job gpt2", "Summary", "All", "Incidents"):
             self.assertIn(words, self.words)
         for title in ("Step", "Goodput", "Wait", "Rank 0", "Rank 1", "Queue", "Jobs"):
             self.panel(title)
 
-    def test_a_number_is_the_newest_one_in_its_unit_and_the_colour_of_its_threshold(self):
+    def test_stat_shows_the_newest_value_with_unit_and_colour(self):
         (value,) = [one for one in self.panel("Goodput").iter(f"{SVG}text") if one.text == "90.0%"]
         self.assertEqual(value.get("fill"), "#1a7f37")
         self.assertIn("150", self.words)
 
-    def test_data_of_another_job_is_marked(self):
+    def test_data_of_another_job_is_labelled(self):
         self.assertEqual(self.words.count("job script"), 1)
 
-    def test_a_legend_has_names_in_order_with_mean_and_last_value(self):
+    def test_legend_has_sorted_names_with_mean_and_last_value(self):
         words = [one.text for one in self.panel("Wait").iter(f"{SVG}text")]
         self.assertLess(words.index("rank 2"), words.index("rank 10"))
         self.assertIn("mean 100 ms · last 100 ms", words)
 
-    def test_a_narrow_legend_has_the_last_value_alone(self):
+    def test_narrow_legend_has_the_last_value_only(self):
         series = make.panels.series_of(dashboard()["panels"][3], entry("4"))
         narrow, wide = ("".join(axes.legend_of(series, "s", width, 2)) for width in (150, 400))
         self.assertIn("last 250 ms", narrow)
         self.assertNotIn("mean", narrow)
         self.assertIn("mean", wide)
 
-    def test_a_gap_breaks_a_line(self):
+    def test_gap_breaks_a_line(self):
         lines = [one for one in self.panel("Wait").iter(f"{SVG}polyline") if one.get("stroke-width") == "1.5"]
         self.assertEqual(len(lines), 3)
 
-    def test_a_threshold_above_the_axis_is_named(self):
+    def test_threshold_above_the_axis_is_written_as_text(self):
         self.assertIn("threshold 1 min ↑", self.words)
 
-    def test_an_incident_is_one_mark_on_each_panel_where_it_begins(self):
+    def test_incident_is_one_mark_at_its_start_on_each_panel(self):
         marks = [one for one in self.panel("Wait").iter(f"{SVG}polyline") if one.get("stroke-dasharray") == "3 3"]
         self.assertEqual(len(marks), 2)
 
-    def test_a_panel_that_repeats_shares_its_place(self):
+    def test_copies_of_a_repeated_panel_share_its_position(self):
         frames = [self.panel(title).find(f"{SVG}rect") for title in ("Rank 0", "Rank 1", "Queue")]
         widths = [float(frame.get("width")) for frame in frames]
         self.assertEqual(widths[0], widths[1])
@@ -105,16 +105,16 @@ class Picture(unittest.TestCase):
         self.assertEqual([one.name for one, _, _ in below], ["data", "forward"])
         self.assertEqual(below[1][2], [(0, 1.0), (2, 3.0), (4, 3.0)])
 
-    def test_a_panel_without_data_says_so(self):
+    def test_panel_without_data_shows_no_data(self):
         self.assertIn("No data", [one.text for one in self.panel("Queue").iter(f"{SVG}text")])
 
-    def test_a_table_has_a_row_for_each_job_and_leaves_out_a_label_that_nothing_has(self):
+    def test_table_has_a_row_for_each_job_and_omits_empty_labels(self):
         words = [one.text for one in self.panel("Jobs").iter(f"{SVG}text")]
         for word in ("namespace", "job", "active", "goodput", "gpt2", "script", "45%"):
             self.assertIn(word, words)
         self.assertNotIn("cluster", words)
 
-    def test_nothing_is_drawn_outside_of_its_panel(self):
+    def test_lines_stay_within_their_panel(self):
         for title in ("Wait", "Rank 0", "Queue", "Jobs"):
             panel = self.panel(title)
             width = float(panel.find(f"{SVG}rect").get("width"))
@@ -161,11 +161,11 @@ class Units(unittest.TestCase):
 
 
 class Recording(unittest.TestCase):
-    def test_what_prometheus_returns_is_kept_for_the_first_job_that_has_data(self):
-        asked = []
+    def test_recording_has_the_data_of_the_first_job_with_data(self):
+        requests = []
 
         def get(path, **parameters):
-            asked.append((path, parameters))
+            requests.append((path, parameters))
             values = [[110, "1.23456789"], [112, "NaN"], [114, "+Inf"], [116, "2"]]
             found = [{"metric": {"__name__": "m", "rank": "0"}, "values": values}]
             return {"result": found if '"second"' in parameters["query"] else []}
@@ -174,12 +174,12 @@ class Recording(unittest.TestCase):
         panel = {"targets": [{"refId": "A", "expr": 'm{job="$job"}'}]}
         kept = [{"labels": {"rank": "0"}, "points": [[10, 1.23457], [16, 2.0]]}]
         self.assertEqual(recorder.panel(panel), [{"job": "second", "value": None, "targets": {"A": kept}}])
-        self.assertEqual([parameters["step"] for _, parameters in asked], [2, 2])
+        self.assertEqual([parameters["step"] for _, parameters in requests], [2, 2])
         self.assertEqual(recorder.panel({**panel, "repeat": "rank"})[0]["value"], "0")
 
 
 class Kept(unittest.TestCase):
-    def test_the_pictures_in_the_docs_are_what_their_recordings_give(self):
+    def test_pictures_in_the_docs_are_up_to_date(self):
         for path in RECORDINGS.glob("*.json"):
             shown = json.loads((make.DASHBOARDS / path.name).read_text())
             picture = REPOSITORY / f"docs/pictures/dashboard-{path.stem}.svg"

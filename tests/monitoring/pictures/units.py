@@ -1,4 +1,4 @@
-"""Values as Grafana shows them in its units, and the ticks of an axis."""
+"""Formats values in Grafana's units, and computes the ticks of an axis."""
 
 import math
 
@@ -6,12 +6,12 @@ SMALL = ((1e-9, "n"), (1e-6, "µ"), (1e-3, "m"))
 LARGE = ((1e9, " Bil"), (1e6, " Mil"), (1e3, " K"))
 BINARY = ((2**40, " TiB"), (2**30, " GiB"), (2**20, " MiB"), (2**10, " KiB"), (1, " B"))
 SECONDS = ((86400, " d"), (3600, " h"), (60, " min"), (1, " s"), (1e-3, " ms"), (1e-6, " µs"), (1e-9, " ns"))
-# Ends of units that only follow the number.
+# Suffixes of units that do not scale the number.
 ENDS = {"ops": " ops/s", "reqps": " req/s", "celsius": " °C", "watt": " W", "percent": "%"}
 
 
 def shown(value, unit, decimals=None):
-    """A value with its unit."""
+    """A value with its unit, as Grafana shows it."""
     if unit == "percentunit":
         return plain(100 * value, decimals) + "%"
     if unit == "s":
@@ -28,7 +28,7 @@ def shown(value, unit, decimals=None):
 
 
 def scaled(value, sizes, decimals):
-    """The value in the largest unit that it reaches, or in the smallest."""
+    """The value in the largest unit that it reaches, or in the smallest unit."""
     if value == 0:
         return "0" + dict((size, name) for size, name in sizes).get(1, "")
     size, name = next(((size, name) for size, name in sizes if abs(value) >= size), sizes[-1])
@@ -36,7 +36,7 @@ def scaled(value, sizes, decimals):
 
 
 def plain(value, decimals=None):
-    """A number with three significant digits, whole ones as they are."""
+    """A number with three significant digits. Integers keep all digits."""
     if decimals is None:
         if value == 0 or abs(value) >= 100 or float(value).is_integer():
             decimals = 0
@@ -50,12 +50,12 @@ def plain(value, decimals=None):
 
 
 def ticks(least, most, unit, number=4):
-    """Round values from at or below `least` to at or above `most`; the first and the last are the ends of the axis."""
+    """Round values that enclose `least` and `most`. The first and the last are the ends of the axis."""
     base = 2 if unit in ("bytes", "mbytes") else 10
     span = max(most - least, 1e-12)
     step = base ** math.floor(math.log(span / number, base))
     if unit == "none":
-        # These count something.
+        # The unit "none" is for counts.
         step = max(step, 1)
     if unit == "s" and span > 120:
         step = 60
@@ -69,7 +69,7 @@ def ticks(least, most, unit, number=4):
 
 
 def powers(least, most):
-    """Powers of ten around positive values, at most six of them; within one or two decades also 2 and 5 times them."""
+    """At most six powers of ten that enclose positive values. Within two decades also 2 and 5 times the powers."""
     first, last = math.floor(math.log10(least) + 1e-9), math.ceil(math.log10(most) - 1e-9)
     last = max(last, first + 1)
     if last - first <= 2:

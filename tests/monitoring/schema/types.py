@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes TypeScript in which the dashboards are values of the types of @grafana/schema, for tsc to check: types.py FILE
+"""Writes the dashboards to FILE as TypeScript values with the types of @grafana/schema, so that tsc checks them: types.py FILE
 
-A panel has the options and the field configuration of its own kind. Enums of strings are written as strings in JSON, and
-`Plain` lets them be.
+A panel has the options and the field configuration of its own kind. JSON has strings in place of enums, and `Plain` allows
+them.
 """
 
 import json
@@ -42,7 +42,7 @@ def main():
         dashboard = json.loads(path.read_text())
         panels = dashboard.pop("panels")
         for mark in dashboard["annotations"]["list"]:
-            # Fields of annotations from Prometheus.
+            # These fields belong to annotations of the Prometheus data source.
             for field in ("expr", "step", "titleFormat", "textFormat", "useValueForTime"):
                 mark.pop(field, None)
         lines.append(f"export const {path.stem}: Whole = {value(dashboard)};")
@@ -54,7 +54,7 @@ def main():
             kind = panel["type"]
             custom = f"{kind}.FieldConfig" if kind in WITH_FIELDS else "TableFieldOptions" if kind == "table" else "never"
             options, fields = panel.pop("options"), panel.pop("fieldConfig")
-            # A target has the fields of its data source, which the schema of dashboards does not know.
+            # The fields of a target belong to its data source, so the schema of dashboards lacks them.
             panel.pop("targets")
             lines.append(f"export const {name}: Base = {value(panel)};")
             lines.append(f"export const {name}_options: Plain<{kind}.Options> = {value(options)};")

@@ -1,4 +1,4 @@
-"""Fleet: all jobs of the chosen namespaces. Which of them train, which wait, and what their GPUs do."""
+"""The dashboard Fleet: all jobs of the selected namespaces, which of them train or wait, and the use of their GPUs."""
 
 from grafana import (
     BLUE,
@@ -48,21 +48,21 @@ def states():
     return [
         row("Now"),
         stat(
-            "Jobs that train",
+            "Training jobs",
             "Jobs in state Training: all their ranks commit steps together.",
             [query(f"sum({training}) or vector(0)", "training")],
             "none",
         ),
         stat(
-            "Jobs that wait",
-            "Jobs that want workers and have no worker that trains: they wait for GPUs, images, data, or the lobby.",
+            "Waiting jobs",
+            "Jobs that want workers, none of which trains: they wait for GPUs, images, data, or other workers in the lobby.",
             [query(f"count({WAITING}) or vector(0)", "waiting")],
             "none",
             steps((None, GREEN), (1, YELLOW)),
         ),
         stat(
             "GPUs held",
-            "GPUs that pods of the jobs hold now, whether or not the jobs train.",
+            "GPUs that pods of jobs hold at this moment, whether or not the jobs train.",
             [query(f"sum({gpus})", "held")],
             "none",
             steps((None, BLUE)),
@@ -77,7 +77,7 @@ def states():
         ),
         stat(
             "Goodput",
-            "GPU-seconds of training in each GPU-second held, over the chosen time range.",
+            "Share of the held GPU time in which jobs trained, over the selected time range.",
             [query(goodput("", FLEET, RANGE), "goodput")],
             "percentunit",
             GOODPUT,
@@ -85,21 +85,21 @@ def states():
         ),
         stat(
             "Incidents",
-            "Failures of workers in the chosen time range. Failures before the next generation trains are one incident.",
+            "Failures of workers in the selected time range. All failures before the next generation trains are one incident.",
             [query(f"sum({incidents}) or vector(0)", "incidents")],
             "none",
             steps((None, GREEN), (1, YELLOW), (10, RED)),
         ),
         timeseries(
             "Jobs by state",
-            "The State column of kubectl get trainingjobs, counted.",
+            "Number of jobs in each state, as in the column STATE of kubectl get trainingjobs.",
             [query(f"sum by (state) ({jobs})", "{{state}}")],
             "none",
             stacked=True,
         ),
         timeseries(
             "Jobs by namespace",
-            "TrainingJob objects in each namespace, whatever their state.",
+            "Number of TrainingJobs in each namespace, in any state.",
             [query(f"sum by (namespace) ({jobs})", "{{namespace}}")],
             "none",
             stacked=True,
@@ -121,7 +121,7 @@ def gpu_use():
         ),
         timeseries(
             "GPUs idle",
-            "GPUs held by jobs that do not train: they start, recover, or wait for their minimum of workers.",
+            "GPUs held by jobs that do not train, because they start, recover, or wait for their minimum of workers.",
             [query(idle_gpus("namespace", FLEET, RATE), "{{namespace}}")],
             "none",
             stacked=True,
@@ -129,8 +129,8 @@ def gpu_use():
         ),
         timeseries(
             "Goodput",
-            "GPU-seconds of training in each GPU-second held, by namespace. What is missing to 100 % went to "
-            "starts, recoveries, and waiting.",
+            "Share of the held GPU time in which jobs trained, by namespace. The rest is the time of starts, recoveries "
+            "and waiting.",
             [query(goodput("namespace", FLEET, RATE), "{{namespace}}")],
             "percentunit",
             thresholds=GOODPUT,
@@ -156,8 +156,8 @@ def waiting():
     return [
         row("Queue, starts and recoveries"),
         timeseries(
-            "Jobs that wait",
-            "Jobs that want workers and have none that trains, by namespace.",
+            "Waiting jobs",
+            "Jobs that want workers, none of which trains, by namespace.",
             [
                 query(
                     f"count by (namespace) ({WAITING}) or count by (namespace) ({workers('wanted', FLEET)}) * 0",
@@ -170,21 +170,21 @@ def waiting():
         ),
         timeseries(
             "Time until the workers are ready",
-            "From a job's acceptance to all its workers being ready, over the last hour, all namespaces.",
+            "Time from a job's acceptance until all its workers are ready, over the last hour and all namespaces.",
             lobby,
             "s",
             width=6,
         ),
         timeseries(
             "Time to start training",
-            "From a job's acceptance to all its workers training, over the last hour, all namespaces.",
+            "Time from a job's acceptance until all its workers train, over the last hour and all namespaces.",
             start,
             "s",
             width=6,
         ),
         timeseries(
             "Time to recover",
-            "From an incident to the next generation training, over the last hour, all namespaces.",
+            "Time from an incident until the next generation trains, over the last hour and all namespaces.",
             recover,
             "s",
             width=6,
@@ -200,15 +200,15 @@ def failures():
         row("Failures"),
         timeseries(
             "Incidents by reason",
-            "Incidents of the last hour, by the reason that the job's status gives.",
+            "Incidents of the last hour, by the reason in the job's status.",
             [query(f"sum by (reason) ({incidents})", "{{reason}}")],
             "none",
             stacked=True,
         ),
         timeseries(
             "Nodes avoided",
-            "How often jobs have avoided a node in the last day, after an error of a device or of the node itself. "
-            "A node that more than one job avoids needs a look.",
+            "Number of times that jobs have avoided a node in the last day, after an error of a device or of the node itself. "
+            "Check a node that several jobs avoid.",
             [query(f"sum by (node) ({avoided})", "{{node}}")],
             "none",
             stacked=True,
@@ -224,7 +224,7 @@ def jobs():
         row("Jobs"),
         table(
             "Jobs",
-            "One line for each job that has workers. A click on a job opens its dashboard.",
+            "One line for each job with workers. Click a job to open its dashboard.",
             [
                 ("wanted", workers("wanted", FLEET), "none", None),
                 ("ready", workers("ready", FLEET), "none", None),
@@ -249,7 +249,7 @@ def build():
     return dashboard(
         "roundhouse-fleet",
         "Roundhouse / Fleet",
-        "All TrainingJobs: which train, which wait, what their GPUs do, and what fails.",
+        "All TrainingJobs: training and waiting jobs, the use of their GPUs, and failures.",
         variables=[
             data_source("datasource", "Data source", "prometheus"),
             label_variable("cluster", "Cluster", "label_values(roundhouse_operator_info, cluster)", every=True),
@@ -261,7 +261,7 @@ def build():
                 "Operator",
                 "/d/roundhouse-operator?${datasource:queryparam}&${cluster:queryparam}",
                 "dashboard",
-                "What the operator does",
+                "Work and errors of the operator",
             )
         ],
         span="24h",

@@ -1,9 +1,9 @@
-"""Grafana's dashboard JSON in few words: panels, variables, annotations, links, and a grid that places panels.
+"""Builds Grafana's dashboard JSON: panels, variables, annotations, links, and the positions of panels in a grid.
 
 Schema: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
 """
 
-# Grafana 10.4: newer versions migrate it when they load the file.
+# The schema of Grafana 10.4. Newer versions migrate a dashboard when they load it.
 SCHEMA_VERSION = 39
 WIDTH = 24
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -11,19 +11,19 @@ GREEN, YELLOW, RED, BLUE = "green", "yellow", "red", "blue"
 
 
 def query(expr, legend="__auto", instant=False):
-    """A PromQL query. `legend`: the name of each series, with labels as {{label}}."""
+    """A PromQL query. `legend` is the name of each series, with labels as {{label}}."""
     return {"expr": " ".join(expr.split()), "legend": legend, "instant": instant}
 
 
 def steps(*pairs):
-    """Thresholds: colours from the value beside them on; the first has no value."""
+    """Thresholds as pairs of a value and the colour from this value. The first value is None."""
     return {"mode": "absolute", "steps": [{"color": colour, "value": value} for value, colour in pairs]}
 
 
 PLAIN = steps((None, GREEN))
-# Of the share of GPU time that goes into training.
+# The thresholds of the share of GPU time in which jobs train.
 GOODPUT = steps((None, RED), (0.5, YELLOW), (0.8, GREEN))
-# Of a variable: Grafana takes the first value that it finds.
+# The initial value of a variable for which Grafana selects the first value that it finds.
 NOTHING = {"selected": False, "text": "", "value": ""}
 
 
@@ -56,12 +56,12 @@ def _panel(kind, title, description, queries, size, form="time_series"):
 
 
 def row(title):
-    """The head of a group of panels."""
+    """The heading of a group of panels."""
     return {"type": "row", "title": title, "collapsed": False, "gridPos": {"h": 1, "w": WIDTH, "x": 0, "y": 0}, "panels": []}
 
 
 def stat(title, description, queries, unit, thresholds=PLAIN, width=4, decimals=None, text="value", graph=True):
-    """A number, or several, with a small graph behind them."""
+    """A panel with one or several numbers and a small graph behind them."""
     panel = _panel("stat", title, description, queries, (width, 4))
     defaults = {"unit": unit, "thresholds": thresholds, "mappings": [], "color": {"mode": "thresholds"}}
     if decimals is not None:
@@ -96,7 +96,7 @@ def timeseries(
     height=8,
     log=False,
 ):
-    """Lines over time; `stacked`: areas, one on top of the other. `thresholds` are drawn as lines."""
+    """A panel with lines over time, or with stacked areas. `thresholds` are drawn as lines."""
     panel = _panel("timeseries", title, description, queries, (width, height))
     custom = {
         "drawStyle": "bars" if bars else "line",
@@ -128,7 +128,7 @@ def timeseries(
 
 
 def table(title, description, columns, *, by, link=None, height=9):
-    """One row for each set of the labels `by`. `columns`: (name, query, unit, thresholds or None)."""
+    """A table with one row for each set of the labels `by`. `columns`: (name, query, unit, thresholds or None)."""
     queries = [query(expr, instant=True) for _, expr, _, _ in columns]
     panel = _panel("table", title, description, queries, (WIDTH, height), form="table")
     overrides, names, hidden = [], {}, {"Time": True}
@@ -162,12 +162,12 @@ def table(title, description, columns, *, by, link=None, height=9):
 
 
 def repeated(panel, variable, per_row=4):
-    """The panel once for each chosen value of a variable."""
+    """Repeats a panel for each selected value of a variable."""
     return {**panel, "repeat": variable, "repeatDirection": "h", "maxPerRow": per_row}
 
 
 def data_source(name, label, kind):
-    """A variable: which data source of a kind."""
+    """A variable that selects a data source of a kind."""
     return {
         "name": name,
         "label": label,
@@ -185,7 +185,7 @@ def data_source(name, label, kind):
 
 
 def label_variable(name, label, values, *, every=False, several=False, default=None, numeric=False):
-    """A variable: values of a label, looked up again when the time range changes. `every`: begins with all."""
+    """A variable with the values of a label, queried again when the time range changes. With `every`, all are selected first."""
     current = {"selected": True, "text": "All", "value": "$__all"} if every else NOTHING
     if several and every:
         current = {"selected": True, "text": ["All"], "value": ["$__all"]}
@@ -208,13 +208,13 @@ def label_variable(name, label, values, *, every=False, several=False, default=N
         "skipUrlSync": False,
     }
     if every:
-        # Matches series that lack the label, too: a single cluster has no label `cluster`.
+        # This also matches series without the label: a Prometheus of a single cluster sets no label `cluster`.
         variable["allValue"] = ".*"
     return variable
 
 
 def annotation(name, expr, colour, title, text):
-    """Marks on all panels where the expression has a value."""
+    """Marks on all panels at the times at which the expression has a value."""
     return {
         "name": name,
         "datasource": SOURCE,
@@ -230,7 +230,7 @@ def annotation(name, expr, colour, title, text):
 
 
 def link(title, url, icon="external link", tooltip=""):
-    """A link at the top, with the time range and the variables."""
+    """A link at the top of a dashboard. It keeps the time range."""
     return {
         "type": "link",
         "title": title,
@@ -246,7 +246,7 @@ def link(title, url, icon="external link", tooltip=""):
 
 
 def dashboard(uid, title, description, *, variables, panels, annotations=(), links=(), span="6h"):
-    """The whole, with its panels numbered and placed from left to right, row by row."""
+    """A whole dashboard. It numbers the panels and places them from left to right, row by row."""
     own = {
         "name": "Annotations & Alerts",
         "builtIn": 1,
@@ -279,7 +279,7 @@ def dashboard(uid, title, description, *, variables, panels, annotations=(), lin
 
 
 def placed(panels):
-    """Panels with numbers and places: from left to right, a new line where one does not fit and at each row."""
+    """Panels with ids and positions: from left to right, with a new line for a panel that does not fit and for each row."""
     x = y = line = 0
     result = []
     for number, panel in enumerate(panels, start=1):

@@ -1,4 +1,4 @@
-"""Job: one job. How well it trains, where the time of a step goes, and what happened to it."""
+"""The dashboard Job: progress, step time, workers, checkpoints and GPUs of one job."""
 
 from urllib.parse import quote
 
@@ -23,7 +23,7 @@ from grafana import (
 from promql import CLUSTER, JOB, goodput, most, new_within, of, unsaved_seconds
 
 RANGE = "$__range"
-# Explore with a query for the logs of the job's pods.
+# Grafana's Explore page with a query for the logs of the job's pods.
 LOGS = quote(
     '/explore?schemaVersion=1&panes={"logs":{"datasource":"${logs}","queries":[{"refId":"A","datasource":{"type":"loki","uid":"${logs}"},'
     '"expr":"{namespace=\\"${namespace}\\",pod=~\\"${job}-worker-.*\\"}"}],"range":{"from":"${__from}","to":"${__to}"}}}',
@@ -47,7 +47,7 @@ def summary():
         ),
         stat(
             "Throughput",
-            "Samples trained on each second, all ranks together.",
+            "Samples per second of all ranks together.",
             [query(most("samples_per_second"), "samples/s")],
             "short",
             steps((None, BLUE)),
@@ -63,7 +63,7 @@ def summary():
         ),
         stat(
             "Generation",
-            "Number of the newest generation. Each change of the workers makes a new one.",
+            "Number of the newest generation. Each change of the workers starts a new generation.",
             [query(most("generation"), "generation")],
             "none",
             steps((None, BLUE)),
@@ -71,7 +71,7 @@ def summary():
         ),
         stat(
             "Incidents",
-            "Failures of workers in the chosen time range.",
+            "Failures of workers in the selected time range.",
             [query(f"sum({incidents}) or vector(0)", "incidents")],
             "none",
             steps((None, GREEN), (1, YELLOW), (5, RED)),
@@ -79,7 +79,7 @@ def summary():
         ),
         stat(
             "Not saved",
-            "Training that would be lost if all workers ended now: the steps after the newest checkpoint.",
+            "Training time that would be lost if all workers ended now: the steps after the newest checkpoint.",
             [query(unsaved_seconds(JOB), "not saved")],
             "s",
             steps((None, GREEN), (1800, YELLOW), (3600, RED)),
@@ -87,7 +87,7 @@ def summary():
         ),
         stat(
             "Goodput",
-            "GPU-seconds of training in each GPU-second held, over the chosen time range.",
+            "Share of the held GPU time in which the job trained, over the selected time range.",
             [query(goodput("", JOB, RANGE), "goodput")],
             "percentunit",
             GOODPUT,
@@ -98,7 +98,7 @@ def summary():
 
 
 def events():
-    """New generations and incidents, as marks on every panel."""
+    """Marks of new generations and incidents on every panel."""
     generation = of("roundhouse_train_generation", JOB)
     incidents = f"sum by (reason) ({of('roundhouse_job_incidents_total', JOB)})"
     before = f"sum by (reason) ({of('roundhouse_job_incidents_total', JOB)} offset 15s)"

@@ -1,4 +1,4 @@
-"""How well a job trains, and where the time of a step goes."""
+"""The panels of a job's training and of the time of a step."""
 
 from grafana import BLUE, GREEN, YELLOW, query, repeated, row, stat, steps, timeseries
 from promql import JOB, most, of, quantile, step_seconds
@@ -8,7 +8,7 @@ OWN = step_seconds("roundhouse_train_step_compute_seconds", "rank, pod, node", J
 
 
 def sections(by, selector):
-    """Mean time of a step in each section."""
+    """The mean time of each section of a step."""
     spent = f"sum by ({by}, section) (rate({of('roundhouse_train_step_section_seconds_total', selector)}[{RATE}]))"
     num_steps = f"sum by ({by}) (rate({of('roundhouse_train_step_seconds_count', selector)}[{RATE}]))"
     return f"{spent} / on ({by}) group_left () {num_steps}"
@@ -19,28 +19,28 @@ def training():
         row("Training"),
         timeseries(
             "Loss",
-            "Mean training loss of a step, and the loss on the test split.",
+            "Mean training loss of a step, and loss on the validation split.",
             [query(most("loss"), "training"), query(most("eval_loss"), "evaluation")],
             "short",
             least=None,
         ),
         timeseries(
             "Throughput",
-            "Samples trained on each second, all ranks together, over the last 2 s.",
+            "Samples per second of all ranks together, over the last 2 s.",
             [query(most("samples_per_second"), "samples/s")],
             "short",
         ),
         timeseries(
             "Tokens",
-            "Tokens trained on each second, all ranks together. For data of tokens and text.",
+            "Tokens per second of all ranks together, for data of tokens and text.",
             [query(most("tokens_per_second"), "tokens/s")],
             "short",
             width=8,
         ),
         timeseries(
             "Use of the hardware (MFU)",
-            "Operations that the model needs at this throughput, as a share of what the devices can do. "
-            "trainer.peakFlops sets the peak of devices that are not known.",
+            "Operations that the model needs at this throughput, as a share of the peak of the devices. "
+            "trainer.peakFlops sets the peak of unknown devices.",
             [query(most("model_flops_utilization_ratio"), "MFU")],
             "percentunit",
             width=8,
@@ -54,15 +54,15 @@ def training():
         ),
         timeseries(
             "Gradient norm",
-            "Norm of the mean gradient before clipping. A jump often comes before a loss that diverges.",
+            "Norm of the mean gradient before clipping. A jump often precedes a diverging loss.",
             [query(most("gradient_norm"), "norm")],
             "short",
             width=12,
             log=True,
         ),
         timeseries(
-            "Steps that changed nothing",
-            "Committed steps whose loss or gradient was not finite, so that the weights stayed.",
+            "Skipped updates",
+            "Committed steps that did not change the weights, because their loss or gradient was not finite.",
             [query(most("skipped_steps"), "skipped")],
             "none",
             thresholds=steps((None, GREEN), (1, YELLOW)),
@@ -80,15 +80,15 @@ def time_of_a_step():
         row("Where the time of a step goes"),
         timeseries(
             "Step time, mean of the ranks",
-            "Mean time of a step by section. The gradient reduction overlaps backward; "
-            "communication is what is left of it, the agreement at the end, and the wait for slower ranks.",
+            "Mean time of a step by section. The gradient reduction overlaps the backward pass. "
+            "Communication is the rest of the reduction, the agreement at the end, and the wait for slower ranks.",
             parts,
             "s",
             stacked=True,
         ),
         timeseries(
             "Step time",
-            "Quantiles of the time of a step, over all ranks.",
+            "Quantiles of the step time over all ranks.",
             [
                 query(quantile(share, "roundhouse_train_step_seconds", JOB, RATE), name)
                 for share, name in ((0.5, "median"), (0.99, "99 %"))
@@ -97,15 +97,15 @@ def time_of_a_step():
         ),
         timeseries(
             "Slowest ranks",
-            "The five ranks that spend most time on their own part of a step, without the wait for others. "
-            "All other ranks wait for the slowest.",
+            "The five ranks with the longest compute time per step, without the wait for other ranks. "
+            "All other ranks wait for the slowest rank.",
             [query(f"topk(5, {OWN})", "rank {{rank}}, {{pod}} on {{node}}")],
             "s",
             width=16,
         ),
         stat(
             "Slowest rank now",
-            "The rank that spends most time on its own part of a step.",
+            "The rank with the longest compute time per step.",
             [query(f"topk(1, {OWN})", "rank {{rank}} on {{node}}", instant=True)],
             "s",
             steps((None, BLUE)),
@@ -115,15 +115,15 @@ def time_of_a_step():
         ),
         timeseries(
             "Wait for data",
-            "Share of the time of steps that a rank waited for samples. Above 2 %, raise data.reading.threads.",
+            "Share of the step time in which a rank waited for samples. Above 2 %, raise data.reading.threads.",
             waits,
             "percentunit",
             thresholds=steps((None, GREEN), (0.02, YELLOW)),
         ),
         timeseries(
             "Communication",
-            "Share of the time of steps that went to communication which nothing overlaps, with the wait for slower "
-            "ranks. A rank with much less than the others is the slow one.",
+            "Share of the step time in communication that does not overlap computation, including the wait for slower "
+            "ranks. A rank with a much smaller share than the others is the slow rank.",
             communication,
             "percentunit",
         ),
@@ -131,7 +131,7 @@ def time_of_a_step():
         repeated(
             timeseries(
                 "Rank $rank",
-                "Mean time of a step of this rank by section. Choose ranks with the variable Rank.",
+                "Mean time of a step of this rank by section. Select ranks with the variable Rank.",
                 [query(sections("rank", of_rank), "{{section}}")],
                 "s",
                 stacked=True,

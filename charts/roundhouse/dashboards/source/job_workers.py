@@ -1,4 +1,4 @@
-"""A job's workers and generations, its checkpoints, its GPUs and its memory."""
+"""The panels of a job's workers, generations, checkpoints, GPUs and memory."""
 
 from grafana import GREEN, RED, query, row, steps, timeseries
 from promql import CLUSTER, EACH_JOB, JOB, most, new_within, of, of_gpus, unsaved_seconds, unsaved_steps, workers
@@ -12,7 +12,7 @@ def membership():
         timeseries("World size", "Ranks that train together.", [query(most("world_size"), "ranks")], "none", width=8),
         timeseries(
             "Workers",
-            "Workers that the spec wants, that are ready, and that train in the newest generation.",
+            "Workers that the spec requests, that are ready, and that train in the newest generation.",
             [query(workers(state, JOB), state) for state in ("wanted", "ready", "active")],
             "none",
             width=8,
@@ -26,7 +26,7 @@ def membership():
         ),
         timeseries(
             "Incidents by reason",
-            "Incidents of the last hour, by the reason that the job's status gives.",
+            "Incidents of the last hour, by the reason in the job's status.",
             [query(f"sum by (reason) ({incidents})", "{{reason}}")],
             "none",
             stacked=True,
@@ -34,8 +34,8 @@ def membership():
         ),
         timeseries(
             "Repeated steps",
-            "Committed steps that were lost with all processes that had their state, and that the job trained again. "
-            "The event StepsRepeated names them.",
+            "Committed steps that the job trained again, because all processes with their state were lost. "
+            "The event StepsRepeated lists them.",
             [query(f"sum by ({EACH_JOB}) ({of('roundhouse_job_repeated_steps_total', JOB)})", "steps")],
             "none",
             width=6,
@@ -43,17 +43,17 @@ def membership():
         ),
         timeseries(
             "Processes",
-            "Processes of the workers that run, and processes that died and were started again in their containers.",
+            "Running processes of the workers, and restarts of processes within their containers.",
             [
                 query(f"sum by ({EACH_JOB}) ({of('roundhouse_agent_process_up', JOB)})", "running"),
-                query(f"sum by ({EACH_JOB}) ({of('roundhouse_agent_process_restarts_total', JOB)})", "started again"),
+                query(f"sum by ({EACH_JOB}) ({of('roundhouse_agent_process_restarts_total', JOB)})", "restarts"),
             ],
             "none",
             width=6,
         ),
         timeseries(
             "Nodes avoided in the namespace",
-            "How often jobs of this namespace have avoided a node in the last day, after an error of "
+            "Number of times that jobs of this namespace have avoided a node in the last day, after an error of "
             "a device or of the node itself.",
             [query(f"sum by (job, node) ({avoided})", "{{node}} ({{job}})")],
             "none",
@@ -75,7 +75,7 @@ def checkpoints():
         ),
         timeseries(
             "Training not saved",
-            "Training that would be lost if all workers ended now.",
+            "Training time that would be lost if all workers ended now.",
             [query(unsaved_seconds(JOB), "not saved")],
             "s",
             width=4,
@@ -90,17 +90,17 @@ def checkpoints():
         ),
         timeseries(
             "Time to save",
-            "From the end of the step until the checkpoint was complete, and how long training stood still for it.",
+            "Time from the end of the step until the checkpoint was complete, and the pause of training for it.",
             [
                 query(most("checkpoint_seconds"), "complete after"),
-                query(most("checkpoint_stall_seconds"), "training stood still"),
+                query(most("checkpoint_stall_seconds"), "training paused"),
             ],
             "s",
             width=6,
         ),
         timeseries(
-            "Size and trouble",
-            "Size of the last checkpoint; checkpoints that failed, or were due while another was being written.",
+            "Size and failures",
+            "Size of the last checkpoint, failed checkpoints, and checkpoints skipped because another was being written.",
             [
                 query(most("checkpoint_bytes"), "size"),
                 query(f"sum by ({EACH_JOB}) ({of('roundhouse_train_checkpoint_failures_total', JOB)})", "failed"),
@@ -118,7 +118,7 @@ def devices():
         row("GPUs and memory"),
         timeseries(
             "GPU busy",
-            "Share of the time that a kernel ran on the GPU (DCGM exporter).",
+            "Share of the time in which a kernel ran on the GPU (DCGM exporter).",
             [query(of_gpus("DCGM_FI_DEV_GPU_UTIL", JOB), each)],
             "percent",
             most=100,
@@ -126,8 +126,8 @@ def devices():
         ),
         timeseries(
             "Tensor cores busy",
-            "Share of the cycles that the tensor cores were busy (DCGM exporter). Low with a busy GPU: use bf16, or "
-            "sizes that are multiples of 8.",
+            "Share of the cycles in which the tensor cores were busy (DCGM exporter). If it is low and the GPU is busy, use "
+            "bf16, or sizes that are multiples of 8.",
             [query(of_gpus("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", JOB), each)],
             "percentunit",
             most=1,
@@ -135,7 +135,7 @@ def devices():
         ),
         timeseries(
             "GPU memory",
-            "Memory of the GPU that is in use (DCGM exporter).",
+            "Memory in use on the GPU (DCGM exporter).",
             [query(of_gpus("DCGM_FI_DEV_FB_USED", JOB), each)],
             "mbytes",
             width=8,
@@ -157,7 +157,7 @@ def devices():
         ),
         timeseries(
             "GPU errors (Xid)",
-            "Number of the last Xid error, 0 for none (DCGM exporter). NVIDIA's list of Xid errors says what it means.",
+            "Number of the last Xid error, 0 for none (DCGM exporter). NVIDIA's list of Xid errors explains it.",
             [query(of_gpus("DCGM_FI_DEV_XID_ERRORS", JOB), each)],
             "none",
             width=8,
@@ -165,16 +165,16 @@ def devices():
         ),
         timeseries(
             "GPU memory of libtorch",
-            "Memory in tensors, and memory that the allocator has taken from the GPU.",
+            "Memory in tensors, and memory that the allocator has reserved on the GPU.",
             [
                 query(most("device_memory_allocated_bytes", "rank"), "rank {{rank}}, in tensors"),
-                query(most("device_memory_reserved_bytes", "rank"), "rank {{rank}}, taken"),
+                query(most("device_memory_reserved_bytes", "rank"), "rank {{rank}}, reserved"),
             ],
             "bytes",
         ),
         timeseries(
             "Memory of the processes",
-            "Memory of each process that is in RAM.",
+            "Resident memory of each process.",
             [query(most("resident_memory_bytes", "rank"), "rank {{rank}}")],
             "bytes",
         ),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes fleet.json, job.json and operator.json.
 
-usage: make.py [DIRECTORY]      by default the directory above this file's
+usage: make.py [DIRECTORY]      default: the parent of this file's directory
 """
 
 import json

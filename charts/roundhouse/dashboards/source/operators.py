@@ -1,4 +1,4 @@
-"""Operator: what the operator does, how long it takes, what fails, and what it asks of the API server."""
+"""The dashboard Operator: its work, durations, failures, and calls of the API server."""
 
 from grafana import (
     BLUE,
@@ -18,14 +18,14 @@ from grafana import (
 from promql import CLUSTER, of, quantile
 
 RATE = "$__rate_interval"
-# Results of a reconcile that are errors; the others are the reason of the plan that was carried out.
+# Results of a reconcile that are errors. The other results are the reason of the applied plan.
 FAILED = 'result=~"Apply|Confirm|Stale|Report|Build|Panicked"'
-# Answers of the API server that are not the operator's own doing. 404 and 409 only say that it has to look again.
+# Answers that show a problem of the API server. 404 and 409 only mean that the operator must reconcile again.
 UNWELL = 'code=~"5..|429|timeout|connection"'
 
 
 def share(metric, bad, by=""):
-    """The bad ones in all; 0, not absent, without a bad one."""
+    """The share of bad events in all events. It is 0 instead of absent if there is no bad event."""
     over = f"sum by ({by})" if by else "sum"
     every = f"{over} (rate({of(metric, CLUSTER)}[{RATE}]))"
     return f"({over} (rate({of(metric, CLUSTER, bad)}[{RATE}])) or {every} * 0) / {every}"
@@ -44,14 +44,14 @@ def health():
         row("Health"),
         stat(
             "Leader",
-            "Operators that work on jobs. There must be exactly one.",
+            "Operators that reconcile jobs. There must be exactly one.",
             [query(f"sum({of('roundhouse_operator_leader', CLUSTER)})", "leaders")],
             "none",
             steps((None, RED), (1, GREEN), (2, RED)),
         ),
         stat(
             "Version",
-            "Versions of the operators that run.",
+            "Versions of the running operators.",
             [query(f"count by (version) ({of('roundhouse_operator_info', CLUSTER)})", "{{version}}", instant=True)],
             "none",
             steps((None, BLUE)),
@@ -60,20 +60,20 @@ def health():
         ),
         stat(
             "Jobs",
-            "TrainingJobs that the operator looks after.",
+            "TrainingJobs that the operator manages.",
             [query(f"sum(max by (cluster, namespace, state) ({of('roundhouse_jobs', CLUSTER)}))", "jobs")],
             "none",
             steps((None, BLUE)),
         ),
         stat(
-            "Jobs that wait for a reconcile",
-            "Jobs that are due and not worked on yet.",
+            "Jobs due for a reconcile",
+            "Jobs whose reconcile is due and has not started yet.",
             [query(f"sum({of('roundhouse_operator_queue_depth', CLUSTER)})", "due")],
             "none",
             steps((None, GREEN), (100, YELLOW), (1000, RED)),
         ),
         stat(
-            "Reconciles that fail",
+            "Failed reconciles",
             "Share of the reconciles that end in an error.",
             [query(share("roundhouse_operator_reconciles_total", FAILED), "failed")],
             "percentunit",
@@ -81,7 +81,7 @@ def health():
             decimals=1,
         ),
         stat(
-            "API calls that fail",
+            "Failed API calls",
             "Share of the calls to the API server with no answer, 429 or 5xx.",
             [query(share("roundhouse_operator_api_calls_total", UNWELL), "failed")],
             "percentunit",
@@ -98,7 +98,7 @@ def work():
         row("Work"),
         timeseries(
             "Reconciles",
-            "Reconciles each second by result: the reason of the plan, or the step that failed.",
+            "Reconciles per second by result: the reason of the plan, or the step that failed.",
             [query(results, "{{result}}")],
             "ops",
             stacked=True,
@@ -106,7 +106,7 @@ def work():
         ),
         timeseries(
             "Time of a reconcile",
-            "From its begin to its last write.",
+            "Time from the start of a reconcile to its last write.",
             quantiles("roundhouse_operator_reconcile_seconds", RATE),
             "s",
             width=8,
@@ -114,7 +114,7 @@ def work():
         ),
         timeseries(
             "Writes",
-            "Writes to pods, services, network policies and memberships each second, by kind.",
+            "Writes to pods, services, network policies and memberships per second, by kind.",
             [query(actions, "{{action}}")],
             "ops",
             stacked=True,
@@ -122,13 +122,13 @@ def work():
         ),
         timeseries(
             "Queue",
-            "Jobs that are due and not worked on yet.",
+            "Jobs whose reconcile is due and has not started yet.",
             [query(f"sum by (pod) ({of('roundhouse_operator_queue_depth', CLUSTER)})", "{{pod}}")],
             "none",
         ),
         timeseries(
             "Wait in the queue",
-            "From the time when a job is due to the begin of its reconcile.",
+            "Time from when a reconcile is due until it starts.",
             quantiles("roundhouse_operator_queue_wait_seconds", RATE),
             "s",
             log=True,
@@ -145,21 +145,21 @@ def calls():
         row("API server"),
         timeseries(
             "Calls by answer",
-            "Calls each second by verb and HTTP status. 404 and 409 say that the world has changed: the operator looks again.",
+            "Calls per second by verb and HTTP status. 404 and 409 mean that an object has changed: the operator reconciles again.",
             [query(each, "{{verb}} {{code}}")],
             "reqps",
             stacked=True,
         ),
         timeseries(
             "Time of a call",
-            "Time of calls to the API server, 99 % of them, by verb.",
+            "99th percentile of the duration of calls to the API server, by verb.",
             [query(quantile(0.99, "roundhouse_operator_api_call_seconds", CLUSTER, RATE, "verb"), "{{verb}}")],
             "s",
             log=True,
         ),
         timeseries(
             "Calls by resource",
-            "Calls each second by resource.",
+            "Calls per second by resource.",
             [query(resources, "{{resource}}")],
             "reqps",
             stacked=True,
@@ -167,14 +167,15 @@ def calls():
         ),
         timeseries(
             "Watch restarts",
-            "Watches that broke and began again, each second. A few each hour are normal.",
+            "Restarts of broken watches per second. A few per hour are normal.",
             [query(restarts, "{{resource}}")],
             "ops",
             width=8,
         ),
         timeseries(
             "Age of the watches",
-            "Time since the watch of a kind last received anything. It is below 60 s. From 90 s on, and while a watch is broken, the operator does not trust its cache.",
+            "Time since the watch of a kind last received an event. It is usually below 60 s. From 90 s, and while a watch is broken, "
+            "the operator treats its cache as stale.",
             [query(ages, "{{kind}}")],
             "s",
             width=8,
@@ -185,24 +186,24 @@ def calls():
 
 def jobs():
     return [
-        row("What jobs feel"),
+        row("Latency of jobs"),
         timeseries(
             "Time until the workers are ready",
-            "From a job's acceptance to all its workers being ready, over the last hour.",
+            "Time from a job's acceptance until all its workers are ready, over the last hour.",
             quantiles("roundhouse_job_time_to_ready_seconds", "1h"),
             "s",
             width=8,
         ),
         timeseries(
             "Time to start training",
-            "From a job's acceptance to all its workers training, over the last hour.",
+            "Time from a job's acceptance until all its workers train, over the last hour.",
             quantiles("roundhouse_job_start_seconds", "1h"),
             "s",
             width=8,
         ),
         timeseries(
             "Time to recover",
-            "From an incident to the next generation training, over the last hour.",
+            "Time from an incident until the next generation trains, over the last hour.",
             quantiles("roundhouse_job_recover_seconds", "1h"),
             "s",
             width=8,
@@ -216,7 +217,7 @@ def process():
         row("Process"),
         timeseries(
             "Memory",
-            "Memory of the operator that is in RAM.",
+            "Resident memory of the operator.",
             [query(f"max by (pod) ({of('process_resident_memory_bytes', own)})", "{{pod}}")],
             "bytes",
             width=8,
