@@ -93,7 +93,7 @@ pub enum RunError {
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// It cannot start, or one of its tasks ended.
+/// The operator cannot start, or one of its tasks ended.
 pub async fn run(settings: Settings) -> Result<(), RunError> {
     let mut config = kube::Config::infer().await?;
     // The client's own retry can hold one call for minutes. `calls` has a deadline instead.
@@ -106,7 +106,7 @@ pub async fn run(settings: Settings) -> Result<(), RunError> {
 /// Runs with a given client until `stop` is done. `registry` receives the metrics.
 ///
 /// # Errors
-/// It cannot start, or one of its tasks ended.
+/// The operator cannot start, or one of its tasks ended.
 pub async fn run_with(
     client: Client,
     settings: Settings,

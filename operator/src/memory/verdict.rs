@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_job_is_judged_once_for_each_spec_and_limits() {
+    fn verdict_is_remembered_per_spec_and_limits() {
         let mut verdict = RememberedVerdict::default();
         let limits = [Limits::default(), Limits::default()];
         assert_eq!(verdict.cannot_begin(1, &limits[0]), None);

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_silent_only_while_those_of_other_members_answer() {
+    fn agent_is_silent_only_while_agents_of_other_members_answer() {
         let (mut workers, mut world) = waits();
         let [one, other] = [0, 1].map(|at| world.observed.pods[at].incarnation());
         assert!(!is_not_answered(&mut workers, &other), "no agent answers");

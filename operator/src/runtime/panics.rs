@@ -9,8 +9,8 @@ use futures::FutureExt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panicked(pub String);
 
-/// Runs a reconcile and catches its panic. What it shares with others is behind locks that a panic
-/// does not close.
+/// Runs a reconcile and catches its panic. The state that it shares with other jobs is behind locks
+/// that ignore poisoning.
 ///
 /// # Errors
 /// The error of the reconcile, or [`Panicked`].

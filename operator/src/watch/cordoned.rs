@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_uncordoned_is_no_longer_left() {
+    fn uncordoned_node_is_not_left() {
         let cordoned = Cordoned::default();
         cordoned.take(Event::Apply(node("n1", true)));
         assert!(cordoned.contains("n1"));

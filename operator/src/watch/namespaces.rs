@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_counts_as_changed_when_its_labels_are_others() {
+    fn namespace_changes_when_its_labels_change() {
         let namespaces = Namespaces::default();
         let of = |name: &str, team: &str| {
             let labels = BTreeMap::from([("team".to_owned(), team.to_owned())]);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_a_gang_scheduler_waits_for_no_kind() {
+    fn job_without_a_gang_scheduler_has_no_pod_group() {
         let groups = Groups::default();
         let found = groups.observe(Gang::None, &key(), "digits");
         assert_eq!(found, Some(ObservedGroup::Missing));

@@ -116,8 +116,8 @@ impl Staleness {
         stale.map(|(kind, age)| Stale::Watch { kind, age })
     }
 
-    /// Whether the caches show a job that is deleted. It matters, and is asked, only if one of
-    /// these pods was created a short while ago, so that this is its second creation.
+    /// Whether the caches show a job that is deleted. The operator asks the API server only if it
+    /// created one of these pods a short while ago, so that this would be its second creation.
     ///
     /// # Errors
     /// The API server refused to read the job, or did not answer.

@@ -15,8 +15,8 @@ use crate::watch::client::WatchTimeouts;
 /// Jobs in one answer of a list. The client keeps the text of an answer until it has parsed it, and
 /// a job has up to 1.5 MB.
 const PAGE_OF_JOBS: u32 = 50;
-/// Other objects in one answer: anybody who may create them can give them our labels, and as much
-/// text as a job's.
+/// Other objects in one answer of a list. A user who may create such objects can give them the
+/// operator's labels and as much text as a job has.
 const PAGE: u32 = 100;
 
 /// The client of the watches, and the metrics of their health.

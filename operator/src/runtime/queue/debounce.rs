@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_several_causes_the_least_counts() {
+    async fn least_of_several_causes_counts() {
         let events = iter([("a", 2), ("a", 1), ("b", 3), ("a", 2)]).chain(pending());
         let mut once: Vec<_> = debounce(events).take(2).collect().await;
         once.sort_unstable();

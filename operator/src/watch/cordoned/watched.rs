@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_autoscalers_remove_are_left_like_cordoned_ones() {
+    fn nodes_that_autoscalers_remove_count_as_cordoned() {
         let taint = |key: &str| json!({"taints": [{"key": "gpu", "effect": "NoSchedule"}, {"key": key, "effect": "NoSchedule"}]});
         let cases = [
             (json!({}), false),

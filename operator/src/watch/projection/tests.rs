@@ -25,7 +25,7 @@ fn conditions(ready: &str, containers_ready: &str) -> Value {
 }
 
 #[test]
-fn a_job_is_kept_without_what_is_for_other_clients() {
+fn fields_of_other_clients_are_removed_from_a_job() {
     let mut meta: ObjectMeta = serde_json::from_value(json!({
         "name": "digits",
         "annotations": {LAST_APPLIED: "{}", "team": "vision"},
@@ -83,7 +83,7 @@ fn readiness_follows_the_trainer_and_not_its_sidecars() {
 }
 
 #[test]
-fn a_worker_whose_sidecar_cannot_begin_is_not_ready() {
+fn worker_whose_sidecar_cannot_start_is_not_ready() {
     let pod = pod_of(json!({
         "metadata": {"name": "digits-worker-1-2"},
         "status": {
@@ -136,7 +136,7 @@ fn only_conditions_that_not_every_pod_has_are_kept() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_says_until_when() {
+fn deleted_pod_shows_its_deadline() {
     let pod = pod_of(json!({
         "metadata": {"name": "a-1-2", "deletionTimestamp": "1970-01-01T00:00:30Z"},
     }));
@@ -145,13 +145,13 @@ fn a_pod_that_is_deleted_says_until_when() {
 }
 
 #[test]
-fn a_pod_that_lost_its_labels_is_still_known_by_its_name() {
+fn pod_without_labels_is_identified_by_its_name() {
     let pod = pod_of(json!({"metadata": {"name": "digits-worker-7-3", "labels": {}}}));
     assert_eq!((pod.index, pod.attempt), (Some(7), 3));
 }
 
 #[test]
-fn a_child_has_the_jobs_uid_as_its_controller_and_in_its_labels() {
+fn object_of_a_job_has_its_uid_as_controller_and_label() {
     let labels = json!({
         "app.kubernetes.io/managed-by": "roundhouse-operator", "roundhouse.dev/job-uid": "u-1"});
     let owner = |uid: &str| json!([{"apiVersion": "a/v1", "kind": "K", "name": "n", "uid": uid, "controller": true}]);

@@ -115,7 +115,7 @@ mod tests {
 
     /// Go reads some times that others do not. That is a problem of one pod, and not of all.
     #[test]
-    fn a_pod_whose_status_cannot_be_read_is_read_without_it() {
+    fn pod_with_an_unreadable_status_is_read_without_it() {
         let text = json!({
             "metadata": {"name": "digits-worker-1-2", "namespace": "ml", "managedFields": [{"time": "9999-12-31T23:59:59Z"}]},
             "spec": {"nodeName": "n1"},
