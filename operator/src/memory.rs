@@ -1,6 +1,6 @@
 //! What the operator remembers of each job between two reconciles: one [`JobMemory`] per job, all of them behind one lock. A
-//! memory begins when the watch of the jobs reports its job and ends when that reports that the job is deleted. All of it is
-//! lost when the operator restarts, and nothing irrevocable depends on it.
+//! memory begins when the watch of the jobs reports the job and ends when the watch reports its deletion. All memories are
+//! lost when the operator restarts, and nothing irrevocable depends on them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

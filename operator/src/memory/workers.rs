@@ -20,8 +20,8 @@ use silence::{Newest, Silence};
 
 /// Most members that are Ready and are polled beside those that are not.
 const MAX_READY: usize = 8;
-/// How long a worker with one process is not Ready until its agent is polled. It has nothing to report but that it answers, and
-/// a generation usually forms sooner.
+/// How long a worker with one process is not Ready until its agent is polled. Such an agent has no restarts to report, so a
+/// poll only shows that it answers, and a generation usually forms sooner.
 const ONE_PROCESS: Duration = Duration::from_secs(5);
 
 /// The workers of one job whose agents are polled.

@@ -116,7 +116,8 @@ impl WatchState {
     }
 }
 
-/// The same body. Each part of it is noted, and it ends with an error after a longer pause.
+/// The same body. Each part is recorded in `state`, and a pause longer than `pause` ends it with an
+/// error.
 fn parts(
     body: Body,
     pause: Duration,

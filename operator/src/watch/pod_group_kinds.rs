@@ -14,7 +14,7 @@ pub(crate) trait GroupKind: NamespacedObject {
     /// The label of its watch in the metrics.
     const WATCHED: Watched;
 
-    /// Builds an object that says this.
+    /// Builds the object of a PodGroup.
     fn build(metadata: ObjectMeta, group: &PodGroup) -> Self;
 
     /// Reads the PodGroup from an object.

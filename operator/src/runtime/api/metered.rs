@@ -1,5 +1,5 @@
 //! A client of the API server that counts its calls: reads, writes and watches, each try
-//! separately. It keeps what an answer says about the next try.
+//! separately. It also copies the Retry-After header of an answer into its body.
 
 use std::time::Instant;
 

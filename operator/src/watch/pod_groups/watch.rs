@@ -106,7 +106,7 @@ fn reduce<K: GroupKind>(watched: &Bounded<K>) -> (Kept, Identity) {
     let kept = Kept {
         identity: identity.clone(),
         uid: meta.uid.clone().unwrap_or_default(),
-        // A group that the operator did not create says nothing.
+        // A group that the operator did not create counts as empty.
         group: watched.object.as_ref().map(K::said).unwrap_or_default(),
         deleting: meta.deletion_timestamp.is_some(),
     };
