@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_conditions_waits_for_an_operator() {
+    fn job_without_conditions_waits_for_an_operator() {
         let expected = Phase::Pending("no operator has accepted the job yet".to_owned());
         assert_eq!(phase(None), expected);
         assert_eq!(phase(Some(&status(&[]))), expected);

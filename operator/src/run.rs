@@ -151,7 +151,7 @@ pub async fn run_with(
     let server = http::serve(listener, router).map(drop);
     background.spawn("http", server);
     let (store, writer) = reflector::store();
-    context.policies.look_at(store.clone());
+    context.policies.set_jobs(store.clone());
     let others = Others {
         client: &client,
         watches: &watches,

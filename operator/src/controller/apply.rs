@@ -8,7 +8,7 @@ use futures::stream::FuturesOrdered;
 use roundhouse_planner::{Action, ValidatedJob};
 
 use self::outcome::Outcome;
-use self::step::{Step, is_making, name};
+use self::step::{Step, is_creation, name};
 use self::writes::ObjectWriter;
 use crate::controller::error::Error;
 use crate::controller::slow_writes::SlowWrites;
@@ -53,24 +53,24 @@ impl Applier {
         actions: &[Action],
     ) -> Result<bool, Error> {
         let mut outcome = Outcome::default();
-        let (mut all_made, mut all_told) = (true, true);
+        let (mut all_created, mut all_issued) = (true, true);
         for group in actions.chunk_by(|one, next| name(one) == name(next)) {
             let Some(first) = group.first() else { continue };
             // No pod is created before the Service that names it, the NetworkPolicy that isolates
             // it, and its PodGroup. No pod is deleted before the remaining workers have their
             // membership.
-            let waits = if is_making(first) {
-                !all_made
+            let waits = if is_creation(first) {
+                !all_created
             } else {
-                matches!(first, Action::DeletePod { .. }) && !all_told
+                matches!(first, Action::DeletePod { .. }) && !all_issued
             };
             if waits {
                 continue;
             }
             let done = self.in_turn(key, job, group).await;
             match first {
-                Action::IssueMembership { .. } => all_told &= done.is_all(),
-                first if is_making(first) => all_made &= done.is_all(),
+                Action::IssueMembership { .. } => all_issued &= done.is_all(),
+                first if is_creation(first) => all_created &= done.is_all(),
                 _ => {}
             }
             outcome = outcome.and(done);
@@ -82,7 +82,7 @@ impl Applier {
     /// worker. A creation that takes long may still be refused, so the others wait for it, unless
     /// one of its kind succeeded in spite of that. Other writes that take long run together.
     async fn in_turn(&self, key: &JobKey, job: &ValidatedJob, group: &[Action]) -> Outcome {
-        let makes = group.first().filter(|action| is_making(action));
+        let makes = group.first().filter(|action| is_creation(action));
         let all_at_once =
             makes.is_some_and(|action| self.slow_writes.is_slow_and_sure(key, name(action)));
         let (first, rest) = group.split_at(if all_at_once { group.len() } else { 1 });

@@ -69,12 +69,12 @@ async fn report_without(
 ) -> Result<Reported, Error> {
     let before = job.status.clone().unwrap_or_default();
     let known = || error.is_pending().then(|| WriteBlocked::of(&before))?;
-    match error.obstacle().or_else(known) {
+    match error.write_blocked().or_else(known) {
         Some(blocked) => {
             let refused = plan_refused(plan, &before, &blocked, Timestamp::now());
             report(context, job, &refused).await
         }
-        None if error.is_making() || error.is_pending() => {
+        None if error.is_creation() || error.is_pending() => {
             report(context, job, &plan.without_replacements()).await
         }
         None => Ok(Reported::Stored),

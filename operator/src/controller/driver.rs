@@ -51,7 +51,7 @@ pub async fn reconcile(job: Arc<LenientJob>, context: Arc<Context>) -> Option<Du
             let after_error = |memory: &mut JobMemory| memory.backoff.after_error(asked);
             let after = context.memories.with(&key, after_error);
             let seconds = after.as_secs_f32();
-            tracing::warn!(%error, seconds, "a step failed; it is tried again after this time");
+            tracing::warn!(%error, seconds, "a reconcile failed; it is tried again after this time");
             Some(after)
         }
     };

@@ -19,14 +19,14 @@ pub enum Error {
         /// Name of the action.
         action: &'static str,
         /// Whether the action creates something: a pod, or what pods need.
-        is_making: bool,
+        is_creation: bool,
         source: CallError,
     },
     /// The API server did not confirm what was observed.
     #[error("confirm: {0}")]
     Confirm(CallError),
     /// The caches are stale, and the API server has newer objects.
-    #[error("the watch of {kind} broke off or is silent, and was heard {} s ago; the job or its pods have changed since; nothing is deleted or counted", .age.as_secs())]
+    #[error("the watch of {kind} is stale ({} s), and the API server has newer objects; no pod is deleted and no incident counted until it has caught up", .age.as_secs())]
     Stale {
         /// Kind of the stale watch.
         kind: &'static str,
@@ -75,7 +75,7 @@ impl Error {
     /// Why the API server has not done a write, if the status should say so: it refuses it, or
     /// takes long.
     #[must_use]
-    pub fn obstacle(&self) -> Option<WriteBlocked> {
+    pub fn write_blocked(&self) -> Option<WriteBlocked> {
         let Self::Apply { action, source, .. } = self else {
             return self.refusal().map(WriteBlocked::Refused);
         };
@@ -115,11 +115,11 @@ impl Error {
 
     /// Whether only a creation failed: all other decisions hold.
     #[must_use]
-    pub const fn is_making(&self) -> bool {
+    pub const fn is_creation(&self) -> bool {
         matches!(
             self,
             Self::Apply {
-                is_making: true,
+                is_creation: true,
                 ..
             }
         )
@@ -158,26 +158,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_without_an_answer_is_told_once_it_is_slow() {
-        let obstacle = |is_making, source| {
+    fn slow_write_blocks_once_it_takes_5_seconds() {
+        let write_blocked = |is_creation, source| {
             let action = "CreateWorker";
             let error = Error::Apply {
                 action,
-                is_making,
+                is_creation,
                 source,
             };
-            error.obstacle().is_some()
+            error.write_blocked().is_some()
         };
         let seconds = Duration::from_secs;
-        assert!(!obstacle(true, CallError::Pending(seconds(1))));
-        assert!(obstacle(true, CallError::Pending(seconds(6))));
-        assert!(obstacle(true, CallError::Deadline(seconds(35))));
-        assert!(obstacle(false, CallError::Deadline(seconds(5))));
-        assert!(obstacle(false, CallError::Pending(seconds(6))));
+        assert!(!write_blocked(true, CallError::Pending(seconds(1))));
+        assert!(write_blocked(true, CallError::Pending(seconds(6))));
+        assert!(write_blocked(true, CallError::Deadline(seconds(35))));
+        assert!(write_blocked(false, CallError::Deadline(seconds(5))));
+        assert!(write_blocked(false, CallError::Pending(seconds(6))));
     }
 
     #[test]
-    fn what_is_about_the_moment_is_no_refusal_and_a_broken_webhook_is() {
+    fn webhook_failures_are_refusals_and_transient_errors_are_not() {
         let webhook = r#"Internal error occurred: failed calling webhook "a.b": no endpoints"#;
         let cases = [
             (400, "bad", true),
@@ -193,7 +193,7 @@ mod tests {
             let status = Status::failure(words, "Reason").with_code(code);
             let error = Error::Apply {
                 action: "CreateWorker",
-                is_making: true,
+                is_creation: true,
                 source: CallError::Kube(kube::Error::Api(status.boxed())),
             };
             assert_eq!(error.refusal().is_some(), expected, "{code} {words}");

@@ -24,18 +24,18 @@ pub(crate) mod queue;
 /// Longest note of an event, in bytes.
 const MAX_NOTE_BYTES: usize = 1_000;
 /// After this time without a repetition, the same event is a new one.
-const FORGOTTEN: Duration = Duration::from_mins(10);
+const SERIES_END: Duration = Duration::from_mins(10);
 
 /// The client that publishes events, and the events that were published.
 pub struct Events {
     client: Client,
     instance: String,
-    told: Mutex<HashMap<Told, Series>>,
+    published: Mutex<HashMap<EventKey, Series>>,
 }
 
 /// The fields that make two events the same.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Told {
+struct EventKey {
     job_uid: String,
     kind: &'static str,
     reason: String,
@@ -56,7 +56,7 @@ impl Events {
         Self {
             client,
             instance: instance.unwrap_or_else(|| labels::FIELD_MANAGER.to_owned()),
-            told: Mutex::default(),
+            published: Mutex::default(),
         }
     }
 
@@ -76,7 +76,7 @@ impl Events {
             message,
         } = event;
         let end = message.floor_char_boundary(MAX_NOTE_BYTES);
-        let told = Told {
+        let key = EventKey {
             job_uid: job.uid.clone().unwrap_or_default(),
             kind: match kind {
                 EventType::Normal => "Normal",
@@ -87,19 +87,19 @@ impl Events {
         };
         let namespace = job.namespace.as_deref().unwrap_or_default();
         let events: Api<FullEvent> = Api::namespaced(self.client.clone(), namespace);
-        let series = match self.again(&told) {
+        let series = match self.again(&key) {
             Some(series) if count_up(&events, &series, at).await? => series,
-            _ => self.begin(&events, job, &told, at).await?,
+            _ => self.begin(&events, job, &key, at).await?,
         };
-        self.lock().insert(told, series);
+        self.lock().insert(key, series);
         Ok(())
     }
 
     /// The series of an event that was published before, with the next count.
-    fn again(&self, told: &Told) -> Option<Series> {
+    fn again(&self, key: &EventKey) -> Option<Series> {
         let mut all = self.lock();
-        all.retain(|_, series| series.last.elapsed() < FORGOTTEN);
-        let Series { name, count, .. } = all.get(told)?.clone();
+        all.retain(|_, series| series.last.elapsed() < SERIES_END);
+        let Series { name, count, .. } = all.get(key)?.clone();
         Some(Series {
             name,
             count: count.saturating_add(1),
@@ -111,7 +111,7 @@ impl Events {
         &self,
         events: &Api<FullEvent>,
         job: &ObjectReference,
-        told: &Told,
+        key: &EventKey,
         at: Timestamp,
     ) -> Result<Series, CallError> {
         let job_name = job.name.as_deref().unwrap_or_default();
@@ -124,12 +124,12 @@ impl Events {
             },
             action: Some("Reconcile".to_owned()),
             event_time: Some(MicroTime(at)),
-            note: Some(told.note.clone()),
-            reason: Some(told.reason.clone()),
+            note: Some(key.note.clone()),
+            reason: Some(key.reason.clone()),
             regarding: Some(job.clone()),
             reporting_controller: Some(labels::FIELD_MANAGER.to_owned()),
             reporting_instance: Some(self.instance.clone()),
-            type_: Some(told.kind.to_owned()),
+            type_: Some(key.kind.to_owned()),
             ..FullEvent::default()
         };
         let parameters = post_params();
@@ -146,8 +146,10 @@ impl Events {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Told, Series>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<EventKey, Series>> {
+        self.published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// which may be late.
 const LOOKS: u32 = 100;
 /// Text of the warnings. Each worker can also save alone.
-const WITHOUT: &str = "workers leave without a NetworkPolicy";
+const WITHOUT: &str = "workers terminate without a NetworkPolicy";
 /// Most pods that own a policy. All terminate at about the same time, so a few suffice.
 const MAX_OWNERS: usize = 64;
 
@@ -72,7 +72,7 @@ pub(crate) async fn protect(
     let jobs = ReceiverStream::new(deleted).filter(|_| std::future::ready(leadership.may_write()));
     jobs.for_each_concurrent(AT_ONCE, async |job| {
         let Some(_place) = places.take(&job.namespace) else {
-            tracing::warn!(job = %job.name, namespace = %job.namespace, "{WITHOUT}: too many jobs leave");
+            tracing::warn!(job = %job.name, namespace = %job.namespace, "{WITHOUT}: too many jobs were deleted");
             return;
         };
         protect_one(&client, &caches, &scrapers, job).await;
@@ -135,15 +135,15 @@ async fn protect_one(client: &Client, caches: &Caches, scrapers: &Peers, job: Jo
         let pods = caches.pods.of(&key);
         match next(pods.values().map(|entry| &entry.value), before) {
             Next::Nothing => return,
-            Next::Look { leaving } => before = leaving,
-            Next::Make(owners) => {
+            Next::Wait { leaving } => before = leaving,
+            Next::Create(owners) => {
                 let policy = network_policy::build_leaving(&job, scrapers, &owners);
                 return create(client, &job, &policy).await;
             }
         }
         sleep(PAUSE).await;
     }
-    tracing::warn!(job = %job.name, namespace = %job.namespace, "{WITHOUT}: not all are known to leave");
+    tracing::warn!(job = %job.name, namespace = %job.namespace, "{WITHOUT}: not all are known to terminate");
 }
 
 async fn create(client: &Client, job: &JobIdentity, policy: &NetworkPolicy) {
@@ -151,7 +151,7 @@ async fn create(client: &Client, job: &JobIdentity, policy: &NetworkPolicy) {
     let parameters = post_params();
     match call(|| policies.create(&parameters, policy)).await {
         Ok(_) => {
-            tracing::info!(job = %job.name, namespace = %job.namespace, "workers that leave have a NetworkPolicy of their own");
+            tracing::info!(job = %job.name, namespace = %job.namespace, "terminating workers have a NetworkPolicy of their own");
         }
         // An earlier try has created it.
         Err(error) if error.code() == Some(409) => {}
@@ -167,12 +167,12 @@ async fn create(client: &Client, job: &JobIdentity, policy: &NetworkPolicy) {
 enum Next {
     Nothing,
     /// It is not known yet which workers terminate.
-    Look {
+    Wait {
         /// Number of workers that are known to terminate.
         leaving: usize,
     },
     /// These pods terminate: names and UIDs.
-    Make(Vec<(String, String)>),
+    Create(Vec<(String, String)>),
 }
 
 /// `before`: number of terminating workers at the last look.
@@ -185,8 +185,8 @@ fn next<'a>(pods: impl Iterator<Item = &'a Pod>, before: usize) -> Next {
         (0, true) => Next::Nothing,
         // A pod that owned a policy before its deletion could be deleted in the foreground, after
         // its policy.
-        (0, false) => Next::Look { leaving: 0 },
-        (now, false) if now != before => Next::Look { leaving: now },
+        (0, false) => Next::Wait { leaving: 0 },
+        (now, false) if now != before => Next::Wait { leaving: now },
         _ => {
             // Rank 0 leaves last: it completes the checkpoint.
             leaving.sort_by_key(|pod| {
@@ -195,7 +195,7 @@ fn next<'a>(pods: impl Iterator<Item = &'a Pod>, before: usize) -> Next {
             });
             leaving.truncate(MAX_OWNERS);
             let owners = leaving.into_iter();
-            Next::Make(
+            Next::Create(
                 owners
                     .map(|pod| (pod.name.clone(), pod.uid.clone()))
                     .collect(),

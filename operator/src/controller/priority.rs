@@ -49,14 +49,14 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_new_until_it_trains_and_then_an_incident_if_its_workers_change() {
+    fn job_is_new_until_it_trains_and_then_an_incident() {
         use Lane::{Incident, New, Rest};
         let mut world = world(2);
         let lanes = |world: &World| {
             let seen = seen(world);
             [Cause::Workers, Cause::Other].map(|cause| lane(cause, Some(&seen)))
         };
-        assert_eq!(lanes(&world), [New, New], "nobody has looked at it");
+        assert_eq!(lanes(&world), [New, New], "not reconciled yet");
         world.settle();
         assert_eq!(lanes(&world), [New, New], "it starts");
         for at in 0..2 {
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(
             lanes(&world),
             [New, New],
-            "its first generation is told to nobody yet"
+            "no pod has its first membership yet"
         );
         world.settle();
         assert_eq!(world.state(), "Training");
@@ -80,13 +80,17 @@ mod tests {
         let plan = world.plan();
         world.carry_out(&plan, usize::MAX);
         assert_eq!(world.state(), "Forming");
-        assert_eq!(lanes(&world), [Incident, Incident], "until all have heard");
+        assert_eq!(
+            lanes(&world),
+            [Incident, Incident],
+            "until all have their membership"
+        );
         world.job.suspend = true;
         assert_eq!(lanes(&world), [Rest, Rest]);
     }
 
     #[test]
-    fn a_job_that_has_ended_or_is_gone_can_wait() {
+    fn ended_or_deleted_job_is_in_the_rest_lane() {
         let mut world = world(2).training();
         for at in 0..2 {
             world.ends(at, 0, 9);
@@ -98,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_is_resumed_is_new() {
+    fn resumed_job_is_new() {
         let mut world = world(2).training();
         world.job.suspend = true;
         world.settle();

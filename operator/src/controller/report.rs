@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_more_is_said_as_null() {
+    fn removed_fields_become_null() {
         let (before, after) = (json!({"a": 1, "b": 2}), json!({"b": 3}));
         assert_eq!(merge_patch(&before, after), json!({"a": null, "b": 3}));
         let (before, after) = (json!({"a": {"b": 1, "c": 2}}), json!({"a": {"c": 2}}));

@@ -96,7 +96,7 @@ impl Policies {
     }
 
     /// Sets the store of all jobs, whose order decides which of them may begin.
-    pub(crate) fn look_at(&self, jobs: Store<LenientJob>) {
+    pub(crate) fn set_jobs(&self, jobs: Store<LenientJob>) {
         let _ = self.jobs.set(jobs);
     }
 

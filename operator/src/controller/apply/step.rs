@@ -47,7 +47,7 @@ pub(super) const fn name(action: &Action) -> &'static str {
     }
 }
 
-pub(super) const fn is_making(action: &Action) -> bool {
+pub(super) const fn is_creation(action: &Action) -> bool {
     match action {
         Action::CreateService
         | Action::CreateNetworkPolicy
@@ -154,7 +154,7 @@ impl Step<'_> {
                 resource_version,
             } => {
                 let name = &job.name;
-                tracing::info!(job = %name, "deleting the job: its ttlSecondsAfterFinished are over");
+                tracing::info!(job = %name, "deleting the job: its ttlSecondsAfterFinished has passed");
                 let which = (name.clone(), uid.clone(), resource_version.clone());
                 let deletion = |writer: ObjectWriter, key: JobKey, deadline| async move {
                     writer.delete_job(&key, which, deadline).await
@@ -164,7 +164,7 @@ impl Step<'_> {
         };
         answer.map_err(|source| Error::Apply {
             action: name(self.action),
-            is_making: is_making(self.action),
+            is_creation: is_creation(self.action),
             source,
         })
     }

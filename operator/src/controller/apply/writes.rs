@@ -91,7 +91,7 @@ impl ObjectWriter {
         deadline: Duration,
     ) -> Result<(), CallError> {
         let name = object.name_any();
-        tracing::info!(job = %name, action, "it is not what was made");
+        tracing::info!(job = %name, action, "repairing drift");
         object.meta_mut().resource_version = Some(observed.to_string());
         let api: Api<K> = Api::namespaced(self.client.clone(), &key.namespace);
         let parameters = PatchParams::apply(labels::FIELD_MANAGER).force();

@@ -70,8 +70,8 @@ impl EventQueue {
     /// Waits until all events are published, but no longer than `at_most`.
     pub async fn drain(&self, at_most: Duration) {
         let mut left = self.num_left.subscribe();
-        let told = left.wait_for(|left| *left == 0);
-        let _ = tokio::time::timeout(at_most, told).await;
+        let published = left.wait_for(|left| *left == 0);
+        let _ = tokio::time::timeout(at_most, published).await;
     }
 
     fn mark_done(&self, events: u64) {
@@ -122,7 +122,7 @@ async fn publish(
                 if let Err(error) = events.publish(&job, &event, at).await {
                     let (namespace, name) = (job.namespace, job.name);
                     let reason = &event.reason;
-                    tracing::warn!(%error, namespace, job = name, reason, "an event was not taken");
+                    tracing::warn!(%error, namespace, job = name, reason, "the API server did not take an event");
                 }
                 1
             }
@@ -130,7 +130,7 @@ async fn publish(
                 work.events_dropped(lost);
                 tracing::warn!(
                     lost,
-                    "events were lost: the API server takes them too slowly"
+                    "events were dropped: the API server takes them too slowly"
                 );
                 lost
             }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_events_of_a_job_keep_their_order_and_the_oldest_are_lost() {
+    async fn events_of_a_job_keep_their_order_and_oldest_are_dropped() {
         let queue = EventQueue::default();
         let mut lanes = queue.lanes.each_ref().map(broadcast::Sender::subscribe);
         queue.push(&raw_job(1), &events(MAX_WAITING + 2));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_has_some_of_the_lanes_and_each_job_one_of_them() {
+    fn namespace_uses_few_lanes_and_each_job_one() {
         let lanes = |namespace: &str| {
             let lane = |uid: u32| {
                 let mut job = raw_job(1);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_that_nobody_tells_are_not_waited_for() {
+    async fn events_without_publisher_are_not_awaited() {
         let queue = EventQueue::default();
         queue.push(&raw_job(1), &events(1));
         queue.drain(Duration::MAX).await;

@@ -17,16 +17,16 @@ fn pod(name: &str, deleting: bool) -> Pod {
 
 fn made(names: &[&str]) -> Next {
     let owner = |name: &&str| ((*name).to_owned(), format!("uid of {name}"));
-    Next::Make(names.iter().map(owner).collect())
+    Next::Create(names.iter().map(owner).collect())
 }
 
 #[test]
-fn a_policy_is_made_once_it_is_known_who_leaves() {
+fn policy_is_created_once_terminating_workers_are_known() {
     let (leaves, stays) = (pod("a", true), pod("b", false));
     let next = |pods: &[&Pod], before| next(pods.iter().copied(), before);
     assert_eq!(next(&[], 0), Next::Nothing);
-    assert_eq!(next(&[&stays], 0), Next::Look { leaving: 0 });
-    assert_eq!(next(&[&leaves, &stays], 0), Next::Look { leaving: 1 });
+    assert_eq!(next(&[&stays], 0), Next::Wait { leaving: 0 });
+    assert_eq!(next(&[&leaves, &stays], 0), Next::Wait { leaving: 1 });
     assert_eq!(next(&[&leaves, &stays], 1), made(&["a"]), "no more do");
     let also = pod("b", true);
     assert_eq!(next(&[&leaves, &also], 0), made(&["a", "b"]));
@@ -50,7 +50,7 @@ fn a_policy_is_made_once_it_is_known_who_leaves() {
 }
 
 #[test]
-fn the_pods_that_own_a_policy_are_few_and_rank_0_is_one_of_them() {
+fn few_pods_own_a_policy_and_rank_0_is_one_of_them() {
     let place = |node_rank: u32| Membership {
         generation: 1,
         action: Action::Join,
@@ -73,7 +73,7 @@ fn the_pods_that_own_a_policy_are_few_and_rank_0_is_one_of_them() {
     let mut pods: Vec<Pod> = (0..100).map(|at| pod(&format!("p{at:02}"), true)).collect();
     pods[99].membership = Some(place(0));
     pods[98].membership = Some(place(1));
-    let Next::Make(owners) = next(pods.iter(), 0) else {
+    let Next::Create(owners) = next(pods.iter(), 0) else {
         panic!("all leave");
     };
     let names: Vec<&str> = owners.iter().map(|(name, _)| &**name).collect();
@@ -82,7 +82,7 @@ fn the_pods_that_own_a_policy_are_few_and_rank_0_is_one_of_them() {
 }
 
 #[test]
-fn the_policy_of_workers_that_leave_has_the_rules_of_their_job_and_only_pods_own_it() {
+fn policy_of_terminating_workers_has_the_rules_of_their_job() {
     let job = JobIdentity {
         namespace: "ml".to_owned(),
         name: "digits".to_owned(),
@@ -105,7 +105,7 @@ fn the_policy_of_workers_that_leave_has_the_rules_of_their_job_and_only_pods_own
 }
 
 #[test]
-fn one_namespace_does_not_take_the_places_of_others() {
+fn one_namespace_leaves_places_to_others() {
     let places = Places::default();
     let mut of_one: Vec<Place<'_>> = (0..OF_ONE_NAMESPACE)
         .map(|_| places.take("a").unwrap())

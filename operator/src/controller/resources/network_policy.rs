@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_are_those_of_a_network_policy_and_one_that_names_nobody_is_refused() {
+    fn peer_without_selector_or_unknown_key_is_refused() {
         let all = Peers::from_str("[]").unwrap();
         let prometheus = r#"[{"podSelector": {"matchLabels": {"app": "prometheus"}}}]"#;
         let prometheus = Peers::from_str(prometheus).unwrap();

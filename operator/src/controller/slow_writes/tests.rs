@@ -47,7 +47,7 @@ fn refused() -> Answer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_at_once_is_the_result_and_wakes_nobody() {
+async fn immediate_answer_is_returned_without_a_wake() {
     let (writes, mut wakes) = slow_writes();
     assert!(create(&writes, 0, Ok(())).await.is_ok());
     let error = create(&writes, 0, refused()).await.unwrap_err();
@@ -56,7 +56,7 @@ async fn an_answer_that_comes_at_once_is_the_result_and_wakes_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_creation_holds_a_reconcile_for_a_moment_and_is_made_once() {
+async fn slow_creation_returns_early_and_runs_once() {
     let (writes, mut wakes) = slow_writes();
     let begun = Instant::now();
     for _ in 0..3 {
@@ -75,7 +75,7 @@ async fn a_slow_creation_holds_a_reconcile_for_a_moment_and_is_made_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_creation_that_took_long_and_was_not_refused_lets_all_others_be_made_at_once() {
+async fn slow_successful_creation_allows_parallel_creations() {
     let (writes, mut wakes) = slow_writes();
     let is_sure = |action| writes.is_slow_and_sure(&job(), action);
     for (answer, expected) in [(refused(), false), (Ok(()), true)] {
@@ -89,7 +89,7 @@ async fn a_creation_that_took_long_and_was_not_refused_lets_all_others_be_made_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_made_slowly_and_is_gone_again_is_made_again() {
+async fn slowly_created_and_deleted_object_is_created_again() {
     let (writes, mut wakes) = slow_writes();
     create(&writes, 1, Ok(())).await.unwrap_err();
     wakes.recv().await.unwrap();
@@ -101,7 +101,7 @@ async fn what_was_made_slowly_and_is_gone_again_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_have_more_time_once_one_of_their_kind_has_got_no_answer() {
+async fn changes_get_more_time_after_a_timeout_of_their_kind() {
     let (writes, mut wakes) = slow_writes();
     let change = async |action, pod: &str| {
         let slow = |deadline: Duration| async move {
@@ -130,7 +130,7 @@ async fn changes_have_more_time_once_one_of_their_kind_has_got_no_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_whose_reconcile_is_gone_ends_with_the_operator() {
+async fn write_without_reconcile_ends_with_the_operator() {
     let (writes, mut wakes) = slow_writes();
     let reconcile = create(&writes, 20, Ok(()));
     assert!(timeout(PATIENCE / 2, reconcile).await.is_err());
@@ -141,7 +141,7 @@ async fn a_write_whose_reconcile_is_gone_ends_with_the_operator() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_many_writes_that_failed_together_one_is_told_and_then_all_are_tried_again() {
+async fn failed_writes_of_one_kind_report_one_error_and_retry() {
     let (writes, mut wakes) = slow_writes();
     let change = async |pod: u32, seconds, answer| {
         let slow = |_| async move {
@@ -164,7 +164,7 @@ async fn of_many_writes_that_failed_together_one_is_told_and_then_all_are_tried_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_error_of_a_slow_change_is_not_that_of_another_one() {
+async fn error_of_a_slow_change_is_not_that_of_another_content() {
     let (writes, mut wakes) = slow_writes();
     let written = std::sync::Mutex::new(Vec::new());
     let change = async |generation, seconds| {

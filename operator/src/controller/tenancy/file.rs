@@ -75,14 +75,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_file_allows_nothing() {
+    fn empty_policy_file_allows_nothing() {
         for text in ["", "{}\n", "# nothing\n", "namespaces: []"] {
             assert_eq!(parse(text), Ok(Policy::default()), "{text:?}");
         }
     }
 
     #[test]
-    fn an_entry_for_namespaces_replaces_what_it_names_and_nothing_else() {
+    fn namespace_entry_overrides_only_its_own_keys() {
         let text = "
 maxWorkersPerJob: 8
 allow:
@@ -106,7 +106,7 @@ namespaces:
     }
 
     #[test]
-    fn a_wrong_key_is_named() {
+    fn wrong_policy_key_is_named() {
         let cases = [
             ("allow: {hostPath: [/data]}", "allow"),
             ("allow: {hostPath: [/data]}", "`hostPath`"),

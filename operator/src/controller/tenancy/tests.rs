@@ -36,12 +36,12 @@ fn one_place(jobs: &[TrainingJob]) -> Policies {
         let job = LenientJob::of(job.clone()).unwrap();
         writer.apply_watcher_event(&Event::Apply(job));
     }
-    policies.look_at(reader);
+    policies.set_jobs(reader);
     policies
 }
 
 #[test]
-fn a_namespace_has_so_many_places_for_jobs_and_those_that_run_keep_theirs() {
+fn running_jobs_keep_their_places_in_a_full_namespace() {
     let none = json!({});
     let running =
         json!({"startTime": "2026-01-01T01:00:00Z", "conditions": [condition("Accepted")]});
@@ -56,7 +56,7 @@ fn a_namespace_has_so_many_places_for_jobs_and_those_that_run_keep_theirs() {
     let mut elsewhere = job("elsewhere", 0, &none);
     elsewhere.metadata.namespace = Some("other".to_owned());
     let mut theirs = job("theirs", 0, &none);
-    theirs.spec.managed_by = "somebody.else".to_owned();
+    theirs.spec.managed_by = "another.controller".to_owned();
     let refused = |reason: &str| {
         let accepted = json!({"status": "False", "reason": reason, "message": ""});
         let mut condition = condition("Accepted");
@@ -94,7 +94,7 @@ fn a_namespace_has_so_many_places_for_jobs_and_those_that_run_keep_theirs() {
 }
 
 #[test]
-fn a_job_does_not_begin_before_the_labels_of_its_namespace_are_known() {
+fn job_waits_for_the_labels_of_its_namespace() {
     let policies = Policies {
         policy: file::parse("namespaces: [{selector: {a: b}, maxWorkersPerJob: 1}]").unwrap(),
         ..Policies::default()
@@ -110,7 +110,7 @@ fn a_job_does_not_begin_before_the_labels_of_its_namespace_are_known() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_named() {
+fn unusable_policy_file_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("policy.yaml");
     let error = |path| Policies::read(Some(path)).err().unwrap().to_string();
@@ -124,7 +124,7 @@ fn a_file_that_cannot_be_used_is_named() {
 }
 
 #[test]
-fn a_restarted_operator_keeps_the_policy_that_was_read() {
+fn restarted_operator_keeps_the_policy_it_read() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("policy.yaml");
     std::fs::write(&file, "allow: {capabilites: [IPC_LOCK]}").unwrap();

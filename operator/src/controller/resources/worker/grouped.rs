@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pod_is_a_pod_and_its_spec_names_the_group() {
+    fn grouped_pod_names_its_group_in_the_spec() {
         let key = JobIdentity {
             namespace: "ml".to_owned(),
             name: "digits".to_owned(),

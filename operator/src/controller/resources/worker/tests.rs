@@ -51,7 +51,7 @@ mod script;
 mod security;
 
 #[test]
-fn the_pod_bears_its_name_labels_and_owner() {
+fn pod_has_its_name_labels_and_owner() {
     let pod = built(json!({"metadata": {"labels": {"team": "a"}}}));
     let meta = &pod["metadata"];
     assert_eq!(meta["name"], "digits-worker-1-2");
@@ -68,7 +68,7 @@ fn the_pod_bears_its_name_labels_and_owner() {
 }
 
 #[test]
-fn the_kubelet_keeps_the_end_of_the_log_of_init_containers_that_fail() {
+fn kubelet_keeps_last_log_lines_of_failed_init_containers() {
     let spec = &built(json!({"spec": {"initContainers": [
         {"name": "download", "image": "a"},
         {"name": "mine", "image": "a", "terminationMessagePolicy": "File"},
@@ -81,7 +81,7 @@ fn the_kubelet_keeps_the_end_of_the_log_of_init_containers_that_fail() {
 }
 
 #[test]
-fn the_volume_with_initial_weights_is_mounted_read_only() {
+fn initial_weights_are_mounted_read_only() {
     let mut raw = raw(&json!({}));
     raw["spec"]["trainer"]["model"]["initFrom"] = json!({
         "path": "mlp.safetensors",
@@ -102,7 +102,7 @@ fn the_volume_with_initial_weights_is_mounted_read_only() {
 }
 
 #[test]
-fn the_templates_word_counts_for_image_user_and_resources() {
+fn template_decides_image_user_and_resources() {
     let spec = &built(json!({"spec": {
         "securityContext": {"runAsUser": 7},
         "containers": [
@@ -127,7 +127,7 @@ fn the_templates_word_counts_for_image_user_and_resources() {
 }
 
 #[test]
-fn without_a_template_the_operators_image_runs_under_the_agent() {
+fn trainer_image_runs_under_the_agent_without_a_template() {
     let spec = &built(json!({}))["spec"];
     let trainer = &spec["containers"][0];
     assert_eq!(trainer["image"], "trainer:1");
@@ -160,7 +160,7 @@ fn variable(pod: &Value, name: &str) -> Option<String> {
 }
 
 #[test]
-fn agent_and_trainer_are_told_the_grace_of_their_pod() {
+fn agent_and_trainer_get_the_grace_period_of_their_pod() {
     for (template, seconds) in [
         (json!({}), 30),
         (
@@ -180,7 +180,7 @@ fn agent_and_trainer_are_told_the_grace_of_their_pod() {
 }
 
 #[test]
-fn a_worker_is_told_which_device_its_limits_ask_for() {
+fn worker_gets_the_device_of_its_limits() {
     let limits = |limits: Value| json!({"spec": {"containers": [{"name": "trainer", "resources": {"limits": limits}}]}});
     for (template, device) in [
         (json!({}), Some("cpu")),
@@ -209,7 +209,7 @@ fn a_worker_is_told_which_device_its_limits_ask_for() {
 }
 
 #[test]
-fn checkpoints_are_kept_below_the_jobs_namespace_and_name() {
+fn checkpoint_directory_is_named_by_namespace_and_job() {
     let cases = [
         (
             json!({"persistentVolumeClaim": {"claimName": "states"}}),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn workers_of_a_group_are_alike_for_kueue_whatever_nodes_they_avoid() {
+fn avoided_nodes_do_not_change_the_kueue_shape_of_workers() {
     let template =
         json!({"metadata": {"labels": {gang::KUEUE_GROUP: "digits"}}, "spec": {"containers": []}});
     let avoid = [NodeRef::Hostname("n1".to_owned())];
@@ -22,7 +22,7 @@ fn workers_of_a_group_are_alike_for_kueue_whatever_nodes_they_avoid() {
 }
 
 #[test]
-fn pods_with_programs_of_our_image_go_to_nodes_of_its_architecture_unless_the_template_chooses() {
+fn template_overrides_the_architecture_of_our_image() {
     let arm = json!({"nodeSelector": {"kubernetes.io/arch": "arm64", "pool": "a"}});
     let own = json!({"containers": [{"name": "trainer", "image": "mine:1"}]});
     let rule = json!({"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]});
@@ -68,7 +68,7 @@ fn others() -> Value {
 }
 
 #[test]
-fn no_field_is_named_if_each_node_has_the_label_which_autoscalers_understand() {
+fn hostname_labels_are_preferred_to_field_names() {
     let labelled = &nodes()[..2];
     let kept = Place {
         avoid: labelled,
@@ -81,7 +81,7 @@ fn no_field_is_named_if_each_node_has_the_label_which_autoscalers_understand() {
 }
 
 #[test]
-fn a_pod_says_which_nodes_the_operator_named_in_it() {
+fn pod_lists_the_nodes_that_the_operator_named() {
     let named = |avoid: &[NodeRef], lost: &[NodeRef]| {
         let kept = Place {
             avoid,
@@ -98,7 +98,7 @@ fn a_pod_says_which_nodes_the_operator_named_in_it() {
 }
 
 #[test]
-fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
+fn avoided_nodes_are_excluded_from_every_template_term() {
     let zone = |zone: &str| json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]});
     let cases = [
         (json!({}), 1),
@@ -132,7 +132,7 @@ fn avoided_nodes_are_excluded_from_every_alternative_of_the_template() {
 }
 
 #[test]
-fn other_nodes_are_preferred_to_lost_ones_beside_what_the_template_prefers() {
+fn lost_nodes_lose_preference_beside_the_templates_own() {
     let own = json!({"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}});
     let template = json!({"spec": {"containers": [], "affinity": {"nodeAffinity": {
         "preferredDuringSchedulingIgnoredDuringExecution": [own]}}}});
@@ -150,7 +150,7 @@ fn other_nodes_are_preferred_to_lost_ones_beside_what_the_template_prefers() {
 }
 
 #[test]
-fn the_pod_names_its_group_and_its_scheduler_as_the_gang_scheduler_wants_it() {
+fn pod_names_its_group_and_gang_scheduler() {
     let of = |gang: &str, template: Value| {
         let mut raw = raw(&template);
         raw["spec"]["scheduling"] = json!({"gang": gang, "priorityClassName": "low"});
@@ -183,7 +183,7 @@ fn the_pod_names_its_group_and_its_scheduler_as_the_gang_scheduler_wants_it() {
 }
 
 #[test]
-fn a_job_with_a_topology_draws_its_pods_together_beside_what_the_template_wants() {
+fn topology_adds_pod_affinity_beside_the_templates() {
     let of = |mode: &str| {
         let theirs = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
             {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "data"}}},

@@ -38,7 +38,7 @@ pub(super) fn raw(mode: &str, container: Value) -> Value {
 }
 
 #[test]
-fn the_installer_has_the_resources_of_the_trainer_container_but_no_devices() {
+fn installer_has_the_trainers_resources_without_devices() {
     let resources = json!({
         "requests": {"cpu": "300m", "memory": "256Mi"},
         "limits": {"memory": "256Mi", "nvidia.com/gpu": "8", "ephemeral-storage": "1Gi"},
@@ -57,7 +57,7 @@ fn the_installer_has_the_resources_of_the_trainer_container_but_no_devices() {
 }
 
 #[test]
-fn a_port_of_the_template_that_is_named_as_ours_keeps_its_name() {
+fn template_port_keeps_its_name_if_ours_has_it_too() {
     let theirs = json!([{"containerPort": 8000, "name": "metrics"}, {"containerPort": 1, "name": "rendezvous"}]);
     let spec = &script(json!({"ports": theirs}))["spec"];
     assert_eq!(
@@ -84,7 +84,7 @@ fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn the_agent_is_brought_to_any_image_and_runs_its_command() {
+fn agent_is_installed_into_any_image_and_runs_its_command() {
     let pod = script(json!({}));
     let spec = &pod["spec"];
     let installer = &spec["initContainers"][0];
@@ -128,7 +128,7 @@ fn the_agent_is_brought_to_any_image_and_runs_its_command() {
 }
 
 #[test]
-fn a_script_whose_root_is_read_only_has_a_directory_for_temporary_files() {
+fn script_with_read_only_root_gets_a_temporary_directory() {
     let read_only = json!({"readOnlyRootFilesystem": true});
     let theirs = json!([{"name": "scratch", "mountPath": "/tmp/"}]);
     for (container, expected) in [
@@ -165,7 +165,7 @@ fn a_script_whose_root_is_read_only_has_a_directory_for_temporary_files() {
 }
 
 #[test]
-fn the_agent_supervises_a_script_that_joins_as_the_built_in_trainer() {
+fn agent_supervises_a_joining_script_like_the_trainer() {
     let pod = of_mode("InProcess", json!({}));
     let spec = &pod["spec"];
     let installer = &spec["initContainers"][0];
@@ -197,7 +197,7 @@ fn the_agent_supervises_a_script_that_joins_as_the_built_in_trainer() {
 }
 
 #[test]
-fn an_image_of_the_users_own_keeps_its_user_and_is_admitted_under_the_restricted_standard() {
+fn user_image_keeps_its_user_and_meets_restricted_standard() {
     let spec = &script(json!({}))["spec"];
     let pod = &spec["securityContext"];
     assert_eq!(pod["runAsNonRoot"], true);
@@ -216,7 +216,7 @@ fn an_image_of_the_users_own_keeps_its_user_and_is_admitted_under_the_restricted
 }
 
 #[test]
-fn a_mount_of_the_template_stands_where_ours_would() {
+fn template_mount_replaces_ours_at_its_path() {
     let shm = json!([{"name": "large", "mountPath": "/dev/shm"}]);
     let spec = &script(json!({"volumeMounts": shm}))["spec"];
     let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_pod_is_admitted_under_the_restricted_standard() {
+fn pod_meets_the_restricted_standard() {
     let spec = &built(json!({}))["spec"];
     assert_eq!(spec["automountServiceAccountToken"], false);
     assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
@@ -18,7 +18,7 @@ fn the_pod_is_admitted_under_the_restricted_standard() {
 }
 
 #[test]
-fn the_kubelet_changes_the_group_of_files_only_where_the_root_of_a_volume_has_another() {
+fn kubelet_changes_volume_groups_only_on_root_mismatch() {
     let security = |template| built(template)["spec"]["securityContext"].clone();
     let ours = security(json!({}));
     assert_eq!(ours["fsGroup"], 65_532);
@@ -32,7 +32,7 @@ fn the_kubelet_changes_the_group_of_files_only_where_the_root_of_a_volume_has_an
 }
 
 #[test]
-fn where_the_platform_chooses_users_no_container_has_one() {
+fn no_container_has_a_user_if_the_platform_chooses_users() {
     let mut chosen = place(1, 2);
     chosen.fixed_users = false;
     let script = script::raw("Restart", json!({}));
@@ -48,7 +48,7 @@ fn where_the_platform_chooses_users_no_container_has_one() {
 }
 
 #[test]
-fn each_container_of_the_template_is_restricted_but_for_what_it_names() {
+fn template_containers_are_restricted_except_named_fields() {
     let spec = &built(json!({"spec": {
         "initContainers": [{"name": "fetch", "image": "fetch:1"}],
         "containers": [
@@ -73,7 +73,7 @@ fn each_container_of_the_template_is_restricted_but_for_what_it_names() {
 }
 
 #[test]
-fn no_container_keeps_a_capability_that_it_does_not_name() {
+fn capabilities_that_are_not_named_are_dropped() {
     for (theirs, dropped) in [
         (json!({}), json!(["ALL"])),
         (json!({"drop": []}), json!(["ALL"])),
@@ -88,7 +88,7 @@ fn no_container_keeps_a_capability_that_it_does_not_name() {
 }
 
 #[test]
-fn a_container_that_names_all_capabilities_keeps_them() {
+fn container_with_all_capabilities_keeps_them() {
     let theirs = json!({"add": ["ALL"]});
     let container = json!({"name": "trainer", "securityContext": {"capabilities": theirs}});
     let spec = &built(json!({"spec": {"containers": [container]}}))["spec"];
@@ -97,7 +97,7 @@ fn a_container_that_names_all_capabilities_keeps_them() {
 }
 
 #[test]
-fn a_privileged_container_is_one_that_the_api_server_takes() {
+fn privileged_container_is_accepted_by_the_api_server() {
     let admin = json!({"capabilities": {"add": ["SYS_ADMIN"]}});
     for security in [json!({"privileged": true}), admin] {
         let container = json!({"name": "trainer", "securityContext": security});
