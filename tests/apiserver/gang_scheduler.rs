@@ -103,9 +103,9 @@ fn start_kubernetes(env: &Environment, version: Version) {
         "--secure-port=0",
         "--feature-gates=GenericWorkload=true",
     ];
-    let scheduler = version.program_of("kube-scheduler");
+    let scheduler = version.program("kube-scheduler");
     env.server.run(&scheduler, &common).unwrap();
-    let controllers = version.program_of("kube-controller-manager");
+    let controllers = version.program("kube-controller-manager");
     let only = "--controllers=podgroup-protection-controller";
     let arguments = [&common[..], &[only]].concat();
     env.server.run(&controllers, &arguments).unwrap();
