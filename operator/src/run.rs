@@ -253,7 +253,7 @@ async fn work(
     });
     let ready = jobs.wait_until_ready().map(|_| ());
     let of_due = |job: &JobName| lane(Cause::Other, known(job).as_deref());
-    let step = |job: JobName| {
+    let reconcile_one = |job: JobName| {
         let (known, context) = (known(&job), Arc::clone(context));
         let JobName { namespace, name } = job.clone();
         let reconciled = async move {
@@ -266,7 +266,7 @@ async fn work(
         reconciled.instrument(tracing::info_span!("reconcile", namespace, job = name))
     };
     let num_slots = usize::from(context.settings.concurrency);
-    dispatch(num_slots, wakes, ready, stop, of_due, step).await;
+    dispatch(num_slots, wakes, ready, stop, of_due, reconcile_one).await;
 }
 
 /// What the watches of all kinds but the jobs need.

@@ -26,9 +26,9 @@ const WARM_UP: u64 = 5;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Failure> {
-    let (rank, size): (u32, u32) = (told("RANK")?, told("WORLD_SIZE")?);
-    let (num_steps, data_dir): (u64, PathBuf) = (told("STEPS")?, told("DATA_DIR")?);
-    let config = config::read(&told::<PathBuf>("CONFIG")?)?;
+    let (rank, size): (u32, u32) = (variable("RANK")?, variable("WORLD_SIZE")?);
+    let (num_steps, data_dir): (u64, PathBuf) = (variable("STEPS")?, variable("DATA_DIR")?);
+    let config = config::read(&variable::<PathBuf>("CONFIG")?)?;
     let Job {
         mut task,
         mut train,
@@ -122,14 +122,14 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-fn told<T: FromStr>(name: &str) -> Result<T, Failure> {
+fn variable<T: FromStr>(name: &str) -> Result<T, Failure> {
     let text = std::env::var(name);
     let value = text.ok().and_then(|text| text.parse().ok());
     value.ok_or_else(|| Failure::internal(format!("{name} is not set, or cannot be read")))
 }
 
 fn meet(rank: u32, size: u32) -> Result<ProcessGroup, Failure> {
-    let port: u16 = told("PORT")?;
+    let port: u16 = variable("PORT")?;
     let store = if rank == 0 {
         Store::host(port, TIMEOUT)?
     } else {

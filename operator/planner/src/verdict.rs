@@ -1,4 +1,4 @@
-//! What a failure costs: the job's rules, of which the first that matches decides, else the defaults.
+//! Judges a failure of a pod: the first matching rule of the job decides, else the defaults.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::status::time_left;
 use crate::validate::ValidatedJob;
 use crate::worker_state::end_in_place;
 
-/// What the kubelet or the scheduler calls it when it takes a pod away: nobody's fault.
+/// Reasons with which the kubelet or the scheduler takes a pod away without a fault of the job.
 const DISRUPTIONS: [&str; 7] = [
     "NodeAffinity",
     "NodeLost",
@@ -23,12 +23,13 @@ const DISRUPTIONS: [&str; 7] = [
     "Shutdown",
     "Terminated",
 ];
-/// Condition of a pod whose resources the kubelet changes: a container with the policy `RestartContainer` is restarted for it.
+/// Condition of a pod whose resources the kubelet changes. It restarts containers with the policy
+/// `RestartContainer` for that.
 const RESIZES: &str = "PodResizeInProgress";
-/// The kubelet took the pod away. For want of something on its node it sets the condition `DisruptionTarget`, too; without that
-/// the pod has used more than its own limit of storage.
+/// The kubelet evicted the pod. If its node lacked a resource, the pod also has the condition
+/// `DisruptionTarget`; otherwise the pod exceeded its own storage limit.
 const EVICTED: &str = "Evicted";
-/// A device that the scheduler counted on is not there.
+/// The kubelet lacks a device that the scheduler had counted.
 const BAD_NODE: &str = "UnexpectedAdmissionError";
 
 /// A pod that failed, or the container in it.
@@ -39,9 +40,8 @@ pub(crate) struct Failure<'a> {
     pub(crate) end: Option<&'a Termination>,
     /// The init container that failed, so that the trainer has never started.
     pub(crate) init: Option<&'a InitContainer>,
-    /// What it costs.
     pub(crate) action: FailureAction,
-    /// Which of the job's rules says so; `None`: the defaults.
+    /// The index of the job's rule that decides; `None`: the defaults.
     pub(crate) rule: Option<usize>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Failure<'a> {
     pub(crate) fn of(job: &ValidatedJob, pod: &'a Pod) -> Option<Self> {
         let failed = |end: &&Termination| end.exit_code != 0;
         let of_container = pod.container.termination.as_ref().filter(failed);
-        // Of a container that lives, an end of its own is older.
+        // While the container runs, its own termination is an older one.
         let end = end_in_place(pod).or(of_container);
         let has_failed = end.is_some() || pod.phase == PodPhase::Failed;
         if !pod.ours || pod.deleting {
@@ -65,7 +65,7 @@ impl<'a> Failure<'a> {
         })
     }
 
-    /// A failure of a pod with this end.
+    /// Judges the failure of a pod with this termination.
     pub(crate) fn with(job: &ValidatedJob, pod: &'a Pod, end: Option<&'a Termination>) -> Self {
         let first = job.rules.iter().position(|rule| matches(rule, pod, end));
         let action = first
@@ -80,7 +80,7 @@ impl<'a> Failure<'a> {
         }
     }
 
-    /// When, as far as anybody has said.
+    /// The time of the failure, or of the last known moment before it.
     pub(crate) fn at(&self) -> Option<Timestamp> {
         let init = self.init.and_then(|init| init.failure.as_ref());
         let end = self.end.or(init).and_then(|end| end.finished_at);
@@ -103,7 +103,7 @@ impl<'a> Failure<'a> {
         failed.is_some_and(|failed| failed.reason == EVICTED)
     }
 
-    /// Whether somebody else's failure explains it.
+    /// Whether the failure of a peer explains this one.
     pub(crate) fn is_peer_failure(&self) -> bool {
         self.end.is_some_and(is_peer_failure)
     }
@@ -119,7 +119,7 @@ fn failed_init(pod: &Pod) -> Option<&InitContainer> {
         .filter(fails)
 }
 
-/// Whether a pod must not train any more, because of what its node did to it.
+/// Whether a pod must not train any more because its node caused the failure.
 pub(crate) fn is_condemned(job: &ValidatedJob, pod: &Pod, now: Timestamp) -> bool {
     Failure::of(job, pod).is_some_and(|failure| {
         failure.action == FailureAction::ReplaceAndAvoidNode
@@ -128,7 +128,7 @@ pub(crate) fn is_condemned(job: &ValidatedJob, pod: &Pod, now: Timestamp) -> boo
     })
 }
 
-/// Whether the node is still to be avoided because of it.
+/// Whether the job still avoids the node because of this failure.
 pub(crate) fn is_recent(failure: &Failure<'_>, avoid: Duration, now: Timestamp) -> bool {
     failure
         .at()
@@ -146,7 +146,7 @@ fn default_action(pod: &Pod, end: Option<&Termination>) -> FailureAction {
     } else if is(Reason::HardwareFault.as_str()) || is(BAD_NODE) {
         FailureAction::ReplaceAndAvoidNode
     } else if end.is_none() && failed_init(pod).is_none() && !is(EVICTED) {
-        // The node refused it; it never ran.
+        // The node rejected the pod, so it never ran.
         FailureAction::Ignore
     } else {
         FailureAction::Count
@@ -186,7 +186,7 @@ fn is_peer_failure(end: &Termination) -> bool {
     end.exit_code == ExitCode::PeerLost.code()
 }
 
-/// Every name that the failure goes by.
+/// All reasons that Kubernetes, the agent and the trainer give for the failure.
 fn reasons<'a>(pod: &'a Pod, end: Option<&'a Termination>) -> impl Iterator<Item = &'a str> {
     let init = failed_init(pod).filter(|_| end.is_none());
     let of_init = init.and_then(|init| init.failure.as_ref());
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use crate::observed::Waiting;
 
-    /// A container that ended so, with what the trainer said if it left a message.
+    /// A terminated container, with the reason in the trainer's termination message, if any.
     fn ended(exit_code: i32, reason: &str, said: Option<Reason>) -> Termination {
         let message = said.map(|reason| TerminationMessage {
             reason,
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_handbook_tells_what_each_failure_costs_by_default() {
+    fn handbook_has_the_default_action_of_each_failure() {
         for entry in failures::all() {
             let mut pod = Pod::default();
             let end = match entry.source {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_handbook_has_every_disruption() {
+    fn handbook_has_every_disruption() {
         for reason in DISRUPTIONS.into_iter().chain([EVICTED, BAD_NODE]) {
             assert!(
                 failures::all().any(|entry| entry.name == reason),

@@ -52,7 +52,6 @@ pub trait StateBroadcast<G: Group>: State {
     /// [`Failure::State`] if the bytes cannot be copied.
     fn pack(&self, bytes: &Range<u64>, parcel: &mut Self::Parcel) -> Result<u64, Failure>;
 
-    /// [`Group::exchange`] of parcels.
     ///
     /// # Errors
     /// Those of [`Group::exchange`].

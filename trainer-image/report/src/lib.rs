@@ -153,7 +153,6 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Starts with [`Phase::Preparing`].
     ///
     /// # Errors
     /// An error if two metrics have one name, which is a defect.

@@ -51,7 +51,6 @@ pub enum BlockReason {
 }
 
 impl BlockReason {
-    /// All reasons.
     pub const ALL: [Self; 6] = [
         Self::Refused,
         Self::NoAnswer,

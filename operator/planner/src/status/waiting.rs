@@ -34,10 +34,10 @@ const CONTAINER_TROUBLE: [(&str, ConditionReason); 9] = [
     (POST_START_HOOK_ERROR, ConditionReason::CrashLoopBackOff),
 ];
 
-/// Longer than images that are on the node and volumes that exist take.
+/// Longer than a pod takes to start its containers if its images and volumes are available.
 const STUCK: Duration = Duration::from_secs(30);
 
-/// Says in the Running condition what is waited for.
+/// Sets the Running condition to what the job waits for.
 pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
     let mut hold_up = hold_up(draft);
     if hold_up.reason == ConditionReason::Unschedulable {
@@ -56,7 +56,7 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
         if let Some(left) = start_left(draft).filter(|_| !draft.is_queued()) {
             draft.requeue(left);
         }
-        // Nobody tells when a pod has been stuck for long.
+        // No event fires when a pod stays stuck, so requeue.
         if draft.members.workers.values().any(|pod| is_starting(pod)) {
             draft.requeue(STUCK);
         }
@@ -68,18 +68,18 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
     PlanReason::Recovering
 }
 
-/// The scheduler's words as they were before, if only their numbers differ: they change with every node and pod of the cluster,
-/// and each change would be a write for each job that waits.
+/// The scheduler's previous message if only its numbers differ. They change with every node and pod of
+/// the cluster, and each change would cost a write for each waiting job.
 fn steady(draft: &Draft<'_>, words: String) -> String {
     let before = draft.observed.status.unschedulable.as_ref();
     let before = before.filter(|before| gist(before) == gist(&words));
     bounded(before.cloned().unwrap_or(words))
 }
 
-/// Why a worker cannot start, as a reason and a sentence, if one cannot.
+/// The reason and a sentence why a worker cannot start, if one cannot.
 pub(crate) fn first_trouble(draft: &Draft<'_>) -> Option<(ConditionReason, String)> {
     let workers = || draft.members.workers.values();
-    // The queue comes first: it holds up the others, too.
+    // The queue comes first, because it also blocks the other workers.
     let mut queued = workers().filter(|pod| !pod.gates.is_empty() && draft.is_starting());
     let queued = queued.find_map(|pod| trouble(pod));
     queued.or_else(|| workers().find_map(|pod| trouble(pod)))
@@ -104,9 +104,9 @@ impl HoldUp {
 }
 
 pub(crate) fn hold_up(draft: &Draft<'_>) -> HoldUp {
-    // Survivors are not Ready again before they are in a generation, and are there all the same.
+    // Survivors become Ready only in their next generation, but they count.
     let ready = if draft.is_starting() {
-        // Spares are none of those wanted.
+        // Spares do not count as wanted workers.
         let wanted = draft.job.replicas as usize;
         draft.members.num_ready().min(wanted)
     } else {
@@ -166,30 +166,30 @@ fn is_starting(pod: &Pod) -> bool {
     pod.phase == PodPhase::Pending && pod.node.is_some() && pod.initializing.is_none()
 }
 
-/// A pod that is placed and whose containers do not come: most often one of its volumes, of which only the
-/// pod's events tell.
+/// A scheduled pod whose containers do not start, most often because a volume is missing, which only
+/// the events of the pod show.
 fn stuck(pod: &Pod, now: Timestamp) -> Option<(ConditionReason, String)> {
     let name = &pod.name;
-    // It may have waited for a node for long.
+    // The pod may have waited long for a node, so the time counts from its placement.
     let placed_at = pod.scheduled_at.or(pod.created_at)?;
     let is_late = time_left(placed_at, STUCK, now).is_none();
     (is_starting(pod) && is_late).then(|| {
         let words = format!(
             "{name} does not start its containers: is a volume, or the ConfigMap, claim or \
-             directory of trainer.data or checkpoint, missing? `kubectl describe pod {name}` tells"
+             directory of trainer.data or checkpoint, missing? See `kubectl describe pod {name}`"
         );
         (ConditionReason::ContainerCreating, words)
     })
 }
 
-/// A pod whose init container runs, which may take long.
+/// A pod whose init container runs.
 fn initializing(pod: &Pod) -> Option<(ConditionReason, String)> {
     let init = pod.initializing.as_ref()?;
     let words = format!("{}: its init container {} runs", pod.name, init.name);
     (pod.phase == PodPhase::Pending).then_some((ConditionReason::WaitingForWorkers, words))
 }
 
-/// A script that runs and is not in the lobby.
+/// A script that runs and has not joined the lobby.
 fn not_joined(pod: &Pod) -> Option<(ConditionReason, String)> {
     let runs = pod.phase == PodPhase::Running && pod.container.waiting.is_none() && !pod.deleting;
     let is_in_lobby = pod.ready || pod.membership.is_some();
@@ -212,7 +212,7 @@ fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
         return Some((ConditionReason::NodeUnreachable, words));
     }
     if is_preparing(pod) {
-        let words = format!("{name}: a process that died is started anew and not prepared yet");
+        let words = format!("{name}: restarting a failed process; not ready yet");
         return Some((ConditionReason::Recovering, words));
     }
     if pod.phase == PodPhase::Failed {

@@ -1,4 +1,5 @@
-//! Plans of which the API server has not carried out a part: the status says why, and an event is published once.
+//! Plans that the API server has carried out in part only: the status says why, and an event is
+//! published once.
 
 use jiff::Timestamp;
 use roundhouse_api::{
@@ -9,14 +10,16 @@ use crate::draft::event;
 use crate::plan::Plan;
 use crate::status::{bounded, gist, set_condition, set_state};
 
-/// Why a write was not done.
+/// Why a write had no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteBlocked {
-    /// The API server refused it, in these words.
+    /// The API server refused it with this message.
     Refused(String),
-    /// The API server did not answer in time, most often because an admission webhook is slow: the write.
+    /// The API server did not answer this write in time, most often because an admission webhook is
+    /// slow.
     NoAnswer(String),
-    /// The API server stored something else, most often because an admission webhook changed it: what differs.
+    /// The API server stored an object that differs in this, most often because an admission webhook
+    /// changed it.
     Undone(String),
 }
 
@@ -69,9 +72,9 @@ pub(crate) fn sentence(blocked: &BlockedWrite) -> String {
     }
 }
 
-/// A plan of which the API server has not made a part: the status says why, once. What the plan has decided is stored,
-/// so that nothing is decided twice. Workers that train continue, and the status says so. `before`: the status as last
-/// written.
+/// The plan to store if the API server has not carried out a part of `plan`. Its status says why, and
+/// contains the plan's decisions, so that the next plan does not repeat them. Workers that train
+/// continue, and the status says so. `before` is the status as last written.
 #[must_use]
 pub fn plan_refused(
     plan: &Plan,
@@ -115,7 +118,8 @@ pub fn plan_refused(
         status.blocked.push(blocked);
     }
     set_state(status);
-    // Nothing waits for a pod of a job that has ended, and its status does not change any more, so this would be an event each time.
+    // Nothing waits for the pods of a finished job. Its status changes no more, so this would publish
+    // the event each time.
     let is_noise = matches!(obstacle, WriteBlocked::NoAnswer(_)) && refused.status.is_terminal();
     if !is_known && !is_noise {
         refused.events.push(event(EventReason::Refused, words));
@@ -155,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_told_once_like_a_refusal_and_is_another_obstacle_than_one() {
+    fn timeout_and_refusal_are_reported_once_each() {
         let (plan, now) = (planned(false), Timestamp::UNIX_EPOCH);
         let slow = WriteBlocked::NoAnswer("creation of Pod digits-worker-0-0".to_owned());
         let first = plan_refused(&plan, &plan.status, &slow, now);
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_stays_while_the_next_try_goes_on() {
+    fn reported_block_stays_during_the_next_attempt() {
         let now = Timestamp::UNIX_EPOCH;
         for trains in [true, false] {
             let plan = planned(trains);
@@ -180,17 +184,17 @@ mod tests {
                 WriteBlocked::NoAnswer("x".to_owned()),
                 WriteBlocked::Undone("annotation a of Pod b".to_owned()),
             ] {
-                let told = plan_refused(&plan, &plan.status, &obstacle, now).status;
-                let still = WriteBlocked::of(&told).unwrap();
+                let reported = plan_refused(&plan, &plan.status, &obstacle, now).status;
+                let still = WriteBlocked::of(&reported).unwrap();
                 assert_eq!(still, obstacle);
-                let next = plan_refused(&plan, &told, &still, now);
-                assert_eq!((next.status, next.events.len()), (told, 0));
+                let next = plan_refused(&plan, &reported, &still, now);
+                assert_eq!((next.status, next.events.len()), (reported, 0));
             }
         }
     }
 
     #[test]
-    fn a_job_that_trains_says_so_and_names_what_was_refused() {
+    fn training_job_still_trains_and_names_the_refusal() {
         let cases = [
             (
                 true,
@@ -209,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_an_event_when_it_begins_and_when_it_becomes_another() {
+    fn refusal_is_an_event_when_it_begins_or_changes() {
         let now = Timestamp::UNIX_EPOCH;
         let cases = [
             ("used: 3", 0, "the same"),

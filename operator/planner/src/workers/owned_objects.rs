@@ -18,20 +18,21 @@ use crate::workers::delete::delete;
 use crate::workers::replace::{Fate, fate};
 use crate::workers::{group, kueue};
 
-/// Most pods of one plan: between two the job is looked at again, which may be gone by then.
+/// Maximum number of pods that one plan creates. Between two plans the job is observed again: it may
+/// have been deleted meanwhile.
 const BATCH: usize = 32;
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 const SURE: Duration = Duration::from_secs(60);
-/// What the name of a pod follows in the list of taken names.
+/// Prefix of the names of pods in the list of taken names.
 const POD: &str = "Pod ";
-/// What is wrong with an object that another client deletes each time.
+/// The message about an object that another client deletes each time.
 pub(crate) const DELETED_AGAIN: &str = "was deleted again after the operator recreated it: the API server's audit log names the client \
                                         that deletes it";
-/// What is wrong with an object that another client or a webhook changes each time.
+/// The message about an object that another client or a webhook changes each time.
 pub(crate) const CHANGED_AGAIN: &str = "was changed again after the operator had repaired it: its metadata.managedFields name the client \
                                         that changes it, unless it is a mutating webhook";
 
-/// Why no pod can be made.
+/// Why no pod can be created.
 pub(crate) struct Barrier {
     condition: ConditionReason,
     event: EventReason,
@@ -41,7 +42,7 @@ pub(crate) struct Barrier {
     look_again: Duration,
 }
 
-/// Why no pod can be made, if that is so: the PodGroup cannot be, or a name is taken.
+/// Why no pod can be created, if so: the PodGroup cannot be created, or a name is taken.
 pub(crate) fn barrier(draft: &Draft<'_>) -> Option<Barrier> {
     if draft.rejection.is_some() {
         return None;
@@ -52,7 +53,7 @@ pub(crate) fn barrier(draft: &Draft<'_>) -> Option<Barrier> {
         plan: PlanReason::NameTaken,
         blocked: BlockReason::NameTaken,
         message,
-        // Its holder bears no label of ours, so nobody says when it is gone.
+        // The object that has the name lacks the operator's labels, so no watch shows its deletion.
         look_again: TRY_AGAIN,
     };
     let no_scheduler = |message| Barrier {
@@ -61,7 +62,7 @@ pub(crate) fn barrier(draft: &Draft<'_>) -> Option<Barrier> {
         plan: PlanReason::GangSchedulerMissing,
         blocked: BlockReason::GangSchedulerMissing,
         message,
-        // The job is woken when the kind is there.
+        // When the kind is installed, its watch wakes the job.
         look_again: SURE,
     };
     let postponed = |(left, message)| Barrier {
@@ -78,8 +79,8 @@ pub(crate) fn barrier(draft: &Draft<'_>) -> Option<Barrier> {
         .or_else(|| group::postponed(draft).map(postponed))
 }
 
-/// An object of somebody else has the name of the job's Service, NetworkPolicy or PodGroup. (A pod of somebody else is no
-/// obstacle: the worker takes its next attempt.)
+/// The message if a foreign object has the name of the job's Service, NetworkPolicy or PodGroup. A
+/// foreign pod blocks nothing: the worker takes the name of its next attempt.
 fn name_taken_by(draft: &Draft<'_>) -> Option<String> {
     let name = names::service(&draft.job.identity.name);
     let observed = draft.observed;
@@ -98,7 +99,8 @@ fn name_taken_by(draft: &Draft<'_>) -> Option<String> {
     ))
 }
 
-/// Says that nothing can be made. Workers that are there continue, and a generation that is being formed is formed.
+/// Reports that no pod can be created. Existing workers continue, and a generation that is being
+/// formed is formed.
 pub(crate) fn report_barrier(
     draft: &mut Draft<'_>,
     barrier: Barrier,
@@ -106,7 +108,7 @@ pub(crate) fn report_barrier(
 ) -> PlanReason {
     let Barrier {
         condition,
-        event: told,
+        event: reason_of_event,
         plan,
         blocked: reason_of_block,
         message,
@@ -115,7 +117,7 @@ pub(crate) fn report_barrier(
     let kind = ConditionType::Running;
     let blocked = BlockedWrite::new(reason_of_block, bounded(message.clone()));
     if !draft.observed.status.blocked.contains(&blocked) {
-        draft.events.push(event(told, message.clone()));
+        draft.events.push(event(reason_of_event, message.clone()));
     }
     draft.status.blocked.push(blocked);
     draft.requeue(look_again);
@@ -137,12 +139,13 @@ pub(crate) fn report_barrier(
     plan
 }
 
-/// Makes what is missing. A job that is not accepted gets nothing but what its workers need to find each other.
+/// Creates missing objects. A job that is not accepted gets only the objects that its workers need to
+/// reach each other.
 pub(crate) fn make(draft: &mut Draft<'_>) {
     if draft.rejection.is_none() {
         make_surroundings(draft);
         group::keep(draft);
-        // One that is on its way out would leave the pods without a group.
+        // A PodGroup that is being deleted would leave new pods without a group.
         if !group::is_leaving(draft) {
             make_workers(draft);
         }
@@ -162,7 +165,7 @@ fn make_surroundings(draft: &mut Draft<'_>) {
     }
 }
 
-/// Makes an object, or makes it what it was.
+/// Creates an object, or repairs its drift.
 fn keep(
     draft: &mut Draft<'_>,
     presence: Presence,
@@ -188,8 +191,8 @@ fn keep(
     }
 }
 
-/// Repairs an object, unless the last repair was undone and the pause after it is not over. `what_happened`: what is wrong with it
-/// again.
+/// Repairs an object, unless the last repair was undone and the pause after it is not over.
+/// `what_happened` is the end of a sentence that begins with the object.
 pub(crate) fn repair(
     draft: &mut Draft<'_>,
     due: Repair,
@@ -255,7 +258,7 @@ fn make_workers(draft: &mut Draft<'_>) {
     draft.actions.extend(gone);
 }
 
-/// Removes what is too much.
+/// Deletes surplus workers with the reason of each.
 pub(crate) fn remove_surplus(draft: &mut Draft<'_>) {
     for (pod, reason) in &draft.members.surplus {
         draft.actions.push(delete(pod, *reason));
@@ -266,8 +269,8 @@ fn is_isolated(draft: &Draft<'_>) -> bool {
     draft.job.network_policy == NetworkPolicyMode::Isolated
 }
 
-/// Names of pods that exist, whoever they belong to: as on a dead node, where the pod of an earlier job of the same name
-/// may stay for ever.
+/// Names of all existing pods, foreign ones included: on a dead node the pod of an earlier job of the
+/// same name may stay indefinitely.
 fn names_in_use<'a>(draft: &Draft<'a>) -> HashSet<&'a str> {
     let pods = draft.observed.pods.iter().map(|pod| pod.name.as_str());
     let unlabelled = draft.observed.taken.iter();
@@ -275,7 +278,7 @@ fn names_in_use<'a>(draft: &Draft<'a>) -> HashSet<&'a str> {
     pods.chain(unlabelled).collect()
 }
 
-/// The lowest attempt that no pod of this worker has had yet, as far as it can be told, and whose name is free.
+/// The lowest attempt that no known pod of this worker has had yet and whose name is free.
 fn next_attempt(draft: &Draft<'_>, index: u32, in_use: &HashSet<&str>) -> u32 {
     let highest = draft.members.attempts.get(&index);
     let first = highest.map_or(0, |highest| highest.wrapping_add(1));
@@ -284,7 +287,7 @@ fn next_attempt(draft: &Draft<'_>, index: u32, in_use: &HashSet<&str>) -> u32 {
     (first..=u32::MAX).find(is_free).unwrap_or(first)
 }
 
-/// Indices of workers that are wanted and have no pod: the lowest that are free.
+/// Indices for the missing workers: the lowest that are free.
 fn absent(draft: &Draft<'_>) -> Vec<u32> {
     let workers = &draft.members.workers;
     let missing = (draft.job.num_pods() as usize).saturating_sub(workers.len());

@@ -174,8 +174,8 @@ fn agent_and_trainer_get_the_grace_period_of_their_pod() {
     ] {
         let pod = built(template);
         assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], seconds);
-        let told = variable(&pod, "ROUNDHOUSE_TERMINATION_GRACE_SECONDS");
-        assert_eq!(told, Some(seconds.to_string()));
+        let value = variable(&pod, "ROUNDHOUSE_TERMINATION_GRACE_SECONDS");
+        assert_eq!(value, Some(seconds.to_string()));
     }
 }
 
@@ -203,8 +203,8 @@ fn worker_gets_the_device_of_its_limits() {
         let mut raw = raw(&template);
         raw["spec"]["workers"]["procsPerWorker"] = json!(1);
         let pod = pod_of(&validate(&serde_json::from_value(raw).unwrap()).unwrap());
-        let told = variable(&pod, "ROUNDHOUSE_EXPECTED_DEVICE");
-        assert_eq!(told.as_deref(), device, "{pod}");
+        let value = variable(&pod, "ROUNDHOUSE_EXPECTED_DEVICE");
+        assert_eq!(value.as_deref(), device, "{pod}");
     }
 }
 
