@@ -12,7 +12,7 @@ use super::operator;
 
 /// A node with a network namespace of its own. The control plane and the operator run on node1.
 const NODE: &str = "node2";
-/// Steps of 50 ms: enough until the node is NotReady, the worker is replaced, and the node is back.
+/// Steps of 50 ms: enough until the node is `NotReady`, the worker is replaced, and the node is back.
 const STEPS: u64 = 2_400;
 
 #[derive(Clone, Copy, Debug)]

@@ -51,6 +51,7 @@ pub enum BlockReason {
 }
 
 impl BlockReason {
+    /// Every reason, in the order of the enum.
     pub const ALL: [Self; 6] = [
         Self::Refused,
         Self::NoAnswer,

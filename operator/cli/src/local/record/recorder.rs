@@ -161,8 +161,8 @@ mod tests {
             };
             let now = begun + Duration::from_millis(millis);
             recorder.sample(&progress, now, is_last).unwrap();
-            let recorded = moments(dir.path());
-            let steps = recorded
+            let points = moments(dir.path());
+            let steps = points
                 .iter()
                 .filter(|it| matches!(it.reported, crate::plot::Reported::Step { .. }));
             steps.count()
