@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `make demo` does once Roundhouse is installed: apply the example, watch it, show what came out.
+# The second half of `make demo`, after Roundhouse is installed: it applies the example digits,
+# watches it until its end and shows the result.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${NAMESPACE:=default}" "${KUBECTL_ROUNDHOUSE:=kubectl-roundhouse}"
@@ -14,10 +15,11 @@ fi
 echo "==> kubectl apply -f examples/digits.yaml"
 kube apply -f examples/digits.yaml
 
-# Metrics are gone with the process, so they are scraped while it trains.
+# A worker serves metrics only while its process runs, so a background loop keeps the last scrape.
 scraped=$(mktemp)
 ( for _ in $(seq 120); do
-    roundhouse metrics digits --filter roundhouse_train_ > "$scraped.new" 2> /dev/null && [ -s "$scraped.new" ] && mv "$scraped.new" "$scraped"
+    roundhouse metrics digits --filter roundhouse_train_ > "$scraped.new" 2> /dev/null &&
+      [ -s "$scraped.new" ] && mv "$scraped.new" "$scraped"
     sleep 2
   done ) &
 scraper=$!
@@ -31,12 +33,14 @@ echo
 echo "==> kubectl get trainingjob digits -o wide"
 kube get trainingjob digits -o wide
 echo
-echo "==> its conditions"
-kube get trainingjob digits -o jsonpath='{range .status.conditions[*]}{.type}={.status}  {.reason}: {.message}{"\n"}{end}'
+echo "==> the conditions of the job"
+conditions='{range .status.conditions[*]}{.type}={.status}  {.reason}: {.message}{"\n"}{end}'
+kube get trainingjob digits -o jsonpath="$conditions"
 echo
-echo "==> a few lines of a worker's /metrics while it trained"
-grep -E '_(step|loss|samples_per_second|world_size|gradient_norm|eval_accuracy)\{' "$scraped" || echo "(none: it was over too soon)"
+echo "==> metrics of a worker during the training"
+grep -E '_(step|loss|samples_per_second|world_size|gradient_norm|eval_accuracy)\{' "$scraped" ||
+  echo "(none: the job ended before the first scrape)"
 echo
 accuracy=$(kube get trainingjob digits -o jsonpath='{.status.progress.evalAccuracy}')
-echo "test accuracy: ${accuracy:-unknown}, $(($(date +%s) - started)) s from apply to the end"
+echo "test accuracy: ${accuracy:-unknown}, $(($(date +%s) - started)) s from apply to the job's end"
 [ "$status" = 0 ] || { echo "the job did not succeed" >&2; exit "$status"; }

@@ -4,10 +4,10 @@
     make_digits.py SOURCE [OUTPUT_DIR]
 
 SOURCE is digits.csv.gz, or a scikit-learn wheel that holds it
-(`pip download --no-deps scikit-learn`). Pixels 0..16 become 0..255, every sixth image goes to the
-test split until it has 297 (so both splits have the same writers, who come one after another),
-and the gzip headers carry neither time nor name: the same source and zlib give the same bytes.
-Needs Python 3.8 and nothing else.
+(`pip download --no-deps scikit-learn`). The script scales pixels from 0..16 to 0..255. It moves
+every sixth image to the test split until that has 297: the source is sorted by writer, so both
+splits contain all writers. The gzip headers contain neither time nor name, so the same source and
+the same zlib give the same bytes. The script needs Python 3.8 and no packages.
 """
 
 import csv
@@ -28,7 +28,7 @@ TEST_EVERY = 6
 
 
 def read_source(path):
-    """Rows of 64 pixels and a label."""
+    """Reads the rows of the source: 64 pixels and a label each."""
     if path.suffix == ".whl":
         with zipfile.ZipFile(path) as wheel:
             packed = wheel.read(CSV_IN_WHEEL)
@@ -45,12 +45,12 @@ def read_source(path):
 
 
 def scale(pixel):
-    """0..16 to 0..255, rounded half up."""
+    """Scales a pixel from 0..16 to 0..255, rounded half up."""
     return (pixel * 255 + TOP // 2) // TOP
 
 
 def write_gzip(path, body):
-    """A gzip file whose bytes depend on the body alone."""
+    """Writes a gzip file whose bytes depend on the body alone."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     header = b"\x1f\x8b\x08\x00" + b"\x00" * 4 + b"\x02\xff"
     trailer = struct.pack("<II", zlib.crc32(body), len(body))
@@ -58,7 +58,7 @@ def write_gzip(path, body):
 
 
 def write_split(directory, prefix, rows):
-    """One pair of IDX files: images (magic 0x803) and labels (magic 0x801)."""
+    """Writes a pair of IDX files: images (magic 0x803) and labels (magic 0x801)."""
     images = struct.pack(">IIII", 0x803, len(rows), SIDE, SIDE)
     images += bytes(scale(pixel) for row in rows for pixel in row[:-1])
     labels = struct.pack(">II", 0x801, len(rows)) + bytes(row[-1] for row in rows)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes examples/data/romeo from a text of the play: a speech per line, and a tokenizer that has learnt from it.
+"""Writes examples/data/romeo from a text of the play: a speech per line, and a tokenizer for them.
 
 usage: examples/data/make_romeo.py PLAY.txt
 
-PLAY.txt: speeches divided by empty lines; the first line of each is its speaker and a colon.
-Needs the package tokenizers (0.22).
+In PLAY.txt empty lines separate the speeches; the first line of each is its speaker and a colon.
+The script needs the package tokenizers (0.22).
 """
 import json
 import pathlib
@@ -18,7 +18,7 @@ target = pathlib.Path(__file__).resolve().parent / "romeo"
 
 blocks = pathlib.Path(sys.argv[1]).read_text().split("\n\n")
 speeches = [" ".join(block.split()) for block in blocks if block.strip()]
-# The end of the play is what the model is tested on.
+# The last tenth of the play is the test split.
 num_train = len(speeches) * 9 // 10
 target.mkdir(exist_ok=True)
 for name, part in (("train", speeches[:num_train]), ("val", speeches[num_train:])):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes images of shapes, 32x32 pixels, as a directory per class below DIR/shapes/train and DIR/shapes/val.
+"""Writes images of shapes, 32x32 pixels, to a directory per class below DIR/shapes/{train,val}.
 
 usage: examples/data/make_shapes.py DIR [IMAGES_PER_CLASS]
 
-Each image has one bright shape at a random place, of a random size, angle and color, on a dark and noisy ground. One image
-in five is for validation. The same numbers give the same images.
+Each image has one bright shape at a random place, of a random size, angle and color, on a dark and
+noisy ground. One image in five is for validation. The same arguments give the same images.
 """
 import math
 import pathlib
@@ -14,7 +14,8 @@ import sys
 import zlib
 
 SIZE = 32
-# Whether a point of the shape's own coordinates, in which it is about 1 large, belongs to it.
+# Each function returns whether a point belongs to the shape. The shape is centered at the origin
+# and has a radius of about 1.
 SHAPES = {
     "cross": lambda x, y: min(abs(x), abs(y)) < 0.3 and max(abs(x), abs(y)) < 1.0,
     "disc": lambda x, y: math.hypot(x, y) < 0.9,
@@ -30,7 +31,7 @@ def color(lowest, highest):
 
 
 def image(inside):
-    """Rows of an image, three bytes for each pixel."""
+    """Draws an image at random. Each returned row has three bytes per pixel."""
     size, angle = random.uniform(8, 13), random.uniform(0, 2 * math.pi)
     left, top = (random.uniform(size, SIZE - size) for _ in range(2))
     ground, shape = color(0, 90), color(165, 255)
@@ -41,20 +42,22 @@ def image(inside):
         for column in range(SIZE):
             x, y = column + 0.5 - left, row + 0.5 - top
             found = shape if inside(x * cos + y * sin, y * cos - x * sin) else ground
-            pixels += bytes(max(0, min(255, round(value + random.gauss(0, 12)))) for value in found)
+            noisy = (round(value + random.gauss(0, 12)) for value in found)
+            pixels += bytes(max(0, min(255, value)) for value in noisy)
         rows.append(bytes(pixels))
     return rows
 
 
 def png(rows):
-    """An image in the PNG format (RFC 2083): 8 bits, RGB, no filter."""
+    """Encodes an image as PNG (RFC 2083): 8 bits, RGB, no filter."""
 
     def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        checksum = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
 
-    header = struct.pack(">IIBBBBB", SIZE, SIZE, 8, 2, 0, 0, 0)
-    data = zlib.compress(b"".join(b"\0" + row for row in rows))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", SIZE, SIZE, 8, 2, 0, 0, 0))
+    data = chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows)))
+    return b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b"")
 
 
 if len(sys.argv) not in (2, 3):

@@ -1,5 +1,5 @@
-//! Tells the linker where the program finds libtorch when it runs: beside itself in an image (`bin/` and `lib/`), else
-//! where it was built.
+//! Links the program with two run paths to libtorch: `../lib` beside the program, for the image, and
+//! the libtorch of the build, for this machine.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the program and lays out what its image adds to the trainer's in target/images/own-model (VARIANT=cuda: for
-# the trainer's image with CUDA, in target/images/own-model-cuda). PROFILE=quick builds it as make try builds the rest.
+# Builds the program, and writes the files that its image adds to the trainer's to
+# target/images/own-model. VARIANT=cuda is for the trainer's image with CUDA and writes to
+# target/images/own-model-cuda. PROFILE=quick is the profile of make try.
 # shellcheck source=scripts/lib/common.sh
 source "$(dirname "$0")/../../scripts/lib/common.sh"
 : "${VARIANT:=cpu}"
@@ -18,7 +19,7 @@ cargo build --profile "$PROFILE" --locked --manifest-path examples/own-model/Car
 root=target/images/$name/root
 rm -rf "$root"
 mkdir -p "$root/usr/local/bin"
-# The agent starts the program of this name.
+# The agent starts the program roundhouse-train.
 program=$CARGO_TARGET_DIR/$PROFILE/own-model
 cp "$program" "$root/usr/local/bin/roundhouse-train"
-say "the program: $program; for its image: $root ($(du -sh "$root" | cut -f1))"
+say "built $program; files for its image: $root ($(du -sh "$root" | cut -f1))"

@@ -15,7 +15,7 @@ BATCH = 64
 
 
 def read(name, header):
-    """The bytes of an IDX file behind its header."""
+    """The bytes of an IDX file after its header."""
     file = bytearray(gzip.decompress((DATA / name).read_bytes()))
     return torch.frombuffer(file, dtype=torch.uint8)[header:]
 

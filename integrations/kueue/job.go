@@ -179,7 +179,7 @@ func (j *trainingJob) annotate(name, value string) {
 	j.SetAnnotations(annotations)
 }
 
-// count is the number of pods.
+// count returns the number of pods that the spec asks for, with spares.
 func (j *trainingJob) count() int32 {
 	return int32(j.number("spec", "workers", "replicas") + j.spares())
 }

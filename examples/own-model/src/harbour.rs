@@ -1,13 +1,13 @@
-//! The format of the data: the harmonic constituents of a harbour's tide, as hydrographic offices publish them.
+//! Reads the data: the harmonic constituents of a harbour's tide, as hydrographic offices publish them.
 //!
-//! Each line has a name, a speed in degrees per hour, an amplitude in metres and a phase in degrees. `#` begins a
-//! comment. The water level at the hour t is the sum of `amplitude · cos(speed · t - phase)`.
+//! Each line has a name, a speed in degrees per hour, an amplitude in metres and a phase in degrees. `#` starts a
+//! comment. The water level at hour t is the sum of `amplitude · cos(speed · t - phase)`.
 
 use std::path::Path;
 
 use roundhouse_trainer::source::SourceError;
 
-/// What moves the water of a harbour.
+/// The tide of a harbour: a sum of cosines over time.
 #[derive(Debug, PartialEq)]
 pub struct Harbour {
     constituents: Vec<Constituent>,
@@ -15,11 +15,11 @@ pub struct Harbour {
 
 #[derive(Debug, PartialEq)]
 struct Constituent {
-    /// Radians per hour.
+    /// The angular speed in radians per hour.
     speed: f64,
-    /// Metres.
+    /// The amplitude of the level in metres.
     amplitude: f64,
-    /// Radians.
+    /// The phase at hour 0 in radians.
     phase: f64,
 }
 
@@ -27,7 +27,8 @@ impl Harbour {
     /// Reads a file of constituents.
     ///
     /// # Errors
-    /// Names the file and the line. The message becomes the job's.
+    /// The file cannot be read, or a line is not a constituent. The error names the file and the line, and becomes the
+    /// message of the job.
     pub fn read(path: &Path) -> Result<Self, SourceError> {
         let refuse = |reason: String| SourceError::Data {
             path: path.to_owned(),
@@ -53,7 +54,7 @@ impl Harbour {
         Ok(Self { constituents })
     }
 
-    /// Water level above its mean at an hour, in metres.
+    /// Returns the water level at an hour, in metres above the mean.
     pub fn level(&self, hour: u32) -> f64 {
         let hour = f64::from(hour);
         let levels = self.constituents.iter().map(|constituent| {
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_is_named_with_its_file() {
+    fn errors_name_file_and_line() {
         for wrong in ["B 1 2", "B 1 2 3 4", "B 1 two 3", "B 1 NaN 3"] {
             let error = read(&format!("A 90 2 0\n{wrong}\n"))
                 .unwrap_err()

@@ -15,7 +15,7 @@ fn main() {
     roundhouse_trainer::main(build)
 }
 
-/// Each process of each worker calls this once, before it meets the others.
+/// Builds the job. The library calls this once in each process, before the processes connect.
 fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
     let options: Options = setup.config.options()?;
     options.validate()?;

@@ -1,4 +1,4 @@
-//! The model and its loss as a [`Task`]: a recurrent layer reads the past hours, a linear layer says the future ones.
+//! The model and its loss as a [`Task`]: a recurrent layer reads past hours, and a linear layer forecasts the next ones.
 
 use roundhouse_trainer::random::seeded;
 use roundhouse_trainer::tch::{Device, Kind, TchError, Tensor};
@@ -10,22 +10,23 @@ use crate::options::Options;
 #[derive(Debug)]
 pub struct Forecaster {
     parameters: Parameters,
-    /// H.
+    /// H in the shapes below.
     num_units: i64,
-    /// T and F.
+    /// T in the shapes below.
     past_hours: i64,
+    /// F in the shapes below.
     future_hours: i64,
 }
 
-/// Tensors of the recurrent layer: `weight_ih [3·H, 1]`, `weight_hh [3·H, H]`, `bias_ih [3·H]`, `bias_hh [3·H]`.
+/// The recurrent layer has the tensors `weight_ih [3·H, 1]`, `weight_hh [3·H, H]`, `bias_ih [3·H]`, `bias_hh [3·H]`.
 const NUM_RECURRENT: usize = 4;
 
 impl Forecaster {
-    /// Initial weights are a function of `seed`: each process starts with the same. Names and initial distribution are
+    /// Draws the initial weights from `seed`, so all processes start with the same. Names and initial distribution are
     /// those of `torch.nn.GRU` and `torch.nn.Linear`.
     ///
     /// # Errors
-    /// The weights exceed the memory.
+    /// The weights do not fit in memory.
     pub fn new(options: &Options, seed: u64) -> Result<Self, TchError> {
         let num_units = i64::from(options.units);
         let (past_hours, future_hours) = (options.past_hours.into(), options.future_hours.into());
@@ -52,7 +53,7 @@ impl Forecaster {
         })
     }
 
-    /// Forecasts `[B, F]` for measured levels `[B, T]`, B > 0.
+    /// Returns forecasts `[B, F]` for measured levels `[B, T]`, where B > 0.
     fn forecasts(&self, levels_bt: &Tensor) -> Result<Tensor, TchError> {
         let weights = self.parameters.tensors();
         let batch_size = levels_bt.size()[0];
@@ -75,7 +76,7 @@ impl Forecaster {
 
 impl Task for Forecaster {
     /// The loss of a sample is the mean squared error of its forecast hours, in square metres. The result is the *sum*
-    /// over the samples: parts of a batch add up, whoever computes them.
+    /// over the samples, so the library can add the losses of parts of a batch from several processes.
     fn loss(&self, batch: &Batch, _mode: Mode) -> Result<LossSum, TchError> {
         let loss = if batch.num_samples == 0 {
             self.parameters.no_loss()?
@@ -90,7 +91,7 @@ impl Task for Forecaster {
         })
     }
 
-    /// A multiplication and an addition for each weight at each hour; the backward pass costs twice the forward pass.
+    /// Counts a multiplication and an addition per weight and hour. The backward pass costs twice the forward pass.
     fn flops_per_sample(&self) -> Option<f64> {
         let recurrent = self.past_hours * 3 * self.num_units * (1 + self.num_units);
         let head = self.num_units * self.future_hours;
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recurrent_layer_without_weights_forecasts_the_bias_of_the_head() {
+    fn with_zero_weights_the_forecast_is_the_bias() {
         let mut task = small();
         tch::no_grad(|| {
             for tensor in task.parameters_mut().tensors_mut() {
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_batch_has_a_gradient_of_0_for_every_weight() {
+    fn gradients_of_an_empty_batch_are_zero() {
         let task = small();
         task.loss(&batch(0), MODE).unwrap().loss.backward();
         for (name, tensor) in task.parameters().iter() {

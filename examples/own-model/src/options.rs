@@ -1,23 +1,23 @@
-//! What `trainer.options` of the job can set.
+//! The keys of the job's `trainer.options`.
 
 use roundhouse_trainer::OptionsInvalid;
 use serde::Deserialize;
 
-/// Settings of the model and of the data. All have defaults; an unknown key is an error that names it.
+/// Settings of the model and of the data. All keys have defaults. The error of an unknown key names it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Options {
-    /// Measured hours that the model sees.
+    /// The number of measured hours that the model reads.
     pub past_hours: u32,
-    /// Hours that it forecasts.
+    /// The number of hours that the model forecasts.
     pub future_hours: u32,
-    /// Units of the recurrent layer.
+    /// The number of units of the recurrent layer.
     pub units: u32,
-    /// Hours of the training data.
+    /// The length of the training data in hours.
     pub train_hours: u32,
-    /// Hours of the test data, which follow those of the training data.
+    /// The length of the test data in hours. It follows the training data.
     pub test_hours: u32,
-    /// Standard deviation of a measurement's error in metres.
+    /// The standard deviation of a measurement's error in metres.
     pub noise: f64,
 }
 
@@ -35,10 +35,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Says what the types cannot say.
+    /// Checks the ranges of the values.
     ///
     /// # Errors
-    /// The first key with a value that cannot be used.
+    /// A value is out of range. The error names the first such key.
     pub fn validate(&self) -> Result<(), OptionsInvalid> {
         let positive = [
             ("pastHours", self.past_hours),
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_impossible_value_names_its_key() {
+    fn errors_name_the_key_of_a_value_out_of_range() {
         type Change = fn(&mut Options);
         let cases: [(&str, Change); 5] = [
             ("units", |o| o.units = 0),

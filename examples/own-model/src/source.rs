@@ -10,12 +10,12 @@ use roundhouse_trainer::{Batch, Permutation, Source, upload};
 use crate::harbour::Harbour;
 use crate::options::Options;
 
-/// All windows of a stretch of hours. Sample i begins at hour i: its inputs are the levels of `past_hours` hours, and
-/// its targets those of the `future_hours` hours that follow.
+/// All windows of a range of hours. Sample i starts at hour i: its inputs are the levels of `past_hours` hours, and its
+/// targets are the levels of the next `future_hours` hours.
 #[derive(Debug)]
 pub struct Windows {
-    /// `[N, T]` in metres, where T = past + future, on the device of the process: a view of the stretch, which is stored
-    /// once.
+    /// `[N, T]` in metres, where T = past + future, on the device of the process. It is a view: each level is stored
+    /// once, although T windows contain it.
     levels_nt: Tensor,
     past_hours: i64,
     future_hours: i64,
@@ -23,7 +23,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// To train on, and to evaluate on: the hours that follow.
+    /// Returns the training data and the test data. The hours of the test data follow those of the training data.
     ///
     /// # Errors
     /// The device has too little memory.
@@ -65,12 +65,12 @@ impl Source for Windows {
         self.num_samples
     }
 
-    /// The order says which sample is at which place of this epoch. Nothing else may decide that: so each sample is
-    /// used once per epoch, however many processes share the places.
+    /// `order` maps places of this epoch to samples. The samples depend on nothing else, so each is used once per epoch,
+    /// for every number of processes.
     fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
         let samples = places.filter_map(|place| order.at(place));
         let samples: Vec<i64> = samples.map(u64::cast_signed).collect();
-        // Not `to_device`, which would make the host wait for the GPU in each step.
+        // `to_device` would make the host wait for the GPU in each step.
         let index = upload(&Tensor::f_from_slice(&samples)?, self.levels_nt.device())?;
         let levels_bt = self.levels_nt.f_index_select(0, &index)?;
         Ok(Batch {
@@ -81,8 +81,8 @@ impl Source for Windows {
     }
 }
 
-/// The error of an hour's measurement: a number with mean 0 and variance 1, nearly normal. It is a function of seed and
-/// hour, so that all processes, and a process that is started again, see the same data.
+/// Returns the error of an hour's measurement, a nearly normal number with mean 0 and variance 1. It depends on seed and
+/// hour alone, so all processes read the same data, also after a restart.
 fn normal(seed: u64, hour: u32) -> f64 {
     let mut state = mix(seed ^ mix(hour.into()));
     // The sum of 12 uniform numbers has the variance 1.
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_the_hours_from_its_number_on() {
+    fn sample_i_starts_at_hour_i() {
         let mut source = windows(8);
         assert_eq!(source.num_samples(), 4);
         let batch = source.fetch(1..4, &Permutation::in_order(4)).unwrap();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_come_in_the_order_of_the_epoch_and_no_place_is_an_empty_batch() {
+    fn fetch_follows_the_order_and_can_be_empty() {
         let mut source = windows(100);
         let order = Permutation::new(source.num_samples(), 3, 1);
         let batch = source.fetch(10..20, &order).unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_measurements_have_mean_0_and_variance_1_and_depend_on_the_seed() {
+    fn noise_is_standard_normal_and_depends_on_the_seed() {
         let draws: Vec<f64> = (0..20_000).map(|hour| normal(5, hour)).collect();
         let mean = draws.iter().sum::<f64>() / 20_000.0;
         let variance = draws.iter().map(|it| it * it).sum::<f64>() / 20_000.0;
