@@ -256,14 +256,14 @@ async fn work(
     let reconcile_one = |job: JobName| {
         let (known, context) = (known(&job), Arc::clone(context));
         let JobName { namespace, name } = job.clone();
-        let reconciled = async move {
+        let attempt = async move {
             let Some(known) = known else {
                 context.metrics.queue.forget(&job);
                 return None;
             };
             reconcile(known, context).await
         };
-        reconciled.instrument(tracing::info_span!("reconcile", namespace, job = name))
+        attempt.instrument(tracing::info_span!("reconcile", namespace, job = name))
     };
     let num_slots = usize::from(context.settings.concurrency);
     dispatch(num_slots, wakes, ready, stop, of_due, reconcile_one).await;
