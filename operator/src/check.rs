@@ -1,5 +1,5 @@
-//! `roundhouse-operator check`: follows one TrainingJob to its end, or reads a policy. `helm test` runs it in a pod that
-//! may read that job. The command only reads.
+//! `roundhouse-operator check`: follows one TrainingJob to its end, or reads a policy. `helm test`
+//! runs it in a pod that may read that job. The command only reads.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -138,12 +138,12 @@ async fn run_follow(options: &Options) -> Result<String, CheckError> {
     follow(client, options, |line| println!("{line}")).await
 }
 
-/// Follows a job to its end and returns the message of its status. `say` receives a line whenever the phase or its
-/// message changes.
+/// Follows a job to its end and returns the message of its status. `say` receives a line whenever
+/// the phase or its message changes.
 ///
 /// # Errors
-/// The job fails, does not end in time, or cannot be read: it does not exist, or this process has no right to read it. A
-/// call without an answer is tried again.
+/// The job fails, does not end in time, or cannot be read: it does not exist, or this process has
+/// no right to read it. A call without an answer is tried again.
 pub async fn follow(
     client: Client,
     options: &Options,

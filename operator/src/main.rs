@@ -26,7 +26,8 @@ struct Arguments {
 /// Commands beside the operator itself.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Follow a TrainingJob to its end, or read a policy. Exit code: 0 succeeded, 1 failed or not in time.
+    /// Follow a TrainingJob to its end, or read a policy. Exit code: 0 succeeded, 1 failed or not
+    /// in time.
     Check(check::Arguments),
 }
 
@@ -63,9 +64,10 @@ async fn operate(mut settings: Settings) -> ExitCode {
     }
 }
 
-/// Replaces this process by a new one of the same program. The container keeps running, so Kubernetes does not count a
-/// crash and does not delay the restart by its back-off. The new process keeps the policy that this one has read: if the
-/// file has a mistake by now, it would end the only operator. Returns only if the program cannot be started.
+/// Replaces this process by a new one of the same program. The container keeps running, so
+/// Kubernetes does not count a crash and does not delay the restart by its back-off. The new
+/// process keeps the policy that this one has read: if the file has a mistake by now, it would end
+/// the only operator. Returns only if the program cannot be started.
 fn restart(policy: Option<String>) -> io::Error {
     let program = match std::env::current_exe() {
         Ok(program) => program,

@@ -1,6 +1,7 @@
-//! What the operator remembers of each job between two reconciles: one [`JobMemory`] per job, all of them behind one lock. A
-//! memory begins when the watch of the jobs reports the job and ends when the watch reports its deletion. All memories are
-//! lost when the operator restarts, and nothing irrevocable depends on them.
+//! What the operator remembers of each job between two reconciles: one [`JobMemory`] per job, all
+//! of them behind one lock. A memory begins when the watch of the jobs reports the job and ends
+//! when the watch reports its deletion. All memories are lost when the operator restarts, and
+//! nothing irrevocable depends on them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -87,7 +88,8 @@ pub struct JobMemories {
 #[derive(Debug)]
 struct State {
     jobs: ExistingJobs<JobMemory>,
-    /// How often agents are polled for progress, by the number of jobs that trained at the last polls.
+    /// How often agents are polled for progress, by the number of jobs that trained at the last
+    /// polls.
     pace: Pace,
 }
 
@@ -117,8 +119,8 @@ impl JobMemories {
         self.lock().jobs.get_mut(job).is_some()
     }
 
-    /// Reads or changes the memory of a job. A job that does not exist any more has an empty one, which is dropped at once. `f`
-    /// runs under the lock: it must not call this again.
+    /// Reads or changes the memory of a job. A job that does not exist any more has an empty one,
+    /// which is dropped at once. `f` runs under the lock: it must not call this again.
     pub fn with<R>(&self, job: &JobKey, f: impl FnOnce(&mut JobMemory) -> R) -> R {
         let mut state = self.lock();
         let Some(memory) = state.jobs.get_mut(job) else {

@@ -1,10 +1,10 @@
-//! The operator's metrics: structs on a passed registry. Labels come from closed sets, except the names of
-//! namespaces, jobs and nodes.
+//! The operator's metrics: structs on a passed registry. Labels come from closed sets, except the
+//! names of namespaces, jobs and nodes.
 //!
-//! `work` counts reconciles and writes, `queue` measures how long jobs wait for a reconcile, `api` counts the
-//! calls to the API server, `watch_ages` measures how old the caches are, `jobs` describes the jobs, and `process`
-//! describes the operator's own process. The series of a job end with the job. `docs/reference/metrics.md` lists
-//! all metrics.
+//! `work` counts reconciles and writes, `queue` measures how long jobs wait for a reconcile, `api`
+//! counts the calls to the API server, `watch_ages` measures how old the caches are, `jobs`
+//! describes the jobs, and `process` describes the operator's own process. The series of a job end
+//! with the job. `docs/reference/metrics.md` lists all metrics.
 
 use std::sync::Arc;
 use std::time::Instant;

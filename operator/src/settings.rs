@@ -28,43 +28,46 @@ pub struct Settings {
     #[arg(long, env = "ROUNDHOUSE_TRAINER_PULL_POLICY", default_value = "IfNotPresent",
           value_parser = ["Always", "IfNotPresent", "Never"])]
     pub trainer_pull_policy: String,
-    /// Architecture of the nodes for workers with a container of that image, as in the label `kubernetes.io/arch`.
-    /// Empty: any, for an image of several architectures. A `nodeSelector` of the job's template takes precedence.
+    /// Architecture of the nodes for workers with a container of that image, as in the label
+    /// `kubernetes.io/arch`. Empty: any, for an image of several architectures. A `nodeSelector` of
+    /// the job's template takes precedence.
     #[arg(long, env = "ROUNDHOUSE_TRAINER_ARCHITECTURE", default_value = "amd64")]
     pub trainer_architecture: String,
-    /// Extended resources that are whole GPUs, separated by commas. A worker has one process for each GPU that its
-    /// trainer container requests.
+    /// Extended resources that are whole GPUs, separated by commas. A worker has one process for
+    /// each GPU that its trainer container requests.
     #[arg(
         long,
         env = "ROUNDHOUSE_GPU_RESOURCES",
         default_value = gpu::USUAL
     )]
     pub gpu_resources: gpu::Listed,
-    /// Run containers of the trainer image as its user, 65532. With false they have no user, group and fsGroup, and the
-    /// platform chooses them, as OpenShift does.
+    /// Run containers of the trainer image as its user, 65532. With false they have no user, group
+    /// and fsGroup, and the platform chooses them, as OpenShift does.
     #[arg(long, env = "ROUNDHOUSE_FIXED_USERS", default_value_t = true, action = ArgAction::Set)]
     pub fixed_users: bool,
     /// Run the jobs of one namespace only. Default: all namespaces.
     #[arg(long, env = "ROUNDHOUSE_NAMESPACE")]
     pub namespace: Option<String>,
-    /// Watch which nodes are cordoned or about to be removed, so that their workers leave first when a job is scaled down.
-    /// Also read the nodes of pods that are not Ready for long, to replace workers on a lost node, and the labels of nodes
-    /// that run workers of a job with a topology.
+    /// Watch which nodes are cordoned or about to be removed, so that their workers leave first
+    /// when a job is scaled down. Also read the nodes of pods that are not Ready for long, to
+    /// replace workers on a lost node, and the labels of nodes that run workers of a job with a
+    /// topology.
     #[arg(long, env = "ROUNDHOUSE_WATCH_NODES", default_value_t = true, action = ArgAction::Set)]
     pub watch_nodes: bool,
-    /// Seconds after which a worker is replaced if its node has stopped answering while other nodes answer. If the node
-    /// returns before that, the worker keeps its pod and its state.
+    /// Seconds after which a worker is replaced if its node has stopped answering while other nodes
+    /// answer. If the node returns before that, the worker keeps its pod and its state.
     #[arg(long, env = "ROUNDHOUSE_LOST_NODE_SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=300))]
     pub lost_node_seconds: u32,
-    /// YAML file with what jobs may use beyond their own objects: the chart's value `policy`. Without it: nothing.
+    /// YAML file with what jobs may use beyond their own objects: the chart's value `policy`.
+    /// Without it: nothing.
     #[arg(long, env = "ROUNDHOUSE_POLICY_FILE")]
     pub policy_file: Option<PathBuf>,
-    /// The policy as this operator first read it. An operator that restarts because it lost its Lease keeps it, because the
-    /// file may belong to a newer version by then.
+    /// The policy as this operator first read it. An operator that restarts because it lost its
+    /// Lease keeps it, because the file may belong to a newer version by then.
     #[arg(long, env = POLICY_AS_READ, hide = true)]
     pub policy_as_read: Option<String>,
-    /// Peers that may read the metrics of workers, as JSON of a NetworkPolicy's `from`. The operator must be one of them.
-    /// Default: all.
+    /// Peers that may read the metrics of workers, as JSON of a NetworkPolicy's `from`. The
+    /// operator must be one of them. Default: all.
     #[arg(long, env = "ROUNDHOUSE_WORKER_METRICS_FROM", default_value = "[]")]
     pub worker_metrics_from: Peers,
     /// Address of /metrics, /healthz and /readyz. Default: all IPv6 and IPv4 addresses.
@@ -73,7 +76,8 @@ pub struct Settings {
     /// Format of the log messages.
     #[arg(long, env = "ROUNDHOUSE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// Least severe messages that are logged. The variable `RUST_LOG`, if set, takes precedence, per module.
+    /// Least severe messages that are logged. The variable `RUST_LOG`, if set, takes precedence,
+    /// per module.
     #[arg(long, env = "ROUNDHOUSE_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info)]
     pub log_level: LogLevel,
     /// When the nodes of pods that are not Ready are read.
@@ -85,8 +89,8 @@ pub struct Settings {
     /// The pauses between two repairs of one object.
     #[arg(skip)]
     pub pauses: Pauses,
-    /// Name of the Lease that decides which of several operators works on the jobs; the others stand by. Default: none, for
-    /// a single operator.
+    /// Name of the Lease that decides which of several operators works on the jobs; the others
+    /// stand by. Default: none, for a single operator.
     #[arg(long, env = "ROUNDHOUSE_LEASE")]
     pub lease: Option<String>,
     /// Namespace of the Lease. Default: that of the pod, or of the kubeconfig.

@@ -1,4 +1,5 @@
-//! Memory that jobs take in the operator. This is a program of its own, so no other test adds to the peak.
+//! Memory that jobs take in the operator. This is a program of its own, so no other test adds to
+//! the peak.
 
 #![allow(clippy::unwrap_used, reason = "tests and their helpers")]
 
@@ -45,7 +46,8 @@ fn of_empty_sources() -> String {
     format!(r#"{{"containers":[],"volumes":[{}]}}"#, volumes.join(","))
 }
 
-/// A job with almost the largest spec that the operator manages: variables with short and with long values.
+/// A job with almost the largest spec that the operator manages: variables with short and with long
+/// values.
 fn of_variables() -> String {
     let variable = |at| format!(r#"{{"name":"VARIABLE_{at}","value":"{at}"}}"#);
     let mut variables: Vec<String> = (0..300).map(variable).collect();
@@ -60,7 +62,8 @@ fn of_variables() -> String {
     )
 }
 
-/// A page of policies, each with 1.4 MiB of empty ports and labels. A user can create them with the operator's labels.
+/// A page of policies, each with 1.4 MiB of empty ports and labels. A user can create them with the
+/// operator's labels.
 fn page_of_policies() -> String {
     let labels: Vec<String> = (0..30_000)
         .map(|at| format!(r#""label-{at}":"""#))

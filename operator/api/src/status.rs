@@ -23,7 +23,8 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub state: Option<String>,
-    /// Conditions `Accepted`, `Running`, `Suspended`, `Succeeded`, `Failed`, in no particular order.
+    /// Conditions `Accepted`, `Running`, `Suspended`, `Succeeded`, `Failed`, in no particular
+    /// order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -31,12 +32,13 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub blocked: Vec<BlockedWrite>,
-    /// The scheduler's words about a worker for which no node has room, as they were before only their numbers changed.
+    /// The scheduler's words about a worker for which no node has room, as they were before only
+    /// their numbers changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32_768))]
     pub unschedulable: Option<String>,
-    /// Whether the job has not trained yet, or not since it was resumed, and a worker waits for a scheduling gate to be removed,
-    /// as in a queue. The deadlines do not run meanwhile.
+    /// Whether the job has not trained yet, or not since it was resumed, and a worker waits for a
+    /// scheduling gate to be removed, as in a queue. The deadlines do not run meanwhile.
     #[serde(default, skip_serializing_if = "is_false")]
     pub queued: bool,
     /// When the operator accepted the job, when it was last resumed, or when its last scheduling

@@ -42,7 +42,8 @@ impl<'a> Initializing<'a> {
         }
         Some(Self {
             container: last,
-            // A sidecar that ends before its startup probe succeeds has failed, whatever its exit code.
+            // A sidecar that ends before its startup probe succeeds has failed, whatever its exit
+            // code.
             failure: end.filter(|end| is_restarted || has_failed(end)),
         })
     }

@@ -109,9 +109,9 @@ impl<'a> Failure<'a> {
     }
 }
 
-/// The init container that keeps a worker from its first start, if there is one. In a pod that has trained before, init
-/// containers run again because its node has restarted. Only the restarts since then would count, and Kubernetes does not
-/// report those.
+/// The init container that keeps a worker from its first start, if there is one. In a pod that has
+/// trained before, init containers run again because its node has restarted. Only the restarts
+/// since then would count, and Kubernetes does not report those.
 fn failed_init(pod: &Pod) -> Option<&InitContainer> {
     let init = pod.initializing.as_deref();
     let fails = |init: &&InitContainer| init.failure.is_some();

@@ -26,8 +26,8 @@ impl Default for Agents {
 }
 
 impl Agents {
-    /// The answer of the agent at this address to a GET of `path`. `nonce` is the nonce of its worker's membership document;
-    /// an empty one is not sent.
+    /// The answer of the agent at this address to a GET of `path`. `nonce` is the nonce of its
+    /// worker's membership document; an empty one is not sent.
     pub async fn answer(&self, address: &str, path: &str, nonce: &str) -> Option<Bytes> {
         let host = if address.contains(':') {
             format!("[{address}]")

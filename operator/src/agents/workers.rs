@@ -15,7 +15,8 @@ use crate::watch::wake::Wake;
 /// A worker that is not Ready delays the other workers, so its agent is polled often.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Polls the agents until the operator stops, and wakes the jobs of those that reported something new.
+/// Polls the agents until the operator stops, and wakes the jobs of those that reported something
+/// new.
 pub(crate) async fn poll(memories: Arc<JobMemories>, wake: Sender<Wake>) {
     let mut polls = Polls::new();
     let mut ticks = tokio::time::interval(INTERVAL);

@@ -1,5 +1,6 @@
-//! The pauses before a failed reconcile of a job is tried again. They grow with each failure in a row. They have random
-//! jitter, so a thousand jobs that wait for one quota do not all request it at one moment.
+//! The pauses before a failed reconcile of a job is tried again. They grow with each failure in a
+//! row. They have random jitter, so a thousand jobs that wait for one quota do not all request it
+//! at one moment.
 
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ const AFTER_ERROR: ExponentialBuilder = ExponentialBuilder::new()
     .with_max_delay(Duration::from_secs(30))
     .without_max_times()
     .with_jitter();
-/// The pauses after conflicts: 0.25 to 0.5 s, and so on, up to 5 to 10 s. They are shorter, because the watches usually
-/// catch up a moment later.
+/// The pauses after conflicts: 0.25 to 0.5 s, and so on, up to 5 to 10 s. They are shorter, because
+/// the watches usually catch up a moment later.
 const AFTER_CONFLICT: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(250))
     .with_max_delay(Duration::from_secs(5))
@@ -52,7 +53,8 @@ impl Backoff {
     }
 }
 
-/// Events may wake a job before its pause is over. A failure at that time does not make the pause longer.
+/// Events may wake a job before its pause is over. A failure at that time does not make the pause
+/// longer.
 fn delay(kept: &mut Option<Delays>, kind: ExponentialBuilder, asked: Option<Duration>) -> Duration {
     let now = Instant::now();
     let delays = kept.get_or_insert_with(|| Delays {

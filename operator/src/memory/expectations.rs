@@ -1,11 +1,12 @@
-//! Own writes that the caches do not show yet. After a write the job waits until the caches have seen it: a plan over stale
-//! caches would write the same again, or worse.
+//! Own writes that the caches do not show yet. After a write the job waits until the caches have
+//! seen it: a plan over stale caches would write the same again, or worse.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long the operator waits until the caches show a write. After that either the watch is late, or it has skipped
-/// the write: the object was created and deleted between two events. If the write created a pod, the operator asks the API server which case it is.
+/// How long the operator waits until the caches show a write. After that either the watch is late,
+/// or it has skipped the write: the object was created and deleted between two events. If the write
+/// created a pod, the operator asks the API server which case it is.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The object of a job that was written.

@@ -1,9 +1,10 @@
-//! Reports of rank 0 of one job: how far training has come, and which generation has formed. The operator polls its agent
-//! beside the reconciles; a poll without an answer changes nothing.
+//! Reports of rank 0 of one job: how far training has come, and which generation has formed. The
+//! operator polls its agent beside the reconciles; a poll without an answer changes nothing.
 //!
-//! It polls a job while the job trains, and less often if the job does not answer: the network between the operator and the
-//! workers may be closed, or may be so for a while. The more jobs train, the less often it polls each of them ([`pace`]). A new
-//! generation, an error of a checkpoint and the last step wake the job at once.
+//! It polls a job while the job trains, and less often if the job does not answer: the network
+//! between the operator and the workers may be closed, or may be so for a while. The more jobs
+//! train, the less often it polls each of them ([`pace`]). A new generation, an error of a
+//! checkpoint and the last step wake the job at once.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,8 @@ pub(crate) mod pace;
 /// Polls without an answer after which a job is polled once a minute.
 const MAX_SILENT: u32 = 20;
 const SELDOM: Duration = Duration::from_mins(1);
-/// How many polls about a new generation are frequent, however many jobs train. They show whether it has formed; until
-/// then the planner reissues membership documents.
+/// How many polls about a new generation are frequent, however many jobs train. They show whether
+/// it has formed; until then the planner reissues membership documents.
 const MAX_QUICK: u32 = 4;
 /// Two clocks are read when the age of the shown progress is computed.
 const MARGIN: Duration = Duration::from_millis(10);
@@ -145,7 +146,8 @@ impl Progress {
         true
     }
 
-    /// Applies the answer of a job without progress: the generation that has formed. Returns whether that wakes the job.
+    /// Applies the answer of a job without progress: the generation that has formed. Returns
+    /// whether that wakes the job.
     fn formed_reported(&mut self, formed: u64, pace: Pace, now: Instant) -> bool {
         let Some(polled) = &mut self.0 else {
             return false;
@@ -158,8 +160,8 @@ impl Progress {
 }
 
 impl Polled {
-    /// When the status is to show progress again; `None`: at once. The planner also decides by the age of the shown progress,
-    /// so a reconcile with another cause counts as a turn.
+    /// When the status is to show progress again; `None`: at once. The planner also decides by the
+    /// age of the shown progress, so a reconcile with another cause counts as a turn.
     fn due(&self, pace: Pace) -> Option<Instant> {
         let woken = self.woken.as_ref().map(|(woken, _)| *woken);
         Some(self.shown.or(woken)? + pace.wake + MARGIN)
@@ -208,7 +210,8 @@ impl JobMemories {
         wakes.then(|| memory.name.clone())
     }
 
-    /// Applies a report about which generation has formed. Returns the job to wake, if the operator did not know it.
+    /// Applies a report about which generation has formed. Returns the job to wake, if the operator
+    /// did not know it.
     pub(crate) fn formed_reported(
         &self,
         job: &JobKey,

@@ -1,6 +1,6 @@
-//! Pods that the operator created a short while ago. If one of them is missing soon after, the job itself may be gone, and
-//! then the garbage collector deletes whatever is created for it. So the operator asks the API server for the job before it
-//! creates the same pod again.
+//! Pods that the operator created a short while ago. If one of them is missing soon after, the job
+//! itself may be gone, and then the garbage collector deletes whatever is created for it. So the
+//! operator asks the API server for the job before it creates the same pod again.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

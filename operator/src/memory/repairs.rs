@@ -1,5 +1,5 @@
-//! Repairs of one job's objects. Another controller or a webhook may revert a repair at once, each time, so the pauses between
-//! two repairs of one object grow.
+//! Repairs of one job's objects. Another controller or a webhook may revert a repair at once, each
+//! time, so the pauses between two repairs of one object grow.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -26,7 +26,8 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// How long a repair is remembered. A second repair within this time means that another client reverts them.
+    /// How long a repair is remembered. A second repair within this time means that another client
+    /// reverts them.
     fn memory(self) -> Duration {
         self.longest * 2
     }

@@ -1,5 +1,6 @@
-//! Counts and messages of a status change in bursts, while workers become ready one after the other. The operator gathers them
-//! for some seconds and writes them together; the longer a burst lasts, the longer it gathers. It writes decisions at once.
+//! Counts and messages of a status change in bursts, while workers become ready one after the
+//! other. The operator gathers them for some seconds and writes them together; the longer a burst
+//! lasts, the longer it gathers. It writes decisions at once.
 
 use std::time::{Duration, Instant};
 
@@ -61,8 +62,8 @@ impl StatusDelay {
     }
 }
 
-/// The status without descriptive fields. Whether a suspended job still has pods is decisive: its queue gives the job's
-/// quota to another job when the last pod is gone.
+/// The status without descriptive fields. Whether a suspended job still has pods is decisive: its
+/// queue gives the job's quota to another job when the last pod is gone.
 fn decisive(status: &TrainingJobStatus) -> TrainingJobStatus {
     let mut status = status.clone();
     let workers = status.workers.take().unwrap_or_default();

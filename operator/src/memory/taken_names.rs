@@ -1,5 +1,6 @@
-//! Names that a job needs and another object has. That object may be gone a moment later, because it belongs to a job of the
-//! same name that is being cleaned up, for example. So the operator soon tries the name again.
+//! Names that a job needs and another object has. That object may be gone a moment later, because
+//! it belongs to a job of the same name that is being cleaned up, for example. So the operator soon
+//! tries the name again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

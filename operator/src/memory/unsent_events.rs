@@ -1,4 +1,5 @@
-//! Events of a status whose write got no answer. If the job turns out to have that status, the operator publishes them.
+//! Events of a status whose write got no answer. If the job turns out to have that status, the
+//! operator publishes them.
 
 use roundhouse_api::TrainingJobStatus;
 use roundhouse_planner::Event;
@@ -16,7 +17,8 @@ struct Write {
 impl UnsentEvents {
     /// The API server may have stored this status, which these events describe.
     pub fn keep(&mut self, status: &TrainingJobStatus, events: &[Event]) {
-        // A write without events leaves those of an earlier one, which may still turn out to be stored.
+        // A write without events leaves those of an earlier one, which may still turn out to be
+        // stored.
         if !events.is_empty() {
             self.0 = Some(Write {
                 status: status.clone(),

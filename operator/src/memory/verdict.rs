@@ -1,5 +1,6 @@
-//! Whether a refused job could begin, remembered while neither its spec nor its limits change. A job that waits for a place
-//! checks all older refused jobs of its namespace, and parsing a spec takes milliseconds.
+//! Whether a refused job could begin, remembered while neither its spec nor its limits change. A
+//! job that waits for a place checks all older refused jobs of its namespace, and parsing a spec
+//! takes milliseconds.
 
 use roundhouse_planner::tenancy::Limits;
 
@@ -17,7 +18,8 @@ struct Verdict {
 }
 
 impl RememberedVerdict {
-    /// Whether the job cannot begin; `None` if no verdict is known for this generation of its spec and these limits.
+    /// Whether the job cannot begin; `None` if no verdict is known for this generation of its spec
+    /// and these limits.
     pub(crate) fn cannot_begin(self, generation: i64, limits: &Limits) -> Option<bool> {
         let known = self
             .0

@@ -1,5 +1,6 @@
-//! Reports of the agents of one job's workers: processes that died although their container is alive. The operator polls the
-//! agents of members that are not Ready, beside the reconciles. Without an answer the planner only knows that a generation broke.
+//! Reports of the agents of one job's workers: processes that died although their container is
+//! alive. The operator polls the agents of members that are not Ready, beside the reconciles.
+//! Without an answer the planner only knows that a generation broke.
 //!
 //! An agent that does not answer for long, while those of other members do, is [silent](silence).
 
@@ -20,8 +21,8 @@ use silence::{Newest, Silence};
 
 /// Most members that are Ready and are polled beside those that are not.
 const MAX_READY: usize = 8;
-/// How long a worker with one process is not Ready until its agent is polled. Such an agent has no restarts to report, so a
-/// poll only shows that it answers, and a generation usually forms sooner.
+/// How long a worker with one process is not Ready until its agent is polled. Such an agent has no
+/// restarts to report, so a poll only shows that it answers, and a generation usually forms sooner.
 const ONE_PROCESS: Duration = Duration::from_secs(5);
 
 /// The workers of one job whose agents are polled.
@@ -68,8 +69,8 @@ impl Workers {
         worker.silence.declared_at().filter(|_| is_polled(pod))
     }
 
-    /// Polls the members of the job that are not Ready from now on, and beside them a few that are Ready, which show whether the
-    /// operator reaches agents at all.
+    /// Polls the members of the job that are not Ready from now on, and beside them a few that are
+    /// Ready, which show whether the operator reaches agents at all.
     pub fn follow(&mut self, valid: &ValidatedJob, observed: &Observed) {
         let pods = observed.pods.iter();
         let pods = pods.filter(|pod| !pod.unreachable || pod.agent_silent);
@@ -104,8 +105,8 @@ impl Workers {
         self.0.iter().filter(move |(_, worker)| is_due(worker))
     }
 
-    /// An agent answered; `restarts` is `None` if its answer is not a report of restarts. Returns whether the planner would
-    /// see a change.
+    /// An agent answered; `restarts` is `None` if its answer is not a report of restarts. Returns
+    /// whether the planner would see a change.
     fn answered(&mut self, incarnation: &Incarnation, restarts: Option<ProcessRestarts>) -> bool {
         let Some(worker) = self.0.get_mut(incarnation) else {
             return false;
@@ -155,8 +156,8 @@ impl JobMemories {
         polls.collect()
     }
 
-    /// An agent answered; `restarts` is `None` if its answer is not a report of restarts. Returns the job to wake if the
-    /// planner would see a change.
+    /// An agent answered; `restarts` is `None` if its answer is not a report of restarts. Returns
+    /// the job to wake if the planner would see a change.
     pub(crate) fn worker_answered(
         &self,
         job: &JobKey,
@@ -169,7 +170,8 @@ impl JobMemories {
         })
     }
 
-    /// An agent has not answered. Returns the job to wake if the agent counts as silent from now on.
+    /// An agent has not answered. Returns the job to wake if the agent counts as silent from now
+    /// on.
     pub(crate) fn worker_unanswered(
         &self,
         job: &JobKey,

@@ -1,4 +1,5 @@
-//! Counts calls to the API server: each try by itself, with the code of its answer and the time until the answer began.
+//! Counts calls to the API server: each try by itself, with the code of its answer and the time
+//! until the answer began.
 
 use std::time::Duration;
 
@@ -54,14 +55,16 @@ impl Api {
         })
     }
 
-    /// Compares the clocks: an answer with this HTTP `Date` header arrived at `now` of the operator's clock.
+    /// Compares the clocks: an answer with this HTTP `Date` header arrived at `now` of the
+    /// operator's clock.
     pub fn dated(&self, date: &str, now: Timestamp) {
         if let Ok(theirs) = rfc2822::DateTimeParser::new().parse_timestamp(date) {
             self.clock_ahead.set(now.duration_since(theirs).as_secs());
         }
     }
 
-    /// How many seconds the operator's clock is ahead of the API server's; negative if it is behind.
+    /// How many seconds the operator's clock is ahead of the API server's; negative if it is
+    /// behind.
     #[must_use]
     pub fn clock_ahead(&self) -> i64 {
         self.clock_ahead.get()

@@ -1,5 +1,6 @@
-//! Metrics of the jobs. The watch of the jobs reports which jobs exist, and each reconcile reports the status of its
-//! job. The record of a deleted job is dropped, and a late reconcile does not restore it.
+//! Metrics of the jobs. The watch of the jobs reports which jobs exist, and each reconcile reports
+//! the status of its job. The record of a deleted job is dropped, and a late reconcile does not
+//! restore it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

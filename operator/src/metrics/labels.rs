@@ -1,4 +1,5 @@
-//! The closed sets that labels come from. A value outside its set becomes `Other`, so no user can create time series.
+//! The closed sets that labels come from. A value outside its set becomes `Other`, so no user can
+//! create time series.
 
 use roundhouse_api::ConditionReason;
 use roundhouse_contract::ExitCode;
@@ -7,7 +8,8 @@ use roundhouse_contract::termination::Reason;
 /// The label of an unknown state or reason.
 pub const OTHER: &str = "Other";
 
-/// Reasons of incidents that the planner, the container runtime or the kubelet gives, and the trainer does not.
+/// Reasons of incidents that the planner, the container runtime or the kubelet gives, and the
+/// trainer does not.
 const INCIDENTS: [&str; 16] = [
     "ContainerCannotRun",
     "Error",
@@ -86,8 +88,9 @@ impl Watched {
         all.find(|kind| kind.as_str() == name || kind.as_str() == full)
     }
 
-    /// Whether plans depend on this kind. Cordoned nodes only decide which worker leaves first when a job is scaled
-    /// down, and a write to a PodGroup names the UID that was observed, so a stale cache does no harm.
+    /// Whether plans depend on this kind. Cordoned nodes only decide which worker leaves first when
+    /// a job is scaled down, and a write to a PodGroup names the UID that was observed, so a stale
+    /// cache does no harm.
     #[must_use]
     pub const fn decides(self) -> bool {
         !matches!(
@@ -96,14 +99,15 @@ impl Watched {
         )
     }
 
-    /// Whether the operator asks the API server for the versions of this kind to confirm what it observed
-    /// ([`crate::watch::staleness::confirm`]).
+    /// Whether the operator asks the API server for the versions of this kind to confirm what it
+    /// observed ([`crate::watch::staleness::confirm`]).
     #[must_use]
     pub const fn is_confirmed(self) -> bool {
         matches!(self, Self::TrainingJobs | Self::Pods)
     }
 
-    /// The API server's name of the resource, with its API group if two resources have the same name.
+    /// The API server's name of the resource, with its API group if two resources have the same
+    /// name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -82,7 +82,8 @@ fn read(file: &str) -> Option<String> {
     std::fs::read_to_string(format!("/proc/self/{file}")).ok()
 }
 
-/// CPU seconds in user and system mode, from `/proc/PID/stat` (proc(5): fields 14 and 15, in clock ticks).
+/// CPU seconds in user and system mode, from `/proc/PID/stat` (proc(5): fields 14 and 15, in clock
+/// ticks).
 fn cpu_seconds(stat: &str) -> Option<f64> {
     // The name of the program is in parentheses and may contain any character, also parentheses.
     let (_, rest) = stat.rsplit_once(')')?;

@@ -1,5 +1,6 @@
-//! Counts the jobs that wait for a reconcile and measures how long they wait. The wait starts when a job is first
-//! due: at its first event, although its reconcile begins only when its events pause.
+//! Counts the jobs that wait for a reconcile and measures how long they wait. The wait starts when
+//! a job is first due: at its first event, although its reconcile begins only when its events
+//! pause.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +14,8 @@ use prometheus::{Histogram, IntGauge, Registry};
 use super::{Clock, histogram};
 use crate::job::JobName;
 
-/// Upper bounds in seconds. A reconcile begins when the events of a job have paused for 20 ms, so no wait is shorter.
+/// Upper bounds in seconds. A reconcile begins when the events of a job have paused for 20 ms, so
+/// no wait is shorter.
 const SECONDS: [f64; 12] = [
     0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];

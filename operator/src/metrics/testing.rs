@@ -49,7 +49,8 @@ impl ManualClock {
     }
 }
 
-/// The value of a series as it is exposed, such as `jobs{state="Training"}`; `None` if there is no such series.
+/// The value of a series as it is exposed, such as `jobs{state="Training"}`; `None` if there is no
+/// such series.
 #[must_use]
 pub fn value(registry: &Registry, series: &str) -> Option<f64> {
     let text = TextEncoder::new()
@@ -106,7 +107,8 @@ pub fn touch(metrics: &Metrics) {
     }
 }
 
-/// A status in a generation. From the second generation on, a worker has failed and its node is avoided.
+/// A status in a generation. From the second generation on, a worker has failed and its node is
+/// avoided.
 fn status(generation: u64, runs: bool) -> TrainingJobStatus {
     let now = Time(Timestamp::UNIX_EPOCH);
     let mut status = TrainingJobStatus {

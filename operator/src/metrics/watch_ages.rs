@@ -1,5 +1,6 @@
-//! When each watch last received anything. A cache may lag behind the API server by the age of its watch. The cache of
-//! a watch that broke may lack any change until the watch has caught up, because etcd may have been restored.
+//! When each watch last received anything. A cache may lag behind the API server by the age of its
+//! watch. The cache of a watch that broke may lack any change until the watch has caught up,
+//! because etcd may have been restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -54,8 +55,8 @@ impl WatchAges {
         self.lock_broken().remove(&kind);
     }
 
-    /// A watch that broke and has not caught up, and the time since it last received anything. Only kinds count whose
-    /// versions the operator compares with the API server's.
+    /// A watch that broke and has not caught up, and the time since it last received anything. Only
+    /// kinds count whose versions the operator compares with the API server's.
     #[must_use]
     pub fn broken(&self) -> Option<(Watched, Duration)> {
         let broken = self.lock_broken();

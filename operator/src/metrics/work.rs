@@ -1,5 +1,5 @@
-//! Counts the operator's work: reconciles, writes to the jobs' objects and broken watches. Also shows whether this
-//! operator leads.
+//! Counts the operator's work: reconciles, writes to the jobs' objects and broken watches. Also
+//! shows whether this operator leads.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaug
 use super::labels::Watched;
 use super::{counter, register};
 
-/// Upper bounds in seconds: a plan alone takes less than a millisecond, and a write with its retries up to five
-/// seconds.
+/// Upper bounds in seconds: a plan alone takes less than a millisecond, and a write with its
+/// retries up to five seconds.
 pub(super) const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
@@ -69,7 +69,8 @@ impl Work {
         Ok(work)
     }
 
-    /// Counts a reconcile that ended. `result`: name of the plan's reason or of the error's variant.
+    /// Counts a reconcile that ended. `result`: name of the plan's reason or of the error's
+    /// variant.
     pub fn reconciled(&self, result: &str, took: Duration) {
         self.reconciles.with_label_values(&[result]).inc();
         self.reconcile_seconds

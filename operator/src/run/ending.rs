@@ -6,7 +6,8 @@ use crate::runtime::api::calls::DEADLINE;
 use crate::runtime::panics;
 use crate::runtime::tasks::Ended as TaskEnded;
 
-/// The result of the work on jobs. It is an error if the work ends although the operator was not asked to stop.
+/// The result of the work on jobs. It is an error if the work ends although the operator was not
+/// asked to stop.
 pub(super) fn of_work(
     ended: Result<(), Box<dyn Any + Send>>,
     is_asked: bool,
@@ -22,7 +23,8 @@ pub(super) fn of_work(
     }
 }
 
-/// Ends one [`DEADLINE`] after `stop`: a reconcile that runs longer than one call may take is not awaited.
+/// Ends one [`DEADLINE`] after `stop`: a reconcile that runs longer than one call may take is not
+/// awaited.
 pub(super) async fn stopped_late(stop: impl Future<Output = ()>) {
     stop.await;
     tokio::time::sleep(DEADLINE).await;

@@ -9,7 +9,8 @@ use crate::runtime::leader_election::Leadership;
 use crate::watch::wake::Wake;
 use roundhouse_api::lenient::LenientJob;
 
-/// Discards wakes as long as another operator leads. Then it returns the stream and a wake of each job.
+/// Discards wakes as long as another operator leads. Then it returns the stream and a wake of each
+/// job.
 pub(super) async fn while_following<S>(
     mut wakes: S,
     leadership: &Leadership,

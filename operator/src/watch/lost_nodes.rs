@@ -143,8 +143,8 @@ fn by_turns<'a>(nodes: impl Iterator<Item = &'a String>, doubts: &Doubts) -> Vec
     nodes.into_iter().map(|(_, node)| node.clone()).collect()
 }
 
-/// Whether a pod may be on a lost node: it shows that its node is lost, or it has not been Ready for
-/// `timing.doubt`.
+/// Whether a pod may be on a lost node: it shows that its node is lost, or it has not been Ready
+/// for `timing.doubt`.
 fn is_doubtful(pod: &Pod, timing: NodeTiming, now: Timestamp) -> bool {
     let is_under_way = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
     let waits = pod.ours && is_under_way && !pod.ready && !pod.deleting;

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockedWrite {
-    /// Cause, in one word: `Refused`, `NoAnswer` or `Undone` by the API server, `NameTaken` by another object,
-    /// `GangSchedulerMissing`, or `RepairReverted` by another client.
+    /// Cause, in one word: `Refused`, `NoAnswer` or `Undone` by the API server, `NameTaken` by
+    /// another object, `GangSchedulerMissing`, or `RepairReverted` by another client.
     #[schemars(length(max = 128))]
     pub reason: String,
     /// Cause, in a sentence, or in the words of the API server.

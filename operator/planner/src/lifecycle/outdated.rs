@@ -1,5 +1,5 @@
-//! All pods of a run are built from the same. A run lasts until the job is suspended: only then may the template and what
-//! else is in the pods be edited.
+//! All pods of a run are built from the same. A run lasts until the job is suspended: only then may
+//! the template and what else is in the pods be edited.
 
 use roundhouse_api::{ConditionReason, ConditionType, EventReason};
 
@@ -13,8 +13,8 @@ use crate::status::counted;
 use crate::workers::delete::delete;
 use crate::workers::group;
 
-/// An operator that was away while the job was suspended, edited and resumed finds pods of the spec before. They leave, as for a
-/// suspension, and the job is resumed when they have left.
+/// An operator that was away while the job was suspended, edited and resumed finds pods of the spec
+/// before. They leave, as for a suspension, and the job is resumed when they have left.
 pub(crate) fn leave(draft: &mut Draft<'_>) -> Option<PlanReason> {
     // A job that is not accepted gets no new pods, so it keeps those that it has.
     if draft.rejection.is_some() {

@@ -1,4 +1,5 @@
-//! Why a job does not train yet, in the words of the component that holds it up, such as the scheduler.
+//! Why a job does not train yet, in the words of the component that holds it up, such as the
+//! scheduler.
 
 use std::time::Duration;
 
@@ -68,8 +69,8 @@ pub(crate) fn explain(draft: &mut Draft<'_>, able: usize) -> PlanReason {
     PlanReason::Recovering
 }
 
-/// The scheduler's previous message if only its numbers differ. They change with every node and pod of
-/// the cluster, and each change would cost a write for each waiting job.
+/// The scheduler's previous message if only its numbers differ. They change with every node and pod
+/// of the cluster, and each change would cost a write for each waiting job.
 fn steady(draft: &Draft<'_>, words: String) -> String {
     let before = draft.observed.status.unschedulable.as_ref();
     let before = before.filter(|before| gist(before) == gist(&words));
@@ -166,8 +167,8 @@ fn is_starting(pod: &Pod) -> bool {
     pod.phase == PodPhase::Pending && pod.node.is_some() && pod.initializing.is_none()
 }
 
-/// A scheduled pod whose containers do not start, most often because a volume is missing, which only
-/// the events of the pod show.
+/// A scheduled pod whose containers do not start, most often because a volume is missing, which
+/// only the events of the pod show.
 fn stuck(pod: &Pod, now: Timestamp) -> Option<(ConditionReason, String)> {
     let name = &pod.name;
     // The pod may have waited long for a node, so the time counts from its placement.
@@ -272,8 +273,8 @@ pub(crate) fn was_queued(draft: &Draft<'_>) -> bool {
     status.queued || running.is_some_and(|running| running.reason == gated)
 }
 
-/// Time until the start deadline; `None` if it has passed, or if there is none. Time in which no operator could make
-/// pods does not count.
+/// Time until the start deadline; `None` if it has passed, or if there is none. Time in which no
+/// operator could make pods does not count.
 pub(crate) fn start_left(draft: &Draft<'_>) -> Option<Duration> {
     let start = draft.status.start_time.as_ref()?.0;
     let begun = draft.observed.watched_since.unwrap_or(start).max(start);

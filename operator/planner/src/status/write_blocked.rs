@@ -18,8 +18,8 @@ pub enum WriteBlocked {
     /// The API server did not answer this write in time, most often because an admission webhook is
     /// slow.
     NoAnswer(String),
-    /// The API server stored an object that differs in this, most often because an admission webhook
-    /// changed it.
+    /// The API server stored an object that differs in this, most often because an admission
+    /// webhook changed it.
     Undone(String),
 }
 
@@ -72,9 +72,9 @@ pub(crate) fn sentence(blocked: &BlockedWrite) -> String {
     }
 }
 
-/// The plan to store if the API server has not carried out a part of `plan`. Its status says why, and
-/// contains the plan's decisions, so that the next plan does not repeat them. Workers that train
-/// continue, and the status says so. `before` is the status as last written.
+/// The plan to store if the API server has not carried out a part of `plan`. Its status says why,
+/// and contains the plan's decisions, so that the next plan does not repeat them. Workers that
+/// train continue, and the status says so. `before` is the status as last written.
 #[must_use]
 pub fn plan_refused(
     plan: &Plan,
@@ -118,8 +118,8 @@ pub fn plan_refused(
         status.blocked.push(blocked);
     }
     set_state(status);
-    // Nothing waits for the pods of a finished job. Its status changes no more, so this would publish
-    // the event each time.
+    // Nothing waits for the pods of a finished job. Its status changes no more, so this would
+    // publish the event each time.
     let is_noise = matches!(obstacle, WriteBlocked::NoAnswer(_)) && refused.status.is_terminal();
     if !is_known && !is_noise {
         refused.events.push(event(EventReason::Refused, words));

@@ -16,8 +16,8 @@ use crate::workers::owned_objects::{CHANGED_AGAIN, DELETED_AGAIN, repair};
 
 /// The PodGroup that the job needs.
 ///
-/// Its minimum is that of the job: an elastic job trains with `minReplicas` workers, so waiting for room for more would
-/// keep it from training. A rigid job has all of its workers as its minimum.
+/// Its minimum is that of the job: an elastic job trains with `minReplicas` workers, so waiting for
+/// room for more would keep it from training. A rigid job has all of its workers as its minimum.
 pub(crate) fn wanted(job: &ValidatedJob) -> Option<PodGroup> {
     let (queue, priority_class) = match job.scheduling.gang {
         Gang::None => return None,

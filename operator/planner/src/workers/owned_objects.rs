@@ -18,8 +18,8 @@ use crate::workers::delete::delete;
 use crate::workers::replace::{Fate, fate};
 use crate::workers::{group, kueue};
 
-/// Maximum number of pods that one plan creates. Between two plans the job is observed again: it may
-/// have been deleted meanwhile.
+/// Maximum number of pods that one plan creates. Between two plans the job is observed again: it
+/// may have been deleted meanwhile.
 const BATCH: usize = 32;
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 const SURE: Duration = Duration::from_secs(60);
@@ -139,8 +139,8 @@ pub(crate) fn report_barrier(
     plan
 }
 
-/// Creates missing objects. A job that is not accepted gets only the objects that its workers need to
-/// reach each other.
+/// Creates missing objects. A job that is not accepted gets only the objects that its workers need
+/// to reach each other.
 pub(crate) fn make(draft: &mut Draft<'_>) {
     if draft.rejection.is_none() {
         make_surroundings(draft);
@@ -213,7 +213,8 @@ pub(crate) fn repair(
     }
 }
 
-/// A replacement is created before the pod that it replaces is deleted, except in a group with a fixed number of pods.
+/// A replacement is created before the pod that it replaces is deleted, except in a group with a
+/// fixed number of pods.
 fn make_workers(draft: &mut Draft<'_>) {
     let (mut indices, mut replaced) = (absent(draft), Vec::new());
     let workers: Vec<(u32, &Pod)> = draft
@@ -269,8 +270,8 @@ fn is_isolated(draft: &Draft<'_>) -> bool {
     draft.job.network_policy == NetworkPolicyMode::Isolated
 }
 
-/// Names of all existing pods, foreign ones included: on a dead node the pod of an earlier job of the
-/// same name may stay indefinitely.
+/// Names of all existing pods, foreign ones included: on a dead node the pod of an earlier job of
+/// the same name may stay indefinitely.
 fn names_in_use<'a>(draft: &Draft<'a>) -> HashSet<&'a str> {
     let pods = draft.observed.pods.iter().map(|pod| pod.name.as_str());
     let unlabelled = draft.observed.taken.iter();

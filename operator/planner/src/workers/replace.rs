@@ -30,7 +30,8 @@ const SCALE_UP: Duration = Duration::from_secs(300);
 
 /// An outage: at least two nodes are lost at once, and more than one in `MANY` of the job's nodes.
 const MANY: usize = 3;
-/// How long the operator waits for a worker whose node has stopped answering, unless `nodes.lostSeconds` is set.
+/// How long the operator waits for a worker whose node has stopped answering, unless
+/// `nodes.lostSeconds` is set.
 const SILENT: Duration = Duration::from_secs(60);
 
 /// The planner's decision about a worker's pod.

@@ -1,5 +1,6 @@
-//! Polls in progress, at most one for each agent. Agents that did not answer their last poll share a small pool of slots,
-//! so they do not delay polls of the other agents: a network may be closed to some of them.
+//! Polls in progress, at most one for each agent. Agents that did not answer their last poll share
+//! a small pool of slots, so they do not delay polls of the other agents: a network may be closed
+//! to some of them.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -48,8 +49,8 @@ impl<K: Clone + Eq + Hash + Send + 'static> Polls<K> {
         }
     }
 
-    /// Polls the agent at an address, unless the last request to it is still in progress. `nonce` is empty for paths that require
-    /// none.
+    /// Polls the agent at an address, unless the last request to it is still in progress. `nonce`
+    /// is empty for paths that require none.
     pub(crate) fn start(&mut self, agent: K, address: String, path: &'static str, nonce: String) {
         if !self.polled.insert(agent.clone()) {
             return;

@@ -1,4 +1,5 @@
-//! How often jobs are polled for progress, and how often reports wake them. Both depend on how many jobs train. Pure.
+//! How often jobs are polled for progress, and how often reports wake them. Both depend on how many
+//! jobs train. Pure.
 
 use std::time::Duration;
 
@@ -7,10 +8,11 @@ const WRITES_PER_SECOND: u32 = 18;
 const MIN_WAKE: Duration = Duration::from_secs(10);
 const MAX_WAKE: Duration = Duration::from_secs(60);
 pub(crate) const MIN_POLL: Duration = Duration::from_secs(3);
-/// Polls between two status writes. Each of them can report a failure, and the last one happens when the status is due.
+/// Polls between two status writes. Each of them can report a failure, and the last one happens
+/// when the status is due.
 const POLLS: u32 = 5;
-/// An upper bound of all polls, each of which takes 0.2 ms of CPU time. Each job is polled at least once for each status
-/// write.
+/// An upper bound of all polls, each of which takes 0.2 ms of CPU time. Each job is polled at least
+/// once for each status write.
 const POLLS_PER_SECOND: u32 = 100;
 
 /// The intervals of each job.

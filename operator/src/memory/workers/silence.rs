@@ -1,8 +1,10 @@
-//! Whether an agent is silent: it does not answer, while those of other members do, and the others wait for its worker. Its
-//! container is frozen, for example. A generation with its worker would break again and again.
+//! Whether an agent is silent: it does not answer, while those of other members do, and the others
+//! wait for its worker. Its container is frozen, for example. A generation with its worker would
+//! break again and again.
 //!
-//! The operator's own way to an agent may be cut while the worker is sound. So most agents of the job must answer, and a
-//! generation must wait for the worker: one that received its membership document is Ready.
+//! The operator's own way to an agent may be cut while the worker is sound. So most agents of the
+//! job must answer, and a generation must wait for the worker: one that received its membership
+//! document is Ready.
 
 use std::time::{Duration, Instant};
 
@@ -118,7 +120,8 @@ impl Newest {
         }
     }
 
-    /// Whether the other workers would train without this one, which is not Ready: it is no member, or they wait for it.
+    /// Whether the other workers would train without this one, which is not Ready: it is no member,
+    /// or they wait for it.
     pub(super) fn does_without(&self, pod: &Pod) -> bool {
         let does = |generation| self.others_wait || !is_running_member_of(pod, generation);
         self.generation.is_some_and(does)

@@ -1,10 +1,11 @@
-//! GPU-seconds of a job: those that its pods hold, and those in which they train. Training divided by held is the
-//! goodput.
+//! GPU-seconds of a job: those that its pods hold, and those in which they train. Training divided
+//! by held is the goodput.
 //!
-//! A pod holds its GPUs from the moment it is scheduled until it has ended, whatever its containers do meanwhile. A GPU
-//! trains while the pod is a member of the newest generation, lives, and the Running condition of the job is true. The
-//! account is pure: the time is passed in. It begins when this process first sees the job. An earlier process counted the
-//! time before that, and Prometheus expects that counters restart at zero with a process.
+//! A pod holds its GPUs from the moment it is scheduled until it has ended, whatever its containers
+//! do meanwhile. A GPU trains while the pod is a member of the newest generation, lives, and the
+//! Running condition of the job is true. The account is pure: the time is passed in. It begins when
+//! this process first sees the job. An earlier process counted the time before that, and Prometheus
+//! expects that counters restart at zero with a process.
 
 use std::time::Instant;
 
@@ -50,8 +51,8 @@ fn holds(pod: &Pod) -> bool {
     pod.node.is_some() && matches!(pod.phase, PodPhase::Pending | PodPhase::Running)
 }
 
-/// GPUs in the limits of a pod's containers. A slice of a GPU (MIG) counts as one. Resource claims (DRA) do not show
-/// a number of devices, so they count as none.
+/// GPUs in the limits of a pod's containers. A slice of a GPU (MIG) counts as one. Resource claims
+/// (DRA) do not show a number of devices, so they count as none.
 #[must_use]
 pub fn per_pod(template: Option<&PodTemplateSpec>, listed: &gpu::Listed) -> u32 {
     let containers = template.iter().flat_map(|template| &template.spec);

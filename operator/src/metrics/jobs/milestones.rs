@@ -6,7 +6,8 @@ use prometheus::{Histogram, Registry};
 
 use crate::metrics::histogram;
 
-/// Upper bounds in seconds. The first suit an image that is already on the node, the last a queue for GPUs.
+/// Upper bounds in seconds. The first suit an image that is already on the node, the last a queue
+/// for GPUs.
 const SECONDS: [f64; 12] = [
     1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 14_400.0,
 ];

@@ -140,8 +140,8 @@ impl Record {
         }
     }
 
-    /// The duration of the recovery that ends with this generation. If an earlier operator process counted the
-    /// incident, the recovery began at the failure that the status shows.
+    /// The duration of the recovery that ends with this generation. If an earlier operator process
+    /// counted the incident, the recovery began at the failure that the status shows.
     fn recovered(
         &mut self,
         before: &TrainingJobStatus,

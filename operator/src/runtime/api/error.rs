@@ -61,8 +61,8 @@ impl CallError {
             && !self.is_conflict()
     }
 
-    /// Conflict or `NotFound`: the caches were stale, so the job is reconciled again, and no error is
-    /// counted. An admission webhook may refuse with any code; another reconcile changes nothing
+    /// Conflict or `NotFound`: the caches were stale, so the job is reconciled again, and no error
+    /// is counted. An admission webhook may refuse with any code; another reconcile changes nothing
     /// about that.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
