@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Assembles libtorch 2.11.0 from the wheels on PyPI and prints its directory: headers, libraries, and
-# the headers of gloo, which the wheel lacks.
+# Assembles libtorch 2.11.0 from the wheels on PyPI and prints its directory: headers, libraries,
+# and the headers of gloo, which the wheel lacks.
 #
 # usage: trainer-image/libtorch.sh [cpu|cuda|cuda-headers]   (set ROUNDHOUSE_CACHE to keep it elsewhere)
 #   cpu            for CPUs; 530 MB to download once

@@ -4,7 +4,8 @@
 # /etc/libibverbs.d, so no program links them. Without them NCCL falls back to TCP without an error.
 #
 # usage: trainer-image/rdma.sh ROOT
-# It uses the packages of this machine's Debian or Ubuntu release; apt-get download installs nothing.
+# It uses the packages of this machine's Debian or Ubuntu release; apt-get download installs
+# nothing.
 set -euo pipefail
 [ $# = 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 64; }
 root=$(realpath "$1")

@@ -1,5 +1,5 @@
-//! Links the program with two run paths to libtorch: `../lib` beside the program, for the image, and
-//! the libtorch of the build, for this machine.
+//! Links the program with two run paths to libtorch: `../lib` beside the program, for the image,
+//! and the libtorch of the build, for this machine.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

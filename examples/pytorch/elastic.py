@@ -1,4 +1,5 @@
-"""Learns to read handwritten digits, data-parallel and elastic: workers may die, leave and join while it trains."""
+"""Learns to read handwritten digits, data-parallel and elastic: workers may die, leave and join
+while it trains."""
 import gzip
 import os
 import pathlib

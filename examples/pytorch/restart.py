@@ -1,4 +1,5 @@
-"""Learns to read handwritten digits, data-parallel under torchrun. A restart continues from the last checkpoint."""
+"""Learns to read handwritten digits, data-parallel under torchrun. A restart continues from the
+last checkpoint."""
 import gzip
 import os
 import pathlib

@@ -23,13 +23,16 @@ import (
 var kind = schema.GroupVersionKind{Group: "roundhouse.dev", Version: "v1alpha1", Kind: "TrainingJob"}
 
 const (
-	// The job is suspended, and the template of its owner is not restored yet. A batch Job has the same annotation.
+	// The job is suspended, and the template of its owner is not restored yet. A batch Job has the
+	// same annotation.
 	stopping = "kueue.x-k8s.io/stopping"
-	// The number of pods that Kueue admitted. While a job has this annotation, its template has Kueue's changes.
+	// The number of pods that Kueue admitted. While a job has this annotation, its template has
+	// Kueue's changes.
 	admitted = "roundhouse.dev/admitted-pods"
 )
 
-// trainingJob is a TrainingJob as Kueue's library needs it. Fields that this program does not know are preserved.
+// trainingJob is a TrainingJob as Kueue's library needs it. Fields that this program does not know
+// are preserved.
 type trainingJob struct {
 	unstructured.Unstructured
 }
@@ -55,8 +58,9 @@ func (j *trainingJob) IsSuspended() bool {
 
 func (j *trainingJob) Suspend() { j.set(true, "spec", "suspend") }
 
-// IsActive reports whether the job may have pods: Kueue gives their quota to another job when it has none. If the operator has
-// not observed the newest change of the job, the number of pods is unknown and the job counts as active.
+// IsActive reports whether the job may have pods: Kueue gives their quota to another job when it
+// has none. If the operator has not observed the newest change of the job, the number of pods is
+// unknown and the job counts as active.
 func (j *trainingJob) IsActive() bool {
 	return j.number("status", "observedGeneration") != j.GetGeneration() || j.number("status", "workers", "pods") > 0
 }
@@ -74,7 +78,8 @@ func (j *trainingJob) Finished(context.Context) (message string, success, finish
 	return "", false, false
 }
 
-// PodSets asks for one pod per worker and spare. An elastic job may be admitted with fewer workers, but not below minReplicas.
+// PodSets asks for one pod per worker and spare. An elastic job may be admitted with fewer workers,
+// but not below minReplicas.
 func (j *trainingJob) PodSets(context.Context) ([]kueue.PodSet, error) {
 	template, err := j.template()
 	if err != nil {
@@ -93,8 +98,8 @@ func (j *trainingJob) PodSets(context.Context) ([]kueue.PodSet, error) {
 	return []kueue.PodSet{set}, nil
 }
 
-// RunWithPodSetsInfo resumes the job with the number of workers and the nodes of the flavor that Kueue has chosen, all in one
-// update.
+// RunWithPodSetsInfo resumes the job with the number of workers and the nodes of the flavor that
+// Kueue has chosen, all in one update.
 func (j *trainingJob) RunWithPodSetsInfo(_ context.Context, infos []podset.PodSetInfo) error {
 	if len(infos) != 1 {
 		return podset.BadPodSetsInfoLenError(1, len(infos))
@@ -112,7 +117,8 @@ func (j *trainingJob) RunWithPodSetsInfo(_ context.Context, infos []podset.PodSe
 	return j.setTemplate(template)
 }
 
-// RestorePodSetsInfo restores the template and the replicas of the job's owner, and reports whether that changes the job.
+// RestorePodSetsInfo restores the template and the replicas of the job's owner, and reports whether
+// that changes the job.
 func (j *trainingJob) RestorePodSetsInfo(infos []podset.PodSetInfo) bool {
 	template, err := j.template()
 	if err != nil || len(infos) != 1 {
@@ -126,8 +132,9 @@ func (j *trainingJob) RestorePodSetsInfo(infos []podset.PodSetInfo) bool {
 	return changed
 }
 
-// Stop suspends the job. A template can be changed only while its job is suspended, so it is restored in a second update. If
-// that fails the annotation is still there, and the job does not count as suspended: Kueue stops it again.
+// Stop suspends the job. A template can be changed only while its job is suspended, so it is
+// restored in a second update. If that fails the annotation is still there, and the job does not
+// count as suspended: Kueue stops it again.
 func (j *trainingJob) Stop(
 	ctx context.Context, c client.Client, infos []podset.PodSetInfo, _ jobframework.StopReason, _ string,
 ) (bool, error) {
@@ -196,8 +203,8 @@ func (j *trainingJob) conditions() []metav1.Condition {
 	return status.Conditions
 }
 
-// setDefaults sets the fields for which the API server has a default in a Workload but not in a TrainingJob. Kueue compares the
-// two.
+// setDefaults sets the fields for which the API server has a default in a Workload but not in a
+// TrainingJob. Kueue compares the two.
 func setDefaults(containers []corev1.Container) {
 	for i := range containers {
 		container := &containers[i]
@@ -221,8 +228,8 @@ func (j *trainingJob) template() (*corev1.PodTemplateSpec, error) {
 	return template, err
 }
 
-// setTemplate writes only the fields that Kueue changes. It removes mappings that are empty afterwards, because the owner may
-// not have written them.
+// setTemplate writes only the fields that Kueue changes. It removes mappings that are empty
+// afterwards, because the owner may not have written them.
 func (j *trainingJob) setTemplate(template *corev1.PodTemplateSpec) error {
 	whole, err := runtime.DefaultUnstructuredConverter.ToUnstructured(template)
 	if err != nil {

@@ -1,8 +1,9 @@
 // Command kueue admits TrainingJobs through Kueue, by their field spec.suspend.
 //
-// It creates a Workload for each TrainingJob with the label kueue.x-k8s.io/queue-name. When Kueue admits the Workload, this
-// controller resumes the job with the number of workers and on the nodes that Kueue has chosen. When Kueue takes the quota
-// back, it suspends the job: the job saves a checkpoint, leaves its nodes, and waits in the queue again.
+// It creates a Workload for each TrainingJob with the label kueue.x-k8s.io/queue-name. When Kueue
+// admits the Workload, this controller resumes the job with the number of workers and on the nodes
+// that Kueue has chosen. When Kueue takes the quota back, it suspends the job: the job saves a
+// checkpoint, leaves its nodes, and waits in the queue again.
 package main
 
 import (

@@ -13,7 +13,7 @@ use roundhouse_tests::cluster::until;
 
 use crate::environment::{Environment, NAMESPACE, Operator, TIMEOUT};
 use crate::events::published;
-use crate::faults::proxy::Proxy;
+use crate::g13_faults::proxy::Proxy;
 
 /// Short times that a busy machine can still keep.
 const TERMS: LeaseTiming = LeaseTiming {

@@ -12,8 +12,8 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::environment::{Environment, NAMESPACE, TIMEOUT};
-use crate::faults::fault::Refusal;
-use crate::faults::proxy::Proxy;
+use crate::g13_faults::fault::Refusal;
+use crate::g13_faults::proxy::Proxy;
 
 /// The worker that crashes during the outage.
 const CRASHES: &str = "digits-worker-1-0";

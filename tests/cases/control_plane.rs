@@ -1,4 +1,5 @@
-//! An API server with an operator, shared by all cases that need them. Each case has its own namespace.
+//! An API server with an operator, shared by all cases that need them. Each case has its own
+//! namespace.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,8 +61,8 @@ impl ControlPlane {
     }
 
     fn running(&self) -> anyhow::Result<Arc<Running>> {
-        // Other cases wait here while one case starts the servers. After a failed start, the next case
-        // tries again and reports the error, too.
+        // Other cases wait here while one case starts the servers. After a failed start, the next
+        // case tries again and reports the error, too.
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = &*running {
             return Ok(Arc::clone(running));

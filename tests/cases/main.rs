@@ -1,5 +1,5 @@
-//! Runs the cases: situations that users met, one folder each, with the expected result. `README.md`
-//! lists them.
+//! Runs the cases: situations that users met, one folder each, with the expected result.
+//! `README.md` lists them.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! Checks the documentation: links have targets, the API server would accept the YAML, commands have
-//! tests, and the tests and files that it names exist.
+//! Checks the documentation: links have targets, the API server would accept the YAML, commands
+//! have tests, and the tests and files that it names exist.
 
 mod commands;
 mod links;

@@ -10,8 +10,8 @@ use roundhouse_planner::tenancy::Limits;
 use roundhouse_planner::validate;
 use roundhouse_tests::manifests;
 
-/// Client-side `kubectl apply` stores the object in an annotation. All annotations of an object have
-/// at most this many bytes.
+/// Client-side `kubectl apply` stores the object in an annotation. All annotations of an object
+/// have at most this many bytes.
 const LAST_APPLIED_BYTES: usize = 262_144;
 
 /// The TrainingJobs of the examples, each with its file below examples/.

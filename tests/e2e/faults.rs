@@ -1,9 +1,10 @@
-//! Faults on real kubelets. After every fault the job succeeds with the weights of an undisturbed run,
-//! its ledger passes the audit, and no worker restarts because another worker failed.
+//! Faults on real kubelets. After every fault the job succeeds with the weights of an undisturbed
+//! run, its ledger passes the audit, and no worker restarts because another worker failed.
 
 mod dns;
 mod drill;
 mod fault;
+mod g11_frozen;
 mod leader;
 mod nodes;
 mod operator;

@@ -1,10 +1,10 @@
-//! Tests with real pods on real kubelets and Roundhouse installed from its chart. `make test` starts
-//! the cluster.
+//! Tests with real pods on real kubelets and Roundhouse installed from its chart. `make test`
+//! starts the cluster.
 #![allow(clippy::unwrap_used)]
 
 mod digits;
 mod faults;
-mod isolation;
+mod g21_isolation;
 mod monitoring;
 mod parity;
 mod refusals;

@@ -1,6 +1,7 @@
-//! The queries of the dashboards and the alerts with a real Prometheus. It scrapes the operator, a job
-//! that scales up, saves and loses a worker, and a script that reports a faulty GPU. The data of the
-//! dashboards are saved in the directory `ROUNDHOUSE_PICTURES`, from which `make generate` draws them.
+//! The queries of the dashboards and the alerts with a real Prometheus. It scrapes the operator, a
+//! job that scales up, saves and loses a worker, and a script that reports a faulty GPU. The data
+//! of the dashboards are saved in the directory `ROUNDHOUSE_PICTURES`, from which `make generate`
+//! draws them.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;

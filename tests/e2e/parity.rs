@@ -6,8 +6,8 @@ use roundhouse_tests::weights::difference;
 use roundhouse_tests::{manifests, nodes};
 use serde_json::json;
 
-/// After a few steps the weights differ by rounding only. Later the differences grow by an amount that
-/// depends on the processor: a value near 0 before a ReLU can round to the other side.
+/// After a few steps the weights differ by rounding only. Later the differences grow by an amount
+/// that depends on the processor: a value near 0 before a ReLU can round to the other side.
 const FEW: u32 = 10;
 /// The largest allowed difference, as a fraction of the largest weight of a tensor.
 const TOLERANCE: f32 = 1e-5;

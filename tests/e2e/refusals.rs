@@ -1,4 +1,5 @@
-//! Invalid jobs that the API server refuses by the CRD's rules, with a message that names the field.
+//! Invalid jobs that the API server refuses by the CRD's rules, with a message that names the
+//! field.
 
 use roundhouse_tests::cluster::TestNamespace;
 use roundhouse_tests::manifests;

@@ -5,8 +5,8 @@ import time
 from setting import apart, config_of, results, same_bits, trained
 
 AT, STEPS = 20, 60
-# The allowed difference as a fraction of the largest weight of a tensor. Process groups of other sizes sum 32-bit numbers in
-# another order.
+# The allowed difference as a fraction of the largest weight of a tensor. Process groups of other
+# sizes sum 32-bit numbers in another order.
 TOLERANCE = 1e-5
 POINTS = ["Forward", "Backward", "Agree", "Update", "Commit"]
 
@@ -25,7 +25,8 @@ def ends_by_itself(world, node):
 
 
 def points(setting, points=POINTS, victims=(0, 1)):
-    """Rank 0 or another rank is killed at each point of a step, and the other ranks continue without it."""
+    """Rank 0 or another rank is killed at each point of a step, and the other ranks continue
+    without it."""
     config = config_of("mlp", STEPS)
     expected = trained(setting, config, 1)
 
@@ -64,8 +65,8 @@ def histories(setting):
 
 
 def sender(setting, config, expected):
-    """Rank 2 dies at step 20. Rank 0 sends its state to a new worker and dies after the first chunk. Rank 1 and the new worker
-    continue."""
+    """Rank 2 dies at step 20. Rank 0 sends its state to a new worker and dies after the first
+    chunk. Rank 1 and the new worker continue."""
     chunks = {"ROUNDHOUSE_FAULT_CHUNK_BYTES": "1024"}
     faults = {node: dict(chunks) for node in range(4)}
     faults[0]["ROUNDHOUSE_FAULT"] = f"0:{AT}:State"
@@ -90,16 +91,17 @@ def passes(world, generation, nodes, steps):
 
 
 def steps_of(world, generation, nodes):
-    """Waits until each worker has made a step in a generation. A worker that joins starts with the step count of the others, so
-    its count alone does not show that."""
+    """Waits until each worker has made a step in a generation. A worker that joins starts with the
+    step count of the others, so its count alone does not show that."""
     world.until("training", lambda: all((world.status(node)["generation"], world.status(node)["phase"]) == (generation, "Training") for node in nodes))
     before = {node: world.step(node) for node in nodes}
     world.until("steps", lambda: all(world.step(node) > before[node] for node in nodes))
 
 
 def paced(setting, steps, nodes, history):
-    """Trains with 20 ms longer steps, so that `history(world, end_delay)` can change the workers meanwhile. The history calls
-    `end_delay` at its end. The result must be equal bit for bit to that of an undisturbed run, for every number of workers."""
+    """Trains with 20 ms longer steps, so that `history(world, end_delay)` can change the workers
+    meanwhile. The history calls `end_delay` at its end. The result must be equal bit for bit to
+    that of an undisturbed run, for every number of workers."""
     config = config_of("mlp", steps, slices=4, deterministic=True)
     expected = trained(setting, config, 1)
     pace = setting.place / f"pace-of-{history.__name__}"
@@ -158,7 +160,8 @@ def skips(setting):
 
 
 def kills(setting):
-    """Measures the recovery when a worker is killed, hangs, leaves and comes back. The other workers keep their state."""
+    """Measures the recovery when a worker is killed, hangs, leaves and comes back. The other
+    workers keep their state."""
     rows = []
     with setting.world(config_of("mlp", 100_000_000), 4) as world:
         world.prepared(range(4))

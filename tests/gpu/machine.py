@@ -7,8 +7,9 @@ import sys
 
 
 def settings(bundle):
-    """The environment that the agent gives to each process, as `roundhouse-agent environment` prints it. No agent runs in this
-    check. Without this environment, PyTorch's watchdog ends the survivors of a lost peer a minute after the error."""
+    """The environment that the agent gives to each process, as `roundhouse-agent environment`
+    prints it. No agent runs in this check. Without this environment, PyTorch's watchdog ends the
+    survivors of a lost peer a minute after the error."""
     lines = (bundle / "environment").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines)
 

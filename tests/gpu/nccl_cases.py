@@ -78,7 +78,8 @@ class Rank:
         self.check_sum(self.group_of_all(), self.options.ranks)
 
     def blocking(self):
-        """Connects with a blocking communicator. If `connect` fails and this works, the non-blocking mode is the cause."""
+        """Connects with a blocking communicator. If `connect` fails and this works, the
+        non-blocking mode is the cause."""
         group = self.group_of_all(blocking=1)
         self.check_sum(group, self.options.ranks)
         self.found["launch_us"] = self.launch_microseconds(group)
@@ -110,11 +111,13 @@ class Rank:
         assert out.tolist() == [[float(rank)] * 2 for rank in range(size)], out.tolist()
 
     def all_to_all(self):
-        """Passes the lengths of the parts. Meanwhile PyTorch 2.11 polls for errors without the lock of the communicator."""
+        """Passes the lengths of the parts. Meanwhile PyTorch 2.11 polls for errors without the lock
+        of the communicator."""
         self.exchange([2] * self.options.ranks)
 
     def equal_split(self):
-        """Passes no lengths: PyTorch 2.11 calls ncclAlltoAll and treats ncclInProgress as an error, so "NCCL Error 7" is expected."""
+        """Passes no lengths: PyTorch 2.11 calls ncclAlltoAll and treats ncclInProgress as an error,
+        so "NCCL Error 7" is expected."""
         self.exchange([])
 
     def exchange(self, lengths):
@@ -126,7 +129,8 @@ class Rank:
         assert out.tolist() == [float(rank) for rank in range(size) for _ in range(2)], out.tolist()
 
     def reform(self):
-        """Connects ten groups one after the other. Each is shut down after the next one has connected. Shows leaks."""
+        """Connects ten groups one after the other. Each is shut down after the next one has
+        connected. Shows leaks."""
         size, before, spans, early = self.options.ranks, None, [], None
         for number in range(10):
             started = time.monotonic()
@@ -148,7 +152,8 @@ class Rank:
         return found
 
     def killed(self, launches=0):
-        """Kills a rank in an all-reduce. Measures when PyTorch notices, and how long the abort and the next group take."""
+        """Kills a rank in an all-reduce. Measures when PyTorch notices, and how long the abort and
+        the next group take."""
         group, rank, size, torch = self.group_of_all(), self.options.rank, self.options.ranks, self.torch
         died_at = []
         watch = threading.Thread(target=self.interrupt, args=(group, died_at))
@@ -162,7 +167,8 @@ class Rank:
                     died_at.append(time.monotonic())
                 group.allreduce([torch.ones(1000, device="cuda")]).wait()
                 for _ in range(launches if number == AT else 0):
-                    # More launches than the queue of a stream holds, so the host blocks in one of them.
+                    # More launches than the queue of a stream holds, so the host blocks in one of
+                    # them.
                     busy.add_(1)
                 self.wait_for_device()
         except Exception as error:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks NCCL with several processes on one GPU, without Roundhouse, in about a minute. All other checks need this.
+"""Checks NCCL with several processes on one GPU, without Roundhouse, in about a minute. All other
+checks need this.
 
 usage: tests/gpu/nccl_smoke.py --out DIR [--ranks 3] [--backend nccl|gloo] [--only CASE,...]
 
@@ -31,7 +32,8 @@ CASES = {
     "reform": (40, False), "killed": (40, True), "full_queue": (40, True),
 }
 def variables(case, rank, out, settings):
-    """The environment of one process. Each rank pretends to be another host, because NCCL refuses two ranks of one host on a GPU."""
+    """The environment of one process. Each rank pretends to be another host, because NCCL refuses
+    two ranks of one host on a GPU."""
     return settings | {
         "NCCL_HOSTID": f"worker-{rank}", "OMP_NUM_THREADS": "1", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV",
         "NCCL_DEBUG_FILE": str(out / f"{case}-{rank}.log"),

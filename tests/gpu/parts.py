@@ -14,10 +14,12 @@ import ours
 import speed
 from setting import apart, config_of, losses_apart, same_bits, trained
 
-# AdamW turns the rounding of a gradient near 0 into a full update, so comparisons of weights use SGD.
+# AdamW turns the rounding of a gradient near 0 into a full update, so comparisons of weights use
+# SGD.
 PLAIN = {"name": "sgd", "learningRate": 0.01, "momentum": 0.9}
-# The effect of a setting on the weights of a short training: another order of sums ("sums"), 16 bits instead of 32
-# ("rounds"), or another intended effect ("other"). The last two must change the weights.
+# The effect of a setting on the weights of a short training: another order of sums ("sums"), 16
+# bits instead of 32 ("rounds"), or another intended effect ("other"). The last two must change the
+# weights.
 SWITCHES = {
     "bf16": ("rounds", {"precision": "bf16"}),
     "fp16": ("rounds", {"precision": "fp16"}),
@@ -40,11 +42,13 @@ MODEL_OF_SWITCH = {
     "channels last": "resnet18", "no measuring of kernels": "resnet18",
     "bf16": "gpt2", "fp16": "gpt2", "activation checkpointing": "gpt2",
 }
-# The relative difference of losses and weights that 32-bit sums in another order cause, before further steps amplify it.
+# The relative difference of losses and weights that 32-bit sums in another order cause, before
+# further steps amplify it.
 FIRST_STEPS, TOLERANCE = 2, 1e-5
-# In a ResNet, rounding decides whether an activation near 0 passes a ReLU. Each such activation is one of the 32,768 addends
-# of the gradient of a channel's bias, which starts at 0. With slices the comparison is bit for bit.
-# GPU kernels sum in more orders than CPU kernels, and the order depends on which kernel cuDNN measures as the fastest.
+# In a ResNet, rounding decides whether an activation near 0 passes a ReLU. Each such activation is
+# one of the 32,768 addends of the gradient of a channel's bias, which starts at 0. With slices the
+# comparison is bit for bit. GPU kernels sum in more orders than CPU kernels, and the order depends
+# on which kernel cuDNN measures as the fastest.
 TOLERANCES = {"resnet18": (1e-4, 5e-2)}
 TOLERANCES_OF_GPUS = {"resnet18": (1e-3, 5e-2)}
 
@@ -54,7 +58,8 @@ def tolerances(setting):
 
 
 def smoke(setting):
-    """Cases on which all other parts rely, one after the other: one worker, two workers, larger models, a lost worker."""
+    """Cases on which all other parts rely, one after the other: one worker, two workers, larger
+    models, a lost worker."""
 
     def trains(name, nodes, **extra):
         def tried():
@@ -123,7 +128,8 @@ def equal(setting, config):
 
 
 def waits(setting):
-    """No call in a step makes the host wait for the GPU. libtorch refuses such calls from the second step of a generation."""
+    """No call in a step makes the host wait for the GPU. libtorch refuses such calls from the
+    second step of a generation."""
     here = dataclasses.replace(setting.here, extra={"ROUNDHOUSE_HOST_SYNCS": "refuse"})
 
     def case(name, nodes):
@@ -138,7 +144,8 @@ def waits(setting):
 
 
 def switches(setting):
-    """Each setting of the step has its effect with two workers, compared with a training without it."""
+    """Each setting of the step has its effect with two workers, compared with a training without
+    it."""
     plain = {}
 
     def steps_of(model):
@@ -241,7 +248,8 @@ def throughput(setting):
 
 
 ALL = {
-    # First the part on which the others rely, then the part that needs no NCCL, then the others by their duration.
+    # First the part on which the others rely, then the part that needs no NCCL, then the others by
+    # their duration.
     "smoke": smoke, "speed": throughput, "waits": waits, "worlds": worlds, "switches": switches, "points": faults.points,
     "histories": faults.histories, "kills": faults.kills, "reforms": reforms,
 }

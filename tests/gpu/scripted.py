@@ -17,7 +17,8 @@ SCRIPTS = pathlib.Path(__file__).parent / "scripts"
 
 
 class Setting:
-    """The machine of the cases. `variables(index)` returns the environment of a worker's process."""
+    """The machine of the cases. `variables(index)` returns the environment of a worker's
+    process."""
 
     def __init__(self, place, device, variables, seconds):
         self.place, self.device, self.variables, self.seconds = place, device, variables, seconds
@@ -53,7 +54,8 @@ class Ranks(World):
         return load_file(self.dir / "weights")
 
     def lose(self, workers, lost, step):
-        """Forms a generation without a lost rank. Returns its workers, and the seconds until they have committed a step."""
+        """Forms a generation without a lost rank. Returns its workers, and the seconds until they
+        have committed a step."""
         others = [worker for worker in workers if worker is not lost]
         started = time.monotonic()
         self.form(others, others_leave=False)

@@ -43,7 +43,8 @@ class Setting:
         self.numbers = itertools.count()
 
     def world(self, config, nodes, here=None, data=None, extra=None, trainer=None):
-        """Starts workers with one process each. `extra` has environment variables by worker, read when the worker starts."""
+        """Starts workers with one process each. `extra` has environment variables by worker, read
+        when the worker starts."""
         here, extra = here or self.here, extra if extra is not None else {}
         directory = self.place / f"job-{next(self.numbers)}"
         return World(
@@ -64,7 +65,8 @@ class Setting:
         return few if self.is_small() and name != "mlp" else STEPS
 
     def each(self, cases):
-        """Runs cases: pairs of a name and a function that returns the result. A failed case does not stop the others."""
+        """Runs cases: pairs of a name and a function that returns the result. A failed case does
+        not stop the others."""
 
         def run(case):
             name, function = case
@@ -105,7 +107,8 @@ def nccl_log(directory, node):
 def config_of(name, steps=STEPS, **extra):
     config = ours.CONFIGURATIONS[name] | {"steps": steps, "seed": 7}
     if name == "resnet18":
-        # Ghost batches are fixed groups of samples, so the number of workers does not change the statistics.
+        # Ghost batches are fixed groups of samples, so the number of workers does not change the
+        # statistics.
         config["model"] = config["model"] | {"ghostBatch": 8}
     return config | extra
 
@@ -150,7 +153,8 @@ def weights_of(world):
 
 
 def losses_of(world):
-    """The loss of each step, from the ledger; NaN if it is not finite. If two generations have a step, the later one counts."""
+    """The loss of each step, from the ledger; NaN if it is not finite. If two generations have a
+    step, the later one counts."""
     losses = {}
     for path in sorted((world.directory / "state" / "ledger").iterdir()):
         for line in map(json.loads, path.read_text().splitlines()):
@@ -160,12 +164,14 @@ def losses_of(world):
     return [losses[step] for step in sorted(losses)]
 
 
-# Some weights start at 0 and have a gradient of 0 except for rounding, such as the bias of an attention's keys.
+# Some weights start at 0 and have a gradient of 0 except for rounding, such as the bias of an
+# attention's keys.
 MIN_WEIGHT = 1e-3
 
 
 def apart(mine, theirs):
-    """The largest difference of any weight, as a fraction of the largest weight of its tensor; NaN if a weight is NaN."""
+    """The largest difference of any weight, as a fraction of the largest weight of its tensor; NaN
+    if a weight is NaN."""
     assert mine.keys() == theirs.keys()
     each = [numpy.abs(mine[name] - theirs[name]).max() / max(numpy.abs(theirs[name]).max(), MIN_WEIGHT) for name in mine]
     return float(numpy.max(each))

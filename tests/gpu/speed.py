@@ -1,4 +1,5 @@
-"""The two models whose speed on a GPU is usually compared, and small models in their place on CPUs."""
+"""The two models whose speed on a GPU is usually compared, and small models in their place on
+CPUs."""
 import dataclasses
 import os
 import pathlib
@@ -27,7 +28,8 @@ LARGE = {
     },
 }
 NUM_IMAGES, NUM_TOKENS = 512, 4_000_000
-# Their pixels have more bytes than a process caches (512 MiB), so they are read, decoded and uploaded in each epoch.
+# Their pixels have more bytes than a process caches (512 MiB), so they are read, decoded and
+# uploaded in each epoch.
 NUM_IMAGES_READ = 4_000
 
 

@@ -1,14 +1,14 @@
 //! Tests of jobs in the local executor, with real agents and trainers and without a cluster.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod chaos;
 mod cleanup;
 mod examples;
 mod executor;
-mod member_deaths;
+mod g01_chaos;
+mod g03_member_deaths;
+mod g10_restarts;
 mod own_model;
 mod python;
-mod restarts;
 mod resume;
 mod scale;
 mod script;

@@ -18,9 +18,9 @@ const PAUSE_MILLIS: u64 = 20;
 /// Milliseconds added to each step until the killed rank's successor trains. It imports PyTorch for
 /// seconds.
 const SUCCESSOR_PAUSE_MILLIS: u64 = 500;
-/// The largest allowed difference, as a fraction of the largest weight of a tensor. The script computes
-/// with 64 bits and saves 32 bits, so the order of sums over two or three ranks changes a saved weight
-/// by at most one unit in the last place.
+/// The largest allowed difference, as a fraction of the largest weight of a tensor. The script
+/// computes with 64 bits and saves 32 bits, so the order of sums over two or three ranks changes a
+/// saved weight by at most one unit in the last place.
 const TOLERANCE: f32 = f32::EPSILON;
 
 /// A job that runs the script of the Python package's tests.
@@ -52,7 +52,8 @@ fn in_double(mut job: Value) -> anyhow::Result<Value> {
     Ok(job)
 }
 
-/// The processes of the workers that train in the newest generation, if there are `workers` of them.
+/// The processes of the workers that train in the newest generation, if there are `workers` of
+/// them.
 fn trains(run: &LocalRun, workers: u32) -> Option<Vec<u32>> {
     let newest = run.generation();
     let is_in = |it: &RankStatus| it.generation == newest && it.phase == Phase::Training;

@@ -27,8 +27,8 @@ fn words(command: &[&str]) -> Vec<String> {
     command.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// The command of a process that joins. The built-in trainer has the same protocol as a script, so it
-/// replaces one here. It reads its configuration from a file instead of the job.
+/// The command of a process that joins. The built-in trainer has the same protocol as a script, so
+/// it replaces one here. It reads its configuration from a file instead of the job.
 fn joins(files: &TempDir, steps: u64) -> Vec<String> {
     let trainer = local::job(1, steps)["spec"]["trainer"].take();
     let config = files.path().join("config.json");

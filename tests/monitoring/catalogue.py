@@ -1,4 +1,5 @@
-"""The metrics that exist, read from the page of the reference, and the metrics that a PromQL expression uses."""
+"""The metrics that exist, read from the page of the reference, and the metrics that a PromQL
+expression uses."""
 
 import pathlib
 import re

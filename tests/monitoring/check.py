@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the dashboards and the alerts of the chart without Prometheus or Grafana. The last line is "checks: N passed N failed"."""
+"""Checks the dashboards and the alerts of the chart without Prometheus or Grafana. The last line is
+"checks: N passed N failed"."""
 
 import json
 import re
@@ -11,7 +12,8 @@ import catalogue  # noqa: E402
 import rules  # noqa: E402
 
 CHART = catalogue.REPOSITORY / "charts/roundhouse"
-# The units of https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts
+# The units of
+# https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts
 UNITS = {
     "none",
     "short",
@@ -185,7 +187,8 @@ def every_alert_is_tested_firing_and_not_firing(found):
 
 
 def pod_monitor_relabels_like_the_scrape_configuration(_):
-    """The rules of the PodMonitor are also in rules/scrape.yaml, so workers have the same labels with both."""
+    """The rules of the PodMonitor are also in rules/scrape.yaml, so workers have the same labels
+    with both."""
     monitor = (CHART / "templates/podmonitor.yaml").read_text()
     scrape = (CHART / "rules/scrape.yaml").read_text()
     rule = r"- \{source_?[lL]abels: \[(\w+)\], target_?[lL]abel: (\w+)\}"

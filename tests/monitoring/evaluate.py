@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Evaluates every query of every dashboard and alert on a running Prometheus. Each must return a finite value.
+"""Evaluates every query of every dashboard and alert on a running Prometheus. Each must return a
+finite value.
 
-The time range is the whole time in which Prometheus has scraped. Comparisons of alerts return 0 or 1 (PromQL's `bool`). This
-distinguishes an alert that does not fire from an alert whose series do not exist.
+The time range is the whole time in which Prometheus has scraped. Comparisons of alerts return 0 or
+1 (PromQL's `bool`). This distinguishes an alert that does not fire from an alert whose series do
+not exist.
 """
 
 import argparse

@@ -1,10 +1,12 @@
-"""Records the results of the dashboards' queries over a time range, one JSON file for each dashboard, to draw pictures.
+"""Records the results of the dashboards' queries over a time range, one JSON file for each
+dashboard, to draw pictures.
 
     {"since": 1763800000, "seconds": 180, "step": 2, "namespace": "...", "jobs": ["..."],
-     "panels": {"11": [{"job": "...", "value": null, "targets": {"A": [{"labels": {}, "points": [[12, 0.5]]}]}}]},
-     "annotations": {"Incidents": [{"labels": {}, "points": [[40, 1]]}]}}
+     "panels": {"11": [{"job": "...", "value": null, "targets": {"A": [{"labels": {}, "points":
+     [[12, 0.5]]}]}}]}, "annotations": {"Incidents": [{"labels": {}, "points": [[40, 1]]}]}}
 
-A point has the seconds after `since` and the value. A panel that is repeated for a variable has an entry for each `value` of it.
+A point has the seconds after `since` and the value. A panel that is repeated for a variable has an
+entry for each `value` of it.
 """
 
 import json
@@ -18,7 +20,8 @@ NUM_POINTS = 90
 
 
 class Recorder:
-    """Runs queries over one time range with the variables of the dashboards filled in. `get` calls Prometheus' API."""
+    """Runs queries over one time range with the variables of the dashboards filled in. `get` calls
+    Prometheus' API."""
 
     def __init__(self, get, namespace, jobs, since, until):
         self.get, self.namespace, self.jobs = get, namespace, jobs

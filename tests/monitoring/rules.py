@@ -1,6 +1,7 @@
 """Reads the alerts of a Prometheus rules file, with their expressions and annotations.
 
-It reads only the layout of charts/roundhouse/rules/alerts.yaml, not general YAML. promtool checks the file itself.
+It reads only the layout of charts/roundhouse/rules/alerts.yaml, not general YAML. promtool checks
+the file itself.
 """
 
 import re

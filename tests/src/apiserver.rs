@@ -170,7 +170,8 @@ impl ApiServer {
         Ok(Client::try_from(self.config(user)?)?)
     }
 
-    /// Writes a kubeconfig of the user `test`, `operator` or `roundhouse-kueue`, and returns its path.
+    /// Writes a kubeconfig of the user `test`, `operator` or `roundhouse-kueue`, and returns its
+    /// path.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -1,5 +1,5 @@
-//! A namespace of a real cluster for one test. The test creates objects, waits for conditions with a
-//! deadline, and shows the state of the namespace if a condition does not hold in time.
+//! A namespace of a real cluster for one test. The test creates objects, waits for conditions with
+//! a deadline, and shows the state of the namespace if a condition does not hold in time.
 
 use std::time::{Duration, Instant};
 
@@ -97,8 +97,8 @@ impl TestNamespace {
     /// Waits until a job has ended with the condition `as_`.
     ///
     /// # Errors
-    /// The job did not end within ten minutes, or it ended with another condition. The error has the
-    /// state of the namespace.
+    /// The job did not end within ten minutes, or it ended with another condition. The error has
+    /// the state of the namespace.
     pub async fn ends(&self, job: &str, as_: ConditionType) -> anyhow::Result<TrainingJob> {
         let jobs = self.jobs();
         let ended = until("the job ends", 2 * DEADLINE, || async {

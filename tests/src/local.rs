@@ -36,8 +36,8 @@ pub struct Agent {
     pub pid: u32,
     /// The process ids of its ranks, which are its child processes.
     pub ranks: Vec<u32>,
-    /// Whether all ranks have left the phase `Preparing`. A worker that dies earlier restarts with a
-    /// growing back-off.
+    /// Whether all ranks have left the phase `Preparing`. A worker that dies earlier restarts with
+    /// a growing back-off.
     pub is_prepared: bool,
     /// The lowest generation in which the ranks train; 0 if a rank does not train.
     pub generation: u64,
@@ -144,7 +144,8 @@ impl LocalRun {
         Ok(std::fs::rename(partial, file)?)
     }
 
-    /// Makes each access to the checkpoint volume take `pace` milliseconds longer, or wait (`hold`).
+    /// Makes each access to the checkpoint volume take `pace` milliseconds longer, or wait
+    /// (`hold`).
     ///
     /// # Errors
     /// The fault file cannot be written.

@@ -30,8 +30,8 @@ pub struct Peer {
     /// The program's file name in `ROUNDHOUSE_BIN`. Its manifests are in the directory
     /// `PROGRAM-definitions` there.
     pub program: &'static str,
-    /// Its configuration as its project ships it, except for certificates, leader election and ports,
-    /// which the test provides.
+    /// Its configuration as its project ships it, except for certificates, leader election and
+    /// ports, which the test provides.
     configuration: fn(webhook: Value) -> Value,
     /// Arguments for settings that the configuration file lacks.
     arguments: &'static [&'static str],
@@ -97,8 +97,8 @@ pub const TRAINER: Peer = Peer {
 };
 
 impl Peer {
-    /// Installs the kinds and webhooks of the controller and starts it as the user `operator`, whose
-    /// requests the audit log records. Returns its process id.
+    /// Installs the kinds and webhooks of the controller and starts it as the user `operator`,
+    /// whose requests the audit log records. Returns its process id.
     ///
     /// # Errors
     /// The manifests are missing, or the controller does not serve its webhooks within a minute.
@@ -146,7 +146,8 @@ impl Peer {
         Ok(process)
     }
 
-    /// The path of the program, or of a script that runs it with an /etc of its own if it needs one.
+    /// The path of the program, or of a script that runs it with an /etc of its own if it needs
+    /// one.
     fn program_in(&self, directory: &Path, certificates: &Path) -> anyhow::Result<PathBuf> {
         let program = Path::new(&std::env::var("ROUNDHOUSE_BIN")?).join(self.program);
         let Some(below_etc) = self.certificates else {

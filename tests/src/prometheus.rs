@@ -29,7 +29,8 @@ impl Prometheus {
     /// Starts a Prometheus that scrapes the operator, all workers and `recorded` every second.
     ///
     /// # Errors
-    /// No cluster runs, the program `prometheus` is missing, or Prometheus rejects its configuration.
+    /// No cluster runs, the program `prometheus` is missing, or Prometheus rejects its
+    /// configuration.
     pub async fn start(recorded: String) -> anyhow::Result<Self> {
         let api = kube::Config::infer().await?.cluster_url;
         let node: IpAddr = api.host().context("the API server has no host")?.parse()?;

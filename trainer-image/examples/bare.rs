@@ -1,7 +1,8 @@
-//! The step of the trainer without what makes it elastic: no agreement, no checksum, no ledger, no membership, no
-//! metrics. `make bench-trainer` measures the trainer beside it.
+//! The step of the trainer without what makes it elastic: no agreement, no checksum, no ledger, no
+//! membership, no metrics. `make bench-trainer` measures the trainer beside it.
 //!
-//! Environment: `CONFIG` (a file), `DATA_DIR`, `RANK`, `WORLD_SIZE`, `PORT`, `STEPS`. Rank 0 prints steps per second.
+//! Environment: `CONFIG` (a file), `DATA_DIR`, `RANK`, `WORLD_SIZE`, `PORT`, `STEPS`. Rank 0 prints
+//! steps per second.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;

@@ -1,7 +1,9 @@
-//! Reads the data: the harmonic constituents of a harbour's tide, as hydrographic offices publish them.
+//! Reads the data: the harmonic constituents of a harbour's tide, as hydrographic offices publish
+//! them.
 //!
-//! Each line has a name, a speed in degrees per hour, an amplitude in metres and a phase in degrees. `#` starts a
-//! comment. The water level at hour t is the sum of `amplitude · cos(speed · t - phase)`.
+//! Each line has a name, a speed in degrees per hour, an amplitude in metres and a phase in
+//! degrees. `#` starts a comment. The water level at hour t is the sum of
+//! `amplitude · cos(speed · t - phase)`.
 
 use std::path::Path;
 
@@ -27,8 +29,8 @@ impl Harbour {
     /// Reads a file of constituents.
     ///
     /// # Errors
-    /// The file cannot be read, or a line is not a constituent. The error names the file and the line, and becomes the
-    /// message of the job.
+    /// The file cannot be read, or a line is not a constituent. The error names the file and the
+    /// line, and becomes the message of the job.
     pub fn read(path: &Path) -> Result<Self, SourceError> {
         let refuse = |reason: String| SourceError::Data {
             path: path.to_owned(),

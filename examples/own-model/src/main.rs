@@ -1,4 +1,5 @@
-//! A trainer with a model and data of its own: a recurrent network that forecasts the water level of a harbour.
+//! A trainer with a model and data of its own: a recurrent network that forecasts the water level
+//! of a harbour.
 
 mod harbour;
 mod model;

@@ -1,4 +1,5 @@
-//! The model and its loss as a [`Task`]: a recurrent layer reads past hours, and a linear layer forecasts the next ones.
+//! The model and its loss as a [`Task`]: a recurrent layer reads past hours, and a linear layer
+//! forecasts the next ones.
 
 use roundhouse_trainer::random::seeded;
 use roundhouse_trainer::tch::{Device, Kind, TchError, Tensor};
@@ -18,12 +19,13 @@ pub struct Forecaster {
     future_hours: i64,
 }
 
-/// The recurrent layer has the tensors `weight_ih [3·H, 1]`, `weight_hh [3·H, H]`, `bias_ih [3·H]`, `bias_hh [3·H]`.
+/// The recurrent layer has the tensors `weight_ih [3·H, 1]`, `weight_hh [3·H, H]`, `bias_ih [3·H]`,
+/// `bias_hh [3·H]`.
 const NUM_RECURRENT: usize = 4;
 
 impl Forecaster {
-    /// Draws the initial weights from `seed`, so all processes start with the same. Names and initial distribution are
-    /// those of `torch.nn.GRU` and `torch.nn.Linear`.
+    /// Draws the initial weights from `seed`, so all processes start with the same. Names and
+    /// initial distribution are those of `torch.nn.GRU` and `torch.nn.Linear`.
     ///
     /// # Errors
     /// The weights do not fit in memory.
@@ -75,8 +77,9 @@ impl Forecaster {
 }
 
 impl Task for Forecaster {
-    /// The loss of a sample is the mean squared error of its forecast hours, in square metres. The result is the *sum*
-    /// over the samples, so the library can add the losses of parts of a batch from several processes.
+    /// The loss of a sample is the mean squared error of its forecast hours, in square metres. The
+    /// result is the *sum* over the samples, so the library can add the losses of parts of a batch
+    /// from several processes.
     fn loss(&self, batch: &Batch, _mode: Mode) -> Result<LossSum, TchError> {
         let loss = if batch.num_samples == 0 {
             self.parameters.no_loss()?
@@ -91,7 +94,8 @@ impl Task for Forecaster {
         })
     }
 
-    /// Counts a multiplication and an addition per weight and hour. The backward pass costs twice the forward pass.
+    /// Counts a multiplication and an addition per weight and hour. The backward pass costs twice
+    /// the forward pass.
     fn flops_per_sample(&self) -> Option<f64> {
         let recurrent = self.past_hours * 3 * self.num_units * (1 + self.num_units);
         let head = self.num_units * self.future_hours;

@@ -3,7 +3,8 @@
 use roundhouse_trainer::OptionsInvalid;
 use serde::Deserialize;
 
-/// Settings of the model and of the data. All keys have defaults. The error of an unknown key names it.
+/// Settings of the model and of the data. All keys have defaults. The error of an unknown key names
+/// it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Options {

@@ -10,12 +10,12 @@ use roundhouse_trainer::{Batch, Permutation, Source, upload};
 use crate::harbour::Harbour;
 use crate::options::Options;
 
-/// All windows of a range of hours. Sample i starts at hour i: its inputs are the levels of `past_hours` hours, and its
-/// targets are the levels of the next `future_hours` hours.
+/// All windows of a range of hours. Sample i starts at hour i: its inputs are the levels of
+/// `past_hours` hours, and its targets are the levels of the next `future_hours` hours.
 #[derive(Debug)]
 pub struct Windows {
-    /// `[N, T]` in metres, where T = past + future, on the device of the process. It is a view: each level is stored
-    /// once, although T windows contain it.
+    /// `[N, T]` in metres, where T = past + future, on the device of the process. It is a view:
+    /// each level is stored once, although T windows contain it.
     levels_nt: Tensor,
     past_hours: i64,
     future_hours: i64,
@@ -23,7 +23,8 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Returns the training data and the test data. The hours of the test data follow those of the training data.
+    /// Returns the training data and the test data. The hours of the test data follow those of the
+    /// training data.
     ///
     /// # Errors
     /// The device has too little memory.
@@ -65,8 +66,8 @@ impl Source for Windows {
         self.num_samples
     }
 
-    /// `order` maps places of this epoch to samples. The samples depend on nothing else, so each is used once per epoch,
-    /// for every number of processes.
+    /// `order` maps places of this epoch to samples. The samples depend on nothing else, so each is
+    /// used once per epoch, for every number of processes.
     fn fetch(&mut self, places: Range<u64>, order: &Permutation) -> Result<Batch, SourceError> {
         let samples = places.filter_map(|place| order.at(place));
         let samples: Vec<i64> = samples.map(u64::cast_signed).collect();
@@ -81,8 +82,8 @@ impl Source for Windows {
     }
 }
 
-/// Returns the error of an hour's measurement, a nearly normal number with mean 0 and variance 1. It depends on seed and
-/// hour alone, so all processes read the same data, also after a restart.
+/// Returns the error of an hour's measurement, a nearly normal number with mean 0 and variance 1.
+/// It depends on seed and hour alone, so all processes read the same data, also after a restart.
 fn normal(seed: u64, hour: u32) -> f64 {
     let mut state = mix(seed ^ mix(hour.into()));
     // The sum of 12 uniform numbers has the variance 1.

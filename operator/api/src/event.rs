@@ -19,7 +19,8 @@ pub enum EventReason {
     GangSchedulerMissing,
     /// The API server refused an object of the job, or did not answer in time.
     Refused,
-    /// Another client changed or deleted an object of the job again after the operator had repaired it.
+    /// Another client changed or deleted an object of the job again after the operator had repaired
+    /// it.
     RepairReverted,
     /// All members of a new generation train.
     GenerationIssued,

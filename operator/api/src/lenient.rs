@@ -31,7 +31,8 @@ const UNKNOWN_MANAGER: &str = "?";
 /// A job, as far as it can be read.
 #[derive(Clone, Debug)]
 pub struct LenientJob {
-    /// The job, without its pod template and the parts that cannot be read. [`LenientJob::whole`] has the template.
+    /// The job, without its pod template and the parts that cannot be read. [`LenientJob::whole`]
+    /// has the template.
     pub job: TrainingJob,
     /// The field `spec.workers.template`, as JSON.
     template: Option<Arc<str>>,

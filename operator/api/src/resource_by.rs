@@ -1,7 +1,7 @@
 //! Types that `kube` treats as another resource, because they contain it or a part of it.
 
-/// The items of [`kube::Resource`] that name a kind, taken from another resource. With the name of a
-/// field of type `ObjectMeta` also those that return the metadata.
+/// The items of [`kube::Resource`] that name a kind, taken from another resource. With the name of
+/// a field of type `ObjectMeta` also those that return the metadata.
 #[macro_export]
 macro_rules! resource_names {
     ($known:ty, $metadata:ident) => {

@@ -275,16 +275,16 @@ pub enum CleanPodPolicy {
     Running,
     /// All pods of the job.
     All,
-    /// No pod that has ended by itself. A pod that waits for a node or for peers is deleted, because it would keep
-    /// its GPU indefinitely. So are all pods of a failed job that still run.
+    /// No pod that has ended by itself. A pod that waits for a node or for peers is deleted,
+    /// because it would keep its GPU indefinitely. So are all pods of a failed job that still run.
     None,
 }
 
 /// Which workers must complete for the job to succeed.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SuccessPolicy {
-    /// All members of the newest generation. The built-in trainer completes on all of them together, so with it one is
-    /// enough if the others have ended or do not end within 30 s.
+    /// All members of the newest generation. The built-in trainer completes on all of them
+    /// together, so with it one is enough if the others have ended or do not end within 30 s.
     #[default]
     AllMembers,
     /// The worker of rank 0. Workers that still run are then deleted according to `cleanPodPolicy`.

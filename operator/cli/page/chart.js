@@ -1,4 +1,5 @@
-// A chart: a curve with axes. The pointer, or the arrow keys while the chart has the focus, reads single values.
+// A chart: a curve with axes. The pointer, or the arrow keys while the chart has the focus, reads
+// single values.
 
 import {clock, el, loss, number, svg} from "./dom.js";
 

@@ -1,4 +1,5 @@
-// Creates elements. Text from the cluster only becomes text nodes, never markup, and its control characters become visible.
+// Creates elements. Text from the cluster only becomes text nodes, never markup, and its control
+// characters become visible.
 
 const SVG = "http://www.w3.org/2000/svg";
 

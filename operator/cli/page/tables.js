@@ -10,7 +10,8 @@ export function table(caption, columns, rows) {
     return el("td", attributes, el("span", {}, content ?? "–"));
   };
   const head = columns.map((column) => el("th", {role: "columnheader", scope: "col", class: column.class}, column.title));
-  // With explicit roles it stays a table for screen readers, even where the style turns rows into cards.
+  // With explicit roles it stays a table for screen readers, even where the style turns rows into
+  // cards.
   return el("table", {role: "table"},
     el("caption", {class: "hidden"}, caption),
     el("thead", {role: "rowgroup"}, el("tr", {role: "row"}, head)),

@@ -29,7 +29,8 @@ Exit codes:
   4    why: something is wrong
   130  ended by Ctrl-C";
 
-/// Run TrainingJobs on this machine, and submit, follow, explain and control TrainingJobs of a cluster.
+/// Run TrainingJobs on this machine, and submit, follow, explain and control TrainingJobs of a
+/// cluster.
 ///
 /// Put it on the PATH and call it as `kubectl roundhouse`. It uses kubectl's configuration.
 #[derive(Debug, Parser)]
@@ -59,7 +60,8 @@ Examples:
 LAG is the number of steps that a rank is behind the furthest one. SAMPLES/S is the rank's share of the job's throughput.
 The command polls the agents of the first 64 workers; for the other workers it shows only what the API server has.")]
     Status(command::status::Options),
-    /// Explain why a job does not train: one diagnosis, its evidence, what to do. Exit code 4 if something is wrong.
+    /// Explain why a job does not train: one diagnosis, its evidence, what to do. Exit code 4 if
+    /// something is wrong.
     Why(command::why::Options),
     /// Show a job live until it ends. Exit code: 0 succeeded, 1 failed, 2 not in time, 3 deleted.
     Watch {
@@ -68,7 +70,8 @@ The command polls the agents of the first 64 workers; for the other workers it s
         /// Stop following after this many seconds.
         #[arg(long, default_value_t = crate::watch::DEFAULT_SECONDS)]
         timeout: u64,
-        /// Print a document for each change instead of text: JSON in one line each, or YAML between `---`.
+        /// Print a document for each change instead of text: JSON in one line each, or YAML between
+        /// `---`.
         #[arg(short, long, value_enum)]
         output: Option<Format>,
     },
@@ -89,7 +92,8 @@ Examples:
   kubectl roundhouse plot digits --what throughput
   kubectl roundhouse plot digits --what loss -o png > loss.png")]
     Plot(command::plot::Options),
-    /// Serve a web page of the jobs to this user of this machine: ranks, curves, generations, incidents, logs.
+    /// Serve a web page of the jobs to this user of this machine: ranks, curves, generations,
+    /// incidents, logs.
     #[command(after_help = "\
 Examples:
   kubectl roundhouse ui                    the jobs of the namespace; Ctrl-C ends it
@@ -104,14 +108,15 @@ While a page is open and visible, it polls the API server every two seconds, or 
     Ui(command::ui::Options),
     /// Change the number of workers while a job trains.
     Scale(command::change::Scale),
-    /// Suspend a job: its workers leave, after a checkpoint if the job has spec.checkpoint. `resume` continues it.
+    /// Suspend a job: its workers leave, after a checkpoint if the job has spec.checkpoint.
+    /// `resume` continues it.
     Suspend(command::change::Suspend),
     /// Resume a suspended job: new workers continue from its checkpoint.
     Resume(command::change::One),
     /// Delete a job; checkpoints on its volume stay.
     Stop(command::change::One),
-    /// Write a zip file with everything that explains a job: objects, events, logs, metrics. It reads no Secrets, and
-    /// it leaves out text that looks like a secret.
+    /// Write a zip file with everything that explains a job: objects, events, logs, metrics. It
+    /// reads no Secrets, and it leaves out text that looks like a secret.
     Report(command::report::Options),
     /// Turn a PyTorchJob, TrainJob or RayJob into a TrainingJob.
     #[command(after_help = "\
@@ -121,9 +126,9 @@ Examples:
 
 Comments at the top of the result list what could not be converted. Read them before you submit it.")]
     Convert(command::convert::Options),
-    /// Run a job's workers as processes on this machine, without a cluster: with the same planner, the same
-    /// trainer or your own script, and as elastic as on pods. Ctrl-C ends the run and all its processes. Exit codes are
-    /// those of `watch`; 130 after Ctrl-C.
+    /// Run a job's workers as processes on this machine, without a cluster: with the same planner,
+    /// the same trainer or your own script, and as elastic as on pods. Ctrl-C ends the run and all
+    /// its processes. Exit codes are those of `watch`; 130 after Ctrl-C.
     Run(local::Options),
     /// Print the metrics of a running job's worker.
     Metrics {

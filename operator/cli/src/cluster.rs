@@ -1,4 +1,5 @@
-//! The connection to a cluster, with kubectl's options. The modules below read and write its objects.
+//! The connection to a cluster, with kubectl's options. The modules below read and write its
+//! objects.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -29,7 +30,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 const NOT_INSTALLED: &str = "TrainingJobs are not installed here: install the chart with \
     `helm upgrade --install roundhouse charts/roundhouse`";
 const WORKER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest accepted answer of an agent, in bytes. Metrics of a worker with eight processes are 200 KB.
+/// Longest accepted answer of an agent, in bytes. Metrics of a worker with eight processes are 200
+/// KB.
 const MAX_ANSWER: u64 = 8 << 20;
 
 /// The cluster and the namespace, as kubectl's options name them.
@@ -135,8 +137,9 @@ impl Cluster {
         Ok(first(&self.pods(job).await?))
     }
 
-    /// Requests a path of an agent through the API server's proxy. `None` if the agent is unreachable
-    /// or refuses. `nonce` is the nonce of the worker's membership document; an empty one is not sent.
+    /// Requests a path of an agent through the API server's proxy. `None` if the agent is
+    /// unreachable or refuses. `nonce` is the nonce of the worker's membership document; an empty
+    /// one is not sent.
     pub(crate) async fn ask(&self, pod: &str, path: &str, nonce: &str) -> Option<String> {
         let port = ports::AGENT_HTTP;
         let path = format!(

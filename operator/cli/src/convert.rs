@@ -1,8 +1,8 @@
 //! Converts jobs of other operators to TrainingJobs. Pure: documents in, a document and notes out.
 //!
-//! The scripts stay unchanged, so the result has `elastic.mode: Restart`: the agent starts the command
-//! once for each process, with the variables that torchrun sets. A field without a counterpart becomes
-//! a note.
+//! The scripts stay unchanged, so the result has `elastic.mode: Restart`: the agent starts the
+//! command once for each process, with the variables that torchrun sets. A field without a
+//! counterpart becomes a note.
 
 use std::fmt::Write;
 
@@ -33,11 +33,12 @@ struct Draft {
 /// Longest name of a TrainingJob.
 const MAX_NAME: usize = roundhouse_contract::names::MAX_JOB_NAME_LENGTH;
 
-/// Converts the jobs of a text. Comments before each TrainingJob list its notes; a comment also names
-/// each document of another kind.
+/// Converts the jobs of a text. Comments before each TrainingJob list its notes; a comment also
+/// names each document of another kind.
 ///
 /// # Errors
-/// The text is not YAML or has no job to convert, or a job lacks a field that every TrainingJob needs.
+/// The text is not YAML or has no job to convert, or a job lacks a field that every TrainingJob
+/// needs.
 pub(crate) fn convert(text: &str) -> anyhow::Result<String> {
     let (mut jobs, mut others) = (Vec::new(), Vec::new());
     for document in items(strict::documents(text)?) {

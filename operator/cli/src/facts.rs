@@ -52,8 +52,8 @@ impl Facts {
         self.job.status.clone().unwrap_or_default()
     }
 
-    /// The state in one word, and the message of the most important condition; both are empty before
-    /// the operator has seen the job.
+    /// The state in one word, and the message of the most important condition; both are empty
+    /// before the operator has seen the job.
     pub(crate) fn front(&self) -> (String, String) {
         let status = self.status();
         let message = status.front().map(|front| front.message.clone());

@@ -1,5 +1,5 @@
-//! Resources that count as GPUs. The operator has them in its settings, which its users usually cannot
-//! read.
+//! Resources that count as GPUs. The operator has them in its settings, which its users usually
+//! cannot read.
 
 use anyhow::Context;
 use roundhouse_api::TrainingJob;
@@ -8,8 +8,9 @@ use roundhouse_planner::{Examined, ValidatedJob, examine, gpu};
 /// Names of the resources that are GPUs.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct GpuNames {
-    /// Extended resources that are whole GPUs, separated by commas: a worker has one process for each GPU. Give the names
-    /// of the chart's value `gpuResources`. Only the check of the file uses these names; the operator uses the chart's.
+    /// Extended resources that are whole GPUs, separated by commas: a worker has one process for
+    /// each GPU. Give the names of the chart's value `gpuResources`. Only the check of the file
+    /// uses these names; the operator uses the chart's.
     #[arg(
         long = "gpu-resources",
         value_name = "NAMES",

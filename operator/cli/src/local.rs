@@ -48,13 +48,15 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Run the job's workers as processes on this machine. (For a cluster: `kubectl apply -f FILE`.)
+    /// Run the job's workers as processes on this machine. (For a cluster:
+    /// `kubectl apply -f FILE`.)
     #[arg(long, required = true)]
     local: bool,
-    /// The file with the job, and with the ConfigMap of its data if it has one. A job without `spec.trainer` runs the
-    /// command of its template with the programs of this environment, in the current directory; its image is not used.
-    /// To rescale the running job, save the file with another `spec.workers.replicas`. `spec.suspend: true` suspends the
-    /// job, and `false` resumes it.
+    /// The file with the job, and with the ConfigMap of its data if it has one. A job without
+    /// `spec.trainer` runs the command of its template with the programs of this environment, in
+    /// the current directory; its image is not used. To rescale the running job, save the file with
+    /// another `spec.workers.replicas`. `spec.suspend: true` suspends the job, and `false` resumes
+    /// it.
     #[arg(short, long = "filename", value_name = "FILE")]
     file: PathBuf,
     /// Name of the job to run, if the file has several jobs.
@@ -63,9 +65,9 @@ pub(crate) struct Options {
     /// Directory with the job's data, instead of the volume that the file names.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Directory for logs, checkpoints and ledger. It stays after the run, and a later run with it continues from the
-    /// newest checkpoint. Default: a temporary directory, of which only the logs of a failed job stay.
-    /// `ui --local DIR` shows the run in a browser.
+    /// Directory for logs, checkpoints and ledger. It stays after the run, and a later run with it
+    /// continues from the newest checkpoint. Default: a temporary directory, of which only the logs
+    /// of a failed job stay. `ui --local DIR` shows the run in a browser.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Write the final weights to this file, as safetensors.

@@ -1,9 +1,9 @@
 //! Merges the log lines of all workers into one stream. Lines come from a [`Source`], which tests
 //! implement, too.
 //!
-//! The agent prefixes each line with the rank of its process in the current generation, so a line names
-//! its writer. These modules guarantee that no line is lost or shown twice while containers restart,
-//! pods are replaced and connections break.
+//! The agent prefixes each line with the rank of its process in the current generation, so a line
+//! names its writer. These modules guarantee that no line is lost or shown twice while containers
+//! restart, pods are replaced and connections break.
 
 use std::future::Future;
 use std::io;

@@ -1,5 +1,5 @@
-//! Prints results: text for users, JSON or YAML for programs. Text from the cluster cannot control the
-//! terminal, and colours are off when the output is not a terminal.
+//! Prints results: text for users, JSON or YAML for programs. Text from the cluster cannot control
+//! the terminal, and colours are off when the output is not a terminal.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -35,8 +35,8 @@ pub(crate) fn print<T: Serialize>(
     write(&text)
 }
 
-/// Prints text and one line end. Removes colours if standard output is not a terminal or `NO_COLOR` is
-/// set.
+/// Prints text and one line end. Removes colours if standard output is not a terminal or `NO_COLOR`
+/// is set.
 ///
 /// # Errors
 /// Standard output is closed.
@@ -66,16 +66,16 @@ pub(crate) fn aside(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Replaces characters that control a terminal by spaces, so that text from the cluster cannot change
-/// the other output.
+/// Replaces characters that control a terminal by spaces, so that text from the cluster cannot
+/// change the other output.
 pub(crate) fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if controls(c) { ' ' } else { c })
         .collect()
 }
 
-/// Control characters (Unicode's Cc), and characters of Cf, Zl and Zp that are invisible, break a line
-/// or change its direction: U+202E shows the rest of a line from right to left.
+/// Control characters (Unicode's Cc), and characters of Cf, Zl and Zp that are invisible, break a
+/// line or change its direction: U+202E shows the rest of a line from right to left.
 fn controls(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -85,8 +85,8 @@ fn controls(c: char) -> bool {
         )
 }
 
-/// JSON that escapes the characters that [`plain`] replaces. Of the control characters serde escapes
-/// only those below U+0020, but U+009B also begins a terminal sequence.
+/// JSON that escapes the characters that [`plain`] replaces. Of the control characters serde
+/// escapes only those below U+0020, but U+009B also begins a terminal sequence.
 fn json(value: &impl Serialize) -> anyhow::Result<String> {
     let mut text = String::new();
     for c in serde_json::to_string_pretty(value)?.chars() {
@@ -144,8 +144,8 @@ pub(crate) fn style_of(state: &str) -> Style {
     Style::new().fg_color(Some(colour.into()))
 }
 
-/// A table in kubectl's style: no lines, columns as wide as their content. Each row has one cell for
-/// each column.
+/// A table in kubectl's style: no lines, columns as wide as their content. Each row has one cell
+/// for each column.
 pub(crate) fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table

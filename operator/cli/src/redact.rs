@@ -1,5 +1,5 @@
-//! Removes secrets from a report. The plugin never reads Secret objects, but variables, arguments and
-//! log lines may contain secrets. Text that may be a secret is removed. Pure.
+//! Removes secrets from a report. The plugin never reads Secret objects, but variables, arguments
+//! and log lines may contain secrets. Text that may be a secret is removed. Pure.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,13 @@ const OURS: &str = "ROUNDHOUSE_";
 
 /// Patterns of text that looks like a secret. The match of group 1 stays.
 const PATTERNS: [&str; 11] = [
-    // Private keys, also with a prefix such as the time before each line. `random` finds a key without
-    // its end.
+    // Private keys, also with a prefix such as the time before each line. `random` finds a key
+    // without its end.
     r"(?s)()-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----.*?-----END [A-Z ]*PRIVATE KEY[A-Z ]*-----",
     // JSON Web Tokens, such as those of service accounts.
     r"()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?",
-    // Keys with the prefix of their issuer: GitHub, GitLab, Hugging Face, Slack, OpenAI, NVIDIA, PyPI, W&B, AWS, Google.
+    // Keys with the prefix of their issuer: GitHub, GitLab, Hugging Face, Slack, OpenAI, NVIDIA,
+    // PyPI, W&B, AWS, Google.
     r"()\b(?:gh[pousr]_|github_pat_|glpat-|hf_|xox[abeprs]-|sk-|nvapi-|pypi-|wandb_v1_|AKIA|ASIA|AIza|ya29\.)[A-Za-z0-9_-]{12,}",
     // HTTP headers with credentials.
     r"(?i)(authorization[\x22']?\s*[:=]\s*[\x22']?(?:(?:bearer|basic|token)\s+)?)[^\s\x22',]+",
@@ -166,8 +167,8 @@ impl Redactor {
     }
 }
 
-/// Whether a long word is random: it mixes digits and both cases as in base64, or it is hexadecimal.
-/// Paths and names of classes have few digits and few capitals.
+/// Whether a long word is random: it mixes digits and both cases as in base64, or it is
+/// hexadecimal. Paths and names of classes have few digits and few capitals.
 fn is_random(word: &str) -> bool {
     let share = |is: fn(&u8) -> bool| {
         let number = word.bytes().filter(is).count();

@@ -41,8 +41,8 @@ impl Screen {
         Self::Bar(bar)
     }
 
-    /// Shows the last state of a job. Only documents need it, because [`Self::close`] prints the end
-    /// for users.
+    /// Shows the last state of a job. Only documents need it, because [`Self::close`] prints the
+    /// end for users.
     ///
     /// # Errors
     /// The reader has closed standard output.

@@ -1,5 +1,5 @@
-//! Parses the documents of a job's file as strictly as `kubectl apply`. A wrong kind or an unknown field
-//! would otherwise be ignored silently. Pure.
+//! Parses the documents of a job's file as strictly as `kubectl apply`. A wrong kind or an unknown
+//! field would otherwise be ignored silently. Pure.
 
 use anyhow::{bail, ensure};
 use kube::Resource;
@@ -80,7 +80,8 @@ pub(crate) fn parse<T: DeserializeOwned>(document: Value) -> anyhow::Result<T> {
     }
 }
 
-/// Rewrites an error of serde: without the names of Rust's types, and with the field that was meant.
+/// Rewrites an error of serde: without the names of Rust's types, and with the field that was
+/// meant.
 fn in_words(error: &str) -> String {
     let error = match meant(error) {
         Some(field) => format!("{error}; did you mean `{field}`?"),
@@ -105,8 +106,8 @@ fn meant(error: &str) -> Option<&str> {
     (likeness(&best) > LIKE).then_some(best)
 }
 
-/// A path in the style of Kubernetes: `containers[0].image`. Serde adds a step `?` for each optional
-/// field, which is dropped.
+/// A path in the style of Kubernetes: `containers[0].image`. Serde adds a step `?` for each
+/// optional field, which is dropped.
 fn words(path: &str) -> String {
     let steps = path.split('.').filter(|step| *step != "?");
     let written = steps.map(|step| match step.parse::<usize>() {

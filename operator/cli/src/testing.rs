@@ -75,7 +75,8 @@ impl Case {
         self.condition("Running", "False", reason, message)
     }
 
-    /// The job trains in generation 3 at step 480 of 1000, with this number of workers, which it adds.
+    /// The job trains in generation 3 at step 480 of 1000, with this number of workers, which it
+    /// adds.
     pub(crate) fn trains(mut self, nodes: u32) -> Self {
         let wanted = self.job["spec"]["workers"]["replicas"].as_u64().unwrap();
         let status = &mut self.job["status"];

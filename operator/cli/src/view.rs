@@ -1,5 +1,5 @@
-//! A job as `status` shows it, as text and as the document of `-o json` and `-o yaml`: a pure function of
-//! the [`Facts`].
+//! A job as `status` shows it, as text and as the document of `-o json` and `-o yaml`: a pure
+//! function of the [`Facts`].
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -134,7 +134,8 @@ impl JobView {
     }
 }
 
-/// The state of a job with this reason; `Unseen` for an empty reason, before the operator has seen it.
+/// The state of a job with this reason; `Unseen` for an empty reason, before the operator has seen
+/// it.
 pub(crate) fn state(reason: &str) -> String {
     if reason.is_empty() {
         "Unseen".to_owned()

@@ -1,4 +1,5 @@
-//! Diagnoses why a job does not train: one situation with evidence and advice. A pure function of the
+//! Diagnoses why a job does not train: one situation with evidence and advice. A pure function of
+//! the
 //! [`Facts`]: the first rule that applies decides, and causes come before consequences.
 
 use serde::Serialize;

@@ -1,4 +1,5 @@
-//! Calls the plugin as a user does, with a real API server. No operator runs: the test writes the status.
+//! Calls the plugin as a user does, with a real API server. No operator runs: the test writes the
+//! status.
 
 #![allow(clippy::unwrap_used, reason = "tests and their helpers")]
 

@@ -4,7 +4,8 @@
 /// Label of a pod: name of its PodGroup, for the plugin Coscheduling of scheduler-plugins, as
 /// in its file `apis/scheduling/v1alpha1/types.go`.
 pub const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
-/// Annotation of a pod: name of its PodGroup, for Volcano (`pkg/apis/scheduling/v1beta1/labels.go` of volcano-sh/apis).
+/// Annotation of a pod: name of its PodGroup, for Volcano (`pkg/apis/scheduling/v1beta1/labels.go`
+/// of volcano-sh/apis).
 pub const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
 /// The scheduler that the chart of scheduler-plugins installs, unless its values set another name.
 pub const COSCHEDULING_SCHEDULER: &str = "scheduler-plugins-scheduler";

@@ -29,7 +29,8 @@ pub struct Progress {
     /// resume, and if it is not a finite number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Committed steps whose loss or gradient was not finite, so that they did not change the weights.
+    /// Committed steps whose loss or gradient was not finite, so that they did not change the
+    /// weights.
     #[serde(
         default,
         skip_serializing_if = "counter::is_zero",

@@ -131,8 +131,9 @@ pub struct TrainerConfig {
     #[serde(default, skip_serializing_if = "Options::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "options::schema"))]
     pub options: Options,
-    /// Writes event files for `TensorBoard` to the directory `tensorboard` beside the checkpoints: loss, learning rate,
-    /// gradient norm and throughput at most once a second, and each evaluation. Needs `spec.checkpoint`.
+    /// Writes event files for `TensorBoard` to the directory `tensorboard` beside the checkpoints:
+    /// loss, learning rate, gradient norm and throughput at most once a second, and each
+    /// evaluation. Needs `spec.checkpoint`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tensorboard: bool,
     /// How batch and learning rate follow the number of workers; `None` if they do not. Only in the

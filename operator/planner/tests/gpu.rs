@@ -1,5 +1,5 @@
-//! Which resources are GPUs. If an administrator changes that while jobs run, each job keeps its number
-//! of processes.
+//! Which resources are GPUs. If an administrator changes that while jobs run, each job keeps its
+//! number of processes.
 #![allow(clippy::unwrap_used)]
 
 use roundhouse_api::TrainingJob;

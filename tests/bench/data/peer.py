@@ -18,7 +18,8 @@ BATCH = 64
 
 
 def make(directory: Path, count: int) -> None:
-    """Writes sums of smooth noise at several scales. Their spectra, file sizes and decoding times are like those of photographs."""
+    """Writes sums of smooth noise at several scales. Their spectra, file sizes and decoding times
+    are like those of photographs."""
     rng = np.random.default_rng(1)
     for number in range(count):
         pixels = np.zeros((300, 400, 3))

@@ -2,7 +2,8 @@
 
 The pods run on the local cluster, on which Roundhouse is installed.
 
-Progress goes to stderr. The file --notes gets all outcomes and the last messages of torchrun's agents.
+Progress goes to stderr. The file --notes gets all outcomes and the last messages of torchrun's
+agents.
 """
 import argparse
 import dataclasses

@@ -1,4 +1,5 @@
-"""The local cluster, on which Roundhouse is installed: kubectl, and the pods' processes and logs on this machine."""
+"""The local cluster, on which Roundhouse is installed: kubectl, and the pods' processes and logs on
+this machine."""
 import atexit
 import json
 import os
@@ -24,12 +25,14 @@ SYSTEM = ["/usr", "/lib", "/lib64"]
 
 
 def of_python(python):
-    """The directories that an interpreter needs. A virtual environment links to the Python that created it."""
+    """The directories that an interpreter needs. A virtual environment links to the Python that
+    created it."""
     return [*SYSTEM, str(python.parents[1]), str(python.resolve().parents[1])]
 
 
 def mount(template, paths):
-    """Mounts directories of the node at the same paths in the pod's only container. `paths`: (path, read-only)."""
+    """Mounts directories of the node at the same paths in the pod's only container. `paths`: (path,
+    read-only)."""
     paths = list(dict(paths).items())
     template["volumes"] = [{"name": f"path-{number}", "hostPath": {"path": path}} for number, (path, _) in enumerate(paths)]
     template["containers"][0]["volumeMounts"] = [
@@ -74,7 +77,8 @@ class Namespace:
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     def logs(self):
-        """The log files of the namespace's containers. The first node has another directory than the others."""
+        """The log files of the namespace's containers. The first node has another directory than
+        the others."""
         below = f"podlogs/{self.name}_*/*/*.log"
         return [*STATE.glob(below), *STATE.glob(f"node*/{below}")]
 
@@ -88,6 +92,7 @@ class Namespace:
 
 
 def strip(item):
-    """The object with its name as the only metadata, so that it can be applied to another namespace."""
+    """The object with its name as the only metadata, so that it can be applied to another
+    namespace."""
     item["metadata"] = {"name": item["metadata"]["name"]}
     return item

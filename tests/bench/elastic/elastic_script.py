@@ -1,6 +1,6 @@
-"""The script for the Python package: train.py's MLP with the same digits, batch and optimizer. The package replaces
-train.py's checkpoints and its distribution of the samples. With --out each process appends a line per committed step to
-its own file."""
+"""The script for the Python package: train.py's MLP with the same digits, batch and optimizer. The
+package replaces train.py's checkpoints and its distribution of the samples. With --out each process
+appends a line per committed step to its own file."""
 import argparse
 import gzip
 import os

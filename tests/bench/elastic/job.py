@@ -1,4 +1,5 @@
-"""The TrainingJobs. train.py trains the same with torchrun, and elastic_script.py with the Python package."""
+"""The TrainingJobs. train.py trains the same with torchrun, and elastic_script.py with the Python
+package."""
 
 TRAINER = {
     "model": {"name": "mlp", "hidden": [32]},
@@ -12,12 +13,14 @@ TRAINER = {
 
 
 def job(workers, volume):
-    """A TrainingJob of the built-in trainer. `volume` is the nodes' directory of its checkpoints."""
+    """A TrainingJob of the built-in trainer. `volume` is the nodes' directory of its
+    checkpoints."""
     return _of(workers, volume, {"trainer": TRAINER})
 
 
 def joining(workers, volume, command):
-    """A TrainingJob of a command that joins with the Python package. The caller sets `PYTHONPATH`."""
+    """A TrainingJob of a command that joins with the Python package. The caller sets
+    `PYTHONPATH`."""
     threads = [{"name": "OMP_NUM_THREADS", "value": "1"}]
     container = {"name": "trainer", "image": "localhost/script:1", "command": command, "env": threads}
     manifest = _of(workers, volume, {"elastic": {"mode": "InProcess"}})

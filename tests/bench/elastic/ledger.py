@@ -40,7 +40,8 @@ class Ledger:
         whole = text[: text.rfind(b"\n") + 1]
         offsets[path] = offsets.get(path, 0) + len(whole)
         for line in map(json.loads, whole.splitlines()):
-            # A file starts with a header. Lines of the previous generation can follow, which its own file may lack.
+            # A file starts with a header. Lines of the previous generation can follow, which its
+            # own file may lack.
             if "step" in line and line["hash"] not in self.seen:
                 self.seen.add(line["hash"])
                 self.steps.append(Step(now, line["step"], str(line["generation"]), 0))
@@ -102,7 +103,8 @@ def grow(run, setting, add):
     ledger, before = run.ledger, list(run.ledger.steps)
     since = time.time()
     add()
-    # Reads the logs only after a newer step, because reading takes CPU time from the measured processes.
+    # Reads the logs only after a newer step, because reading takes CPU time from the measured
+    # processes.
     grown = lambda: ledger.newer(before[-1].life) and run.worlds().get(ledger.steps[-1].life) == "3"
     if not run.wait(setting.limit, grown):
         run.fail("a step of three workers")

@@ -1,9 +1,11 @@
-"""Reads the lines that train.py appends to one file per process, and computes outcomes from them."""
+"""Reads the lines that train.py appends to one file per process, and computes outcomes from
+them."""
 from steps import Outcome, Step, usual
 
 
 def read(home):
-    """All steps of all ranks in the order of their times, each with its samples as (epoch, first, last)."""
+    """All steps of all ranks in the order of their times, each with its samples as (epoch, first,
+    last)."""
     found = []
     for path in home.glob("steps-*"):
         _, rank, process = path.name.split("-", 2)
@@ -20,7 +22,8 @@ def steps(home):
 
 
 def account(home, known):
-    """The numbers of lost steps, repeated samples and skipped samples. A step of several ranks counts once."""
+    """The numbers of lost steps, repeated samples and skipped samples. A step of several ranks
+    counts once."""
     found = read(home)
     reached = max(step.number for step, _ in found if step.life in known)
     again = [step for step, _ in found if step.life not in known]

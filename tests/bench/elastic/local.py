@@ -1,4 +1,5 @@
-"""One run of `kubectl-roundhouse run --local` with the built-in trainer or a script with the Python package."""
+"""One run of `kubectl-roundhouse run --local` with the built-in trainer or a script with the Python
+package."""
 import atexit
 import json
 import pathlib
@@ -40,7 +41,8 @@ class Run:
         return ledger.worlds((self.dir / "logs").glob("*.log"))
 
     def agents(self):
-        """The process ids of the agents by worker index, which is the rank in the first generation."""
+        """The process ids of the agents by worker index, which is the rank in the first
+        generation."""
         return {int(variable(pid, "ROUNDHOUSE_WORKER_INDEX")): pid for pid in children(self.process.pid)}
 
     def at(self, step):

@@ -1,4 +1,5 @@
-"""One run on pods of the local cluster. Its volume is a directory of this machine, so the ledger can be read here."""
+"""One run on pods of the local cluster. Its volume is a directory of this machine, so the ledger
+can be read here."""
 import shutil
 
 import ledger

@@ -8,7 +8,8 @@ SCRIPT = pathlib.Path(__file__).parent / "elastic_script.py"
 
 
 class Run(local.Run):
-    """A run whose processes write their commit times. A line of the ledger appears up to 50 ms later."""
+    """A run whose processes write their commit times. A line of the ledger appears up to 50 ms
+    later."""
 
     def __init__(self, setting, workers):
         command = [str(setting.python), str(SCRIPT), f"--data={setting.data.resolve()}"]

@@ -9,7 +9,8 @@ SCRIPT = REPOSITORY / "tests/bench/elastic/elastic_script.py"
 
 
 def script(setting, workers, volume):
-    """The TrainingJob of the script. Its container mounts Python, PyTorch and the package from this machine."""
+    """The TrainingJob of the script. Its container mounts Python, PyTorch and the package from this
+    machine."""
     package, data = os.environ["PYTHONPATH"], str(setting.data.resolve())
     manifest = joining(workers, volume, [str(setting.python), str(SCRIPT), f"--data={data}"])
     template = manifest["spec"]["workers"]["template"]["spec"]

@@ -11,7 +11,8 @@ JOB = "script"
 
 
 def manifest(setting, workers, out):
-    """The TrainingJob of the script. The timeout of collectives is 10 s, as in torchrun's tuned run."""
+    """The TrainingJob of the script. The timeout of collectives is 10 s, as in torchrun's tuned
+    run."""
     read_only = [*of_python(setting.python), str(setting.data.resolve()), str(REPOSITORY / "tests/bench/elastic")]
     script = [str(setting.python), "-u", str(REPOSITORY / "tests/bench/elastic/train.py")]
     container = {
@@ -57,7 +58,8 @@ class Run:
         return lines.steps(self.out)
 
     def wait(self, limit, condition):
-        """Waits at most `limit` seconds until the condition's value is true, and returns the value."""
+        """Waits at most `limit` seconds until the condition's value is true, and returns the
+        value."""
         return until(limit, condition, 0.02)
 
     def result(self, since, first, pause=None):
@@ -71,7 +73,8 @@ class Run:
 
 
 def kill(setting, repeat, whole_agent):
-    """Kills a script, or the worker's agent, which is the container's main process, with SIGKILL."""
+    """Kills a script, or the worker's agent, which is the container's main process, with
+    SIGKILL."""
     run = Run(setting, 3)
     agent = run.space.process(f"{JOB}-worker-{repeat % 3}-0")
     victims = [agent] if whole_agent else children(agent)

@@ -1,7 +1,8 @@
-"""Measures how long a worker takes to join a job with a large state, over links of a limited rate; prints a Markdown table.
+"""Measures how long a worker takes to join a job with a large state, over links of a limited rate;
+prints a Markdown table.
 
-Each worker has its own network namespace, which a veth pair of that rate connects to a bridge. This needs root. The
-benchmark measures the package in PYTHONPATH.
+Each worker has its own network namespace, which a veth pair of that rate connects to a bridge. This
+needs root. The benchmark measures the package in PYTHONPATH.
 """
 
 import argparse
@@ -38,7 +39,8 @@ def address(index):
 
 @contextlib.contextmanager
 def links(number, rate):
-    """Creates a network namespace for each worker, with a link that is limited to the rate in both directions."""
+    """Creates a network namespace for each worker, with a link that is limited to the rate in both
+    directions."""
     try:
         run("ip", "link", "add", BRIDGE, "type", "bridge")
         run("ip", "link", "set", BRIDGE, "up")
@@ -79,7 +81,8 @@ class Worker(harness.Worker):
 
 
 def measure(size, mib):
-    """The seconds in which the last worker joins the others, and the bytes on each link meanwhile, in units of the state."""
+    """The seconds in which the last worker joins the others, and the bytes on each link meanwhile,
+    in units of the state."""
     with tempfile.TemporaryDirectory() as directory:
         variables = {"LARGE": str(mib)}
         arguments = (directory, "train.py", 10_000_000, pathlib.Path(directory) / "weights")

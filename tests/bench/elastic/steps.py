@@ -41,12 +41,14 @@ def usual(steps):
 
 
 def mean(steps):
-    """The mean time between two steps, for lines that are written in batches; None for fewer than two."""
+    """The mean time between two steps, for lines that are written in batches; None for fewer than
+    two."""
     return (steps[-1].at - steps[0].at) / (len(steps) - 1) if len(steps) > 1 else None
 
 
 def until(limit, condition, pause, is_over=lambda: False):
-    """Waits until the condition's value is true, and returns it; None after `limit` seconds or when `is_over`."""
+    """Waits until the condition's value is true, and returns it; None after `limit` seconds or when
+    `is_over`."""
     deadline = time.monotonic() + limit
     while True:
         if value := condition():

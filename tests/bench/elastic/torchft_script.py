@@ -1,8 +1,9 @@
-"""The script for torchft: train.py's MLP with the same digits, batch and optimizer, written like torchft's DDP example.
+"""The script for torchft: train.py's MLP with the same digits, batch and optimizer, written like
+torchft's DDP example.
 
-The number of the step and the number of participants determine the samples of a step, so that no sample is skipped;
-torchft's own sampler does not guarantee that. Each process appends a line per committed step, as train.py does, to a new
-file when the number of participants changes.
+The number of the step and the number of participants determine the samples of a step, so that no
+sample is skipped; torchft's own sampler does not guarantee that. Each process appends a line per
+committed step, as train.py does, to a new file when the number of participants changes.
 """
 import argparse
 import datetime
@@ -72,7 +73,8 @@ def main():
         if ordered != epoch:
             ordered, order = epoch, torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))
         size = min(batch, len(labels) - cursor)
-        # A process that receives the state participates from the next step. Its gradients do not count in this one.
+        # A process that receives the state participates from the next step. Its gradients do not
+        # count in this one.
         takes_part = rank is not None
         first, last = (cursor + size * (rank + part) // world for part in (0, 1)) if takes_part else (cursor, cursor + 1)
         mine = order[first:last]

@@ -1,4 +1,5 @@
-"""One run of torchft on this machine: a lighthouse, and one replica group of one process per worker."""
+"""One run of torchft on this machine: a lighthouse, and one replica group of one process per
+worker."""
 import atexit
 import os
 import pathlib
@@ -12,8 +13,9 @@ from steps import until
 from torchrun import free_port, listens
 
 SCRIPT = pathlib.Path(__file__).with_name("torchft_script.py")
-# Short waits, as for tuned torchrun. A worker without a heartbeat for 1 s counts as dead (default: 5 s; it sends ten
-# heartbeats per second). A quorum waits 2 s for the other live workers (default: 60 s).
+# Short waits, as for tuned torchrun. A worker without a heartbeat for 1 s counts as dead (default:
+# 5 s; it sends ten heartbeats per second). A quorum waits 2 s for the other live workers (default:
+# 60 s).
 LIGHTHOUSE = ["--min_replicas=2", "--quorum_tick_ms=20", "--join_timeout_ms=2000", "--heartbeat_timeout_ms=1000"]
 
 
@@ -57,7 +59,8 @@ class Run:
         return lines.steps(self.home)
 
     def wait(self, limit, condition):
-        """Waits at most `limit` seconds until the condition's value is true, and returns the value."""
+        """Waits at most `limit` seconds until the condition's value is true, and returns the
+        value."""
         return until(limit, condition, 0.02)
 
     def fail(self, what):

@@ -1,4 +1,5 @@
-"""One run of three torchrun agents on this machine. The lines that train.py appends show its steps."""
+"""One run of three torchrun agents on this machine. The lines that train.py appends show its
+steps."""
 import atexit
 import os
 import pathlib
@@ -17,10 +18,10 @@ from steps import Outcome, children, until
 OPTIONS = ["--nnodes=2:3", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-backend=c10d", "--rdzv-id=bench"]
 # The host name of this machine may not resolve.
 OPTIONS += ["--local-addr=127.0.0.1"]
-# Options of the agent, options of the script, and environment variables. "tuned" has short waits, and each round of the
-# rendezvous has its own store for the workers. With a shared store, an agent that joins later waits for an address that
-# rank 0 publishes in the first round only, and restarted workers read addresses of their predecessors. See PyTorch
-# issue 135712.
+# Options of the agent, options of the script, and environment variables. "tuned" has short waits,
+# and each round of the rendezvous has its own store for the workers. With a shared store, an agent
+# that joins later waits for an address that rank 0 publishes in the first round only, and restarted
+# workers read addresses of their predecessors. See PyTorch issue 135712.
 CONFS = {
     "defaults": ([], [], {}),
     "tuned": (
@@ -55,7 +56,8 @@ class Run:
         # Without this the processes would outlive the program and slow down the next run.
         atexit.register(self.end)
         self.steps = lambda: lines.steps(self.home)
-        # The first agent hosts the rendezvous. Another agent that started too early would host its own.
+        # The first agent hosts the rendezvous. Another agent that started too early would host its
+        # own.
         self.add_agent()
         if not self.wait(setting.limit, lambda: listens(self.port)):
             self.end()
@@ -74,7 +76,8 @@ class Run:
         self.agents.append(agent)
 
     def wait(self, limit, condition):
-        """Waits at most `limit` seconds until the condition's value is true, and returns the value."""
+        """Waits at most `limit` seconds until the condition's value is true, and returns the
+        value."""
         # Without a running agent no worker can restart, so waiting is useless.
         return until(limit, condition, 0.02, lambda: all(agent.poll() is not None for agent in self.agents))
 
@@ -127,7 +130,8 @@ def result(run, known, since, first, before, pause=None):
 
 
 def kill(setting, conf, repeat, whole_agent):
-    """Kills a worker with SIGKILL; with `whole_agent` its agent, too, but never the agent that hosts the rendezvous."""
+    """Kills a worker with SIGKILL; with `whole_agent` its agent, too, but never the agent that
+    hosts the rendezvous."""
     run, failure = start(setting, conf, 3)
     if failure:
         return failure

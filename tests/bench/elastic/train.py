@@ -1,9 +1,9 @@
-"""The script for torchrun: the trainer's MLP with the same digits, batch and optimizer, with DistributedDataParallel over
-Gloo.
+"""The script for torchrun: the trainer's MLP with the same digits, batch and optimizer, with
+DistributedDataParallel over Gloo.
 
-It follows PyTorch's advice for torchrun: a checkpoint has all state; the script writes it every --every steps and loads
-it at each start. Each rank appends a line per committed step to its own file: time, step, world size, first and last
-place of its samples in the epoch, epoch.
+It follows PyTorch's advice for torchrun: a checkpoint has all state; the script writes it every
+--every steps and loads it at each start. Each rank appends a line per committed step to its own
+file: time, step, world size, first and last place of its samples in the epoch, epoch.
 """
 import argparse
 import datetime
@@ -23,7 +23,8 @@ def read(path, header):
 
 
 def replace(path, write):
-    """Replaces a file by renaming, so that no reader sees an incomplete file, even after a crash."""
+    """Replaces a file by renaming, so that no reader sees an incomplete file, even after a
+    crash."""
     partial = path.with_suffix(".partial")
     write(partial)
     partial.rename(path)

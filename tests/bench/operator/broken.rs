@@ -76,7 +76,8 @@ pub(crate) async fn run(program: &Path, num_broken: u32) -> anyhow::Result<[Figu
     Ok([alone, beside])
 }
 
-/// The times from each loss of a worker until all workers have the next membership, in order of size.
+/// The times from each loss of a worker until all workers have the next membership, in order of
+/// size.
 async fn incidents(cluster: &Cluster, first: u64) -> anyhow::Result<Vec<Duration>> {
     let mut took = Vec::new();
     for generation in first..first + INCIDENTS {

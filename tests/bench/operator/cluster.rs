@@ -84,8 +84,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Admission taints new nodes as not ready. The node controller, which usually removes the taint,
-    /// does not run here.
+    /// Admission taints new nodes as not ready. The node controller, which usually removes the
+    /// taint, does not run here.
     async fn remove_taints(&self) -> anyhow::Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let untainted = Patch::Merge(json!({"spec": {"taints": null}}));

@@ -1,6 +1,6 @@
-//! More pods than a machine can hold: a simulated API server generates them as copies of one training
-//! job. The release build of the operator lists and watches them, and reconciles after changes of
-//! single pods.
+//! More pods than a machine can hold: a simulated API server generates them as copies of one
+//! training job. The release build of the operator lists and watches them, and reconciles after
+//! changes of single pods.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -30,8 +30,8 @@ pub(crate) fn jobs(cluster: &Cluster) -> Api<TrainingJob> {
     Api::namespaced(cluster.client.clone(), NAMESPACE)
 }
 
-/// Applies all jobs, named `NAME-0` and so on. Returns the time until all their pods have the membership
-/// of generation 1.
+/// Applies all jobs, named `NAME-0` and so on. Returns the time until all their pods have the
+/// membership of generation 1.
 pub(crate) async fn apply(cluster: &Cluster, name: &str, shape: Shape) -> anyhow::Result<Duration> {
     let started = Instant::now();
     let jobs = jobs(cluster);

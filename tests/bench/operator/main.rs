@@ -1,6 +1,6 @@
-//! `make bench-operator`: measures the cost of the operator with many jobs and with large jobs. It runs
-//! a real API server with etcd, the real scheduler, KWOK instead of kubelets, and the release build of
-//! the operator.
+//! `make bench-operator`: measures the cost of the operator with many jobs and with large jobs. It
+//! runs a real API server with etcd, the real scheduler, KWOK instead of kubelets, and the release
+//! build of the operator.
 #![allow(clippy::print_stdout)]
 
 use std::path::Path;

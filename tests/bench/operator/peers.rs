@@ -97,8 +97,8 @@ fn sum(processes: &[u32], of: fn(u32) -> anyhow::Result<f64>) -> anyhow::Result<
     processes.iter().map(|process| of(*process)).sum()
 }
 
-/// Deletes a pod of the first job. Returns the time until all pods are ready again, and the number of
-/// new pods.
+/// Deletes a pod of the first job. Returns the time until all pods are ready again, and the number
+/// of new pods.
 async fn lose_one(cluster: &Cluster, workers: u32) -> anyhow::Result<(Duration, usize)> {
     let of_job = "jobset.sigs.k8s.io/jobset-name=job-0";
     let before = all_ready(cluster, Some(of_job), workers, &BTreeSet::new()).await?;
@@ -142,7 +142,8 @@ async fn create(cluster: &Cluster, object: Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A `JobSet` like the project's training examples: a failed worker fails its Job, and all Jobs restart.
+/// A `JobSet` like the project's training examples: a failed worker fails its Job, and all Jobs
+/// restart.
 fn jobset(name: &str, workers: u32) -> Value {
     json!({
         "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",

@@ -94,8 +94,8 @@ async fn template(cluster: &Cluster) -> anyhow::Result<k8s_openapi::api::core::v
         jobs: 1,
         workers: 1,
     };
-    // The name differs from those of the measured jobs: no garbage collector runs here, so the Service
-    // of this deleted job remains.
+    // The name differs from those of the measured jobs: no garbage collector runs here, so the
+    // Service of this deleted job remains.
     load::apply(cluster, "template", one).await?;
     let pods = load::pods(cluster).list(&ListParams::default()).await?;
     let mut like = pods.items.into_iter().next().context("no pod")?;
@@ -113,8 +113,8 @@ async fn template(cluster: &Cluster) -> anyhow::Result<k8s_openapi::api::core::v
     Ok(like)
 }
 
-/// Deletes a worker of the first job. Returns the time until all workers have the next membership, and
-/// the number of new pods.
+/// Deletes a worker of the first job. Returns the time until all workers have the next membership,
+/// and the number of new pods.
 async fn lose_one(cluster: &Cluster, workers: u32) -> anyhow::Result<(Duration, usize)> {
     let pods = load::pods(cluster);
     let of_job = ListParams::default().labels(&load::of_job("job-0"));

@@ -1,5 +1,5 @@
-//! Waits for conditions of pods with a watch. Repeated lists would load the API server and change the
-//! measurement.
+//! Waits for conditions of pods with a watch. Repeated lists would load the API server and change
+//! the measurement.
 
 use std::collections::HashMap;
 use std::pin::pin;

@@ -1,6 +1,6 @@
-//! Many training jobs: how often the operator writes their progress, and how old the written progress
-//! is. One HTTP server stands for all agents, because KWOK gives addresses of this machine to all
-//! pods. It reports one step per second for all jobs.
+//! Many training jobs: how often the operator writes their progress, and how old the written
+//! progress is. One HTTP server stands for all agents, because KWOK gives addresses of this machine
+//! to all pods. It reports one step per second for all jobs.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -27,7 +27,8 @@ use crate::run::{Shape, writes};
 
 /// The wait until the operator has polled and written each job at least once.
 const SETTLE_TIME: Duration = Duration::from_secs(90);
-/// The operator writes the progress of each job within a minute, so this covers several writes of each.
+/// The operator writes the progress of each job within a minute, so this covers several writes of
+/// each.
 const MEASURE_TIME: Duration = Duration::from_mins(5);
 /// The interval between two reads of all statuses.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);

@@ -1,10 +1,12 @@
-"""Measures the time that `commit` and the sampler of the Python package add to a step of plain DDP; prints a Markdown table.
+"""Measures the time that `commit` and the sampler of the Python package add to a step of plain DDP;
+prints a Markdown table.
 
 With one rank the package uses no DDP, so that case is also compared with the bare model.
 
-Both sides train the same model with the same samples, optimizer and threads (one per rank). Their processes run at the same
-time and train in turns of some steps. The overhead is the median over all pairs of turns, so a temporarily slower machine
-affects both sides. The losses of both sides must be equal up to rounding.
+Both sides train the same model with the same samples, optimizer and threads (one per rank). Their
+processes run at the same time and train in turns of some steps. The overhead is the median over all
+pairs of turns, so a temporarily slower machine affects both sides. The losses of both sides must be
+equal up to rounding.
 """
 import argparse
 import pathlib
@@ -28,7 +30,8 @@ def difference(left, right):
 
 
 def measure(name, world, is_bare, options):
-    """The pairs of turns (plain, elastic) of one round, and the largest difference of their losses."""
+    """The pairs of turns (plain, elastic) of one round, and the largest difference of their
+    losses."""
     with tempfile.TemporaryDirectory() as place, plain(name, world, is_bare) as theirs, elastic(name, world, place) as ours:
         # The first steps allocate memory, so they are not counted.
         first = [side.train(3) for side in (theirs, ours)]

@@ -12,8 +12,8 @@ SEED = 7
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model with the shape of its samples. One or two ranks share the global batch size `batch` equally, and it divides
-    the number of samples."""
+    """A model with the shape of its samples. One or two ranks share the global batch size `batch`
+    equally, and it divides the number of samples."""
 
     model: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -21,7 +21,8 @@ class Case:
 
 
 def mlp():
-    """An MLP of 256-1024-1024-10 with 1.3 million weights: a step takes at least 5 ms on one thread."""
+    """An MLP of 256-1024-1024-10 with 1.3 million weights: a step takes at least 5 ms on one
+    thread."""
     return nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 
 
@@ -32,7 +33,8 @@ CASES = {
 
 
 def prepared(name):
-    """The model, data set, optimizer and global batch size of a case. Every call returns equal values."""
+    """The model, data set, optimizer and global batch size of a case. Every call returns equal
+    values."""
     case = CASES[name]
     torch.manual_seed(SEED)
     model = case.model()

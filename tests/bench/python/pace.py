@@ -1,4 +1,5 @@
-"""Lets the benchmark control a rank: it makes a number of steps, reports their duration, and waits."""
+"""Lets the benchmark control a rank: it makes a number of steps, reports their duration, and
+waits."""
 import time
 from multiprocessing.connection import Client
 
@@ -12,7 +13,8 @@ class Pace:
         self.losses, self.left = [], 0
 
     def continues(self, loss):
-        """Call this after each step. It waits during the other side's turns, and returns whether there is another step."""
+        """Call this after each step. It waits during the other side's turns, and returns whether
+        there is another step."""
         self.losses.append(loss.item())
         self.left -= 1
         if self.left > 0:

@@ -1,4 +1,5 @@
-"""One rank of the training with PyTorch alone: DistributedDataParallel over Gloo, or the bare model."""
+"""One rank of the training with PyTorch alone: DistributedDataParallel over Gloo, or the bare
+model."""
 import argparse
 import os
 
@@ -13,7 +14,8 @@ import roundhouse as rh
 
 
 class Share:
-    """The batches of this rank, with the samples of the other side, so that both sides train the same.
+    """The batches of this rank, with the samples of the other side, so that both sides train the
+    same.
 
     All permutations are computed before the first step, so they are not timed.
     """

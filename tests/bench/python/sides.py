@@ -1,4 +1,5 @@
-"""The processes of both sides. They run at the same time, and one side trains while the other side waits."""
+"""The processes of both sides. They run at the same time, and one side trains while the other side
+waits."""
 import contextlib
 import os
 import pathlib
@@ -14,7 +15,8 @@ LIMIT_SECONDS = 300
 
 
 class Turn(NamedTuple):
-    """Some steps of one side: seconds per step of rank 0, CPU seconds per step of all ranks, and the losses of rank 0."""
+    """Some steps of one side: seconds per step of rank 0, CPU seconds per step of all ranks, and
+    the losses of rank 0."""
 
     seconds: float
     cpu_seconds: float
@@ -79,7 +81,8 @@ def plain(name, world, is_bare):
 
 @contextlib.contextmanager
 def elastic(name, world, directory):
-    """The side with roundhouse. Ledger and agreement are as in a job, but no checkpoint is written while it is timed."""
+    """The side with roundhouse. Ledger and agreement are as in a job, but no checkpoint is written
+    while it is timed."""
     with listening() as listener:
         arguments = [HERE / "elastic.py", name, listener.address[1]]
         with World(directory, *arguments, checkpoints=True, every_steps=1_000_000_000) as job:

@@ -1,7 +1,9 @@
-"""Compares the trainer's steps per second with PyTorch's, in alternating runs on this machine; prints a table.
+"""Compares the trainer's steps per second with PyTorch's, in alternating runs on this machine;
+prints a table.
 
-Both train the same shapes with the same batch, optimizer and number of threads, from synthetic samples. The trainer runs
-with agreement, checksum, ledger and metrics at every step, and, for comparison, without them.
+Both train the same shapes with the same batch, optimizer and number of threads, from synthetic
+samples. The trainer runs with agreement, checksum, ledger and metrics at every step, and, for
+comparison, without them.
 """
 import argparse
 import pathlib

@@ -136,7 +136,8 @@ def data_wait(trainer, data, seconds):
 
 
 def stalls(trainer, data, number):
-    """The seconds for which each of a number of checkpoints pauses training, and the bytes of a checkpoint."""
+    """The seconds for which each of a number of checkpoints pauses training, and the bytes of a
+    checkpoint."""
     # The checkpoint has 38 million weights and AdamW's two moments of each.
     config = CONFIGURATIONS["mlp"] | {
         "model": {"name": "mlp", "hidden": [6144, 6144]},

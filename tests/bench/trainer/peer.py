@@ -1,7 +1,8 @@
-"""Trains the same models, batches and optimizers with PyTorch eager and DistributedDataParallel over Gloo.
+"""Trains the same models, batches and optimizers with PyTorch eager and DistributedDataParallel
+over Gloo.
 
-This is one of `--world` processes. Rank 0 prints one line: the median steps per second over several windows. The samples
-are synthetic and in memory, so no reader is measured.
+This is one of `--world` processes. Rank 0 prints one line: the median steps per second over several
+windows. The samples are synthetic and in memory, so no reader is measured.
 """
 import argparse
 import math
@@ -134,8 +135,9 @@ CASES = {
 
 
 class Losses:
-    """Reads the loss of each step, as every trainer does to detect a loss that is not finite. On a GPU it reads the loss one
-    step late, so that the host does not wait for the step that it has just launched."""
+    """Reads the loss of each step, as every trainer does to detect a loss that is not finite. On a
+    GPU it reads the loss one step late, so that the host does not wait for the step that it has
+    just launched."""
 
     def __init__(self, device):
         self.late, self.number = device == "cuda", 0

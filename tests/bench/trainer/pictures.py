@@ -1,4 +1,5 @@
-"""Compares images per second of one core with torchvision's, in alternating runs with the same files."""
+"""Compares images per second of one core with torchvision's, in alternating runs with the same
+files."""
 import pathlib
 import statistics
 import subprocess

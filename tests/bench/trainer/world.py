@@ -1,4 +1,5 @@
-"""Starts the trainer's processes and issues generations to them by writing their membership files."""
+"""Starts the trainer's processes and issues generations to them by writing their membership
+files."""
 import json
 import os
 import pathlib
@@ -40,7 +41,8 @@ def until(what, is_so, seconds=120):
 
 
 def output_of_rank_0(commands, variables):
-    """Runs one command for each rank with the variables of the rank, and returns the output of rank 0."""
+    """Runs one command for each rank with the variables of the rank, and returns the output of rank
+    0."""
     ranks = [
         subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for command, own in zip(commands, variables)
@@ -53,7 +55,8 @@ def output_of_rank_0(commands, variables):
 
 
 class World:
-    """Workers with one process each, in one directory. Use it in a `with` block, which kills remaining processes."""
+    """Workers with one process each, in one directory. Use it in a `with` block, which kills
+    remaining processes."""
 
     def __init__(self, trainer, directory, data, config, nodes, variables=None):
         self.trainer, self.directory, self.data = trainer, pathlib.Path(directory), pathlib.Path(data)

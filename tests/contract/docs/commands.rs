@@ -1,6 +1,6 @@
-//! Every command of the documentation has an entry in the table [`KNOWN`]: a file that runs it, or the
-//! reason why no test does. The names in it exist: targets of make, files of the repository, values of
-//! the chart, flags of the plugin.
+//! Every command of the documentation has an entry in the table [`KNOWN`]: a file that runs it, or
+//! the reason why no test does. The names in it exist: targets of make, files of the repository,
+//! values of the chart, flags of the plugin.
 
 use std::collections::HashSet;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Every YAML block of the documentation parses. A TrainingJob is valid, and all fields of a part of
-//! one exist.
+//! Every YAML block of the documentation parses. A TrainingJob is valid, and all fields of a part
+//! of one exist.
 
 use roundhouse_api::TrainingJob;
 use roundhouse_planner::validate;

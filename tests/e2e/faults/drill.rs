@@ -1,5 +1,5 @@
-//! An elastic job of three workers for a test of one fault. Its steps are slowed down, so that it still
-//! trains after the fault.
+//! An elastic job of three workers for a test of one fault. Its steps are slowed down, so that it
+//! still trains after the fault.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,8 @@ impl Drill {
         Self::start_job(name, job).await
     }
 
-    /// Applies a job. Its checkpoints and the pace of its steps are on a volume that all nodes mount.
+    /// Applies a job. Its checkpoints and the pace of its steps are on a volume that all nodes
+    /// mount.
     pub(super) async fn start_job(name: &str, mut job: Value) -> Self {
         let space = TestNamespace::create(name, true).await.unwrap();
         let shared = nodes::shared_directory(name).unwrap();
@@ -75,8 +76,8 @@ impl Drill {
         Ok(status)
     }
 
-    /// Waits until a generation after `after` with this number of workers commits steps, and returns
-    /// it.
+    /// Waits until a generation after `after` with this number of workers commits steps, and
+    /// returns it.
     pub(super) async fn trains(&self, workers: u32, after: u64) -> u64 {
         let trains = until("the workers train", DEADLINE, || async {
             let status = self.status().await?;

@@ -114,8 +114,8 @@ fn place(are_apart: bool) -> Value {
     }
 }
 
-/// Runs a test while the operators are on different nodes. Moves them back to node1 even if the test
-/// fails, because other tests cut off the other nodes.
+/// Runs a test while the operators are on different nodes. Moves them back to node1 even if the
+/// test fails, because other tests cut off the other nodes.
 async fn apart(client: &Client, test: impl Future<Output = ()>) {
     roll_out(client, place(true)).await;
     let outcome = AssertUnwindSafe(test).catch_unwind().await;

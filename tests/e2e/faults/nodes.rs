@@ -12,7 +12,8 @@ use super::operator;
 
 /// A node with a network namespace of its own. The control plane and the operator run on node1.
 const NODE: &str = "node2";
-/// Steps of 50 ms: enough until the node is `NotReady`, the worker is replaced, and the node is back.
+/// Steps of 50 ms: enough until the node is `NotReady`, the worker is replaced, and the node is
+/// back.
 const STEPS: u64 = 2_400;
 
 #[derive(Clone, Copy, Debug)]
@@ -76,8 +77,8 @@ pub(super) fn is_on(pod: &Pod, node: &str) -> bool {
     pod.spec.as_ref().and_then(|it| it.node_name.as_deref()) == Some(node)
 }
 
-/// The other workers continue, the worker on the node is replaced, and the old pod ends when the node
-/// is back.
+/// The other workers continue, the worker on the node is replaced, and the old pod ends when the
+/// node is back.
 async fn fail_node(name: &str, fault: Fault, operator_is_away: bool) {
     let drill = Drill::start(name, STEPS, true).await;
     let client = drill.space.client.clone();
@@ -98,7 +99,8 @@ async fn fail_node(name: &str, fault: Fault, operator_is_away: bool) {
     }
     let second = drill.trains(3, first).await;
     assert!(!drill.members(second).await.iter().any(on_node));
-    // The worker on the failed node may run, but it must commit no more steps of the old generation.
+    // The worker on the failed node may run, but it must commit no more steps of the old
+    // generation.
     let num_committed = drill.num_committed(first);
     drop(fault);
     is_ready(&drill, NODE, true).await;

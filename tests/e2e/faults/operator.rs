@@ -1,5 +1,5 @@
-//! The operator is stopped during faults of workers, and handles them after its restart. These tests
-//! run alone, because all jobs share the operator.
+//! The operator is stopped during faults of workers, and handles them after its restart. These
+//! tests run alone, because all jobs share the operator.
 
 use futures::future::{join, join_all};
 use k8s_openapi::api::apps::v1::Deployment;

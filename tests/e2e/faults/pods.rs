@@ -1,9 +1,5 @@
 //! Faults of one worker while the operator runs.
 
-use kube::ResourceExt;
-use roundhouse_tests::{nodes, processes};
-use rustix::process::Signal;
-
 use super::drill::Drill;
 use super::fault::Fault;
 
@@ -43,26 +39,4 @@ async fn force_deleted_pod_is_replaced_without_an_incident() {
 #[tokio::test(flavor = "multi_thread")]
 async fn drained_worker_moves_without_an_incident() {
     lose_worker(Fault::Drain).await;
-}
-
-/// The agent and the rank are stopped, like in a container that its runtime has frozen. The agent does
-/// not answer, although its node is healthy.
-#[tokio::test(flavor = "multi_thread")]
-async fn frozen_worker_is_left_out_until_it_runs_again() {
-    let drill = Drill::start("e2e-frozen", 2 * STEPS, false).await;
-    let first = drill.trains(3, 0).await;
-    let mut members = drill.members(first).await;
-    let victim = members.remove(1).name_any();
-    let survivors: Vec<String> = members.iter().map(ResourceExt::name_any).collect();
-    let agent = nodes::agent(&drill.space.name, &victim).unwrap();
-    let frozen = [agent, nodes::process(&drill.space.name, &victim).unwrap()];
-    let send = |signal| frozen.map(|process| processes::send(process, signal));
-    assert_eq!(send(Signal::STOP), [true; 2]);
-    let second = drill.trains(2, first).await;
-    let message = drill.status().await.unwrap();
-    let message = message.front().unwrap().message.clone();
-    assert!(message.contains("its agent does not answer"), "{message}");
-    assert_eq!(send(Signal::CONT), [true; 2]);
-    drill.trains(3, second).await;
-    drill.succeeds_after(1..=2, &survivors).await;
 }

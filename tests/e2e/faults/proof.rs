@@ -23,8 +23,8 @@ impl Drill {
         self.delete().await;
     }
 
-    /// [`Self::succeeds`] with a range of incidents, for faults whose number of incidents depends on
-    /// the timing.
+    /// [`Self::succeeds`] with a range of incidents, for faults whose number of incidents depends
+    /// on the timing.
     pub(super) async fn succeeds_after(self, incidents: RangeInclusive<u32>, survivors: &[String]) {
         self.ends_well_after(incidents, survivors).await;
         self.compare_with_undisturbed_run();

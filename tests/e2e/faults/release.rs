@@ -1,5 +1,5 @@
-//! The Helm release is upgraded and rolled back while a job trains. This test runs alone, because all
-//! jobs share the operator.
+//! The Helm release is upgraded and rolled back while a job trains. This test runs alone, because
+//! all jobs share the operator.
 
 use anyhow::ensure;
 use k8s_openapi::api::apps::v1::Deployment;

@@ -1,5 +1,5 @@
-//! A PyTorch script that joins, in real pods. Its container mounts Python, PyTorch and the package from
-//! this machine, because an image with them would have gigabytes.
+//! A PyTorch script that joins, in real pods. Its container mounts Python, PyTorch and the package
+//! from this machine, because an image with them would have gigabytes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -95,8 +95,8 @@ pub const TRAINER_CONFIG: Target = Target {
     seeds: || texts(&[trainer()]),
 };
 
-/// A TrainingJob of a user. The API server has checked it against the installed CRD, whose version may
-/// differ from the operator's.
+/// A TrainingJob of a user. The API server has checked it against the installed CRD, whose version
+/// may differ from the operator's.
 pub const TRAINING_JOB: Target = Target {
     name: "training-job",
     read: |bytes| {

@@ -1,4 +1,5 @@
-//! Runs one target under libFuzzer, which parses the arguments and has the main loop. See `make fuzz`.
+//! Runs one target under libFuzzer, which parses the arguments and has the main loop. See
+//! `make fuzz`.
 #![no_main]
 
 use std::sync::LazyLock;

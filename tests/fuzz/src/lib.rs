@@ -1,6 +1,6 @@
-//! Feeds random bytes to all code that reads untrusted input: documents of pods, users and operators
-//! of other versions, files of a shared volume, and data sets. A reader may refuse its input. It must
-//! not panic, hang, or allocate far more memory than the input has bytes.
+//! Feeds random bytes to all code that reads untrusted input: documents of pods, users and
+//! operators of other versions, files of a shared volume, and data sets. A reader may refuse its
+//! input. It must not panic, hang, or allocate far more memory than the input has bytes.
 //!
 //! `cargo test` runs each target with its seeds and with 2,000 reproducible mutations of them.
 //! `make fuzz` lets libFuzzer search for inputs that reach new code. An input that breaks a reader

@@ -1,4 +1,5 @@
-//! `seeds DIR` writes the seeds of each target to `DIR/TARGET`, and prints the names of the targets.
+//! `seeds DIR` writes the seeds of each target to `DIR/TARGET`, and prints the names of the
+//! targets.
 
 use std::path::PathBuf;
 

@@ -54,8 +54,8 @@ pub const CHECKPOINT: Target = Target {
     },
 };
 
-/// The ledger of two generations, once as the input has it, and once with corrected hashes. A fuzzer
-/// does not find valid hashes by chance.
+/// The ledger of two generations, once as the input has it, and once with corrected hashes. A
+/// fuzzer does not find valid hashes by chance.
 pub const LEDGER: Target = Target {
     name: "ledger",
     read: |bytes| {

@@ -1,4 +1,5 @@
-"""Trains, and prints how often each commit reads a number from the device. Arguments: steps, type of the device."""
+"""Trains, and prints how often each commit reads a number from the device. Arguments: steps, type
+of the device."""
 
 import sys
 import warnings

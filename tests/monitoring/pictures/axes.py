@@ -127,7 +127,8 @@ def lines_of(levels, marked, unit, to_x, to_y, seconds):
 
 
 def legend_of(series, unit, width, num_lines):
-    """A line for each series with its colour, name, mean and last value. The last line counts series that do not fit."""
+    """A line for each series with its colour, name, mean and last value. The last line counts
+    series that do not fit."""
     shown = series if len(series) <= num_lines else series[: num_lines - 1]
     last = [f"last {units.shown(one.last, unit)}" for one in shown]
     both = [f"mean {units.shown(one.mean, unit)} · {words}" for one, words in zip(shown, last)]

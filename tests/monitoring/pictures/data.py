@@ -28,7 +28,8 @@ def named(template, labels):
 
 
 def series_of(panel, entry):
-    """The series of a panel in the order of its queries. The series of one query are sorted by name."""
+    """The series of a panel in the order of its queries. The series of one query are sorted by
+    name."""
     found = []
     for target in panel["targets"]:
         of_target = [(named(target["legendFormat"], one["labels"]), one) for one in entry["targets"].get(target["refId"], [])]

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Draws the dashboards with recorded data: for each RECORDINGS/NAME.json it writes OUTPUT/dashboard-NAME.svg.
+"""Draws the dashboards with recorded data: for each RECORDINGS/NAME.json it writes
+OUTPUT/dashboard-NAME.svg.
 
-The layout, titles, units, legends and thresholds are those of the dashboard. `record.py` records the data.
+The layout, titles, units, legends and thresholds are those of the dashboard. `record.py` records
+the data.
 """
 
 import argparse
@@ -18,12 +20,14 @@ import svg  # noqa: E402
 from data import NAMED, runs  # noqa: E402
 
 DASHBOARDS = HERE.parents[2] / "charts/roundhouse/dashboards"
-# Pixels: width of a grid column (there are 24), height of a grid line, gap between panels, margin, and heading.
+# Pixels: width of a grid column (there are 24), height of a grid line, gap between panels, margin,
+# and heading.
 COLUMN, LINE, GAP, EDGE, HEAD = 45, 28, 6, 12, 56
 
 
 def marks_of(dashboard, recording):
-    """The marks of annotations as (seconds, colour): the times at which an annotation starts to have a value."""
+    """The marks of annotations as (seconds, colour): the times at which an annotation starts to
+    have a value."""
     found = []
     for mark in dashboard["annotations"]["list"]:
         for one in recording["annotations"].get(mark["name"], []):
@@ -54,8 +58,8 @@ def head(dashboard, recording, width):
 
 
 def placed(dashboard, recording):
-    """The panels as (panel, entry, x, y, width, height) in columns and lines. The copies of a repeated panel share its
-    position, four to a line."""
+    """The panels as (panel, entry, x, y, width, height) in columns and lines. The copies of a
+    repeated panel share its position, four to a line."""
     shift = 0
     for panel in dashboard["panels"]:
         place = panel["gridPos"]

@@ -1,4 +1,5 @@
-"""Draws panels into areas of a given size: a number with a small graph, lines over time, a table."""
+"""Draws panels into areas of a given size: a number with a small graph, lines over time, a
+table."""
 
 import axes
 import svg

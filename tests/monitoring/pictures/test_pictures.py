@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws a small dashboard with a small recording, and checks the picture. Prints "checks: N passed N failed"."""
+"""Draws a small dashboard with a small recording, and checks the picture. Prints "checks: N passed
+N failed"."""
 
 import json
 import pathlib

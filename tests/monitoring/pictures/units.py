@@ -50,7 +50,8 @@ def plain(value, decimals=None):
 
 
 def ticks(least, most, unit, number=4):
-    """Round values that enclose `least` and `most`. The first and the last are the ends of the axis."""
+    """Round values that enclose `least` and `most`. The first and the last are the ends of the
+    axis."""
     base = 2 if unit in ("bytes", "mbytes") else 10
     span = max(most - least, 1e-12)
     step = base ** math.floor(math.log(span / number, base))
@@ -69,7 +70,8 @@ def ticks(least, most, unit, number=4):
 
 
 def powers(least, most):
-    """At most six powers of ten that enclose positive values. Within two decades also 2 and 5 times the powers."""
+    """At most six powers of ten that enclose positive values. Within two decades also 2 and 5 times
+    the powers."""
     first, last = math.floor(math.log10(least) + 1e-9), math.ceil(math.log10(most) - 1e-9)
     last = max(last, first + 1)
     if last - first <= 2:

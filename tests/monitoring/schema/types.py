@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the dashboards to FILE as TypeScript values with the types of @grafana/schema, so that tsc checks them: types.py FILE
+"""Writes the dashboards to FILE as TypeScript values with the types of @grafana/schema, so that tsc
+checks them: types.py FILE
 
-A panel has the options and the field configuration of its own kind. JSON has strings in place of enums, and `Plain` allows
-them.
+A panel has the options and the field configuration of its own kind. JSON has strings in place of
+enums, and `Plain` allows them.
 """
 
 import json
@@ -54,7 +55,8 @@ def main():
             kind = panel["type"]
             custom = f"{kind}.FieldConfig" if kind in WITH_FIELDS else "TableFieldOptions" if kind == "table" else "never"
             options, fields = panel.pop("options"), panel.pop("fieldConfig")
-            # The fields of a target belong to its data source, so the schema of dashboards lacks them.
+            # The fields of a target belong to its data source, so the schema of dashboards lacks
+            # them.
             panel.pop("targets")
             lines.append(f"export const {name}: Base = {value(panel)};")
             lines.append(f"export const {name}_options: Plain<{kind}.Options> = {value(options)};")

@@ -61,7 +61,8 @@ impl ApiServer {
         self.restart(|_| Ok(()), 0).await
     }
 
-    /// Writes to etcd until its revision is at least `revision`, then compacts the history before it.
+    /// Writes to etcd until its revision is at least `revision`, then compacts the history before
+    /// it.
     pub(super) async fn bump(&self, revision: u64) -> anyhow::Result<()> {
         let ask = |path: &'static str, body: Value| self.ask_etcd(path, body);
         // Base64 of "bump".

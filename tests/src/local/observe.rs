@@ -50,7 +50,8 @@ impl LocalRun {
         self.auditor(&[&self.dir()])
     }
 
-    /// Compares the ledger and the state with those of another run, and returns the auditor's report.
+    /// Compares the ledger and the state with those of another run, and returns the auditor's
+    /// report.
     ///
     /// # Errors
     /// The two runs are not equal bit for bit.

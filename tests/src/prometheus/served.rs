@@ -1,7 +1,8 @@
 //! Serves the pods of the cluster as targets to Prometheus, and a recorded exposition.
 //!
-//! Labels of a target: <https://prometheus.io/docs/prometheus/latest/configuration/configuration/#pod>.
-//! Form of the answer: <https://prometheus.io/docs/prometheus/latest/http_sd/>.
+//! Labels of a target:
+//! <https://prometheus.io/docs/prometheus/latest/configuration/configuration/#pod>. Form of the
+//! answer: <https://prometheus.io/docs/prometheus/latest/http_sd/>.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -1,4 +1,5 @@
-//! The vote of the ranks at the end of a step: a sum that does not make the host wait for the device.
+//! The vote of the ranks at the end of a step: a sum that does not make the host wait for the
+//! device.
 
 use std::ptr::{NonNull, null, null_mut};
 
@@ -45,8 +46,8 @@ pub struct Agreed {
     pub sums: Vec<f64>,
     /// The values of [`Vote::aside`] of this process.
     pub aside: Vec<f64>,
-    /// Whether the sums contain the values of all ranks and no rank was aborting the group. Otherwise
-    /// they are garbage.
+    /// Whether the sums contain the values of all ranks and no rank was aborting the group.
+    /// Otherwise they are garbage.
     pub is_right: bool,
     /// Whether [`Vote::equal`] is the same on all ranks.
     pub is_same: bool,
@@ -59,9 +60,10 @@ pub struct Agreed {
 /// gradient buckets. Without a group this process is alone.
 ///
 /// A sum is right if it is finite and matches its checksum. With each value `v` the ranks also sum
-/// `|v|` and, for both, the checksum `k·(1 - x)`, where `k` depends on `turn`. The sum of a value and
-/// its checksum show how many ranks they cover. Garbage of an aborted collective, or values of an
-/// earlier turn, do not match. All ranks must pass the same `turn`, and another one for each call.
+/// `|v|` and, for both, the checksum `k·(1 - x)`, where `k` depends on `turn`. The sum of a value
+/// and its checksum show how many ranks they cover. Garbage of an aborted collective, or values of
+/// an earlier turn, do not match. All ranks must pass the same `turn`, and another one for each
+/// call.
 ///
 /// # Errors
 /// A peer is lost (Gloo), the group was aborted, or a list has another type.
@@ -83,8 +85,8 @@ pub fn agree(vote: Vote<'_>, turn: u64, group: Option<&ProcessGroup>) -> Result<
         let (equal, aside) = (pointer(equal), pointer(aside));
         let outs = (&raw mut sums, &raw mut found_inf, &raw mut host);
         let event = &raw mut event;
-        // SAFETY: group and tensors are live, or null where the bridge allows it; all outs are valid for a
-        // write.
+        // SAFETY: group and tensors are live, or null where the bridge allows it; all outs are
+        // valid for a write.
         unsafe {
             ffi::rh_agree(
                 raw, values, finite, equal, aside, factor, size, TOLERANCE, outs.0, outs.1, outs.2,
@@ -98,7 +100,8 @@ pub fn agree(vote: Vote<'_>, turn: u64, group: Option<&ProcessGroup>) -> Result<
     };
     // Take ownership before the error check, so that an aborted group does not leak them.
     let made = NonNull::new(event).map(|event| {
-        // SAFETY: the bridge created each tensor with `new`, as tch expects, before it created the event.
+        // SAFETY: the bridge created each tensor with `new`, as tch expects, before it created the
+        // event.
         let tensors = [sums, found_inf, host].map(|made| unsafe { Tensor::from_ptr(made) });
         (tensors, Event::from_raw(event))
     });
@@ -134,8 +137,8 @@ impl Agreement {
         self.event.has_passed()
     }
 
-    /// Waits for the sums and reads them; call it one step later. The result is what the device has done,
-    /// even if the group has been aborted since.
+    /// Waits for the sums and reads them; call it one step later. The result is what the device has
+    /// done, even if the group has been aborted since.
     ///
     /// # Errors
     /// The device reports a failure.

@@ -1,4 +1,5 @@
-//! Mixed precision, and the process-wide switches that trade precision or reproducibility for speed.
+//! Mixed precision, and the process-wide switches that trade precision or reproducibility for
+//! speed.
 
 use std::marker::PhantomData;
 
@@ -7,12 +8,12 @@ use tch::{Device, Kind};
 use crate::error::{Error, Result, check};
 use crate::ffi;
 
-/// A guard for mixed precision. While it lives, matrix products, convolutions and attention of this thread
-/// run in bf16 or fp16, and operations that need fp32 (softmax, norms) do not, as with
-/// `torch.autocast`. A loss on a GPU is computed in the type of its scores, so pass scores in fp32. Run
-/// the forward pass and the loss within the guard, and the backward pass after it. Guards can be nested.
-/// libtorch caches casts of weights until the outermost guard ends, so it must end before the weights
-/// change.
+/// A guard for mixed precision. While it lives, matrix products, convolutions and attention of this
+/// thread run in bf16 or fp16, and operations that need fp32 (softmax, norms) do not, as with
+/// `torch.autocast`. A loss on a GPU is computed in the type of its scores, so pass scores in fp32.
+/// Run the forward pass and the loss within the guard, and the backward pass after it. Guards can
+/// be nested. libtorch caches casts of weights until the outermost guard ends, so it must end
+/// before the weights change.
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub struct Autocast {
@@ -22,8 +23,8 @@ pub struct Autocast {
 }
 
 impl Autocast {
-    /// Enters autocast. `kind` is [`Kind::BFloat16`], [`Kind::Half`], or [`Kind::Float`] to switch autocast
-    /// off while the guard lives.
+    /// Enters autocast. `kind` is [`Kind::BFloat16`], [`Kind::Half`], or [`Kind::Float`] to switch
+    /// autocast off while the guard lives.
     ///
     /// # Errors
     /// The kind is another one, or the device is neither CPU nor CUDA.
@@ -52,8 +53,8 @@ impl Autocast {
 
 impl Drop for Autocast {
     fn drop(&mut self) {
-        // SAFETY: this is the thread that entered, because the guard is not `Send`. The call only sets
-        // flags and does not fail.
+        // SAFETY: this is the thread that entered, because the guard is not `Send`. The call only
+        // sets flags and does not fail.
         let _ = unsafe { ffi::rh_autocast_leave(&raw const self.before) };
     }
 }
@@ -64,11 +65,12 @@ impl Drop for Autocast {
 pub struct Numerics {
     /// Run fp32 matrix products and convolutions on tensor cores, with 10 bits of mantissa.
     pub tf32: bool,
-    /// Let cuDNN measure its algorithms for each new shape and use the fastest. The choice can differ
-    /// between runs.
+    /// Let cuDNN measure its algorithms for each new shape and use the fastest. The choice can
+    /// differ between runs.
     pub cudnn_benchmark: bool,
-    /// Use only deterministic kernels; an operation without one is an error. Matrix products on CUDA also
-    /// need the environment variable `CUBLAS_WORKSPACE_CONFIG=:4096:8` before the first product.
+    /// Use only deterministic kernels; an operation without one is an error. Matrix products on
+    /// CUDA also need the environment variable `CUBLAS_WORKSPACE_CONFIG=:4096:8` before the first
+    /// product.
     pub deterministic: bool,
 }
 

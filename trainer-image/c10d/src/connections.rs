@@ -9,13 +9,14 @@ use std::os::fd::{BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-/// Duplicates of the group's connections. The connections stay open while the duplicates live, so the
-/// group must own them and drop them with itself.
+/// Duplicates of the group's connections. The connections stay open while the duplicates live, so
+/// the group must own them and drop them with itself.
 #[derive(Debug, Default)]
 pub(crate) struct Connections(Vec<TcpStream>);
 
-/// The open sockets of this process by inode, each with a descriptor. Descriptors alone do not identify a
-/// socket: if another thread closes a socket meanwhile, a new socket can reuse its descriptor.
+/// The open sockets of this process by inode, each with a descriptor. Descriptors alone do not
+/// identify a socket: if another thread closes a socket meanwhile, a new socket can reuse its
+/// descriptor.
 pub(crate) fn sockets() -> HashMap<u64, RawFd> {
     std::fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -34,16 +35,17 @@ pub(crate) fn sockets() -> HashMap<u64, RawFd> {
 }
 
 impl Connections {
-    /// The sockets that were opened since `before`, except connections to stores, which `store_ports`
-    /// identify. While a group is created, this process may connect to a store, and peers may connect to
-    /// the store that this process serves. Aborting the group must not close these connections.
+    /// The sockets that were opened since `before`, except connections to stores, which
+    /// `store_ports` identify. While a group is created, this process may connect to a store, and
+    /// peers may connect to the store that this process serves. Aborting the group must not close
+    /// these connections.
     pub(crate) fn opened_since(before: &HashMap<u64, RawFd>, store_ports: &[u16]) -> Self {
         let connections = sockets().into_iter().filter_map(|(inode, descriptor)| {
             if before.contains_key(&inode) {
                 return None;
             }
-            // SAFETY: borrowed only for the call. If another thread closed the descriptor meanwhile, or
-            // reused it, the checks below reject the duplicate.
+            // SAFETY: borrowed only for the call. If another thread closed the descriptor
+            // meanwhile, or reused it, the checks below reject the duplicate.
             let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
             let stream = TcpStream::from(borrowed.try_clone_to_owned().ok()?);
             let ports = [

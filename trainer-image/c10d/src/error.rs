@@ -45,7 +45,8 @@ impl From<tch::TchError> for Error {
     }
 }
 
-/// For functions that return errors of tch. [`ErrorKind::of_message`] restores the kind from the message.
+/// For functions that return errors of tch. [`ErrorKind::of_message`] restores the kind from the
+/// message.
 impl From<Error> for tch::TchError {
     fn from(error: Error) -> Self {
         Self::Torch(error.message)

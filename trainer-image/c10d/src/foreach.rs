@@ -77,7 +77,8 @@ pub fn add_(tensors: &mut [Tensor], others: &[Tensor], factor: f64) -> Result<()
     pairwise(0, tensors, others, factor)
 }
 
-/// `x ← x · y`. A `y` of one element scales its whole tensor: a trust ratio for each layer (LARS, LAMB).
+/// `x ← x · y`. A `y` of one element scales its whole tensor: a trust ratio for each layer (LARS,
+/// LAMB).
 ///
 /// # Errors
 /// The same as [`add_`].
@@ -101,7 +102,8 @@ pub fn lerp_(tensors: &mut [Tensor], ends: &[Tensor], weight: f64) -> Result<()>
     pairwise(3, tensors, ends, weight)
 }
 
-/// `x ← y`, also between kinds and devices. The host does not wait for copies to or from pinned memory.
+/// `x ← y`, also between kinds and devices. The host does not wait for copies to or from pinned
+/// memory.
 ///
 /// # Errors
 /// The same as [`add_`].

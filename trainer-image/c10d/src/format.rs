@@ -1,4 +1,5 @@
-//! Memory formats: the order of a tensor's elements in memory. tch's own calls do not preserve them.
+//! Memory formats: the order of a tensor's elements in memory. tch's own calls do not preserve
+//! them.
 
 use std::ffi::c_int;
 
@@ -15,8 +16,8 @@ pub enum MemoryFormat {
     Contiguous = 0,
     /// The format of the source tensor.
     Preserve = 1,
-    /// NHWC, for tensors with 4 dimensions: consecutive elements along the channels. Convolutions on tensor
-    /// cores are faster in this format.
+    /// NHWC, for tensors with 4 dimensions: consecutive elements along the channels. Convolutions
+    /// on tensor cores are faster in this format.
     ChannelsLast = 2,
     /// NDHWC, for tensors with 5 dimensions.
     ChannelsLast3d = 3,
@@ -51,9 +52,9 @@ pub fn empty_like(tensor: &Tensor, format: MemoryFormat) -> Result<Tensor> {
     made(|out| unsafe { ffi::rh_empty_like(tensor.as_ptr(), format as c_int, out) })
 }
 
-/// Changes the format of tensors in place. Leaves that require gradients stay leaves. Tensors with another
-/// number of dimensions do not change, so the caller can pass all weights of a model. Call it before
-/// creating a Reducer or an optimizer's state for the tensors.
+/// Changes the format of tensors in place. Leaves that require gradients stay leaves. Tensors with
+/// another number of dimensions do not change, so the caller can pass all weights of a model. Call
+/// it before creating a Reducer or an optimizer's state for the tensors.
 ///
 /// # Errors
 /// There is too little memory.

@@ -1,5 +1,6 @@
-//! Optimizer updates of all parameters in a few kernels. A flag on the device can skip an update without
-//! the host reading it. The same flag serves the commit of a step, loss scaling, and skipped steps.
+//! Optimizer updates of all parameters in a few kernels. A flag on the device can skip an update
+//! without the host reading it. The same flag serves the commit of a step, loss scaling, and
+//! skipped steps.
 
 use std::ptr::null;
 
@@ -15,7 +16,8 @@ use crate::tensors::{pointer, pointers, same_length};
 pub struct Gate<'a> {
     /// Divisor of the gradients; they are divided in place before the update.
     pub grad_scale: Option<&'a Tensor>,
-    /// If it is 1, parameters and state do not change, whatever the gradients are. If it is 0, they do.
+    /// If it is 1, parameters and state do not change, whatever the gradients are. If it is 0, they
+    /// do.
     pub found_inf: Option<&'a Tensor>,
 }
 
@@ -33,13 +35,13 @@ pub struct SgdUpdate {
 }
 
 impl SgdUpdate {
-    /// Applies one update: `g ← g + weight_decay·w`, `m ← momentum·m + g`, `w ← w - lr·m` (Nesterov:
-    /// `lr·(g + momentum·m)`). `momenta` must start as zeros in the parameters' memory format; without
-    /// momentum the list is empty.
+    /// Applies one update: `g ← g + weight_decay·w`, `m ← momentum·m + g`, `w ← w - lr·m`
+    /// (Nesterov: `lr·(g + momentum·m)`). `momenta` must start as zeros in the parameters' memory
+    /// format; without momentum the list is empty.
     ///
     /// # Errors
-    /// The lists have different lengths, or the shape, memory format, kind or device of a gradient or
-    /// momentum differs from its parameter.
+    /// The lists have different lengths, or the shape, memory format, kind or device of a gradient
+    /// or momentum differs from its parameter.
     pub fn apply(
         self,
         parameters: &mut [Tensor],
@@ -63,7 +65,8 @@ impl SgdUpdate {
         let [list, grads, buffers] = lists.each_ref().map(Vec::as_ptr);
         let buffers = if has_momentum { buffers } else { null() };
         let (scale, found_inf) = (pointer(gate.grad_scale), pointer(gate.found_inf));
-        // SAFETY: tensors and lists are live and have this length; the bridge accepts null where null is passed.
+        // SAFETY: tensors and lists are live and have this length; the bridge accepts null where
+        // null is passed.
         check(unsafe {
             ffi::rh_fused_sgd(
                 list,
@@ -100,8 +103,8 @@ pub struct Moments<'a> {
     pub means: &'a mut [Tensor],
     /// Running means of the gradients' squares.
     pub squares: &'a mut [Tensor],
-    /// Number of applied updates: one fp32 number on the parameters' device. The kernel increments it, except
-    /// if [`Gate::found_inf`] is 1.
+    /// Number of applied updates: one fp32 number on the parameters' device. The kernel increments
+    /// it, except if [`Gate::found_inf`] is 1.
     pub step: &'a mut Tensor,
 }
 
@@ -109,8 +112,8 @@ impl AdamWUpdate {
     /// Applies one update to all parameters.
     ///
     /// # Errors
-    /// The lists have different lengths, or the shape, memory format, kind or device of a gradient or moment
-    /// differs from its parameter.
+    /// The lists have different lengths, or the shape, memory format, kind or device of a gradient
+    /// or moment differs from its parameter.
     pub fn apply(
         self,
         parameters: &mut [Tensor],
@@ -139,7 +142,8 @@ impl AdamWUpdate {
             pointer(gate.grad_scale),
             pointer(gate.found_inf),
         );
-        // SAFETY: tensors and lists are live and have this length; the bridge accepts null where null is passed.
+        // SAFETY: tensors and lists are live and have this length; the bridge accepts null where
+        // null is passed.
         check(unsafe {
             ffi::rh_fused_adamw(
                 list, grads, means, squares, count, step, raw, scale, found_inf,

@@ -23,12 +23,12 @@ pub use options::{Backend, GroupOptions, ReduceOp};
 pub use sum::take_sum_wait;
 
 /// Number of consecutive checks that must find a collective waiting while a peer has closed its
-/// connection, before the collective counts as failed. The last collective of a group may end shortly
-/// after a peer has left.
+/// connection, before the collective counts as failed. The last collective of a group may end
+/// shortly after a peer has left.
 const LOOKS_AT_ENDED: u32 = 20;
 
-/// A collective over Gloo that was waiting beside a closed connection, and the number of consecutive checks
-/// that found it.
+/// A collective over Gloo that was waiting beside a closed connection, and the number of
+/// consecutive checks that found it.
 #[derive(Debug, Default)]
 struct Stuck {
     wait: u64,
@@ -56,11 +56,12 @@ unsafe impl Send for ProcessGroup {}
 unsafe impl Sync for ProcessGroup {}
 
 impl ProcessGroup {
-    /// Connects to the other ranks through the store. Blocks until all `world_size` ranks are connected.
+    /// Connects to the other ranks through the store. Blocks until all `world_size` ranks are
+    /// connected.
     ///
-    /// Gloo has no abort, so an abort closes the connections of the group. These are the connections that
-    /// this process opens during this call, except those to stores. A connection that another thread opens
-    /// during this call is mistaken for one of them.
+    /// Gloo has no abort, so an abort closes the connections of the group. These are the
+    /// connections that this process opens during this call, except those to stores. A connection
+    /// that another thread opens during this call is mistaken for one of them.
     ///
     /// # Errors
     /// `rank` is not below `world_size`, or a peer does not connect within the timeout.
@@ -132,8 +133,8 @@ impl ProcessGroup {
         self.backend
     }
 
-    /// Combines the tensors of all ranks in place. With NCCL the result is complete when the CPU has read it,
-    /// and it is valid only if [`Self::check`] succeeds after that.
+    /// Combines the tensors of all ranks in place. With NCCL the result is complete when the CPU
+    /// has read it, and it is valid only if [`Self::check`] succeeds after that.
     ///
     /// # Errors
     /// A peer is lost or does not answer, or the tensor is not dense and contiguous.
@@ -150,10 +151,12 @@ impl ProcessGroup {
         })
     }
 
-    /// Copies the tensor of rank `root` to all ranks. [`Self::all_reduce`] describes when it is complete.
+    /// Copies the tensor of rank `root` to all ranks. [`Self::all_reduce`] describes when it is
+    /// complete.
     ///
     /// # Errors
-    /// A peer is lost or does not answer, the tensor is not dense and contiguous, or there is no such rank.
+    /// A peer is lost or does not answer, the tensor is not dense and contiguous, or there is no
+    /// such rank.
     pub fn broadcast(&self, tensor: &mut Tensor, root: u32) -> Result<()> {
         fit(tensor)?;
         let root = self.root(root)?;
@@ -163,8 +166,8 @@ impl ProcessGroup {
         })
     }
 
-    /// Broadcasts many tensors in few messages. Their strides may be arbitrary and may differ between ranks,
-    /// because elements are sent in the order of their indices.
+    /// Broadcasts many tensors in few messages. Their strides may be arbitrary and may differ
+    /// between ranks, because elements are sent in the order of their indices.
     ///
     /// # Errors
     /// A peer is lost or does not answer, or there is no such rank.
@@ -188,8 +191,8 @@ impl ProcessGroup {
         self.collective(|group| unsafe { ffi::rh_group_barrier(group) })
     }
 
-    /// Runs a collective. If the group was aborted before or during the call, the collective has failed,
-    /// whatever it returned.
+    /// Runs a collective. If the group was aborted before or during the call, the collective has
+    /// failed, whatever it returned.
     pub(crate) fn collective(&self, call: impl FnOnce(*const ffi::RhGroup) -> c_int) -> Result<()> {
         self.check()?;
         if self.is_shut.load(Ordering::SeqCst) {
@@ -199,8 +202,8 @@ impl ProcessGroup {
         self.check().and(result)
     }
 
-    /// Checks that this process has not started to abort the group, so that results for which the caller has
-    /// waited are valid.
+    /// Checks that this process has not started to abort the group, so that results for which the
+    /// caller has waited are valid.
     ///
     /// # Errors
     /// The group was aborted; results of its collectives are garbage.
@@ -214,10 +217,10 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Whether a collective has failed without returning. The caller must then end it with [`Self::abort`].
-    /// NCCL's watchdog detects collectives that hang for longer than the timeout. Over Gloo a collective has
-    /// failed if it still waits after a peer has closed its connection. Call this about every 50 ms: it
-    /// returns true after 20 consecutive such findings.
+    /// Whether a collective has failed without returning. The caller must then end it with
+    /// [`Self::abort`]. NCCL's watchdog detects collectives that hang for longer than the timeout.
+    /// Over Gloo a collective has failed if it still waits after a peer has closed its connection.
+    /// Call this about every 50 ms: it returns true after 20 consecutive such findings.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         if self.backend == Backend::Gloo {
@@ -234,7 +237,8 @@ impl ProcessGroup {
         // SAFETY: the group is live, `wait` valid for a write.
         let asked = check(unsafe { ffi::rh_group_oldest_wait(self.raw.as_ptr(), &raw mut wait) });
         let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
-        // Other threads may have opened connections while the group was created; these are not to peers.
+        // Other threads may have opened connections while the group was created; these are not to
+        // peers.
         let are_of_peers = self.connections.len() + 1 == self.world_size as usize;
         if asked.is_err() || wait == 0 || !are_of_peers || !self.connections.is_one_ended() {
             *stuck = Stuck::default();
@@ -259,15 +263,15 @@ impl ProcessGroup {
         check(unsafe { ffi::rh_group_set_timeout(self.raw.as_ptr(), timeout) })
     }
 
-    /// Ends the group in order, after its last collective. Call it on all ranks at about the same time,
-    /// ideally when the next group has completed its first collective: NCCL waits for the ranks of the same
-    /// host, for at most the group's timeout. If the shutdown fails, the group is aborted. Gloo does not
-    /// wait. A group over NCCL that is dropped without a shutdown is aborted, while peers may still read
-    /// this rank's memory.
+    /// Ends the group in order, after its last collective. Call it on all ranks at about the same
+    /// time, ideally when the next group has completed its first collective: NCCL waits for the
+    /// ranks of the same host, for at most the group's timeout. If the shutdown fails, the group is
+    /// aborted. Gloo does not wait. A group over NCCL that is dropped without a shutdown is
+    /// aborted, while peers may still read this rank's memory.
     ///
     /// # Errors
-    /// The shutdown failed and the group was aborted instead, or the group had been aborted before. In both
-    /// cases the group can no longer be used.
+    /// The shutdown failed and the group was aborted instead, or the group had been aborted before.
+    /// In both cases the group can no longer be used.
     pub fn shutdown(&self) -> Result<()> {
         self.is_shut.store(true, Ordering::SeqCst);
         let shutdown = || {
@@ -281,10 +285,11 @@ impl ProcessGroup {
         self.ended.get_or_init(shutdown).clone().and(self.check())
     }
 
-    /// Ends pending collectives, in this process and on all ranks, and makes all later collectives fail. Any
-    /// thread can call it. NCCL allows only one abort per group, so a second caller waits until the first
-    /// abort is done. Aborting a group after its shutdown has no effect. Gloo has no abort: this closes its
-    /// connections, and abandons a thread of Gloo that does not notice (see [`num_abandoned`]).
+    /// Ends pending collectives, in this process and on all ranks, and makes all later collectives
+    /// fail. Any thread can call it. NCCL allows only one abort per group, so a second caller waits
+    /// until the first abort is done. Aborting a group after its shutdown has no effect. Gloo has
+    /// no abort: this closes its connections, and abandons a thread of Gloo that does not notice
+    /// (see [`num_abandoned`]).
     ///
     /// # Errors
     /// The library refused the abort.
@@ -316,16 +321,16 @@ impl ProcessGroup {
     }
 }
 
-/// Number of Gloo collectives of aborted groups that have not ended and for which no thread waits. Each may
-/// occupy a thread until its timeout.
+/// Number of Gloo collectives of aborted groups that have not ended and for which no thread waits.
+/// Each may occupy a thread until its timeout.
 #[must_use]
 pub fn num_abandoned() -> u64 {
     // SAFETY: the call only reads a counter.
     unsafe { ffi::rh_num_abandoned() }
 }
 
-/// Number of groups over the fake NCCL that this process has aborted, including groups that were dropped
-/// without a shutdown.
+/// Number of groups over the fake NCCL that this process has aborted, including groups that were
+/// dropped without a shutdown.
 #[cfg(feature = "fake-nccl")]
 #[must_use]
 pub fn fake_nccl_aborts() -> u64 {
@@ -335,7 +340,8 @@ pub fn fake_nccl_aborts() -> u64 {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // SAFETY: the bridge created the group, and this frees it once. An error while closing has no effect.
+        // SAFETY: the bridge created the group, and this frees it once. An error while closing has
+        // no effect.
         let _ = unsafe { ffi::rh_group_free(self.raw.as_ptr()) };
     }
 }
@@ -344,8 +350,8 @@ fn int(value: u32) -> Result<c_int> {
     c_int::try_from(value).map_err(|_| Error::refused(format!("{value} is too large")))
 }
 
-/// Checks that a collective can use the tensor. The library would throw an exception on one of its own
-/// threads, which ends the process.
+/// Checks that a collective can use the tensor. The library would throw an exception on one of its
+/// own threads, which ends the process.
 fn fit(tensor: &Tensor) -> Result<()> {
     usable(tensor)?;
     if !tensor.is_contiguous() {

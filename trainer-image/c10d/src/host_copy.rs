@@ -9,8 +9,8 @@ use crate::ffi;
 use crate::stream::{Event, Stream};
 use crate::tensors::made;
 
-/// A buffer in host memory for copies from a device. For a GPU the memory is pinned, and the copies run on a
-/// separate stream.
+/// A buffer in host memory for copies from a device. For a GPU the memory is pinned, and the copies
+/// run on a separate stream.
 #[derive(Debug)]
 pub struct HostCopy {
     /// Bytes `[length]`. No other handle of this tensor exists.
@@ -56,12 +56,13 @@ impl HostCopy {
         self.length == 0
     }
 
-    /// Starts a copy. `gather` writes the bytes to a tensor `[length]` on the device, in the order of the
-    /// thread's current stream; later work in that stream does not change the copy. Waits for an earlier copy
-    /// first.
+    /// Starts a copy. `gather` writes the bytes to a tensor `[length]` on the device, in the order
+    /// of the thread's current stream; later work in that stream does not change the copy. Waits
+    /// for an earlier copy first.
     ///
     /// # Errors
-    /// `gather` fails, or the device has too little memory for the tensor, or the device has failed.
+    /// `gather` fails, or the device has too little memory for the tensor, or the device has
+    /// failed.
     pub fn begin(
         &mut self,
         gather: impl FnOnce(&Tensor) -> std::result::Result<(), TchError>,
@@ -75,8 +76,8 @@ impl HostCopy {
         // So the allocator does not reuse the memory of `gathered` before the copy is complete.
         self.stream.uses(&gathered)?;
         self.is_torn = true;
-        // SAFETY: both tensors are live. `memory` belongs to this value, which is borrowed mutably, and is not
-        // read before the copy is complete.
+        // SAFETY: both tensors are live. `memory` belongs to this value, which is borrowed mutably,
+        // and is not read before the copy is complete.
         check(unsafe { ffi::rh_copy_later(self.memory.as_mut_ptr(), gathered.as_ptr()) })?;
         self.copied = Some(Event::record(self.device)?);
         self.is_torn = false;
@@ -102,8 +103,8 @@ impl HostCopy {
             return Ok(&[]);
         }
         let start = self.memory.data_ptr().cast::<u8>().cast_const();
-        // SAFETY: the memory has `length` initialized bytes, and no copy to it is running. No other handle of it
-        // exists, and a new copy needs this value mutably.
+        // SAFETY: the memory has `length` initialized bytes, and no copy to it is running. No other
+        // handle of it exists, and a new copy needs this value mutably.
         Ok(unsafe { std::slice::from_raw_parts(start, self.length) })
     }
 }

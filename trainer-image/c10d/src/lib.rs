@@ -1,11 +1,11 @@
-//! Safe Rust over the parts of libtorch that tch lacks: c10d's store, process groups, collectives and the Reducer of
-//! `DistributedDataParallel`. It also has tools for fast steps: autocast, memory formats, recomputed
-//! activations, updates of whole lists of tensors, and streams.
+//! Safe Rust over the parts of libtorch that tch lacks: c10d's store, process groups, collectives
+//! and the Reducer of `DistributedDataParallel`. It also has tools for fast steps: autocast, memory
+//! formats, recomputed activations, updates of whole lists of tensors, and streams.
 //!
-//! The crate has three layers: `src/bridge` is a C ABI that catches every C++ exception; `ffi` declares
-//! this ABI; the public types check tensors before they call. A call never panics: failures are an
-//! [`Error`]. An exception on one of the library's own threads still ends the process, so a job must
-//! survive the death of a process.
+//! The crate has three layers: `src/bridge` is a C ABI that catches every C++ exception; `ffi`
+//! declares this ABI; the public types check tensors before they call. A call never panics:
+//! failures are an [`Error`]. An exception on one of the library's own threads still ends the
+//! process, so a job must survive the death of a process.
 
 // Tests compare with exact numbers.
 #![cfg_attr(test, allow(clippy::float_cmp))]

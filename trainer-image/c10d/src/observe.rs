@@ -7,8 +7,8 @@ use tch::Device;
 use crate::error::{Error, Result, check};
 use crate::ffi;
 
-/// Memory of libtorch's allocator on one GPU, in bytes. It does not include the memory of NCCL, cuDNN and the
-/// driver.
+/// Memory of libtorch's allocator on one GPU, in bytes. It does not include the memory of NCCL,
+/// cuDNN and the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
     /// Memory that tensors currently use.
@@ -19,8 +19,8 @@ pub struct DeviceMemory {
     pub reserved: u64,
     /// Largest amount taken since the last [`reset_peak_memory`].
     pub peak_reserved: u64,
-    /// Number of times that the allocator had to release cached memory to satisfy a request. Each time stalls
-    /// the device.
+    /// Number of times that the allocator had to release cached memory to satisfy a request. Each
+    /// time stalls the device.
     pub num_retries: u64,
     /// Number of requests that failed for lack of memory.
     pub num_failures: u64,
@@ -75,8 +75,8 @@ fn gpu(device: Device) -> Result<Option<c_int>> {
 pub struct NcclVersions {
     /// Version of the loaded library.
     pub loaded: u32,
-    /// Version of the headers at compile time. Both versions must be equal, because the options of a group
-    /// contain a struct of NCCL.
+    /// Version of the headers at compile time. Both versions must be equal, because the options of
+    /// a group contain a struct of NCCL.
     pub compiled: u32,
 }
 

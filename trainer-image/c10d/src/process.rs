@@ -8,9 +8,9 @@ use tch::Device;
 use crate::error::{Error, Result, check};
 use crate::ffi;
 
-/// Raises this process's limit of open files to the hard limit and returns it (`u64::MAX`: no limit). A
-/// group over Gloo opens two descriptors per peer, so the usual soft limit of 1,024 allows about 500
-/// ranks.
+/// Raises this process's limit of open files to the hard limit and returns it (`u64::MAX`: no
+/// limit). A group over Gloo opens two descriptors per peer, so the usual soft limit of 1,024
+/// allows about 500 ranks.
 ///
 /// # Errors
 /// The system refuses the new limit.
@@ -28,7 +28,8 @@ pub fn raise_descriptor_limit() -> Result<u64> {
 /// Number of GPUs that this process can use, at least 1.
 ///
 /// # Errors
-/// There is no usable GPU. The message is that of CUDA or its driver, such as that the driver is too old.
+/// There is no usable GPU. The message is that of CUDA or its driver, such as that the driver is
+/// too old.
 #[cfg(feature = "nccl")]
 pub fn num_gpus() -> Result<u32> {
     let mut number = 0;
@@ -37,8 +38,8 @@ pub fn num_gpus() -> Result<u32> {
     Ok(u32::try_from(number).unwrap_or_default())
 }
 
-/// Makes a GPU the current device of the calling thread, for streams, pinned memory and tensors without an
-/// explicit device. Each thread starts with device 0.
+/// Makes a GPU the current device of the calling thread, for streams, pinned memory and tensors
+/// without an explicit device. Each thread starts with device 0.
 ///
 /// # Errors
 /// There is no such GPU, it has failed, or this libtorch has no CUDA.
@@ -47,8 +48,8 @@ pub fn set_device(device: u16) -> Result<()> {
     check(unsafe { ffi::rh_set_device(c_int::from(device)) })
 }
 
-/// Releases libtorch's cached memory to the device, for libraries with their own allocations, such as NCCL.
-/// The host waits for the device. It has no effect for a CPU.
+/// Releases libtorch's cached memory to the device, for libraries with their own allocations, such
+/// as NCCL. The host waits for the device. It has no effect for a CPU.
 ///
 /// # Errors
 /// The device reports a failure.

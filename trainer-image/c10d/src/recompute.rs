@@ -14,19 +14,20 @@ use crate::tensors::made;
 
 type Segment = Box<dyn FnMut(&Tensor, Vec<Tensor>) -> std::result::Result<Tensor, TchError> + Send>;
 
-/// Computes `segment(activation, parameters)` and keeps only the input of all activations (activation
-/// checkpointing; Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). The backward pass runs
-/// the segment again, with the autocast of the first run, and then computes its gradients. Peak memory falls
-/// from the activations of all segments to the inputs of all segments and the activations of one segment.
-/// The cost is a second forward pass.
+/// Computes `segment(activation, parameters)` and keeps only the input of all activations
+/// (activation checkpointing; Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
+/// The backward pass runs the segment again, with the autocast of the first run, and then computes
+/// its gradients. Peak memory falls from the activations of all segments to the inputs of all
+/// segments and the activations of one segment. The cost is a second forward pass.
 ///
-/// The outer backward pass accumulates the gradients of `parameters` once per call, through their own
-/// accumulators. So the hooks of a [`Reducer`](crate::Reducer) run as without recomputation, with a static
-/// graph or without, also for a parameter that is used elsewhere, too.
+/// The outer backward pass accumulates the gradients of `parameters` once per call, through their
+/// own accumulators. So the hooks of a [`Reducer`](crate::Reducer) run as without recomputation,
+/// with a static graph or without, also for a parameter that is used elsewhere, too.
 ///
-/// The segment must be a function of its arguments: it must not capture tensors that need a gradient, must not
-/// change its arguments, and must draw the same random numbers each time. It is dropped after the backward
-/// pass, or with the graph. On a GPU the second run uses a thread of libtorch.
+/// The segment must be a function of its arguments: it must not capture tensors that need a
+/// gradient, must not change its arguments, and must draw the same random numbers each time. It is
+/// dropped after the backward pass, or with the graph. On a GPU the second run uses a thread of
+/// libtorch.
 ///
 /// If no gradient is required, the segment runs once and is dropped.
 ///
@@ -47,7 +48,8 @@ where
         run,
         free,
     };
-    // SAFETY: tensors, list and segment are live. The bridge copies handles and segment, and frees the segment once.
+    // SAFETY: tensors, list and segment are live. The bridge copies handles and segment, and frees
+    // the segment once.
     made(|out| unsafe { ffi::rh_recompute(inputs.as_ptr(), inputs.len(), &raw const segment, out) })
 }
 
@@ -58,8 +60,8 @@ extern "C" fn run(
     output: *mut *mut C_tensor,
     words: *mut ffi::RhWords,
 ) -> bool {
-    // SAFETY: C++ passes `count` live tensors and the context that `recompute` created. It runs a segment on one
-    // thread at a time.
+    // SAFETY: C++ passes `count` live tensors and the context that `recompute` created. It runs a
+    // segment on one thread at a time.
     let (segment, inputs) = unsafe {
         (
             &mut *context.cast::<Segment>(),
@@ -76,8 +78,8 @@ extern "C" fn run(
     }));
     let failure = match outcome {
         Ok(Ok(tensor)) => {
-            // SAFETY: `output` is valid for a write. C++ takes ownership of the tensor, which tch created with
-            // C++'s `new`.
+            // SAFETY: `output` is valid for a write. C++ takes ownership of the tensor, which tch
+            // created with C++'s `new`.
             unsafe { *output = ManuallyDrop::new(tensor).as_ptr().cast_mut() };
             return true;
         }
@@ -90,7 +92,8 @@ extern "C" fn run(
 }
 
 extern "C" fn free(context: *mut c_void) {
-    // SAFETY: `recompute` created the context, and this frees it once. A panic must not unwind into C++.
+    // SAFETY: `recompute` created the context, and this frees it once. A panic must not unwind into
+    // C++.
     let _ = catch_unwind(AssertUnwindSafe(|| unsafe {
         drop(Box::from_raw(context.cast::<Segment>()));
     }));

@@ -29,16 +29,16 @@ pub struct ReducerOptions {
     pub hook: CommHook,
     /// Indices of the parameters whose gradients [`CommHook::PowerSgd`] never compresses.
     pub whole: Vec<usize>,
-    /// Whether to find parameters on which the loss does not depend. They get no gradient; without this
-    /// option the pass would wait for their gradients indefinitely. It costs a walk through the graph and a
-    /// small collective per pass: see [`Reducer::prepare_for_backward_from`].
+    /// Whether to find parameters on which the loss does not depend. They get no gradient; without
+    /// this option the pass would wait for their gradients indefinitely. It costs a walk through
+    /// the graph and a small collective per pass: see [`Reducer::prepare_for_backward_from`].
     pub find_unused_parameters: bool,
-    /// Promises that each pass uses each parameter as often as the first pass. The Reducer needs the outputs
-    /// of the first pass: see [`Reducer::prepare_for_backward_from`].
+    /// Promises that each pass uses each parameter as often as the first pass. The Reducer needs
+    /// the outputs of the first pass: see [`Reducer::prepare_for_backward_from`].
     pub static_graph: bool,
-    /// The layout of an earlier Reducer for parameters of the same shapes: see [`Reducer::buckets`]. All
-    /// ranks must pass the same layout, or none. With a layout the first pass already has the final buckets,
-    /// which are not rebuilt.
+    /// The layout of an earlier Reducer for parameters of the same shapes: see
+    /// [`Reducer::buckets`]. All ranks must pass the same layout, or none. With a layout the first
+    /// pass already has the final buckets, which are not rebuilt.
     pub buckets: Option<Vec<Vec<usize>>>,
 }
 
@@ -61,20 +61,22 @@ impl Default for ReducerOptions {
 /// Averages the gradients of the parameters over the ranks of a group.
 ///
 /// In each step every rank calls [`zero_grad`], and then for each micro-batch
-/// [`Self::prepare_for_forward`], the forward pass, [`Self::prepare_for_backward`] (only for the last
-/// micro-batch), and [`backward`]. After the last backward pass the gradient of every parameter is the sum
-/// over the ranks divided by their number.
+/// [`Self::prepare_for_forward`], the forward pass, [`Self::prepare_for_backward`] (only for the
+/// last micro-batch), and [`backward`]. After the last backward pass the gradient of every
+/// parameter is the sum over the ranks divided by their number.
 #[derive(Debug)]
 pub struct Reducer {
     raw: NonNull<ffi::RhReducer>,
 }
 
-// SAFETY: only one thread at a time uses the Reducer, because all calls that change it take `&mut self`.
+// SAFETY: only one thread at a time uses the Reducer, because all calls that change it take
+// `&mut self`.
 unsafe impl Send for Reducer {}
 
 impl Reducer {
-    /// Checks that all ranks have parameters of the same shapes, and installs hooks on their gradients. A
-    /// collective. It does not make the parameters' values equal, so broadcast them first.
+    /// Checks that all ranks have parameters of the same shapes, and installs hooks on their
+    /// gradients. A collective. It does not make the parameters' values equal, so broadcast them
+    /// first.
     ///
     /// # Errors
     /// The ranks' parameters differ, a parameter requires no gradient, or a peer is lost.
@@ -112,7 +114,8 @@ impl Reducer {
         make(|out| {
             let (list, count) = (pointers.as_ptr(), pointers.len());
             let options = &raw const raw_options;
-            // SAFETY: tensors, lists, options and group are live; the bridge copies the handles that it keeps.
+            // SAFETY: tensors, lists, options and group are live; the bridge copies the handles
+            // that it keeps.
             unsafe { ffi::rh_reducer_new(list, count, group.as_ptr(), options, out) }
         })
         .map(|raw| Self { raw })
@@ -127,8 +130,8 @@ impl Reducer {
         check(unsafe { ffi::rh_reducer_prepare_for_forward(self.raw.as_ptr()) })
     }
 
-    /// Must be called before the backward pass that synchronizes, which is that of a step's last micro-batch.
-    /// Gradients of earlier micro-batches accumulate on their own rank.
+    /// Must be called before the backward pass that synchronizes, which is that of a step's last
+    /// micro-batch. Gradients of earlier micro-batches accumulate on their own rank.
     ///
     /// # Errors
     /// The previous step is incomplete.
@@ -136,10 +139,10 @@ impl Reducer {
         self.prepare_for_backward_from(&[])
     }
 
-    /// Like [`Self::prepare_for_backward`], with outputs of the forward pass, such as the loss. A Reducer with
-    /// [`ReducerOptions::find_unused_parameters`] needs the outputs to find parameters without a gradient. A
-    /// Reducer with [`ReducerOptions::static_graph`] needs them for its first pass; [`backward`] must then
-    /// start from the first output.
+    /// Like [`Self::prepare_for_backward`], with outputs of the forward pass, such as the loss. A
+    /// Reducer with [`ReducerOptions::find_unused_parameters`] needs the outputs to find parameters
+    /// without a gradient. A Reducer with [`ReducerOptions::static_graph`] needs them for its first
+    /// pass; [`backward`] must then start from the first output.
     ///
     /// # Errors
     /// The previous step is incomplete, or outputs are missing.
@@ -150,8 +153,9 @@ impl Reducer {
         check(unsafe { ffi::rh_reducer_prepare_for_backward(raw, list, count) })
     }
 
-    /// The indices of the parameters in each bucket, in the order in which buckets are reduced. When the
-    /// layout is final, it can be [`ReducerOptions::buckets`] of Reducers of later generations.
+    /// The indices of the parameters in each bucket, in the order in which buckets are reduced.
+    /// When the layout is final, it can be [`ReducerOptions::buckets`] of Reducers of later
+    /// generations.
     ///
     /// # Errors
     /// libtorch fails; no argument can cause this.
@@ -161,18 +165,19 @@ impl Reducer {
         collect(|context, consume| unsafe { ffi::rh_reducer_buckets(raw, context, consume) })
     }
 
-    /// Whether [`Self::buckets`] is final. It is final after the second [`Self::prepare_for_forward`] (the
-    /// third with [`ReducerOptions::static_graph`]). It is final at once if a layout was given, or with
-    /// [`ReducerOptions::find_unused_parameters`], which keeps the first layout.
+    /// Whether [`Self::buckets`] is final. It is final after the second
+    /// [`Self::prepare_for_forward`] (the third with [`ReducerOptions::static_graph`]). It is final
+    /// at once if a layout was given, or with [`ReducerOptions::find_unused_parameters`], which
+    /// keeps the first layout.
     #[must_use]
     pub fn has_final_buckets(&self) -> bool {
         // SAFETY: the reducer is live.
         unsafe { ffi::rh_reducer_has_final_buckets(self.raw.as_ptr()) }
     }
 
-    /// How long the last synchronizing backward pass continued after this rank had computed all its own
-    /// gradients: it waited for its peers and for the rest of the reduction. `None` before the first such
-    /// pass. On a GPU the call returns when the reduction has ended.
+    /// How long the last synchronizing backward pass continued after this rank had computed all its
+    /// own gradients: it waited for its peers and for the rest of the reduction. `None` before the
+    /// first such pass. On a GPU the call returns when the reduction has ended.
     ///
     /// # Errors
     /// The device reports a failure.
@@ -183,8 +188,8 @@ impl Reducer {
         Ok(u64::try_from(nanoseconds).ok().map(Duration::from_nanos))
     }
 
-    /// Marks the end of the synchronizing backward pass, so that [`Self::waited_before`] can return its wait.
-    /// Without this call, it can do so after the next [`Self::prepare_for_forward`].
+    /// Marks the end of the synchronizing backward pass, so that [`Self::waited_before`] can return
+    /// its wait. Without this call, it can do so after the next [`Self::prepare_for_forward`].
     ///
     /// # Errors
     /// The device reports a failure.
@@ -193,8 +198,8 @@ impl Reducer {
         check(unsafe { ffi::rh_reducer_end_pass(self.raw.as_ptr()) })
     }
 
-    /// The [`digest`](crate::digest) of the sums of the last pass, which is the same on all ranks. The host
-    /// does not wait.
+    /// The [`digest`](crate::digest) of the sums of the last pass, which is the same on all ranks.
+    /// The host does not wait.
     ///
     /// # Errors
     /// Gradients are of a kind without a digest, or the device reports a failure.
@@ -203,10 +208,10 @@ impl Reducer {
         made(|out| unsafe { ffi::rh_reducer_digest(self.raw.as_ptr(), out) })
     }
 
-    /// The wait ([`Self::waited`]) of the oldest pass that has ended on the device and that this function has
-    /// not returned yet. It does not wait for the device. `None` if there is no such pass: a pass on a GPU
-    /// ends while the host prepares later passes. A pass is available after [`Self::end_pass`]; the last 8
-    /// passes are kept.
+    /// The wait ([`Self::waited`]) of the oldest pass that has ended on the device and that this
+    /// function has not returned yet. It does not wait for the device. `None` if there is no such
+    /// pass: a pass on a GPU ends while the host prepares later passes. A pass is available after
+    /// [`Self::end_pass`]; the last 8 passes are kept.
     ///
     /// # Errors
     /// The device reports a failure.
@@ -220,9 +225,9 @@ impl Reducer {
 
 /// The state of [`CommHook::PowerSgd`] between passes. With other hooks these calls have no effect.
 impl Reducer {
-    /// Must be called if the last pass is not used. It discards the compression errors of this and of all
-    /// earlier passes. All ranks must call it after the same pass; otherwise the gradients of later passes
-    /// are garbage.
+    /// Must be called if the last pass is not used. It discards the compression errors of this and
+    /// of all earlier passes. All ranks must call it after the same pass; otherwise the gradients
+    /// of later passes are garbage.
     ///
     /// # Errors
     /// The device reports a failure.
@@ -252,15 +257,16 @@ impl Reducer {
 
 impl Drop for Reducer {
     fn drop(&mut self) {
-        // SAFETY: the bridge created the reducer, and this frees it once. An error while closing has no effect.
+        // SAFETY: the bridge created the reducer, and this frees it once. An error while closing
+        // has no effect.
         let _ = unsafe { ffi::rh_reducer_free(self.raw.as_ptr()) };
     }
 }
 
-/// Computes the gradients of a loss on this rank only, and returns the layout that a Reducer with these options
-/// would build after such a pass: see [`ReducerOptions::buckets`]. Ranks that run the same program compute
-/// gradients in the same order, so each rank can find the layout before it has peers. Parameters on which the
-/// loss does not depend come last.
+/// Computes the gradients of a loss on this rank only, and returns the layout that a Reducer with
+/// these options would build after such a pass: see [`ReducerOptions::buckets`]. Ranks that run the
+/// same program compute gradients in the same order, so each rank can find the layout before it has
+/// peers. Parameters on which the loss does not depend come last.
 ///
 /// # Errors
 /// The loss has no gradient, or a parameter requires none.

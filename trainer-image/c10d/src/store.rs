@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::error::{Error, Result, c_string, check};
 use crate::ffi;
 
-/// A key-value store through which the ranks of a generation find each other. It has no authentication, so
-/// serve it with [`Self::host_at`] on an address that only the ranks can reach.
+/// A key-value store through which the ranks of a generation find each other. It has no
+/// authentication, so serve it with [`Self::host_at`] on an address that only the ranks can reach.
 #[derive(Debug)]
 pub struct Store {
     raw: NonNull<ffi::RhStore>,
@@ -23,8 +23,8 @@ unsafe impl Send for Store {}
 unsafe impl Sync for Store {}
 
 impl Store {
-    /// Serves a store on `port` (0: any free port) of all interfaces and connects to it. It does not wait for
-    /// other ranks.
+    /// Serves a store on `port` (0: any free port) of all interfaces and connects to it. It does
+    /// not wait for other ranks.
     ///
     /// # Errors
     /// The port is in use.
@@ -32,8 +32,8 @@ impl Store {
         Self::open("127.0.0.1", port, true, None, timeout)
     }
 
-    /// Serves a store on `port` (0: any free port) of one IPv4 or IPv6 address of this host and connects to
-    /// it. Other addresses of the host do not answer. It does not wait for other ranks.
+    /// Serves a store on `port` (0: any free port) of one IPv4 or IPv6 address of this host and
+    /// connects to it. Other addresses of the host do not answer. It does not wait for other ranks.
     ///
     /// # Errors
     /// The port is in use, or the address does not belong to this host.
@@ -65,8 +65,8 @@ impl Store {
         // The store takes ownership of the descriptor and closes it, also on failure.
         let listening = listener.map_or(-1, IntoRawFd::into_raw_fd);
         make(|out| {
-            // SAFETY: `host` is NUL-terminated and outlives the call; the descriptor is open and has no other
-            // owner; `out` is valid for a write.
+            // SAFETY: `host` is NUL-terminated and outlives the call; the descriptor is open and
+            // has no other owner; `out` is valid for a write.
             unsafe { ffi::rh_store_open(host.as_ptr(), port, serve, listening, timeout, out) }
         })
         .map(|raw| Self {
@@ -76,8 +76,8 @@ impl Store {
         })
     }
 
-    /// Sets how long later calls wait for a key, also through prefixes. The initial value is the timeout of
-    /// the connection.
+    /// Sets how long later calls wait for a key, also through prefixes. The initial value is the
+    /// timeout of the connection.
     ///
     /// # Errors
     /// None that a caller can cause.
@@ -170,8 +170,8 @@ impl Store {
         Ok(was_there)
     }
 
-    /// Deletes all keys with this store's prefix, including those of process groups, and returns their
-    /// number. The root store deletes all keys. No rank may still use the prefix.
+    /// Deletes all keys with this store's prefix, including those of process groups, and returns
+    /// their number. The root store deletes all keys. No rank may still use the prefix.
     ///
     /// # Errors
     /// The store is not reachable.
@@ -182,7 +182,8 @@ impl Store {
         Ok(deleted)
     }
 
-    /// Number of keys in the whole store, independent of the prefix. The store itself keeps a few keys.
+    /// Number of keys in the whole store, independent of the prefix. The store itself keeps a few
+    /// keys.
     ///
     /// # Errors
     /// The store is not reachable.
@@ -200,7 +201,8 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // SAFETY: the bridge created the store, and this frees it once. An error while closing has no effect.
+        // SAFETY: the bridge created the store, and this frees it once. An error while closing has
+        // no effect.
         let _ = unsafe { ffi::rh_store_free(self.raw.as_ptr()) };
     }
 }

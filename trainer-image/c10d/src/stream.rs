@@ -14,9 +14,9 @@ use crate::store::make;
 use crate::tensors::made;
 
 /// Number of times that this process has waited for a device in [`Event::wait`], [`Stream::wait`],
-/// [`Agreement::wait`](crate::Agreement::wait) and [`Reducer::waited`](crate::Reducer::waited). Calls on a
-/// CPU count, too, although they return at once. Waits in tch's own calls do not count: on a GPU see
-/// [`watch_host_syncs`].
+/// [`Agreement::wait`](crate::Agreement::wait) and [`Reducer::waited`](crate::Reducer::waited).
+/// Calls on a CPU count, too, although they return at once. Waits in tch's own calls do not count:
+/// on a GPU see [`watch_host_syncs`].
 #[must_use]
 pub fn host_syncs() -> u64 {
     // SAFETY: the call only reads a counter.
@@ -34,8 +34,8 @@ pub enum HostSyncs {
     Refuse = 2,
 }
 
-/// Sets the reaction for the whole process, like `torch.cuda.set_sync_debug_mode`. It has no effect in a
-/// build without CUDA.
+/// Sets the reaction for the whole process, like `torch.cuda.set_sync_debug_mode`. It has no effect
+/// in a build without CUDA.
 ///
 /// # Errors
 /// libtorch fails; no argument can cause this.
@@ -48,8 +48,8 @@ pub fn watch_host_syncs(mode: HostSyncs) -> Result<()> {
     Ok(())
 }
 
-/// Copies a host tensor to a device without making the host wait. A GPU receives it through pinned memory, in
-/// the order of the thread's current stream. For a CPU it returns the same tensor.
+/// Copies a host tensor to a device without making the host wait. A GPU receives it through pinned
+/// memory, in the order of the thread's current stream. For a CPU it returns the same tensor.
 ///
 /// # Errors
 /// There is too little pinned memory, or the device has failed or does not exist.
@@ -62,8 +62,9 @@ pub fn upload(tensor: &Tensor, device: Device) -> Result<Tensor> {
     made(|out| unsafe { ffi::rh_upload(tensor.as_ptr(), device, out) })
 }
 
-/// Creates a tensor on a device from bytes, like [`upload`]. The bytes are copied before this returns. For a
-/// GPU they are copied directly to pinned memory, which libtorch reuses for the next call.
+/// Creates a tensor on a device from bytes, like [`upload`]. The bytes are copied before this
+/// returns. For a GPU they are copied directly to pinned memory, which libtorch reuses for the next
+/// call.
 ///
 /// # Errors
 /// The number of bytes does not match the tensor, or the same as for [`upload`].
@@ -86,8 +87,8 @@ pub fn upload_bytes(bytes: &[u8], sizes: &[i64], kind: Kind, device: Device) -> 
     let strides: Vec<i64> = (1..=sizes.len())
         .map(|next| sizes[next..].iter().product())
         .collect();
-    // SAFETY: the number of bytes matches, they are aligned, and they outlive the view, to which nothing
-    // writes.
+    // SAFETY: the number of bytes matches, they are aligned, and they outlive the view, to which
+    // nothing writes.
     let view = unsafe { Tensor::f_from_blob(bytes.as_ptr(), sizes, &strides, kind, Device::Cpu) }?;
     if device == Device::Cpu {
         let mut own = Tensor::f_empty(sizes, (kind, Device::Cpu))?;
@@ -111,8 +112,8 @@ fn index(device: Device) -> Result<c_int> {
 /// Sleep of a waiting thread between two polls.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Polls until `is_so` returns true. CUDA's own wait for an event spins and takes a core from the threads that
-/// decode the next batch. A pod with eight GPUs and eight cores has no spare core.
+/// Polls until `is_so` returns true. CUDA's own wait for an event spins and takes a core from the
+/// threads that decode the next batch. A pod with eight GPUs and eight cores has no spare core.
 fn wait_until(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     while !is_so()? {
         std::thread::sleep(LOOK_INTERVAL);
@@ -141,8 +142,8 @@ impl Stream {
         Ok(Self { device, id })
     }
 
-    /// Makes this the current stream of the thread until the guard is dropped. Its work is not ordered with the
-    /// work of other streams: see [`Event::block`].
+    /// Makes this the current stream of the thread until the guard is dropped. Its work is not
+    /// ordered with the work of other streams: see [`Event::block`].
     ///
     /// # Errors
     /// The device reports a failure.
@@ -173,8 +174,9 @@ impl Stream {
         end.wait()
     }
 
-    /// Marks the tensor as used by this stream: when the tensor is dropped, the allocator reuses its memory only
-    /// after the stream's current work. Needed for a tensor that was created on another stream.
+    /// Marks the tensor as used by this stream: when the tensor is dropped, the allocator reuses
+    /// its memory only after the stream's current work. Needed for a tensor that was created on
+    /// another stream.
     ///
     /// # Errors
     /// The tensor is on another device.
@@ -211,8 +213,8 @@ impl Drop for StreamGuard {
     fn drop(&mut self) {
         if self.device >= 0 {
             let mut own = 0;
-            // SAFETY: `own` is valid for a write. This is the thread that entered, because the guard is not
-            // `Send`.
+            // SAFETY: `own` is valid for a write. This is the thread that entered, because the
+            // guard is not `Send`.
             let _ = unsafe { ffi::rh_stream_exchange(self.device, self.before, &raw mut own) };
         }
     }
@@ -230,7 +232,8 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event that passes when the current work in the thread's current stream of the device is done.
+    /// An event that passes when the current work in the thread's current stream of the device is
+    /// done.
     ///
     /// # Errors
     /// The device has failed or does not exist.
@@ -296,7 +299,8 @@ impl Event {
         wait_until(|| self.has_passed())
     }
 
-    /// Makes the thread's current stream of the event's device wait for the event. The host does not wait.
+    /// Makes the thread's current stream of the event's device wait for the event. The host does
+    /// not wait.
     ///
     /// # Errors
     /// The device reports a failure.
@@ -308,7 +312,8 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the bridge created the event, and this frees it once. An error while closing has no effect.
+        // SAFETY: the bridge created the event, and this frees it once. An error while closing has
+        // no effect.
         let _ = unsafe { ffi::rh_event_free(self.raw.as_ptr()) };
     }
 }

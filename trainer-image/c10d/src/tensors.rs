@@ -7,8 +7,8 @@ use torch_sys::C_tensor;
 
 use crate::error::{Error, Result, check};
 
-/// The tensors' handles, which are valid while the tensors live. A shared handle can change the contents of a
-/// `Tensor`, so a caller that writes to the tensors must take `&mut [Tensor]` itself.
+/// The tensors' handles, which are valid while the tensors live. A shared handle can change the
+/// contents of a `Tensor`, so a caller that writes to the tensors must take `&mut [Tensor]` itself.
 pub(crate) fn pointers(tensors: &[Tensor]) -> Vec<*mut C_tensor> {
     let pointer = |tensor: &Tensor| tensor.as_ptr().cast_mut();
     tensors.iter().map(pointer).collect()

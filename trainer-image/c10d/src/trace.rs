@@ -9,8 +9,8 @@ use tch::Device;
 use crate::error::{Error, Result, c_string, check};
 use crate::ffi;
 
-/// Records all operations of this thread and of its backward passes. A process can have one trace at a time.
-/// Dropping it discards the recording.
+/// Records all operations of this thread and of its backward passes. A process can have one trace
+/// at a time. Dropping it discards the recording.
 #[derive(Debug)]
 #[must_use = "the recording ends when it is dropped"]
 pub struct Trace {
@@ -39,14 +39,16 @@ impl Trace {
         unsafe { ffi::rh_trace_num_operations() }
     }
 
-    /// Ends the recording. Kineto then sorts the events, which takes some microseconds per operation.
+    /// Ends the recording. Kineto then sorts the events, which takes some microseconds per
+    /// operation.
     ///
     /// # Errors
     /// libtorch refuses to stop.
     pub fn stop(mut self) -> Result<Recording> {
         self.is_running = false;
         let mut raw = null_mut();
-        // SAFETY: `raw` is valid for a write. The trace is not `Send`, so this is the thread that started it.
+        // SAFETY: `raw` is valid for a write. The trace is not `Send`, so this is the thread that
+        // started it.
         check(unsafe { ffi::rh_trace_stop(&raw mut raw) })?;
         let raw =
             NonNull::new(raw).ok_or_else(|| Error::refused("the bridge created no recording"))?;
@@ -57,7 +59,8 @@ impl Trace {
 impl Drop for Trace {
     fn drop(&mut self) {
         if self.is_running {
-            // SAFETY: null discards the recording. The trace is not `Send`, so this is the thread that started it.
+            // SAFETY: null discards the recording. The trace is not `Send`, so this is the thread
+            // that started it.
             let _ = unsafe { ffi::rh_trace_stop(null_mut()) };
         }
     }
@@ -70,8 +73,8 @@ pub struct Recording {
     raw: NonNull<ffi::RhRecording>,
 }
 
-// SAFETY: the bridge owns the events. They do not refer to the thread that recorded them, because Kineto copied all
-// data when the recording ended.
+// SAFETY: the bridge owns the events. They do not refer to the thread that recorded them, because
+// Kineto copied all data when the recording ended.
 unsafe impl Send for Recording {}
 
 impl Recording {
@@ -84,7 +87,8 @@ impl Recording {
             .to_str()
             .ok_or_else(|| Error::refused(format!("{} is not UTF-8", path.display())))?;
         let text = c_string(path)?;
-        // SAFETY: the path is NUL-terminated, and the recording is written only once, because `self` is consumed.
+        // SAFETY: the path is NUL-terminated, and the recording is written only once, because
+        // `self` is consumed.
         check(unsafe { ffi::rh_recording_write(self.raw.as_ptr(), text.as_ptr()) })?;
         // If Kineto cannot write, it only logs the error.
         if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {

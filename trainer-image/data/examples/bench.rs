@@ -1,9 +1,9 @@
 //! Measures images per second of an image folder: decode, random resized crop to 224, flip,
 //! normalize, batches of 64.
 //!
-//! `bench DIRECTORY [THREADS]` prints a row of the table that `tests/bench/data/peer.py` prints with torchvision.
-//! `bench DIRECTORY --dump FILE` writes the evaluation transform's pixels of all images, which the script compares
-//! with torchvision's.
+//! `bench DIRECTORY [THREADS]` prints a row of the table that `tests/bench/data/peer.py` prints
+//! with torchvision. `bench DIRECTORY --dump FILE` writes the evaluation transform's pixels of all
+//! images, which the script compares with torchvision's.
 
 use std::error::Error;
 use std::io::Write;

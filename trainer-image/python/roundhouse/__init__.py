@@ -12,9 +12,9 @@
             job.commit(loss, opt)
         job.save_result("weights.safetensors")
 
-Workers of a TrainingJob may die, leave and join meanwhile. The others continue in their processes with the
-next generation, and every sample is used exactly once per epoch. Outside of a TrainingJob the script
-trains alone, with a world size of 1.
+Workers of a TrainingJob may die, leave and join meanwhile. The others continue in their processes
+with the next generation, and every sample is used exactly once per epoch. Outside of a TrainingJob
+the script trains alone, with a world size of 1.
 """
 
 from ._native import VERSION as __version__

@@ -1,5 +1,5 @@
-"""Buffers of the modules, such as the running statistics of batch normalization: copies of their values before
-a step, and the broadcast of one rank's values."""
+"""Buffers of the modules, such as the running statistics of batch normalization: copies of their
+values before a step, and the broadcast of one rank's values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .optimizer import bytes_of
 
 
 class Place:
-    """The attribute of a module that holds a buffer. The module may assign another tensor in each step."""
+    """The attribute of a module that holds a buffer. The module may assign another tensor in each
+    step."""
 
     def __init__(self, owner: torch.nn.Module, key: str, buffer: torch.Tensor):
         self._buffers, self._key = owner._buffers, key
@@ -75,8 +76,8 @@ class Buffers:
 
     @torch.no_grad()
     def share(self, group: Group, source: int, gradients: Gradients) -> torch.Tensor | None:
-        """Copies the buffers of rank ``source`` to all other ranks, as DDP does; an error drops the step. Returns the
-        copied bytes, which are the same on all ranks."""
+        """Copies the buffers of rank ``source`` to all other ranks, as DDP does; an error drops the
+        step. Returns the copied bytes, which are the same on all ranks."""
         if not self._places or gradients.broken is not None:
             return None
         there = torch.tensor([place.buffer() is not None for place in self._others], dtype=torch.uint8)

@@ -1,7 +1,7 @@
 """The TCP connections of a Gloo group, and the connection to a store.
 
-Neither Gloo nor a store has an abort, so an abort closes these connections. A thread that waits for data on
-one of them, in this process or in a peer, then gets an error at once.
+Neither Gloo nor a store has an abort, so an abort closes these connections. A thread that waits for
+data on one of them, in this process or in a peer, then gets an error at once.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 def open_sockets() -> dict[int, int]:
     """The sockets of this process: descriptors by inode.
 
-    Descriptors alone do not identify a socket: if another thread closes a socket, a new socket can reuse its
-    descriptor.
+    Descriptors alone do not identify a socket: if another thread closes a socket, a new socket can
+    reuse its descriptor.
     """
     found = {}
     for name in os.listdir("/proc/self/fd"):
@@ -32,7 +32,8 @@ def open_sockets() -> dict[int, int]:
 
 
 def opened_to(port: int, before: dict[int, int]) -> int | None:
-    """The inode of the socket that was opened since ``before`` (from :func:`open_sockets`) to a port of a peer."""
+    """The inode of the socket that was opened since ``before`` (from :func:`open_sockets`) to a
+    port of a peer."""
     found = None
     for inode, own in _opened_since(before):
         with own:
@@ -62,8 +63,8 @@ class Connections:
     """The connections to some peers that were opened since a point in time."""
 
     def __init__(self, before: dict[int, int], addresses: set[str], store_ports: set[int]):
-        """``before``: from :func:`open_sockets`. ``addresses``: those of the peers. ``store_ports``: ports of stores,
-        whose connections are left out."""
+        """``before``: from :func:`open_sockets`. ``addresses``: those of the peers.
+        ``store_ports``: ports of stores, whose connections are left out."""
         self._sockets: list[socket.socket] = []
         for _, own in _opened_since(before):
             if _is_of(own, addresses, store_ports):
@@ -84,7 +85,8 @@ class Connections:
             _shut_down(own)
 
     def close(self) -> None:
-        """Releases the duplicates of the sockets; while they exist, the connections stay open for the peers."""
+        """Releases the duplicates of the sockets; while they exist, the connections stay open for
+        the peers."""
         for own in self._sockets:
             own.close()
         self._sockets = []

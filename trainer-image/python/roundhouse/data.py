@@ -24,8 +24,9 @@ from .streams import Shard, Streamed
 class Batch:
     """The samples of this rank in one step, as the loader collates them.
 
-    If a sample is a tuple, ``x, y = batch``, ``batch[0]``, ``batch.x`` and ``batch.y`` are its parts. ``data`` is
-    the whole batch.
+    If a sample is a tuple,
+    ``x, y = batch``, ``batch[0]``, ``batch.x`` and ``batch.y`` are its parts. ``data`` is the whole
+    batch.
     """
 
     def __init__(self, step: Step, data: Any, open_step: Any):
@@ -52,8 +53,8 @@ class Batch:
     def to(self, device: Any, *, non_blocking: bool | None = None) -> Batch:
         """Returns the batch with its tensors on a device.
 
-        ``non_blocking``: return before the copies are complete. The default is True unless the device is the CPU,
-        which would use the tensors at once.
+        ``non_blocking``: return before the copies are complete. The default is True unless the
+        device is the CPU, which would use the tensors at once.
         """
         if non_blocking is None:
             non_blocking = torch.device(device).type != "cpu"
@@ -90,10 +91,10 @@ def _moved(data: Any, device: Any, non_blocking: bool) -> Any:
 class _Seeded:
     """A data set whose samples draw random numbers that are a function of seed, epoch and index.
 
-    Seeding the generators for each sample costs more than reading a sample from memory. So seeding starts with
-    the first batch whose samples have drawn a random number; that batch is read a second time. Without a
-    ``seed`` nothing is seeded. ``collates``: the script's collate function runs next in the same process and
-    may draw, too.
+    Seeding the generators for each sample costs more than reading a sample from memory. So seeding
+    starts with the first batch whose samples have drawn a random number; that batch is read a
+    second time. Without a ``seed`` nothing is seeded. ``collates``: the script's collate function
+    runs next in the same process and may draw, too.
     """
 
     def __init__(self, dataset: Any, seed: int | None, *, collates: bool = True):
@@ -150,8 +151,8 @@ class _Feed:
 class Worker:
     """Initializes a worker of the loader, so that it ends with the process that reads from it.
 
-    A worker has copies of that process' connections. They would stay open for the peers after the process was
-    killed.
+    A worker has copies of that process' connections. They would stay open for the peers after the
+    process was killed.
     """
 
     def __init__(self, then: Callable[[int], None] | None):
@@ -170,7 +171,8 @@ def _is_indexed(dataset: Any) -> bool:
 
 
 class Loader:
-    """Reads the batches of the next steps, in a DataLoader whose workers live as long as the training."""
+    """Reads the batches of the next steps, in a DataLoader whose workers live as long as the
+    training."""
 
     def __init__(self, dataset: Any, sampler: Sampler, *, seeds: bool = True, **options: Any):
         if isinstance(dataset, DataLoader):
@@ -226,8 +228,8 @@ class Loader:
         return [(step.epoch, index) for index in indices]
 
     def _spare(self, steps: int, samples: int) -> int:
-        """The sample of a rank without samples; its gradients do not count. It is not sample 0, for which a stream
-        would have to start again."""
+        """The sample of a rank without samples; its gradients do not count. It is not sample 0, for
+        which a stream would have to start again."""
         batch = self._sampler.schedule.batch(steps, samples)
         return batch[1] if batch is not None and self._sampler.in_order else 0
 
@@ -235,7 +237,8 @@ class Loader:
         """The batch of a step that follows ``samples`` committed samples."""
         place = (step.generation, step.rank, step.world_size)
         if place != self._place:
-            # Batches in progress belong to another share: read and discard them. The workers continue.
+            # Batches in progress belong to another share: read and discard them. The workers
+            # continue.
             self._place = place
             self._at = (step.number - 1, samples)
         while True:
@@ -251,8 +254,9 @@ class Loader:
                 raise
             except StopIteration as error:
                 if self._asked:
-                    # A StopIteration of the data set, which a loader takes for the end. Python treats it as an error
-                    # in generators, too (PEP 479). The message of a worker names the error itself.
+                    # A StopIteration of the data set, which a loader takes for the end. Python
+                    # treats it as an error in generators, too (PEP 479). The message of a worker
+                    # names the error itself.
                     words = str(error) if str(error).startswith("Caught ") else "the data set has raised StopIteration"
                     raise RuntimeError(words).with_traceback(error.__traceback__) from None
                 # The loader had been asked for all steps to the end before the share changed.
@@ -263,7 +267,8 @@ class Loader:
                 return data
 
     def _ran_script_again(self, error: BaseException) -> bool:
-        """Whether a worker of the loader has ended because it ran the script again and `rh.join` refused it."""
+        """Whether a worker of the loader has ended because it ran the script again and `rh.join`
+        refused it."""
         method = getattr(self._loader.multiprocessing_context, "_name", None) or multiprocessing.get_start_method()
         if method == "fork" or not self._loader.num_workers:
             return False

@@ -1,4 +1,5 @@
-"""Digests of tensors, which change with each single bit: ranks compare them instead of the bytes."""
+"""Digests of tensors, which change with each single bit: ranks compare them instead of the
+bytes."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def sum_of_words(row: torch.Tensor) -> torch.Tensor:
 
 
 def digest_of(buffers: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor | float:
-    """One number below 2**52 for the bits of all buffers, on the device: the sum of their words. 0 without
-    buffers."""
+    """One number below 2**52 for the bits of all buffers, on the device: the sum of their words. 0
+    without buffers."""
     sums = [sum_of_words(bytes_of(buffer)).to(device) for buffer in buffers]
     if not sums:
         return 0.0

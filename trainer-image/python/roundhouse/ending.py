@@ -24,8 +24,8 @@ def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> No
             print(advice, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Do not run exit handlers: threads of PyTorch may wait for peers, and its destructors wait for these
-    # threads.
+    # Do not run exit handlers: threads of PyTorch may wait for peers, and its destructors wait for
+    # these threads.
     os._exit(_code_of(error))
 
 
@@ -38,8 +38,8 @@ def _code_of(error: BaseException) -> int:
 
 
 def explained(error: BaseException) -> tuple[int | None, str]:
-    """The exit code (None for Python's own) and the one-line termination message of a process that ends with an
-    exception."""
+    """The exit code (None for Python's own) and the one-line termination message of a process that
+    ends with an exception."""
     if isinstance(error, SystemExit):
         words = " ".join(str(error.code).split())
         return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {cut(words)}"
@@ -63,8 +63,8 @@ def write_result(file: Path, module: torch.nn.Module) -> None:
     for name, tensor in module.state_dict().items():
         own = tensor.detach().contiguous()
         place = own.device, own.untyped_storage().data_ptr()
-        # Copy tied weights for each of their names, so that load_state_dict finds all names. safetensors refuses
-        # shared memory.
+        # Copy tied weights for each of their names, so that load_state_dict finds all names.
+        # safetensors refuses shared memory.
         tensors[name] = own.clone() if place in memory else own
         memory.add(place)
     save_file(tensors, partial)

@@ -8,8 +8,8 @@ from ._native import own_failure
 class RoundhouseError(Exception):
     """An error after which this process cannot continue to train.
 
-    ``exit_code`` is the exit code that the process should use: 64 and 65 fail the job at once; all others can be
-    retried.
+    ``exit_code`` is the exit code that the process should use: 64 and 65 fail the job at once; all
+    others can be retried.
     """
 
     exit_code = 70
@@ -23,11 +23,13 @@ class ConfigError(RoundhouseError):
 
 
 class StateError(ConfigError):
-    """An entry of ``rh.join(state=...)`` cannot be kept as tensors and numbers, or has changed its shape."""
+    """An entry of ``rh.join(state=...)`` cannot be kept as tensors and numbers, or has changed its
+    shape."""
 
 
 class NotCommitted(ConfigError):
-    """The body of the loop ended without ``job.commit(...)``, or the optimizer was stepped outside of it."""
+    """The body of the loop ended without ``job.commit(...)``, or the optimizer was stepped outside
+    of it."""
 
 
 class AlreadyJoined(ConfigError):
@@ -55,7 +57,8 @@ class VolumeError(RoundhouseError):
 
 
 class PeerLost(RoundhouseError):
-    """Another rank is lost, or a newer generation has replaced this process. A restart continues the training."""
+    """Another rank is lost, or a newer generation has replaced this process. A restart continues
+    the training."""
 
     exit_code = 75
 
@@ -73,13 +76,14 @@ class Left(RoundhouseError):
 
 
 def words_of(error: BaseException) -> str:
-    """The type and the first line of an error: PyTorch's connection errors continue with a stack trace."""
+    """The type and the first line of an error: PyTorch's connection errors continue with a stack
+    trace."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def is_own(error: BaseException) -> bool:
-    """Whether an error of PyTorch is local (out of memory, device failure) rather than a lost peer. The next
-    generation would have it, too."""
+    """Whether an error of PyTorch is local (out of memory, device failure) rather than a lost peer.
+    The next generation would have it, too."""
     # Do not check the class, because this module does not import PyTorch.
     if type(error).__name__ == "OutOfMemoryError":
         return True
@@ -105,7 +109,8 @@ _BY_CODE: dict[int, type[RoundhouseError]] = {
 
 
 def of_code(code: int, words: str, newer: int | None) -> RoundhouseError:
-    """The exception for an exit code. ``newer``: the generation that has superseded this process, if there is one."""
+    """The exception for an exit code. ``newer``: the generation that has superseded this process,
+    if there is one."""
     error = _BY_CODE.get(code, RoundhouseError)(words)
     error.newer = newer
     return error

@@ -1,4 +1,5 @@
-"""Evaluations between steps. If a generation fails during an evaluation, the next generation repeats it."""
+"""Evaluations between steps. If a generation fails during an evaluation, the next generation
+repeats it."""
 
 from __future__ import annotations
 
@@ -21,16 +22,18 @@ _REPORTED = ("accuracy", "top5", "perplexity")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation for ``job.steps(..., evaluation=...)``. It runs every ``every_epochs`` epochs, or every
-    ``every_steps`` steps if that is given, and after the last step.
+    """An evaluation for
+    ``job.steps(..., evaluation=...)``. It runs every ``every_epochs`` epochs, or every ``every_steps``
+    steps if that is given, and after the last step.
 
-    The job calls ``function(batch)`` without gradients, with the modules of the state in evaluation mode, for the
-    collated batches of this rank's part of ``dataset``. The function returns **sums** over the samples of the
-    batch, such as ``{"loss": ..., "accuracy": number of correct samples}``, and must call no collective. The
-    means over the whole data set are the same on all ranks. ``loss`` is required; ``accuracy`` and ``top5`` are
-    reported, too. The job calls ``then(means)`` on all ranks of the generation before the evaluation counts as
-    done. A rank that lost its peers right before receives the state of a rank that has called it, so keep
-    everything that ``then`` changes in ``rh.join(state=...)``.
+    The job calls ``function(batch)`` without gradients, with the modules of the state in evaluation
+    mode, for the collated batches of this rank's part of ``dataset``. The function returns **sums**
+    over the samples of the batch, such as ``{"loss": ..., "accuracy": number of correct samples}``,
+    and must call no collective. The means over the whole data set are the same on all ranks.
+    ``loss`` is required; ``accuracy`` and ``top5`` are reported, too. The job calls ``then(means)``
+    on all ranks of the generation before the evaluation counts as done. A rank that lost its peers
+    right before receives the state of a rank that has called it, so keep everything that
+    ``then`` changes in ``rh.join(state=...)``.
     """
 
     dataset: Any
@@ -46,8 +49,8 @@ class Evaluation:
             raise ConfigError(f"rh.Evaluation: every_steps is {self.every_steps}; give at least 1, or leave it out")
 
     def is_due(self, steps: int, samples: int, evaluated: int, sampler: Any) -> bool:
-        """Whether an evaluation is due after this number of committed steps and samples. ``evaluated``: committed
-        samples at the last evaluation."""
+        """Whether an evaluation is due after this number of committed steps and samples.
+        ``evaluated``: committed samples at the last evaluation."""
         if samples == 0 or samples == evaluated:
             return False
         if self.every_steps is not None and steps % self.every_steps == 0:
@@ -62,7 +65,8 @@ class Evaluation:
         start, end = SampleSchedule.part(0, len(self.dataset), rank, world_size)
         totals: dict[str, float] = {}
         if start == end:
-            # This rank needs the names of the other ranks: get them from a sample that does not count.
+            # This rank needs the names of the other ranks: get them from a sample that does not
+            # count.
             return {name: 0.0 for name in self._called(self._loader(0, 1))}
         for batch in _whole(self._loader(start, end)):
             for name, value in self._called([batch]).items():
@@ -85,15 +89,16 @@ class Evaluation:
 
 
 def _whole(loader: Any) -> Any:
-    """All batches of a loader. In a generator a StopIteration of the data set is an error (PEP 479)."""
+    """All batches of a loader. In a generator a StopIteration of the data set is an error (PEP
+    479)."""
     batches = iter(loader)
     for _ in range(len(loader)):
         yield next(batches)
 
 
 def all_of(evaluation: Evaluation | Sequence[Evaluation] | None) -> list[Evaluation]:
-    """The evaluations of ``job.steps`` as a list. All must be due after the same steps; the job reports one of
-    them."""
+    """The evaluations of ``job.steps`` as a list. All must be due after the same steps; the job
+    reports one of them."""
     if evaluation is None:
         return []
     several = evaluation if isinstance(evaluation, (list, tuple)) else [evaluation]
@@ -108,8 +113,8 @@ def all_of(evaluation: Evaluation | Sequence[Evaluation] | None) -> list[Evaluat
 def evaluate(
     evaluations: Sequence[Evaluation], process: Process, modules: Sequence[torch.nn.Module], place: Place
 ) -> None:
-    """Evaluates the state on all ranks. The next generation repeats an evaluation that fails. The job reports the
-    first one."""
+    """Evaluates the state on all ranks. The next generation repeats an evaluation that fails. The
+    job reports the first one."""
     process.begin_evaluation(counts=any(one.then is not None for one in evaluations))
     were_training = [(module, module.training) for own in modules for module in own.modules()]
     for own in modules:

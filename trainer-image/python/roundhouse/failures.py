@@ -1,5 +1,5 @@
-"""Distinguishes failures by a lost peer, which the next generation no longer has, from failures that repeat in
-each generation."""
+"""Distinguishes failures by a lost peer, which the next generation no longer has, from failures
+that repeat in each generation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from .errors import is_own
 from .gradients import Gradients
 from .migration import recognized
 
-# Number of consecutive generations in which a step must fail with the same message before it no longer counts
-# as a lost peer. Several are needed, because peers that are lost one after the other within a long step can
-# cause the same message, such as a timeout.
+# Number of consecutive generations in which a step must fail with the same message before it no
+# longer counts as a lost peer. Several are needed, because peers that are lost one after the other
+# within a long step can cause the same message, such as a timeout.
 _SAME = 5
 
 
@@ -30,9 +30,11 @@ class Failures:
             self._words = None
 
     def is_of_script(self, error: BaseException, steps: int, is_open: bool | None) -> bool:
-        """Whether an error of a collective of the script is not a lost peer, or occurred in the last generation, too.
+        """Whether an error of a collective of the script is not a lost peer, or occurred in the
+        last generation, too.
 
-        ``steps``: committed steps. ``is_open``: True in a step, False after its commit, None in a callback.
+        ``steps``: committed steps. ``is_open``: True in a step, False after its commit, None in a
+        callback.
         """
         if is_own(error) or error is self._raised or recognized(error) is not None:
             return True
@@ -43,8 +45,8 @@ class Failures:
         return False
 
     def check_drop(self, step: int, gradients: Gradients) -> None:
-        """Must be called when a step is dropped. Raises an error that a lost peer does not explain: a local error, or
-        one that repeats."""
+        """Must be called when a step is dropped. Raises an error that a lost peer does not explain:
+        a local error, or one that repeats."""
         if gradients.own_error is not None:
             raise self._no_peers(gradients.own_error)
         drop = (step, gradients.broken)

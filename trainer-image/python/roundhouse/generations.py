@@ -1,4 +1,5 @@
-"""The generations of a process: its place in each, the group of the ranks, and the objects that use this group."""
+"""The generations of a process: its place in each, the group of the ranks, and the objects that use
+this group."""
 
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ class Generations:
         self._failures = Failures()
 
     def model(self, module: torch.nn.Module, options: dict[str, Any]) -> Model:
-        """A wrapper of the module that sums gradients over the ranks of each generation; the same module gives the same
-        object."""
+        """A wrapper of the module that sums gradients over the ranks of each generation; the same
+        module gives the same object."""
         known = self._models.get(id(module))
         if known is None:
             known = self._models[id(module)] = Model(module, self.gradients, options)
@@ -66,8 +67,8 @@ class Generations:
             return
         self.sampler = sampler
         if self._process.has_agent:
-            # The first DDP of a process imports this module, which takes seconds. In the lobby no rank waits for
-            # it.
+            # The first DDP of a process imports this module, which takes seconds. In the lobby no
+            # rank waits for it.
             import torch._dynamo.utils  # noqa: F401
         tensors = [f"{name} {shape} of {dtype}" for name, dtype, shape, _ in self._row.described()]
         self._network = Network(self.device, _identity(sampler, self._row), tensors)
@@ -108,10 +109,11 @@ class Generations:
             return is_due
 
     def _callback_failed(self, error: BaseException) -> bool:
-        """Must be called when a collective of the script may have failed in a callback. Returns whether the next
-        generation repeats the callback."""
+        """Must be called when a collective of the script may have failed in a callback. Returns
+        whether the next generation repeats the callback."""
         if isinstance(error, PeerLost):
-            # job.sum has lost the generation. A process that a newer generation has superseded ends.
+            # job.sum has lost the generation. A process that a newer generation has superseded
+            # ends.
             return error.newer is None
         if self.group is None or self.is_of_script(error, is_open=None):
             return False
@@ -120,15 +122,16 @@ class Generations:
         return True
 
     def is_of_script(self, error: BaseException, *, is_open: bool | None) -> bool:
-        """Must be called when a collective of the script has failed. Returns whether the next generation would fail,
-        too.
+        """Must be called when a collective of the script has failed. Returns whether the next
+        generation would fail, too.
 
         ``is_open``: True in a step, False after its commit, None in a callback.
         """
         return self._failures.is_of_script(error, self.steps_done, is_open)
 
     def check_drop(self, step: Step, gradients: Gradients) -> None:
-        """Must be called when a step is dropped. Raises an error that a lost peer does not explain."""
+        """Must be called when a step is dropped. Raises an error that a lost peer does not
+        explain."""
         self._failures.check_drop(step.number, gradients)
 
     def next_step(self) -> Step:

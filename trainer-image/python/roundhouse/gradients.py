@@ -1,7 +1,8 @@
-"""Gradients of the global batch: a model whose backward pass sums gradients over the ranks with PyTorch's DDP.
+"""Gradients of the global batch: a model whose backward pass sums gradients over the ranks with
+PyTorch's DDP.
 
-The script does not see an error of a collective. The package records it, the pass continues with the values that
-it has, and ``job.commit`` drops the step: see :meth:`Gradients.broke`.
+The script does not see an error of a collective. The package records it, the pass continues with
+the values that it has, and ``job.commit`` drops the step: see :meth:`Gradients.broke`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _SYNC = ("_verify_param_shape_across_processes", "_sync_module_states")
 
 @contextlib.contextmanager
 def _without_sync() -> Iterator[dict[str, Any]]:
-    """Options for a DDP that neither compares nor broadcasts the parameters, because all ranks have the same state."""
+    """Options for a DDP that neither compares nor broadcasts the parameters, because all ranks have
+    the same state."""
     if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
         yield {"init_sync": False}
         return
@@ -60,15 +62,17 @@ class Gradients:
         self.computed_at = 0.0
         self.accumulates = False
         self.models: list[Model] = []
-        # Ids of the parameters of each DDP that has summed all its gradients in this step. With one process: of
-        # each model whose DDP would have done so, so that mistakes show before a second worker joins.
+        # Ids of the parameters of each DDP that has summed all its gradients in this step. With one
+        # process: of each model whose DDP would have done so, so that mistakes show before a second
+        # worker joins.
         self.summed: set[frozenset[int]] = set()
-        # The tensors that DDPs have summed in this step, by address. Their bits must be the same on all ranks.
+        # The tensors that DDPs have summed in this step, by address. Their bits must be the same on
+        # all ranks.
         self.buckets: dict[int, torch.Tensor] = {}
         # Whether a DDP has summed gradients that already contain sums.
         self.is_summed_twice = False
-        # Parameters that no DDP sums, for each set of DDPs and optimizers. Cached, because models have many
-        # parameters.
+        # Parameters that no DDP sums, for each set of DDPs and optimizers. Cached, because models
+        # have many parameters.
         self._outside: dict[tuple[Any, ...], list[torch.Tensor]] = {}
 
     def begin(self, step: Step) -> None:
@@ -83,7 +87,8 @@ class Gradients:
     def unsummed(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
         """Parameters of the optimizers whose gradients were not summed over the ranks.
 
-        Raises :class:`~roundhouse.errors.NotCommitted` if a DDP has summed only some of its gradients.
+        Raises :class:`~roundhouse.errors.NotCommitted` if a DDP has summed only some of its
+        gradients.
         """
         for model in self.models:
             model.check()
@@ -168,8 +173,8 @@ class Model(torch.nn.Module):
                 raise
             # DDP's second pass exchanges the packing of gradients, also in no_sync.
             words = words_of(error)
-        # An error of the model repeats. Run this outside of the handler, where `error` would keep the tensors of the
-        # first pass alive.
+        # An error of the model repeats. Run this outside of the handler, where `error` would keep
+        # the tensors of the first pass alive.
         self.drop()
         result = self.module(*args, **kwargs)
         self._gradients.broken = self._gradients.broken or words
@@ -178,12 +183,13 @@ class Model(torch.nn.Module):
     def take(self, options: dict[str, Any]) -> None:
         """Checks the options of a further call of ``job.model`` for the same module.
 
-        Raises :class:`~roundhouse.errors.ConfigError` if they differ from the earlier options, or come after the first
-        pass.
+        Raises :class:`~roundhouse.errors.ConfigError` if they differ from the earlier options, or
+        come after the first pass.
         """
         if not options or options == self._options:
             return
-        # Check this also with one process, which has no DDP yet: with a second worker the options would be refused.
+        # Check this also with one process, which has no DDP yet: with a second worker the options
+        # would be refused.
         if self._options or self._trained:
             raise ConfigError(
                 f"job.model of the same {type(self.module).__name__} with other options than before: {options}, not {self._options}; "
@@ -192,8 +198,8 @@ class Model(torch.nn.Module):
         self._options = options
 
     def check(self) -> None:
-        """Raises NotCommitted if a backward pass has left out parameters. DDP waits for all gradients of a bucket and
-        sums the buckets in order."""
+        """Raises NotCommitted if a backward pass has left out parameters. DDP waits for all
+        gradients of a bucket and sums the buckets in order."""
         if not self._ddp or self._gradients.broken is not None:
             return
         try:
@@ -207,8 +213,8 @@ class Model(torch.nn.Module):
             ) from error
 
     def _check_static(self) -> None:
-        """Raises ConfigError for a pass in ``no_sync`` with a static graph, also with one process. DDP would end the
-        process with an assertion in the first pass of some generation."""
+        """Raises ConfigError for a pass in ``no_sync`` with a static graph, also with one process.
+        DDP would end the process with an assertion in the first pass of some generation."""
         if self._options.get("static_graph") and self._gradients.accumulates and self._trains() and torch.is_grad_enabled():
             raise ConfigError(
                 f"a pass of {type(self.module).__name__} in no_sync with job.model(..., static_graph=True): a DDP with a static "
@@ -224,8 +230,8 @@ class Model(torch.nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Passes within this context accumulate gradients without summing them over the ranks. Use it for all passes of
-        a step except the last one."""
+        """Passes within this context accumulate gradients without summing them over the ranks. Use
+        it for all passes of a step except the last one."""
         before, self._gradients.accumulates = self._gradients.accumulates, True
         try:
             yield
@@ -233,8 +239,8 @@ class Model(torch.nn.Module):
             self._gradients.accumulates = before
 
     def _trains(self) -> bool:
-        """Whether the module is in training mode. Checks the user's module, because a script may set the mode of that
-        module and not of this wrapper."""
+        """Whether the module is in training mode. Checks the user's module, because a script may
+        set the mode of that module and not of this wrapper."""
         return bool(getattr(self.module, "_orig_mod", self.module).training)
 
     def _wrapped(self) -> DistributedDataParallel | None:
@@ -248,7 +254,8 @@ class Model(torch.nn.Module):
             self.drop()
             self._train(trained)
         if not self._ddp:
-            # The commit broadcasts buffers. Gradients are views of the buckets, so they are not copied.
+            # The commit broadcasts buffers. Gradients are views of the buckets, so they are not
+            # copied.
             options = {"gradient_as_bucket_view": True} | self._options
             with _without_sync() as without_sync:
                 ddp = DistributedDataParallel(
@@ -293,7 +300,8 @@ class Model(torch.nn.Module):
         return self._gradients.reduce(bucket)
 
     def drop(self) -> None:
-        """Must be called when the generation has ended. Removes the hooks of its group from the gradients."""
+        """Must be called when the generation has ended. Removes the hooks of its group from the
+        gradients."""
         while self._ddp:
             ddp: Any = self._ddp.pop()
             ddp.reducer._remove_autograd_hooks()

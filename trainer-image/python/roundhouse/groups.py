@@ -1,7 +1,7 @@
 """Process groups of PyTorch for the native part.
 
-The group of a generation is created in a thread that may be abandoned, so nothing here changes PyTorch's default
-group before :meth:`Group.become_default`.
+The group of a generation is created in a thread that may be abandoned, so nothing here changes
+PyTorch's default group before :meth:`Group.become_default`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-# Import this now: its functions keep the default group at the time of the import, and DDP imports it.
+# Import this now: its functions keep the default group at the time of the import, and DDP imports
+# it.
 import torch.distributed.nn.functional  # noqa: F401
 
 from .connections import Connections, cut, open_sockets
@@ -29,14 +30,16 @@ if TYPE_CHECKING:
 _NAME = "roundhouse"
 # Seconds that the collectives of a left group get to end.
 _PATIENCE = 1.0
-# Seconds for an aborted group: its threads end at once, except one that waits for the rest of a message.
+# Seconds for an aborted group: its threads end at once, except one that waits for the rest of a
+# message.
 _PATIENCE_WITH_ABORTED = 0.2
 # Seconds between two checks whether a collective waits although a peer has closed its connection.
 _LOOK_INTERVAL = 0.05
-# Consecutive checks with this finding after which the collective counts as failed. One check is not enough, because
-# the last collective of a group may end shortly after a peer has left.
+# Consecutive checks with this finding after which the collective counts as failed. One check is not
+# enough, because the last collective of a group may end shortly after a peer has left.
 _LOOKS_AT_ENDED = 20
-# Largest number of groups per generation, including those that the script creates. A group's name is a number.
+# Largest number of groups per generation, including those that the script creates. A group's name
+# is a number.
 _MOST_GROUPS = 1 << 20
 # The group that the next call of the creator passes to PyTorch.
 _prepared: list[Any] = []
@@ -72,7 +75,8 @@ def nccl(store: dist.Store, rank: int, size: int, seconds: float) -> Any:
     """Creates an NCCL group of ranks on GPUs."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = duration(seconds)
-    # A non-blocking communicator, so that connecting has a timeout (TORCH_NCCL_NONBLOCKING_TIMEOUT).
+    # A non-blocking communicator, so that connecting has a timeout
+    # (TORCH_NCCL_NONBLOCKING_TIMEOUT).
     options.config.blocking = 0
     return dist.ProcessGroupNCCL(store, rank, size, options)
 
@@ -127,12 +131,13 @@ class Group:
 
     @property
     def reports_lost_peers(self) -> bool:
-        """Whether a failed collective returns an error on every rank. NCCL's collectives hang until the group is
-        aborted."""
+        """Whether a failed collective returns an error on every rank. NCCL's collectives hang until
+        the group is aborted."""
         return self.device.type == "cpu"
 
     def begin_sum(self, values: list[float]) -> tuple[torch.Tensor, Any]:
-        """Starts to sum numbers over the ranks, element by element; :meth:`end_sum` returns the sums."""
+        """Starts to sum numbers over the ranks, element by element; :meth:`end_sum` returns the
+        sums."""
         tensor = self.uploaded(values)
         return tensor, self.backend.allreduce([tensor])
 
@@ -148,7 +153,8 @@ class Group:
         return torch.tensor(values, dtype=torch.float64, pin_memory=is_cuda).to(self.device, non_blocking=True)
 
     def abort_flag(self) -> torch.Tensor:
-        """A number on the device: 1 if an abort of this rank had begun when the device got here, else 0."""
+        """A number on the device: 1 if an abort of this rank had begun when the device got here,
+        else 0."""
         return self._abort_flag.to(self.device, non_blocking=True, copy=True)
 
     def index_of(self, places: tuple[int, ...]) -> torch.Tensor:
@@ -158,7 +164,8 @@ class Group:
         return self._indices[places]
 
     def begin_broadcast(self, tensor: torch.Tensor, source: int) -> Any:
-        """Starts to copy a tensor from rank ``source`` to all others. Call ``wait()`` of the result."""
+        """Starts to copy a tensor from rank ``source`` to all others. Call ``wait()`` of the
+        result."""
         options = dist.BroadcastOptions()
         options.rootRank = source
         return self.bounded(self.backend.broadcast([tensor], options))
@@ -168,15 +175,16 @@ class Group:
         return work if self.waits is None else Bounded(self.waits, work)
 
     def begin_exchange(self, send: Piece | None, receive: Piece | None) -> Exchange:
-        """Starts to send bytes of host memory to one rank and to receive bytes from another rank at the same time.
+        """Starts to send bytes of host memory to one rank and to receive bytes from another rank at
+        the same time.
 
         :meth:`end_exchange` waits for both. The rest of the group takes no part.
         """
         sent = self._moved(send) if send else self._nothing()
         received = self._moved(receive) if receive else self._nothing()
         if self.waits is None:
-            # Over NCCL simultaneous transfers of a rank are one group of operations on the generation's
-            # communicator.
+            # Over NCCL simultaneous transfers of a rank are one group of operations on the
+            # generation's communicator.
             self.backend._start_coalescing()
             try:
                 self._begin_moves(send, receive, sent, received)
@@ -194,7 +202,8 @@ class Group:
         return works + ([self.backend.send([sent], send[2], 0)] if send else [])
 
     def end_exchange(self, exchange: Exchange) -> None:
-        """Waits until the transfers are complete, and copies the received bytes to their address."""
+        """Waits until the transfers are complete, and copies the received bytes to their
+        address."""
         exchange.work.wait()
         if exchange.receive:
             _host(exchange.receive).copy_(exchange.received)
@@ -215,10 +224,11 @@ class Group:
             change(duration(seconds))
 
     def meet(self, place: str) -> bool:
-        """Waits until all ranks are at the named place. Returns False if they are not within the timeout of a
-        collective.
+        """Waits until all ranks are at the named place. Returns False if they are not within the
+        timeout of a collective.
 
-        This is not a collective: Gloo ends the process of a rank whose peers are in another collective.
+        This is not a collective: Gloo ends the process of a rank whose peers are in another
+        collective.
         """
         ends_at = time.monotonic() + self._timeout
         here = self._store.add(place, 1)
@@ -230,8 +240,8 @@ class Group:
         return True
 
     def part(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
-        """A group of some ranks, for a script that calls ``torch.distributed.new_group``. It fails together with this
-        group."""
+        """A group of some ranks, for a script that calls ``torch.distributed.new_group``. It fails
+        together with this group."""
         seconds = min(timeout.total_seconds(), self._seconds)
         if self._wires is None:
             backend = nccl(store, rank, size, seconds)
@@ -256,7 +266,8 @@ class Group:
         if self.waits is not None:
             self.waits.abort()
         self._abort_parts()
-        # A rank that creates a group for its script waits at the store for all others for up to 30 minutes.
+        # A rank that creates a group for its script waits at the store for all others for up to 30
+        # minutes.
         if self._store.socket is not None:
             cut(self._store.socket)
 
@@ -268,14 +279,15 @@ class Group:
                 _abort(part)
 
     def has_failed(self) -> bool:
-        """Whether NCCL's watchdog has detected a failed collective, which itself does not return. For Gloo see
-        :meth:`_watch`."""
+        """Whether NCCL's watchdog has detected a failed collective, which itself does not return.
+        For Gloo see :meth:`_watch`."""
         # PyTorch 2.7 and newer have this method.
         error = getattr(self.backend, "get_error", None)
         return error is not None and error().name != "SUCCESS"
 
     def _watch(self, waits: Waits, own: Connections) -> None:
-        """Aborts the group if a collective over Gloo waits although a peer has closed its connection."""
+        """Aborts the group if a collective over Gloo waits although a peer has closed its
+        connection."""
         before, looks = 0, 0
         while not self._is_over.wait(_LOOK_INTERVAL):
             waiting = waits.oldest()
@@ -298,10 +310,11 @@ class Group:
     def close(self) -> None:
         """Releases the group, when nothing uses it any more. PyTorch then has no default group.
 
-        Gloo's threads end here, unless the script has kept the group. A thread that still drops a callback when the
-        interpreter ends would abort the process. The threads first wait for collectives of the script, which a peer may
-        never join, so the connections are closed after a second. :meth:`shutdown` releases an NCCL group: otherwise
-        its peers would receive garbage.
+        Gloo's threads end here, unless the script has kept the group. A thread that still drops a
+        callback when the interpreter ends would abort the process. The threads first wait for
+        collectives of the script, which a peer may never join, so the connections are closed after
+        a second. :meth:`shutdown` releases an NCCL group: otherwise its peers would receive
+        garbage.
         """
         self._is_over.set()
         self._abort_parts()
@@ -313,7 +326,8 @@ class Group:
         ends = threading.Thread(target=held.clear, name="left", daemon=True)
         ends.start()
         ends.join(_PATIENCE_WITH_ABORTED if self._is_aborted else _PATIENCE)
-        # Also if the script has kept the group: its collectives would sum over the ranks of an ended generation.
+        # Also if the script has kept the group: its collectives would sum over the ranks of an
+        # ended generation.
         self._wires.own.cut()
         if ends.is_alive() and not self._is_aborted:
             ends.join(_PATIENCE)
@@ -322,21 +336,23 @@ class Group:
         self._parts.clear()
 
     def become_default(self) -> None:
-        """Makes this PyTorch's default group, which ``torch.distributed`` and DDP use. Call it in the main thread."""
+        """Makes this PyTorch's default group, which ``torch.distributed`` and DDP use. Call it in
+        the main thread."""
         global _default
         _register()
         leave_default()
         _default = self
         _prepared.append(self.backend)
-        # PyTorch counts groups from 0 in each generation. By the number of an earlier generation, which a DeviceMesh
-        # keeps, it would find a group of other ranks.
+        # PyTorch counts groups from 0 in each generation. By the number of an earlier generation,
+        # which a DeviceMesh keeps, it would find a group of other ranks.
         dist.distributed_c10d._world.group_count = self.generation * _MOST_GROUPS
-        # PyTorch replaces the excepthook by one that prints nothing before it returns; ours ends the process.
+        # PyTorch replaces the excepthook by one that prints nothing before it returns; ours ends
+        # the process.
         hook = sys.excepthook
         try:
             dist.init_process_group(
-                # NCCL cannot send CPU tensors. Without the type PyTorch would pass CPU objects to it, such as in
-                # all_gather_object.
+                # NCCL cannot send CPU tensors. Without the type PyTorch would pass CPU objects to
+                # it, such as in all_gather_object.
                 _NAME if self.device.type == "cpu" else f"{self.device.type}:{_NAME}",
                 store=self._store.store,
                 rank=self.rank,
@@ -359,8 +375,8 @@ def leave_default() -> None:
     global _default
     _default = None
     if dist.is_initialized():
-        # PyTorch would shut the groups down. Over NCCL this must wait until all ranks have left: see
-        # Group.shutdown.
+        # PyTorch would shut the groups down. Over NCCL this must wait until all ranks have left:
+        # see Group.shutdown.
         dist.distributed_c10d._world.pg_names.clear()
         dist.destroy_process_group()
 
@@ -371,7 +387,8 @@ def _register() -> None:
 
 
 def _create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
-    """Returns the prepared group, or a new group for a script that calls ``torch.distributed.new_group``."""
+    """Returns the prepared group, or a new group for a script that calls
+    ``torch.distributed.new_group``."""
     if _prepared:
         return _prepared.pop()
     assert _default is not None

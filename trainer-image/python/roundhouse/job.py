@@ -28,7 +28,8 @@ from .streams import Shard
 
 # A week, in seconds.
 _MOST_PATIENCE = 604_800.0
-# Options of DDP that the job sets or forbids. With the last two DDP sums gradients that the package does not see.
+# Options of DDP that the job sets or forbids. With the last two DDP sums gradients that the package
+# does not see.
 _REFUSED_BY_MODEL = {
     "process_group",
     "broadcast_buffers",
@@ -69,7 +70,8 @@ class Job:
 
     @property
     def rank(self) -> int:
-        """Rank in the current generation, from 0. In a worker of a job it is known when the loop begins."""
+        """Rank in the current generation, from 0. In a worker of a job it is known when the loop
+        begins."""
         return self._known("rank").rank
 
     @property
@@ -89,26 +91,28 @@ class Job:
 
     @property
     def loss(self) -> float | None:
-        """The loss of the last committed step of this process: the mean over the samples of the global batch, or over
-        their weight. It is the same on all ranks, and None before the first step. Reading it costs nothing."""
+        """The loss of the last committed step of this process: the mean over the samples of the
+        global batch, or over their weight. It is the same on all ranks, and None before the first
+        step. Reading it costs nothing."""
         return None if self._open.outcome is None else self._open.outcome.loss
 
     @property
     def grad_norm(self) -> float | None:
-        """The norm of that step's gradients, before clipping and without the scale of a scaler. None before the first
-        step."""
+        """The norm of that step's gradients, before clipping and without the scale of a scaler.
+        None before the first step."""
         return None if self._open.outcome is None else self._open.outcome.grad_norm
 
     @property
     def group(self) -> Any:
-        """The process group of the current generation, for ``torch.distributed``; None with one process. Known at the
-        same time as :attr:`rank`."""
+        """The process group of the current generation, for ``torch.distributed``; None with one
+        process. Known at the same time as :attr:`rank`."""
         self._known("group")
         group = self._generations.group
         return None if group is None else group.process_group
 
     def _known(self, what: str) -> Place:
-        """The place in the current generation. Before the first generation each process would seem to be rank 0."""
+        """The place in the current generation. Before the first generation each process would seem
+        to be rank 0."""
         place = self._generations.place
         if self._process.has_agent and place.generation == 0:
             raise ConfigError(
@@ -123,17 +127,18 @@ class Job:
         return self._device
 
     def on_generation(self, callback: Callable[[Job], None]) -> None:
-        """Calls ``callback(job)`` in each generation before its first step. Use it to rebuild objects that hold
-        ``job.group``."""
+        """Calls ``callback(job)`` in each generation before its first step. Use it to rebuild
+        objects that hold ``job.group``."""
         self._generations.callbacks.append(lambda: callback(self))
 
     def model(self, module: torch.nn.Module, **options: Any) -> Model:
-        """Wraps a module so that its backward pass sums the gradients over the ranks of the current generation.
+        """Wraps a module so that its backward pass sums the gradients over the ranks of the current
+        generation.
 
-        ``options`` are options of PyTorch's DDP, such as ``bucket_cap_mb``; the default of
-        ``gradient_as_bucket_view`` is True. The same module gives the same object, so pass the options in the first
-        call. With ``find_unused_parameters=True`` the error of a lost peer reaches the script in ``backward``: put
-        the body of the loop in ``with batch:``, which repeats the step.
+        ``options`` are options of PyTorch's DDP, such as ``bucket_cap_mb``; the default of ``gradient_as_bucket_view``
+        is True. The same module gives the same object, so pass the options in the first call. With
+        ``find_unused_parameters=True`` the error of a lost peer reaches the script in ``backward``: put the body of the loop in ``with batch:``,
+        which repeats the step.
         """
         # The result of torch.compile has the parameters of its module.
         inner = getattr(module, "_orig_mod", module)
@@ -148,16 +153,17 @@ class Job:
     sampler = Sampler
 
     def shard_of(self, stream: Any, num_samples: int) -> Shard:
-        """A stream of samples as a data set for :meth:`steps`, with ``job.sampler(..., in_order=True)``.
+        """A stream of samples as a data set for :meth:`steps`, with
+        ``job.sampler(..., in_order=True)``.
 
         ``stream``: an iterable that yields the same samples in the same order each time, such as an
-        ``IterableDataset``, or a function of the epoch (from 0) that returns one. ``num_samples``: the number of
-        samples that each epoch has at least. A stream that can be read only once, such as a generator, is a
-        :class:`~roundhouse.errors.ConfigError`.
+        ``IterableDataset``, or a function of the epoch (from 0) that returns one. ``num_samples``:
+        the number of samples that each epoch has at least. A stream that can be read only once,
+        such as a generator, is a :class:`~roundhouse.errors.ConfigError`.
 
-        Every rank, and each of its loader's workers, reads the stream from the start of the epoch and keeps its own
-        samples, so reading does not get faster with more workers. The stream must not divide itself among ranks or
-        workers.
+        Every rank, and each of its loader's workers, reads the stream from the start of the epoch
+        and keeps its own samples, so reading does not get faster with more workers. The stream must
+        not divide itself among ranks or workers.
         """
         return Shard(stream, num_samples)
 
@@ -169,11 +175,12 @@ class Job:
         evaluation: Evaluation | Sequence[Evaluation] | None = None,
         **options: Any,
     ) -> Loop[Batch]:
-        """The batches of this rank, one per step. The script must end each step with :meth:`commit`.
+        """The batches of this rank, one per step. The script must end each step with
+        :meth:`commit`.
 
-        ``dataset`` has ``__getitem__`` and ``__len__``, or is the result of :meth:`shard_of`. ``evaluation``: one or
-        several evaluations, which run between steps. ``options`` are those of PyTorch's DataLoader, such as
-        ``num_workers`` and ``collate_fn``.
+        ``dataset`` has ``__getitem__`` and ``__len__``, or is the result of :meth:`shard_of`. ``evaluation``:
+        one or several evaluations, which run between steps.
+        ``options`` are those of PyTorch's DataLoader, such as ``num_workers`` and ``collate_fn``.
         """
         evaluations = all_of(evaluation)
         return Loop(lambda: self._loops.batches(dataset, sampler, evaluations, options), lambda: self._to_come(sampler))
@@ -181,8 +188,8 @@ class Job:
     def indices(
         self, sampler: Sampler, *, evaluation: Evaluation | Sequence[Evaluation] | None = None
     ) -> Loop[Step]:
-        """The steps of this rank, for a script that reads its samples itself. The script must end each step with
-        :meth:`commit`."""
+        """The steps of this rank, for a script that reads its samples itself. The script must end
+        each step with :meth:`commit`."""
         evaluations = all_of(evaluation)
         return Loop(lambda: self._loops.indices(sampler, evaluations), lambda: self._to_come(sampler))
 
@@ -202,31 +209,34 @@ class Job:
     ) -> bool:
         """Ends a step: all ranks vote on it, then the optimizer steps, and the gradients are reset.
 
-        ``loss``: a scalar for this rank's samples, their mean or their sum according to the sampler's ``reduction``.
-        With a ``scaler`` of AMP it is the loss before scaling. ``optimizer``: one or several; the default is those of
-        the state. Pass ``[]`` if the script changes its tensors itself in the body after the commit, also with
-        optimizers that are not in the state. ``scheduler``: one or several whose ``step()`` needs no argument; they
-        step if the optimizers step. With a ``scaler`` either all optimizers step or none. ``max_grad_norm`` clips the
-        gradients.
+        ``loss``: a scalar for this rank's samples, their mean or their sum according to the
+        sampler's
+        ``reduction``. With a ``scaler`` of AMP it is the loss before scaling. ``optimizer``: one or
+        several; the default is those of the state. Pass ``[]`` if the script changes its tensors
+        itself in the body after the commit, also with optimizers that are not in the state.
+        ``scheduler``: one or several whose ``step()`` needs no argument; they step if the
+        optimizers step. With a ``scaler`` either all optimizers step or none. ``max_grad_norm``
+        clips the gradients.
 
-        ``weight``: with ``job.sampler(..., reduction="sum")``, the weight of this rank's losses, such as its number of
-        tokens. Gradients and loss are divided by the weight of all ranks, so they are those of the mean over all
-        tokens.
+        ``weight``: with ``job.sampler(..., reduction="sum")``, the weight of this rank's losses,
+        such as its number of tokens. Gradients and loss are divided by the weight of all ranks, so
+        they are those of the mean over all tokens.
 
-        Returns True if the step counts. False means that the generation failed: nothing has changed, and the loop
-        repeats the step.
+        Returns True if the step counts. False means that the generation failed: nothing has
+        changed, and the loop repeats the step.
 
-        Raises :class:`~roundhouse.errors.Diverged` if loss or gradients are not finite and there is no scaler, or if
-        the scale of the scaler has fallen to 0.
+        Raises :class:`~roundhouse.errors.Diverged` if loss or gradients are not finite and there is
+        no scaler, or if the scale of the scaler has fallen to 0.
         """
         return self._open.commit(loss, optimizer, scheduler, scaler=scaler, max_grad_norm=max_grad_norm, weight=weight)
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Sums numbers over the ranks, outside of a step's passes. All ranks must call it at the same place.
+        """Sums numbers over the ranks, outside of a step's passes. All ranks must call it at the
+        same place.
 
-        Raises :class:`~roundhouse.errors.PeerLost` if the generation fails in this call or failed before. Then continue
-        with the loop, or call it in ``with batch:``, which continues the loop. A step that is not committed yet is
-        dropped.
+        Raises :class:`~roundhouse.errors.PeerLost` if the generation fails in this call or failed
+        before. Then continue with the loop, or call it in ``with batch:``, which continues the
+        loop. A step that is not committed yet is dropped.
         """
         if self._generations.sampler is None:
             raise ConfigError("job.sum before the loop over job.steps: the ranks meet when the loop begins")
@@ -239,23 +249,27 @@ class Job:
         return sums
 
     def alone(self, function: Callable[[], Any], *, seconds: float = 1800.0) -> Any:
-        """Rank 0 calls ``function()`` while the others wait. Returns its result on rank 0, and None on the others.
+        """Rank 0 calls ``function()`` while the others wait. Returns its result on rank 0, and None
+        on the others.
 
-        Use it for work of a single process, such as an evaluation, samples of text or an upload. It may take up to
-        ``seconds``; the watchdogs do not treat the ranks as hung meanwhile. All ranks must call it at the same place of
-        the loop's body, best after the commit. ``function`` must call no collective.
+        Use it for work of a single process, such as an evaluation, samples of text or an upload. It
+        may take up to ``seconds``; the watchdogs do not treat the ranks as hung meanwhile. All
+        ranks must call it at the same place of the loop's body, best after the commit. ``function``
+        must call no collective.
 
-        Raises :class:`~roundhouse.errors.PeerLost` as :meth:`sum` does. ``function`` is then not called again.
+        Raises :class:`~roundhouse.errors.PeerLost` as :meth:`sum` does. ``function`` is then not
+        called again.
         """
         with self.patience(seconds):
             return function() if self.rank == 0 else None
 
     @contextlib.contextmanager
     def patience(self, seconds: float) -> Iterator[None]:
-        """The body of this context may take each rank up to ``seconds``. The ranks wait for each other at its end.
+        """The body of this context may take each rank up to ``seconds``. The ranks wait for each
+        other at its end.
 
-        All ranks must enter it at the same place of the loop's body. It may contain collectives. Raises
-        :class:`~roundhouse.errors.PeerLost` as :meth:`sum` does.
+        All ranks must enter it at the same place of the loop's body. It may contain collectives.
+        Raises :class:`~roundhouse.errors.PeerLost` as :meth:`sum` does.
         """
         if not (math.isfinite(seconds) and 0 < seconds <= _MOST_PATIENCE):
             raise ConfigError(f"job.patience: {seconds} seconds; give a number from 1 to {_MOST_PATIENCE:.0f}, which are a week")
@@ -274,10 +288,12 @@ class Job:
         raise PeerLost(words)
 
     def save_result(self, path: str | os.PathLike[str], module: torch.nn.Module | None = None) -> Path:
-        """Rank 0 writes the tensors of a module as safetensors. The default is the first module of the state.
+        """Rank 0 writes the tensors of a module as safetensors. The default is the first module of
+        the state.
 
-        Call it after the last step, or after a ``break`` of all ranks at the same step. A relative ``path`` is relative
-        to the directory of the checkpoints if there is one. Returns on all ranks when the file is complete. If rank 0
+        Call it after the last step, or after a
+        ``break`` of all ranks at the same step. A relative ``path`` is relative to the directory of
+        the checkpoints if there is one. Returns on all ranks when the file is complete. If rank 0
         is lost meanwhile, another rank writes the file.
         """
         if not self._loops.is_finished and not self._loops.has_left:

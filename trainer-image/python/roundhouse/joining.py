@@ -34,21 +34,22 @@ def join(
 ) -> Job:
     """Makes this process a member of its job. Use it as ``with rh.join(...) as job:``.
 
-    ``state`` names the objects that new workers receive and that checkpoints contain: modules, optimizers,
-    schedulers, tensors, and any object with ``state_dict`` and ``load_state_dict``. It must also contain everything
-    that an optimizer trains. ``device``: the device of the modules; the default is that of the first module, or of
-    the first tensor if there is no module. ``gradients="manual"``: the script sums its gradients itself, over
-    ``job.group``. ``seed_each_step=False`` does not seed the random number generators; a repeated step then draws
-    other numbers.
+    ``state`` names the objects that new workers receive and that checkpoints contain: modules,
+    optimizers, schedulers, tensors, and any object with ``state_dict`` and ``load_state_dict``. It
+    must also contain everything that an optimizer trains. ``device``: the device of the modules;
+    the default is that of the first module, or of the first tensor if there is no module.
+    ``gradients="manual"``: the script sums its gradients itself, over ``job.group``. ``seed_each_step=False``
+    does not seed the random number generators; a repeated step then draws other numbers.
 
-    In a worker of a TrainingJob all other settings come from the job. Outside of a job the process trains alone.
-    ``checkpoint_dir`` is then the directory for checkpoints and the ledger (None: no checkpoints),
-    ``checkpoint_every_steps`` and ``checkpoint_every_seconds`` set the interval, and ``checkpoint_keep`` is the number
-    of checkpoints to keep.
+    In a worker of a TrainingJob all other settings come from the job. Outside of a job the process
+    trains alone. ``checkpoint_dir`` is then the directory for checkpoints and the ledger (None: no
+    checkpoints),
+    ``checkpoint_every_steps`` and ``checkpoint_every_seconds`` set the interval, and ``checkpoint_keep``
+    is the number of checkpoints to keep.
 
     Raises :class:`~roundhouse.errors.StateError` for an entry that cannot be kept,
-    :class:`~roundhouse.errors.ConfigError` under torchrun, and :class:`~roundhouse.errors.AlreadyJoined` on the second
-    call.
+    :class:`~roundhouse.errors.ConfigError` under torchrun, and
+    :class:`~roundhouse.errors.AlreadyJoined` on the second call.
     """
     global _is_member
     check_is_no_child()
@@ -96,7 +97,8 @@ def join(
 
 
 def _check_launcher() -> None:
-    """Refuses processes of another launcher. Each would train alone, on the same data and into the same files."""
+    """Refuses processes of another launcher. Each would train alone, on the same data and into the
+    same files."""
     world_size = os.environ.get("WORLD_SIZE", "")
     if "RANK" in os.environ and world_size.isdecimal() and int(world_size) > 1:
         raise ConfigError(
@@ -107,8 +109,8 @@ def _check_launcher() -> None:
 
 
 def _check_settings(process: Process, device: torch.device) -> None:
-    """Warns of settings that are lost between agent and script, for example by `env -i` or `sudo`. A process alone
-    does not use NCCL."""
+    """Warns of settings that are lost between agent and script, for example by `env -i` or `sudo`.
+    A process alone does not use NCCL."""
     missing = process.missing_settings() if process.has_agent and device.type == "cuda" else []
     if missing:
         warnings.warn(
@@ -120,8 +122,8 @@ def _check_settings(process: Process, device: torch.device) -> None:
 
 def _ended(process: Process) -> None:
     global _is_member
-    # A worker's process that has trained leaves the job; a second lobby would wait indefinitely. A notebook joins
-    # again.
+    # A worker's process that has trained leaves the job; a second lobby would wait indefinitely. A
+    # notebook joins again.
     _is_member = process.has_agent
 
 

@@ -21,10 +21,12 @@ Item = TypeVar("Item")
 
 
 class Loop(Generic[Item]):
-    """The steps of a ``for``. Each ``for`` has its own iterator; releasing the iterator means leaving the loop.
+    """The steps of a ``for``. Each ``for`` has its own iterator; releasing the iterator means
+    leaving the loop.
 
-    The length, for a progress bar, is the number of all steps before the first ``for``, because a process that joins or
-    continues from a checkpoint does not know the number of committed steps yet. A dropped step is yielded twice.
+    The length, for a progress bar, is the number of all steps before the first ``for``, because a
+    process that joins or continues from a checkpoint does not know the number of committed steps
+    yet. A dropped step is yielded twice.
     """
 
     def __init__(self, begin: Callable[[], Iterator[Item]], to_come: Callable[[], int]):
@@ -67,15 +69,16 @@ class Loops:
         try:
             for step in self._steps(sampler, evaluations):
                 data = loader.load(step, self._generations.place.samples)
-                # Seed now and not earlier, because reading in this process has drawn random numbers.
+                # Seed now and not earlier, because reading in this process has drawn random
+                # numbers.
                 self._seed(step)
                 self._open.loaded()
                 yield Batch(step, data, self._open)
         except GeneratorExit:
             loader.close()
             raise
-        # Do not do this after an error, which ends the process and its workers: ending workers in order may take
-        # seconds.
+        # Do not do this after an error, which ends the process and its workers: ending workers in
+        # order may take seconds.
         loader.close()
 
     def indices(self, sampler: Sampler, evaluations: Sequence[Evaluation]) -> Iterator[Step]:
@@ -96,8 +99,8 @@ class Loops:
                 try:
                     evaluate(evaluations, self._process, self._modules, place)
                 except PeerLost as error:
-                    # job.sum in `then` has lost the generation. A process that a newer generation has superseded
-                    # ends.
+                    # job.sum in `then` has lost the generation. A process that a newer generation
+                    # has superseded ends.
                     if error.newer is not None:
                         raise
                 continue
@@ -138,8 +141,8 @@ class Loops:
                 raise PeerLost("not all ranks have left the loop at the same step, or one was lost meanwhile")
 
     def finish_again(self) -> None:
-        """Must be called if the generation has failed after the last step. All ranks of the next generation do the same,
-        whatever they had done before."""
+        """Must be called if the generation has failed after the last step. All ranks of the next
+        generation do the same, whatever they had done before."""
         while True:
             if self._generations.advance():
                 raise PeerLost("the state was lost with all ranks that had it: another start continues from a checkpoint")

@@ -19,15 +19,16 @@ _NOT_OF_NOW = (
     "is not registered, please create group with torch.distributed.new_group",
     "Could not resolve the process group registered under the name",
 )
-# The error of an exchange without lengths in PyTorch 2.11: ncclInProgress of a non-blocking communicator.
+# The error of an exchange without lengths in PyTorch 2.11: ncclInProgress of a non-blocking
+# communicator.
 _IN_PROGRESS = "NCCL Error 7"
 _NO_RANK = "Error initializing torch.distributed using env://"
 _ONE_SAMPLE = "Expected more than 1 value per channel when training"
 
 
 def recognized(error: BaseException | None) -> str | None:
-    """Advice for an error of PyTorch that is typical for a script written for another launcher; None for other
-    errors."""
+    """Advice for an error of PyTorch that is typical for a script written for another launcher;
+    None for other errors."""
     if not isinstance(error, (ValueError, RuntimeError)):
         return None
     words = str(error)
@@ -81,7 +82,8 @@ def words_of_second_run() -> str:
 
 
 def check_is_no_child() -> None:
-    """Refuses a child of a worker's process: it has the worker's environment and would join in its place.
+    """Refuses a child of a worker's process: it has the worker's environment and would join in its
+    place.
 
     Raises :class:`~roundhouse.errors.ConfigError`.
     """
@@ -111,6 +113,7 @@ def _before_join(kind: type[BaseException], error: BaseException, where: Any) ->
 
 
 def watch_beginning() -> None:
-    """In a worker of a job, detected errors end the job also before ``rh.join``, which sets its own hook."""
+    """In a worker of a job, detected errors end the job also before ``rh.join``, which sets its own
+    hook."""
     if os.environ.get(_MEMBERSHIP) and multiprocessing.parent_process() is None and sys.excepthook is sys.__excepthook__:
         sys.excepthook = _before_join

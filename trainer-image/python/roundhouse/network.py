@@ -42,7 +42,8 @@ class Store:
         self.root.set_timeout(duration(seconds))
 
     def clear(self) -> None:
-        """Deletes the keys of this part. Has no effect in versions of PyTorch that cannot list keys."""
+        """Deletes the keys of this part. Has no effect in versions of PyTorch that cannot list
+        keys."""
         if self.prefix and hasattr(self.root, "list_keys"):
             for key in self.root.list_keys():
                 if key.startswith(self.prefix + "/"):
@@ -52,8 +53,8 @@ class Store:
 class Network:
     """Creates stores and groups for ranks that compute on ``device``.
 
-    ``identity``: properties that must be equal on all ranks, by the names that messages use. ``tensors``: names, types
-    and shapes of the state, which must be equal, too.
+    ``identity``: properties that must be equal on all ranks, by the names that messages use.
+    ``tensors``: names, types and shapes of the state, which must be equal, too.
     """
 
     def __init__(self, device: torch.device, identity: dict[str, Any], tensors: list[str]):
@@ -61,11 +62,13 @@ class Network:
         self.tensors = tensors
         digest = hashlib.sha256(json.dumps(tensors).encode()).hexdigest()
         self._identity = {**identity, "tensors": digest}
-        # The reason why the ranks cannot train together. It is raised later, where the script sees it.
+        # The reason why the ranks cannot train together. It is raised later, where the script sees
+        # it.
         self.mismatch: RoundhouseError | None = None
 
     def host(self, address: str, port: int, seconds: float) -> Store:
-        """Serves a store on one address and port of this host; other addresses of the host do not answer."""
+        """Serves a store on one address and port of this host; other addresses of the host do not
+        answer."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -107,12 +110,13 @@ class Network:
         place = (generation, rank, size)
         self._compare(store.store, rank)
         if self.device.type == "cuda":
-            # NCCL does not use PyTorch's allocator, which may have cached nearly all memory for batches of another
-            # size.
+            # NCCL does not use PyTorch's allocator, which may have cached nearly all memory for
+            # batches of another size.
             torch.cuda.empty_cache()
             backend = nccl(store.store, rank, size, seconds)
-            # NCCL connects in its first collective, while holding the lock that an abort needs. Here no other thread
-            # has the group yet. Set the device, because this thread may be new and have the first device.
+            # NCCL connects in its first collective, while holding the lock that an abort needs.
+            # Here no other thread has the group yet. Set the device, because this thread may be new
+            # and have the first device.
             with torch.cuda.device(self.device):
                 backend.allreduce([torch.zeros(1, device=self.device)]).wait()
             return Group(backend, store, self.device, place, seconds, None)
@@ -125,8 +129,8 @@ class Network:
         return Group(backend, store, self.device, place, seconds, wires)
 
     def _compare(self, store: dist.Store, rank: int) -> None:
-        """Compares the ranks before any collective, because ranks whose rows have different lengths would wait for each
-        other indefinitely."""
+        """Compares the ranks before any collective, because ranks whose rows have different lengths
+        would wait for each other indefinitely."""
         if rank == 0:
             store.set("tensors", json.dumps(self.tensors))
             store.set("identity", json.dumps(self._identity))

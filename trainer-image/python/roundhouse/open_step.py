@@ -60,8 +60,8 @@ class OpenStep:
         self._gradients = generations.gradients
         self._is_manual = is_manual
         self._is_committing = False
-        # Whether the step was committed without optimizers: the script changes its tensors itself in the rest of the
-        # body.
+        # Whether the step was committed without optimizers: the script changes its tensors itself
+        # in the rest of the body.
         self._is_left_to_script = False
         self._began_at = self._loaded_at = 0.0
         # The outcome of the last committed step of this process.
@@ -122,18 +122,19 @@ class OpenStep:
         self._check_gradients(optimizers, trained)
         self._check_summed(optimizers)
         gradients = self._gradients
-        # With a weight, gradients are clipped after the division by the weight of all ranks, which is known later.
+        # With a weight, gradients are clipped after the division by the weight of all ranks, which
+        # is known later.
         clipped_to = max_grad_norm if scaler is None and weight is None else None
         assert self._generations.sampler is not None
         reduction = self._generations.sampler.reduction
         own_weight = weight_of(weight, step, reduction, is_manual=self._is_manual)
         total = loss_sum(loss, step, reduction)
         digest = self._digest(optimizers, trained, self._share_buffers(step))
-        # Everything that can fail on a single rank comes before the vote, because the others commit what this rank has
-        # voted for. The norm of summed gradients is computed during the vote, because it is the same on all ranks; the
-        # norm of a script that sums gradients itself may differ. With a scaler the gradients stay scaled until the
-        # vote, because unscaling cannot be repeated. The host reads no number from the device before the vote: see
-        # StepNumbers.
+        # Everything that can fail on a single rank comes before the vote, because the others commit
+        # what this rank has voted for. The norm of summed gradients is computed during the vote,
+        # because it is the same on all ranks; the norm of a script that sums gradients itself may
+        # differ. With a scaler the gradients stay scaled until the vote, because unscaling cannot
+        # be repeated. The host reads no number from the device before the vote: see StepNumbers.
         norm = gradient_norm(trained, clipped_to) if self._is_manual else 0.0
         numbers = StepNumbers(self._generations.device, total, own_weight, norm if scaler is None else 0.0, digest)
         if gradients.broken is None:
@@ -188,15 +189,16 @@ class OpenStep:
         ended_at: float,
         agreed_at: float,
     ) -> None:
-        """Applies a step that all ranks have voted for: the optimizers step, and the step counts."""
+        """Applies a step that all ranks have voted for: the optimizers step, and the step
+        counts."""
         rate = learning_rate(optimizers)
         self._is_committing = True
         try:
             skipped = update(optimizers, schedulers, scaler)
         finally:
             self._is_committing = False
-        # Also those of optimizers that this step does not use: a pass through a discriminator leaves gradients, which
-        # must not enter the next step.
+        # Also those of optimizers that this step does not use: a pass through a discriminator
+        # leaves gradients, which must not enter the next step.
         forget_gradients([*self.optimizers, *optimizers])
         computed = self._gradients.computed_at or ended_at
         spent = [
@@ -214,8 +216,9 @@ class OpenStep:
     def _digest(
         self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor], shared: torch.Tensor | None
     ) -> Number:
-        """A number for the bits of the summed gradients and of the shared buffers. If a collective was cut off or a device
-        computes wrong results, it differs between ranks, and no rank may commit the step."""
+        """A number for the bits of the summed gradients and of the shared buffers. If a collective
+        was cut off or a device computes wrong results, it differs between ranks, and no rank may
+        commit the step."""
         gradients = self._gradients
         if self._generations.group is None or gradients.broken is not None:
             return 0.0
@@ -230,7 +233,8 @@ class OpenStep:
         group = self._generations.group
         if group is None:
             return None
-        # Running statistics are those of rank 0, as in DDP, or of the last rank if rank 0 has no samples.
+        # Running statistics are those of rank 0, as in DDP, or of the last rank if rank 0 has no
+        # samples.
         source = 0 if step.global_size >= step.world_size else step.world_size - 1
         return self._buffers.share(group, source, self._gradients)
 
@@ -254,23 +258,25 @@ class OpenStep:
         self._forget_gradients_of_models()
 
     def _forget_gradients_of_models(self) -> None:
-        """Drops the gradients of the models, for a script that changes its tensors itself: no optimizer of the state has
-        them."""
+        """Drops the gradients of the models, for a script that changes its tensors itself: no
+        optimizer of the state has them."""
         for model in self._gradients.models:
             for parameter in model.parameters():
                 parameter.grad = None
 
     def collective_failed(self, error: BaseException) -> bool:
-        """Must be called when a collective of the script may have failed in the loop. Returns whether the loop continues
-        and repeats an open step."""
-        # A rank is lost, and the rest of the body runs without a group. The loop then repeats the step.
+        """Must be called when a collective of the script may have failed in the loop. Returns
+        whether the loop continues and repeats an open step."""
+        # A rank is lost, and the rest of the body runs without a group. The loop then repeats the
+        # step.
         is_dropped = self.is_in_body and self._generations.is_between_generations
         if is_dropped and (isinstance(error, RuntimeError) or is_without_group(error)):
             return True
         if not isinstance(error, (RuntimeError, PeerLost)):
             return False
         if isinstance(error, PeerLost):
-            # job.sum has lost the generation. A process that a newer generation has superseded ends.
+            # job.sum has lost the generation. A process that a newer generation has superseded
+            # ends.
             return error.newer is None
         is_open = self.step is not None
         if self._generations.group is None or self._generations.is_of_script(error, is_open=is_open):
@@ -300,7 +306,8 @@ class OpenStep:
         return chosen
 
     def _trained(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
-        """The tensors that the step trains, or those of the models for a script that changes its tensors itself."""
+        """The tensors that the step trains, or those of the models for a script that changes its
+        tensors itself."""
         if optimizers:
             return [p for one in optimizers for group in one.param_groups for p in group["params"]]
         return [p for model in self._gradients.models for p in model.parameters()]

@@ -1,7 +1,8 @@
 """The state of an optimizer as views of the row.
 
-PyTorch's optimizers create their state for a parameter in their first step. A process that joins later needs the
-types and shapes before. They are learned from steps of the optimizer with gradients of zero, which are undone.
+PyTorch's optimizers create their state for a parameter in their first step. A process that joins
+later needs the types and shapes before. They are learned from steps of the optimizer with gradients
+of zero, which are undone.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class OptimizerState:
         self._flags: torch.Tensor | None = None
 
     def views(self, dtypes: dict[torch.dtype, str]) -> list[Any]:
-        """A view of the flags that show for which parameters there is state, and a view of each part of the state."""
+        """A view of the flags that show for which parameters there is state, and a view of each
+        part of the state."""
         views: list[Any] = [Flags(self)]
         for index, kept in enumerate(self._templates):
             for key, template in kept.items():
@@ -56,8 +58,8 @@ class OptimizerState:
     def flags(self) -> torch.Tensor:
         """One byte for each parameter: whether the optimizer has state for it.
 
-        Raises StateError if the optimizer has state that it did not create in its first step: checkpoints have no place
-        for it, and ranks that receive the rest would train without it.
+        Raises StateError if the optimizer has state that it did not create in its first step:
+        checkpoints have no place for it, and ranks that receive the rest would train without it.
         """
         state = self.optimizer.state
         _check_keys(self.name, self.optimizer, state)
@@ -182,8 +184,8 @@ class Kept:
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor's elements in their logical order: the tensor's own memory if it is contiguous, else a
-    copy."""
+    """The bytes of a tensor's elements in their logical order: the tensor's own memory if it is
+    contiguous, else a copy."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
@@ -217,7 +219,8 @@ def _templates(
 
 
 def _check_keys(name: str, optimizer: torch.optim.Optimizer, state: dict[Any, Any]) -> None:
-    """Raises StateError if an optimizer has state that belongs to no parameter: checkpoints have no place for it."""
+    """Raises StateError if an optimizer has state that belongs to no parameter: checkpoints have no
+    place for it."""
     parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for key, kept in state.items():
         if kept and id(key) not in parameters:
@@ -230,7 +233,8 @@ def _check_keys(name: str, optimizer: torch.optim.Optimizer, state: dict[Any, An
 
 
 def _portions(parameters: dict[int, torch.Tensor]) -> Iterator[dict[int, torch.Tensor]]:
-    """Splits parameters into portions of limited size; a larger parameter is a portion of its own."""
+    """Splits parameters into portions of limited size; a larger parameter is a portion of its
+    own."""
     portion: dict[int, torch.Tensor] = {}
     num_bytes = 0
     for index, parameter in parameters.items():
@@ -261,7 +265,8 @@ def _templates_of(name: str, index: int, kept: dict[str, Any]) -> dict[str, Temp
 
 
 def _step_and_undo(optimizer: torch.optim.Optimizer, missing: list[torch.Tensor]) -> dict[Any, dict[str, Any]]:
-    """Makes one step with gradients of zero and undoes it. Returns the state that the optimizer created."""
+    """Makes one step with gradients of zero and undoes it. Returns the state that the optimizer
+    created."""
     before = {parameter: (parameter.grad, parameter.detach().clone()) for parameter in missing}
     others = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter not in before]
     gradients = {parameter: parameter.grad for parameter in others}

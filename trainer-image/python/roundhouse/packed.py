@@ -1,11 +1,12 @@
 """Numbers, flags and small tensors of a ``state_dict`` as a row of bytes of a fixed length.
 
-The structure (keys, lengths and strings) is fixed when a process joins; only the values change. It does not use pickle,
-so data of a volume or a peer can only set numbers.
+The structure (keys, lengths and strings) is fixed when a process joins; only the values change. It
+does not use pickle, so data of a volume or a peer can only set numbers.
 
-The order of a dict's keys may differ between processes, for example if the dict was built from a set. So the row has
-numbers first and keys sorted, with two exceptions: objects of PyTorch, and structures without a number, keep their own
-order, as all structures did in earlier versions. The tags of the numbers show that the row is sorted.
+The order of a dict's keys may differ between processes, for example if the dict was built from a
+set. So the row has numbers first and keys sorted, with two exceptions: objects of PyTorch, and
+structures without a number, keep their own order, as all structures did in earlier versions. The
+tags of the numbers show that the row is sorted.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Packed:
         return [leaves[index] for index in _order(leaves, sorts=self._sorts)]
 
     def words(self) -> str:
-        """Paths and kinds in the order of the row. The contents of strings may differ between processes."""
+        """Paths and kinds in the order of the row. The contents of strings may differ between
+        processes."""
         lines: list[str] = []
         run: tuple[str, str, int, int] | None = None  # Consecutive elements of a list: path, kind, first and last index.
         for path, kind in [*self._known, ("", "")]:
@@ -122,7 +124,8 @@ def _map(path: str, value: Any, leaf: Callable[[str, Any], Any], *, sorts: bool)
         mapped = {key: _map(f"{path}.{key}", value[key], leaf, sorts=sorts) for key in keys}
         if type(value) is dict:
             return {key: mapped[key] for key in value}
-        # A subclass, such as OrderedDict, Counter or defaultdict, keeps its type and its attributes.
+        # A subclass, such as OrderedDict, Counter or defaultdict, keeps its type and its
+        # attributes.
         copied = copy.copy(value)
         for key, item in mapped.items():
             copied[key] = item

@@ -1,5 +1,5 @@
-"""Checks that the tensors of the state are complete on each rank and include everything that its optimizers
-train."""
+"""Checks that the tensors of the state are complete on each rank and include everything that its
+optimizers train."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .traces import shortened
 
 
 def check_whole(name: str, tensor: torch.Tensor) -> None:
-    """Raises :class:`~roundhouse.errors.StateError` for a tensor without values yet, or if a rank has only a part of
-    it."""
+    """Raises :class:`~roundhouse.errors.StateError` for a tensor without values yet, or if a rank
+    has only a part of it."""
     if torch.nn.parameter.is_lazy(tensor):
         raise StateError(
             f"{name} of rh.join(state=...) has no shape yet, because its module is lazy: run one batch through the model before "
@@ -36,12 +36,12 @@ def check_parameters(
 ) -> None:
     """Checks the optimizers among the entries of a state.
 
-    ``tensors``: the tensors of the modules, and tensors that are entries. ``others``: tensors in objects with a
-    ``state_dict``; called only if a parameter is not among ``tensors``.
+    ``tensors``: the tensors of the modules, and tensors that are entries.
+    ``others``: tensors in objects with a ``state_dict``; called only if a parameter is not among ``tensors``.
 
-    Raises :class:`~roundhouse.errors.StateError` for an optimizer that trains another tensor: new workers would not
-    receive it, and no checkpoint would contain it. Frozen parameters may be missing, because an optimizer does not
-    change them.
+    Raises :class:`~roundhouse.errors.StateError` for an optimizer that trains another tensor: new
+    workers would not receive it, and no checkpoint would contain it. Frozen parameters may be
+    missing, because an optimizer does not change them.
     """
     ids = {id(tensor) for tensor in tensors}
     memory: set[Any] = set()

@@ -10,24 +10,28 @@ from .errors import ConfigError
 
 
 class Sampler:
-    """The order of the samples, cut into global batches: a function of seed and epoch, the same for every world size.
+    """The order of the samples, cut into global batches: a function of seed and epoch, the same for
+    every world size.
 
-    ``num_samples``: number of samples of the data set. Each is used once per epoch, unless ``drop_last``.
-    ``global_batch_size``: number of samples of a step over all ranks, at most ``num_samples``. The ranks have equal
-    shares, up to one sample. The last step of an epoch has the remaining samples.
-    ``epochs`` or ``steps``: length of the training in passes over the data set or in committed steps. An epoch has
-    ``ceil(num_samples / global_batch_size)`` steps. Exactly one of the two must be given.
-    ``seed``: from 0 to 2**64 - 1.
-    ``reduction``: the kind of a rank's loss, and so of its gradient. ``"mean"``: the mean over the samples of the rank; the
-    gradient of a step is that of the mean over the global batch, whatever the shares. ``"sum"``: the sum over the samples;
-    the gradient of a step is that of the sum over the global batch.
-    ``in_order``: use the order of the data set in every epoch, which a stream needs.
-    ``drop_last``: an epoch ends with its last whole batch. Each epoch leaves out other samples, unless ``in_order``. Without
-    it the last batch of an epoch may be so small that ranks have one sample or none.
+    ``num_samples``: number of samples of the data set. Each is used once per epoch, unless
+    ``drop_last``. ``global_batch_size``: number of samples of a step over all ranks, at most
+    ``num_samples``. The ranks have equal shares, up to one sample. The last step of an epoch has
+    the remaining samples. ``epochs`` or ``steps``: length of the training in passes over the data
+    set or in committed steps. An epoch has
+    ``ceil(num_samples / global_batch_size)`` steps. Exactly one of the two must be given. ``seed``: from 0 to 2**64 - 1. ``reduction``:
+    the kind of a rank's loss, and so of its gradient. ``"mean"``: the mean over the samples of the
+    rank; the gradient of a step is that of the mean over the global batch, whatever the shares.
+    ``"sum"``: the sum over the samples; the gradient of a step is that of the sum over the global
+    batch. ``in_order``: use the order of the data set in every epoch, which a stream needs.
+    ``drop_last``: an epoch ends with its last whole batch. Each epoch leaves out other samples,
+    unless ``in_order``. Without it the last batch of an epoch may be so small that ranks have one
+    sample or none.
 
-    Raises :class:`~roundhouse.errors.ConfigError` for numbers that are out of range or contradict each other.
+    Raises :class:`~roundhouse.errors.ConfigError` for numbers that are out of range or contradict
+    each other.
 
-    The order is the same as in Roundhouse's built-in trainer: see ``SampleSchedule`` of the native part.
+    The order is the same as in Roundhouse's built-in trainer: see ``SampleSchedule`` of the native
+    part.
     """
 
     def __init__(
@@ -69,7 +73,8 @@ class Sampler:
         self._planned: tuple[Any, Step | None] = (None, None)
 
     def plan(self, steps: int, samples: int, place: tuple[int, int, int]) -> Step | None:
-        """The step of a rank after ``steps`` committed steps that have used ``samples``; None at the end.
+        """The step of a rank after ``steps`` committed steps that have used ``samples``; None at
+        the end.
 
         ``place``: generation, rank and world size.
         """
@@ -97,8 +102,9 @@ class Sampler:
 class Step:
     """One step, with the samples of this rank.
 
-    ``number`` counts from 1, ``epoch`` from 0. ``indices``: the samples of this rank; empty if there are fewer samples than
-    ranks. ``global_size``: number of samples of the step over all ranks.
+    ``number`` counts from 1, ``epoch`` from 0. ``indices``: the samples of this rank; empty if
+    there are fewer samples than ranks. ``global_size``: number of samples of the step over all
+    ranks.
     """
 
     number: int

@@ -1,5 +1,5 @@
-"""Random numbers as functions of the step and of the sample, so that a repeated step and a resumed training draw the
-same numbers."""
+"""Random numbers as functions of the step and of the sample, so that a repeated step and a resumed
+training draw the same numbers."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def seed_all(seed: int) -> None:
         _is_first = False
         torch.manual_seed(seed)
         return
-    # torch.manual_seed formats a stack trace for each unused kind of device, which takes 0.1 ms, more than all other
-    # work here.
+    # torch.manual_seed formats a stack trace for each unused kind of device, which takes 0.1 ms,
+    # more than all other work here.
     torch.default_generator.manual_seed(seed)
     for devices in (torch.cuda, torch.xpu):
         if devices.is_initialized():

@@ -1,4 +1,5 @@
-"""Copies bytes of a GPU to host memory through two pinned buffers: while the host empties one, the GPU fills the other.
+"""Copies bytes of a GPU to host memory through two pinned buffers: while the host empties one, the
+GPU fills the other.
 
 Each copy to memory that is not pinned would wait for the GPU, and would be several times slower.
 """
@@ -12,21 +13,23 @@ _NUM_BYTES = 16 << 20
 
 
 class Staging:
-    """The buffers of one device. :meth:`copy` may return before the bytes are copied; :meth:`flush` waits for all of
-    them."""
+    """The buffers of one device. :meth:`copy` may return before the bytes are copied; :meth:`flush`
+    waits for all of them."""
 
     def __init__(self, device: torch.device, num_bytes: int = _NUM_BYTES):
         self._is_cuda = device.type == "cuda"
         self._num_bytes = num_bytes
         self._device = device
         self._buffers = [torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._is_cuda) for _ in range(2)]
-        # For each buffer: the destinations of its bytes, and the event after which they are complete.
+        # For each buffer: the destinations of its bytes, and the event after which they are
+        # complete.
         self._targets: list[list[torch.Tensor]] = [[], []]
         self._events: list[torch.cuda.Event | None] = [None, None]
         self._turn = self._filled = 0
 
     def copy(self, row: torch.Tensor, into: torch.Tensor) -> None:
-        """Copies bytes of the device or the host to host memory, in the order of the current stream."""
+        """Copies bytes of the device or the host to host memory, in the order of the current
+        stream."""
         at = 0
         while at < row.numel():
             if self._filled == self._num_bytes:
@@ -44,7 +47,8 @@ class Staging:
         self._swap()
 
     def _swap(self) -> None:
-        """Records the event of the filled buffer, and empties the other buffer, which is filled next."""
+        """Records the event of the filled buffer, and empties the other buffer, which is filled
+        next."""
         if self._is_cuda and self._filled:
             self._events[self._turn] = torch.cuda.current_stream(self._device).record_event()
         self._turn, self._filled = 1 - self._turn, 0

@@ -1,13 +1,16 @@
-"""The state of a script as one row of bytes, which is sent to ranks that lack it and saved in parts.
+"""The state of a script as one row of bytes, which is sent to ranks that lack it and saved in
+parts.
 
-``rh.join(state={"model": model, "opt": opt})`` names the entries. Each entry becomes views of the row, whose names,
-types and shapes never change:
+``rh.join(state={"model": model, "opt": opt})`` names the entries. Each entry becomes views of the
+row, whose names, types and shapes never change:
 
 * a module: a view for each tensor of its ``state_dict``, copied in place;
-* an optimizer: a view for each tensor that it keeps for a parameter, in place, even if it does not exist yet; one for its
-  ``param_groups``; and one for the flags that show for which parameters it keeps tensors;
+* an optimizer: a view for each tensor that it keeps for a parameter, in place, even if it does not
+  exist yet; one for its ``param_groups``; and one for the flags that show for which parameters it
+  keeps tensors;
 * a tensor: itself;
-* any other object with ``state_dict`` and ``load_state_dict``: one view of all its numbers, see :mod:`.packed`.
+* any other object with
+  ``state_dict`` and ``load_state_dict``: one view of all its numbers, see :mod:`.packed`.
 """
 
 from __future__ import annotations
@@ -60,8 +63,8 @@ class View(Protocol):
 class InPlace:
     """The bytes of a tensor, in the logical order of its elements.
 
-    ``place``: the dict of the module that holds the tensor, if there is one, and its key. The module may assign another
-    tensor there.
+    ``place``: the dict of the module that holds the tensor, if there is one, and its key. The
+    module may assign another tensor there.
     """
 
     def __init__(self, name: str, tensor: torch.Tensor, place: tuple[dict[str, Any], str] | None = None):
@@ -99,12 +102,14 @@ class InPlace:
 
 
 class Numbers:
-    """The numbers of an object with a ``state_dict``, which is loaded when all of them have arrived."""
+    """The numbers of an object with a ``state_dict``, which is loaded when all of them have
+    arrived."""
 
     def __init__(self, name: str, owner: Any):
         self.name = name
         self._owner = owner
-        # Objects of PyTorch, and the groups of an optimizer, have their keys in the order of their code.
+        # Objects of PyTorch, and the groups of an optimizer, have their keys in the order of their
+        # code.
         is_ordered = type(owner).__module__.partition(".")[0] in ("torch", __package__)
         self._packed = Packed(name, owner.state_dict(), is_ordered=is_ordered)
         self.dtype = "U8"
@@ -277,20 +282,23 @@ class Row:
             at += high - low
 
     def digests(self) -> list[int]:
-        """A 32-bit number for each view, which changes with each single bit of the view. On a GPU this waits once."""
+        """A 32-bit number for each view, which changes with each single bit of the view. On a GPU
+        this waits once."""
         self.settle()
         sums = [sum_of_words(view.read()) for view in self.views]
         return [number % _PRIME for number in torch.stack([one.to(sums[0].device) for one in sums]).tolist()]
 
     def differs(self, where: str) -> NoReturn:
-        """Must be called if the states of the ranks differ. ``where`` names the tensor and the ranks."""
+        """Must be called if the states of the ranks differ. ``where`` names the tensor and the
+        ranks."""
         raise StateError(
             f"{where}; a script must not change its state by what only one rank knows, such as its own loss or the time; if it "
             "does not, a device computes wrong. The newest checkpoint is of an earlier step"
         )
 
     def settle(self) -> None:
-        """Must be called when all bytes have arrived: loads the parts that are not copied in place."""
+        """Must be called when all bytes have arrived: loads the parts that are not copied in
+        place."""
         if self._is_settled:
             return
         self._is_settled = True
@@ -306,7 +314,8 @@ class Row:
 
 
 def _check_name(view: str, entry: str, owners: dict[str, str]) -> None:
-    """Raises :class:`~roundhouse.errors.StateError` for a name that checkpoints cannot have or that is used already."""
+    """Raises :class:`~roundhouse.errors.StateError` for a name that checkpoints cannot have or that
+    is used already."""
     if view == "__metadata__":
         raise StateError(f"state[{entry!r}]: no tensor of a checkpoint can have that name; give the entry another name")
     if view in owners:
@@ -343,7 +352,8 @@ def _is_same_memory(tensor: torch.Tensor, other: Any) -> bool:
 
 
 def _place_of(module: torch.nn.Module, key: str, tensor: torch.Tensor) -> tuple[dict[str, Any], str] | None:
-    """The dict and key by which the module holds a tensor of its ``state_dict``; None if they cannot be found."""
+    """The dict and key by which the module holds a tensor of its ``state_dict``; None if they
+    cannot be found."""
     path, _, own = key.rpartition(".")
     try:
         owner = module.get_submodule(path)

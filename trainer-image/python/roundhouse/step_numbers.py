@@ -1,7 +1,9 @@
-"""The vote of a rank at the end of a step, and the result of all votes: numbers on the device that the host reads once.
+"""The vote of a rank at the end of a step, and the result of all votes: numbers on the device that
+the host reads once.
 
-Reading a number from a GPU waits for all work that was launched before. So loss, weight, norm and digest stay on the
-device until the ranks' sum has arrived, and are read together with it. The same code runs on CPUs.
+Reading a number from a GPU waits for all work that was launched before. So loss, weight, norm and
+digest stay on the device until the ranks' sum has arrived, and are read together with it. The same
+code runs on CPUs.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ Number = torch.Tensor | float
 
 
 class StepNumbers:
-    """The numbers of one step. The native part calls :meth:`begin` and :meth:`end`, or :meth:`alone` with one process.
+    """The numbers of one step. The native part calls :meth:`begin` and :meth:`end`, or
+    :meth:`alone` with one process.
 
-    ``loss``: the sum over this rank's samples. ``weight``: the total weight of these samples. ``own_norm``: the norm of
-    gradients that may differ between ranks. ``digest``: the digest of gradients that must be the same on all ranks.
-    ``norm`` and ``scale`` are set before :meth:`end`, are read with the rest, and are Python numbers afterwards.
+    ``loss``: the sum over this rank's samples. ``weight``: the total weight of these samples. ``own_norm``:
+    the norm of gradients that may differ between ranks. ``digest``: the digest of gradients that
+    must be the same on all ranks. ``norm`` and ``scale`` are set before :meth:`end`, are read with
+    the rest, and are Python numbers afterwards.
     """
 
     @torch.no_grad()
@@ -45,10 +49,11 @@ class StepNumbers:
 
     @torch.no_grad()
     def begin(self, group: Group, numbers: list[float], places: list[int]) -> tuple[torch.Tensor, Any]:
-        """Starts the ranks' sum. ``numbers``: the numbers that the host knows, followed by their checksums, with 0 at the
-        ``places`` of the numbers that the device knows."""
-        # An abort may have ended the sum of the gradients with the same garbage on this rank and on its neighbours, while the
-        # sum of these numbers is correct. Adding the abort flag changes this rank's digest if an abort began before.
+        """Starts the ranks' sum. ``numbers``: the numbers that the host knows, followed by their
+        checksums, with 0 at the ``places`` of the numbers that the device knows."""
+        # An abort may have ended the sum of the gradients with the same garbage on this rank and on
+        # its neighbours, while the sum of these numbers is correct. Adding the abort flag changes
+        # this rank's digest if an abort began before.
         self._own[-1:] += group.abort_flag()
         together = group.uploaded(numbers)
         num_values = len(numbers) // 2
@@ -71,7 +76,8 @@ class StepNumbers:
         return numbers
 
     def check_weight(self) -> None:
-        """Raises ConfigError if the weight is not a number of at least 0. In this case no rank commits the step."""
+        """Raises ConfigError if the weight is not a number of at least 0. In this case no rank
+        commits the step."""
         if not (math.isfinite(self.weight) and self.weight >= 0):
             raise ConfigError(
                 f"job.commit: the weight is {self.weight}; give a number of at least 0, such as that of the rank's tokens"

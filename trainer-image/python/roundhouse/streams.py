@@ -32,11 +32,11 @@ class Shard:
         return self._num_samples
 
     def at(self, epoch: int, index: int, seed: int | None) -> Any:
-        """Returns a sample. Reads all samples before it, too, and starts the stream again if it is already past the
-        sample.
+        """Returns a sample. Reads all samples before it, too, and starts the stream again if it is
+        already past the sample.
 
-        With a ``seed`` the random numbers of a sample are a function of seed, epoch and index, and do not depend on the
-        samples that the rank has read before.
+        With a ``seed`` the random numbers of a sample are a function of seed, epoch and index, and
+        do not depend on the samples that the rank has read before.
         """
         if self._samples is None or epoch != self._epoch or index < self._last[0]:
             opened = self._stream(epoch) if callable(self._stream) else self._stream

@@ -10,7 +10,8 @@ from .errors import StateError
 
 
 class Structure:
-    """The parameters of the state at ``rh.join``. Each step compares them, which takes some microseconds."""
+    """The parameters of the state at ``rh.join``. Each step compares them, which takes some
+    microseconds."""
 
     def __init__(self, entries: dict[str, Any]):
         self._remember(entries)
@@ -19,7 +20,8 @@ class Structure:
         self._modules = {name: entry for name, entry in entries.items() if isinstance(entry, torch.nn.Module)}
         self._optimizers = {name: entry for name, entry in entries.items() if isinstance(entry, torch.optim.Optimizer)}
         self._named = {name: dict(module.named_parameters()) for name, module in self._modules.items()}
-        # The dicts in which a module holds its modules and parameters: new objects have another identity.
+        # The dicts in which a module holds its modules and parameters: new objects have another
+        # identity.
         owners = dict.fromkeys(owner for module in self._modules.values() for owner in module.modules())
         self._kept = [
             (kept, list(map(id, kept.values()))) for owner in owners for kept in (owner._modules, owner._parameters)
@@ -28,7 +30,8 @@ class Structure:
         self._trained = {name: _ids(optimizer) for name, optimizer in self._optimizers.items()}
 
     def check(self) -> None:
-        """Raises :class:`~roundhouse.errors.StateError` that names the parameters that were replaced."""
+        """Raises :class:`~roundhouse.errors.StateError` that names the parameters that were
+        replaced."""
         if any(list(map(id, kept.values())) != ids for kept, ids in self._kept):
             self._check_modules()
         if any(_present(owner) != names for owner, names in self._buffers):

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import torch
 
-# Kubernetes keeps the first 1,024 bytes of a message. The worker's name comes first, and the place last.
+# Kubernetes keeps the first 1,024 bytes of a message. The worker's name comes first, and the place
+# last.
 _MOST_BYTES = 500
-# Paths that are not the script's: installed packages, this package, PyTorch, and the standard library.
+# Paths that are not the script's: installed packages, this package, PyTorch, and the standard
+# library.
 _PACKAGES = {"site-packages", "dist-packages"}
 _LIBRARY = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
 _DIRECTORIES = [Path(__file__).parent, Path(torch.__file__).parent, *_LIBRARY]
@@ -26,11 +28,11 @@ Place = tuple[str, int]
 
 
 def words_and_place(error: BaseException) -> tuple[str, str, str]:
-    """The name of the error's type, its message as one line, and its place, such as `` (train.py:12)``, or an empty
-    string.
+    """The name of the error's type, its message as one line, and its place, such as
+    `` (train.py:12)``, or an empty string.
 
-    The place is the last frame in the script's own code, or the last frame if there is none. For an error of a loader's
-    worker it is the error that the worker raised.
+    The place is the last frame in the script's own code, or the last frame if there is none. For an
+    error of a loader's worker it is the error that the worker raised.
     """
     kind, words = type(error).__name__, str(error)
     places: list[Place] = []
@@ -59,7 +61,8 @@ def _own(places: list[Place]) -> list[Place]:
 
 
 def _is_own(file: str) -> bool:
-    # Names such as <frozen runpy>, and code of torch.fx, are not the script's. Code of `python -c` and of a notebook is.
+    # Names such as <frozen runpy>, and code of torch.fx, are not the script's. Code of `python -c`
+    # and of a notebook is.
     if file.startswith("<"):
         return file in ("<string>", "<stdin>") or file.startswith("<ipython")
     path = Path(file)
@@ -67,7 +70,8 @@ def _is_own(file: str) -> bool:
 
 
 def _unwrapped(text: str, kind: str) -> tuple[str, str, list[Place]]:
-    """Type, message and places of a worker's error, whose traceback is the text of another error."""
+    """Type, message and places of a worker's error, whose traceback is the text of another
+    error."""
     # An error with a cause has several tracebacks. The last one is its own.
     last = text[text.rindex(_BEGIN) + len(_BEGIN) :]
     frames = list(_FRAME.finditer(last))

@@ -17,7 +17,8 @@ from .step_numbers import Number
 
 
 def loss_sum(loss: Number, step: Step, reduction: str) -> Number:
-    """Sum of the losses of this rank's samples. ``loss`` is their mean or their sum, according to ``reduction``."""
+    """Sum of the losses of this rank's samples.
+    ``loss`` is their mean or their sum, according to ``reduction``."""
     _check_one("the loss", loss, "its mean or its sum")
     if step.size == 0:
         return 0.0
@@ -26,7 +27,8 @@ def loss_sum(loss: Number, step: Step, reduction: str) -> Number:
 
 
 def weight_of(weight: Number | None, step: Step, reduction: str, *, is_manual: bool) -> Number:
-    """The weight of this rank's losses, such as its number of tokens; 0 if all samples have the same weight."""
+    """The weight of this rank's losses, such as its number of tokens; 0 if all samples have the
+    same weight."""
     if weight is None:
         return 0.0
     if reduction != "sum" or is_manual:
@@ -54,7 +56,8 @@ def divide_gradients(parameters: Sequence[torch.Tensor], weight: float) -> None:
 
 
 def gradient_norm(parameters: Sequence[torch.Tensor], most: float | None) -> Number:
-    """Euclidean norm of all gradients, which are then clipped to ``most``. The norm stays on the device."""
+    """Euclidean norm of all gradients, which are then clipped to ``most``. The norm stays on the
+    device."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return 0.0
@@ -82,7 +85,8 @@ def unscaled_norm(
     scaled: float,
     scale: float,
 ) -> float:
-    """The norm without the ``scale`` of a GradScaler. ``scaled`` is the norm of the current gradients."""
+    """The norm without the ``scale`` of a GradScaler. ``scaled`` is the norm of the current
+    gradients."""
     still_scaled = [one for one in optimizers if not _is_unscaled(scaler, one)]
     if most is None and len(still_scaled) == len(optimizers):
         return scaled / scale
@@ -92,14 +96,15 @@ def unscaled_norm(
 
 
 def _is_unscaled(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the script has called ``scaler.unscale_`` in this step. A scaler refuses a second call."""
+    """Whether the script has called ``scaler.unscale_`` in this step. A scaler refuses a second
+    call."""
     state = scaler._per_optimizer_states.get(id(optimizer))
     return state is not None and state["stage"] is not OptState.READY
 
 
 def learning_rate(optimizers: Sequence[torch.optim.Optimizer]) -> float:
-    """The learning rate of the first parameter group, for reports. NaN if there is none, as in an Adafactor with relative
-    steps."""
+    """The learning rate of the first parameter group, for reports. NaN if there is none, as in an
+    Adafactor with relative steps."""
     if not optimizers:
         return 0.0
     try:
@@ -142,7 +147,8 @@ def _steps_alone(kind: Any) -> bool:
 
 
 def update(optimizers: Sequence[torch.optim.Optimizer], schedulers: Sequence[Any], scaler: Any) -> bool:
-    """Steps the optimizers, the schedulers and the scaler. Returns whether the scaler has skipped the step."""
+    """Steps the optimizers, the schedulers and the scaler. Returns whether the scaler has skipped
+    the step."""
     skipped = False
     if scaler is None:
         for optimizer in optimizers:
@@ -156,11 +162,14 @@ def update(optimizers: Sequence[torch.optim.Optimizer], schedulers: Sequence[Any
 
 
 def _update_scaled(optimizers: Sequence[torch.optim.Optimizer], scaler: Any) -> bool:
-    """Steps all optimizers, or none if gradients are not finite. Returns whether it has skipped them."""
-    # A scaler raises an error for an optimizer without gradients, such as the optimizer of a frozen head.
+    """Steps all optimizers, or none if gradients are not finite. Returns whether it has skipped
+    them."""
+    # A scaler raises an error for an optimizer without gradients, such as the optimizer of a frozen
+    # head.
     optimizers = [one for one in optimizers if _has_gradients(one)]
     if len(optimizers) == 1:
-        # The scaler steps the optimizer before this reads its flag, so a fused optimizer steps on the device meanwhile.
+        # The scaler steps the optimizer before this reads its flag, so a fused optimizer steps on
+        # the device meanwhile.
         scaler.step(optimizers[0])
         skipped = _is_any_infinite(scaler, optimizers)
     else:

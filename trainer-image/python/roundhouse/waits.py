@@ -1,7 +1,8 @@
 """Waits for collectives over Gloo that end when their group is aborted.
 
-If a peer dies in the middle of a message, Gloo does not wake the thread that waits for the rest of the message, and it
-has no abort. Such an abandoned thread keeps its work and its tensors until the timeout of the collective.
+If a peer dies in the middle of a message, Gloo does not wake the thread that waits for the rest of
+the message, and it has no abort. Such an abandoned thread keeps its work and its tensors until the
+timeout of the collective.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import torch
 
 Result = TypeVar("Result")
 
-# Seconds between two checks whether the group is aborted. The end of the collective itself is noticed at once.
+# Seconds between two checks whether the group is aborted. The end of the collective itself is
+# noticed at once.
 _LOOK_INTERVAL = datetime.timedelta(milliseconds=50)
 _WORDS = "Connection closed: the process group was aborted"
 
@@ -62,8 +64,8 @@ class Waits:
         raise RuntimeError(_WORDS)
 
     def future(self, work: Any, result: Result, broke: Callable[[BaseException], None]) -> torch.futures.Future[Result]:
-        """A future that gets ``result`` when a collective has ended or the group is aborted. ``broke`` receives the error
-        before that, if there is one."""
+        """A future that gets ``result`` when a collective has ended or the group is aborted.
+        ``broke`` receives the error before that, if there is one."""
         done: torch.futures.Future[Result] = torch.futures.Future()
 
         def aborted() -> None:
@@ -85,8 +87,8 @@ class Waits:
         return done
 
     def begin(self, aborted: Callable[[], None]) -> int:
-        """Begins a wait, which an abort ends by calling ``aborted``. Returns its number; 0 if the group is aborted
-        already."""
+        """Begins a wait, which an abort ends by calling ``aborted``. Returns its number; 0 if the
+        group is aborted already."""
         with self._lock:
             self._last += 1
             if not self._is_aborted:
@@ -115,7 +117,8 @@ class Bounded:
 class Apart:
     """Started sends and receives over Gloo.
 
-    If the wait for one of them ended early, it would close the connections of all, so a thread waits for all of them.
+    If the wait for one of them ended early, it would close the connections of all, so a thread
+    waits for all of them.
     """
 
     def __init__(self, waits: Waits, works: list[Any], tensors: tuple[torch.Tensor, ...]):
@@ -126,7 +129,8 @@ class Apart:
         threading.Thread(target=self._run, name="exchange", daemon=True).start()
 
     def wait(self) -> None:
-        """Returns when all have ended. Raises RuntimeError if one has failed or the group is aborted."""
+        """Returns when all have ended. Raises RuntimeError if one has failed or the group is
+        aborted."""
         # Wait with a timeout: in the main thread Ctrl-C would not end a wait without one.
         while not self._is_over.wait(_LOOK_INTERVAL.total_seconds()):
             pass

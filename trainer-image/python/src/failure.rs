@@ -19,8 +19,8 @@ thread_local! {
     static REFUSAL: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// The exception for a failure: the interrupt that caused it, if there was one; the exception of the state if its
-/// bytes could not be copied; else the exception for its exit code.
+/// The exception for a failure: the interrupt that caused it, if there was one; the exception of
+/// the state if its bytes could not be copied; else the exception for its exit code.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn raised(failure: Failure) -> PyErr {
     if let Some(interrupt) = INTERRUPT.take() {
@@ -33,8 +33,8 @@ pub(crate) fn raised(failure: Failure) -> PyErr {
     exception(code.code(), &words, newer)
 }
 
-/// The result of a call into the native part. It is an interrupt if Ctrl-C came during a Python call whose error is
-/// ignored, such as changing a timeout.
+/// The result of a call into the native part. It is an interrupt if Ctrl-C came during a Python
+/// call whose error is ignored, such as changing a timeout.
 pub(crate) fn returned<T>(result: Result<T, Failure>) -> PyResult<T> {
     match INTERRUPT.take() {
         Some(interrupt) => Err(interrupt),
@@ -59,7 +59,8 @@ fn exception(code: i32, words: &str, newer: Option<u64>) -> PyErr {
     })
 }
 
-/// The failure for an exception of a process group or a store. PyTorch raises a `RuntimeError` for connections.
+/// The failure for an exception of a process group or a store. PyTorch raises a `RuntimeError` for
+/// connections.
 pub(crate) fn lost(py: Python<'_>, error: &PyErr) -> Failure {
     let words = words(py, error);
     let is_of_torch =
@@ -85,7 +86,8 @@ fn own(words: &str) -> Option<fn(String) -> Failure> {
     }
 }
 
-/// The exit code for a `RuntimeError` of PyTorch with this message; None if a peer may be the cause.
+/// The exit code for a `RuntimeError` of PyTorch with this message; None if a peer may be the
+/// cause.
 #[pyfunction]
 pub(crate) fn own_failure(words: &str) -> Option<i32> {
     own(words).map(|failure| failure(String::new()).exit_code().code())

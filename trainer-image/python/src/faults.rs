@@ -3,8 +3,8 @@
 use pyo3::prelude::*;
 use roundhouse_member::faults::{self, Point};
 
-/// Ends or stops the process if a test has injected a fault at this point of a rank's step: "Forward" or
-/// "Backward". Has no effect without the feature `faults`.
+/// Ends or stops the process if a test has injected a fault at this point of a rank's step:
+/// "Forward" or "Backward". Has no effect without the feature `faults`.
 #[pyfunction]
 pub(crate) fn fault_point(name: &str, rank: u32, step: u64) {
     let point = match name {

@@ -1,9 +1,10 @@
-//! The native part of the Python package `roundhouse`: the membership of a process in generations, for scripts that
-//! train with their own PyTorch. It does not link libtorch.
+//! The native part of the Python package `roundhouse`: the membership of a process in generations,
+//! for scripts that train with their own PyTorch. It does not link libtorch.
 //!
-//! [`process`] is the member; `roundhouse/loops.py` and `roundhouse/open_step.py` drive it. It uses PyTorch through
-//! objects of the package: [`network`] and [`group`] wrap stores and process groups, and [`state`] wraps the trained
-//! bytes. [`sampler`] assigns samples to steps, and [`failure`] converts errors.
+//! [`process`] is the member; `roundhouse/loops.py` and `roundhouse/open_step.py` drive it. It uses
+//! PyTorch through objects of the package: [`network`] and [`group`] wrap stores and process
+//! groups, and [`state`] wraps the trained bytes. [`sampler`] assigns samples to steps, and
+//! [`failure`] converts errors.
 
 mod failure;
 mod faults;

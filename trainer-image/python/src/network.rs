@@ -1,4 +1,5 @@
-//! Stores and process groups of the user's PyTorch behind the rendezvous traits of `roundhouse-member`.
+//! Stores and process groups of the user's PyTorch behind the rendezvous traits of
+//! `roundhouse-member`.
 
 use std::net::IpAddr;
 use std::sync::Arc;

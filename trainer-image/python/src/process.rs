@@ -1,7 +1,8 @@
-//! One process as a member of generations. `roundhouse/loops.py` and `roundhouse/open_step.py` drive it.
+//! One process as a member of generations. `roundhouse/loops.py` and `roundhouse/open_step.py`
+//! drive it.
 //!
-//! Blocking calls run without Python's lock, and callbacks take the lock themselves. So threads of the script, and the
-//! thread that ends waits for lost peers, continue meanwhile.
+//! Blocking calls run without Python's lock, and callbacks take the lock themselves. So threads of
+//! the script, and the thread that ends waits for lost peers, continue meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -62,8 +63,8 @@ struct Started {
 
 #[pymethods]
 impl Process {
-    /// Reads the launch from the environment that the agent of a worker sets. Without an agent the process trains
-    /// alone, with checkpoints and the ledger in `checkpoint_dir`.
+    /// Reads the launch from the environment that the agent of a worker sets. Without an agent the
+    /// process trains alone, with checkpoints and the ledger in `checkpoint_dir`.
     #[staticmethod]
     #[pyo3(signature = (checkpoint_dir = None, every_steps = None, every_seconds = None, keep = None))]
     fn start(
@@ -98,7 +99,8 @@ impl Process {
             process::fail_early(code, &error.to_string(), variable);
             misled(error)
         })?;
-        // Do this first: memberships that are newer than the file's current content are for this process.
+        // Do this first: memberships that are newer than the file's current content are for this
+        // process.
         let (machine, watch) = lobby::enter(&launch).map_err(failed_early)?;
         let reporter = launch.reporter().map_err(failed_early)?;
         // A script that runs alone handles signals like any other script.
@@ -126,8 +128,8 @@ impl Process {
         self.launch.run_dir.is_some()
     }
 
-    /// Settings of NCCL that the agent sets for its processes and that are missing here. With PyTorch's defaults,
-    /// PyTorch's watchdog ends a process that has lost a peer.
+    /// Settings of NCCL that the agent sets for its processes and that are missing here. With
+    /// PyTorch's defaults, PyTorch's watchdog ends a process that has lost a peer.
     #[staticmethod]
     fn missing_settings() -> Vec<&'static str> {
         let settings = nccl::settings(0).into_iter().map(|(name, _)| name);
@@ -148,8 +150,8 @@ impl Process {
         self.launch.local_world_size
     }
 
-    /// Number of compute threads of this process: its share of the cores that the worker may use. Limits of the
-    /// cgroup and of the CPU affinity count, not the cores of the node.
+    /// Number of compute threads of this process: its share of the cores that the worker may use.
+    /// Limits of the cgroup and of the CPU affinity count, not the cores of the node.
     fn num_threads(&self) -> usize {
         let wish = variable("OMP_NUM_THREADS");
         let num_cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -163,9 +165,10 @@ impl Process {
         checkpoint.map(|checkpoint| checkpoint.dir.clone())
     }
 
-    /// Enters the lobby after all preparations. `network` creates stores and groups. `row` has the trained bytes, which
-    /// consist of `views` (name, type, shape, bytes). `model`, `optimizer` and `settings` identify the training: they
-    /// must be equal to continue from a checkpoint. `leave()` drops all uses of the current generation's group.
+    /// Enters the lobby after all preparations. `network` creates stores and groups. `row` has the
+    /// trained bytes, which consist of `views` (name, type, shape, bytes). `model`, `optimizer` and
+    /// `settings` identify the training: they must be equal to continue from a checkpoint.
+    /// `leave()` drops all uses of the current generation's group.
     #[expect(clippy::too_many_arguments, reason = "as keywords, from one place")]
     #[pyo3(signature = (*, schedule, model, optimizer, settings, network, row, views, leave))]
     fn prepare(
@@ -199,7 +202,8 @@ impl Process {
         Ok(())
     }
 
-    /// Forms generations until a step is due, and returns True. Returns False when all steps are committed.
+    /// Forms generations until a step is due, and returns True. Returns False when all steps are
+    /// committed.
     fn advance(&mut self, py: Python<'_>) -> PyResult<bool> {
         let training = self.training()?;
         returned(py.detach(|| training.advance()))
@@ -215,25 +219,27 @@ impl Process {
         self.training()?.place().map_err(raised)
     }
 
-    /// Starts the vote at the end of a step; [`Self::agree`] waits for it. `numbers`: this rank's vote, a
-    /// `roundhouse.step_numbers.StepNumbers`.
+    /// Starts the vote at the end of a step; [`Self::agree`] waits for it. `numbers`: this rank's
+    /// vote, a `roundhouse.step_numbers.StepNumbers`.
     fn vote(&mut self, py: Python<'_>, numbers: Py<PyAny>) -> PyResult<()> {
         let training = self.training()?;
         py.detach(|| training.send_vote(numbers)).map_err(raised)
     }
 
-    /// The result of the vote: the mean loss over the batch, whether all ranks' losses and gradients are finite, and the
-    /// weight of all losses (0 if no weight was given). None if the generation failed: the step must be dropped and
-    /// repeated. A string if the gradients of the ranks differ, with the same consequence. `broke`: the reason if this
-    /// rank already knows that the generation has failed.
+    /// The result of the vote: the mean loss over the batch, whether all ranks' losses and
+    /// gradients are finite, and the weight of all losses (0 if no weight was given). None if the
+    /// generation failed: the step must be dropped and repeated. A string if the gradients of the
+    /// ranks differ, with the same consequence. `broke`: the reason if this rank already knows that
+    /// the generation has failed.
     #[pyo3(signature = (*, broke = None))]
     fn agree(&mut self, py: Python<'_>, broke: Option<String>) -> PyResult<Option<Agreed>> {
         let training = self.training()?;
         returned(py.detach(|| training.agree(broke)))
     }
 
-    /// Counts a step that all ranks have voted to commit, after this rank has updated its weights (unless `skipped`).
-    /// `spent`: seconds of data, forward, backward, communication and optimizer.
+    /// Counts a step that all ranks have voted to commit, after this rank has updated its weights
+    /// (unless `skipped`). `spent`: seconds of data, forward, backward, communication and
+    /// optimizer.
     #[pyo3(signature = (*, skipped, gradient_norm, learning_rate, spent))]
     fn conclude(
         &mut self,
@@ -276,7 +282,8 @@ impl Process {
         returned(py.detach(|| training.finish()))
     }
 
-    /// Committed samples at the last evaluation, the same on all ranks; 0 before the first evaluation.
+    /// Committed samples at the last evaluation, the same on all ranks; 0 before the first
+    /// evaluation.
     #[getter]
     fn evaluated(&self) -> u64 {
         match &*self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -285,7 +292,8 @@ impl Process {
         }
     }
 
-    /// Must be called before work of the script that may take `seconds` on a rank while the others wait.
+    /// Must be called before work of the script that may take `seconds` on a rank while the others
+    /// wait.
     fn begin_wait(&mut self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let training = self.training()?;
         let span = Duration::try_from_secs_f64(seconds);
@@ -294,22 +302,23 @@ impl Process {
         returned(Ok(()))
     }
 
-    /// Waits until this work is done on all ranks. False if the generation has failed, now or before.
+    /// Waits until this work is done on all ranks. False if the generation has failed, now or
+    /// before.
     fn end_wait(&mut self, py: Python<'_>) -> PyResult<bool> {
         let training = self.training()?;
         returned(py.detach(|| training.end_wait()))
     }
 
-    /// Begins an evaluation, during which the watchdogs wait longer. `counts`: whether the evaluation changes the
-    /// state.
+    /// Begins an evaluation, during which the watchdogs wait longer. `counts`: whether the
+    /// evaluation changes the state.
     #[pyo3(signature = (*, counts))]
     fn begin_evaluation(&mut self, py: Python<'_>, counts: bool) -> PyResult<()> {
         let training = self.training()?;
         returned(py.detach(|| training.begin_evaluation(counts)))
     }
 
-    /// Reports an evaluation on `num_samples`, whose result is the same on all ranks. False if the generation has failed
-    /// after it.
+    /// Reports an evaluation on `num_samples`, whose result is the same on all ranks. False if the
+    /// generation has failed after it.
     #[pyo3(signature = (*, num_samples, loss, accuracy = None, top5 = None, perplexity = None))]
     fn end_evaluation(
         &mut self,
@@ -339,8 +348,9 @@ impl Process {
         }
     }
 
-    /// Ends this process before its training is complete, with an exit code (None for an error of the script) and a
-    /// termination message. `newer`: the generation that has superseded the process.
+    /// Ends this process before its training is complete, with an exit code (None for an error of
+    /// the script) and a termination message. `newer`: the generation that has superseded the
+    /// process.
     #[pyo3(signature = (code, words, newer = None))]
     fn fail(&mut self, py: Python<'_>, code: Option<i32>, words: String, newer: Option<u64>) {
         let known = code.and_then(ExitCode::from_code);

@@ -6,8 +6,8 @@ use roundhouse_elastic::{DataSchedule, Length, Scaling, shard};
 
 /// The samples of each step of a training.
 ///
-/// `num_samples` and `global_batch_size` are at least 1. The length is `steps`, or `epochs` without `steps`. `seed`
-/// determines the order of the samples.
+/// `num_samples` and `global_batch_size` are at least 1. The length is `steps`, or `epochs` without
+/// `steps`. `seed` determines the order of the samples.
 #[pyclass(frozen, module = "roundhouse._native")]
 #[derive(Debug)]
 pub(crate) struct SampleSchedule {
@@ -42,8 +42,9 @@ impl SampleSchedule {
         self.data_schedule.total_steps()
     }
 
-    /// The step after `steps` committed steps that have used `samples`: (epoch, first place, place after the last one,
-    /// whether it ends the epoch), or None when training is complete. Places are in the order of the epoch.
+    /// The step after `steps` committed steps that have used `samples`: (epoch, first place, place
+    /// after the last one, whether it ends the epoch), or None when training is complete. Places
+    /// are in the order of the epoch.
     fn batch(&self, steps: u64, samples: u64) -> Option<(u64, u64, u64, bool)> {
         let position = roundhouse_elastic::TrainingPosition {
             step: steps,

@@ -1,4 +1,5 @@
-//! The state of a script as the state of a member: a row of bytes that `roundhouse/state.py` copies.
+//! The state of a script as the state of a member: a row of bytes that `roundhouse/state.py`
+//! copies.
 
 use std::ops::Range;
 
@@ -42,8 +43,8 @@ impl PyState {
         })
     }
 
-    /// Must be called when all bytes of another rank or of a checkpoint have arrived: loads the parts that are not
-    /// copied in place.
+    /// Must be called when all bytes of another rank or of a checkpoint have arrived: loads the
+    /// parts that are not copied in place.
     ///
     /// # Errors
     /// The received state does not fit the script's objects.

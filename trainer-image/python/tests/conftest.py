@@ -8,7 +8,8 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-# A shell that runs the tests in the background makes them ignore Ctrl-C, and their child processes, too.
+# A shell that runs the tests in the background makes them ignore Ctrl-C, and their child processes,
+# too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Steps of scripts/train.py in tests of several ranks.

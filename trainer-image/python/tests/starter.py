@@ -1,7 +1,8 @@
 """Starts scripts in processes that have already imported PyTorch, because the import takes seconds.
 
-:class:`Starter` starts this file as a program, which imports PyTorch once and forks for each script. The script itself
-imports the package. Such a process ends like any other process, because the script runs in the interpreter's main module.
+:class:`Starter` starts this file as a program, which imports PyTorch once and forks for each
+script. The script itself imports the package. Such a process ends like any other process, because
+the script runs in the interpreter's main module.
 """
 
 import builtins
@@ -44,7 +45,8 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number):
-        # The starter reports an ended process before it reaps it, so the pid cannot belong to another process.
+        # The starter reports an ended process before it reaps it, so the pid cannot belong to
+        # another process.
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -67,8 +69,9 @@ class Starter:
         self.ended = {}
 
     def start(self, arguments, environment, output, errors=None, source=None, filters=()):
-        """Runs the script ``arguments[0]``, or ``source``. ``output``, ``errors``: files for its output; the default for errors is
-        ``output``. ``filters``: names of warnings that are errors."""
+        """Runs the script ``arguments[0]``, or ``source``. ``output``, ``errors``: files for its
+        output; the default for errors is ``output``. ``filters``: names of warnings that are
+        errors."""
         asked = {
             "arguments": [str(argument) for argument in arguments],
             "environment": dict(environment),
@@ -104,7 +107,8 @@ class Starter:
 
 
 def serve(channel):
-    """Forks for each request. Returns the request in the new process. Ends when the tests have ended."""
+    """Forks for each request. Returns the request in the new process. Ends when the tests have
+    ended."""
     for name in MODULES:
         __import__(name)
     running, buffered = set(), b""

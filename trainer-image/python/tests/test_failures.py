@@ -10,7 +10,8 @@ from roundhouse.gradients import Gradients
 
 
 class Generation:
-    """A fake of the native part and of the group, for a process with two ranks. Each loss starts the next generation."""
+    """A fake of the native part and of the group, for a process with two ranks. Each loss starts
+    the next generation."""
 
     number = 1
 

@@ -99,7 +99,8 @@ def test_new_generation_does_not_recompile_a_model(tmp_path, how):
         # One of the two optimizers has no gradients.
         ("scaler-frozen-clip", 2, 1, "31:Backward"),
         ("manual-clip", 2, 1, "31:Collective"),
-        # Every third step leaves out a layer, for example the step in which the rank is killed and the next one.
+        # Every third step leaves out a layer, for example the step in which the rank is killed and
+        # the next one.
         ("unused", 3, 1, "33:Backward"),
         ("unused-accumulate", 2, 0, "32:Agree"),
         ("static-clip", 3, 1, "31:Backward"),
@@ -129,7 +130,8 @@ def test_features_train_to_the_same_weights_despite_a_kill(tmp_path, uses, worke
 
 
 def with_limit(directory, cores):
-    """A command that runs another command as under a cgroup limit, by replacing files of the kernel."""
+    """A command that runs another command as under a cgroup limit, by replacing files of the
+    kernel."""
     for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0":

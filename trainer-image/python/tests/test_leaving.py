@@ -1,4 +1,5 @@
-"""Processes that are asked to leave while their process group is incomplete: the last one saves the state before it ends."""
+"""Processes that are asked to leave while their process group is incomplete: the last one saves the
+state before it ends."""
 
 import signal
 

@@ -1,4 +1,5 @@
-"""Recipes that change the state after the commit of a step: the checkpoint of that step contains the change."""
+"""Recipes that change the state after the commit of a step: the checkpoint of that step contains
+the change."""
 
 import json
 import re

@@ -61,7 +61,8 @@ def test_group_of_an_earlier_generation_ends_with_advice(tmp_path, what):
         workers = world.begin(3)
         world.reach(workers, 5)
         world.slow(0)
-        # The same ranks again: PyTorch would find a group by the old name, and a kept group would still sum.
+        # The same ranks again: PyTorch would find a group by the old name, and a kept group would
+        # still sum.
         world.form(workers)
         first = until("a worker ends", lambda: next((worker for worker in workers if worker.is_gone()), None))
         world.ends([first], 64)

@@ -1,4 +1,5 @@
-"""Random numbers of samples, which are functions of seed, epoch and index and do not depend on the batch."""
+"""Random numbers of samples, which are functions of seed, epoch and index and do not depend on the
+batch."""
 
 import random
 

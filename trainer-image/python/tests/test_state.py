@@ -175,7 +175,8 @@ def test_unsupported_optimizer_state_is_named():
 
 
 def trained(directory, body, *, steps=4):
-    """Trains a few steps with a checkpoint of each step. Returns the remaining steps of a second start."""
+    """Trains a few steps with a checkpoint of each step. Returns the remaining steps of a second
+    start."""
     net = torch.nn.Linear(4, 2)
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     with rh.join(state={"net": net, "opt": opt}, checkpoint_dir=directory, checkpoint_every_steps=1) as job:

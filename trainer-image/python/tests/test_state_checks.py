@@ -1,4 +1,5 @@
-"""Checks that the state contains everything that is trained, and that it does not change its objects."""
+"""Checks that the state contains everything that is trained, and that it does not change its
+objects."""
 
 import contextlib
 

@@ -136,8 +136,8 @@ class World:
             until(f"worker {worker.index} is prepared", is_ready)
 
     def form(self, workers, others_leave=True):
-        """Publishes the next generation, in which ``workers`` are the ranks in this order. All other workers leave, or get no
-        membership."""
+        """Publishes the next generation, in which ``workers`` are the ranks in this order. All
+        other workers leave, or get no membership."""
         self.generation += 1
         members = list(workers)
         for worker in self.all:
@@ -163,7 +163,8 @@ class World:
             partial.rename(worker.membership)
 
     def begin(self, number, fault=None):
-        """Starts a number of workers and their first generation. ``fault``: for the rank that it names first."""
+        """Starts a number of workers and their first generation. ``fault``: for the rank that it
+        names first."""
         doomed = {} if fault is None else {int(fault.split(":")[0]): {"ROUNDHOUSE_FAULT": fault}}
         workers = [self.start(index, **doomed.get(index, {})) for index in range(number)]
         self.prepared(workers)

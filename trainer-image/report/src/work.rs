@@ -10,14 +10,16 @@ pub struct Work {
     pub tokens_per_sample: Option<u64>,
     /// Floating-point operations of a training step for one sample, forward and backward.
     pub flops_per_sample: Option<f64>,
-    /// Floating-point operations per second that one rank's device can do at most, in the precision of the training.
+    /// Floating-point operations per second that one rank's device can do at most, in the precision
+    /// of the training.
     pub peak_flops: Option<f64>,
 }
 
 impl Work {
-    /// Model FLOPs utilization: the operations per second that the model needs at this throughput of all ranks, as a
-    /// share of what all devices can do (Chowdhery et al. 2022, <https://arxiv.org/abs/2204.02311>, appendix B).
-    /// Operations that are done twice, as with activation checkpointing, count once.
+    /// Model FLOPs utilization: the operations per second that the model needs at this throughput
+    /// of all ranks, as a share of what all devices can do (Chowdhery et al. 2022,
+    /// <https://arxiv.org/abs/2204.02311>, appendix B). Operations that are done twice, as with
+    /// activation checkpointing, count once.
     #[must_use]
     pub fn utilization(&self, samples_per_second: f64, world_size: u32) -> Option<f64> {
         let needed = samples_per_second * self.flops_per_sample?;

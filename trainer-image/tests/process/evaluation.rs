@@ -1,6 +1,6 @@
-//! Evaluations, which are long collectives between steps: a newer generation waits for their end, the
-//! next generation repeats them after a lost peer, and a rank that must leave does not wait for their
-//! end.
+//! Evaluations, which are long collectives between steps: a newer generation waits for their end,
+//! the next generation repeats them after a lost peer, and a rank that must leave does not wait for
+//! their end.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_contract::{BestMetric, Phase, RankStatus};
 use serde_json::{Value, json};
 
-use crate::checkpoints::{checkpoints, step_of};
-use crate::elastic::{assert_same, undisturbed};
+use crate::g03_elastic::{assert_same, undisturbed};
+use crate::g05_parity::difference;
+use crate::g07_checkpoints::{checkpoints, step_of};
 use crate::harness::{Job, assert_proven, config, every_steps};
-use crate::parity::difference;
 
 /// Last step of the first of two epochs of the digits.
 const EPOCH_ENDS_AT: u64 = 24;
@@ -72,8 +72,8 @@ pub(crate) fn newer_generation_starts_right_after_an_evaluation() {
     job.wait_for("the generation", |status| {
         status.generation == 2 && status.phase == Phase::Training
     });
-    // The joiner has taken part in no evaluation, so the evaluation was not repeated, and no step came
-    // before it.
+    // The joiner has taken part in no evaluation, so the evaluation was not repeated, and no step
+    // came before it.
     let of = |node| job.status(node, 0).unwrap();
     assert!(
         has_evaluated(&of(0)) && has_evaluated(&of(1)),

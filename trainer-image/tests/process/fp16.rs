@@ -4,13 +4,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::checkpoints::{checkpoints, wait_for_checkpoint};
+use crate::g05_parity::difference;
+use crate::g07_checkpoints::{checkpoints, wait_for_checkpoint};
 use crate::harness::{Job, assert_proven, config, every_steps};
-use crate::parity::difference;
 
 const STEPS: u64 = 60;
-/// Tolerance relative to the largest weight of each tensor. Gradients have 11 bits, and sums of other
-/// lengths round differently.
+/// Tolerance relative to the largest weight of each tensor. Gradients have 11 bits, and sums of
+/// other lengths round differently.
 const TOLERANCE: f64 = 5e-3;
 
 fn fp16(scaling: &Value) -> Value {
@@ -100,8 +100,8 @@ fn overflowing_initial_scale_is_halved_until_it_fits() {
     for nodes in [2, 3] {
         let mut job = Job::train(&config, nodes, 1);
         job.complete();
-        // A rank with fewer samples has smaller sums, so a step near the limit may overflow with one number
-        // of ranks and not with another.
+        // A rank with fewer samples has smaller sums, so a step near the limit may overflow with
+        // one number of ranks and not with another.
         let own = job.progress().skipped_steps;
         assert!(own.abs_diff(skipped) <= 2, "{own} and {skipped} skipped");
         assert_scale(&job, scale_after(own));

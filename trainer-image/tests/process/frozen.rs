@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use roundhouse_contract::{ExitCode, Phase};
 use serde_json::{Value, json};
 
-use crate::elastic::{assert_same, undisturbed};
+use crate::g03_elastic::{assert_same, undisturbed};
 use crate::harness::{Job, assert_proven, config, without_evaluations};
 
 const STEPS: u64 = 3_000;
@@ -20,8 +20,8 @@ fn training() -> Value {
     without_evaluations(config)
 }
 
-/// Worker 0 is stopped, and the others wait in a generation that needs it. They continue in the next
-/// generation. Then worker 0 continues; it must neither commit nor delay the others.
+/// Worker 0 is stopped, and the others wait in a generation that needs it. They continue in the
+/// next generation. Then worker 0 continues; it must neither commit nor delay the others.
 fn continue_without_it(mut job: Job, generation: u64, what: &str) {
     // Wait until the others wait for worker 0.
     job.wait_for_nodes(&[1], "a generation that needs worker 0", |status| {

@@ -13,17 +13,17 @@ use serde_json::{Value, json};
 use tch::Tensor;
 use tempfile::TempDir;
 
-mod commit;
 pub(crate) mod data;
 mod evaluating;
 mod faulty;
 mod frozen;
+mod g03_commit;
 mod generations;
 mod images;
 mod nccl;
 mod observe;
 
-pub(crate) use commit::on_device;
+pub(crate) use g03_commit::on_device;
 pub(crate) use images::images_of;
 
 const DEADLINE: Duration = Duration::from_mins(6);
@@ -55,8 +55,8 @@ pub(crate) fn config() -> Value {
     })
 }
 
-/// Evaluates only after the last step. Ranks wait longer for a rank that is stopped within an evaluation,
-/// and tests of ranks that are stopped within a step must not depend on that.
+/// Evaluates only after the last step. Ranks wait longer for a rank that is stopped within an
+/// evaluation, and tests of ranks that are stopped within a step must not depend on that.
 pub(crate) fn without_evaluations(mut config: Value) -> Value {
     config["eval"] = json!({"everyEpochs": 1_000_000});
     config
@@ -111,7 +111,7 @@ impl Job {
             spoilt: String::new(),
             checkpoint: None,
             patience: None,
-            commits_on_device: commit::is_on_device(),
+            commits_on_device: g03_commit::is_on_device(),
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
         job
@@ -287,8 +287,8 @@ impl Drop for Job {
     }
 }
 
-/// The program under test, with one compute thread and without variables of the caller's environment
-/// that it would read.
+/// The program under test, with one compute thread and without variables of the caller's
+/// environment that it would read.
 pub(crate) fn trainer() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roundhouse-train"));
     command.env("OMP_NUM_THREADS", "1");

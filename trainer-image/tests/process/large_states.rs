@@ -1,5 +1,5 @@
-//! States that take long to send, and peers that a timer kills meanwhile: the others train in the next
-//! generation, and no committed step is lost.
+//! States that take long to send, and peers that a timer kills meanwhile: the others train in the
+//! next generation, and no committed step is lost.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Job, audit, config, every_steps, without_evaluations};
 
-/// Times between publishing a generation and killing a peer. Some peers die while ranks connect, some while
-/// the state is sent, and some in a step.
+/// Times between publishing a generation and killing a peer. Some peers die while ranks connect,
+/// some while the state is sent, and some in a step.
 const DELAYS_MILLIS: [u64; 6] = [0, 40, 80, 160, 320, 640];
 
 /// A training with at least this size of weights and momenta in MiB.
@@ -22,8 +22,8 @@ fn training(mib: u64) -> Value {
     config
 }
 
-/// Workers 0 to 2. In each round two workers have the state and one does not, and a timer kills one of the
-/// three.
+/// Workers 0 to 2. In each round two workers have the state and one does not, and a timer kills one
+/// of the three.
 fn peers_die_while_the_state_moves(mut job: Job, mib: u64, volume: &Path) {
     job.wait_for("the lobby", |status| status.phase.is_ready());
     job.passes(1, &[0, 1], 1);

@@ -1,11 +1,12 @@
-//! Options for memory layout and communication: `channelsLast`, `ddp.compression`, `ddp.staticGraph`.
+//! Options for memory layout and communication: `channelsLast`, `ddp.compression`,
+//! `ddp.staticGraph`.
 
 use serde_json::{Value, json};
 
-use crate::checkpoints::checkpoints;
-use crate::elastic::short;
+use crate::g03_elastic::short;
+use crate::g05_parity::difference;
+use crate::g07_checkpoints::checkpoints;
 use crate::harness::{Job, assert_proven, digits, every_steps};
-use crate::parity::difference;
 
 const STEPS: u64 = 60;
 
@@ -21,8 +22,8 @@ fn with_ddp(ddp: &Value) -> Value {
     config
 }
 
-/// Trains with one process, with two and three, and with a rank that is lost and replaced. Returns the
-/// largest difference from the weights of one process.
+/// Trains with one process, with two and three, and with a rank that is lost and replaced. Returns
+/// the largest difference from the weights of one process.
 pub(crate) fn greatest_difference(config: &Value) -> f64 {
     let mut alone = Job::train(config, 1, 1);
     alone.complete();

@@ -1,13 +1,13 @@
-//! Processes that are asked to leave while their process group is incomplete: the last one saves the
-//! state before it ends.
+//! Processes that are asked to leave while their process group is incomplete: the last one saves
+//! the state before it ends.
 
 use std::path::Path;
 
 use roundhouse_contract::{Phase, Reason};
 use tempfile::TempDir;
 
-use crate::checkpoints::{beyond, checkpoints, endless, everything, start, step_of};
-use crate::elastic::{assert_same, undisturbed};
+use crate::g03_elastic::{assert_same, undisturbed};
+use crate::g07_checkpoints::{beyond, checkpoints, endless, everything, start, step_of};
 use crate::harness::{Job, assert_proven, every_steps};
 
 /// Gives a process 4 s until the end of its step, and 4 s to save.
@@ -30,8 +30,8 @@ fn wait_alone(job: &Job, nodes: &[u32]) {
     });
 }
 
-/// Asserts that these workers end, that their last step is on the volume, and that training continues from
-/// it.
+/// Asserts that these workers end, that their last step is on the volume, and that training
+/// continues from it.
 fn assert_saved(job: &mut Job, nodes: &[u32], volume: &Path) {
     let mut step = 0;
     for node in nodes {
@@ -140,7 +140,8 @@ fn dismissed_worker_saves_before_leaving() {
 fn worker_saves_the_received_state_of_a_lost_peer() {
     let volume = tempfile::tempdir().unwrap();
     let never = every_steps(volume.path().to_owned(), u64::MAX);
-    // Worker 1 dies after step 20. Worker 0 dies when the third worker has the state after that step.
+    // Worker 1 dies after step 20. Worker 0 dies when the third worker has the state after that
+    // step.
     let faults = [(0, "0:20:Received"), (1, "1:21:Forward")];
     let mut job = Job::sharing(&endless(), 3, &faults, Some(never));
     job.issue_to(1, &[0, 1]);

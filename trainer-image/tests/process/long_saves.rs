@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use roundhouse_contract::Phase;
 
-use crate::checkpoints::{checkpoints, endless, everything, wait_for_checkpoint};
+use crate::g07_checkpoints::{checkpoints, endless, everything, wait_for_checkpoint};
+use crate::g09_volumes::{every, newest, resume};
 use crate::harness::Job;
-use crate::volumes::{every, newest, resume};
 
 /// Delay of each access to the volume. A save needs several consecutive accesses.
 const PACE_MILLIS: &str = "1600";

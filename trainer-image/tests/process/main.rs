@@ -1,5 +1,5 @@
-//! Real `roundhouse-train` processes over Gloo on the loopback interface. The tests write membership
-//! files instead of an operator. They need libtorch, but no cluster and no agent.
+//! Real `roundhouse-train` processes over Gloo on the loopback interface. The tests write
+//! membership files instead of an operator. They need libtorch, but no cluster and no agent.
 
 #![expect(
     clippy::unwrap_used,
@@ -8,18 +8,24 @@
     reason = "a test says what is wrong by panicking"
 )]
 
-mod best;
-mod checkpoints;
-mod commit;
 mod config_errors;
-mod damage;
-mod data_errors;
-mod elastic;
 mod evaluation;
 mod failing_steps;
-mod formats;
 mod fp16;
 mod frozen;
+mod g02_formats;
+mod g03_commit;
+mod g03_elastic;
+mod g04_repeats;
+mod g05_parity;
+mod g06_slices;
+mod g07_best;
+mod g07_checkpoints;
+mod g08_replicas;
+mod g09_slow_volumes;
+mod g09_volumes;
+mod g19_damage;
+mod g19_data_errors;
 mod harness;
 mod init_from;
 mod large_states;
@@ -30,14 +36,9 @@ mod mount;
 mod nccl;
 mod newest_checkpoint;
 mod not_finite;
-mod parity;
 mod power_sgd;
 mod recompute;
-mod repeats;
-mod replicas;
 mod scaling;
-mod slices;
-mod slow_volumes;
 mod state_broadcast;
 mod stop_signals;
 mod straggler;
@@ -45,4 +46,3 @@ mod synced;
 mod tensorboard;
 mod tracing;
 mod training;
-mod volumes;

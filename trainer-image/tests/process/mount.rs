@@ -1,5 +1,5 @@
-//! Real volumes that tests fill, make read-only or freeze. Mounting needs root and loop devices. Without
-//! them the tests print a message and pass.
+//! Real volumes that tests fill, make read-only or freeze. Mounting needs root and loop devices.
+//! Without them the tests print a message and pass.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A mounted volume. A shell waits for the end of its input and then unmounts the volume, however this
-/// process ends.
+/// A mounted volume. A shell waits for the end of its input and then unmounts the volume, however
+/// this process ends.
 pub(crate) struct Volume {
     directory: TempDir,
     janitor: Child,
@@ -22,8 +22,8 @@ impl Volume {
         Self::mount(&format!("mount -t tmpfs -o size={kib}k tmpfs \"$0\""))
     }
 
-    /// A file system on a disk image, which can be frozen: a process that writes to it then waits in the
-    /// kernel, where no signal reaches it.
+    /// A file system on a disk image, which can be frozen: a process that writes to it then waits
+    /// in the kernel, where no signal reaches it.
     pub(crate) fn of_disk() -> Option<Self> {
         Self::mount(
             "truncate -s 16M \"$0.image\" && mkfs.ext4 -q \"$0.image\" && mount -o loop,errors=remount-ro \"$0.image\" \"$0\"",

@@ -1,5 +1,5 @@
-//! Elasticity over a fake NCCL. Its collectives hang when a peer dies and return garbage when the group is
-//! aborted. It ends a process that aborts a group twice.
+//! Elasticity over a fake NCCL. Its collectives hang when a peer dies and return garbage when the
+//! group is aborted. It ends a process that aborts a group twice.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use roundhouse_contract::Phase;
 use serde_json::{Value, json};
 use tch::Tensor;
 
-use crate::elastic::{STEPS, assert_same, short, undisturbed};
+use crate::g03_elastic::{STEPS, assert_same, short, undisturbed};
 use crate::harness::{Job, assert_proven, config};
 
 /// Longer than a test, so a wait that ends earlier did not end by this timeout.
@@ -26,8 +26,8 @@ fn assert_done(job: &mut Job, nodes: &[u32], what: &str) {
     }
 }
 
-/// Kills one of three ranks at a point. The survivors hang until the next generation is published. Returns
-/// how often each of them has aborted the first group.
+/// Kills one of three ranks at a point. The survivors hang until the next generation is published.
+/// Returns how often each of them has aborted the first group.
 pub(crate) fn survive(
     config: &Value,
     victim: u32,
@@ -72,7 +72,8 @@ fn killed_rank_over_nccl_costs_only_the_current_step() {
 fn rank_killed_while_forming_over_nccl_is_replaced() {
     let config = short();
     let expected = undisturbed(&config);
-    // Before the ranks connect, before they agree on the source of the state, and before they send it.
+    // Before the ranks connect, before they agree on the source of the state, and before they send
+    // it.
     for (fault, most) in [
         ("1:1:Connect", 0),
         ("0:0:Share", 1),
@@ -89,11 +90,11 @@ fn rank_killed_while_forming_over_nccl_is_replaced() {
     }
 }
 
-/// One survivor does not get the next generation. The others abort, which ends its collective with garbage.
-/// Only this garbage shows it that the group has failed.
+/// One survivor does not get the next generation. The others abort, which ends its collective with
+/// garbage. Only this garbage shows it that the group has failed.
 fn garbage_of_a_neighbour(nodes: u32, victim: u32, fault: &str, unaware: u32) {
-    // On a busy machine the victim may die before all others are connected to it. There is then no collective
-    // yet, so try again.
+    // On a busy machine the victim may die before all others are connected to it. There is then no
+    // collective yet, so try again.
     assert!((0..5).any(|_| detects_garbage(nodes, victim, fault, unaware)));
 }
 

@@ -1,15 +1,15 @@
-//! Processes that waited or were left behind while others saved: a generation that they form continues
-//! from the newest checkpoint.
+//! Processes that waited or were left behind while others saved: a generation that they form
+//! continues from the newest checkpoint.
 
 use std::time::Duration;
 
 use roundhouse_contract::Phase;
 
-use crate::checkpoints::{EVERY, checkpoints, endless, step_of, wait_for_checkpoint};
+use crate::g07_checkpoints::{EVERY, checkpoints, endless, step_of, wait_for_checkpoint};
 use crate::harness::{Job, audit, every_steps};
 
-/// Kills worker 0 when there is a checkpoint of a generation. Worker 1 then forms the next generation alone,
-/// and must not repeat a step that the checkpoint contains.
+/// Kills worker 0 when there is a checkpoint of a generation. Worker 1 then forms the next
+/// generation alone, and must not repeat a step that the checkpoint contains.
 fn worker_1_continues_from_the_checkpoint_of_worker_0(
     mut job: Job,
     volume: &std::path::Path,

@@ -1,12 +1,13 @@
-//! Steps whose loss is not finite: with `onNonFinite: Skip` all ranks commit them without an update.
+//! Steps whose loss is not finite: with `onNonFinite: Skip` all ranks commit them without an
+//! update.
 
 use std::path::Path;
 
 use roundhouse_contract::Reason;
 use serde_json::{Value, json};
 
-use crate::checkpoints::{checkpoints, parts};
-use crate::elastic::assert_same;
+use crate::g03_elastic::assert_same;
+use crate::g07_checkpoints::{checkpoints, parts};
 use crate::harness::{Job, assert_proven, audit, compared, config};
 
 const STEPS: u64 = 50;

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::g05_parity::difference;
 use crate::harness::{Job, assert_proven, config, on_device};
 use crate::layout::greatest_difference;
-use crate::parity::difference;
 
 const STEPS: u64 = 200;
 const START: u64 = 10;
@@ -77,8 +77,8 @@ fn power_sgd_survives_skips_and_loss_scale_changes() {
     scaled["lossScaling"] = json!({"initial": 1024.0, "growthInterval": 20});
     for config in [config, scaled] {
         let train = |spoilt| {
-            // Use two ranks: sums of three would depend on the place of a number in its bucket, which also
-            // contains the votes of the host.
+            // Use two ranks: sums of three would depend on the place of a number in its bucket,
+            // which also contains the votes of the host.
             let mut job = Job::spoilt(&config, 2, 1, spoilt, None);
             let bytes = job.complete();
             (job, bytes)

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::g06_slices::write_tokens;
 use crate::harness::{Job, config, digits};
-use crate::slices::write_tokens;
 
-/// A `gpt2` with dropout. Each rank runs several passes per step, of which only the last one synchronizes.
+/// A `gpt2` with dropout. Each rank runs several passes per step, of which only the last one
+/// synchronizes.
 fn gpt2() -> Value {
     let mut config = config();
     config["model"] = json!({

@@ -1,5 +1,5 @@
-//! `onScale: ScaleBatch`: the batch size follows the number of workers, the learning rate follows the batch
-//! size, and no sample is used twice or left out.
+//! `onScale: ScaleBatch`: the batch size follows the number of workers, the learning rate follows
+//! the batch size, and no sample is used twice or left out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -79,7 +79,8 @@ fn pace(volume: &Path, generation: u64, step: u64) -> Value {
     serde_json::from_str::<Value>(&text).unwrap()["pace"].clone()
 }
 
-/// Trains with one worker, three and two, each from the previous checkpoint. Returns the final weights.
+/// Trains with one worker, three and two, each from the previous checkpoint. Returns the final
+/// weights.
 fn train_in_three_parts() -> Vec<u8> {
     let volume = tempfile::tempdir().unwrap();
     let mut weights = Vec::new();

@@ -1,25 +1,25 @@
-//! Sending the state to a rank that lacks it: ranks with the state keep it whatever happens meanwhile. If
-//! no rank has the state, one rank reads a checkpoint.
+//! Sending the state to a rank that lacks it: ranks with the state keep it whatever happens
+//! meanwhile. If no rank has the state, one rank reads a checkpoint.
 
 use roundhouse_contract::{Phase, Reason};
 
-use crate::checkpoints::{
+use crate::g03_elastic::{assert_same, short};
+use crate::g07_checkpoints::{
     EVERY, beyond, checkpoints, endless, train_and_kill, wait_for_checkpoint,
 };
-use crate::elastic::{assert_same, short};
 use crate::harness::{Job, assert_proven, every_steps};
 
 /// The last step before the sender dies.
 const STEP: u64 = 20;
-/// Rank 2 of the first generation dies after step 20, so that a new generation forms at that step. Rank 0 of
-/// the new generation dies when it has sent the first chunk.
+/// Rank 2 of the first generation dies after step 20, so that a new generation forms at that step.
+/// Rank 0 of the new generation dies when it has sent the first chunk.
 const FAULTS: [(u32, &str); 2] = [(0, "0:20:State"), (2, "2:21:Forward")];
 const SAMPLES: &str = "roundhouse_train_samples_total";
 const STATE_BYTES: &str = "roundhouse_train_state_moved_bytes_total";
 const READ_BYTES: &str = "roundhouse_train_checkpoint_read_bytes_total";
 
-/// Three workers train. Then two of them train with a joiner. When the sender is lost, one of these two and
-/// the joiner continue.
+/// Three workers train. Then two of them train with a joiner. When the sender is lost, one of these
+/// two and the joiner continue.
 fn lose_the_sender(mut job: Job, what: &str) -> Job {
     let mut undisturbed = Job::train(&short(), 1, 1);
     undisturbed.complete();

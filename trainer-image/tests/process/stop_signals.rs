@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use roundhouse_contract::{Phase, Reason};
 
-use crate::checkpoints::{checkpoints, endless, step_of};
+use crate::g07_checkpoints::{checkpoints, endless, step_of};
 use crate::harness::{Job, audit};
 
 fn training(job: &Job) {

@@ -1,4 +1,5 @@
-//! Stragglers: a worker that is slower than the others is distinguished from those that wait for it.
+//! Stragglers: a worker that is slower than the others is distinguished from those that wait for
+//! it.
 
 use serde_json::json;
 

@@ -1,6 +1,6 @@
-//! Batch normalization does not depend on the number of processes, neither over fixed groups of images
-//! (`ghostBatch`) nor over the images of all processes (`batchNorm: Sync`). With the latter, a process that
-//! is lost within a pass counts as a lost peer.
+//! Batch normalization does not depend on the number of processes, neither over fixed groups of
+//! images (`ghostBatch`) nor over the images of all processes (`batchNorm: Sync`). With the latter,
+//! a process that is lost within a pass counts as a lost peer.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use tch::Tensor;
 use tempfile::TempDir;
 
+use crate::g05_parity::difference;
 use crate::harness::{Job, assert_proven, config, digits, images_of};
-use crate::parity::difference;
 
-/// After one step, weights differ by the rounding of the gradients' sums. In later steps a value near the
-/// threshold of a `ReLU` may cross it, which changes gradients by percents, even in one process with
-/// another `microBatchSize`. Trainings in slices show that later steps are equal, too.
+/// After one step, weights differ by the rounding of the gradients' sums. In later steps a value
+/// near the threshold of a `ReLU` may cross it, which changes gradients by percents, even in one
+/// process with another `microBatchSize`. Trainings in slices show that later steps are equal, too.
 const STEPS: u64 = 1;
 /// Tolerance relative to the largest weight of each tensor.
 const TOLERANCE: f64 = 1e-5;
@@ -27,7 +27,8 @@ fn ghost() -> Value {
     resnet18(16, &json!({"ghostBatch": 4}))
 }
 
-/// Images for [`ghost`]. They are larger than the digits, so the last layers normalize 16 values of a group.
+/// Images for [`ghost`]. They are larger than the digits, so the last layers normalize 16 values of
+/// a group.
 fn images() -> TempDir {
     images_of(32, 16)
 }
@@ -79,8 +80,8 @@ fn ghost_batches_do_not_depend_on_processes() {
 
 #[test]
 fn process_without_images_joins_the_normalization() {
-    // Larger images than the digits: with two digits the last layers would normalize two values, and the
-    // rounding of their difference would determine the result.
+    // Larger images than the digits: with two digits the last layers would normalize two values,
+    // and the rounding of their difference would determine the result.
     let images = images_of(4, 32);
     let trained = |nodes| trained(&synced(2), images.path(), nodes);
     assert_same(

@@ -74,8 +74,8 @@ fn message<'a>(fields: &[(u64, Field<'a>)], wanted: u64) -> Option<&'a [u8]> {
     })
 }
 
-/// All scalars of a file: step, tag, value. Asserts the checksums of lengths and data, and the header of the
-/// file.
+/// All scalars of a file: step, tag, value. Asserts the checksums of lengths and data, and the
+/// header of the file.
 fn scalars(path: &Path) -> Vec<(u64, String, f32)> {
     TfRecord.index(path).unwrap();
     let bytes = std::fs::read(path).unwrap();

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::checkpoints::endless;
+use crate::g06_slices::write_tokens;
+use crate::g07_checkpoints::endless;
 use crate::harness::{Job, digits, on_device};
-use crate::slices::write_tokens;
 
-/// The names of the events in a trace of the first process. Events within a fused update are left out: on a
-/// CPU its kernel reads scalars, on a GPU it does not.
+/// The names of the events in a trace of the first process. Events within a fused update are left
+/// out: on a CPU its kernel reads scalars, on a GPU it does not.
 fn names(job: &Job, num_steps: u32) -> Vec<String> {
     job.wait_for("steps", |status| status.step > 0);
     let trace: Value = serde_json::from_str(&job.trace(num_steps)).unwrap();
@@ -87,7 +87,8 @@ fn trace_ends_before_an_evaluation() {
     assert_eq!(num_of(BACKWARD), num_forward, "no pass of an evaluation");
 }
 
-/// Operations by which the host reads numbers of a tensor. On a GPU the host waits there for all earlier work.
+/// Operations by which the host reads numbers of a tensor. On a GPU the host waits there for all
+/// earlier work.
 const READS: [&str; 4] = [
     "aten::item",
     "aten::_local_scalar_dense",

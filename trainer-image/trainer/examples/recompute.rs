@@ -1,7 +1,8 @@
-//! Measures activation checkpointing: peak memory and CPU time of a step of a `gpt2`, with and without it.
-//! It measures CPU time because that hardly depends on the load of the machine.
+//! Measures activation checkpointing: peak memory and CPU time of a step of a `gpt2`, with and
+//! without it. It measures CPU time because that hardly depends on the load of the machine.
 //!
-//! `OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1000000 cargo run -p roundhouse-trainer --example recompute`
+//! `OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1000000 cargo run -p roundhouse-trainer --example
+//! recompute`
 
 use std::error::Error;
 use std::process::Command;

@@ -52,23 +52,23 @@ pub struct Cli {
 pub enum Command {
     /// Prove from a training's ledger that every sample was used exactly once per epoch.
     ///
-    /// The ledger has a line for each committed step: which samples, of which epoch, and a hash over
-    /// everything before it. The audit recomputes the hashes, follows the generations back from the
-    /// newest one, and checks that no sample of an epoch was left out or used twice. A job that is
-    /// applied again over the same directory is the next run: its generations start at 1. Lines from
-    /// which no newer generation continued are superseded: their steps were committed, lost and
-    /// repeated. The audit counts and names them, with the state from which the newer generation
-    /// continued.
+    /// The ledger has a line for each committed step: which samples, of which epoch, and a hash
+    /// over everything before it. The audit recomputes the hashes, follows the generations back
+    /// from the newest one, and checks that no sample of an epoch was left out or used twice. A job
+    /// that is applied again over the same directory is the next run: its generations start at 1.
+    /// Lines from which no newer generation continued are superseded: their steps were committed,
+    /// lost and repeated. The audit counts and names them, with the state from which the newer
+    /// generation continued.
     #[command(after_help = AUDIT_EXAMPLE)]
     Audit {
-        /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods; DIR/state of a
-        /// `kubectl roundhouse run --local --dir DIR`.
+        /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods;
+        /// DIR/state of a `kubectl roundhouse run --local --dir DIR`.
         #[arg(required_unless_present = "compare")]
         dir: Option<PathBuf>,
-        /// Instead, print in one line whether two trainings are equal bit for bit: the samples and losses
-        /// of all steps that both have, and the newest checkpoint of one step. Generations may differ.
-        /// With `trainer.slices` trainings are equal for every number of workers and every history of
-        /// failures.
+        /// Instead, print in one line whether two trainings are equal bit for bit: the samples and
+        /// losses of all steps that both have, and the newest checkpoint of one step. Generations
+        /// may differ. With `trainer.slices` trainings are equal for every number of workers and
+        /// every history of failures.
         #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with = "dir")]
         compare: Option<Vec<PathBuf>>,
         /// Print the result as one JSON object for programs: whether the ledger is proven, and the
@@ -78,14 +78,14 @@ pub enum Command {
     },
     /// Write the weights of a checkpoint as one safetensors file.
     ///
-    /// Each rank saves its part of a checkpoint, so a tensor may be split over several files. The export
-    /// joins the parts and verifies every byte. The file uses the names of torchvision and
+    /// Each rank saves its part of a checkpoint, so a tensor may be split over several files. The
+    /// export joins the parts and verifies every byte. The file uses the names of torchvision and
     /// Transformers, so `load_state_dict` and `from_pretrained` read it. If the job averages its
     /// weights (EMA), the export contains the averages. The job may train meanwhile.
     #[command(after_help = EXPORT_EXAMPLE)]
     Export {
-        /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods; DIR/state of a
-        /// `kubectl roundhouse run --local --dir DIR`.
+        /// The checkpoint directory of the job: NAMESPACE/JOB below /checkpoints in its pods;
+        /// DIR/state of a `kubectl roundhouse run --local --dir DIR`.
         dir: PathBuf,
         /// The file to write, such as model.safetensors. It is replaced if it exists.
         out: PathBuf,
@@ -137,8 +137,8 @@ struct Train {
     /// Write the final weights here (safetensors; rank 0 only).
     #[arg(long, value_name = "FILE", env = SAVE_WEIGHTS)]
     save_weights: Option<PathBuf>,
-    /// How long a collective of a step waits for its peers. Default: three times the longest step, at
-    /// least 30 s.
+    /// How long a collective of a step waits for its peers. Default: three times the longest step,
+    /// at least 30 s.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -203,8 +203,8 @@ impl Cli {
         self.command.as_ref()
     }
 
-    /// The training to launch. Without `--config` it comes from the environment variables that `get`
-    /// reads.
+    /// The training to launch. Without `--config` it comes from the environment variables that
+    /// `get` reads.
     ///
     /// # Errors
     /// [`Failure::Environment`] with the variable that is missing or unreadable.

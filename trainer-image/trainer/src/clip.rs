@@ -9,8 +9,8 @@ use tch::{Kind, TchError, Tensor};
 use crate::optimizers::kernels;
 use crate::parameters::{Parameters, Role};
 
-/// L2 norm of the gradients of all weights taken as one vector: a scalar 32-bit float on the device.
-/// Running statistics are left out. The host does not wait.
+/// L2 norm of the gradients of all weights taken as one vector: a scalar 32-bit float on the
+/// device. Running statistics are left out. The host does not wait.
 ///
 /// # Errors
 /// A weight has no gradient.
@@ -33,8 +33,8 @@ fn gradients_of(
 /// Norms of a step's gradients, and their divisor, on the device.
 #[derive(Debug)]
 pub struct Norms {
-    /// 64-bit floats: the norm of the loss' gradient before clipping, and the norm of the statistics if
-    /// there are any.
+    /// 64-bit floats: the norm of the loss' gradient before clipping, and the norm of the
+    /// statistics if there are any.
     pub norms: Tensor,
     /// Divisor of the gradients in the update: see [`crate::update::Signals::divisor`].
     pub divisor: Option<Tensor>,
@@ -52,9 +52,9 @@ pub struct Measured {
 }
 
 /// Measures the gradients of `loss_factor` times the loss (`None`: of the loss), and computes the
-/// divisor that clips them to a norm of `max_norm`. The gradients do not change here. Statistics are
-/// divided by `loss_factor` here, because no later operation divides them. The host waits for the
-/// norm.
+/// divisor that clips them to a norm of `max_norm`. The gradients do not change here. Statistics
+/// are divided by `loss_factor` here, because no later operation divides them. The host waits for
+/// the norm.
 ///
 /// # Errors
 /// A tensor has no gradient.

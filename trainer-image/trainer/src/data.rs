@@ -123,7 +123,8 @@ impl HostSource {
         })
     }
 
-    /// Bytes `[B, H, W, C]` as floats `[B, C, H, W]` in the memory format channels last, without a copy.
+    /// Bytes `[B, H, W, C]` as floats `[B, C, H, W]` in the memory format channels last, without a
+    /// copy.
     fn normalized(&self, pixels_bhwc: &Tensor) -> Result<Tensor, TchError> {
         let mut pixels_bchw = pixels_bhwc.f_permute([0, 3, 1, 2])?;
         if !self.is_channels_last {

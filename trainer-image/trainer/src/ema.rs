@@ -6,9 +6,9 @@ use crate::optimizers::kernels::{self, Select};
 use crate::parameters::Parameters;
 use crate::update::{Rate, Signals, Update};
 
-/// An update that averages the weights after another update:
-/// `average = decay · average + (1 - decay) · weights` after every step (Polyak and Juditsky, 1992). Running
-/// statistics are averaged as weights are, so that the averaged model has statistics that fit its weights.
+/// An update that averages the weights after another update: `average = decay · average + (1 -
+/// decay) · weights` after every step (Polyak and Juditsky, 1992). Running statistics are averaged
+/// as weights are, so that the averaged model has statistics that fit its weights.
 #[derive(Debug)]
 pub struct Ema {
     inner: Box<dyn Update>,
@@ -76,8 +76,8 @@ impl Update for Ema {
     }
 }
 
-/// Calls `work` with a model whose weights are `averages`, if there are any. Weights and averages are
-/// swapped before the call and swapped back after it, bit for bit, whatever `work` returns.
+/// Calls `work` with a model whose weights are `averages`, if there are any. Weights and averages
+/// are swapped before the call and swapped back after it, bit for bit, whatever `work` returns.
 ///
 /// # Errors
 /// A tensor cannot be copied.

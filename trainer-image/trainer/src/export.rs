@@ -1,8 +1,9 @@
 //! `roundhouse-train export`: joins the files of a checkpoint, one per rank, into one safetensors
 //! file.
 //!
-//! The export streams the bytes and verifies their hashes, as training does when it continues from a
-//! checkpoint. So it never exports a damaged checkpoint, and it keeps only a few pieces in memory.
+//! The export streams the bytes and verifies their hashes, as training does when it continues from
+//! a checkpoint. So it never exports a damaged checkpoint, and it keeps only a few pieces in
+//! memory.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -51,10 +51,11 @@ pub enum Failure {
         loss: f64,
         /// Norm of the step's mean gradient.
         gradient_norm: f64,
-        /// Number of consecutive steps before this one that were skipped because they were not finite.
-        skipped_before: u64,
-        /// The ranks whose own loss or gradient is not finite. Empty if only the sum over all ranks is not
+        /// Number of consecutive steps before this one that were skipped because they were not
         /// finite.
+        skipped_before: u64,
+        /// The ranks whose own loss or gradient is not finite. Empty if only the sum over all ranks
+        /// is not finite.
         ranks: Vec<u32>,
     },
     /// A data file of the user's own source is missing or corrupt.

@@ -1,5 +1,5 @@
-//! The forward and backward passes of one step: samples from the source, the loss from the task, and
-//! gradients synchronized over the ranks.
+//! The forward and backward passes of one step: samples from the source, the loss from the task,
+//! and gradients synchronized over the ranks.
 
 use roundhouse_c10d::{Autocast, ReducerOptions, take_sum_wait};
 use roundhouse_contract::trainer::Precision;
@@ -75,13 +75,13 @@ pub struct Gradients {
 /// Computes this rank's numbers for the vote at the end of the step from the sum of its losses.
 pub type Numbers<'a> = &'a mut dyn FnMut(f64) -> Vec<f64>;
 
-/// Computes the mean gradients of the batch, which are the same on all ranks, and leaves them in the
-/// task's parameters. Calls `numbers` right before the last backward pass, and sends its result
+/// Computes the mean gradients of the batch, which are the same on all ranks, and leaves them in
+/// the task's parameters. Calls `numbers` right before the last backward pass, and sends its result
 /// with the gradients. Without `numbers` the host reads nothing from the device.
 ///
-/// If the communication library does not report lost peers (NCCL), the gradients may be garbage when
-/// a process group fails. Only the vote at the end of the step detects this, so the caller must not
-/// use the gradients before the vote.
+/// If the communication library does not report lost peers (NCCL), the gradients may be garbage
+/// when a process group fails. Only the vote at the end of the step detects this, so the caller
+/// must not use the gradients before the vote.
 ///
 /// # Errors
 /// A peer is lost: the step is lost, and the weights are unchanged. Or the data cannot be read, or

@@ -38,8 +38,8 @@ impl C10dGroup {
         &self.group
     }
 
-    /// Sets how long later collectives wait for their peers. Has no effect if the library cannot change
-    /// its timeout.
+    /// Sets how long later collectives wait for their peers. Has no effect if the library cannot
+    /// change its timeout.
     pub fn set_timeout(&self, timeout: Duration) {
         let _ = self.group.set_timeout(timeout);
     }

@@ -1,8 +1,8 @@
 //! A trainer for any model and any data.
 //!
-//! A program gives [`main`] a function that builds a [`Job`] from the configuration: a [`Task`] (a model and its loss)
-//! and [`Source`]s (data), and optionally an [`Update`] of its own. This crate does everything else:
-//! data-parallel synchronization, elasticity, checkpoints and metrics.
+//! A program gives [`main`] a function that builds a [`Job`] from the configuration: a [`Task`] (a
+//! model and its loss) and [`Source`]s (data), and optionally an [`Update`] of its own. This crate
+//! does everything else: data-parallel synchronization, elasticity, checkpoints and metrics.
 //! ```text
 //! process        the launch of the process, and its exit code
 //! trainer        the loop: form a generation, step, evaluate, finish

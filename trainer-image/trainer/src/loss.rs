@@ -23,8 +23,8 @@ pub fn of_classes(
     )
 }
 
-/// Sum over sequences of the mean cross entropy over a sequence's targets, for scores of `B · T` places
-/// `[B · T, V]` and targets `[B, T]`. A sequence without targets counts 0.
+/// Sum over sequences of the mean cross entropy over a sequence's targets, for scores of `B · T`
+/// places `[B · T, V]` and targets `[B, T]`. A sequence without targets counts 0.
 ///
 /// # Errors
 /// The shapes do not match.

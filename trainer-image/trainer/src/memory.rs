@@ -32,8 +32,8 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// Whether a data set can be kept in memory: it consists of pixels, is at most [`MOST_BYTES`] large,
-    /// and has the same samples in every epoch, which a mix does not have.
+    /// Whether a data set can be kept in memory: it consists of pixels, is at most [`MOST_BYTES`]
+    /// large, and has the same samples in every epoch, which a mix does not have.
     #[must_use]
     pub fn fits(dataset: &dyn Dataset) -> bool {
         let size = dataset.item().num_bytes() as u64 * dataset.num_samples();
@@ -102,7 +102,8 @@ impl Source for InMemory {
     fn lay_channels_last(&mut self) {
         let pixels_nhwc = self.images_nchw.f_permute([0, 2, 3, 1]);
         let laid = pixels_nhwc.and_then(|pixels| pixels.f_contiguous()?.f_permute([0, 3, 1, 2]));
-        // If memory is too small for both copies, the images stay as they are and each batch is copied.
+        // If memory is too small for both copies, the images stay as they are and each batch is
+        // copied.
         if let Ok(images_nchw) = laid {
             (self.images_nchw, self.is_channels_last) = (images_nchw, true);
         }

@@ -1,8 +1,8 @@
 //! Optimizers: from gradients to new weights. Their state consists of plain tensors, so that a rank
 //! can send it to a rank that lacks it.
 //!
-//! Each optimizer has its formula and its state. [`groups`] selects the tensors for each part of the
-//! formula, and [`kernels`] computes.
+//! Each optimizer has its formula and its state. [`groups`] selects the tensors for each part of
+//! the formula, and [`kernels`] computes.
 
 use roundhouse_contract::trainer::{Optimizer as OptimizerConfig, OptimizerName};
 use tch::{TchError, Tensor};
@@ -24,7 +24,8 @@ pub use lars::Lars;
 pub use sgd::Sgd;
 
 /// Builds the optimizer of a configuration for parameters with their initial values. With `ema` it
-/// wraps the optimizer in an [`Ema`]. The training loop clips by `maxGradNorm`: see [`crate::clip`].
+/// wraps the optimizer in an [`Ema`]. The training loop clips by `maxGradNorm`: see
+/// [`crate::clip`].
 ///
 /// # Errors
 /// The optimizer's state exceeds the memory.

@@ -10,24 +10,24 @@ use tch::{Device, Kind, TchError, Tensor};
 pub enum Role {
     /// An optimizer turns it into an update of the weights.
     Weight,
-    /// A running statistic, such as the mean of a batch normalization. Its "gradient" is the statistic
-    /// of the global batch: the model adds `(tensor - tensor.detach()) · statistic · samples` to its
-    /// loss, where `samples` is the number of samples over which the statistic was computed. This term
-    /// is 0, and its gradient is the statistic weighted by samples. So the ranks reduce the statistic
-    /// in the same buckets as the gradients and divide it by the samples of the global batch, and it is
-    /// the same for every number of workers and passes. The update is
-    /// `tensor = (1 - momentum) · tensor + momentum · gradient`, without decay, clipping or learning
-    /// rate.
+    /// A running statistic, such as the mean of a batch normalization. Its "gradient" is the
+    /// statistic of the global batch: the model adds
+    /// `(tensor - tensor.detach()) · statistic · samples` to its loss, where `samples` is the
+    /// number of samples over which the statistic was computed. This term is 0, and its gradient is
+    /// the statistic weighted by samples. So the ranks reduce the statistic in the same buckets as
+    /// the gradients and divide it by the samples of the global batch, and it is the same for every
+    /// number of workers and passes. The update is `tensor = (1 - momentum) · tensor + momentum ·
+    /// gradient`, without decay, clipping or learning rate.
     Statistic {
         /// Weight of the newest batch, from 0 to 1.
         momentum: f64,
     },
 }
 
-/// Named 32-bit float tensors that require gradients. A checkpoint contains only these of a model, and
-/// a rank that joins receives only these. A model must keep no other state between steps. Constant
-/// tensors belong to the model itself, and each rank builds them; a counter can be derived from the
-/// step in [`crate::Mode::Train`].
+/// Named 32-bit float tensors that require gradients. A checkpoint contains only these of a model,
+/// and a rank that joins receives only these. A model must keep no other state between steps.
+/// Constant tensors belong to the model itself, and each rank builds them; a counter can be derived
+/// from the step in [`crate::Mode::Train`].
 #[derive(Debug, Default)]
 pub struct Parameters {
     /// Place of the first tensor: more than 0 in a window.
@@ -131,8 +131,8 @@ impl Parameters {
         Ok(())
     }
 
-    /// Converts all tensors of four dimensions to the memory format channels last. Names, shapes and
-    /// values do not change.
+    /// Converts all tensors of four dimensions to the memory format channels last. Names, shapes
+    /// and values do not change.
     ///
     /// # Errors
     /// The device has too little memory.

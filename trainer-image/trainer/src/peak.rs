@@ -1,9 +1,10 @@
 //! The peak performance of well-known GPUs, for the metric model FLOPs utilization.
 //!
-//! Dense operations per second, without sparsity, from NVIDIA's data sheets (A100: "NVIDIA A100 Tensor Core GPU", 2021;
-//! H100: "NVIDIA H100 Tensor Core GPU", 2023; H200: "NVIDIA H200 Tensor Core GPU", 2024; L40S: "NVIDIA L40S", 2023;
-//! L4: "NVIDIA L4 Tensor Core GPU", 2023; A10: "NVIDIA A10 Tensor Core GPU", 2021). If a data sheet
-//! gives only the figure with sparsity, the table has half of it.
+//! Dense operations per second, without sparsity, from NVIDIA's data sheets (A100: "NVIDIA A100
+//! Tensor Core GPU", 2021; H100: "NVIDIA H100 Tensor Core GPU", 2023; H200: "NVIDIA H200 Tensor
+//! Core GPU", 2024; L40S: "NVIDIA L40S", 2023; L4: "NVIDIA L4 Tensor Core GPU", 2023; A10: "NVIDIA
+//! A10 Tensor Core GPU", 2021). If a data sheet gives only the figure with sparsity, the table has
+//! half of it.
 
 use std::path::Path;
 
@@ -45,8 +46,8 @@ const fn peak(name: &'static str, fp32: f64, tf32: f64, bf16: f64) -> Peak {
     }
 }
 
-/// Peak operations per second of this process' device: the configured value, or else the value of its
-/// GPU model. `None`: unknown.
+/// Peak operations per second of this process' device: the configured value, or else the value of
+/// its GPU model. `None`: unknown.
 #[must_use]
 pub fn peak_flops(config: &TrainerConfig, device: Device) -> Option<f64> {
     let of_gpu = || {

@@ -19,8 +19,8 @@ use crate::trainer::Trainer;
 /// `build` returns, and ends the process with an exit code for the result.
 pub fn main(build: impl Build) -> ! {
     process::end_with_agent(variable);
-    // Each peer needs file descriptors. In a worker the agent has raised the limit already; a process
-    // that trains alone must raise it here.
+    // Each peer needs file descriptors. In a worker the agent has raised the limit already; a
+    // process that trains alone must raise it here.
     let _ = roundhouse_c10d::raise_descriptor_limit();
     blocking::count_those_of_library(roundhouse_c10d::num_abandoned);
     let code = match Cli::try_parse() {

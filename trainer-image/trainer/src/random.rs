@@ -8,9 +8,10 @@ use crate::task::Mode;
 
 /// The source of random numbers for one pass.
 ///
-/// libtorch has one generator per device, and its kernels draw from it. So a model seeds the generator
-/// for each layer that draws, with a number of the layer. A layer then draws the same numbers whether
-/// or not other layers drew before it, and also when it runs again to recompute its activations.
+/// libtorch has one generator per device, and its kernels draw from it. So a model seeds the
+/// generator for each layer that draws, with a number of the layer. A layer then draws the same
+/// numbers whether or not other layers drew before it, and also when it runs again to recompute its
+/// activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draws {
     key: u64,
@@ -28,15 +29,15 @@ impl Draws {
         }
     }
 
-    /// Runs a layer that draws from libtorch's generator. Its numbers are a function of the pass and of
-    /// `layer`.
+    /// Runs a layer that draws from libtorch's generator. Its numbers are a function of the pass
+    /// and of `layer`.
     pub fn layer<T>(self, layer: u64, run: impl FnOnce() -> T) -> T {
         seeded(mix(self.key.wrapping_add(layer)), run)
     }
 }
 
-/// Seeds libtorch's generators of all devices and then calls `run`. It holds a lock, because all threads
-/// share the generators, so `run` must not call it again.
+/// Seeds libtorch's generators of all devices and then calls `run`. It holds a lock, because all
+/// threads share the generators, so `run` must not call it again.
 pub fn seeded<T>(seed: u64, run: impl FnOnce() -> T) -> T {
     static GENERATORS: Mutex<()> = Mutex::new(());
     let _lock = GENERATORS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -17,12 +17,13 @@ impl Ranks {
         Self(group)
     }
 
-    /// The sum of `own` over the ranks; gradients flow through it. It runs a collective in the forward pass
-    /// and another one in the backward pass, so all ranks must build the same graph: see
-    /// [`roundhouse_c10d::ProcessGroup::sum`].
+    /// The sum of `own` over the ranks; gradients flow through it. It runs a collective in the
+    /// forward pass and another one in the backward pass, so all ranks must build the same graph:
+    /// see [`roundhouse_c10d::ProcessGroup::sum`].
     ///
     /// # Errors
-    /// A peer is lost. The step is lost, and any error of the pass afterwards counts as a lost peer.
+    /// A peer is lost. The step is lost, and any error of the pass afterwards counts as a lost
+    /// peer.
     pub fn sum(&self, own: &Tensor) -> Result<Tensor, TchError> {
         self.0.sum_in_pass(own)
     }

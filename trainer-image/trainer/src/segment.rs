@@ -41,12 +41,13 @@ impl<B: Send + Sync + 'static> Segment<B> {
 
     /// Returns the output of `run` for the input `x`, and its other results, such as statistics.
     ///
-    /// With `recomputes` (activation checkpointing, Chen et al. 2016) only `x` is kept. The backward pass
-    /// calls `run` again, under the same autocast, and uses only the gradients of that second call. So
-    /// `run` must be a function of its arguments: it uses no other tensor that needs a gradient, draws
-    /// random numbers as [`Mode::Train`](crate::Mode::Train) requires, and changes no argument in place.
-    /// Its parameters have only the block's places, and neither names nor roles. If kernels are
-    /// deterministic, losses and gradients are bit for bit equal to those without recomputation.
+    /// With `recomputes` (activation checkpointing, Chen et al. 2016) only `x` is kept. The
+    /// backward pass calls `run` again, under the same autocast, and uses only the gradients of
+    /// that second call. So `run` must be a function of its arguments: it uses no other tensor that
+    /// needs a gradient, draws random numbers as [`Mode::Train`](crate::Mode::Train) requires, and
+    /// changes no argument in place. Its parameters have only the block's places, and neither names
+    /// nor roles. If kernels are deterministic, losses and gradients are bit for bit equal to those
+    /// without recomputation.
     ///
     /// # Errors
     /// `run` fails. An error of the second call is an error of the backward pass.

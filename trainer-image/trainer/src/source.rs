@@ -29,14 +29,14 @@ pub trait Source: std::fmt::Debug {
         format!("{num_samples} {noun}")
     }
 
-    /// Announces the next fetches, so that the source can read ahead. Each item has the places of one
-    /// batch and the order of its epoch. Later fetches may differ from the announcement.
+    /// Announces the next fetches, so that the source can read ahead. Each item has the places of
+    /// one batch and the order of its epoch. Later fetches may differ from the announcement.
     fn expect(&mut self, coming: &[(Range<u64>, Permutation)]) {
         let _ = coming;
     }
 
-    /// From now on the source should return images `[B, C, H, W]` in the memory format channels last, if
-    /// that saves a copy.
+    /// From now on the source should return images `[B, C, H, W]` in the memory format channels
+    /// last, if that saves a copy.
     fn lay_channels_last(&mut self) {}
 
     /// Number of tokens per sample, if samples are sequences of tokens.
@@ -49,14 +49,14 @@ pub trait Source: std::fmt::Debug {
         0
     }
 
-    /// Number of samples that were fetched so far from each data set of a mix, with the name of the data
-    /// set. Empty without a mix.
+    /// Number of samples that were fetched so far from each data set of a mix, with the name of the
+    /// data set. Empty without a mix.
     fn num_by_part(&self) -> &[(String, u64)] {
         &[]
     }
 
-    /// Fetches the samples at some places of an epoch's order, in that order. An empty range is valid and
-    /// gives an empty batch.
+    /// Fetches the samples at some places of an epoch's order, in that order. An empty range is
+    /// valid and gives an empty batch.
     ///
     /// # Errors
     /// A record cannot be read, or has another shape than the other records.

@@ -1,5 +1,5 @@
-//! The tensors of a training as the state of a member: their names, and copies of their bytes to the
-//! host, from the host, and from rank to rank.
+//! The tensors of a training as the state of a member: their names, and copies of their bytes to
+//! the host, from the host, and from rank to rank.
 //!
 //! Bytes are in the logical order of a tensor's elements and do not depend on its memory format.
 
@@ -27,8 +27,8 @@ use snapped::Snapped;
 /// Number of bytes per word of a digest.
 const WORD: i64 = 8;
 
-/// The tensors of weights and optimizer by name, in a fixed order. They are handles: a write to them
-/// changes the training.
+/// The tensors of weights and optimizer by name, in a fixed order. They are handles: a write to
+/// them changes the training.
 #[derive(Debug)]
 pub struct Tensors {
     table: Table,
@@ -107,8 +107,8 @@ impl Tensors {
         Ok(())
     }
 
-    /// The sum of the 64-bit words of each tensor, modulo 2^64. The device of the tensors computes the
-    /// sums, and the host waits once for all of them.
+    /// The sum of the 64-bit words of each tensor, modulo 2^64. The device of the tensors computes
+    /// the sums, and the host waits once for all of them.
     fn sums_of_words(&self) -> Result<Vec<i64>, TchError> {
         let sums = self
             .tensors
@@ -160,7 +160,8 @@ impl State for Tensors {
         }
         match Snapped::begin(self, &range, former, device) {
             Ok(snapped) => Ok(Box::new(snapped)),
-            // Gathering needs memory of the device and pinned host memory. Without it, copy at once.
+            // Gathering needs memory of the device and pinned host memory. Without it, copy at
+            // once.
             Err(error) if error.kind == ErrorKind::OutOfMemory => copied_at_once(self, range, None),
             Err(error) => Err(lost(error)),
         }

@@ -1,9 +1,9 @@
 //! Measures the sections of a step, with the clock of the host or of the device.
 //!
 //! If the host waits for each part of a step, the host's clock measures the parts. If the host only
-//! launches the parts, events in the device's stream measure them: the time between two events is the
-//! time of the part that was launched between them, including the device's waits. On a CPU both are the
-//! same.
+//! launches the parts, events in the device's stream measure them: the time between two events is
+//! the time of the part that was launched between them, including the device's waits. On a CPU both
+//! are the same.
 
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ impl Stopwatch {
         }))
     }
 
-    /// Runs `work` and adds its time to `section`. On a device, the time since the end of the previous
-    /// section counts, too.
+    /// Runs `work` and adds its time to `section`. On a device, the time since the end of the
+    /// previous section counts, too.
     pub fn time<T>(&mut self, section: Section, work: impl FnOnce() -> T) -> T {
         match self {
             Self::Host(sections) => sections.time(section, work),
@@ -67,8 +67,8 @@ impl Stopwatch {
         }
     }
 
-    /// Records that the host waited for peers for this long within a section. Waits of a GPU within a pass
-    /// are not known and count as compute time of the rank.
+    /// Records that the host waited for peers for this long within a section. Waits of a GPU within
+    /// a pass are not known and count as compute time of the rank.
     pub fn waited(&mut self, section: Section, waited: Duration) {
         match self {
             Self::Host(sections) => sections.waited(section, waited),

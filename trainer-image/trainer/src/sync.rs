@@ -54,11 +54,11 @@ pub struct Pass {
 pub struct Finished {
     /// The numbers of all ranks, in the order of the ranks, if they were sent with the gradients.
     pub numbers: Option<Vec<Vec<f64>>>,
-    /// The sum of the losses of the global batch in 64 bits, as one element on the device, if it was
-    /// sent with the gradients.
+    /// The sum of the losses of the global batch in 64 bits, as one element on the device, if it
+    /// was sent with the gradients.
     pub loss_sum: Option<Tensor>,
-    /// If the device commits steps and there are peers: the [`roundhouse_c10d::digest`] of the summed
-    /// gradients, which must be the same on all ranks.
+    /// If the device commits steps and there are peers: the [`roundhouse_c10d::digest`] of the
+    /// summed gradients, which must be the same on all ranks.
     pub digest: Option<Tensor>,
 }
 
@@ -166,8 +166,9 @@ pub fn build(
     Ok(Box::new(ddp))
 }
 
-/// Maps an error of a collective to a failure. If a peer is lost, the Reducer may receive garbage and
-/// fail its own checks ("DDP expects same model across all ranks"); this counts as a lost peer, too.
+/// Maps an error of a collective to a failure. If a peer is lost, the Reducer may receive garbage
+/// and fail its own checks ("DDP expects same model across all ranks"); this counts as a lost peer,
+/// too.
 pub(crate) fn explain(world: &World<C10dGroup>, error: SyncError) -> Failure {
     let failure = match error {
         SyncError::Torch(error) => error.into(),
@@ -185,13 +186,13 @@ pub trait Sync: std::fmt::Debug {
     /// without samples also takes part in the collectives.
     fn passes(&self, batch: &Range<u64>) -> Vec<Pass>;
 
-    /// The factor of a pass' loss before its backward pass. It makes the gradients those of the mean
-    /// over all samples of the batch.
+    /// The factor of a pass' loss before its backward pass. It makes the gradients those of the
+    /// mean over all samples of the batch.
     fn scale(&self, num_samples: u64) -> f64;
 
-    /// The divisor of the sum over the ranks. A rank's own gradients are larger than its part of the mean
-    /// by this factor. Loss scaling must compensate for it, or the number of ranks would decide whether
-    /// gradients overflow.
+    /// The divisor of the sum over the ranks. A rank's own gradients are larger than its part of
+    /// the mean by this factor. Loss scaling must compensate for it, or the number of ranks would
+    /// decide whether gradients overflow.
     fn num_averaged(&self) -> u32 {
         1
     }
@@ -202,9 +203,9 @@ pub trait Sync: std::fmt::Debug {
     /// A peer is lost.
     fn before_forward(&mut self) -> Result<(), SyncError>;
 
-    /// Must be called before each backward pass; returns the root of that pass. `numbers` is this rank's
-    /// vote at the end of the step. Only the numbers of the last pass count, and their count is always
-    /// the same.
+    /// Must be called before each backward pass; returns the root of that pass. `numbers` is this
+    /// rank's vote at the end of the step. Only the numbers of the last pass count, and their count
+    /// is always the same.
     ///
     /// # Errors
     /// A peer is lost.
@@ -226,8 +227,8 @@ pub trait Sync: std::fmt::Debug {
         parameters: &mut Parameters,
     ) -> Result<(), SyncError>;
 
-    /// Must be called on all ranks after a step without an update: the gradients of that step must not
-    /// influence later steps.
+    /// Must be called on all ranks after a step without an update: the gradients of that step must
+    /// not influence later steps.
     ///
     /// # Errors
     /// The device reports a failure.
@@ -251,9 +252,9 @@ pub trait Sync: std::fmt::Debug {
     /// A peer is lost.
     fn finish(&mut self, parameters: &mut Parameters) -> Result<Finished, SyncError>;
 
-    /// How long this rank only waited for its peers in the backward pass of a step whose end the host has
-    /// read. Call it once per step, in the order of the steps; the caller must read the end of the first
-    /// step before the second step begins.
+    /// How long this rank only waited for its peers in the backward pass of a step whose end the
+    /// host has read. Call it once per step, in the order of the steps; the caller must read the
+    /// end of the first step before the second step begins.
     ///
     /// # Errors
     /// The device reports a failure.

@@ -1,10 +1,10 @@
 //! Traces of training steps on request. The agent writes a [`TraceRequest`] to the run directory.
 //! Kineto then records the next steps in the Chrome trace format, which Perfetto opens.
 //!
-//! A recording slows steps down and takes memory, so it is short. It ends after the requested number of
-//! steps, after [`MOST_OPERATIONS`], after [`MOST_TIME`], or before an evaluation or the end of
-//! training, whichever comes first. The training thread stops the recording, which can delay peers by a
-//! second. Another thread writes the file.
+//! A recording slows steps down and takes memory, so it is short. It ends after the requested
+//! number of steps, after [`MOST_OPERATIONS`], after [`MOST_TIME`], or before an evaluation or the
+//! end of training, whichever comes first. The training thread stops the recording, which can delay
+//! peers by a second. Another thread writes the file.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -17,8 +17,8 @@ use tch::Device;
 
 /// Interval between two searches of the run directory for a request.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// A recording ends with the first pass over a micro-batch after this number of operations. Kineto needs
-/// up to 10 µs and 240 bytes of the file for each operation: up to 1 s and 24 MB.
+/// A recording ends with the first pass over a micro-batch after this number of operations. Kineto
+/// needs up to 10 µs and 240 bytes of the file for each operation: up to 1 s and 24 MB.
 const MOST_OPERATIONS: u64 = 100_000;
 /// A recording ends with the first pass after this time.
 const MOST_TIME: Duration = Duration::from_secs(5);
@@ -84,7 +84,8 @@ impl Tracer {
         self.step_ends_at(Instant::now());
     }
 
-    /// Call this before anything other than a training step. A recording ends with its steps so far.
+    /// Call this before anything other than a training step. A recording ends with its steps so
+    /// far.
     pub fn steps_end(&mut self) {
         if let State::Recording(running) = &mut self.state {
             running.num_steps_left = 0;

@@ -1,5 +1,5 @@
-//! The training loop of one process. The member decides the next task (form a generation, step, save,
-//! exit), and the trainer runs it.
+//! The training loop of one process. The member decides the next task (form a generation, step,
+//! save, exit), and the trainer runs it.
 
 use std::time::{Duration, Instant};
 
@@ -125,7 +125,8 @@ impl Trainer<'_> {
             };
             match event {
                 Ok(Some(event)) => self.member.apply(event),
-                // A newer generation arrived while this one was forming, or the loop continues with a step.
+                // A newer generation arrived while this one was forming, or the loop continues with
+                // a step.
                 Ok(None) => {}
                 Err(failure) if failure.is_peer_lost() => {
                     // Drop the gradient hooks before the group that they call.

@@ -13,15 +13,15 @@ pub struct Rate {
     pub step: u64,
 }
 
-/// Inputs that an update reads on the device, so the host does not wait for them. Both are scalar 32-bit
-/// floats on the device of the parameters.
+/// Inputs that an update reads on the device, so the host does not wait for them. Both are scalar
+/// 32-bit floats on the device of the parameters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Signals<'a> {
-    /// If it is not 0, nothing changes: neither weights and statistics nor the update's state, even if
-    /// gradients are not finite. `None`: the update is applied.
+    /// If it is not 0, nothing changes: neither weights and statistics nor the update's state, even
+    /// if gradients are not finite. `None`: the update is applied.
     pub skip: Option<&'a Tensor>,
-    /// The divisor of the weights' gradients, such as [`crate::clip::divisor`]. Statistics are not divided.
-    /// The update may divide gradients in place. `None`: 1.
+    /// The divisor of the weights' gradients, such as [`crate::clip::divisor`]. Statistics are not
+    /// divided. The update may divide gradients in place. `None`: 1.
     pub divisor: Option<&'a Tensor>,
 }
 
@@ -38,12 +38,12 @@ pub trait Update: std::fmt::Debug {
         signals: Signals<'_>,
     ) -> Result<(), TchError>;
 
-    /// The state between steps, except their number: by name, one tensor for each parameter, in the order of
-    /// the parameters.
+    /// The state between steps, except their number: by name, one tensor for each parameter, in the
+    /// order of the parameters.
     fn state(&self) -> Vec<(&'static str, &[Tensor])>;
 
-    /// Averages of the parameters, in their order, if the update keeps them. Evaluations and exports use
-    /// them.
+    /// Averages of the parameters, in their order, if the update keeps them. Evaluations and
+    /// exports use them.
     fn averages(&self) -> Option<&[Tensor]> {
         None
     }

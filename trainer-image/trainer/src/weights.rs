@@ -117,11 +117,11 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Overwrites the values of a model, on any device, with those of a file. Tensors whose name starts with a
-/// prefix in `skip` keep their values.
+/// Overwrites the values of a model, on any device, with those of a file. Tensors whose name starts
+/// with a prefix in `skip` keep their values.
 ///
-/// The file may have names with or without `transformer.` or `bert.`, and tied tensors once or twice. If a
-/// tensor cannot be read, no value changes.
+/// The file may have names with or without `transformer.` or `bert.`, and tied tensors once or
+/// twice. If a tensor cannot be read, no value changes.
 ///
 /// # Errors
 /// The file cannot be read, lacks a tensor of the model, or has a tensor with another shape.

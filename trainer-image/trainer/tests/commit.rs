@@ -1,5 +1,5 @@
-//! Steps that the device commits: the host launches the next step before it waits for the current step,
-//! and waits once per step.
+//! Steps that the device commits: the host launches the next step before it waits for the current
+//! step, and waits once per step.
 
 #![cfg(feature = "faults")]
 #![expect(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
@@ -115,15 +115,16 @@ fn train(on_non_finite: &str) -> (Vec<u64>, u64) {
 #[test]
 fn next_step_is_launched_before_the_host_waits() {
     if !commits_on_device() {
-        // The switch and the counter are per process, so the test runs itself again with the switch on.
+        // The switch and the counter are per process, so the test runs itself again with the switch
+        // on.
         let status = Command::new(std::env::current_exe().unwrap())
             .env("ROUNDHOUSE_FAULT_COMMIT", "device")
             .status();
         assert!(status.unwrap().success());
         return;
     }
-    // The host waits for the first step of a generation before it launches the second. Later it is one
-    // step ahead.
+    // The host waits for the first step of a generation before it launches the second. Later it is
+    // one step ahead.
     let ahead = (vec![0, 1, 1, 2, 3, 4, 5, 6], NUM_STEPS);
     assert_eq!(train("Fail"), ahead);
     // If a step may be skipped, the next step depends on its result.

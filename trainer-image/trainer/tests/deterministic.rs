@@ -1,5 +1,5 @@
-//! `deterministic: true` refuses an operation that has no deterministic kernel. The switch affects the
-//! whole process, so this test is a separate program.
+//! `deterministic: true` refuses an operation that has no deterministic kernel. The switch affects
+//! the whole process, so this test is a separate program.
 
 #![expect(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
@@ -14,7 +14,8 @@ use roundhouse_trainer::{
 };
 use tch::{Device, Kind, TchError, Tensor};
 
-/// A task with one weight. Its loss writes two values to one place; which of them stays is undefined.
+/// A task with one weight. Its loss writes two values to one place; which of them stays is
+/// undefined.
 #[derive(Debug)]
 struct Put(Parameters);
 

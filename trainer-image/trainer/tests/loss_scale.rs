@@ -1,5 +1,5 @@
-//! Training in 16-bit floats has the same numbers as `torch.autocast`, and with a scaled loss the same
-//! as `torch.amp.GradScaler`.
+//! Training in 16-bit floats has the same numbers as `torch.autocast`, and with a scaled loss the
+//! same as `torch.amp.GradScaler`.
 
 #![expect(
     clippy::unwrap_used,

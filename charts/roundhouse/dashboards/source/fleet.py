@@ -1,4 +1,5 @@
-"""The dashboard Fleet: all jobs of the selected namespaces, which of them train or wait, and the use of their GPUs."""
+"""The dashboard Fleet: all jobs of the selected namespaces, which of them train or wait, and the
+use of their GPUs."""
 
 from grafana import (
     BLUE,

@@ -1,6 +1,8 @@
-"""Builds Grafana's dashboard JSON: panels, variables, annotations, links, and the positions of panels in a grid.
+"""Builds Grafana's dashboard JSON: panels, variables, annotations, links, and the positions of
+panels in a grid.
 
-Schema: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
+Schema:
+https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
 """
 
 # The schema of Grafana 10.4. Newer versions migrate a dashboard when they load it.
@@ -128,7 +130,8 @@ def timeseries(
 
 
 def table(title, description, columns, *, by, link=None, height=9):
-    """A table with one row for each set of the labels `by`. `columns`: (name, query, unit, thresholds or None)."""
+    """A table with one row for each set of the labels `by`. `columns`: (name, query, unit,
+    thresholds or None)."""
     queries = [query(expr, instant=True) for _, expr, _, _ in columns]
     panel = _panel("table", title, description, queries, (WIDTH, height), form="table")
     overrides, names, hidden = [], {}, {"Time": True}
@@ -185,7 +188,8 @@ def data_source(name, label, kind):
 
 
 def label_variable(name, label, values, *, every=False, several=False, default=None, numeric=False):
-    """A variable with the values of a label, queried again when the time range changes. With `every`, all are selected first."""
+    """A variable with the values of a label, queried again when the time range changes. With
+    `every`, all are selected first."""
     current = {"selected": True, "text": "All", "value": "$__all"} if every else NOTHING
     if several and every:
         current = {"selected": True, "text": ["All"], "value": ["$__all"]}
@@ -208,7 +212,8 @@ def label_variable(name, label, values, *, every=False, several=False, default=N
         "skipUrlSync": False,
     }
     if every:
-        # This also matches series without the label: a Prometheus of a single cluster sets no label `cluster`.
+        # This also matches series without the label: a Prometheus of a single cluster sets no label
+        # `cluster`.
         variable["allValue"] = ".*"
     return variable
 
@@ -279,7 +284,8 @@ def dashboard(uid, title, description, *, variables, panels, annotations=(), lin
 
 
 def placed(panels):
-    """Panels with ids and positions: from left to right, with a new line for a panel that does not fit and for each row."""
+    """Panels with ids and positions: from left to right, with a new line for a panel that does not
+    fit and for each row."""
     x = y = line = 0
     result = []
     for number, panel in enumerate(panels, start=1):

@@ -20,7 +20,8 @@ from promql import CLUSTER, of, quantile
 RATE = "$__rate_interval"
 # Results of a reconcile that are errors. The other results are the reason of the applied plan.
 FAILED = 'result=~"Apply|Confirm|Stale|Report|Build|Panicked"'
-# Answers that show a problem of the API server. 404 and 409 only mean that the operator must reconcile again.
+# Answers that show a problem of the API server. 404 and 409 only mean that the operator must
+# reconcile again.
 UNWELL = 'code=~"5..|429|timeout|connection"'
 
 

@@ -1,7 +1,8 @@
 """PromQL expressions that several panels use.
 
-Labels: `namespace` and `job` are those of the TrainingJob. `rank` comes from the agent, `pod`, `worker` and `node` from the
-scrape, `cluster` from the external labels of Prometheus, if there are several clusters.
+Labels: `namespace` and `job` are those of the TrainingJob. `rank` comes from the agent, `pod`,
+`worker` and `node` from the scrape, `cluster` from the external labels of Prometheus, if there are
+several clusters.
 """
 
 CLUSTER = 'cluster=~"$cluster"'
@@ -16,7 +17,8 @@ def of(metric, selector, more=""):
 
 
 def gauge(metric, by, selector, more=""):
-    """A gauge of the operator. `max` counts it once, even if the standby operator exposes it, too."""
+    """A gauge of the operator. `max` counts it once, even if the standby operator exposes it,
+    too."""
     return f"max by ({by}) ({of(metric, selector, more)})"
 
 
@@ -26,7 +28,8 @@ def workers(state, selector):
 
 
 def new_within(series, window):
-    """The increase of counters within a window. Unlike `increase`, it counts a series that starts within the window from 0."""
+    """The increase of counters within a window. Unlike `increase`, it counts a series that starts
+    within the window from 0."""
     return f"(clamp_min({series} - {series} offset {window}, 0) or {series})"
 
 
@@ -66,7 +69,8 @@ def step_seconds(metric, by, selector, window):
 
 
 def unsaved_steps(selector):
-    """The committed steps after the newest checkpoint, for jobs with a checkpoint. Only rank 0 exposes it."""
+    """The committed steps after the newest checkpoint, for jobs with a checkpoint. Only rank 0
+    exposes it."""
     return (
         f"max by ({EACH_JOB}) ({of('roundhouse_train_step', selector)}) - "
         f"(max by ({EACH_JOB}) ({of('roundhouse_train_checkpoint_step', selector)}) > 0)"
@@ -81,7 +85,8 @@ def unsaved_seconds(selector, window="10m"):
 def of_gpus(metric, selector):
     """A metric of the DCGM exporter for the GPUs of the job's pods, with the labels job and worker.
 
-    Prometheus renames the exporter's labels to `exported_pod` and `exported_namespace` unless `honor_labels` is set.
+    Prometheus renames the exporter's labels to `exported_pod` and `exported_namespace` unless
+    `honor_labels` is set.
     """
     named = f'label_replace({metric}{{{CLUSTER}}}, "pod", "$1", "exported_pod", "(.+)")'
     named = f'label_replace({named}, "namespace", "$1", "exported_namespace", "(.+)")'

@@ -19,9 +19,9 @@ pub struct Elastic {
     /// when all wanted workers are ready, and it never waits for a worker that is lost.
     #[schemars(range(min = 0, max = 3_600))]
     pub join_window_seconds: u32,
-    /// Mode Restart: seconds that the agent waits for a newer generation after an error of the script,
-    /// which may be the consequence of a lost peer. If a generation comes, the script starts again in it.
-    /// Otherwise the worker fails. Immutable while the job is not suspended.
+    /// Mode Restart: seconds that the agent waits for a newer generation after an error of the
+    /// script, which may be the consequence of a lost peer. If a generation comes, the script
+    /// starts again in it. Otherwise the worker fails. Immutable while the job is not suspended.
     #[schemars(range(min = 0, max = 3_600))]
     pub peer_failure_window_seconds: u32,
     /// Mode Restart: seconds between SIGTERM and SIGKILL of a script, in which it can save its

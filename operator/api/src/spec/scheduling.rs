@@ -10,8 +10,8 @@ pub struct Scheduling {
     /// Gang scheduler of the workers: it places `workers.minReplicas` of them together or
     /// none of them. Immutable.
     pub gang: Gang,
-    /// Queue of the gang scheduler. Only with `gang: Volcano`; default there: the queue `default`. Immutable while the
-    /// job is not suspended.
+    /// Queue of the gang scheduler. Only with `gang: Volcano`; default there: the queue `default`.
+    /// Immutable while the job is not suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub queue_name: Option<String>,
@@ -20,8 +20,9 @@ pub struct Scheduling {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
-    /// Label of nodes whose value names a part of the network, such as a rack. The workers are placed on nodes with one
-    /// value, and workers of one value get neighbouring ranks. Immutable while the job is not suspended.
+    /// Label of nodes whose value names a part of the network, such as a rack. The workers are
+    /// placed on nodes with one value, and workers of one value get neighbouring ranks. Immutable
+    /// while the job is not suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 316))]
     pub topology_key: Option<String>,

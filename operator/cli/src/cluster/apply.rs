@@ -13,8 +13,9 @@ use super::{Cluster, DryRun};
 const CONFLICT: &str = "FieldManagerConflict";
 
 impl Cluster {
-    /// Applies an object. Only with `force` it overwrites a field that another tool has set to another
-    /// value. Fields that `scale`, `suspend` or `resume` have changed always follow the file.
+    /// Applies an object. Only with `force` it overwrites a field that another tool has set to
+    /// another value. Fields that `scale`, `suspend` or `resume` have changed always follow the
+    /// file.
     ///
     /// # Errors
     /// The kind is unknown, the object has another namespace than -n, or the API server refuses the
@@ -80,8 +81,8 @@ fn conflicts(status: &Status) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Whether this plugin's own merge patches are the only other owner of the fields. For the API server,
-/// an apply and a merge with one manager name are two managers.
+/// Whether this plugin's own merge patches are the only other owner of the fields. For the API
+/// server, an apply and a merge with one manager name are two managers.
 fn is_with_ourselves(status: &Status) -> bool {
     let ours = format!("conflict with \"{FIELD_MANAGER}\"");
     let conflicts = conflicts(status);

@@ -46,8 +46,8 @@ impl Cluster {
         })
     }
 
-    /// All jobs of the namespace, or of all namespaces. Fields of a newer version that cannot be parsed
-    /// are left out, so one newer job does not hide the others.
+    /// All jobs of the namespace, or of all namespaces. Fields of a newer version that cannot be
+    /// parsed are left out, so one newer job does not hide the others.
     ///
     /// # Errors
     /// The API server refuses the list, or the CRD is not installed.
@@ -77,8 +77,8 @@ impl Cluster {
         listed.context("cannot list the job's pods")
     }
 
-    /// Everything about a job, without agents that do not answer and without events that the user may
-    /// not read.
+    /// Everything about a job, without agents that do not answer and without events that the user
+    /// may not read.
     ///
     /// # Errors
     /// The job does not exist, or the API server does not return the job or its pods.
@@ -165,8 +165,8 @@ impl Cluster {
     }
 }
 
-/// Selector of the events about the pod that failed last, if the pod is gone. Kubernetes keeps events
-/// for an hour.
+/// Selector of the events about the pod that failed last, if the pod is gone. Kubernetes keeps
+/// events for an hour.
 fn of_last_failure(facts: &Facts) -> Option<String> {
     let worker = facts.status().last_failure?.worker;
     let is_gone = !facts.pods.iter().any(|pod| pod.name_any() == worker);

@@ -35,7 +35,8 @@ impl Cluster {
     /// Merges a patch into a job.
     ///
     /// # Errors
-    /// The job does not exist, or the API server refuses the patch; its message says what to change.
+    /// The job does not exist, or the API server refuses the patch; its message says what to
+    /// change.
     pub(crate) async fn patch(
         &self,
         name: &str,

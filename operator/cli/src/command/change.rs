@@ -118,7 +118,8 @@ fn has_trained(job: &TrainingJob) -> bool {
     status.is_some_and(|status| status.membership.is_some())
 }
 
-/// Whether the job's script manages its own checkpoints, because it is restarted with each generation.
+/// Whether the job's script manages its own checkpoints, because it is restarted with each
+/// generation.
 fn keeps_its_own_state(job: &TrainingJob) -> bool {
     job.spec.elastic.mode == Mode::Restart
 }

@@ -1,8 +1,9 @@
-//! Completion for kubectl: the program `kubectl_complete-roundhouse` receives the words so far, prints
-//! the completions of the last word, and then a number with instructions for the shell.
+//! Completion for kubectl: the program `kubectl_complete-roundhouse` receives the words so far,
+//! prints the completions of the last word, and then a number with instructions for the shell.
 //!
-//! Protocol: <https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/#customizing-kubectl-completion>; numbers:
-//! cobra's `ShellCompDirective`.
+//! Protocol:
+//! <https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/#customizing-kubectl-completion>;
+//! numbers: cobra's `ShellCompDirective`.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;

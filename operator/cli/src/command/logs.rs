@@ -23,11 +23,13 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Options {
     /// Name of the job.
     name: String,
-    /// Print only lines of these ranks, such as `0,3-5`. A process has its rank from the generation in which it wrote
-    /// the line. Without this option, lines of agents and of processes without a rank are shown, too.
+    /// Print only lines of these ranks, such as `0,3-5`. A process has its rank from the generation
+    /// in which it wrote the line. Without this option, lines of agents and of processes without a
+    /// rank are shown, too.
     #[arg(long, value_name = "RANKS")]
     rank: Option<Ranks>,
-    /// Follow the lines until the job has ended, through restarts, replacements and new generations.
+    /// Follow the lines until the job has ended, through restarts, replacements and new
+    /// generations.
     #[arg(short, long)]
     follow: bool,
     /// Print the lines of the containers before the last restart.

@@ -109,7 +109,8 @@ async fn metrics(cluster: &Cluster, facts: &Facts) -> Texts {
     texts
 }
 
-/// The last lines of the ledger, from the first worker that has one: all workers mount the same volume.
+/// The last lines of the ledger, from the first worker that has one: all workers mount the same
+/// volume.
 async fn ledger(cluster: &Cluster, facts: &Facts) -> Option<(String, String)> {
     let workers = facts.workers();
     let answering = workers
@@ -206,8 +207,8 @@ mod tests {
         "eyJhbGciOiJSUzI1NiJ9",
         "hunter2hunter2",
         "arg-secret-9",
-        // The nonces of the status and of a pod that is one generation behind. They have only letters,
-        // so the check for random words does not find them.
+        // The nonces of the status and of a pod that is one generation behind. They have only
+        // letters, so the check for random words does not find them.
         "feedfacefeedfacefeedfacefeedface",
         "deadbeefdeadbeefdeadbeefdeadbeef",
     ];

@@ -18,10 +18,12 @@ use crate::watch;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The file with the job and other objects that it needs, such as a ConfigMap with data; `-` reads standard input.
+    /// The file with the job and other objects that it needs, such as a ConfigMap with data; `-`
+    /// reads standard input.
     #[arg(short, long = "filename", value_name = "FILE")]
     file: PathBuf,
-    /// Follow the job until it ends; Ctrl-C stops following, and the job keeps running. Exit codes are those of `watch`.
+    /// Follow the job until it ends; Ctrl-C stops following, and the job keeps running. Exit codes
+    /// are those of `watch`.
     #[arg(short, long, conflicts_with_all = ["is_on", "output"])]
     watch: bool,
     /// Stop following after this many seconds.
@@ -31,7 +33,8 @@ pub(crate) struct Options {
     dry_run: DryRun,
     #[command(flatten)]
     gpus: GpuNames,
-    /// Overwrite fields that another tool has set to another value, for example the number of workers set by an autoscaler.
+    /// Overwrite fields that another tool has set to another value, for example the number of
+    /// workers set by an autoscaler.
     #[arg(long)]
     force_conflicts: bool,
     /// Print the applied objects as documents.

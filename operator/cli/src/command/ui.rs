@@ -24,7 +24,8 @@ pub(crate) struct Options {
     /// Jobs of all namespaces.
     #[arg(short = 'A', long, conflicts_with_all = ["name", "local"])]
     all_namespaces: bool,
-    /// Show the run of `run --local` in this directory instead of a cluster. The run may have ended.
+    /// Show the run of `run --local` in this directory instead of a cluster. The run may have
+    /// ended.
     #[arg(long, value_name = "DIR", conflicts_with = "name")]
     local: Option<PathBuf>,
     /// Port on 127.0.0.1. Default: a free one.
@@ -65,7 +66,8 @@ pub(crate) async fn run(place: &Place, options: &Options) -> Outcome {
 }
 
 /// Opens the page in the desktop's browser. All users can see the arguments of a process, so the
-/// argument is not the address but a file that only this user can read and that redirects to the page.
+/// argument is not the address but a file that only this user can read and that redirects to the
+/// page.
 fn open(url: &str) -> Option<NamedTempFile> {
     let opened = redirect(url).and_then(|redirect| {
         let program = if cfg!(target_os = "macos") {

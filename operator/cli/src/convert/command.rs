@@ -28,8 +28,8 @@ const LAUNCHERS: [&str; 6] = [
     "mpiexec",
     "colossalai",
 ];
-/// Variables that other operators set in the pod. Roundhouse sets them only for the processes, so the
-/// kubelet does not replace `$(RANK)`.
+/// Variables that other operators set in the pod. Roundhouse sets them only for the processes, so
+/// the kubelet does not replace `$(RANK)`.
 const POD_VARIABLES: [&str; 7] = [
     "$(RANK)",
     "$(WORLD_SIZE)",

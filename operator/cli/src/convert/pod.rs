@@ -29,8 +29,8 @@ const REFUSED: [&str; 7] = [
     "subdomain",
 ];
 
-/// The template in which the container `container` is named `trainer`, and the number of processes of
-/// each worker that its command requests.
+/// The template in which the container `container` is named `trainer`, and the number of processes
+/// of each worker that its command requests.
 ///
 /// # Errors
 /// The template has no such container.
@@ -117,8 +117,8 @@ fn trainer(draft: &mut Draft, container: &mut Value, path: &str) -> Option<u32> 
     procs
 }
 
-/// Of several variables with one name, keeps the last value at the position of the first. Returns the
-/// names of the duplicates.
+/// Of several variables with one name, keeps the last value at the position of the first. Returns
+/// the names of the duplicates.
 fn without_duplicates(env: &mut Vec<Value>) -> Vec<String> {
     let (mut kept, mut names): (Vec<Value>, Vec<String>) = (Vec::new(), Vec::new());
     for variable in env.drain(..) {

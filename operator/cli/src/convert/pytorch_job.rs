@@ -75,8 +75,8 @@ pub(super) fn draft(document: &Value) -> anyhow::Result<Draft> {
     Ok(draft)
 }
 
-/// A number, also if it is written as a string. `auto` and `gpu` need no field: a TrainingJob chooses
-/// the number of processes in the same way by default.
+/// A number, also if it is written as a string. `auto` and `gpu` need no field: a TrainingJob
+/// chooses the number of processes in the same way by default.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }

@@ -1,6 +1,7 @@
 //! Converts a RayJob (`ray.io/v1`) that trains.
 //!
-//! Fields: <https://docs.ray.io/en/latest/cluster/kubernetes/getting-started/rayjob-quick-start.html>.
+//! Fields:
+//! <https://docs.ray.io/en/latest/cluster/kubernetes/getting-started/rayjob-quick-start.html>.
 
 use anyhow::Context;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Converts Kubeflow's TrainJob (`trainer.kubeflow.org/v1alpha1`).
 //!
-//! Fields: <https://www.kubeflow.org/docs/components/trainer/>. The fields of its runtime are in another
-//! object, which the conversion does not read.
+//! Fields: <https://www.kubeflow.org/docs/components/trainer/>. The fields of its runtime are in
+//! another object, which the conversion does not read.
 
 use serde_json::{Value, json};
 

@@ -62,8 +62,8 @@ pub(crate) struct End {
 }
 
 impl Worker {
-    /// The nonce of the membership document; empty if there is none. The agent requires it for every
-    /// path except metrics and progress.
+    /// The nonce of the membership document; empty if there is none. The agent requires it for
+    /// every path except metrics and progress.
     pub(crate) fn nonce(&self) -> &str {
         self.place.as_ref().map_or("", |place| &place.nonce)
     }
@@ -95,8 +95,8 @@ impl Worker {
             is_ready: trainer.is_some_and(|it| it.ready) && phase == "Running",
             is_running: trainer.is_some_and(|it| state(it).running.is_some()),
             is_leaving: pod.metadata.deletion_timestamp.is_some(),
-            // The node controller sets Ready to False, while ContainersReady keeps the kubelet's last
-            // report.
+            // The node controller sets Ready to False, while ContainersReady keeps the kubelet's
+            // last report.
             is_unreachable: unready
                 && is_true("ContainersReady")
                 && pod

@@ -1,6 +1,6 @@
-//! The user's own command on this machine: which fields of the pod template apply here, and which do
-//! not. The command runs with the user's programs in the current directory, so a path that exists only
-//! in pods is refused.
+//! The user's own command on this machine: which fields of the pod template apply here, and which
+//! do not. The command runs with the user's programs in the current directory, so a path that
+//! exists only in pods is refused.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -50,8 +50,8 @@ pub(super) fn of(
     Ok((command, variables))
 }
 
-/// One line that names the unused fields of the template. `None` for the built-in trainer, which has
-/// no command.
+/// One line that names the unused fields of the template. `None` for the built-in trainer, which
+/// has no command.
 pub(super) fn unused(job: &ValidatedJob) -> Option<String> {
     let command = job.program.own_command()?;
     let (_, container) = trainer(&job.template)?;

@@ -40,8 +40,8 @@ impl Edits {
         }
     }
 
-    /// The edited job, if the file has changed its spec. An invalid file changes nothing; the screen
-    /// shows the error.
+    /// The edited job, if the file has changed its spec. An invalid file changes nothing; the
+    /// screen shows the error.
     pub(crate) fn poll(
         &mut self,
         current: &TrainingJob,

@@ -1,5 +1,5 @@
-//! Creates the directory of the workers' small files, in memory where possible, as in a pod. It is not
-//! on the checkpoint volume: a full volume must not stop a process from reporting progress.
+//! Creates the directory of the workers' small files, in memory where possible, as in a pod. It is
+//! not on the checkpoint volume: a full volume must not stop a process from reporting progress.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ const PREFIX: &str = "roundhouse-workers-";
 /// `XDG_RUNTIME_DIR`, although a run in tmux or under nohup continues.
 const SYSTEMD: &str = "/run/systemd/system";
 
-/// Creates the directory, and the link `link` to it. Through the link, a later run finds and removes
-/// what a killed run left.
+/// Creates the directory, and the link `link` to it. Through the link, a later run finds and
+/// removes what a killed run left.
 ///
 /// # Errors
 /// No candidate directory can be created.

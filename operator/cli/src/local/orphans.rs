@@ -10,8 +10,8 @@ use rustix::process::Signal;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Scans in a row that must find no orphan.
 const CLEAN_SCANS: u32 = 2;
-/// A killed process may wait in the kernel for a volume. After this time the run no longer waits for
-/// it.
+/// A killed process may wait in the kernel for a volume. After this time the run no longer waits
+/// for it.
 const STUCK: Duration = Duration::from_secs(10);
 
 /// Searches for orphans after an agent has ended.
@@ -38,8 +38,8 @@ impl Orphans {
         self.since.is_some()
     }
 
-    /// Scans for orphans and kills them. `agents` are the living children of this program, which end
-    /// their own processes.
+    /// Scans for orphans and kills them. `agents` are the living children of this program, which
+    /// end their own processes.
     pub(super) fn kill(&mut self, agents: &[i32]) {
         let now = Instant::now();
         let Some(since) = self.since else { return };

@@ -27,7 +27,8 @@ mod tests {
     #[test]
     fn children_of_all_threads_are_listed() {
         let child = std::thread::spawn(|| Command::new("sleep").arg("60").spawn().unwrap());
-        // When the thread that started the child ends, the kernel moves the child to another thread.
+        // When the thread that started the child ends, the kernel moves the child to another
+        // thread.
         let mut child = child.join().unwrap();
         assert!(children(std::process::id()).contains(&child.id()));
         child.kill().unwrap();

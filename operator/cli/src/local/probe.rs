@@ -1,5 +1,5 @@
-//! Checks that a worker is alive: polls its agent over HTTP, as the kubelet's readiness probe does for
-//! a pod. A worker whose processes still write their files counts as alive, because they train.
+//! Checks that a worker is alive: polls its agent over HTTP, as the kubelet's readiness probe does
+//! for a pod. A worker whose processes still write their files counts as alive, because they train.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -42,8 +42,8 @@ impl Probe {
         Self { answers, task }
     }
 
-    /// False after several failed polls in a row, until a poll succeeds. True while the agent has not
-    /// written its address; older agents never write it.
+    /// False after several failed polls in a row, until a poll succeeds. True while the agent has
+    /// not written its address; older agents never write it.
     pub(super) fn answers(&self) -> bool {
         self.answers.load(Ordering::Relaxed)
     }

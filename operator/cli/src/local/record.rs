@@ -1,5 +1,5 @@
-//! The record of a run in its directory, for `kubectl roundhouse ui --local DIR`: the objects that the
-//! API server would have, and the progress over time.
+//! The record of a run in its directory, for `kubectl roundhouse ui --local DIR`: the objects that
+//! the API server would have, and the progress over time.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};

@@ -1,5 +1,5 @@
-//! The directory of a run: a lock gives it to one run at a time, and the end of the run decides what
-//! stays in it.
+//! The directory of a run: a lock gives it to one run at a time, and the end of the run decides
+//! what stays in it.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
@@ -83,7 +83,8 @@ impl RunDirectory {
         let lock = lock(&path)?;
         let logs = path.join("logs");
         std::fs::create_dir_all(&logs).with_context(|| cannot(&logs))?;
-        // A new directory, because membership files of an earlier run must not reach this run's workers.
+        // A new directory, because membership files of an earlier run must not reach this run's
+        // workers.
         let workers =
             memory::make(&path.join(WORKERS)).context("cannot create a directory for workers")?;
         Ok(Self {
@@ -107,7 +108,8 @@ impl RunDirectory {
         self.path.join("logs")
     }
 
-    /// The sentence for a run that continues an earlier one: step, age and directory of the checkpoint.
+    /// The sentence for a run that continues an earlier one: step, age and directory of the
+    /// checkpoint.
     pub(super) fn resumes(&self) -> Option<String> {
         let (step, state) = (self.found?, state(&self.path));
         let changed = std::fs::metadata(state.join("checkpoints"));

@@ -1,5 +1,6 @@
-//! One worker on this machine: an agent process instead of a pod. The executor restarts a failed agent,
-//! as the kubelet restarts a container, and writes the membership to a file instead of an annotation.
+//! One worker on this machine: an agent process instead of a pod. The executor restarts a failed
+//! agent, as the kubelet restarts a container, and writes the membership to a file instead of an
+//! annotation.
 
 use std::fs::OpenOptions;
 use std::net::Ipv4Addr;
@@ -173,7 +174,8 @@ impl Worker {
     /// processes of an ended agent must be gone before. Returns false when the worker is gone.
     pub(crate) fn supervise(&mut self, plan: &LaunchPlan) -> bool {
         if let Some(code) = self.ended.take() {
-            // A deleted worker is removed only in the next call, so the planner sees its exit first.
+            // A deleted worker is removed only in the next call, so the planner sees its exit
+            // first.
             self.end(plan, code);
         } else if self.kill_at.is_some() && self.child.is_none() {
             return false;
@@ -242,8 +244,8 @@ impl Worker {
         }
     }
 
-    /// The generation in which this worker has node rank 0, if any. A leaving worker keeps it until a
-    /// membership with the action Leave.
+    /// The generation in which this worker has node rank 0, if any. A leaving worker keeps it until
+    /// a membership with the action Leave.
     pub(crate) fn leads(&self) -> Option<u64> {
         let membership = self.membership.as_ref()?;
         let leads = membership.action == Action::Join && membership.node_rank == 0;

@@ -1,4 +1,5 @@
-//! Follows the logs of all pods at once, through restarts and replacements, until the job has ended.
+//! Follows the logs of all pods at once, through restarts and replacements, until the job has
+//! ended.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -21,8 +22,8 @@ enum News {
     End(String),
 }
 
-/// Follows until the job has ended and all logs are read. `show` receives each line once; the lines of
-/// one pod arrive in order. `note` receives warnings, for example about a log that is gone.
+/// Follows until the job has ended and all logs are read. `show` receives each line once; the lines
+/// of one pod arrive in order. `note` receives warnings, for example about a log that is gone.
 ///
 /// # Errors
 /// The source fails to list the pods too often in a row, or `show` fails.

@@ -45,8 +45,8 @@ impl Line {
         }
     }
 
-    /// The line for the terminal: a coloured prefix, then the text without control characters except
-    /// tabs.
+    /// The line for the terminal: a coloured prefix, then the text without control characters
+    /// except tabs.
     pub(crate) fn shown(&self) -> String {
         let prefix = format!("[{}]", self.speaker.name());
         format!(

@@ -10,8 +10,9 @@ use super::line::split_time;
 use super::reader::Begin;
 use super::{Line, Lines, Part, Source, Target};
 
-/// Reads the present logs. With `previous` it reads the containers before the last restart, and skips
-/// pods without a restart. Lines of one pod keep their order; lines of several pods are sorted by time.
+/// Reads the present logs. With `previous` it reads the containers before the last restart, and
+/// skips pods without a restart. Lines of one pod keep their order; lines of several pods are
+/// sorted by time.
 ///
 /// # Errors
 /// The source fails to list the pods, or `show` fails.

@@ -22,8 +22,8 @@ pub(super) struct Reader {
 pub(super) struct Open {
     /// The container, as its number of restarts.
     container: u32,
-    /// Whether the container had ended when the log was opened, so that the end of the stream is the
-    /// end of the log.
+    /// Whether the container had ended when the log was opened, so that the end of the stream is
+    /// the end of the log.
     has_ended: bool,
     pub(super) part: Part,
     /// Number of containers before it whose logs Kubernetes no longer has.
@@ -44,8 +44,8 @@ impl Reader {
         self.open.is_some()
     }
 
-    /// The log to open now, if any. `begin` applies to pods that existed when following began; later
-    /// pods are read from the start.
+    /// The log to open now, if any. `begin` applies to pods that existed when following began;
+    /// later pods are read from the start.
     pub(super) fn next(&mut self, target: &Target, begin: Option<Begin>) -> Option<Open> {
         if self.is_open() || !target.has_started {
             return None;

@@ -8,10 +8,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How far before its newest line a log is read again. The times of standard output and standard error
-/// differ by less.
+/// How far before its newest line a log is read again. The times of standard output and standard
+/// error differ by less.
 const AGAIN: SignedDuration = SignedDuration::from_secs(10);
-/// How long a line is remembered, by its own time: longer than [`AGAIN`] and the rounding to seconds.
+/// How long a line is remembered, by its own time: longer than [`AGAIN`] and the rounding to
+/// seconds.
 const KEPT: SignedDuration = SignedDuration::from_secs(15);
 
 /// Time of a line, and hash of the raw line.

@@ -44,8 +44,8 @@ fn line(second: i64, nanos: i32, text: &str) -> String {
     format!("{at} {text}")
 }
 
-/// A container whose first two lines come from the lobby and the others from a rank. Several lines have
-/// the same time.
+/// A container whose first two lines come from the lobby and the others from a rank. Several lines
+/// have the same time.
 fn container(worker: u32, rank: u32, life: usize) -> Container {
     let second = i64::try_from(life).unwrap() * 30;
     let lines = (0..LINES).map(|n| {
@@ -87,8 +87,8 @@ impl Fake {
     }
 
     /// Lets containers write, end and restart; another pod replaces every fifth worker. A container
-    /// restarts only after its log was opened, because Kubernetes keeps only one previous log. Returns
-    /// true when all containers have ended.
+    /// restarts only after its log was opened, because Kubernetes keeps only one previous log.
+    /// Returns true when all containers have ended.
     fn step(&self) -> bool {
         let mut new = Vec::new();
         for pod in self.pods.borrow_mut().iter_mut() {

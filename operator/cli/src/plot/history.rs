@@ -4,8 +4,8 @@ use super::Moment;
 use crate::logs::merge::merge;
 use crate::logs::{Begin, Line, Source};
 
-/// All moments in the present logs of a job, by time. `note` receives warnings, for example about a log
-/// that is gone.
+/// All moments in the present logs of a job, by time. `note` receives warnings, for example about a
+/// log that is gone.
 ///
 /// # Errors
 /// The source fails to list the pods.

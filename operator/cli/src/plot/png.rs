@@ -60,8 +60,8 @@ impl Picture {
         }
     }
 
-    /// Draws a thick line as several thin lines, because `embedded-graphics` overflows at the joins of
-    /// long thick lines.
+    /// Draws a thick line as several thin lines, because `embedded-graphics` overflows at the joins
+    /// of long thick lines.
     fn line(&mut self, corners: &[(f64, f64)], colour: Rgb888, width: i32) {
         let style = PrimitiveStyle::with_stroke(colour, 1);
         for offset in (0..width).flat_map(|x| (0..width).map(move |y| Point::new(x, y))) {

@@ -30,8 +30,8 @@ const MAX_HEADER_BYTES: usize = 16 << 10;
 /// Pause after an accept that failed, for example because no file descriptor was free.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 
-/// The browser loads nothing from other hosts, runs only the page's own scripts, and refuses to show
-/// the page in a frame.
+/// The browser loads nothing from other hosts, runs only the page's own scripts, and refuses to
+/// show the page in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -55,7 +55,8 @@ impl DataSource {
         Ok(Self::Directory(std::path::absolute(dir)?))
     }
 
-    /// The fragment of the page's address: empty for the list of jobs, `#/NAMESPACE/NAME` for a job.
+    /// The fragment of the page's address: empty for the list of jobs, `#/NAMESPACE/NAME` for a
+    /// job.
     ///
     /// # Errors
     /// The source cannot be read, or there is no such job.
@@ -178,7 +179,8 @@ impl DataSource {
         if generation != facts.generation() {
             return Ok(history::extend(moments, &cluster.logs_of(&facts.pods)).await?);
         }
-        // In the same generation rank 0 is still on the same pod, so the other logs have nothing new.
+        // In the same generation rank 0 is still on the same pod, so the other logs have nothing
+        // new.
         let workers = facts.workers();
         let first = workers.iter().find(|worker| {
             let place = worker.place_in(generation);

@@ -2,8 +2,8 @@
 
 use roundhouse_contract::ExitCode;
 
-/// The meaning of an exit code, without a full stop. `reason` is Kubernetes' reason, which shows whether
-/// the container ran out of memory.
+/// The meaning of an exit code, without a full stop. `reason` is Kubernetes' reason, which shows
+/// whether the container ran out of memory.
 pub(crate) fn words(code: i32, reason: &str) -> String {
     if reason == "OOMKilled" {
         return "killed: it used more memory than its limit".to_owned();

@@ -111,8 +111,8 @@ pub(crate) fn numbers(progress: &Progress) -> String {
     parts.join(", ")
 }
 
-/// Seconds until the last step, if each step uses `globalBatchSize` samples at the present speed. `None`
-/// if the job does not train, or if its batch size is not fixed.
+/// Seconds until the last step, if each step uses `globalBatchSize` samples at the present speed.
+/// `None` if the job does not train, or if its batch size is not fixed.
 pub(crate) fn seconds_left(job: &TrainingJob, progress: &Progress) -> Option<u64> {
     let status = job.status.as_ref()?;
     let trainer = job.spec.trainer.as_ref()?;

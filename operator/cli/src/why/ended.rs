@@ -36,8 +36,8 @@ pub(super) fn cause(last: &LastFailure) -> Option<Diagnosis> {
     let words = last.message.to_lowercase();
     let code = last.exit_code.and_then(ExitCode::from_code);
     let worker = &last.worker;
-    // Divergence has the exit code of a wrong configuration, because another run would diverge again.
-    // Only the trainer's message distinguishes it.
+    // Divergence has the exit code of a wrong configuration, because another run would diverge
+    // again. Only the trainer's message distinguishes it.
     if words.contains("training diverges") {
         let summary = format!("Training diverged: {}.", last.message);
         return Some(

@@ -182,8 +182,8 @@ fn failed(worker: &Worker) -> Option<Diagnosis> {
     )
 }
 
-/// Applies to a pod whose containers do not start. The operator reports it after 30 s, the kubelet's
-/// events at once.
+/// Applies to a pod whose containers do not start. The operator reports it after 30 s, the
+/// kubelet's events at once.
 fn creating(facts: &Facts, workers: &[Worker], reason: &str, message: &str) -> Option<Diagnosis> {
     let warnings: Vec<&Event> = facts
         .events

@@ -1,5 +1,6 @@
-//! Explains why the kubelet stopped a container. The process receives only SIGTERM and reports that it
-//! left on request; the kubelet's events say whether a probe or a hook of the template was the cause.
+//! Explains why the kubelet stopped a container. The process receives only SIGTERM and reports that
+//! it left on request; the kubelet's events say whether a probe or a hook of the template was the
+//! cause.
 
 use k8s_openapi::api::core::v1::Event;
 use roundhouse_contract::{ExitCode, Reason};

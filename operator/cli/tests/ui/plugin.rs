@@ -1,4 +1,5 @@
-//! Runs the plugin, and sends requests to its page as bytes, so that a test can set any Host header.
+//! Runs the plugin, and sends requests to its page as bytes, so that a test can set any Host
+//! header.
 
 use std::process::Stdio;
 
@@ -98,8 +99,8 @@ pub(crate) async fn get(port: u16, host: &str, path: &str) -> std::io::Result<(u
     exchange(port, &request).await
 }
 
-/// Sends a request, and reads an answer with a known length, because some servers keep the connection
-/// open in spite of `Connection: close`.
+/// Sends a request, and reads an answer with a known length, because some servers keep the
+/// connection open in spite of `Connection: close`.
 pub(crate) async fn exchange(port: u16, request: &str) -> std::io::Result<(u16, String)> {
     let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port)).await?);
     stream.write_all(request.as_bytes()).await?;

@@ -233,7 +233,8 @@ fn lines() -> Vec<String> {
                 ago(seconds + 2)
             ));
         }
-        // A fixed pseudorandom sequence (Knuth's MMIX generator), so the picture is always the same.
+        // A fixed pseudorandom sequence (Knuth's MMIX generator), so the picture is always the
+        // same.
         noise = noise
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);

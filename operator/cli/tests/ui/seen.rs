@@ -1,4 +1,5 @@
-//! Tests the page in a browser: screen sizes, contrast, keyboard, hostile text and lost connections.
+//! Tests the page in a browser: screen sizes, contrast, keyboard, hostile text and lost
+//! connections.
 //!
 //! With `ROUNDHOUSE_PICTURES=DIR` the tests save pictures of the page in DIR.
 

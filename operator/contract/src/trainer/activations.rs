@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{ConfigInvalid, ModelName, TrainerConfig, invalid};
 
-/// Which activations are computed again in the backward pass, so that the step needs less memory and more time
-/// (Chen et al. 2016).
+/// Which activations are computed again in the backward pass, so that the step needs less memory
+/// and more time (Chen et al. 2016).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum ActivationCheckpointing {

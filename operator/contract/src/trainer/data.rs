@@ -24,9 +24,11 @@ pub enum DataFormat {
     /// IDX files as published for MNIST: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`,
     /// `t10k-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`, each plain or with `.gz`.
     Idx,
-    /// A directory per class with JPEG and PNG files. Classes are numbered in the order of their names.
+    /// A directory per class with JPEG and PNG files. Classes are numbered in the order of their
+    /// names.
     ImageFolder,
-    /// `WebDataset` `.tar` files: per sample a `.jpg`, `.jpeg` or `.png` and a `.cls` or `.json` with the label.
+    /// `WebDataset` `.tar` files: per sample a `.jpg`, `.jpeg` or `.png` and a `.cls` or `.json`
+    /// with the label.
     WebDataset,
     /// `TFRecord` files of `tf.train.Example` with `image/encoded` and `image/class/label`.
     TfRecord,
@@ -108,12 +110,13 @@ pub struct Data {
     /// exist in the worker's image or be mounted by `workers.template`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<DataVolume>,
-    /// Directory or file of the training split, below `path`. Default: `train`. IDX files need none. Excludes `mix`.
+    /// Directory or file of the training split, below `path`. Default: `train`. IDX files need
+    /// none. Excludes `mix`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 1024)))]
     pub train: Option<String>,
-    /// Directory or file of the split that is evaluated, below `path`. Default: `val` where that exists; without it
-    /// nothing is evaluated. IDX files need none.
+    /// Directory or file of the split that is evaluated, below `path`. Default: `val` where that
+    /// exists; without it nothing is evaluated. IDX files need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 1024)))]
     pub validation: Option<String>,

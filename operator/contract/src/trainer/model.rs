@@ -41,7 +41,8 @@ pub enum ModelName {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Stem {
-    /// A 7×7 convolution with stride 2 and a 3×3 max-pool with stride 2, for images of about 224×224.
+    /// A 7×7 convolution with stride 2 and a 3×3 max-pool with stride 2, for images of about
+    /// 224×224.
     #[default]
     Imagenet,
     /// A 3×3 convolution with stride 1 and no pool, for images of about 32×32.
@@ -59,7 +60,8 @@ pub enum BatchNorm {
     /// the number of workers, up to the rounding of these sums: their order depends on the number
     /// of processes, as for gradients. Every normalization waits for all processes.
     Sync,
-    /// The images of one pass of one process. The result depends on the number of processes and on `microBatchSize`.
+    /// The images of one pass of one process. The result depends on the number of processes and on
+    /// `microBatchSize`.
     PerRank,
 }
 
@@ -96,13 +98,13 @@ pub struct Model {
     /// process, so that the result depends on the number of workers. Default: `Ghost`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_norm: Option<BatchNorm>,
-    /// Number of images in a group of `batchNorm: Ghost`: the places of the global batch form groups of this size. 0 is
-    /// an older way to write `batchNorm: PerRank`. Default: 32.
+    /// Number of images in a group of `batchNorm: Ghost`: the places of the global batch form
+    /// groups of this size. 0 is an older way to write `batchNorm: PerRank`. Default: 32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 0, max = 65_536)))]
     pub ghost_batch: Option<u32>,
-    /// Whether the last batch normalization of each residual block starts with a weight of 0 (Goyal et
-    /// al. 2017). Default: false.
+    /// Whether the last batch normalization of each residual block starts with a weight of 0 (Goyal
+    /// et al. 2017). Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zero_init_residual: Option<bool>,
     /// Number of blocks of a `gpt2` or `bert`. Default: 12.
@@ -125,7 +127,8 @@ pub struct Model {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 2, max = 16_777_216)))]
     pub vocabulary: Option<u32>,
-    /// Probability that training drops a value of a `gpt2` or `bert`, at least 0 and below 1. Default: 0.
+    /// Probability that training drops a value of a `gpt2` or `bert`, at least 0 and below 1.
+    /// Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 0.0, max = 0.99)))]
     pub dropout: Option<f64>,
@@ -134,7 +137,8 @@ pub struct Model {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 0.0, max = 0.99)))]
     pub label_smoothing: Option<f64>,
-    /// File with the initial weights, for fine-tuning. Default: random weights, a function of the seed.
+    /// File with the initial weights, for fine-tuning. Default: random weights, a function of the
+    /// seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_from: Option<InitFrom>,
 }

@@ -59,9 +59,10 @@ pub struct Optimizer {
     /// Weight decay: added to the gradient by `sgd` and `lars`, decoupled in `adamw` and `lamb`.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0)))]
     pub weight_decay: f64,
-    /// Whether weight decay, and the rate per tensor of `lars` and `lamb`, also apply to biases and to the
-    /// parameters of normalization layers: to all tensors of at most one dimension. Default: true for `sgd` and
-    /// `adamw`, as in PyTorch; false for `lars` and `lamb`, as in their published recipes.
+    /// Whether weight decay, and the rate per tensor of `lars` and `lamb`, also apply to biases and
+    /// to the parameters of normalization layers: to all tensors of at most one dimension. Default:
+    /// true for `sgd` and `adamw`, as in PyTorch; false for `lars` and `lamb`, as in their
+    /// published recipes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decay_norm_and_bias: Option<bool>,
     /// Decay of the first moment of `adamw` and `lamb`.
@@ -73,10 +74,12 @@ pub struct Optimizer {
     /// Added to the denominator of `adamw` and `lamb`.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0)))]
     pub epsilon: f64,
-    /// Trust coefficient of `lars`: how far one step may move a tensor, as a fraction of the tensor's norm.
+    /// Trust coefficient of `lars`: how far one step may move a tensor, as a fraction of the
+    /// tensor's norm.
     #[cfg_attr(feature = "schemars", schemars(range(min = 0)))]
     pub trust_coefficient: f64,
-    /// Largest norm of all gradients taken as one vector. A larger gradient is scaled down to it. Default: no limit.
+    /// Largest norm of all gradients taken as one vector. A larger gradient is scaled down to it.
+    /// Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 0)))]
     pub max_grad_norm: Option<f64>,

@@ -4,7 +4,7 @@
 mod budget;
 mod cause;
 mod costs;
-mod incidents;
+mod g12_incidents;
 mod init_containers;
 mod named_nodes;
 mod newcomers;

@@ -1,4 +1,5 @@
-//! Pods that exclude nodes which are deleted or healthy again: Karpenter creates no node for such pods.
+//! Pods that exclude nodes which are deleted or healthy again: Karpenter creates no node for such
+//! pods.
 
 use roundhouse_planner::testing::{World, world};
 use roundhouse_planner::{Action, DeleteReason, Plan, Pod};

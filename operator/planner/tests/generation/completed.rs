@@ -1,4 +1,5 @@
-//! Completions outlive the pods that showed them: whatever deletes a node deletes its completed pods.
+//! Completions outlive the pods that showed them: whatever deletes a node deletes its completed
+//! pods.
 
 use roundhouse_api::SuccessPolicy;
 use roundhouse_planner::testing::{World, script_world, world};

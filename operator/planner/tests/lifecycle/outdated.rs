@@ -1,5 +1,5 @@
-//! All pods of a run are built from the same spec and image, across edits of the job and upgrades of
-//! the operator.
+//! All pods of a run are built from the same spec and image, across edits of the job and upgrades
+//! of the operator.
 
 use roundhouse_contract::BuiltFrom;
 use roundhouse_planner::testing::{TRAINER_IMAGE, World, raw_job, world};

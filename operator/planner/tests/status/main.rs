@@ -3,9 +3,9 @@
 
 mod checkpoint;
 mod conditions;
-mod not_accepted;
+mod g04_repeats;
+mod g18_not_accepted;
 mod progress;
-mod repeats;
 mod scheduling_gates;
 mod waiting;
 mod write_blocked;

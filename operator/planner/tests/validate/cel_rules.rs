@@ -1,6 +1,6 @@
-//! The planner refuses a job for each CEL rule of the `CustomResourceDefinition` that the job breaks.
-//! `run --local` has no API server that evaluates the rules, and on a cluster the installed schema may
-//! be older than the operator.
+//! The planner refuses a job for each CEL rule of the `CustomResourceDefinition` that the job
+//! breaks. `run --local` has no API server that evaluates the rules, and on a cluster the installed
+//! schema may be older than the operator.
 
 use roundhouse_planner::testing::{raw_job, raw_script_job};
 use roundhouse_planner::validate;

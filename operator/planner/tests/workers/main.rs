@@ -1,6 +1,7 @@
 //! The objects of a job: which ones are created, repaired, replaced and deleted.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod g11_frozen;
 mod group;
 mod kueue;
 mod leave_domain;

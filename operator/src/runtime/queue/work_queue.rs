@@ -1,9 +1,9 @@
 //! The job that is reconciled next, when more wait than there are slots. Pure: no clock, no I/O.
 //!
-//! - *Lanes*: incidents go first, then new jobs, then all other jobs. No lane starves: of each eight
-//!   slots one goes to new jobs first, and one to the rest.
-//! - *Namespaces*: within a lane, the namespace with the fewest slots goes first; those with equally
-//!   many take turns.
+//! - *Lanes*: incidents go first, then new jobs, then all other jobs. No lane starves: of each
+//!   eight slots one goes to new jobs first, and one to the rest.
+//! - *Namespaces*: within a lane, the namespace with the fewest slots goes first; those with
+//!   equally many take turns.
 //! - *Reserve*: an eighth of the slots is only for incidents, and no namespace ever holds these as
 //!   well. A reconcile that waits for a slow API call holds its slot meanwhile.
 

@@ -1,4 +1,5 @@
-//! A simulated API server that has only copies of a template. It serves lists in pages, and watches.
+//! A simulated API server that has only copies of a template. It serves lists in pages, and
+//! watches.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -72,8 +73,8 @@ impl Server {
         self.state.num_writes.load(Ordering::Relaxed)
     }
 
-    /// Ends the watch of pods with "410 Expired", so that the operator lists them again. Returns when
-    /// the next watch has started.
+    /// Ends the watch of pods with "410 Expired", so that the operator lists them again. Returns
+    /// when the next watch has started.
     pub(super) async fn expire_watch(&self) {
         let mut num_watches = self.state.num_watches.subscribe();
         let before = *num_watches.borrow_and_update();
@@ -160,7 +161,8 @@ impl State {
         }
     }
 
-    /// A page of a list as JSON. It joins the texts of the items, because a page of pods has megabytes.
+    /// A page of a list as JSON. It joins the texts of the items, because a page of pods has
+    /// megabytes.
     fn page(&self, kind: usize, first: usize, limit: usize) -> String {
         let (_, version, list) = KINDS[kind];
         let per_job = self.template.per_job(kind);

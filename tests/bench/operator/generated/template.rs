@@ -69,9 +69,9 @@ impl Template {
         self.objects[kind].len()
     }
 
-    /// Copies object `index` of a kind into the namespace of copy `job`. The copies keep their UIDs,
-    /// because the status has digests of them; the operator distinguishes the copies by namespace.
-    /// `version` replaces the resource version of a changed object.
+    /// Copies object `index` of a kind into the namespace of copy `job`. The copies keep their
+    /// UIDs, because the status has digests of them; the operator distinguishes the copies by
+    /// namespace. `version` replaces the resource version of a changed object.
     pub(super) fn copy(
         &self,
         kind: usize,

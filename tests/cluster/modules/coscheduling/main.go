@@ -1,4 +1,5 @@
-// The kube-scheduler with one plugin of scheduler-plugins, Coscheduling: the others need clients of other projects.
+// The kube-scheduler with one plugin of scheduler-plugins, Coscheduling: the others need clients of
+// other projects.
 package main
 
 import (

@@ -82,7 +82,7 @@ pub(super) const KNOWN: [(&str, Proof); 49] = [
     ("kubectl describe", NoTest(READS)),
     (
         "kubectl exec",
-        Runs("tests/local/restarts.rs", "run.audit()"),
+        Runs("tests/local/g10_restarts.rs", "run.audit()"),
     ),
     ("kubectl explain", NoTest(READS)),
     (
@@ -175,7 +175,7 @@ pub(super) const KNOWN: [(&str, Proof); 49] = [
     ),
     (
         "roundhouse-train audit",
-        Runs("tests/local/restarts.rs", "run.audit()"),
+        Runs("tests/local/g10_restarts.rs", "run.audit()"),
     ),
     ("sed", NoTest(EDITS)),
 ];

@@ -238,8 +238,8 @@ fn send(signal: &str, pid: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// A free port below the kernel's range of ephemeral ports. A port of that range could be taken by an
-/// outgoing connection before rank 0 listens on it.
+/// A free port below the kernel's range of ephemeral ports. A port of that range could be taken by
+/// an outgoing connection before rank 0 listens on it.
 fn free_port() -> u16 {
     static NUM_TRIED: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(31);

@@ -1,8 +1,9 @@
 //! Splits a stream of bytes into lines with bounded memory. It is pure: bytes and the time go in,
 //! lines come out.
 //!
-//! A line ends with `\n` or `\r\n`. A program that draws a progress bar ends each of its states with
-//! a lone `\r`; one state per second is shown. A line longer than [`MAX_BYTES`] is shown in pieces.
+//! A line ends with `\n` or `\r\n`. A program that draws a progress bar ends each of its states
+//! with a lone `\r`; one state per second is shown. A line longer than [`MAX_BYTES`] is shown in
+//! pieces.
 
 use std::time::{Duration, Instant};
 

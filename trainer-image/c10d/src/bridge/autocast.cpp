@@ -51,7 +51,8 @@ int rh_numerics_set(const RhNumerics* numerics) {
     context.setBenchmarkCuDNN(numerics->benchmark);
     context.setDeterministicCuDNN(numerics->deterministic);
     context.setDeterministicAlgorithms(numerics->deterministic, /*warn_only=*/false);
-    // Do not fill memory that a kernel overwrites anyway: only reads of uninitialized memory would differ.
+    // Do not fill memory that a kernel overwrites anyway: only reads of uninitialized memory would
+    // differ.
     context.setDeterministicFillUninitializedMemory(false);
   });
 }

@@ -4,15 +4,16 @@
 
 extern "C" {
 
-// Releases the gradients. Zeroing them in place would fail, because they may be views of the buckets of a
-// Reducer, even of a freed one.
+// Releases the gradients. Zeroing them in place would fail, because they may be views of the
+// buckets of a Reducer, even of a freed one.
 int rh_zero_grad(RhTensors parameters, size_t count) {
   return rh_guard([&] {
     for (size_t i = 0; i < count; i++) parameters[i]->mutable_grad().reset();
   });
 }
 
-// The Reducer's collectives throw their errors here, so tch's own call, which panics, cannot be used.
+// The Reducer's collectives throw their errors here, so tch's own call, which panics, cannot be
+// used.
 int rh_backward(const at::Tensor* loss) {
   return rh_guard([&] { loss->backward(); });
 }

@@ -1,10 +1,11 @@
 // A Gloo backend whose collectives end when their group is aborted.
 //
-// If a peer dies in the middle of a message, Gloo does not wake the thread that waits for the rest of the
-// message: Pair::signalException skips the buffer of the current operation. That thread sleeps until the
-// timeout of the collective, and aborting Gloo's group has no effect. So callers get a work of this file
-// instead. It ends when Gloo's work ends or when the group is aborted. In the second case Gloo's thread is
-// abandoned: it keeps its work, its tensors and its connections until its timeout.
+// If a peer dies in the middle of a message, Gloo does not wake the thread that waits for the rest
+// of the message: Pair::signalException skips the buffer of the current operation. That thread
+// sleeps until the timeout of the collective, and aborting Gloo's group has no effect. So callers
+// get a work of this file instead. It ends when Gloo's work ends or when the group is aborted. In
+// the second case Gloo's thread is abandoned: it keeps its work, its tensors and its connections
+// until its timeout.
 #include "bounded.h"
 
 #include <ATen/core/ivalue.h>
@@ -38,7 +39,8 @@ std::exception_ptr aborted() {
   }
 }
 
-// The works of a group that have not ended. Gloo's threads may outlive the group, so they share this object.
+// The works of a group that have not ended. Gloo's threads may outlive the group, so they share
+// this object.
 class Works {
  public:
   void check() {
@@ -60,8 +62,8 @@ class Works {
     return number;
   }
 
-  // Removes a work that Gloo has ended. Returns whether its result must still be set; an abort has set it
-  // already.
+  // Removes a work that Gloo has ended. Returns whether its result must still be set; an abort has
+  // set it already.
   bool end(uint64_t number) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (open_.erase(number) > 0) return true;

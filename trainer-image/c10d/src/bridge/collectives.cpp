@@ -16,8 +16,8 @@ void finish(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
 }
 
-// Exchanges tensors between all ranks in one launch. The all_to_all of PyTorch 2.11 is not used, because it
-// reads the communicator's error without the lock that the watchdog holds.
+// Exchanges tensors between all ranks in one launch. The all_to_all of PyTorch 2.11 is not used,
+// because it reads the communicator's error without the lock that the watchdog holds.
 void exchange(c10d::ProcessGroup& group, const std::vector<at::Tensor>& come, const std::vector<at::Tensor>& go) {
   const auto device = go.at(0).device().type();
   const int rank = group.getRank();
@@ -98,7 +98,8 @@ int rh_group_reduce_scatter(const RhGroup* group, at::Tensor* output, at::Tensor
   });
 }
 
-// `go` and `come` are row counts per rank: rows of `input` to send, and rows of `output` to receive.
+// `go` and `come` are row counts per rank: rows of `input` to send, and rows of `output` to
+// receive.
 int rh_group_all_to_all(const RhGroup* group, at::Tensor* output, at::Tensor* input, const int64_t* come, const int64_t* go) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);
@@ -112,9 +113,9 @@ int rh_group_all_to_all(const RhGroup* group, at::Tensor* output, at::Tensor* in
   });
 }
 
-// Starts to send to one rank and to receive from another; either tensor may be null. Both transfers run at
-// the same time. Over NCCL they are one group of operations on the group's communicator, because two
-// separate operations would wait for each other.
+// Starts to send to one rank and to receive from another; either tensor may be null. Both transfers
+// run at the same time. Over NCCL they are one group of operations on the group's communicator,
+// because two separate operations would wait for each other.
 int rh_group_exchange(const RhGroup* group, const at::Tensor* sent, int to, at::Tensor* received, int from, RhExchange** out) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);

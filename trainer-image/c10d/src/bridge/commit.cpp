@@ -1,5 +1,5 @@
-// The vote at the end of a step, on the device. No call here waits for the device, except a collective over
-// Gloo.
+// The vote at the end of a step, on the device. No call here waits for the device, except a
+// collective over Gloo.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -17,14 +17,16 @@ constexpr int64_t kLowHalf = 0xffffffff;
 
 extern "C" {
 
-// Sums `values` (f64, one dimension) over the group. `sums` and `found_inf` (f32, one element) are on the
-// device. After `event`, `host` holds: the sums; `aside` (f64, one dimension, or null); 1 if a sum is
-// garbage, else 0; 1 if `equal` (i64, one dimension, or null) differs between the ranks, else 0; the flag.
+// Sums `values` (f64, one dimension) over the group. `sums` and `found_inf` (f32, one element) are
+// on the device. After `event`, `host` holds: the sums; `aside` (f64, one dimension, or null); 1 if
+// a sum is garbage, else 0; 1 if `equal` (i64, one dimension, or null) differs between the ranks,
+// else 0; the flag.
 //
-// With each value v the ranks sum |v|, and for both a checksum k(1 - x), so that the sums of x and of its
-// checksum show how many ranks they cover. |v| gives the scale of the rounding error, because values of
-// mixed signs may cancel. Values that must be equal are sent as halves of 32 bits, whose sums are exact. A
-// rank that aborts sends NaN: its earlier collectives may be corrupt even if all later ones succeed.
+// With each value v the ranks sum |v|, and for both a checksum k(1 - x), so that the sums of x and
+// of its checksum show how many ranks they cover. |v| gives the scale of the rounding error,
+// because values of mixed signs may cancel. Values that must be equal are sent as halves of 32
+// bits, whose sums are exact. A rank that aborts sends NaN: its earlier collectives may be corrupt
+// even if all later ones succeed.
 int rh_agree(const RhGroup* group, const at::Tensor* values, const at::Tensor* finite, const at::Tensor* equal, const at::Tensor* aside,
     double factor, double world_size, double tolerance, at::Tensor** sums, at::Tensor** found_inf, at::Tensor** host, RhEvent** event) {
   return rh_guard([&] {

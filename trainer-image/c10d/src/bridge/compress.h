@@ -1,8 +1,8 @@
 #pragma once
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
-// Like c10d's FP16CompressCommHook, but for any type: gradients are sent rounded, and are divided before the
-// sum.
+// Like c10d's FP16CompressCommHook, but for any type: gradients are sent rounded, and are divided
+// before the sum.
 class CompressHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
  public:
   CompressHook(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::ScalarType type)

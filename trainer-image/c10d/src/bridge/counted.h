@@ -1,10 +1,10 @@
 // A backend that does not abort during the launch of a collective.
 //
-// With a non-blocking communicator, NCCL launches each collective in another thread, and the caller polls
-// until the launch is done. If the communicator is aborted meanwhile, PyTorch 2.11 polls a freed
-// communicator until TORCH_NCCL_NONBLOCKING_TIMEOUT, and NCCL prints a warning for each poll. So this
-// backend counts launches: an abort prevents new launches and waits for current ones, but at most
-// kPatience, because a launch may itself hang.
+// With a non-blocking communicator, NCCL launches each collective in another thread, and the caller
+// polls until the launch is done. If the communicator is aborted meanwhile, PyTorch 2.11 polls a
+// freed communicator until TORCH_NCCL_NONBLOCKING_TIMEOUT, and NCCL prints a warning for each poll.
+// So this backend counts launches: an abort prevents new launches and waits for current ones, but
+// at most kPatience, because a launch may itself hang.
 #pragma once
 #include <c10/util/Exception.h>
 

@@ -1,5 +1,5 @@
-// The device of a thread, through libtorch's interface for all kinds of devices, so that this source needs no
-// CUDA header.
+// The device of a thread, through libtorch's interface for all kinds of devices, so that this
+// source needs no CUDA header.
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -9,8 +9,8 @@
 #include "tensors.h"
 
 namespace {
-// Sums words of 64 bits, and separately an element at either end that belongs to no word. PyTorch would
-// convert each element of a sum of 32-bit words, which is 50 times slower on a CPU.
+// Sums words of 64 bits, and separately an element at either end that belongs to no word. PyTorch
+// would convert each element of a sum of 32-bit words, which is 50 times slower on a CPU.
 void add_sums(const at::Tensor& flat, std::vector<at::Tensor>& sums) {
   const bool is_half = flat.element_size() == 4;
   TORCH_CHECK(is_half || flat.element_size() == 8, "a digest of elements of ", flat.element_size(), " bytes");

@@ -1,16 +1,16 @@
 // A fake NCCL on CPUs, for tests. Gloo moves the data; the rest behaves like ProcessGroupNCCL:
-// - A "device", here a thread, runs collectives one after the other. A dead or silent peer causes no error:
-//   its collective and all later ones hang.
-// - Only abort() ends a hang. The collectives then return normally, with garbage. The current collective on
-//   a neighbour may do the same: aborted kernels of NCCL pass on their data (prims_ll.h: readLL stops
-//   waiting, but storeLL still sets the flag of fresh data).
-// - After abort() every collective throws. A second abort(), or freeing the group during an abort, waits for
-//   minutes in NCCL; here it ends the process.
+// - A "device", here a thread, runs collectives one after the other. A dead or silent peer causes
+//   no error: its collective and all later ones hang.
+// - Only abort() ends a hang. The collectives then return normally, with garbage. The current
+//   collective on a neighbour may do the same: aborted kernels of NCCL pass on their data
+//   (prims_ll.h: readLL stops waiting, but storeLL still sets the flag of fresh data).
+// - After abort() every collective throws. A second abort(), or freeing the group during an abort,
+//   waits for minutes in NCCL; here it ends the process.
 // - shutdown() waits for the current collectives and throws after the group's timeout.
-// - ROUNDHOUSE_FAULT_SUM=number:what breaks exactly one sum or gathering of 32-bit floats of this process, by
-//   its number from 1. `bits`: one bit of the result differs on this rank. `abort`: this process aborts during
-//   the sum while all peers live, so the sum lacks this rank's part on all ranks. All later collectives
-//   succeed, like kernels that were launched before the abort.
+// - ROUNDHOUSE_FAULT_SUM=number:what breaks exactly one sum or gathering of 32-bit floats of this
+//   process, by its number from 1. `bits`: one bit of the result differs on this rank. `abort`:
+//   this process aborts during the sum while all peers live, so the sum lacks this rank's part on
+//   all ranks. All later collectives succeed, like kernels that were launched before the abort.
 // - The destructor aborts if neither shutdown() nor abort() was called, as ~ProcessGroupNCCL does.
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/zeros.h>
@@ -49,7 +49,8 @@ std::atomic<uint64_t> num_aborts{0}; // of this process
   std::abort();
 }
 
-// A launch takes ROUNDHOUSE_FAULT_LAUNCH_MS. In NCCL the thread would spin if the group is aborted meanwhile.
+// A launch takes ROUNDHOUSE_FAULT_LAUNCH_MS. In NCCL the thread would spin if the group is aborted
+// meanwhile.
 void launch(std::atomic<int>& num_launching) {
   static const char* const setting = std::getenv("ROUNDHOUSE_FAULT_LAUNCH_MS");
   if (!setting) return;
@@ -88,8 +89,8 @@ struct Collective {
     future->markCompleted(results);
   }
 
-  // Writes plausible garbage. A real collective leaves data unchanged that it does not receive. So integers,
-  // with which the Reducer describes the layout of its buckets, do not change.
+  // Writes plausible garbage. A real collective leaves data unchanged that it does not receive. So
+  // integers, with which the Reducer describes the layout of its buckets, do not change.
   static void spoil(at::Tensor& tensor) {
     if (tensor.scalar_type() == at::kFloat) tensor.fill_(std::numeric_limits<float>::quiet_NaN());
     else if (tensor.scalar_type() == at::kDouble || tensor.scalar_type() == at::kByte) tensor.fill_(1);
@@ -102,8 +103,8 @@ struct FakeWork : c10d::Work {
 
   bool isCompleted() override { return collective->future->completed(); }
   bool isSuccess() const override { return collective->future->completed(); }
-  // NCCL's wait() returns at once, and a later read of the tensor waits. A read on a CPU cannot wait, so wait
-  // here.
+  // NCCL's wait() returns at once, and a later read of the tensor waits. A read on a CPU cannot
+  // wait, so wait here.
   bool wait(milliseconds /*timeout*/) override {
     collective->future->wait();
     return true;

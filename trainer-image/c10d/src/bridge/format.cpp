@@ -19,7 +19,8 @@ int rh_empty_like(const at::Tensor* tensor, int format, at::Tensor** out) {
   return rh_guard([&] { *out = new at::Tensor(at::empty_like(*tensor, {}, static_cast<at::MemoryFormat>(format))); });
 }
 
-// Converts in place, so leaves stay leaves. Tensors with another number of dimensions do not change.
+// Converts in place, so leaves stay leaves. Tensors with another number of dimensions do not
+// change.
 int rh_convert(RhTensors tensors, size_t count, int format) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false);

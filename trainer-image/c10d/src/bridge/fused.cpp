@@ -7,17 +7,18 @@
 #include "tensors.h"
 
 namespace {
-// Whether two tensors of one shape have the same layout in memory. The stride along a dimension of size 1 does
-// not matter: with channels last it differs between the weight of a 1x1 convolution and its gradient.
+// Whether two tensors of one shape have the same layout in memory. The stride along a dimension of
+// size 1 does not matter: with channels last it differs between the weight of a 1x1 convolution and
+// its gradient.
 bool lie_alike(const at::Tensor& left, const at::Tensor& right) {
   for (int64_t dimension = 0; dimension < left.dim(); dimension++)
     if (left.size(dimension) > 1 && left.stride(dimension) != right.stride(dimension)) return false;
   return true;
 }
 
-// The kernels walk through memory, not through indices, and the CPU kernels do not check the layout. CUDA
-// kernels compare strides, so this returns the other tensors with exactly the strides of the parameters, on
-// the same memory.
+// The kernels walk through memory, not through indices, and the CPU kernels do not check the
+// layout. CUDA kernels compare strides, so this returns the other tensors with exactly the strides
+// of the parameters, on the same memory.
 std::vector<at::Tensor> same_layout(const std::vector<at::Tensor>& parameters, std::vector<at::Tensor> others, const char* what) {
   for (size_t i = 0; i < parameters.size(); i++) {
     const auto &parameter = parameters[i], &other = others[i];

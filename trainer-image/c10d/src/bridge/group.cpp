@@ -19,11 +19,11 @@
 
 using std::chrono::milliseconds;
 
-// Disables libtorch's flight recorder, unless the user has set the variable. The recorder is shared by all
-// groups of a process, and each collective changes and reads its map without a lock
-// (FlightRecorder::recordWithResetEnabled of 2.11), so groups of two threads crash in it. Nothing here reads
-// the recorder. This runs before main, while there is one thread, because setting the environment later is
-// not safe.
+// Disables libtorch's flight recorder, unless the user has set the variable. The recorder is shared
+// by all groups of a process, and each collective changes and reads its map without a lock
+// (FlightRecorder::recordWithResetEnabled of 2.11), so groups of two threads crash in it. Nothing
+// here reads the recorder. This runs before main, while there is one thread, because setting the
+// environment later is not safe.
 __attribute__((constructor)) static void rh_without_flight_recorder() {
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*replace=*/0);
 }
@@ -72,15 +72,16 @@ int rh_group_nccl(const RhStore* store, int rank, int size, int64_t timeout_ms, 
     group->setBoundDeviceId(own);
     backend->setSequenceNumberForGroup();
     backend->eagerConnectSingleDevice(own);
-    // Waits until all ranks are connected. The first collective would do this, too, but while holding the lock
-    // that abort() needs. Here no other thread has the group yet.
+    // Waits until all ranks are connected. The first collective would do this, too, but while
+    // holding the lock that abort() needs. Here no other thread has the group yet.
     backend->getCommPtr();
     *out = new RhGroup(group, at::empty({1}, at::TensorOptions().dtype(at::kDouble).pinned_memory(true)).zero_());
   });
 }
 #endif
 
-// Whether the library's own watchdog has seen an error or a timeout. NCCL's collectives report neither.
+// Whether the library's own watchdog has seen an error or a timeout. NCCL's collectives report
+// neither.
 int rh_group_failed(const RhGroup* group, bool* out) {
   return rh_guard([&] { *out = group->group->getDefaultBackend()->getError() != c10d::ErrorType::SUCCESS; });
 }
@@ -90,7 +91,8 @@ int rh_group_set_timeout(const RhGroup* group, int64_t timeout_ms) {
   return rh_guard([&] { group->group->getDefaultBackend()->setTimeout(std::chrono::milliseconds(timeout_ms)); });
 }
 
-// NCCL: waits for current collectives, and for the other ranks of the host to do the same. Gloo: no effect.
+// NCCL: waits for current collectives, and for the other ranks of the host to do the same. Gloo: no
+// effect.
 int rh_group_shutdown(const RhGroup* group) {
   return rh_guard([&] { group->group->shutdown(); });
 }

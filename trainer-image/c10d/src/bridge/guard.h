@@ -1,6 +1,7 @@
-// The C ABI between Rust and libtorch. Every function catches every exception and returns RH_OK or the class of
-// the exception. rh_error_message() returns its text on the same thread, until the next call. This header
-// includes nothing of libtorch, so that each source includes only what it needs.
+// The C ABI between Rust and libtorch. Every function catches every exception and returns RH_OK or
+// the class of the exception. rh_error_message() returns its text on the same thread, until the
+// next call. This header includes nothing of libtorch, so that each source includes only what it
+// needs.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -9,9 +9,9 @@
 
 extern "C" {
 
-// Runs the backward pass of `loss` to find the order of the gradients. Calls `consume` once for each bucket
-// that a Reducer would build from this order, with the indices of its parameters. Parameters without a
-// gradient come last.
+// Runs the backward pass of `loss` to find the order of the gradients. Calls `consume` once for
+// each bucket that a Reducer would build from this order, with the indices of its parameters.
+// Parameters without a gradient come last.
 int rh_layout(RhTensors parameters, size_t count, const at::Tensor* loss, int64_t first_bucket_bytes, int64_t bucket_bytes, void* context,
     void (*consume)(void*, const size_t*, size_t)) {
   return rh_guard([&] {

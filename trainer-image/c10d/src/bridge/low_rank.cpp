@@ -1,6 +1,6 @@
-// The arithmetic of PowerSGD. All ranks must compute the same bits from a sum, so these computations use only
-// operations whose result does not depend on the number of threads or on the vector unit: see
-// orthogonalize() and decode().
+// The arithmetic of PowerSGD. All ranks must compute the same bits from a sum, so these
+// computations use only operations whose result does not depend on the number of threads or on the
+// vector unit: see orthogonalize() and decode().
 #include "low_rank.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -16,7 +16,8 @@
 #include <algorithm>
 
 namespace {
-// If removing the earlier columns leaves less than this fraction of a column's length, it is rounding noise.
+// If removing the earlier columns leaves less than this fraction of a column's length, it is
+// rounding noise.
 constexpr double kLeast = 1e-6;
 
 // Rounds 64-bit sums to 32 bits: the order of a sum changes only the last bits of 64.
@@ -28,9 +29,9 @@ at::Tensor length_of(const at::Tensor& column) {
   return rounded(column.square().sum(1, /*keepdim=*/true).sqrt());
 }
 
-// Makes the columns of each matrix of [matrices, rows, columns] orthonormal, by Gram-Schmidt in 64 bits, twice
-// per column (Giraud et al. 2005: twice is enough). A column that depends on earlier columns becomes 0. NaN
-// and infinity are preserved.
+// Makes the columns of each matrix of [matrices, rows, columns] orthonormal, by Gram-Schmidt in 64
+// bits, twice per column (Giraud et al. 2005: twice is enough). A column that depends on earlier
+// columns becomes 0. NaN and infinity are preserved.
 void orthogonalize(const at::Tensor& matrices) {
   const auto wide = matrices.to(at::kDouble);
   for (int64_t i = 0; i < wide.size(2); i++) {

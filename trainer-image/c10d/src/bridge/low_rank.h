@@ -1,5 +1,6 @@
-// Gradients of a bucket as products of two narrow matrices: the arithmetic of PowerSGD (Vogels et al., NeurIPS
-// 2019), algorithm 1 with error feedback (algorithm 2) and warm start. It calls no collective.
+// Gradients of a bucket as products of two narrow matrices: the arithmetic of PowerSGD (Vogels et
+// al., NeurIPS 2019), algorithm 1 with error feedback (algorithm 2) and warm start. It calls no
+// collective.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -18,25 +19,27 @@ struct RhPowerSgd {
 int64_t rh_power_sgd_columns(int64_t rows, int64_t cols, int64_t rank, int64_t min_compression_rate);
 }
 
-// The state that a rank keeps for one bucket between passes. Each pass calls, in this order: compress(), sum
-// first() over the ranks, project(), sum second() over the ranks if it has elements, restore().
+// The state that a rank keeps for one bucket between passes. Each pass calls, in this order:
+// compress(), sum first() over the ranks, project(), sum second() over the ranks if it has
+// elements, restore().
 class LowRankBucket {
  public:
-  // `is_whole`: for each gradient, whether it must be sent uncompressed. `seed` must be the same on all ranks.
+  // `is_whole`: for each gradient, whether it must be sent uncompressed. `seed` must be the same on
+  // all ranks.
   LowRankBucket(const std::vector<at::Tensor>& gradients, const std::vector<bool>& is_whole, const RhPowerSgd& options, uint64_t seed);
 
   // Whether the state belongs to gradients of these shapes.
   bool fits(const std::vector<at::Tensor>& gradients) const;
 
-  // Adds the compression errors of earlier passes to this rank's gradients, and fills first(). Keeps the
-  // gradients until restore().
+  // Adds the compression errors of earlier passes to this rank's gradients, and fills first().
+  // Keeps the gradients until restore().
   void compress(std::vector<at::Tensor> gradients);
 
   // Computes this rank's part of second() from the sum in first().
   void project();
 
-  // Computes the mean over the ranks from both sums, and writes it to the gradients. Keeps the difference to
-  // this rank's own gradients as its compression error.
+  // Computes the mean over the ranks from both sums, and writes it to the gradients. Keeps the
+  // difference to this rank's own gradients as its compression error.
   void restore(int num_ranks);
 
   at::Tensor& first() { return first_; }
@@ -49,7 +52,8 @@ class LowRankBucket {
   void rescale(double factor);
 
  private:
-  // Matrices of one shape. Their factors are contiguous, so that one call makes all of them orthogonal.
+  // Matrices of one shape. Their factors are contiguous, so that one call makes all of them
+  // orthogonal.
   struct Group {
     int64_t rows, cols, columns;
     std::vector<size_t> places; // in the bucket

@@ -20,8 +20,8 @@ std::optional<c10::Stream> side_stream(const c10::Device& device) {
   return VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
-// While this guard lives, this thread enqueues work to `stream`, after the work in the current stream. Without
-// a stream it has no effect.
+// While this guard lives, this thread enqueues work to `stream`, after the work in the current
+// stream. Without a stream it has no effect.
 class OnStream {
  public:
   explicit OnStream(const std::optional<c10::Stream>& stream) {
@@ -70,7 +70,8 @@ c10::intrusive_ptr<Future> PowerSgdHook::runHook(c10d::GradBucket& bucket) {
   }
   auto gradients = bucket.getGradients();
   const OnStream on_stream(stream_);
-  // Create the state in the first pass, compressed or not, so that later passes copy nothing to the device.
+  // Create the state in the first pass, compressed or not, so that later passes copy nothing to the
+  // device.
   auto& own = kept(bucket, gradients);
   Round round{&own, bucket.getBufferRef(), {}, {}, {}};
   if (num_passes_ < options_.plain_passes) {

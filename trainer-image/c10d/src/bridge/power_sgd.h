@@ -7,11 +7,11 @@
 
 #include "low_rank.h"
 
-// Each bucket is sent in two sums; the input of the second depends on the first. The thread of the backward
-// pass issues all sums. It issues the second sum of a bucket right after the first sum of the next bucket, so
-// the order is the same on all ranks and does not depend on the duration of a sum. (PyTorch's hook issues the
-// second sum when the first is done, so over Gloo the order depends on threads.) Waits for the first sums count
-// as waits for peers: see rh_count_wait.
+// Each bucket is sent in two sums; the input of the second depends on the first. The thread of the
+// backward pass issues all sums. It issues the second sum of a bucket right after the first sum of
+// the next bucket, so the order is the same on all ranks and does not depend on the duration of a
+// sum. (PyTorch's hook issues the second sum when the first is done, so over Gloo the order depends
+// on threads.) Waits for the first sums count as waits for peers: see rh_count_wait.
 class PowerSgdHook : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
  public:
   // Gradients of the parameters in `whole` are never compressed.

@@ -1,7 +1,7 @@
-// Activation checkpointing (Chen et al. 2016): a node of the graph that keeps the inputs of a segment and
-// recomputes the segment in the backward pass. Parameters are inputs of the node, so the engine accumulates
-// their gradients once, in the outer pass. The node's own pass accumulates nothing, so a Reducer's hooks
-// never run within it.
+// Activation checkpointing (Chen et al. 2016): a node of the graph that keeps the inputs of a
+// segment and recomputes the segment in the backward pass. Parameters are inputs of the node, so
+// the engine accumulates their gradients once, in the outer pass. The node's own pass accumulates
+// nothing, so a Reducer's hooks never run within it.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -22,7 +22,8 @@
 // As in Rust.
 struct RhSegment {
   void* context;
-  // Computes the output. Returns false if the segment has failed; the reason is passed to rh_segment_failed().
+  // Computes the output. Returns false if the segment has failed; the reason is passed to
+  // rh_segment_failed().
   bool (*run)(void* context, const at::Tensor* const* inputs, size_t count, at::Tensor** output, std::string* words);
   void (*free)(void* context);
 };
@@ -83,7 +84,8 @@ class Recompute : public torch::autograd::Node {
     free_segment();
   }
 
-  // Saves the inputs, of which the first is the activation, and computes the output without a graph.
+  // Saves the inputs, of which the first is the activation, and computes the output without a
+  // graph.
   at::Tensor forward(const variable_list& inputs) {
     const bool has_graph = at::GradMode::is_enabled() && torch::autograd::any_variable_requires_grad(inputs);
     if (has_graph) {
@@ -93,8 +95,8 @@ class Recompute : public torch::autograd::Node {
     }
     at::Tensor output;
     {
-      // Autocast does not cache the cast of a weight that requires no gradient. A cached cast from here would have
-      // no graph, and later uses of the weight would find it.
+      // Autocast does not cache the cast of a weight that requires no gradient. A cached cast from
+      // here would have no graph, and later uses of the weight would find it.
       at::AutoGradMode no_grad(false);
       variable_list detached;
       for (const auto& input : inputs) detached.push_back(input.detach());
@@ -123,8 +125,8 @@ class Recompute : public torch::autograd::Node {
     {
       AutocastGuard guard(autocast_);
       auto inputs = leaves;
-      // A view is not a leaf, which matches the case without recomputation. Autocast caches casts of leaves, and
-      // the gradients of several uses would then be summed in the lower precision.
+      // A view is not a leaf, which matches the case without recomputation. Autocast caches casts
+      // of leaves, and the gradients of several uses would then be summed in the lower precision.
       inputs[0] = inputs[0].view_as(inputs[0]);
       output = run(inputs);
     }

@@ -16,7 +16,8 @@
 namespace {
 using Buckets = std::vector<std::vector<size_t>>;
 
-// Fails on all ranks if their layouts differ. A Reducer over such a group would hang or end the process.
+// Fails on all ranks if their layouts differ. A Reducer over such a group would hang or end the
+// process.
 void verify_layout(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Buckets& buckets, bool is_given, const at::Device& device) {
   size_t hash = is_given;
   for (const auto& bucket : buckets) {
@@ -48,8 +49,8 @@ void verify_given(const Buckets& buckets, size_t count) {
 }
 } // namespace
 
-// Measures each pass with a separate timer. So the timer of a pass on a GPU can be read when the pass has ended,
-// while the next pass runs.
+// Measures each pass with a separate timer. So the timer of a pass on a GPU can be read when the
+// pass has ended, while the next pass runs.
 class TimedReducer : public c10d::Reducer {
  public:
   using c10d::Reducer::Reducer;
@@ -76,7 +77,8 @@ class TimedReducer : public c10d::Reducer {
     return rh_digest(reduced);
   }
 
-  // Nanoseconds between the last gradient of this rank and the end of the reduction; -1 if they are unknown.
+  // Nanoseconds between the last gradient of this rank and the end of the reduction; -1 if they are
+  // unknown.
   int64_t waited() {
     const auto own = measure(timer_.get());
     return own >= 0 || passes_.empty() ? own : measure(passes_.back().timer.get());
@@ -96,7 +98,8 @@ class TimedReducer : public c10d::Reducer {
     timer_ = c10d::TimerRegistry()->Create(device.type(), device);
   }
 
-  // The wait of the oldest pass that has ended and was not returned yet, without waiting; -1 if there is none.
+  // The wait of the oldest pass that has ended and was not returned yet, without waiting; -1 if
+  // there is none.
   int64_t waited_before() {
     if (passes_.empty() || (passes_.front().end && !passes_.front().end->query())) return -1;
     auto pass = std::move(passes_.front());
@@ -128,8 +131,8 @@ struct RhReducer {
   PowerSgdHook* power_sgd = nullptr; // the reducer's
 };
 
-// As ReducerOptions in Rust. The layout has `bucket_count` buckets of `bucket_sizes[i]` indices each; 0 means
-// that no layout is given.
+// As ReducerOptions in Rust. The layout has `bucket_count` buckets of `bucket_sizes[i]` indices
+// each; 0 means that no layout is given.
 struct RhReducerOptions {
   int64_t bucket_bytes, first_bucket_bytes;
   bool view, find_unused, static_graph;
@@ -185,7 +188,8 @@ int rh_reducer_new(RhTensors parameters, size_t count, const RhGroup* group, con
   });
 }
 
-// A collective once, after the first step, when buckets are rebuilt in the order in which gradients arrived.
+// A collective once, after the first step, when buckets are rebuilt in the order in which gradients
+// arrived.
 int rh_reducer_prepare_for_forward(RhReducer* reducer) {
   return rh_guard([&] {
     reducer->reducer->end_pass();
@@ -194,9 +198,10 @@ int rh_reducer_prepare_for_forward(RhReducer* reducer) {
   });
 }
 
-// `outputs` are those of the forward pass. A Reducer that looks for unused parameters needs them, and so does the
-// first pass of a static graph. That pass only counts the gradients. Its reduction begins when the pass is
-// over; a callback within the pass must start it, as in DistributedDataParallel.
+// `outputs` are those of the forward pass. A Reducer that looks for unused parameters needs them,
+// and so does the first pass of a static graph. That pass only counts the gradients. Its reduction
+// begins when the pass is over; a callback within the pass must start it, as in
+// DistributedDataParallel.
 int rh_reducer_prepare_for_backward(RhReducer* reducer, RhTensors outputs, size_t count) {
   return rh_guard([&] {
     TORCH_CHECK(!reducer->learns_graph || count > 0, "the first backward pass of a static graph needs the outputs of the forward pass");
@@ -211,8 +216,9 @@ int rh_reducer_prepare_for_backward(RhReducer* reducer, RhTensors outputs, size_
   });
 }
 
-// The digest of the last pass's sums, which have the same bits on all ranks. With PowerSGD it is the digest of the
-// summed factors, because the gradients that each rank computes from them may differ between device models.
+// The digest of the last pass's sums, which have the same bits on all ranks. With PowerSGD it is
+// the digest of the summed factors, because the gradients that each rank computes from them may
+// differ between device models.
 int rh_reducer_digest(const RhReducer* reducer, at::Tensor** out) {
   return rh_guard([&] {
     const auto of_hook = reducer->power_sgd ? reducer->power_sgd->digest() : at::Tensor();

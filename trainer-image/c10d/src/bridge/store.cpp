@@ -13,9 +13,10 @@ using std::chrono::milliseconds;
 
 extern "C" {
 
-// Replaces the C library's function for libtorch. libtorch looks up the name of each peer of a store for its
-// log, on both sides of each connection and on the only thread of a store. If the name server does not answer,
-// each lookup takes 5 s or more. The numeric address is enough for the log.
+// Replaces the C library's function for libtorch. libtorch looks up the name of each peer of a
+// store for its log, on both sides of each connection and on the only thread of a store. If the
+// name server does not answer, each lookup takes 5 s or more. The numeric address is enough for the
+// log.
 int getnameinfo(
     const sockaddr* address, socklen_t length, char* host, socklen_t host_length, char* service, socklen_t service_length,
     int flags) {
@@ -24,8 +25,8 @@ int getnameinfo(
   return of_libc(address, length, host, host_length, service, service_length, flags | NI_NUMERICHOST);
 }
 
-// `listening`: descriptor of a socket that is bound to `port`, of which the store takes ownership; -1 to listen
-// on all interfaces.
+// `listening`: descriptor of a socket that is bound to `port`, of which the store takes ownership;
+// -1 to listen on all interfaces.
 int rh_store_open(const char* host, uint16_t port, bool serve, int listening, int64_t timeout_ms, RhStore** out) {
   return rh_guard([&] {
     c10d::TCPStoreOptions options;

@@ -1,5 +1,5 @@
-// Streams and events through libtorch's interface for all kinds of devices, so that this source needs no CUDA
-// header.
+// Streams and events through libtorch's interface for all kinds of devices, so that this source
+// needs no CUDA header.
 #include "stream.h"
 
 #include <ATen/ops/empty.h>
@@ -82,7 +82,8 @@ int rh_event_free(RhEvent* event) {
   return rh_guard([&] { delete event; });
 }
 
-// Copies a host tensor to a GPU through pinned memory, which the allocator keeps until the copy is done.
+// Copies a host tensor to a GPU through pinned memory, which the allocator keeps until the copy is
+// done.
 int rh_upload(const at::Tensor* tensor, int device, at::Tensor** out) {
   return rh_guard([&] {
     auto pinned = at::empty(tensor->sizes(), tensor->options().pinned_memory(true));
@@ -100,14 +101,15 @@ int rh_host_bytes(int64_t length, int pinned, at::Tensor** out) {
   });
 }
 
-// Copies in the order of the current stream. The host does not wait if the memory of `to` is pinned.
+// Copies in the order of the current stream. The host does not wait if the memory of `to` is
+// pinned.
 int rh_copy_later(at::Tensor* to, const at::Tensor* from) {
   return rh_guard([&] { to->copy_(*from, /*non_blocking=*/true); });
 }
 
 #if defined(USE_C10D_NCCL)
-// Sets the reaction to calls of libtorch that make the host wait for the device. 0: none, 1: a warning, 2: an
-// error.
+// Sets the reaction to calls of libtorch that make the host wait for the device. 0: none, 1: a
+// warning, 2: an error.
 int rh_sync_debug(int mode) {
   return rh_guard([&] { c10::cuda::warning_state().set_sync_debug_mode(static_cast<c10::cuda::SyncDebugMode>(mode)); });
 }

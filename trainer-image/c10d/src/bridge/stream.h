@@ -10,7 +10,8 @@
 // Number of times that the bridge has made the host of this process wait for a device.
 extern std::atomic<uint64_t> rh_num_host_syncs;
 
-// A point in the work of a device. The work of a CPU is done when the call returns, so its events have passed.
+// A point in the work of a device. The work of a CPU is done when the call returns, so its events
+// have passed.
 struct RhEvent {
   std::optional<c10::Event> event;
   std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();

@@ -1,4 +1,5 @@
-// A sum over the ranks of a group as an autograd operation, for statistics over a batch that the ranks share.
+// A sum over the ranks of a group as an autograd operation, for statistics over a batch that the
+// ranks share.
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -23,8 +24,9 @@ void sum(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Tensor& tensor
   rh_count_wait(std::chrono::steady_clock::now() - begun);
 }
 
-// Each rank's loss depends on the sum, so the gradient of a rank's part is the sum of the ranks' gradients. A
-// rank without a gradient must also issue the collective, because the other ranks wait for it.
+// Each rank's loss depends on the sum, so the gradient of a rank's part is the sum of the ranks'
+// gradients. A rank without a gradient must also issue the collective, because the other ranks wait
+// for it.
 class SumBackward : public torch::autograd::Node {
  public:
   explicit SumBackward(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {}
@@ -64,8 +66,8 @@ int rh_group_sum(const RhGroup* group, const at::Tensor* own, at::Tensor** out) 
   });
 }
 
-// Nanoseconds that this process has waited since the last call, in these sums (forward and backward) and in the
-// sums of PowerSGD.
+// Nanoseconds that this process has waited since the last call, in these sums (forward and
+// backward) and in the sums of PowerSGD.
 int64_t rh_take_sum_wait() {
   return waited_ns.exchange(0);
 }

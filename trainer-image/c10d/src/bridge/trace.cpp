@@ -14,8 +14,8 @@ namespace {
 
 const std::unordered_set<at::RecordScope> kScopes{at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE};
 
-// Number of operations in the running trace, and the callback that counts them. A process has one trace at a
-// time.
+// Number of operations in the running trace, and the callback that counts them. A process has one
+// trace at a time.
 std::atomic<uint64_t> num_operations{0};
 at::CallbackHandle counter = at::INVALID_CALLBACK_HANDLE;
 
@@ -52,8 +52,8 @@ int rh_trace_stop(RhRecording** out) {
   });
 }
 
-// Call this once per recording, because Kineto consumes the events. Any thread may call it, also while another
-// recording runs.
+// Call this once per recording, because Kineto consumes the events. Any thread may call it, also
+// while another recording runs.
 int rh_recording_write(RhRecording* recording, const char* path) {
   return rh_guard([&] { recording->result->save(path); });
 }

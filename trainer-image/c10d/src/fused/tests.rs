@@ -3,8 +3,8 @@ use tch::{Device, Kind};
 use super::*;
 use crate::format::{MemoryFormat, contiguous};
 
-/// Numbers of both signs, a function of the seed. All threads share libtorch's generator, so parallel tests
-/// would change each other's numbers if they used it.
+/// Numbers of both signs, a function of the seed. All threads share libtorch's generator, so
+/// parallel tests would change each other's numbers if they used it.
 fn random(seed: i32) -> Vec<Tensor> {
     let numbers = |length: i64| {
         let places =

@@ -1,5 +1,5 @@
-//! Collectives that gather, scatter or exchange parts of tensors. They fail and are aborted in the same
-//! way as [`ProcessGroup::all_reduce`].
+//! Collectives that gather, scatter or exchange parts of tensors. They fail and are aborted in the
+//! same way as [`ProcessGroup::all_reduce`].
 
 use std::ptr::NonNull;
 
@@ -14,7 +14,8 @@ impl ProcessGroup {
     /// `world_size` times as many elements as `input`. All ranks must pass the same shape.
     ///
     /// # Errors
-    /// A peer is lost or does not answer, a tensor is not contiguous, or sizes or kinds do not match.
+    /// A peer is lost or does not answer, a tensor is not contiguous, or sizes or kinds do not
+    /// match.
     pub fn all_gather(&self, output: &mut Tensor, input: &Tensor) -> Result<()> {
         self.times(output, input)?;
         let (output, input) = (output.as_mut_ptr(), input.as_ptr());
@@ -22,8 +23,8 @@ impl ProcessGroup {
         self.collective(|group| unsafe { ffi::rh_group_all_gather(group, output, input) })
     }
 
-    /// Sums `input` over the ranks. Rank `r` gets the `r`-th of `world_size` parts of the first dimension in
-    /// `output`.
+    /// Sums `input` over the ranks. Rank `r` gets the `r`-th of `world_size` parts of the first
+    /// dimension in `output`.
     ///
     /// # Errors
     /// The same as [`Self::all_gather`].
@@ -34,9 +35,9 @@ impl ProcessGroup {
         self.collective(|group| unsafe { ffi::rh_group_reduce_scatter(group, output, input) })
     }
 
-    /// Sends `go[r]` rows of `input`, in order, to each rank `r`, and receives `come[r]` rows from it into
-    /// `output`. Rows are along the first dimension. The number of rows that a rank sends must equal the
-    /// number that the other rank receives.
+    /// Sends `go[r]` rows of `input`, in order, to each rank `r`, and receives `come[r]` rows from
+    /// it into `output`. Rows are along the first dimension. The number of rows that a rank sends
+    /// must equal the number that the other rank receives.
     ///
     /// # Errors
     /// The same as [`Self::all_gather`].
@@ -70,8 +71,8 @@ impl ProcessGroup {
     /// Sends the tensor to another rank, which must receive a tensor of the same shape and kind.
     ///
     /// # Errors
-    /// A peer is lost or does not answer, the tensor is not contiguous, or there is no other rank with this
-    /// number.
+    /// A peer is lost or does not answer, the tensor is not contiguous, or there is no other rank
+    /// with this number.
     pub fn send(&self, tensor: &Tensor, to: u32) -> Result<()> {
         fit(tensor)?;
         let peer = self.peer(to)?;
@@ -91,9 +92,9 @@ impl ProcessGroup {
         self.collective(|group| unsafe { ffi::rh_group_receive(group, tensor, peer) })
     }
 
-    /// Starts to send a tensor to one rank and to receive a tensor from another rank at the same time.
-    /// [`Exchange::wait`] waits for both. [`ProcessGroup::all_reduce`] describes when the received tensor is
-    /// complete.
+    /// Starts to send a tensor to one rank and to receive a tensor from another rank at the same
+    /// time. [`Exchange::wait`] waits for both. [`ProcessGroup::all_reduce`] describes when the
+    /// received tensor is complete.
     ///
     /// # Errors
     /// The same as [`Self::send`].
@@ -113,8 +114,8 @@ impl ProcessGroup {
             (incoming, from) = (tensor.as_mut_ptr(), self.peer(peer)?);
         }
         let mut raw = std::ptr::null_mut();
-        // SAFETY: group and tensors are live, or the pointers are null; the bridge keeps handles of the
-        // tensors. `raw` is valid for a write.
+        // SAFETY: group and tensors are live, or the pointers are null; the bridge keeps handles of
+        // the tensors. `raw` is valid for a write.
         self.collective(|group| unsafe {
             ffi::rh_group_exchange(group, outgoing, to, incoming, from, &raw mut raw)
         })?;
@@ -144,7 +145,8 @@ impl ProcessGroup {
     }
 }
 
-/// A running exchange of tensors between this rank and others. It borrows the tensors until it ends.
+/// A running exchange of tensors between this rank and others. It borrows the tensors until it
+/// ends.
 #[derive(Debug)]
 pub struct Exchange<'a> {
     group: &'a ProcessGroup,
@@ -165,8 +167,8 @@ impl Exchange<'_> {
 
 impl Drop for Exchange<'_> {
     fn drop(&mut self) {
-        // SAFETY: the bridge created the exchange, and this frees it once. A running transfer keeps its own
-        // handles of the tensors.
+        // SAFETY: the bridge created the exchange, and this frees it once. A running transfer keeps
+        // its own handles of the tensors.
         let _ = unsafe { ffi::rh_exchange_free(self.raw.as_ptr()) };
     }
 }

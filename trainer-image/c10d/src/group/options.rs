@@ -20,9 +20,9 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Whether a failed collective returns an error. NCCL's collectives do not: if a peer dies, they hang
-    /// until the group is aborted. Then they return success with garbage, possibly also on a neighbour that
-    /// has not aborted.
+    /// Whether a failed collective returns an error. NCCL's collectives do not: if a peer dies,
+    /// they hang until the group is aborted. Then they return success with garbage, possibly also
+    /// on a neighbour that has not aborted.
     #[must_use]
     pub const fn reports_failures(self) -> bool {
         matches!(self, Self::Gloo)
@@ -38,8 +38,8 @@ pub struct GroupOptions {
     pub timeout: Duration,
     /// Address of this process, on which Gloo listens.
     pub address: IpAddr,
-    /// Port of the store that this process serves, if the group uses another store. Connections to this port
-    /// do not belong to the group.
+    /// Port of the store that this process serves, if the group uses another store. Connections to
+    /// this port do not belong to the group.
     pub own_store_port: Option<u16>,
     /// Name of the group in messages.
     pub name: String,

@@ -9,16 +9,16 @@ use crate::error::{Error, Result};
 use crate::ffi;
 
 impl ProcessGroup {
-    /// The sum of `own` over the ranks, as a new tensor of the same shape. The backward pass sums the gradients
-    /// of all ranks in the same way, so a term in the loss of one rank contributes to the gradients of all
-    /// ranks.
+    /// The sum of `own` over the ranks, as a new tensor of the same shape. The backward pass sums
+    /// the gradients of all ranks in the same way, so a term in the loss of one rank contributes to
+    /// the gradients of all ranks.
     ///
-    /// Both sums are collectives on this group, and collectives match by the order in which ranks issue them.
-    /// The order in which autograd runs nodes is a function of the graph: among the ready nodes it runs the
-    /// one that was created last, and gradients of parameters before all others. Therefore all ranks must
-    /// build the same graph, also a rank without samples (with tensors of 0 rows). Meanwhile they must issue
-    /// no other collectives except those of the graph, such as the buckets of a
-    /// [`Reducer`](crate::Reducer).
+    /// Both sums are collectives on this group, and collectives match by the order in which ranks
+    /// issue them. The order in which autograd runs nodes is a function of the graph: among the
+    /// ready nodes it runs the one that was created last, and gradients of parameters before all
+    /// others. Therefore all ranks must build the same graph, also a rank without samples (with
+    /// tensors of 0 rows). Meanwhile they must issue no other collectives except those of the
+    /// graph, such as the buckets of a [`Reducer`](crate::Reducer).
     ///
     /// # Errors
     /// A peer is lost or does not answer. In the backward pass this is an error of
@@ -27,8 +27,8 @@ impl ProcessGroup {
         usable(own)?;
         let mut made = std::ptr::null_mut();
         let result = self.collective(|group| {
-            // SAFETY: group and tensor are live, `made` is valid for a write; the graph of the result keeps its
-            // own handles.
+            // SAFETY: group and tensor are live, `made` is valid for a write; the graph of the
+            // result keeps its own handles.
             unsafe { ffi::rh_group_sum(group, own.as_ptr(), &raw mut made) }
         });
         // SAFETY: the bridge created the tensor with `new`, as tch expects, and keeps no handle.
@@ -38,9 +38,9 @@ impl ProcessGroup {
     }
 }
 
-/// How long this process has waited since the last call: in [`ProcessGroup::sum`], forward and backward, and
-/// within passes for the sums of [`CommHook::PowerSgd`](crate::CommHook::PowerSgd). Over NCCL only the
-/// device waits.
+/// How long this process has waited since the last call: in [`ProcessGroup::sum`], forward and
+/// backward, and within passes for the sums of [`CommHook::PowerSgd`](crate::CommHook::PowerSgd).
+/// Over NCCL only the device waits.
 #[must_use]
 pub fn take_sum_wait() -> Duration {
     // SAFETY: the call only reads a counter.

@@ -31,8 +31,8 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// The loss, and the gradients of the input and of both parameters, of two such nets in sequence. The first
-/// parameter is also used outside of the nets.
+/// The loss, and the gradients of the input and of both parameters, of two such nets in sequence.
+/// The first parameter is also used outside of the nets.
 fn loss_and_gradients(recomputes: bool, precision: Kind) -> Vec<Vec<u32>> {
     let input = leaf(&[3, 4], 1);
     let mut leaves = [input, leaf(&[4, 4], 2), leaf(&[4, 4], 3)];
@@ -216,8 +216,8 @@ fn second_run_has_the_autocast_of_the_first() {
             x.f_exp()
         });
         drop(guard);
-        // Use the other kind, so that the state of the backward pass differs from that of the forward
-        // pass.
+        // Use the other kind, so that the state of the backward pass differs from that of the
+        // forward pass.
         let other = if forward == Kind::Float {
             Kind::BFloat16
         } else {

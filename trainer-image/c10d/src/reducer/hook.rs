@@ -1,4 +1,5 @@
-//! The form in which gradients are sent between ranks: uncompressed, rounded, or as matrices of low rank.
+//! The form in which gradients are sent between ranks: uncompressed, rounded, or as matrices of low
+//! rank.
 
 use std::ffi::c_int;
 
@@ -12,8 +13,8 @@ pub enum CommHook {
     /// Uncompressed, in their own type.
     #[default]
     None,
-    /// Rounded to bf16, divided by the number of ranks, and summed in bf16: half the bytes, 8 bits of
-    /// precision.
+    /// Rounded to bf16, divided by the number of ranks, and summed in bf16: half the bytes, 8 bits
+    /// of precision.
     Bf16,
     /// Like [`Self::Bf16`], but in fp16: 11 bits of precision, but gradients above 65,504 overflow.
     Fp16,
@@ -21,21 +22,23 @@ pub enum CommHook {
     PowerSgd(PowerSgd),
 }
 
-/// `PowerSGD` (Vogels et al., `NeurIPS` 2019) with error feedback and warm start, as `powerSGD_hook` of `PyTorch`.
+/// `PowerSGD` (Vogels et al., `NeurIPS` 2019) with error feedback and warm start, as
+/// `powerSGD_hook` of `PyTorch`.
 ///
-/// A gradient `M` of `n` rows and `m` columns (the elements of a row, for tensors with more dimensions) is sent
-/// as `P` (n × r) and then `Q` (m × r). `P` is the sum of `M·Q` over the ranks, made orthonormal; `Q` is the mean
-/// of `Mᵀ·P`; all ranks use `P·Qᵀ` as the gradient. The difference between a rank's own `M` and `P·Qᵀ` is its
-/// compression error, which it adds to its `M` of the next pass. The next pass starts with this `Q`. Errors and
-/// `Q` belong to one Reducer: a new Reducer starts with errors of 0 and random numbers in `Q`, the same on all
-/// ranks. So the gradients depend on the history of process groups.
+/// A gradient `M` of `n` rows and `m` columns (the elements of a row, for tensors with more
+/// dimensions) is sent as `P` (n × r) and then `Q` (m × r). `P` is the sum of `M·Q` over the ranks,
+/// made orthonormal; `Q` is the mean of `Mᵀ·P`; all ranks use `P·Qᵀ` as the gradient. The
+/// difference between a rank's own `M` and `P·Qᵀ` is its compression error, which it adds to its
+/// `M` of the next pass. The next pass starts with this `Q`. Errors and `Q` belong to one Reducer:
+/// a new Reducer starts with errors of 0 and random numbers in `Q`, the same on all ranks. So the
+/// gradients depend on the history of process groups.
 ///
-/// Vectors, matrices that would not shrink enough, tensors that are neither f32 nor f64, and the parameters in
-/// [`ReducerOptions::whole`](crate::ReducerOptions::whole) are sent uncompressed.
+/// Vectors, matrices that would not shrink enough, tensors that are neither f32 nor f64, and the
+/// parameters in [`ReducerOptions::whole`](crate::ReducerOptions::whole) are sent uncompressed.
 ///
-/// The ranks' gradients are equal bit for bit: their computation from the sums does not depend on the number of
-/// threads or on the vector unit. The exception is a 64-bit sum so near to the middle between two 32-bit numbers
-/// that ranks round it differently.
+/// The ranks' gradients are equal bit for bit: their computation from the sums does not depend on
+/// the number of threads or on the vector unit. The exception is a 64-bit sum so near to the middle
+/// between two 32-bit numbers that ranks round it differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerSgd {
     /// Largest number of columns r of `P` and `Q`; r is also at most `n` and `m`.
@@ -61,7 +64,8 @@ impl Default for PowerSgd {
 }
 
 impl PowerSgd {
-    /// Number of columns of `P` and `Q` for a gradient of this shape; `None`: it is sent uncompressed.
+    /// Number of columns of `P` and `Q` for a gradient of this shape; `None`: it is sent
+    /// uncompressed.
     #[must_use]
     pub fn columns(&self, shape: &[i64]) -> Option<u64> {
         let (&[rows, ref row @ ..], true) = (shape, shape.len() > 1) else {
@@ -84,9 +88,9 @@ impl PowerSgd {
 }
 
 impl CommHook {
-    /// Number of bytes of gradients that a rank passes to collectives in a pass, for parameters of f32. For
-    /// [`Self::PowerSgd`] this is after its uncompressed passes. A ring all-reduce sends `2·(W - 1)/W` times
-    /// as many bytes.
+    /// Number of bytes of gradients that a rank passes to collectives in a pass, for parameters of
+    /// f32. For [`Self::PowerSgd`] this is after its uncompressed passes. A ring all-reduce sends
+    /// `2·(W - 1)/W` times as many bytes.
     #[must_use]
     pub fn payload_bytes(&self, parameters: &[Tensor]) -> u64 {
         let shapes = parameters.iter().map(Tensor::size);

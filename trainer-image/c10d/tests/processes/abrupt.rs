@@ -7,7 +7,8 @@ use crate::support::World;
 use crate::support::abrupt::{ABORT, REQUESTS};
 
 const LONG_TIMEOUT: (&str, &str) = ("TIMEOUT_MS", "120000");
-/// The survivors are usually free within 2 s. The limit is larger because other tests load the machine.
+/// The survivors are usually free within 2 s. The limit is larger because other tests load the
+/// machine.
 const DEADLINE: Duration = Duration::from_secs(20);
 /// Delays after the start of a message, which takes some tens of milliseconds or longer.
 const DELAYS_MS: [u64; 2] = [5, 19];

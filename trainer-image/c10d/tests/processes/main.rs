@@ -1,5 +1,5 @@
-//! Real processes over Gloo on the loopback interface: values of collectives, parity of DDP with one
-//! process, and errors of survivors when a peer is killed.
+//! Real processes over Gloo on the loopback interface: values of collectives, parity of DDP with
+//! one process, and errors of survivors when a peer is killed.
 #![allow(unreachable_pub)]
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! Groups over a fake NCCL, which fails like NCCL. The fake ends a process that aborts its group twice or
-//! frees it during an abort.
+//! Groups over a fake NCCL, which fails like NCCL. The fake ends a process that aborts its group
+//! twice or frees it during an abort.
 
 use crate::support::World;
 use crate::support::abort::{ABORT, REQUESTS};
@@ -7,9 +7,9 @@ use crate::support::abort::{ABORT, REQUESTS};
 const NCCL: (&str, &str) = ("BACKEND", "nccl");
 const SHORT_TIMEOUT: (&str, &str) = ("TIMEOUT_MS", "3000");
 
-/// Kills one of two ranks during a program and then makes the other rank abort. Returns the output of that
-/// rank. There are only two ranks, because a third rank could receive garbage from a neighbour without an
-/// error of its own group.
+/// Kills one of two ranks during a program and then makes the other rank abort. Returns the output
+/// of that rank. There are only two ranks, because a third rank could receive garbage from a
+/// neighbour without an error of its own group.
 fn killed_and_aborted(program: &str) -> String {
     killed_and_aborted_with(program, &[NCCL, SHORT_TIMEOUT])
 }

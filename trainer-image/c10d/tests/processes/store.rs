@@ -114,8 +114,8 @@ fn peers_are_not_looked_up_in_dns() {
     address[..2].copy_from_slice(&2_u16.to_ne_bytes());
     address[4..8].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
     let mut host: [c_char; 100] = [0; 100];
-    // SAFETY: a null handle means the process, in the search order of libraries. The symbol is the C library's
-    // function or its replacement, and the buffers have the given lengths.
+    // SAFETY: a null handle means the process, in the search order of libraries. The symbol is the
+    // C library's function or its replacement, and the buffers have the given lengths.
     let status = unsafe {
         let symbol = dlsym(std::ptr::null_mut(), c"getnameinfo".as_ptr());
         assert!(!symbol.is_null());

@@ -65,8 +65,8 @@ impl RankVote {
 }
 
 impl StepOutcome {
-    /// The end of a step from the numbers of all ranks, in their order. `None` if they are not numbers of
-    /// [`RankVote::to_numbers`].
+    /// The end of a step from the numbers of all ranks, in their order. `None` if they are not
+    /// numbers of [`RankVote::to_numbers`].
     #[must_use]
     pub fn of_ranks(ranks: &[Vec<f64>]) -> Option<Self> {
         let size = u32::try_from(ranks.len()).ok()?;

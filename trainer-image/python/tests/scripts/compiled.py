@@ -1,4 +1,5 @@
-"""Trains a compiled model and prints how often PyTorch has compiled it. Arguments: STEPS and the path of the weights."""
+"""Trains a compiled model and prints how often PyTorch has compiled it. Arguments: STEPS and the
+path of the weights."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
-"""A training whose steps change a state after the commit. Arguments: STEPS and the path of the state. After the step
-CUT_AT, rank 2 dies while rank 1 waits for it and rank 0 does not wait."""
+"""A training whose steps change a state after the commit. Arguments: STEPS and the path of the
+state. After the step CUT_AT, rank 2 dies while rank 1 waits for it and rank 0 does not wait."""
 
 import os
 import pathlib

@@ -1,4 +1,5 @@
-"""A training with selectable features. Arguments: STEPS, the path of the weights, and the names of the features."""
+"""A training with selectable features. Arguments: STEPS, the path of the weights, and the names of
+the features."""
 
 import contextlib
 import os
@@ -89,7 +90,8 @@ with rh.join(state=state, gradients="manual" if "manual" in USES else "ddp") as 
             if "collective" in USES and job.group is not None:
                 dist.all_reduce(torch.ones(1))
             for opt in opts if "rate" in USES else []:
-                # Before the commit, also in a dropped step, so it is a function of the step's number.
+                # Before the commit, also in a dropped step, so it is a function of the step's
+                # number.
                 opt.param_groups[0]["lr"] = rate * (1 - number / 2 / STEPS)
             chosen = [opts[number % 2]] if "alternate" in USES else opts
             most = 0.5 if "clip" in USES else None

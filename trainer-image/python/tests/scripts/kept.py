@@ -1,7 +1,8 @@
-"""A training that uses a process group of an ended generation. Argument: HOW, and whether it does so in ``with batch:``.
+"""A training that uses a process group of an ended generation. Argument: HOW, and whether it does
+so in ``with batch:``.
 
-"mesh", "part", "world": a group that the script created in its first step and kept. "dropped", "dropped-part": the group of
-the generation, in a step that ``commit`` has dropped.
+"mesh", "part", "world": a group that the script created in its first step and kept. "dropped",
+"dropped-part": the group of the generation, in a step that ``commit`` has dropped.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
-"""A training whose ranks also sum a number in a group that the script creates. Arguments: STEPS and the path of the
-weights."""
+"""A training whose ranks also sum a number in a group that the script creates. Arguments: STEPS and
+the path of the weights."""
 
 import os
 import signal

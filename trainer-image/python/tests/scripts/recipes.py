@@ -1,5 +1,5 @@
-"""A training with one of the recipes in docs/python.md that change the state after the commit. Arguments: RECIPE and the
-path of the result."""
+"""A training with one of the recipes in docs/python.md that change the state after the commit.
+Arguments: RECIPE and the path of the result."""
 
 import json
 import os

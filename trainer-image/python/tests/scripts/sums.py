@@ -1,5 +1,5 @@
-"""A training whose ranks also sum numbers with job.sum. Arguments: STEPS and the path of the weights. HOW selects the
-reaction to a lost rank."""
+"""A training whose ranks also sum numbers with job.sum. Arguments: STEPS and the path of the
+weights. HOW selects the reaction to a lost rank."""
 
 import math
 import os

@@ -1,5 +1,5 @@
-"""A training on sentences of different lengths, whose loss is the mean over all tokens of a step. Argument: WEIGHTS. Rank 0
-works alone for longer than collectives wait."""
+"""A training on sentences of different lengths, whose loss is the mean over all tokens of a step.
+Argument: WEIGHTS. Rank 0 works alone for longer than collectives wait."""
 
 import os
 import sys

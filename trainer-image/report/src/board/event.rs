@@ -28,7 +28,8 @@ const FIXED32: u64 = 5;
 pub enum What {
     /// The version of the format, at the start of each file.
     FileVersion,
-    /// Training continues from here: `TensorBoard` drops what it has of this step and of later ones.
+    /// Training continues from here: `TensorBoard` drops what it has of this step and of later
+    /// ones.
     Start,
     /// Values by tag, such as `train/loss`.
     Scalars(Vec<(&'static str, f64)>),

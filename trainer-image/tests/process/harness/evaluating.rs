@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::{Job, digits, every_steps, replace};
 
 impl Job {
-    /// Starts workers of one process, and waits until they are in the lobby. Each batch of an evaluation
-    /// takes `milliseconds` longer. A checkpoint is saved after every `every` steps.
+    /// Starts workers of one process, and waits until they are in the lobby. Each batch of an
+    /// evaluation takes `milliseconds` longer. A checkpoint is saved after every `every` steps.
     pub(crate) fn evaluating(config: &Value, nodes: u32, milliseconds: u64, every: u64) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), every));
@@ -32,7 +32,8 @@ impl Job {
     pub(crate) fn first_step_of(&self, generation: u64) -> u64 {
         let directory = self.volume().join("ledger");
         let path = directory.join(roundhouse_elastic::ledger::file_name(generation));
-        // Below the header. Lines of the previous generation come first if they may not be on the disk.
+        // Below the header. Lines of the previous generation come first if they may not be on the
+        // disk.
         let first_step = || {
             let text = std::fs::read_to_string(&path).ok()?;
             let lines = text.lines().skip(1).map(serde_json::from_str::<Value>);

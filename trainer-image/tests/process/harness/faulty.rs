@@ -17,8 +17,8 @@ const HAPPEN_ONCE: [&str; 4] = [
 ];
 
 impl Job {
-    /// A job with a worker that kills itself at a point: (node, `rank:step:point`). It saves a checkpoint
-    /// after every twenty steps.
+    /// A job with a worker that kills itself at a point: (node, `rank:step:point`). It saves a
+    /// checkpoint after every twenty steps.
     pub(crate) fn with_kill(config: &Value, nodes: u32, node: u32, fault: &str) -> Self {
         Self::with_kill_on(config, &digits(), nodes, node, fault)
     }
@@ -38,8 +38,8 @@ impl Job {
         job.begin(data_dir)
     }
 
-    /// A job whose loss is NaN in some steps, such as `20,21`. It saves a checkpoint after every ten steps.
-    /// `fault` kills a worker as in [`Self::with_kill`].
+    /// A job whose loss is NaN in some steps, such as `20,21`. It saves a checkpoint after every
+    /// ten steps. `fault` kills a worker as in [`Self::with_kill`].
     pub(crate) fn spoilt(
         config: &Value,
         nodes: u32,
@@ -55,8 +55,8 @@ impl Job {
         job.begin(&digits())
     }
 
-    /// Starts workers of one process that send a state in chunks of one KiB, and waits until they are in the
-    /// lobby. Some workers kill themselves as in [`Self::with_kill`].
+    /// Starts workers of one process that send a state in chunks of one KiB, and waits until they
+    /// are in the lobby. Some workers kill themselves as in [`Self::with_kill`].
     pub(crate) fn sharing(
         config: &Value,
         nodes: u32,
@@ -103,8 +103,8 @@ impl Job {
         job
     }
 
-    /// A job whose steps take `seconds` longer, with a grace period of four minutes. It saves a checkpoint when
-    /// it ends or when all ranks leave.
+    /// A job whose steps take `seconds` longer, with a grace period of four minutes. It saves a
+    /// checkpoint when it ends or when all ranks leave.
     pub(crate) fn slow(config: &Value, nodes: u32, seconds: u64) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), 1_000_000));
@@ -129,7 +129,8 @@ impl Job {
         prlimit(Some(Pid::from_child(process)), Resource::As, limit).unwrap();
     }
 
-    /// A job of workers with two processes each. One worker takes `milliseconds` longer for each step.
+    /// A job of workers with two processes each. One worker takes `milliseconds` longer for each
+    /// step.
     pub(crate) fn slowed(config: &Value, nodes: u32, node: u32, milliseconds: u64) -> Self {
         let mut job = Self::new(config, nodes, 2);
         let pace = job.path("pace");
@@ -165,7 +166,8 @@ impl Job {
         job
     }
 
-    /// Like [`Self::with_checkpoints`], but a file of a checkpoint has a stale handle until [`Self::end_stale`].
+    /// Like [`Self::with_checkpoints`], but a file of a checkpoint has a stale handle until
+    /// [`Self::end_stale`].
     pub(crate) fn with_stale_handle(
         config: &Value,
         nodes: u32,
@@ -202,8 +204,8 @@ impl Job {
         job
     }
 
-    /// Sets by how many milliseconds each access to the volume is slowed down, or makes all of them wait
-    /// (`hold`).
+    /// Sets by how many milliseconds each access to the volume is slowed down, or makes all of them
+    /// wait (`hold`).
     pub(crate) fn pace_volume(&self, pace: &str) {
         replace(&self.path("pace-of-volume"), pace);
     }

@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::{Job, digits, every_steps};
 
 impl Job {
-    /// Starts workers of one process. One worker stops itself at a point (`rank:step:point`). A checkpoint
-    /// is saved after every twenty steps.
+    /// Starts workers of one process. One worker stops itself at a point (`rank:step:point`). A
+    /// checkpoint is saved after every twenty steps.
     pub(crate) fn freezing(config: &Value, nodes: u32, node: u32, point: &str) -> Self {
         let mut job = Self::new(config, nodes, 1);
         job.checkpoint = Some(every_steps(job.path("volume"), 20));

@@ -39,7 +39,8 @@ impl Job {
         }
     }
 
-    /// Publishes a generation of some workers, and waits until they have trained `steps` steps in it.
+    /// Publishes a generation of some workers, and waits until they have trained `steps` steps in
+    /// it.
     pub(crate) fn passes(&self, generation: u64, members: &[u32], steps: u64) {
         self.issue_to(generation, members);
         self.wait_for_nodes(members, "a step of the generation", |status| {

@@ -2,8 +2,8 @@
 
 use tempfile::TempDir;
 
-/// IDX files with `num` gray images of noise, `side` × `side` pixels and of ten classes. Both splits are
-/// the same.
+/// IDX files with `num` gray images of noise, `side` × `side` pixels and of ten classes. Both
+/// splits are the same.
 pub(crate) fn images_of(num: u32, side: u32) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let header = |kind: u32, sizes: &[u32]| -> Vec<u8> {

@@ -8,8 +8,9 @@ use serde_json::Value;
 use super::{Job, digits, every_steps};
 
 impl Job {
-    /// Starts workers of one process, some of which may kill themselves as in [`Job::with_kill`]. A checkpoint is
-    /// saved after every twenty steps. After the timeout, NCCL's own watchdog detects a collective that hangs.
+    /// Starts workers of one process, some of which may kill themselves as in [`Job::with_kill`]. A
+    /// checkpoint is saved after every twenty steps. After the timeout, NCCL's own watchdog detects
+    /// a collective that hangs.
     pub(crate) fn over_nccl(
         config: &Value,
         nodes: u32,

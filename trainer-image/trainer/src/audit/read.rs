@@ -30,8 +30,8 @@ pub(super) struct Damaged {
 }
 
 impl Damaged {
-    /// Whether a file has the line of the checkpoint's last step. Earlier versions named a checkpoint
-    /// by the generation that saved it, not by the one that committed its step.
+    /// Whether a file has the line of the checkpoint's last step. Earlier versions named a
+    /// checkpoint by the generation that saved it, not by the one that committed its step.
     pub(super) fn is_in(&self, files: &[File]) -> bool {
         let CheckpointId { generation, step } = self.id;
         let mut lines = files.iter().flat_map(|file| &file.lines);

@@ -106,8 +106,8 @@ fn write(directory: &Directory, generation: u64, previous: Option<Head>, lines: 
     std::fs::write(directory.ledger().join(file_name(generation)), text).unwrap();
 }
 
-/// Writes what a process saves that leaves alone: the checkpoint of the chain's head, with the lines
-/// that may be in no file.
+/// Writes what a process saves that leaves alone: the checkpoint of the chain's head, with the
+/// lines that may be in no file.
 fn save_alone(directory: &Directory, chain: &Chain) {
     let tail = Tail {
         after: chain.durable(),

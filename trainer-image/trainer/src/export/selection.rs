@@ -40,8 +40,8 @@ pub(super) enum Source {
 
 impl Selection {
     /// Selects the weights under the names of published files. If the job averages its weights, it
-    /// selects the averages, which evaluations use. With `all` it selects every tensor under its full
-    /// name. If there are no weights, the error lists some names.
+    /// selects the averages, which evaluations use. With `all` it selects every tensor under its
+    /// full name. If there are no weights, the error lists some names.
     pub(super) fn of(table: &Table, step: u64, all: bool) -> Result<Self, String> {
         let averages = format!("optimizer.{}.", Ema::STATE);
         let views = table.views();

@@ -11,7 +11,8 @@ use crate::models::BuildError;
 use crate::source::SourceError;
 use crate::weights::WeightsError;
 
-/// Part of libtorch's message if `deterministic: true` is set and an operation is not deterministic.
+/// Part of libtorch's message if `deterministic: true` is set and an operation is not
+/// deterministic.
 const NOT_DETERMINISTIC: &str = "does not have a deterministic implementation";
 
 impl From<failure::Failure> for Failure {
@@ -114,8 +115,8 @@ impl From<roundhouse_c10d::Error> for Failure {
 }
 
 impl Failure {
-    /// The failure for an error of the memory, the device or the configuration. Returns the message if
-    /// the error is of no such kind.
+    /// The failure for an error of the memory, the device or the configuration. Returns the message
+    /// if the error is of no such kind.
     fn of_kind(kind: ErrorKind, words: String) -> Result<Self, String> {
         match kind {
             ErrorKind::OutOfMemory => Ok(Self::OutOfMemory { rank: None, words }),

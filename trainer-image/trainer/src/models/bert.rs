@@ -165,8 +165,8 @@ impl Task for Bert {
         })
     }
 
-    /// `6 · 12 · L · W² + 12 · L · W · T` for each of T tokens, and `6 · W · (W + V)` for each masked
-    /// token.
+    /// `6 · 12 · L · W² + 12 · L · W · T` for each of T tokens, and `6 · W · (W + V)` for each
+    /// masked token.
     fn flops_per_sample(&self) -> Option<f64> {
         Some(self.flops_per_sample)
     }

@@ -23,8 +23,8 @@ pub trait Network: std::fmt::Debug {
         pass: &mut Pass,
     ) -> Result<Tensor, TchError>;
 
-    /// Whether training sums over the ranks that compute a pass: see [`Task::train_among`]. If so, a
-    /// rank without samples also calls [`Self::scores`], with B = 0.
+    /// Whether training sums over the ranks that compute a pass: see [`Task::train_among`]. If so,
+    /// a rank without samples also calls [`Self::scores`], with B = 0.
     fn sums_over_ranks(&self) -> bool {
         false
     }
@@ -45,7 +45,8 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// A classifier with the network that `build` creates. `build` adds the weights to the parameters.
+    /// A classifier with the network that `build` creates. `build` adds the weights to the
+    /// parameters.
     ///
     /// # Errors
     /// The weights exceed the memory.
@@ -112,8 +113,8 @@ impl Task for Classifier {
         })
     }
 
-    /// Two operations per multiply-add. The backward pass costs twice the forward pass: one product for
-    /// the gradient of the inputs, and one for the gradient of the weights.
+    /// Two operations per multiply-add. The backward pass costs twice the forward pass: one product
+    /// for the gradient of the inputs, and one for the gradient of the weights.
     fn flops_per_sample(&self) -> Option<f64> {
         Some(3.0 * 2.0 * self.network.multiply_adds())
     }

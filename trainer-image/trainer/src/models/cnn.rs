@@ -1,5 +1,5 @@
-//! Convolutional network: 3×3 convolutions, each followed by `ReLU` and a 2×2 max-pool, and a linear
-//! layer.
+//! Convolutional network: 3×3 convolutions, each followed by `ReLU` and a 2×2 max-pool, and a
+//! linear layer.
 
 use tch::{TchError, Tensor};
 

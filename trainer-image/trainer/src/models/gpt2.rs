@@ -19,7 +19,8 @@ use block::Block;
 /// Constant that layer normalization adds to the variance.
 const EPSILON: f64 = 1e-5;
 
-/// A decoder-only transformer. A batch has tokens `[B, T]` and, as targets, the next tokens `[B, T]`.
+/// A decoder-only transformer. A batch has tokens `[B, T]` and, as targets, the next tokens
+/// `[B, T]`.
 #[derive(Debug)]
 pub struct Gpt2 {
     parameters: Parameters,
@@ -129,8 +130,8 @@ impl Task for Gpt2 {
         })
     }
 
-    /// `6 · (12 · L · W² + V · W) + 12 · L · W · T` for each of T tokens. This is 0.86 · 10⁹ for the
-    /// smallest published size (12 layers, width 768, 1,024 tokens).
+    /// `6 · (12 · L · W² + V · W) + 12 · L · W · T` for each of T tokens. This is 0.86 · 10⁹ for
+    /// the smallest published size (12 layers, width 768, 1,024 tokens).
     fn flops_per_sample(&self) -> Option<f64> {
         Some(self.flops_per_sample)
     }

@@ -13,8 +13,8 @@ pub(super) fn normal(shape: &[i64], deviation: f64) -> Result<Tensor, TchError> 
     Tensor::f_zeros(shape, CPU)?.f_normal_(0.0, deviation)
 }
 
-/// Normal distribution with the variance 2 / fan-out for a convolution `[out, in, kH, kW]`. It keeps
-/// the magnitude of gradients through `ReLU` (He et al. 2015).
+/// Normal distribution with the variance 2 / fan-out for a convolution `[out, in, kH, kW]`. It
+/// keeps the magnitude of gradients through `ReLU` (He et al. 2015).
 pub(super) fn kaiming_fan_out(shape: &[i64]) -> Result<Tensor, TchError> {
     let fan_out = shape[0] * shape.iter().skip(2).product::<i64>();
     normal(shape, (2.0 / fan_out as f64).sqrt())

@@ -57,7 +57,8 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    /// A convolution with a bias, initialized as `torch.nn.Conv2d`; the shape is (out, in, kernel size).
+    /// A convolution with a bias, initialized as `torch.nn.Conv2d`; the shape is (out, in, kernel
+    /// size).
     pub(super) fn uniform(
         parameters: &mut Parameters,
         name: &str,
@@ -73,8 +74,8 @@ impl Conv {
         })
     }
 
-    /// A convolution without a bias, initialized as in torchvision's residual networks; the shape is
-    /// (out, in, kernel size).
+    /// A convolution without a bias, initialized as in torchvision's residual networks; the shape
+    /// is (out, in, kernel size).
     pub(super) fn kaiming(
         parameters: &mut Parameters,
         name: &str,

@@ -1,10 +1,10 @@
 //! Chooses the tokens that a masked language model must predict: a pure function of the seed, the
 //! epoch and the sample, without libtorch.
 //!
-//! The data path calls [`Masking::mask`] for each sample, so the masks do not depend on the rank that
-//! has the sample. All sequences of one length have the same number of masked places. So all samples
-//! have the same weight in the loss, and the loss does not depend on how samples are divided among
-//! ranks and passes.
+//! The data path calls [`Masking::mask`] for each sample, so the masks do not depend on the rank
+//! that has the sample. All sequences of one length have the same number of masked places. So all
+//! samples have the same weight in the loss, and the loss does not depend on how samples are
+//! divided among ranks and passes.
 
 use crate::loss::IGNORED;
 use crate::random::mix;
@@ -53,8 +53,8 @@ pub struct Masked {
 }
 
 impl Masking<'_> {
-    /// Chooses [`num_masked`] places, or all places without a special token if they are fewer. Of the
-    /// chosen tokens 80 % become the mask token, 10 % become a random token, and 10 % stay.
+    /// Chooses [`num_masked`] places, or all places without a special token if they are fewer. Of
+    /// the chosen tokens 80 % become the mask token, 10 % become a random token, and 10 % stay.
     #[must_use]
     pub fn mask(&self, tokens: &[u32], draw: Draw) -> Masked {
         let mut random = Random::new(draw);
@@ -101,7 +101,8 @@ impl Random {
         }
     }
 
-    /// A random number below a bound, by multiplication (Lemire 2019); the bias is below bound / 2⁶⁴.
+    /// A random number below a bound, by multiplication (Lemire 2019); the bias is below bound /
+    /// 2⁶⁴.
     fn below(&mut self, bound: usize) -> usize {
         self.state = self.state.wrapping_add(INCREMENT);
         let product = u128::from(mix(self.state)) * bound as u128;

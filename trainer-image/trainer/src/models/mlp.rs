@@ -1,4 +1,5 @@
-//! Linear layers over the flattened image, with `ReLU` between them. One layer is softmax regression.
+//! Linear layers over the flattened image, with `ReLU` between them. One layer is softmax
+//! regression.
 
 use tch::{TchError, Tensor};
 

@@ -20,12 +20,12 @@ const EPSILON: f64 = 1e-5;
 pub enum Groups {
     /// Ghost batches (Hoffer et al. 2017): fixed groups of this number of consecutive places of the
     /// *global* batch. The caller cuts the global batch only between groups, so a pass has whole
-    /// groups; only the last group of the global batch may be smaller. The result is a function of the
-    /// global batch, and does not depend on how it is divided among ranks and passes.
+    /// groups; only the last group of the global batch may be smaller. The result is a function of
+    /// the global batch, and does not depend on how it is divided among ranks and passes.
     Of(i64),
-    /// All samples of the global batch (`SyncBatchNorm`): the ranks sum their statistics in each pass.
-    /// The result is a function of the global batch up to the rounding of these sums. A process that
-    /// trains alone uses the samples of its pass.
+    /// All samples of the global batch (`SyncBatchNorm`): the ranks sum their statistics in each
+    /// pass. The result is a function of the global batch up to the rounding of these sums. A
+    /// process that trains alone uses the samples of its pass.
     Batch,
     /// All samples of a pass, as PyTorch's `BatchNorm2d` in each process. The result depends on the
     /// number of workers and on the size of a pass.
@@ -117,8 +117,8 @@ impl BatchNorm {
         Ok(y_bchw)
     }
 
-    /// Normalizes each group of `group_size` samples by its own statistics. Also returns the sums of the
-    /// statistics, weighted by samples.
+    /// Normalizes each group of `group_size` samples by its own statistics. Also returns the sums
+    /// of the statistics, weighted by samples.
     fn by_groups(
         &self,
         parameters: &Parameters,
@@ -126,8 +126,8 @@ impl BatchNorm {
         group_size: i64,
     ) -> Result<(Tensor, [Tensor; 2]), TchError> {
         // Splitting is a view. One call of libtorch's own kernel per group takes 49 to 52 ms for
-        // [64, 64, 32, 32]. One call with the groups as channels needs two transposing copies and takes
-        // 53 to 55 ms.
+        // [64, 64, 32, 32]. One call with the groups as channels needs two transposing copies and
+        // takes 53 to 55 ms.
         let parts = if group_size < x_bchw.size()[0] {
             x_bchw.f_split(group_size, 0)?
         } else {
@@ -148,8 +148,8 @@ impl BatchNorm {
         Ok((y_bchw, sums))
     }
 
-    /// Normalizes samples by their own statistics. With a momentum of 1, libtorch writes the mean and
-    /// the unbiased variance of these samples to the statistics.
+    /// Normalizes samples by their own statistics. With a momentum of 1, libtorch writes the mean
+    /// and the unbiased variance of these samples to the statistics.
     fn normalize(
         &self,
         parameters: &Parameters,

@@ -50,8 +50,8 @@ impl Pass {
         matches!(self.mode, Mode::Train { .. })
     }
 
-    /// Records a statistic, summed over the samples of the pass, for the running statistic at a place
-    /// of the parameters.
+    /// Records a statistic, summed over the samples of the pass, for the running statistic at a
+    /// place of the parameters.
     pub fn note(&mut self, place: usize, sum_over_samples: Tensor) {
         self.statistics.push((place, sum_over_samples));
     }
@@ -61,8 +61,8 @@ impl Pass {
         self.statistics.extend(part.statistics);
     }
 
-    /// The loss term that [`Role::Statistic`](crate::Role::Statistic) describes; `None` if no statistic
-    /// was recorded.
+    /// The loss term that [`Role::Statistic`](crate::Role::Statistic) describes; `None` if no
+    /// statistic was recorded.
     ///
     /// # Errors
     /// A statistic does not have the shape of its running value.

@@ -41,8 +41,9 @@ impl Dropout {
         })
     }
 
-    /// Attention of queries, keys and values `[B, T, W]` over heads (Vaswani et al. 2017), with dropout
-    /// of the attention weights. `is_causal`: a place attends only to itself and to earlier places.
+    /// Attention of queries, keys and values `[B, T, W]` over heads (Vaswani et al. 2017), with
+    /// dropout of the attention weights. `is_causal`: a place attends only to itself and to earlier
+    /// places.
     pub(super) fn attention(
         &mut self,
         [q_btw, k_btw, v_btw]: [&Tensor; 3],
@@ -72,10 +73,10 @@ impl Dropout {
     }
 }
 
-/// Floating-point operations of blocks for one sequence, forward and backward (Chowdhery et al. 2022,
-/// appendix B): `6 · N + 12 · L · W · T` for each of T tokens. N is the number of weights in the
-/// blocks' matrices, `12 · L · W²`. The second term counts the products of queries with keys and of
-/// attention weights with values.
+/// Floating-point operations of blocks for one sequence, forward and backward (Chowdhery et al.
+/// 2022, appendix B): `6 · N + 12 · L · W · T` for each of T tokens. N is the number of weights in
+/// the blocks' matrices, `12 · L · W²`. The second term counts the products of queries with keys
+/// and of attention weights with values.
 pub(super) fn flops_of_blocks(num_layers: i64, width: i64, length: i64) -> f64 {
     let (num_layers, width, length) = (num_layers as f64, width as f64, length as f64);
     let per_token = 6.0 * 12.0 * num_layers * width * width + 12.0 * num_layers * width * length;

@@ -29,8 +29,8 @@ pub(super) struct Members {
 }
 
 impl Groups {
-    /// Groups parameters. Weights with more than one dimension decay. Weights with at most one dimension
-    /// (biases, parameters of normalization layers) decay if `decays_norm_and_bias`.
+    /// Groups parameters. Weights with more than one dimension decay. Weights with at most one
+    /// dimension (biases, parameters of normalization layers) decay if `decays_norm_and_bias`.
     pub(super) fn new(parameters: &Parameters, decays_norm_and_bias: bool) -> Self {
         let mut groups = Self {
             weights: [true, false]
@@ -67,7 +67,8 @@ impl Groups {
         &self.weights
     }
 
-    /// Moves the running statistics towards the statistics of the batch, which are in their gradients.
+    /// Moves the running statistics towards the statistics of the batch, which are in their
+    /// gradients.
     pub(super) fn update_statistics(
         &self,
         parameters: &Parameters,

@@ -36,8 +36,8 @@ impl Select {
         keeps.map(|keeps| keeps.f_to_kind(Kind::Float)).transpose()
     }
 
-    /// Changes tensors by `in_place`, unless the flag keeps their old values. If there is a flag, it
-    /// changes copies first.
+    /// Changes tensors by `in_place`, unless the flag keeps their old values. If there is a flag,
+    /// it changes copies first.
     fn write_all(
         &self,
         targets: &[Tensor],

@@ -10,11 +10,11 @@ use super::zeros_like;
 use crate::parameters::Parameters;
 use crate::update::{Rate, Signals, Update};
 
-/// `u = m̂ / (√v̂ + ε) + decay·w; w = w - rate · |w|/|u| · u`, with the bias-corrected moments of Adam and φ the
-/// identity.
+/// `u = m̂ / (√v̂ + ε) + decay·w; w = w - rate · |w|/|u| · u`, with the bias-corrected moments of
+/// Adam and φ the identity.
 ///
-/// A tensor with a norm of 0 has a ratio of 1. Biases and parameters of normalization layers have a ratio of 1
-/// and no decay, unless `decayNormAndBias` is true.
+/// A tensor with a norm of 0 has a ratio of 1. Biases and parameters of normalization layers have a
+/// ratio of 1 and no decay, unless `decayNormAndBias` is true.
 #[derive(Debug)]
 pub struct Lamb {
     beta1: f64,

@@ -10,8 +10,8 @@ use super::zeros_like;
 use crate::parameters::Parameters;
 use crate::update::{Rate, Signals, Update};
 
-/// `d = gradient + decay·w; b = momentum·b + d; w = w - rate·b`; with Nesterov momentum (Sutskever et al., 2013,
-/// as `PyTorch` writes it) `w = w - rate·(d + momentum·b)`.
+/// `d = gradient + decay·w; b = momentum·b + d; w = w - rate·b`; with Nesterov momentum (Sutskever
+/// et al., 2013, as `PyTorch` writes it) `w = w - rate·(d + momentum·b)`.
 #[derive(Debug)]
 pub struct Sgd {
     momentum: f64,

@@ -9,7 +9,8 @@ use tch::TchError;
 use super::{Source, SourceError};
 use crate::batch::Batch;
 
-/// Wraps a source and converts its images `[B, C, H, W]` to channels last. Their values do not change.
+/// Wraps a source and converts its images `[B, C, H, W]` to channels last. Their values do not
+/// change.
 #[derive(Debug)]
 pub(crate) struct ChannelsLast(pub(crate) Box<dyn Source>);
 

@@ -1,6 +1,6 @@
-//! A snapshot of a part of a GPU's state, on its way to pinned memory. The compute stream gathers the
-//! part on the device between two steps, and another stream copies it to the host while steps run.
-//! Training waits for neither, and no later step changes the snapshot.
+//! A snapshot of a part of a GPU's state, on its way to pinned memory. The compute stream gathers
+//! the part on the device between two steps, and another stream copies it to the host while steps
+//! run. Training waits for neither, and no later step changes the snapshot.
 
 use std::ops::Range;
 

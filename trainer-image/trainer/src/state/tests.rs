@@ -114,8 +114,8 @@ fn weight_that_requires_a_gradient_is_overwritten() {
     assert!(weight.requires_grad());
 }
 
-/// The ranks compare these digests before each checkpoint. `--nocapture` prints the time of the digests
-/// and of the copy that a save makes.
+/// The ranks compare these digests before each checkpoint. `--nocapture` prints the time of the
+/// digests and of the copy that a save makes.
 #[test]
 fn digest_does_not_depend_on_the_alignment() {
     let mut named = tensors();

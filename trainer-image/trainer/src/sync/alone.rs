@@ -16,8 +16,8 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Passes have at most `micro_batch_size` samples (`None`: no bound) and are cut at multiples of
-    /// `group_size` places.
+    /// Passes have at most `micro_batch_size` samples (`None`: no bound) and are cut at multiples
+    /// of `group_size` places.
     #[must_use]
     pub const fn new(micro_batch_size: Option<u32>, group_size: u64) -> Self {
         Self {
@@ -58,8 +58,8 @@ impl Sync for Alone {
     }
 }
 
-/// Splits a rank's part of a batch into passes of at most `most` samples. The slice of a pass, which
-/// seeds its random numbers, is its first place in the batch.
+/// Splits a rank's part of a batch into passes of at most `most` samples. The slice of a pass,
+/// which seeds its random numbers, is its first place in the batch.
 pub(super) fn in_pieces(
     batch: &Range<u64>,
     part: &Range<u64>,

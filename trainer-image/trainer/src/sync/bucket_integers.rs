@@ -1,9 +1,9 @@
 //! Sends 64-bit numbers in a bucket of gradients without loss.
 //!
-//! A bucket holds 32-bit floats. The ranks sum it and divide it by their number. Each rank has its own
-//! slots, in which all other ranks write 0, and writes each 64-bit number as four integers below 2^16.
-//! Division and multiplication by the number of ranks change such an integer by less than one half, so
-//! rounding restores it.
+//! A bucket holds 32-bit floats. The ranks sum it and divide it by their number. Each rank has its
+//! own slots, in which all other ranks write 0, and writes each 64-bit number as four integers
+//! below 2^16. Division and multiplication by the number of ranks change such an integer by less
+//! than one half, so rounding restores it.
 
 /// Number of slots for one 64-bit number.
 pub(super) const SLOTS_PER_NUMBER: usize = 4;
@@ -28,8 +28,8 @@ pub(super) fn write(numbers: &[f64], rank: u32, world_size: u32) -> Vec<f32> {
     slots
 }
 
-/// Restores the numbers of each rank from the means of the slots. `None` if a slot holds a value that
-/// no rank can have written.
+/// Restores the numbers of each rank from the means of the slots. `None` if a slot holds a value
+/// that no rank can have written.
 pub(super) fn read(means: &[f32], world_size: u32) -> Option<Vec<Vec<f64>>> {
     let size = world_size as usize;
     let per_rank = means.len() / size.max(1);

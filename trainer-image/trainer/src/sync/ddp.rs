@@ -1,11 +1,12 @@
-//! Data parallelism over libtorch's Reducer: each rank computes its part of the batch, and the Reducer
-//! averages gradients in buckets while the backward pass still runs (Li et al., VLDB 2020).
+//! Data parallelism over libtorch's Reducer: each rank computes its part of the batch, and the
+//! Reducer averages gradients in buckets while the backward pass still runs (Li et al., VLDB 2020).
 //!
-//! The loss of a part is `sum · W / G`, so the average over W ranks is the mean over all G samples of
-//! the batch, also if the parts differ in size. Over Gloo, if the host commits steps and gradients are
-//! not rounded to 16 bits, the ranks' votes at the end of a step travel in a bucket, too: they are the
-//! gradient of an additional parameter, the carrier. So a step has no other collectives than those of
-//! its gradients. The carrier is a vector, which `PowerSGD` sends uncompressed.
+//! The loss of a part is `sum · W / G`, so the average over W ranks is the mean over all G samples
+//! of the batch, also if the parts differ in size. Over Gloo, if the host commits steps and
+//! gradients are not rounded to 16 bits, the ranks' votes at the end of a step travel in a bucket,
+//! too: they are the gradient of an additional parameter, the carrier. So a step has no other
+//! collectives than those of its gradients. The carrier is a vector, which `PowerSGD` sends
+//! uncompressed.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -19,7 +20,8 @@ use super::bucket_integers;
 use super::{Commit, Finished, Pass, Sync, SyncError};
 use crate::parameters::{Parameters, Role};
 
-/// With more ranks the votes are exchanged in a separate collective, because the slots would cost more.
+/// With more ranks the votes are exchanged in a separate collective, because the slots would cost
+/// more.
 const MOST_RANKS_IN_A_BUCKET: u32 = 64;
 
 /// How a batch is split, and how gradients are packed.
@@ -61,8 +63,8 @@ impl Ddp {
         options: DdpOptions,
     ) -> Result<Self, SyncError> {
         let world_size = group.world_size();
-        // If the library does not report failures, the vote must follow the gradients, because the vote
-        // detects gradients of an aborted group. Nor can the numbers be rounded to 16 bits.
+        // If the library does not report failures, the vote must follow the gradients, because the
+        // vote detects gradients of an aborted group. Nor can the numbers be rounded to 16 bits.
         let is_exact = match options.reducer.hook {
             CommHook::None | CommHook::PowerSgd(_) => true,
             CommHook::Bf16 | CommHook::Fp16 => false,
@@ -105,8 +107,8 @@ impl Ddp {
     }
 }
 
-/// The parameters whose gradient is a running statistic. They are sent uncompressed, because no later
-/// step would correct their error.
+/// The parameters whose gradient is a running statistic. They are sent uncompressed, because no
+/// later step would correct their error.
 fn statistics(parameters: &Parameters) -> Vec<usize> {
     let roles = parameters.roles().iter().enumerate();
     roles
@@ -135,9 +137,10 @@ fn learn_graph(
     Ok(roundhouse_c10d::backward(&roots[0])?)
 }
 
-/// Adds the carrier to a layout; its index follows those of the parameters. The backward pass computes
-/// the carrier's gradient first, so it goes into the first bucket if that bucket has its type. It does
-/// not count in the bucket's size, so the parameters' layout is the same for every number of ranks.
+/// Adds the carrier to a layout; its index follows those of the parameters. The backward pass
+/// computes the carrier's gradient first, so it goes into the first bucket if that bucket has its
+/// type. It does not count in the bucket's size, so the parameters' layout is the same for every
+/// number of ranks.
 fn carried(mut layout: Vec<Vec<usize>>, parameters: &Parameters) -> Vec<Vec<usize>> {
     let carrier = parameters.tensors().len();
     let is_like = |index: &usize| parameters.at(*index).kind() == Kind::Float;

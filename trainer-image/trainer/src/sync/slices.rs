@@ -1,14 +1,15 @@
 //! Gradients that are equal bit for bit for every number of ranks.
 //!
-//! Each global batch is cut into V fixed slices. A rank computes its slices one after the other, each in
-//! a separate pass, so kernels see the same shapes for every number of ranks. Gradients and losses are
-//! summed along one binary tree over the slices ([`roundhouse_elastic::slices`]). First each rank sums
-//! the nodes of the tree that it owns completely. Then each rank receives one chunk of the remaining
-//! nodes of all ranks and sums the rest of the tree for this chunk. Finally the ranks gather the chunks.
+//! Each global batch is cut into V fixed slices. A rank computes its slices one after the other,
+//! each in a separate pass, so kernels see the same shapes for every number of ranks. Gradients and
+//! losses are summed along one binary tree over the slices ([`roundhouse_elastic::slices`]). First
+//! each rank sums the nodes of the tree that it owns completely. Then each rank receives one chunk
+//! of the remaining nodes of all ranks and sums the rest of the tree for this chunk. Finally the
+//! ranks gather the chunks.
 //!
-//! With n gradients of 4 bytes and k nodes left on a rank (1 if each rank owns 2^i slices, never more
-//! than 2·log2(V/W) + 2), a rank sends `(k + 1) · 4n · (W - 1) / W` bytes. A ring all-reduce sends
-//! `2 · 4n · (W - 1) / W`. The communication does not overlap the backward pass.
+//! With n gradients of 4 bytes and k nodes left on a rank (1 if each rank owns 2^i slices, never
+//! more than 2·log2(V/W) + 2), a rank sends `(k + 1) · 4n · (W - 1) / W` bytes. A ring all-reduce
+//! sends `2 · 4n · (W - 1) / W`. The communication does not overlap the backward pass.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ use crate::parameters::Parameters;
 
 /// The collectives that [`Slices`] needs of a process group.
 pub trait Exchange: std::fmt::Debug {
-    /// Sends each rank its part of `input`, and returns the parts that all ranks have sent to this rank,
-    /// in the order of the ranks. `to` and `from` are the lengths of these parts.
+    /// Sends each rank its part of `input`, and returns the parts that all ranks have sent to this
+    /// rank, in the order of the ranks. `to` and `from` are the lengths of these parts.
     ///
     /// # Errors
     /// A peer is lost.

@@ -1,15 +1,16 @@
-//! Steps that the device commits: the host launches step k + 1 before it reads the result of step k, so
-//! the device never waits for the host.
+//! Steps that the device commits: the host launches step k + 1 before it reads the result of step
+//! k, so the device never waits for the host.
 //!
 //! ```text
 //! host    launch k | launch k+1 | read k | launch k+2 | read k+1 | ...
 //! device           | gradients k, agree k, update k   | gradients k+1, ...
 //! ```
-//! The vote of a step ends in a flag on the device, and the device updates the weights only if the flag is
-//! 0. The host reads the same flag, so it counts exactly the steps that the device has applied, even if
-//! the group has failed since. The flag of step k enters the flag of step k + 1 on all ranks: after a
-//! step without an update, no later step has one. [`roundhouse_elastic::lag`] decides in which cases the
-//! host reads the end of a step before it launches the next one.
+//! The vote of a step ends in a flag on the device, and the device updates the weights only if the
+//! flag is
+//! 0. The host reads the same flag, so it counts exactly the steps that the device has applied,
+//!    even if the group has failed since. The flag of step k enters the flag of step k + 1 on all
+//!    ranks: after a step without an update, no later step has one. [`roundhouse_elastic::lag`]
+//!    decides in which cases the host reads the end of a step before it launches the next one.
 
 use roundhouse_elastic::lag::{Asked, Expected};
 use roundhouse_elastic::{Batch, Event, TrainingPosition};
@@ -43,8 +44,8 @@ impl Trainer<'_> {
         pending.map_or(self.member.local_state.position, |pending| pending.after)
     }
 
-    /// Launches a step, and then reads the end of the previous step, if there is one. Returns `None` if
-    /// the loop continues with another step.
+    /// Launches a step, and then reads the end of the previous step, if there is one. Returns
+    /// `None` if the loop continues with another step.
     pub(super) fn step_ahead(
         &mut self,
         batch: Batch,
@@ -141,7 +142,8 @@ impl Trainer<'_> {
         })
     }
 
-    /// The properties of a step that are known before it begins, and the training position after it.
+    /// The properties of a step that are known before it begins, and the training position after
+    /// it.
     fn expected(&self, batch: &Batch, position: &TrainingPosition) -> (Expected, TrainingPosition) {
         let mut after = position.after(batch.num_samples());
         after.skips = position.skips.after(false);
@@ -162,8 +164,8 @@ impl Trainer<'_> {
         self.close(step, &read, end)
     }
 
-    /// Must be called after an error while launching a step. The previous step counts if the device has
-    /// updated the weights, even if the process group has failed since.
+    /// Must be called after an error while launching a step. The previous step counts if the device
+    /// has updated the weights, even if the process group has failed since.
     pub(super) fn settle_what_is_done(&mut self) {
         let Some(step) = self.pending.take() else {
             return;
@@ -210,8 +212,8 @@ impl Trainer<'_> {
     }
 }
 
-/// Merges the outcomes of two steps, the later of which was launched before the host read the outcome of
-/// the earlier one. The requests of both outcomes are handled now.
+/// Merges the outcomes of two steps, the later of which was launched before the host read the
+/// outcome of the earlier one. The requests of both outcomes are handled now.
 fn both(before: &StepOutcome, last: StepOutcome) -> StepOutcome {
     let mut end = last;
     let (early, late) = (&before.agreement, &mut end.agreement);

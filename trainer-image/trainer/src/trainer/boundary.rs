@@ -68,8 +68,9 @@ impl Trainer<'_> {
         Ok(u32::try_from(pass.clamp(least, MOST_SAMPLES)).unwrap_or(1))
     }
 
-    /// Evaluates. A rank that must leave, or a process alone that must stop, ends the evaluation early. The
-    /// end of an evaluation is a boundary like the end of a step, unless training is complete.
+    /// Evaluates. A rank that must leave, or a process alone that must stop, ends the evaluation
+    /// early. The end of an evaluation is a boundary like the end of a step, unless training is
+    /// complete.
     pub(super) fn evaluate(&mut self) -> Result<Event, Failure> {
         self.enter(Phase::Evaluating);
         self.wait_beside_steps(self.longest_evaluation)?;
@@ -97,13 +98,14 @@ impl Trainer<'_> {
             self.member.reporter.evaluated(evaluation);
             self.member
                 .keep_best(evaluation.scores(), &self.work.tensors)?;
-            // If the process group fails before this line, the next generation repeats the evaluation. If
-            // it fails later, the next generation starts the save of the best checkpoint again.
+            // If the process group fails before this line, the next generation repeats the
+            // evaluation. If it fails later, the next generation starts the save of the best
+            // checkpoint again.
             self.member.local_state.evaluated = position.samples;
         }
         if evaluation.is_some() && self.plan.data_schedule.batch_at(&position).is_none() {
-            // Only the final save remains. It needs no new rank, and a rank that must leave would also
-            // only save.
+            // Only the final save remains. It needs no new rank, and a rank that must leave would
+            // also only save.
             return Ok(Event::Boundary {
                 agreed_generation: self.member.current_generation(),
                 all_leave: false,
@@ -119,8 +121,8 @@ impl Trainer<'_> {
             self.enter(Phase::Training);
         }
         if evaluation.is_none() {
-            // The evaluation stays due and would stop early again until the generation without the leaving
-            // rank forms.
+            // The evaluation stays due and would stop early again until the generation without the
+            // leaving rank forms.
             std::thread::sleep(POLL_INTERVAL);
         }
         Ok(Event::Boundary {
@@ -129,8 +131,8 @@ impl Trainer<'_> {
         })
     }
 
-    /// Saves the results. No rank ends before the results are written, so a rank that exits with success
-    /// proves that they are complete.
+    /// Saves the results. No rank ends before the results are written, so a rank that exits with
+    /// success proves that they are complete.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         self.wait_beside_steps(None)?;
         let saved = self.member.save_result(&self.work.tensors);

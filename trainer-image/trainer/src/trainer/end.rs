@@ -79,8 +79,8 @@ impl Trainer<'_> {
             finite,
             verdict,
         } = *judged;
-        // Count the step and note its ledger line first and together, so that an error below cannot lose
-        // one of them.
+        // Count the step and note its ledger line first and together, so that an error below cannot
+        // lose one of them.
         let factor = self.loss_factor(&self.member.local_state.position);
         self.count(&batch, verdict, finite);
         self.member.note(&batch, loss, &end.saving);

@@ -18,16 +18,16 @@ impl Trainer<'_> {
         self.leave_group();
         // The gradients may be views of the old group's buckets.
         roundhouse_c10d::zero_grad(self.work.task.parameters_mut().tensors_mut())?;
-        // NCCL allocates outside libtorch's cache, and the old group may still hold its memory while the
-        // next group is created.
+        // NCCL allocates outside libtorch's cache, and the old group may still hold its memory
+        // while the next group is created.
         roundhouse_c10d::empty_cache(self.work.task.parameters().device())?;
         self.last_step = LastStep::default();
         self.longest_evaluation = None;
         let Some(origin) = self.member.form(place, &mut self.work.tensors)? else {
             return Ok(None);
         };
-        // All ranks have the same position and the same number of workers now, so all compute the same
-        // plan.
+        // All ranks have the same position and the same number of workers now, so all compute the
+        // same plan.
         let workers = workers(&self.launch, place.world_size);
         let position = self
             .plan

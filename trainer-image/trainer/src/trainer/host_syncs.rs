@@ -1,5 +1,5 @@
-//! Detects calls in a step that make the host wait for the GPU, for tests on GPUs. On CPUs it has no
-//! effect.
+//! Detects calls in a step that make the host wait for the GPU, for tests on GPUs. On CPUs it has
+//! no effect.
 
 use roundhouse_c10d::{HostSyncs, watch_host_syncs};
 use roundhouse_contract::environment::EnvironmentInvalid;

@@ -1,4 +1,5 @@
-//! Computes from the configuration the identity of the training to which a checkpoint belongs. Pure.
+//! Computes from the configuration the identity of the training to which a checkpoint belongs.
+//! Pure.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +30,8 @@ pub(super) fn identity_of(
     }
 }
 
-/// Fields that change the computation without changing a tensor's shape. Fields that users tune during a
-/// training, such as the learning rate, are not among them.
+/// Fields that change the computation without changing a tensor's shape. Fields that users tune
+/// during a training, such as the learning rate, are not among them.
 fn settings(config: &TrainerConfig) -> BTreeMap<String, String> {
     let model = &config.model;
     let none = || "none".to_owned();

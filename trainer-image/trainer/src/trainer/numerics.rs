@@ -1,5 +1,5 @@
-//! Steps whose loss or gradient is not finite, and the loss scale. All decisions are functions of the vote
-//! and of the training position, so all ranks decide the same.
+//! Steps whose loss or gradient is not finite, and the loss scale. All decisions are functions of
+//! the vote and of the training position, so all ranks decide the same.
 
 use roundhouse_contract::trainer::{Compression, Precision};
 use roundhouse_elastic::numerics::{Finite, Policy, Verdict};
@@ -12,8 +12,8 @@ use crate::gradients::own_gradients;
 use crate::sync::explain;
 
 impl Trainer<'_> {
-    /// The position from which a generation continues, with a loss scale if the configuration has one. The
-    /// state may come from a run with another configuration.
+    /// The position from which a generation continues, with a loss scale if the configuration has
+    /// one. The state may come from a run with another configuration.
     pub(super) fn with_loss_scale(&self, position: TrainingPosition) -> TrainingPosition {
         let start = LossScale::start(&self.work.config.loss_scaling);
         TrainingPosition {
@@ -47,8 +47,8 @@ impl Trainer<'_> {
         }
     }
 
-    /// Counts the step, with or without an update. A loss that is not finite has other causes than the loss
-    /// scale, so it does not change the scale.
+    /// Counts the step, with or without an update. A loss that is not finite has other causes than
+    /// the loss scale, so it does not change the scale.
     pub(super) fn count(&mut self, batch: &Batch, verdict: Verdict, finite: Finite) {
         let is_skipped = verdict == Verdict::Skip;
         self.member.count(batch, is_skipped);
@@ -59,8 +59,8 @@ impl Trainer<'_> {
         }
     }
 
-    /// Notifies the sync of a skipped step or a new loss factor. `factor`: the loss factor of the counted
-    /// step.
+    /// Notifies the sync of a skipped step or a new loss factor. `factor`: the loss factor of the
+    /// counted step.
     pub(super) fn prepare_sync(
         &mut self,
         verdict: Verdict,
@@ -79,8 +79,8 @@ impl Trainer<'_> {
         result.map_err(|error| explain(world, error))
     }
 
-    /// The failure for a step that cannot be committed. The summed gradient does not show which rank's
-    /// gradient was not finite, so each rank computes its own gradient again without a sum.
+    /// The failure for a step that cannot be committed. The summed gradient does not show which
+    /// rank's gradient was not finite, so each rank computes its own gradient again without a sum.
     pub(super) fn diverged(
         &mut self,
         batch: &Batch,

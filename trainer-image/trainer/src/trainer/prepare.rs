@@ -1,4 +1,5 @@
-//! Prepares a process for the lobby from its launch and configuration: everything that needs no peer.
+//! Prepares a process for the lobby from its launch and configuration: everything that needs no
+//! peer.
 
 use roundhouse_c10d::Numerics;
 use roundhouse_contract::TrainerConfig;
@@ -194,8 +195,8 @@ fn write_events(launch: &Launch, reporter: &mut Reporter) {
     }
 }
 
-/// Computes the packing of gradients. It is the same in all processes of a training and does not depend
-/// on their state.
+/// Computes the packing of gradients. It is the same in all processes of a training and does not
+/// depend on their state.
 fn layout(work: &mut Trained, plan: &Plan) -> Result<Vec<Vec<usize>>, Failure> {
     let (options, order) = (sync::reducer_options(&work.config, 0), plan.run.order(0));
     let first = plan.data_schedule.batch_at(&plan.scaling.start());
@@ -237,8 +238,8 @@ fn refuse_metric(refusal: Option<impl std::fmt::Display>) -> Result<(), ConfigIn
     })
 }
 
-/// Sets the number of threads to 1. Kernels may split sums by the number of threads, which must not depend
-/// on the number of processes per machine.
+/// Sets the number of threads to 1. Kernels may split sums by the number of threads, which must not
+/// depend on the number of processes per machine.
 fn fix_num_threads() {
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
         tch::set_num_threads(1);

@@ -1,5 +1,5 @@
-//! One step: its gradients, then the vote and the update. This module has the whole step if the host
-//! commits it; [`super::ahead`] has the rest for the device.
+//! One step: its gradients, then the vote and the update. This module has the whole step if the
+//! host commits it; [`super::ahead`] has the rest for the device.
 
 use std::time::Instant;
 
@@ -40,9 +40,9 @@ impl Begun {
 }
 
 impl Trainer<'_> {
-    /// Runs one optimizer step of the process group, or an evaluation or the end of training if one of them
-    /// is due. An error before the update leaves the weights unchanged; the update itself is local and waits
-    /// for no peer. Returns `None` if the loop continues with another step.
+    /// Runs one optimizer step of the process group, or an evaluation or the end of training if one
+    /// of them is due. An error before the update leaves the weights unchanged; the update itself
+    /// is local and waits for no peer. Returns `None` if the loop continues with another step.
     pub(super) fn step(&mut self) -> Result<Option<Event>, Failure> {
         let result = self.try_step();
         if result.is_err() {
@@ -131,7 +131,8 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Begins a step at this position. Returns the step, and this rank's vote as far as it is known.
+    /// Begins a step at this position. Returns the step, and this rank's vote as far as it is
+    /// known.
     pub(super) fn begin(
         &mut self,
         batch: Batch,
@@ -159,8 +160,8 @@ impl Trainer<'_> {
         Ok((begun, rank_vote))
     }
 
-    /// Computes the mean gradients of the batch and leaves them in the task. This rank's vote, if it travels
-    /// with the gradients, is read as late as possible.
+    /// Computes the mean gradients of the batch and leaves them in the task. This rank's vote, if
+    /// it travels with the gradients, is read as late as possible.
     pub(super) fn gradients(
         &mut self,
         begun: &mut Begun,
@@ -208,7 +209,8 @@ impl Trainer<'_> {
         )
     }
 
-    /// The outcome of the ranks' vote, which was sent with the gradients or in a separate collective.
+    /// The outcome of the ranks' vote, which was sent with the gradients or in a separate
+    /// collective.
     fn agree(
         &mut self,
         local_loss: f64,

@@ -1,5 +1,5 @@
-//! The vote of the ranks at the end of a step that the device commits. The host packs the part that it
-//! knows ([`roundhouse_member::world::Packing`]), and the device fills in the rest.
+//! The vote of the ranks at the end of a step that the device commits. The host packs the part that
+//! it knows ([`roundhouse_member::world::Packing`]), and the device fills in the rest.
 
 use roundhouse_c10d::{Agreed, Event, Vote, agree};
 use roundhouse_member::World;
@@ -24,7 +24,8 @@ pub(super) struct StepVote<'a> {
     pub(super) loss_sum: Option<&'a Tensor>,
     /// The digest of the summed gradients: see [`Finished::digest`](crate::sync::Finished).
     pub(super) digest: Option<&'a Tensor>,
-    /// The flag (f32) of the previous step, if its end is not known yet: 1 if the weights did not change.
+    /// The flag (f32) of the previous step, if its end is not known yet: 1 if the weights did not
+    /// change.
     pub(super) dropped: Option<&'a Tensor>,
 }
 
@@ -74,8 +75,8 @@ impl Agreement {
         self.agreement.found_inf()
     }
 
-    /// Fails if the sums have already arrived and are garbage: another collective might then never end.
-    /// Does not wait.
+    /// Fails if the sums have already arrived and are garbage: another collective might then never
+    /// end. Does not wait.
     pub(super) fn check(&self, world: &World<C10dGroup>) -> Result<(), Failure> {
         let agreed = self.agreement.peek();
         match agreed.map_err(|error| explain(world, error.into()))? {
@@ -84,8 +85,8 @@ impl Agreement {
         }
     }
 
-    /// Waits for the end of the step, and reads the result. The result is what the device has done, even if
-    /// the group has been aborted since.
+    /// Waits for the end of the step, and reads the result. The result is what the device has done,
+    /// even if the group has been aborted since.
     pub(super) fn read(&self, end: &Event, world: &World<C10dGroup>) -> Result<Read, Failure> {
         let agreed = self.agreement.wait_until(end);
         let agreed = trusted(agreed.map_err(|error| explain(world, error.into()))?)?;
@@ -115,8 +116,8 @@ fn trusted(agreed: Agreed) -> Result<Agreed, Failure> {
     Ok(agreed)
 }
 
-/// The lists of the vote: values to sum, values that must be finite, and values that only this rank's
-/// host reads.
+/// The lists of the vote: values to sum, values that must be finite, and values that only this
+/// rank's host reads.
 fn lists(own: &StepVote<'_>, packing: Packing) -> Result<[Tensor; 3], TchError> {
     let StepVote {
         rank_vote,

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use crate::parameters::Parameters;
 
-/// Names of a tensor that is used twice: the name that Transformers saves, and the name that it leaves
-/// out. Files of other programs may have both, or only the second.
+/// Names of a tensor that is used twice: the name that Transformers saves, and the name that it
+/// leaves out. Files of other programs may have both, or only the second.
 const TIED: [(&str, &str); 3] = [
     ("transformer.wte.weight", "lm_head.weight"),
     (

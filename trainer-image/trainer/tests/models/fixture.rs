@@ -70,9 +70,9 @@ pub(crate) fn assert_close(what: &str, tolerance: f64, ours: &Tensor, theirs: &T
     assert_close_among(what, tolerance, ours, theirs, 0.0);
 }
 
-/// Asserts that a tensor of a group is equal within the tolerance; `scale` is the largest value of the
-/// group. A tensor that is 0 except for rounding (the gradient of the bias of keys, on which the softmax
-/// does not depend) has different digits on each processor.
+/// Asserts that a tensor of a group is equal within the tolerance; `scale` is the largest value of
+/// the group. A tensor that is 0 except for rounding (the gradient of the bias of keys, on which
+/// the softmax does not depend) has different digits on each processor.
 pub(crate) fn assert_close_among(
     what: &str,
     tolerance: f64,
@@ -91,7 +91,8 @@ pub(crate) fn assert_close_among(
     );
 }
 
-/// Asserts norms of tensors, and their products with fixed values, as `summary` in `make.py` computes them.
+/// Asserts norms of tensors, and their products with fixed values, as `summary` in `make.py`
+/// computes them.
 pub(crate) fn assert_summary(fixture: &Fixture, what: &str, ours: &[(&str, Tensor)]) {
     let names = fixture.lines(&format!("{what}s").replace("gradients", "parameters"));
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Ghost batches: the gradients of a step do not depend on how the global batch is divided among passes.
+//! Ghost batches: the gradients of a step do not depend on how the global batch is divided among
+//! passes.
 
 use std::ops::Range;
 
@@ -11,8 +12,8 @@ use tch::{Kind, Tensor};
 use crate::formula;
 use crate::parity::images;
 
-/// Largest difference, relative to the largest value, in double precision. In single precision rounding
-/// grows through the layers and would hide small defects.
+/// Largest difference, relative to the largest value, in double precision. In single precision
+/// rounding grows through the layers and would hide small defects.
 pub(crate) const TOLERANCE: f64 = 1e-9;
 const SHAPE: [i64; 4] = [8, 3, 16, 16];
 

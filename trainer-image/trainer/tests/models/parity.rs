@@ -1,5 +1,5 @@
-//! Forward pass, loss and gradients equal those of PyTorch, torchvision and Transformers for the same
-//! weights.
+//! Forward pass, loss and gradients equal those of PyTorch, torchvision and Transformers for the
+//! same weights.
 
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
 use roundhouse_trainer::models::{
@@ -71,7 +71,8 @@ fn check_classifier<N: Network + 'static>(
     assert_close("loss", DOUBLE, &loss, fixture.tensor("loss"));
     loss.backward();
     assert_summary(&fixture, "gradient", &gradients(model.parameters(), true));
-    // The "gradient" of a running statistic is the statistic of the batch. PyTorch's momentum is 0.1.
+    // The "gradient" of a running statistic is the statistic of the batch. PyTorch's momentum is
+    // 0.1.
     let running: Vec<(&str, Tensor)> = gradients(model.parameters(), false)
         .into_iter()
         .map(|(name, batch)| {

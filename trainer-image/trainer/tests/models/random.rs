@@ -1,5 +1,5 @@
-//! Random numbers: initial weights are a function of the seed, dropout of seed, step and slice. Also empty
-//! batches and batches in parts.
+//! Random numbers: initial weights are a function of the seed, dropout of seed, step and slice.
+//! Also empty batches and batches in parts.
 
 use roundhouse_contract::trainer::ActivationCheckpointing;
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};

@@ -70,7 +70,8 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// Bits of the losses of two passes, and of the gradients of all parameters and statistics after both, by name.
+/// Bits of the losses of two passes, and of the gradients of all parameters and statistics after
+/// both, by name.
 fn losses_and_gradients(
     task: &mut dyn Task,
     batch: &Batch,

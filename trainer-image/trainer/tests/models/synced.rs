@@ -1,5 +1,5 @@
-//! Batch normalization over all ranks computes the same as one process, for any shares of a batch. The
-//! ranks are threads of this process, connected by Gloo.
+//! Batch normalization over all ranks computes the same as one process, for any shares of a batch.
+//! The ranks are threads of this process, connected by Gloo.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
@@ -56,8 +56,9 @@ fn on_ranks<T: Send>(cuts: &[i64], compute: impl Fn(Ranks, Range<i64>) -> T + Sy
     })
 }
 
-/// The result of a normalization: outputs and gradients of the inputs by sample, and gradients of weight,
-/// bias, mean and variance. The gradients of the statistics are the running values for a momentum of 1.
+/// The result of a normalization: outputs and gradients of the inputs by sample, and gradients of
+/// weight, bias, mean and variance. The gradients of the statistics are the running values for a
+/// momentum of 1.
 struct Normalized {
     by_sample: [Tensor; 2],
     by_channel: Vec<Tensor>,

@@ -1,5 +1,5 @@
-//! Weights, averages and norms after 50 steps equal those of PyTorch, or those of the paper's algorithm if
-//! PyTorch lacks the optimizer.
+//! Weights, averages and norms after 50 steps equal those of PyTorch, or those of the paper's
+//! algorithm if PyTorch lacks the optimizer.
 
 use std::collections::BTreeMap;
 

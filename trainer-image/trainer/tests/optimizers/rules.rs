@@ -1,4 +1,5 @@
-//! Values that an update must not change: everything if it is skipped, and statistics except by averaging.
+//! Values that an update must not change: everything if it is skipped, and statistics except by
+//! averaging.
 
 use roundhouse_contract::trainer::optimizer::Ema;
 use roundhouse_contract::trainer::{Optimizer, OptimizerName};

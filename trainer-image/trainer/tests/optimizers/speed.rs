@@ -7,7 +7,8 @@ use roundhouse_contract::trainer::{Optimizer, OptimizerName};
 use roundhouse_trainer::{Parameters, Rate, Role, Signals, clip, optimizers};
 use tch::{Kind, Tensor};
 
-/// The shapes of the 161 tensors of a ResNet-50: 53 convolutions with a normalization each, and a linear layer.
+/// The shapes of the 161 tensors of a ResNet-50: 53 convolutions with a normalization each, and a
+/// linear layer.
 fn shapes() -> Vec<Vec<i64>> {
     fn conv(shapes: &mut Vec<Vec<i64>>, channels: i64, from: i64, size: i64) {
         shapes.extend([
@@ -51,8 +52,8 @@ fn resnet50() -> Parameters {
     parameters
 }
 
-/// Fastest of 15 runs after 3 warm-up runs, in milliseconds. On a shared machine, slower runs measure the
-/// load of other programs.
+/// Fastest of 15 runs after 3 warm-up runs, in milliseconds. On a shared machine, slower runs
+/// measure the load of other programs.
 fn fewest_ms(mut run: impl FnMut(u64)) -> f64 {
     let time = |step| {
         let started = Instant::now();

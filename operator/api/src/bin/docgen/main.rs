@@ -1,5 +1,6 @@
-//! Prints a generated page of the documentation as Markdown: `docgen failures`, `docgen exit-codes`,
-//! `docgen trainingjob` or `docgen plugin PROGRAM`. `make generate` writes them to docs/.
+//! Prints a generated page of the documentation as Markdown: `docgen failures`,
+//! `docgen exit-codes`, `docgen trainingjob` or `docgen plugin PROGRAM`. `make generate` writes
+//! them to docs/.
 
 use std::io;
 use std::process::ExitCode;

@@ -20,8 +20,8 @@ use crate::local::executor::Executor;
 
 /// Time between two records while the run continues.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Shortest time between two samples. Later it is a thousandth of the run's age, so that the file of
-/// a run of several days stays small.
+/// Shortest time between two samples. Later it is a thousandth of the run's age, so that the file
+/// of a run of several days stays small.
 const FIRST_SAMPLES: Duration = Duration::from_millis(250);
 /// Number of events that the record keeps, the newest ones.
 const MAX_EVENTS: usize = 200;
@@ -172,7 +172,8 @@ mod tests {
         assert_eq!(at(250, 3, 1, false), 2);
         assert_eq!(at(900, 3, 1, false), 2, "no new step");
         assert_eq!(at(1_000, 4, 2, false), 3);
-        // After an hour one sample in 3.6 s is due. A new generation and the end add a sample at once.
+        // After an hour one sample in 3.6 s is due. A new generation and the end add a sample at
+        // once.
         assert_eq!(at(3_600_000, 5, 2, false), 4);
         assert_eq!(at(3_602_000, 6, 2, false), 4);
         assert_eq!(at(3_602_000, 6, 3, false), 5);

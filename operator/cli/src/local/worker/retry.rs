@@ -19,8 +19,8 @@ pub(super) enum Problem {
 }
 
 impl Worker {
-    /// Restarts the agent and rewrites the membership if they are due. A failure is retried and does
-    /// not end other workers.
+    /// Restarts the agent and rewrites the membership if they are due. A failure is retried and
+    /// does not end other workers.
     pub(super) fn retry(&mut self, plan: &LaunchPlan) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
         let starts = is_due(self.restart_at);

@@ -28,7 +28,8 @@ pub(super) fn of(facts: &Facts) -> Vec<LastFailure> {
     all
 }
 
-/// Whether both describe one failure. An event may differ from the status in time, node and message.
+/// Whether both describe one failure. An event may differ from the status in time, node and
+/// message.
 fn is_same(one: &LastFailure, other: &LastFailure) -> bool {
     one.worker == other.worker
         && one.rank == other.rank

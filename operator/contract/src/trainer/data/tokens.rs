@@ -47,7 +47,8 @@ pub struct TokenOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 1024)))]
     pub tokenizer: Option<String>,
-    /// `text`: the token between documents. Default: the tokenizer's `<|endoftext|>`, `</s>`, `<eos>` or `<|end_of_text|>`.
+    /// `text`: the token between documents. Default: the tokenizer's `<|endoftext|>`, `</s>`,
+    /// `<eos>` or `<|end_of_text|>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 256)))]
     pub end_of_text: Option<String>,

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::super::data::DataVolume;
 use super::super::{ConfigInvalid, invalid};
 
-/// A safetensors file with the initial weights, with the names that torchvision and Hugging Face use.
+/// A safetensors file with the initial weights, with the names that torchvision and Hugging Face
+/// use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

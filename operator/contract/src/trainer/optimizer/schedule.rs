@@ -37,8 +37,8 @@ pub enum DecayShape {
     Sqrt,
 }
 
-/// Growth of the batch in place of a decay of the rate (Smith et al., 2018, "Don't Decay the Learning Rate,
-/// Increase the Batch Size").
+/// Growth of the batch in place of a decay of the rate (Smith et al., 2018, "Don't Decay the
+/// Learning Rate, Increase the Batch Size").
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -49,7 +49,8 @@ pub struct BatchGrowth {
         schemars(length(min = 1, max = 16), inner(range(min = 1, max = 1_000_000)))
     )]
     pub at_epochs: Vec<u32>,
-    /// Factor by which the batch grows each time. The result is rounded, and at most the whole data set.
+    /// Factor by which the batch grows each time. The result is rounded, and at most the whole data
+    /// set.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000)))]
     pub factor: f64,
 }
@@ -59,8 +60,8 @@ impl BatchGrowth {
     pub const MAX_STAGES: usize = 16;
 }
 
-/// Learning rate and batch size over time. The position is counted in committed samples, so it does not depend
-/// on the number of workers.
+/// Learning rate and batch size over time. The position is counted in committed samples, so it does
+/// not depend on the number of workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -46,9 +46,9 @@ fn pod_of(job: &ValidatedJob) -> Value {
     serde_json::to_value(build(job, place(1, 2)).unwrap()).unwrap()
 }
 
+mod g20_security;
 mod placement;
 mod script;
-mod security;
 
 #[test]
 fn pod_has_its_name_labels_and_owner() {

@@ -1,5 +1,5 @@
-// CoreDNS with the plugins that the local cluster's Corefile names, instead of all sixty: those of the cloud providers cost
-// more to build than all the rest.
+// CoreDNS with the plugins that the local cluster's Corefile names, instead of all sixty: those of
+// the cloud providers cost more to build than all the rest.
 package main
 
 import (

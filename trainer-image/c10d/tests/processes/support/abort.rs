@@ -15,8 +15,8 @@ use super::sums;
 pub const ABORT: &str = "abort";
 pub const REQUESTS: &str = "requests";
 
-/// Starts two threads that abort the group when the test requests it and a collective has hung for the
-/// group's timeout. Returns a flag that shows whether they have begun.
+/// Starts two threads that abort the group when the test requests it and a collective has hung for
+/// the group's timeout. Returns a flag that shows whether they have begun.
 fn abort_on_request(group: &Arc<ProcessGroup>, store: &Store) -> Arc<AtomicBool> {
     let begun = Arc::new(AtomicBool::new(false));
     for _ in 0..2 {
@@ -103,8 +103,8 @@ pub fn abort_within_a_launch(group: ProcessGroup) {
     println!("seconds {}", begun.elapsed().as_secs_f64());
 }
 
-/// A sum in the forward pass reports that the group is aborted. Garbage of the backward pass is reported by
-/// the next call.
+/// A sum in the forward pass reports that the group is aborted. Garbage of the backward pass is
+/// reported by the next call.
 pub fn pass_until_aborted(group: ProcessGroup, store: &Store) {
     let group = Arc::new(group);
     let begun = abort_on_request(&group, store);

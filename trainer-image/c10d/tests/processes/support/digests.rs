@@ -10,8 +10,8 @@ use super::rank::{network, small_buckets};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-/// With every hook the sums are the same on all ranks in each pass, and all ranks detect one different bit on
-/// one rank.
+/// With every hook the sums are the same on all ranks in each pass, and all ranks detect one
+/// different bit on one rank.
 pub fn digests(group: &ProcessGroup) {
     let power_sgd = PowerSgd {
         plain_passes: 1,

@@ -33,8 +33,8 @@ pub fn drop_without_shutdown(group: ProcessGroup) {
     println!("aborts {}", fake_nccl_aborts());
 }
 
-/// Rank 1 never takes part in the collective of rank 0. So the shutdown of rank 0 becomes an abort, which
-/// ends the wait.
+/// Rank 1 never takes part in the collective of rank 0. So the shutdown of rank 0 becomes an abort,
+/// which ends the wait.
 pub fn shut_down_within_a_collective(group: ProcessGroup, root: &Store) {
     if group.rank() == 1 {
         root.get("rank 0 is done").unwrap();

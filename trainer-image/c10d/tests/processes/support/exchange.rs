@@ -302,7 +302,8 @@ pub fn layouts(group: &ProcessGroup) {
     println!("layouts ok");
 }
 
-/// On one rank the loss does not depend on the second layer. On no rank does it depend on the last layer.
+/// On one rank the loss does not depend on the second layer. On no rank does it depend on the last
+/// layer.
 pub fn unused(group: &ProcessGroup) {
     tch::manual_seed(3);
     let ones = || Tensor::ones([2], FLOAT).set_requires_grad(true);

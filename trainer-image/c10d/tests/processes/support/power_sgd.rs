@@ -127,7 +127,8 @@ fn assert_alike(group: &ProcessGroup, gradients: &[Tensor]) {
     assert_eq!(own.view_dtype(Kind::Int), first.view_dtype(Kind::Int));
 }
 
-/// Compares with `PyTorch`'s hook for the same gradients, with several matrices of one shape in a bucket.
+/// Compares with `PyTorch`'s hook for the same gradients, with several matrices of one shape in a
+/// bucket.
 pub fn as_pytorch(group: &ProcessGroup) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/power_sgd.safetensors");
     let fixture: HashMap<String, Tensor> = Tensor::read_safetensors(path)
@@ -207,7 +208,8 @@ pub fn memory(group: &ProcessGroup) {
     }
     let mut replica = Replica::compressing(group, 2);
 
-    // All ranks detect a pass that is not finite, and a Reducer that forgets it behaves like a new one.
+    // All ranks detect a pass that is not finite, and a Reducer that forgets it behaves like a new
+    // one.
     for poison in [f32::NAN, f32::INFINITY] {
         let spoilt = |index: usize| {
             let gradient = gradient(index, own, 1);
@@ -252,8 +254,8 @@ pub fn degenerate(group: &ProcessGroup) {
     for sent in replica.pass(zeros) {
         assert_eq!(sent.abs().max().double_value(&[]), 0.0);
     }
-    // One column is enough for a product of two vectors, so there is no error. A matrix that was 0 before is
-    // sent, too.
+    // One column is enough for a product of two vectors, so there is no error. A matrix that was 0
+    // before is sent, too.
     let product = |index: usize| {
         let shape = SHAPES[index];
         let rows = Tensor::arange(shape[0], (Kind::Float, Device::Cpu)) + 1.0;

@@ -209,8 +209,9 @@ fn parity(group: &ProcessGroup, micro: i64) {
     group.barrier().unwrap();
 }
 
-/// The last rank pauses before its forward pass or before its backward pass, and the others wait for it. This
-/// is measured after the first steps and after many steps, which libtorch would not measure by default.
+/// The last rank pauses before its forward pass or before its backward pass, and the others wait
+/// for it. This is measured after the first steps and after many steps, which libtorch would not
+/// measure by default.
 fn slow_rank(group: &ProcessGroup) {
     let vars = nn::VarStore::new(Device::Cpu);
     let model = network(&vars.root());

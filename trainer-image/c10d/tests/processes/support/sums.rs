@@ -13,8 +13,8 @@ const DOUBLE: (Kind, Device) = (Kind::Double, Device::Cpu);
 const SAMPLES: i64 = 12;
 const WIDTH: i64 = 24;
 
-/// Compares a sum and its gradients with a manual result: rank r passes (r, 2r), and its loss weights the sum
-/// by r + 1.
+/// Compares a sum and its gradients with a manual result: rank r passes (r, 2r), and its loss
+/// weights the sum by r + 1.
 fn by_hand(group: &ProcessGroup) {
     let (rank, size) = (f64::from(group.rank()), f64::from(group.world_size()));
     let ranks = size * (size - 1.0) / 2.0;
@@ -36,7 +36,8 @@ fn by_hand(group: &ProcessGroup) {
     assert_eq!(sum, rows * size);
 }
 
-/// A network with two branches and sums of different sizes: each branch subtracts the mean over all samples.
+/// A network with two branches and sums of different sizes: each branch subtracts the mean over all
+/// samples.
 struct Branches {
     weights: Vec<Tensor>,
 }
@@ -70,8 +71,8 @@ impl Branches {
     }
 }
 
-/// Compares gradients over unequal shares, one of them empty, with those of the whole batch. The buckets are
-/// small, so their reductions run between the sums of the backward pass.
+/// Compares gradients over unequal shares, one of them empty, with those of the whole batch. The
+/// buckets are small, so their reductions run between the sums of the backward pass.
 pub fn sums(group: &ProcessGroup) {
     by_hand(group);
     let (rank, size) = (group.rank() as usize, f64::from(group.world_size()));

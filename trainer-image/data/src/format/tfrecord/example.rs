@@ -1,7 +1,8 @@
 //! The part of `tf.train.Example` that an image needs, parsed from the protobuf encoding without
 //! copying.
 //!
-//! `Example {1: Features {1: {1: key, 2: Feature {1: BytesList {1: bytes}, 3: Int64List {1: varints}}}}}`
+//! `Example {1: Features {1: {1: key, 2: Feature {1: BytesList {1: bytes}, 3: Int64List {1:
+//! varints}}}}}`
 
 use std::ops::Range;
 

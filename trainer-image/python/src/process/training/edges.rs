@@ -19,13 +19,15 @@ impl Training {
         self.lost_or(sums)
     }
 
-    /// Committed samples at the last evaluation, the same on all ranks of a generation; 0 before the first evaluation.
+    /// Committed samples at the last evaluation, the same on all ranks of a generation; 0 before
+    /// the first evaluation.
     pub(in crate::process) const fn evaluated(&self) -> u64 {
         self.member.local_state.evaluated
     }
 
-    /// Reports an evaluation with the same result on all ranks. Its end is a boundary like the end of a step. False if the
-    /// generation has failed after the evaluation, which need not be repeated.
+    /// Reports an evaluation with the same result on all ranks. Its end is a boundary like the end
+    /// of a step. False if the generation has failed after the evaluation, which need not be
+    /// repeated.
     pub(in crate::process) fn evaluated_as(
         &mut self,
         evaluation: &Evaluation,
@@ -72,8 +74,9 @@ impl Training {
         Ok(())
     }
 
-    /// Begins work of the script that may take `span` on a rank while the others wait. Raises the timeouts of collectives
-    /// and of the agent's watchdog. It may begin in a step or after its commit.
+    /// Begins work of the script that may take `span` on a rank while the others wait. Raises the
+    /// timeouts of collectives and of the agent's watchdog. It may begin in a step or after its
+    /// commit.
     pub(in crate::process) fn begin_wait(&mut self, span: Duration) {
         let Ok(world) = self.member.world() else {
             return;
@@ -85,7 +88,8 @@ impl Training {
         self.member.enter(Phase::Evaluating);
     }
 
-    /// Waits until this work is done on all ranks. False if the generation has failed, now or before.
+    /// Waits until this work is done on all ranks. False if the generation has failed, now or
+    /// before.
     pub(in crate::process) fn end_wait(&mut self) -> Result<bool, Failure> {
         let Ok(world) = self.member.world() else {
             return Ok(false);
@@ -112,8 +116,8 @@ impl Training {
         if let Some(group) = world.group() {
             group.set_timeout(self.timeouts.beside_steps(None));
         }
-        // The final save includes all requests of the last step's outcome, because all ranks have left the loop after
-        // the same step.
+        // The final save includes all requests of the last step's outcome, because all ranks have
+        // left the loop after the same step.
         self.ended_step = None;
         let saved = self.member.save_result(&self.state);
         let saved = saved.and_then(|()| self.member.world()?.barrier());

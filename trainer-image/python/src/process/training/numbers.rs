@@ -1,9 +1,11 @@
 //! The numbers of the vote at the end of a step. This module packs the numbers that the host knows.
-//! `roundhouse/step_numbers.py` fills in those that only the device knows, without waiting for the device.
+//! `roundhouse/step_numbers.py` fills in those that only the device knows, without waiting for the
+//! device.
 //!
-//! After the list of [`Packing`] follow: 1 for each rank whose weight is not a number of at least 0; the weight of the
-//! losses; and for each rank a digest of its summed gradients. All ranks must have the same digest: a collective that
-//! was cut off may leave garbage on one rank while the following sum is correct.
+//! After the list of [`Packing`] follow: 1 for each rank whose weight is not a number of at least
+//! 0; the weight of the losses; and for each rank a digest of its summed gradients. All ranks must
+//! have the same digest: a collective that was cut off may leave garbage on one rank while the
+//! following sum is correct.
 
 use roundhouse_member::Failure;
 use roundhouse_member::rank_mismatch::{RankMismatch, Subject};
@@ -20,7 +22,8 @@ pub(super) struct Layout {
 /// The result of the sums.
 #[derive(Debug)]
 pub(super) enum Read<'a> {
-    /// The list of [`Packing`], and the weight of all losses; 0 if all samples have the same weight.
+    /// The list of [`Packing`], and the weight of all losses; 0 if all samples have the same
+    /// weight.
     Sums(&'a [f64], f64),
     /// The ranks have different gradients; the message names the ranks.
     Differ(String),
@@ -44,8 +47,9 @@ impl Layout {
         numbers
     }
 
-    /// Places of the numbers that the device knows: flags for a loss that is not finite, for a loss or a norm that is not
-    /// finite, and for an invalid weight; then the loss, the weight and the digest.
+    /// Places of the numbers that the device knows: flags for a loss that is not finite, for a loss
+    /// or a norm that is not finite, and for an invalid weight; then the loss, the weight and the
+    /// digest.
     pub(super) const fn places(&self) -> [usize; 6] {
         let others = self.packing.num_numbers();
         let loss = self.packing.place_of_loss();

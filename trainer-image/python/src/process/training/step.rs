@@ -25,7 +25,8 @@ pub(in crate::process) struct CommitReport {
     pub(in crate::process) spent: [f64; 5],
 }
 
-/// The vote that a rank has sent at the end of a step. `numbers` is a `roundhouse.step_numbers.StepNumbers`.
+/// The vote that a rank has sent at the end of a step. `numbers` is a
+/// `roundhouse.step_numbers.StepNumbers`.
 #[derive(Debug)]
 pub(super) enum Sent {
     /// The sum over all ranks was started, with this turn.
@@ -52,8 +53,8 @@ enum Ended {
 /// The outcome of a vote for the script.
 #[derive(Debug, IntoPyObject)]
 pub(in crate::process) enum Agreed {
-    /// Mean loss, whether all numbers are finite, and the total weight of the losses; 0 if all samples have the same
-    /// weight.
+    /// Mean loss, whether all numbers are finite, and the total weight of the losses; 0 if all
+    /// samples have the same weight.
     Committed((f64, bool, f64)),
     /// No rank commits, because the gradients differ; the message names the ranks.
     Differ(String),
@@ -221,9 +222,9 @@ impl Training {
         Ok(())
     }
 
-    /// Carries out the requests of the last committed step's outcome, after the body of the loop has ended. So a checkpoint
-    /// contains all changes of the state after the commit. All ranks do this after the same step. A peer that is lost here
-    /// ends the generation.
+    /// Carries out the requests of the last committed step's outcome, after the body of the loop
+    /// has ended. So a checkpoint contains all changes of the state after the commit. All ranks do
+    /// this after the same step. A peer that is lost here ends the generation.
     pub(in crate::process) fn end_body(&mut self) -> Result<(), Failure> {
         let Some(end) = self.ended_step.take() else {
             return Ok(());
@@ -245,7 +246,8 @@ impl Training {
     }
 }
 
-/// The mean of the losses of all ranks. `weight`: their total weight; 0 if all samples have the same weight.
+/// The mean of the losses of all ranks. `weight`: their total weight; 0 if all samples have the
+/// same weight.
 fn mean_loss(end: &StepOutcome, batch: &Batch, weight: f64) -> f64 {
     let of_samples = batch.num_samples() as f64;
     end.loss_sum / if weight > 0.0 { weight } else { of_samples }

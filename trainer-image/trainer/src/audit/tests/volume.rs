@@ -96,7 +96,8 @@ fn job_that_trains_during_an_audit_is_proven() {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The line is in the file before the checkpoint has its name. The newest two checkpoints stay.
+            // The line is in the file before the checkpoint has its name. The newest two
+            // checkpoints stay.
             for step in 2..400 {
                 grow(&mut chain, 1, step);
                 append(&directory, &chain);

@@ -1,4 +1,5 @@
-//! A layer of BERT: attention and a perceptron, each with a shortcut and followed by a normalization.
+//! A layer of BERT: attention and a perceptron, each with a shortcut and followed by a
+//! normalization.
 
 use tch::{TchError, Tensor};
 

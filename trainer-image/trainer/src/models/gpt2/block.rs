@@ -1,4 +1,5 @@
-//! A block of GPT-2: attention and a perceptron, each with a shortcut and preceded by a normalization.
+//! A block of GPT-2: attention and a perceptron, each with a shortcut and preceded by a
+//! normalization.
 
 use tch::{TchError, Tensor};
 
@@ -56,7 +57,8 @@ impl Block {
         width: i64,
     ) -> Result<Self, TchError> {
         let name = |part: &str| format!("transformer.h.{layer}.{part}");
-        // Two layers of each block add to the residual stream; this scale keeps the variance of the sum.
+        // Two layers of each block add to the residual stream; this scale keeps the variance of the
+        // sum.
         let scaled = 0.02 / (2.0 * num_layers as f64).sqrt();
         let inner = 4 * width;
         Ok(Self {

@@ -23,11 +23,11 @@ pub struct MaskedSource {
 }
 
 impl MaskedSource {
-    /// Masks the inputs of a source of sequences `[B, T]` with tokens below `vocabulary`, and moves the
-    /// result to `device`.
+    /// Masks the inputs of a source of sequences `[B, T]` with tokens below `vocabulary`, and moves
+    /// the result to `device`.
     ///
-    /// The source's own batches should be in host memory, where the masks are drawn. The host would have
-    /// to read tokens back from a GPU, and would wait for the GPU in each step.
+    /// The source's own batches should be in host memory, where the masks are drawn. The host would
+    /// have to read tokens back from a GPU, and would wait for the GPU in each step.
     ///
     /// # Errors
     /// The device fails or does not exist.

@@ -49,7 +49,8 @@ pub(super) fn normalize(
     let gain_c = var_c.f_add_scalar(EPSILON)?.f_rsqrt()?.f_mul(weight_c)?;
     let y_bchw = by_channel(bias_c)?.f_addcmul(&centered_bchw, &by_channel(&gain_c)?)?;
 
-    // The unbiased variance of a single value is undefined. Its sum of squares is 0, so it counts as 0.
+    // The unbiased variance of a single value is undefined. Its sum of squares is 0, so it counts
+    // as 0.
     let num_free = num_values.f_sub_scalar(1)?.f_clamp_min(1)?;
     let unbiased_c = squares_c.f_detach()?.f_div(&num_free)?;
     let of_samples = |statistic_c: Tensor| statistic_c.f_mul_scalar(num_samples);

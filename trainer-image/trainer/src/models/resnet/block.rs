@@ -1,4 +1,5 @@
-//! Parts of a residual network: a convolution with its normalization, and a block around a shortcut.
+//! Parts of a residual network: a convolution with its normalization, and a block around a
+//! shortcut.
 
 use tch::{TchError, Tensor};
 

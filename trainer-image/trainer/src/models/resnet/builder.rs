@@ -67,8 +67,8 @@ impl<'a> Builder<'a> {
         Ok(unit)
     }
 
-    /// Adds a block; its 3×3 convolutions have `channels` channels. The weight of the last normalization
-    /// starts as `gain`.
+    /// Adds a block; its 3×3 convolutions have `channels` channels. The weight of the last
+    /// normalization starts as `gain`.
     pub(super) fn block(
         &mut self,
         depth: Depth,

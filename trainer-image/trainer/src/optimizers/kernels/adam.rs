@@ -54,8 +54,8 @@ impl AdamStep {
     }
 }
 
-/// `w = w·(1 - rate·decay) - rate · m̂ / (√v̂ + ε)`: one kernel for all tensors. A divisor divides the
-/// gradients in place.
+/// `w = w·(1 - rate·decay) - rate · m̂ / (√v̂ + ε)`: one kernel for all tensors. A divisor divides
+/// the gradients in place.
 pub(in crate::optimizers) fn adamw(
     Members { weights, gradients }: &Members,
     [firsts, seconds]: [&[Tensor]; 2],

@@ -12,8 +12,8 @@ fn unless_zero(norms_of: [&Tensor; 2], ratio: &Tensor) -> Result<Tensor, TchErro
     ratio.f_where_self(&both, &ratio.f_ones_like()?)
 }
 
-/// `rate · trust · |w| / (|g| + decay·|w|)` for each tensor. It is `rate` where a norm is 0, so that
-/// a tensor of zeros can change.
+/// `rate · trust · |w| / (|g| + decay·|w|)` for each tensor. It is `rate` where a norm is 0, so
+/// that a tensor of zeros can change.
 pub(in crate::optimizers) fn lars_ratios(
     weights: &[Tensor],
     gradients: &[Tensor],
@@ -44,7 +44,8 @@ pub(in crate::optimizers) fn lamb_ratios(
     ratio.f_mul_scalar(-rate)?.f_unbind(0)
 }
 
-/// `w = w + coefficient · direction`, with a coefficient for each tensor. The directions are scaled in place.
+/// `w = w + coefficient · direction`, with a coefficient for each tensor. The directions are scaled
+/// in place.
 pub(in crate::optimizers) fn move_by(
     weights: &[Tensor],
     mut directions: Vec<Tensor>,

@@ -7,10 +7,10 @@ use roundhouse_contract::BestMetric;
 use roundhouse_contract::environment::CheckpointEnvironment;
 use serde_json::{Value, json};
 
-use crate::checkpoints::{checkpoints, exported, step_of};
-use crate::elastic::assert_same;
+use crate::g03_elastic::assert_same;
+use crate::g05_parity::difference;
+use crate::g07_checkpoints::{checkpoints, exported, step_of};
 use crate::harness::{Job, assert_proven, config, every_steps};
-use crate::parity::difference;
 
 /// Steps of an epoch of the digits; an evaluation follows each epoch.
 const EPOCH: u64 = 24;

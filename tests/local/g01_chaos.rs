@@ -1,9 +1,12 @@
 //! Hundreds of random faults in one run, drawn from a seed that the test prints.
 //!
-//! - `ROUNDHOUSE_CHAOS_SEED` repeats a run, and `ROUNDHOUSE_CHAOS_EVENTS` sets the number of faults.
-//! - `ROUNDHOUSE_CHAOS_MODEL=gpt2` trains a small transformer with dropout instead of a perceptron, in
-//!   the test with slices only: without slices, rounding differences grow over some hundred steps.
-//! - `ROUNDHOUSE_PYTHON` names an interpreter with PyTorch and the package `roundhouse` for a script.
+//! - `ROUNDHOUSE_CHAOS_SEED` repeats a run, and `ROUNDHOUSE_CHAOS_EVENTS` sets the number of
+//!   faults.
+//! - `ROUNDHOUSE_CHAOS_MODEL=gpt2` trains a small transformer with dropout instead of a perceptron,
+//!   in the test with slices only: without slices, rounding differences grow over some hundred
+//!   steps.
+//! - `ROUNDHOUSE_PYTHON` names an interpreter with PyTorch and the package `roundhouse` for a
+//!   script.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

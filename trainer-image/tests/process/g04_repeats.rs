@@ -4,10 +4,11 @@ use roundhouse_contract::RepeatSource;
 use roundhouse_member::checkpoint::Directory;
 use serde_json::Value;
 
-use crate::checkpoints::{beyond, checkpoints, endless, step_of};
+use crate::g07_checkpoints::{beyond, checkpoints, endless, step_of};
 use crate::harness::{Job, every_steps, trainer};
 
-/// Steps between checkpoints. The interval is large, so that steps after a checkpoint are certainly lost.
+/// Steps between checkpoints. The interval is large, so that steps after a checkpoint are certainly
+/// lost.
 const EVERY: u64 = 200;
 
 fn start(config: &Value, world: u32, volume: &std::path::Path, generation: u64) -> Job {

@@ -1,5 +1,5 @@
-//! Changes of the set of workers: no rank restarts because another rank failed, and the final weights
-//! equal those of an undisturbed training.
+//! Changes of the set of workers: no rank restarts because another rank failed, and the final
+//! weights equal those of an undisturbed training.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use roundhouse_contract::Phase;
 use serde_json::{Value, json};
 use tch::Tensor;
 
-use crate::checkpoints::endless;
+use crate::g05_parity::difference;
+use crate::g07_checkpoints::endless;
 use crate::harness::{Job, assert_proven, config, digits, every_steps, without_evaluations};
-use crate::parity::difference;
 
-/// Tolerance per hundred steps, relative to the largest weight of each tensor: sums of other lengths
-/// round differently.
+/// Tolerance per hundred steps, relative to the largest weight of each tensor: sums of other
+/// lengths round differently.
 const TOLERANCE: f64 = 1e-6;
 pub(crate) const STEPS: u64 = 60;
 const FAULT_AT: u64 = 20;
@@ -184,8 +184,8 @@ fn training_continues_until_a_joiner_reaches_the_store() {
     job.issue_to(1, &[0, 1]);
     job.wait_for_nodes(&[0, 1], "committed steps", |status| status.step > 5);
     job.publish(2, &[0, 1, 2], &[0, 1]);
-    // Far more steps than before they read the file, and far fewer than they train until the join wait
-    // ends.
+    // Far more steps than before they read the file, and far fewer than they train until the join
+    // wait ends.
     let at = job.status(0, 0).unwrap().step;
     job.wait_for_nodes(&[0, 1], "more steps", |status| status.step > at + 25);
     assert_eq!(job.status(0, 0).unwrap().generation, 1);
@@ -193,8 +193,8 @@ fn training_continues_until_a_joiner_reaches_the_store() {
     job.wait_for("a step of all three", |status| {
         status.generation == 2 && status.phase == Phase::Training
     });
-    // Ranks do not wait indefinitely for a worker that never joins: a newer generation ends their wait
-    // at the store.
+    // Ranks do not wait indefinitely for a worker that never joins: a newer generation ends their
+    // wait at the store.
     job.publish(3, &[0, 1, 2, 3], &[0, 1, 2]);
     job.wait_for("the end of the join wait", |status| {
         status.phase == Phase::Forming
@@ -241,8 +241,8 @@ pub(crate) fn stopped_rank_is_left_behind_and_never_commits_again() {
     job.wait_for_nodes(&[0, 2], "a step without it", |status| {
         status.generation == 2 && status.phase == Phase::Training
     });
-    // Far below the timeout of a collective: the others do not wait for a rank that the operator has
-    // removed.
+    // Far below the timeout of a collective: the others do not wait for a rank that the operator
+    // has removed.
     let elapsed = stopped_at.elapsed();
     println!("the others continue after {elapsed:.1?}");
     assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");

@@ -5,8 +5,8 @@ use tch::Tensor;
 
 use crate::harness::{Job, config};
 
-/// Largest difference relative to the largest weight of the tensor; fp32 sums round differently in another
-/// order.
+/// Largest difference relative to the largest weight of the tensor; fp32 sums round differently in
+/// another order.
 const TOLERANCE: f64 = 1e-6;
 
 /// Largest difference relative to the largest weight of the tensor. Every value must be finite.
@@ -111,7 +111,8 @@ fn micro_batches_do_not_change_the_numbers() {
     whole["globalBatchSize"] = json!(50);
     let mut alone = Job::train(&whole, 1, 1);
     alone.complete();
-    // Three ranks: 16, 17 and 17 samples in three pieces each. Two ranks: 25 samples in four pieces.
+    // Three ranks: 16, 17 and 17 samples in three pieces each. Two ranks: 25 samples in four
+    // pieces.
     whole["microBatchSize"] = json!(7);
     for nodes in [1, 2, 3] {
         let mut job = Job::train(&whole, nodes, 1);

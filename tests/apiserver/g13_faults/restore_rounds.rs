@@ -13,7 +13,7 @@ use super::fault::Fault;
 use super::scenario::Scenario;
 use super::trial::Trial;
 use crate::environment::{Environment, NAMESPACE};
-use crate::etcd_restore::copy;
+use crate::g14_etcd_restore::copy;
 
 /// In round 0 the jobs have settled before the restore. Each later round restores this much later
 /// after the start of the steps.

@@ -1,4 +1,5 @@
-//! The NetworkPolicy on a network that enforces it: pods of other jobs reach only a worker's metrics.
+//! The NetworkPolicy on a network that enforces it: pods of other jobs reach only a worker's
+//! metrics.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -63,7 +64,8 @@ async fn other_pods_reach_only_the_metrics_of_a_worker() {
     };
     let store = connect(ports::RENDEZVOUS);
     let metrics = connect(ports::AGENT_HTTP);
-    // The other paths of this port are for readers of the job, whose requests the API server forwards.
+    // The other paths of this port are for readers of the job, whose requests the API server
+    // forwards.
     let code = "curl -s -o /dev/null -m 3 -w '%{http_code}'";
     let (port, path) = (ports::AGENT_HTTP, ports::RESTARTS_PATH);
     let refused = format!("[ \"$({code} http://{address}:{port}{path})\" = 403 ]");

@@ -1,16 +1,18 @@
-//! Volumes that are slow or accept no bytes: no step waits for them. The end of training waits for as long as
-//! bytes are written.
+//! Volumes that are slow or accept no bytes: no step waits for them. The end of training waits for
+//! as long as bytes are written.
 
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::{Phase, Reason};
 use serde_json::json;
 
-use crate::checkpoints::{
+use crate::g07_checkpoints::{
     EVERY, checkpoints, endless, everything, train_and_kill, training, wait_for_checkpoint,
 };
+use crate::g09_volumes::{
+    every, leave_and_resume, newest, patient, resume, wait_until_saved_beyond,
+};
 use crate::harness::{Job, assert_proven};
-use crate::volumes::{every, leave_and_resume, newest, patient, resume, wait_until_saved_beyond};
 
 #[test]
 fn slow_volume_is_reported_and_delays_no_step() {
@@ -121,8 +123,8 @@ fn leaving_rank_does_not_wait_indefinitely_for_a_volume() {
     assert_eq!(job.exit_codes(), [Some(143), Some(143)], "{}", job.logs());
     // Less time than the agent waits.
     assert!(asked_at.elapsed() < Duration::from_secs(25));
-    // The signals are sent one after the other. If one rank leaves before the other rank gets its signal, the
-    // other rank has the state.
+    // The signals are sent one after the other. If one rank leaves before the other rank gets its
+    // signal, the other rank has the state.
     let messages = [0, 1].map(|node| job.failure(node, 0).message);
     let late = messages
         .iter()

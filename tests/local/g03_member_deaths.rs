@@ -1,5 +1,5 @@
-//! Members that die one at a time, each in another way. The survivors hold the state, so no committed
-//! step is lost.
+//! Members that die one at a time, each in another way. The survivors hold the state, so no
+//! committed step is lost.
 
 use std::time::Duration;
 

@@ -7,8 +7,8 @@ use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
 use crate::environment::{Environment, NAMESPACE, TIMEOUT, job};
-use crate::faults::injection::Injection;
-use crate::faults::proxy::Proxy;
+use crate::g13_faults::injection::Injection;
+use crate::g13_faults::proxy::Proxy;
 
 /// A job whose pod template has this spec.
 fn with(spec: &Value) -> Value {

@@ -1,5 +1,5 @@
-//! Invalid data on the volume: a damaged checkpoint, a checkpoint of another training, and a modified
-//! ledger.
+//! Invalid data on the volume: a damaged checkpoint, a checkpoint of another training, and a
+//! modified ledger.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use roundhouse_contract::Reason;
 use serde_json::json;
 
-use crate::checkpoints::{EVERY, beyond, checkpoints, start, train_and_kill, training};
-use crate::elastic::{assert_same, undisturbed};
+use crate::g03_elastic::{assert_same, undisturbed};
+use crate::g07_checkpoints::{EVERY, beyond, checkpoints, start, train_and_kill, training};
 use crate::harness::{Job, assert_proven, audit, compared, every_steps};
 
 #[test]

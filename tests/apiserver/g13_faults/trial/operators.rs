@@ -11,8 +11,8 @@ use tokio::time::sleep;
 
 use super::Trial;
 use crate::environment::{Environment, Operator, TIMEOUT};
-use crate::faults::fault::Fault;
-use crate::faults::injection::Injection;
+use crate::g13_faults::fault::Fault;
+use crate::g13_faults::injection::Injection;
 
 /// Short times that a busy machine can still keep. The time between the last write and the expiry
 /// of the Lease is that of the default.

@@ -1,5 +1,5 @@
-//! Real volumes that are full, read-only or frozen: training continues, the trouble is reported, earlier
-//! checkpoints stay complete, and a job whose result is not saved does not succeed.
+//! Real volumes that are full, read-only or frozen: training continues, the trouble is reported,
+//! earlier checkpoints stay complete, and a job whose result is not saved does not succeed.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_contract::{Phase, Reason};
 use serde_json::{Value, json};
 
-use crate::checkpoints::{
+use crate::g03_elastic::{assert_same, undisturbed};
+use crate::g07_checkpoints::{
     EVERY, beyond, checkpoints, endless, everything, start, step_of, train_and_kill, training,
     wait_for_checkpoint,
 };
-use crate::elastic::{assert_same, undisturbed};
 use crate::harness::{Job, assert_proven, audit, every_steps};
 use crate::mount::{Volume, fill};
 
@@ -40,7 +40,8 @@ pub(crate) fn wait_until_saved_beyond(job: &Job, step: u64) {
     });
 }
 
-/// All ranks leave and save. The next processes continue from the checkpoint, and the ledger is proven.
+/// All ranks leave and save. The next processes continue from the checkpoint, and the ledger is
+/// proven.
 pub(crate) fn leave_and_resume(mut job: Job, volume: &Path, generation: u64) {
     for rank in 0..2 {
         job.signal(rank, "-TERM");

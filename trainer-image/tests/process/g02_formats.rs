@@ -1,19 +1,19 @@
-//! Data of every format, read ahead from files: two processes train on it and one is killed; weights
-//! and sample order do not change.
+//! Data of every format, read ahead from files: two processes train on it and one is killed;
+//! weights and sample order do not change.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::g05_parity::difference;
 use crate::harness::data::{self, NUM_IMAGES};
 use crate::harness::{Job, assert_proven, config};
-use crate::parity::difference;
 
 const STEPS: u64 = 8;
 const BATCH: u64 = 4;
-/// Tolerance relative to the largest weight of each tensor: sums of two processes round differently from
-/// those of one.
+/// Tolerance relative to the largest weight of each tensor: sums of two processes round differently
+/// from those of one.
 const TOLERANCE: f64 = 1e-5;
 
 /// A training on files that `write` puts into a directory.
@@ -96,7 +96,7 @@ fn cases() -> Vec<Case> {
         of_tokens(
             "tokens in blocks",
             json!({"format": "tokens", "train": "train.bin", "shuffle": {"block": 4, "window": 2}}),
-            crate::slices::write_tokens,
+            crate::g06_slices::write_tokens,
         ),
     ]
 }

@@ -8,9 +8,9 @@ use roundhouse_contract::{Phase, Reason};
 use serde_json::{Value, json};
 use tch::Tensor;
 
-use crate::elastic::{assert_same, undisturbed};
+use crate::g03_elastic::{assert_same, undisturbed};
+use crate::g05_parity::difference;
 use crate::harness::{Job, assert_proven, audit, config, every_steps, trainer};
-use crate::parity::difference;
 
 const STEPS: u64 = 400;
 pub(crate) const EVERY: u64 = 20;
@@ -173,8 +173,8 @@ pub(crate) fn job_that_all_ranks_leave_resumes_at_the_same_step() {
             "{}",
             job.logs()
         );
-        // The signals are sent one after the other. If a rank leaves before another rank gets its signal,
-        // the other rank commits further steps.
+        // The signals are sent one after the other. If a rank leaves before another rank gets its
+        // signal, the other rank commits further steps.
         let last = (0..world).min_by_key(|node| Reverse(job.failure(*node, 0).step));
         let last = last.unwrap();
         let failure = job.failure(last, 0);

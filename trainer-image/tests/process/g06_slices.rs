@@ -1,10 +1,11 @@
-//! With `slices` a training is bit-identical for every number of processes and every history of faults.
+//! With `slices` a training is bit-identical for every number of processes and every history of
+//! faults.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::elastic::STEPS;
+use crate::g03_elastic::STEPS;
 use crate::harness::{Job, assert_proven, compared, config, digits, every_steps};
 
 /// The configuration of a training in slices.
@@ -93,8 +94,8 @@ fn gpt2_with_dropout_in_slices_is_bit_identical() {
     assert_equal_for_every_world(&gpt2(20), directory.path());
 }
 
-/// Kills a rank at a point of a step, continues without it, and compares the weights. A case is (point,
-/// number of ranks, killed rank).
+/// Kills a rank at a point of a step, continues without it, and compares the weights. A case is
+/// (point, number of ranks, killed rank).
 fn assert_kills_change_no_bit(
     config: &Value,
     data_dir: &Path,

@@ -12,7 +12,7 @@ use roundhouse_tests::cluster::until;
 use serde_json::{Value, json};
 
 use crate::environment::{Environment, NAMESPACE, TIMEOUT, ended};
-use crate::faults::proxy::Proxy;
+use crate::g13_faults::proxy::Proxy;
 
 /// Replaces the directory `to` by a copy of `from`.
 pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {

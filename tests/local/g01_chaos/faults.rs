@@ -14,8 +14,8 @@ use super::MOST_WORKERS;
 enum Event {
     KillRank,
     KillAgent,
-    /// Kills all processes of all workers within a millisecond. The steps since the newest checkpoint
-    /// are trained again.
+    /// Kills all processes of all workers within a millisecond. The steps since the newest
+    /// checkpoint are trained again.
     KillAll,
     /// Kills a process while the next generation connects or transfers the state.
     KillInChange,
@@ -79,8 +79,8 @@ impl Chaos {
         let Some(agent) = self.rng.choice(&agents) else {
             return false;
         };
-        // A worker that dies before it is prepared restarts after 10 s, 20 s, 40 s and so on. The test
-        // would only wait.
+        // A worker that dies before it is prepared restarts after 10 s, 20 s, 40 s and so on. The
+        // test would only wait.
         let ends = matches!(event, Event::KillRank | Event::KillAgent | Event::Drain);
         if ends && !agent.is_prepared {
             return false;
@@ -120,7 +120,8 @@ impl Chaos {
         }
     }
 
-    /// Kills a process, waits until the next generation forms, and kills another process within 60 ms.
+    /// Kills a process, waits until the next generation forms, and kills another process within 60
+    /// ms.
     fn kill_in_change(&mut self) -> bool {
         let prepared = |run: &LocalRun| -> Vec<u32> {
             let agents = run.agents().into_iter().filter(|agent| agent.is_prepared);

@@ -1,10 +1,10 @@
-//! A bit of a weight flips on one rank, as in a faulty device. The next save detects it, and no checkpoint
-//! mixes parts of two states.
+//! A bit of a weight flips on one rank, as in a faulty device. The next save detects it, and no
+//! checkpoint mixes parts of two states.
 
 use roundhouse_contract::{ExitCode, Phase, Reason};
 
-use crate::checkpoints::{EVERY, checkpoints, endless, everything, start, step_of, training};
-use crate::elastic::{assert_same, undisturbed};
+use crate::g03_elastic::{assert_same, undisturbed};
+use crate::g07_checkpoints::{EVERY, checkpoints, endless, everything, start, step_of, training};
 use crate::harness::{Job, assert_proven, every_steps};
 
 /// A step in the middle between two saves.

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use roundhouse_contract::Phase;
 use serde_json::{Value, json};
 
-use crate::checkpoints::{EVERY, beyond, checkpoints, endless, parts, start, wait_for_checkpoint};
-use crate::elastic::{assert_same, short, survive, undisturbed};
+use crate::g03_elastic::{assert_same, short, survive, undisturbed};
+use crate::g07_checkpoints::{
+    EVERY, beyond, checkpoints, endless, parts, start, wait_for_checkpoint,
+};
 use crate::harness::{Job, assert_proven, compared, config, every_steps, on_device};
 use crate::{checkpoints as saves, elastic, evaluation, fp16, nccl, not_finite, straggler};
 
@@ -16,8 +18,8 @@ use crate::{checkpoints as saves, elastic, evaluation, fp16, nccl, not_finite, s
 const NEVER: u32 = 86_400;
 /// The step of [`short`] trainings whose sum is broken, which is also the number of the sum.
 const BROKEN: u64 = 20;
-/// Less than two epochs: evaluations run after the first epoch and at the end. Checkpoints are saved
-/// halfway and at the end, so no save is skipped because another one is running.
+/// Less than two epochs: evaluations run after the first epoch and at the end. Checkpoints are
+/// saved halfway and at the end, so no save is skipped because another one is running.
 const STEPS: u64 = 40;
 
 /// The results of a training.
@@ -144,8 +146,8 @@ fn killed_rank_over_nccl_costs_at_most_the_steps_in_progress() {
     }
 }
 
-/// Breaks a sum of gradients on the second of three ranks; all later collectives succeed. No rank may
-/// commit the step.
+/// Breaks a sum of gradients on the second of three ranks; all later collectives succeed. No rank
+/// may commit the step.
 fn assert_refused(config: &Value, what: &str, said: &str) {
     let expected = undisturbed(config);
     let broken = (1, "ROUNDHOUSE_FAULT_SUM", format!("{BROKEN}:{what}"));
@@ -183,14 +185,14 @@ fn garbage_of_an_aborting_neighbour_is_not_committed() {
 
 #[test]
 fn job_grows_and_shrinks_while_it_trains() {
-    on_device(elastic::job_grows_and_shrinks_while_it_trains);
+    on_device(g03_elastic::job_grows_and_shrinks_while_it_trains);
     on_device(nccl::job_over_nccl_grows_and_shrinks_without_an_abort);
-    on_device(elastic::newer_generation_starts_at_a_step_boundary);
+    on_device(g03_elastic::newer_generation_starts_at_a_step_boundary);
 }
 
 #[test]
 fn stopped_rank_is_left_behind() {
-    on_device(elastic::stopped_rank_is_left_behind_and_never_commits_again);
+    on_device(g03_elastic::stopped_rank_is_left_behind_and_never_commits_again);
     on_device(nccl::silent_peer_over_nccl_is_left_behind);
 }
 

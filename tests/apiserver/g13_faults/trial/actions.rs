@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::Trial;
 use crate::environment::{ended, restarted};
-use crate::faults::scenario::Action;
-use crate::faults::steady_state::ClusterState;
+use crate::g13_faults::scenario::Action;
+use crate::g13_faults::steady_state::ClusterState;
 use crate::pod_groups::coscheduling;
 
 impl Trial<'_> {
