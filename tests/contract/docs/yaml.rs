@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{markdown, pages};
 
-/// The OpenAPI schema of a `TrainingJob`'s spec.
+/// The `OpenAPI` schema of a `TrainingJob`'s spec.
 fn schema() -> Value {
     let crd = manifests::read("crds/trainingjobs.yaml").unwrap().remove(0);
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()

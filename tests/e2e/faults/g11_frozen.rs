@@ -9,8 +9,8 @@ use super::drill::Drill;
 /// Steps of 50 ms: enough until the worker is back.
 const STEPS: u64 = 2_000;
 
-/// The agent and the rank are stopped, like in a container that its runtime has frozen. The agent does
-/// not answer, although its node is healthy.
+/// The agent and the rank are stopped, like in a container that its runtime has frozen. The agent
+/// does not answer, although its node is healthy.
 #[tokio::test(flavor = "multi_thread")]
 async fn frozen_worker_is_left_out_until_it_runs_again() {
     let drill = Drill::start("e2e-frozen", STEPS, false).await;

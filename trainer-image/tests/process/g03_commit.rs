@@ -12,7 +12,7 @@ use crate::g07_checkpoints::{
     EVERY, beyond, checkpoints, endless, parts, start, wait_for_checkpoint,
 };
 use crate::harness::{Job, assert_proven, compared, config, every_steps, on_device};
-use crate::{checkpoints as saves, elastic, evaluation, fp16, nccl, not_finite, straggler};
+use crate::{evaluation, fp16, g03_elastic, g07_checkpoints as saves, nccl, not_finite, straggler};
 
 /// Longer than a test.
 const NEVER: u32 = 86_400;

@@ -13,17 +13,17 @@ use serde_json::{Value, json};
 use tch::Tensor;
 use tempfile::TempDir;
 
+mod commit;
 pub(crate) mod data;
 mod evaluating;
 mod faulty;
 mod frozen;
-mod g03_commit;
 mod generations;
 mod images;
 mod nccl;
 mod observe;
 
-pub(crate) use g03_commit::on_device;
+pub(crate) use commit::on_device;
 pub(crate) use images::images_of;
 
 const DEADLINE: Duration = Duration::from_mins(6);
@@ -111,7 +111,7 @@ impl Job {
             spoilt: String::new(),
             checkpoint: None,
             patience: None,
-            commits_on_device: g03_commit::is_on_device(),
+            commits_on_device: commit::is_on_device(),
         };
         std::fs::write(job.path("config"), config.to_string()).unwrap();
         job
