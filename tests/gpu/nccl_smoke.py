@@ -4,8 +4,9 @@ checks need this.
 
 usage: tests/gpu/nccl_smoke.py --out DIR [--ranks 3] [--backend nccl|gloo] [--only CASE,...]
 
-Each case runs in its own processes and has a deadline. A case that hangs is killed, and the next one starts. Each result is
-printed and written to DIR/smoke.txt immediately. NCCL's logs are in DIR/CASE-RANK.log, errors in DIR/CASE-RANK.err.
+Each case runs in its own processes and has a deadline. A case that hangs is killed, and the next
+one starts. Each result is printed and written to DIR/smoke.txt immediately. NCCL's logs are in
+DIR/CASE-RANK.log, errors in DIR/CASE-RANK.err.
 `--backend gloo` runs on CPUs, which tests this program, without the cases about errors and aborts.
 """
 import argparse

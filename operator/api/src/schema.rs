@@ -20,9 +20,9 @@ pub fn trainer(generator: &mut SchemaGenerator) -> Schema {
     schema
 }
 
-/// The schema of `spec.workers.template`: a whole pod template. Descriptions are left
-/// out: with them the CRD would not fit in the annotation that client-side `kubectl
-/// apply` writes (262,144 bytes).
+/// The schema of `spec.workers.template`: a whole pod template. Descriptions are left out: with
+/// them the CRD would not fit in the annotation that client-side `kubectl apply` writes (262,144
+/// bytes).
 pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = generator.subschema_for::<PodTemplateSpec>();
     for_each_object(schema.as_object_mut(), &mut |object| {

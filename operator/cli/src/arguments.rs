@@ -90,7 +90,7 @@ Examples:
 Examples:
   kubectl roundhouse plot digits
   kubectl roundhouse plot digits --what throughput
-  kubectl roundhouse plot digits --what loss -o png > loss.png")]
+  kubectl roundhouse plot digits --what loss -o svg > loss.svg")]
     Plot(command::plot::Options),
     /// Serve a web page of the jobs to this user of this machine: ranks, curves, generations,
     /// incidents, logs.

@@ -7,7 +7,6 @@ use crate::logs::{Line, Speaker};
 mod axes;
 pub(crate) mod braille;
 pub(crate) mod history;
-pub(crate) mod png;
 pub(crate) mod svg;
 
 /// The number to plot.

@@ -105,8 +105,9 @@ pub struct TrainerConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
     pub epochs: Option<u32>,
-    /// Optimizer steps of `globalBatchSize` samples. Set this or `epochs`. With `elastic.onScale:
-    /// ScaleBatch` training ends after the number of samples that these steps have.
+    /// Optimizer steps of `globalBatchSize` samples. Set this or `epochs`. With
+    /// `elastic.onScale: ScaleBatch` training ends after the number of samples that these steps
+    /// have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schemars",

@@ -22,9 +22,8 @@ _REPORTED = ("accuracy", "top5", "perplexity")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation for
-    ``job.steps(..., evaluation=...)``. It runs every ``every_epochs`` epochs, or every ``every_steps``
-    steps if that is given, and after the last step.
+    """An evaluation for ``job.steps(..., evaluation=...)``. It runs every ``every_epochs`` epochs,
+    or every ``every_steps`` steps if that is given, and after the last step.
 
     The job calls ``function(batch)`` without gradients, with the modules of the state in evaluation
     mode, for the collated batches of this rank's part of ``dataset``. The function returns **sums**

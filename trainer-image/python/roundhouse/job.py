@@ -135,10 +135,11 @@ class Job:
         """Wraps a module so that its backward pass sums the gradients over the ranks of the current
         generation.
 
-        ``options`` are options of PyTorch's DDP, such as ``bucket_cap_mb``; the default of ``gradient_as_bucket_view``
-        is True. The same module gives the same object, so pass the options in the first call. With
-        ``find_unused_parameters=True`` the error of a lost peer reaches the script in ``backward``: put the body of the loop in ``with batch:``,
-        which repeats the step.
+        ``options`` are options of PyTorch's DDP, such as ``bucket_cap_mb``; the default of
+        ``gradient_as_bucket_view`` is True. The same module gives the same object, so pass the
+        options in the first call. With ``find_unused_parameters=True`` the error of a lost peer
+        reaches the script in ``backward``: put the body of the loop in ``with batch:``, which
+        repeats the step.
         """
         # The result of torch.compile has the parameters of its module.
         inner = getattr(module, "_orig_mod", module)
@@ -178,9 +179,9 @@ class Job:
         """The batches of this rank, one per step. The script must end each step with
         :meth:`commit`.
 
-        ``dataset`` has ``__getitem__`` and ``__len__``, or is the result of :meth:`shard_of`. ``evaluation``:
-        one or several evaluations, which run between steps.
-        ``options`` are those of PyTorch's DataLoader, such as ``num_workers`` and ``collate_fn``.
+        ``dataset`` has ``__getitem__`` and ``__len__``, or is the result of :meth:`shard_of`.
+        ``evaluation``: one or several evaluations, which run between steps. ``options`` are those
+        of PyTorch's DataLoader, such as ``num_workers`` and ``collate_fn``.
         """
         evaluations = all_of(evaluation)
         return Loop(lambda: self._loops.batches(dataset, sampler, evaluations, options), lambda: self._to_come(sampler))
@@ -210,12 +211,11 @@ class Job:
         """Ends a step: all ranks vote on it, then the optimizer steps, and the gradients are reset.
 
         ``loss``: a scalar for this rank's samples, their mean or their sum according to the
-        sampler's
-        ``reduction``. With a ``scaler`` of AMP it is the loss before scaling. ``optimizer``: one or
-        several; the default is those of the state. Pass ``[]`` if the script changes its tensors
-        itself in the body after the commit, also with optimizers that are not in the state.
-        ``scheduler``: one or several whose ``step()`` needs no argument; they step if the
-        optimizers step. With a ``scaler`` either all optimizers step or none. ``max_grad_norm``
+        sampler's ``reduction``. With a ``scaler`` of AMP it is the loss before scaling.
+        ``optimizer``: one or several; the default is those of the state. Pass ``[]`` if the script
+        changes its tensors itself in the body after the commit, also with optimizers that are not
+        in the state. ``scheduler``: one or several whose ``step()`` needs no argument; they step if
+        the optimizers step. With a ``scaler`` either all optimizers step or none. ``max_grad_norm``
         clips the gradients.
 
         ``weight``: with ``job.sampler(..., reduction="sum")``, the weight of this rank's losses,
@@ -291,10 +291,9 @@ class Job:
         """Rank 0 writes the tensors of a module as safetensors. The default is the first module of
         the state.
 
-        Call it after the last step, or after a
-        ``break`` of all ranks at the same step. A relative ``path`` is relative to the directory of
-        the checkpoints if there is one. Returns on all ranks when the file is complete. If rank 0
-        is lost meanwhile, another rank writes the file.
+        Call it after the last step, or after a ``break`` of all ranks at the same step. A relative
+        ``path`` is relative to the directory of the checkpoints if there is one. Returns on all
+        ranks when the file is complete. If rank 0 is lost meanwhile, another rank writes the file.
         """
         if not self._loops.is_finished and not self._loops.has_left:
             raise NotCommitted(

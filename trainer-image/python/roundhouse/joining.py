@@ -38,14 +38,14 @@ def join(
     optimizers, schedulers, tensors, and any object with ``state_dict`` and ``load_state_dict``. It
     must also contain everything that an optimizer trains. ``device``: the device of the modules;
     the default is that of the first module, or of the first tensor if there is no module.
-    ``gradients="manual"``: the script sums its gradients itself, over ``job.group``. ``seed_each_step=False``
-    does not seed the random number generators; a repeated step then draws other numbers.
+    ``gradients="manual"``: the script sums its gradients itself, over ``job.group``.
+    ``seed_each_step=False`` does not seed the random number generators; a repeated step then draws
+    other numbers.
 
     In a worker of a TrainingJob all other settings come from the job. Outside of a job the process
     trains alone. ``checkpoint_dir`` is then the directory for checkpoints and the ledger (None: no
-    checkpoints),
-    ``checkpoint_every_steps`` and ``checkpoint_every_seconds`` set the interval, and ``checkpoint_keep``
-    is the number of checkpoints to keep.
+    checkpoints), ``checkpoint_every_steps`` and ``checkpoint_every_seconds`` set the interval, and
+    ``checkpoint_keep`` is the number of checkpoints to keep.
 
     Raises :class:`~roundhouse.errors.StateError` for an entry that cannot be kept,
     :class:`~roundhouse.errors.ConfigError` under torchrun, and

@@ -36,8 +36,8 @@ def check_parameters(
 ) -> None:
     """Checks the optimizers among the entries of a state.
 
-    ``tensors``: the tensors of the modules, and tensors that are entries.
-    ``others``: tensors in objects with a ``state_dict``; called only if a parameter is not among ``tensors``.
+    ``tensors``: the tensors of the modules, and tensors that are entries. ``others``: tensors in
+    objects with a ``state_dict``; called only if a parameter is not among ``tensors``.
 
     Raises :class:`~roundhouse.errors.StateError` for an optimizer that trains another tensor: new
     workers would not receive it, and no checkpoint would contain it. Frozen parameters may be

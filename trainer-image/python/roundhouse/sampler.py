@@ -17,15 +17,14 @@ class Sampler:
     ``drop_last``. ``global_batch_size``: number of samples of a step over all ranks, at most
     ``num_samples``. The ranks have equal shares, up to one sample. The last step of an epoch has
     the remaining samples. ``epochs`` or ``steps``: length of the training in passes over the data
-    set or in committed steps. An epoch has
-    ``ceil(num_samples / global_batch_size)`` steps. Exactly one of the two must be given. ``seed``: from 0 to 2**64 - 1. ``reduction``:
-    the kind of a rank's loss, and so of its gradient. ``"mean"``: the mean over the samples of the
-    rank; the gradient of a step is that of the mean over the global batch, whatever the shares.
-    ``"sum"``: the sum over the samples; the gradient of a step is that of the sum over the global
-    batch. ``in_order``: use the order of the data set in every epoch, which a stream needs.
-    ``drop_last``: an epoch ends with its last whole batch. Each epoch leaves out other samples,
-    unless ``in_order``. Without it the last batch of an epoch may be so small that ranks have one
-    sample or none.
+    set or in committed steps. An epoch has ``ceil(num_samples / global_batch_size)`` steps. Exactly
+    one of the two must be given. ``seed``: from 0 to 2**64 - 1. ``reduction``: the kind of a rank's
+    loss, and so of its gradient. ``"mean"``: the mean over the samples of the rank; the gradient of
+    a step is that of the mean over the global batch, whatever the shares. ``"sum"``: the sum over
+    the samples; the gradient of a step is that of the sum over the global batch. ``in_order``: use
+    the order of the data set in every epoch, which a stream needs. ``drop_last``: an epoch ends
+    with its last whole batch. Each epoch leaves out other samples, unless ``in_order``. Without it
+    the last batch of an epoch may be so small that ranks have one sample or none.
 
     Raises :class:`~roundhouse.errors.ConfigError` for numbers that are out of range or contradict
     each other.

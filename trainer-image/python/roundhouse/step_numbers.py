@@ -25,10 +25,10 @@ class StepNumbers:
     """The numbers of one step. The native part calls :meth:`begin` and :meth:`end`, or
     :meth:`alone` with one process.
 
-    ``loss``: the sum over this rank's samples. ``weight``: the total weight of these samples. ``own_norm``:
-    the norm of gradients that may differ between ranks. ``digest``: the digest of gradients that
-    must be the same on all ranks. ``norm`` and ``scale`` are set before :meth:`end`, are read with
-    the rest, and are Python numbers afterwards.
+    ``loss``: the sum over this rank's samples. ``weight``: the total weight of these samples.
+    ``own_norm``: the norm of gradients that may differ between ranks. ``digest``: the digest of
+    gradients that must be the same on all ranks. ``norm`` and ``scale`` are set before :meth:`end`,
+    are read with the rest, and are Python numbers afterwards.
     """
 
     @torch.no_grad()

@@ -6,9 +6,10 @@ use crate::optimizers::kernels::{self, Select};
 use crate::parameters::Parameters;
 use crate::update::{Rate, Signals, Update};
 
-/// An update that averages the weights after another update: `average = decay · average + (1 -
-/// decay) · weights` after every step (Polyak and Juditsky, 1992). Running statistics are averaged
-/// as weights are, so that the averaged model has statistics that fit its weights.
+/// An update that averages the weights after another update:
+/// `average = decay · average + (1 - decay) · weights` after every step (Polyak and Juditsky,
+/// 1992). Running statistics are averaged as weights are, so that the averaged model has statistics
+/// that fit its weights.
 #[derive(Debug)]
 pub struct Ema {
     inner: Box<dyn Update>,

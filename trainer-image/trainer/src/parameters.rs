@@ -16,8 +16,9 @@ pub enum Role {
     /// number of samples over which the statistic was computed. This term is 0, and its gradient is
     /// the statistic weighted by samples. So the ranks reduce the statistic in the same buckets as
     /// the gradients and divide it by the samples of the global batch, and it is the same for every
-    /// number of workers and passes. The update is `tensor = (1 - momentum) · tensor + momentum ·
-    /// gradient`, without decay, clipping or learning rate.
+    /// number of workers and passes. The update is
+    /// `tensor = (1 - momentum) · tensor + momentum · gradient`, without decay, clipping or
+    /// learning rate.
     Statistic {
         /// Weight of the newest batch, from 0 to 1.
         momentum: f64,

@@ -1,6 +1,5 @@
 //! `plot`: draws loss, throughput or world size over time.
 
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::ensure;
@@ -10,7 +9,7 @@ use console::Term;
 use super::Outcome;
 use crate::cluster::Cluster;
 use crate::out;
-use crate::plot::{What, braille, curve, history, png, svg};
+use crate::plot::{What, braille, curve, history, svg};
 
 /// Lines and columns when standard output is not a terminal.
 const SIZE: (u16, u16) = (24, 80);
@@ -34,8 +33,6 @@ pub(crate) struct Options {
 enum Picture {
     /// Print an SVG picture.
     Svg,
-    /// Print a PNG picture.
-    Png,
     /// Print the points as JSON.
     Json,
 }
@@ -61,15 +58,6 @@ pub(crate) async fn run(cluster: &Cluster, options: &Options) -> Outcome {
             ))?;
         }
         Some(Picture::Svg) => out::write(&svg::draw(&curve))?,
-        Some(Picture::Png) => {
-            let mut out = std::io::stdout().lock();
-            ensure!(
-                !out.is_terminal(),
-                "a terminal cannot show a PNG picture: add `> {name}.png` to the command"
-            );
-            out.write_all(&png::draw(&curve)?)?;
-            out.flush()?;
-        }
         Some(Picture::Json) => {
             let document = serde_json::json!({"title": curve.title, "xUnit": curve.x_unit, "points": curve.points});
             out::write(&document.to_string())?;

@@ -2,33 +2,29 @@
 
 use std::convert::Infallible;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderName, HeaderValue};
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use roundhouse_bounded_http::{self as bounded_http, Limits};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 use super::assets;
 use super::guard::Guard;
 use super::model::{JobName, LogRequest, QueryError};
 use super::query_cache::QueryCache;
 
-/// Most connections at a time. A client without the token holds one for a few seconds at most.
-const MAX_CONNECTIONS: usize = 64;
-/// Longest time to receive the headers of a request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of a request's headers.
-const MAX_HEADER_BYTES: usize = 16 << 10;
-/// Pause after an accept that failed, for example because no file descriptor was free.
-const AFTER_ERROR: Duration = Duration::from_millis(100);
+/// A client without the token holds a connection for a few seconds at most. An answer may wait for
+/// the API server.
+const LIMITS: Limits = Limits {
+    max_connections: 64,
+    header_timeout: Duration::from_secs(10),
+    idle_timeout: Duration::from_secs(60),
+};
 
 /// The browser loads nothing from other hosts, runs only the page's own scripts, and refuses to
 /// show the page in a frame.
@@ -54,31 +50,18 @@ type Answer = Response<Full<Bytes>>;
 /// Serves until the future is dropped. It must run in a [`tokio::task::LocalSet`].
 pub(crate) async fn serve(listener: TcpListener, guard: Guard, queries: QueryCache) -> Infallible {
     let (guard, queries) = (Rc::new(guard), Rc::new(queries));
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let place = Arc::clone(&places).acquire_owned().await;
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(AFTER_ERROR).await;
-            continue;
-        };
+    let start = |stream| {
         let (guard, queries) = (Rc::clone(&guard), Rc::clone(&queries));
-        tokio::task::spawn_local(async move {
-            let service = service_fn(|request: Request<Incoming>| {
-                let (guard, queries) = (Rc::clone(&guard), Rc::clone(&queries));
-                async move { Ok::<_, Infallible>(answer(&guard, &queries, &request).await) }
-            });
-            let mut connection = http1::Builder::new();
-            connection
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIMEOUT)
-                .max_buf_size(MAX_HEADER_BYTES);
-            // An error here means that the browser has closed the connection.
-            let _ = connection
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-            drop(place);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (guard, queries) = (Rc::clone(&guard), Rc::clone(&queries));
+            async move { Ok::<_, Infallible>(answer(&guard, &queries, &request).await) }
         });
-    }
+        tokio::task::spawn_local(bounded_http::answer(stream, service, LIMITS)).abort_handle()
+    };
+    bounded_http::accept(listener, LIMITS, start, |error| {
+        crate::out::aside(&format!("the page accepts no connection: {error}"));
+    })
+    .await
 }
 
 pub(super) async fn answer<B>(guard: &Guard, queries: &QueryCache, request: &Request<B>) -> Answer {

@@ -167,8 +167,8 @@ fn complete_pod(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
         .extend(volumes::volumes(job));
 }
 
-/// Keeps a pod that runs programs of our image from nodes on which they cannot start (`exec format
-/// error`), unless the template chooses the architecture.
+/// Keeps a pod that runs programs of our image from nodes on which they cannot start
+/// (`exec format error`), unless the template chooses the architecture.
 fn keep_to_architecture(spec: &mut PodSpec, job: &ValidatedJob, place: Place<'_>) {
     let mut containers = spec.containers.iter();
     let trainer = containers.find(|container| container.name == labels::TRAINER_CONTAINER);

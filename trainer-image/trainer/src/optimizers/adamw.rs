@@ -9,8 +9,8 @@ use super::zeros_like;
 use crate::parameters::Parameters;
 use crate::update::{Rate, Signals, Update};
 
-/// `w = w·(1 - rate·decay); m = β₁·m + (1-β₁)·g; v = β₂·v + (1-β₂)·g²;
-/// w = w - rate · m̂ / (√v̂ + ε)` with the bias-corrected `m̂ = m/(1-β₁ᵗ)`, `v̂ = v/(1-β₂ᵗ)`.
+/// `w = w·(1 - rate·decay); m = β₁·m + (1-β₁)·g; v = β₂·v + (1-β₂)·g²; w = w - rate · m̂ / (√v̂ +
+/// ε)` with the bias-corrected `m̂ = m/(1-β₁ᵗ)`, `v̂ = v/(1-β₂ᵗ)`.
 #[derive(Debug)]
 pub struct AdamW {
     beta1: f64,
