@@ -1,70 +1,50 @@
 //! Reasons of the Kubernetes Events about a job: a closed set, each with its meaning.
 
-/// Why the operator publishes an Event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EventReason {
-    /// The operator accepted the job.
-    Accepted,
-    /// The spec cannot run, or a part of it cannot be read.
-    InvalidSpec,
-    /// The administrator's policy does not allow what the job asks for.
-    ForbiddenByPolicy,
-    /// The namespace has as many jobs as the administrator's policy allows.
-    TooManyJobs,
-    /// A newer operator gave the job's workers their ranks.
-    NewerProtocol,
-    /// An object of another owner has the name of one of the job's objects.
-    NameTaken,
-    /// The gang scheduler of the job is not installed.
-    GangSchedulerMissing,
-    /// The API server refused an object of the job, or did not answer in time.
-    Refused,
-    /// Another client changed or deleted an object of the job again after the operator had repaired
-    /// it.
-    RepairReverted,
-    /// All members of a new generation train.
-    GenerationIssued,
-    /// A worker failed, for any reason.
-    WorkerFailed,
-    /// The job trains without a worker that fails repeatedly before it trains.
-    WorkerLeftOut,
-    /// A checkpoint could not be saved.
-    CheckpointFailed,
-    /// Committed steps were lost and repeated.
-    StepsRepeated,
-    /// The workers leave, because `spec.suspend` is true.
-    Suspended,
-    /// `spec.suspend` is false again.
-    Resumed,
-    /// The job ended with success.
-    Succeeded,
-    /// The job has failed permanently.
-    Failed,
+roundhouse_contract::closed_enum! {
+    /// Why the operator publishes an Event.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum EventReason {
+        /// The operator accepted the job.
+        Accepted,
+        /// The spec cannot run, or a part of it cannot be read.
+        InvalidSpec,
+        /// The administrator's policy does not allow what the job asks for.
+        ForbiddenByPolicy,
+        /// The namespace has as many jobs as the administrator's policy allows.
+        TooManyJobs,
+        /// A newer operator gave the job's workers their ranks.
+        NewerProtocol,
+        /// An object of another owner has the name of one of the job's objects.
+        NameTaken,
+        /// The gang scheduler of the job is not installed.
+        GangSchedulerMissing,
+        /// The API server refused an object of the job, or did not answer in time.
+        Refused,
+        /// Another client changed or deleted an object of the job again after the operator had
+        /// repaired it.
+        RepairReverted,
+        /// All members of a new generation train.
+        GenerationIssued,
+        /// A worker failed, for any reason.
+        WorkerFailed,
+        /// The job trains without a worker that fails repeatedly before it trains.
+        WorkerLeftOut,
+        /// A checkpoint could not be saved.
+        CheckpointFailed,
+        /// Committed steps were lost and repeated.
+        StepsRepeated,
+        /// The workers leave, because `spec.suspend` is true.
+        Suspended,
+        /// `spec.suspend` is false again.
+        Resumed,
+        /// The job ended with success.
+        Succeeded,
+        /// The job has failed permanently.
+        Failed,
+    }
 }
 
 impl EventReason {
-    /// All reasons, in the order of a job's lifecycle.
-    pub const ALL: [Self; 18] = [
-        Self::Accepted,
-        Self::InvalidSpec,
-        Self::ForbiddenByPolicy,
-        Self::TooManyJobs,
-        Self::NewerProtocol,
-        Self::NameTaken,
-        Self::GangSchedulerMissing,
-        Self::Refused,
-        Self::RepairReverted,
-        Self::GenerationIssued,
-        Self::WorkerFailed,
-        Self::WorkerLeftOut,
-        Self::CheckpointFailed,
-        Self::StepsRepeated,
-        Self::Suspended,
-        Self::Resumed,
-        Self::Succeeded,
-        Self::Failed,
-    ];
-
     /// The reason as the Event contains it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -24,14 +24,17 @@ pub enum Edit {
 /// Whether a field is in the fingerprint of the spec that a pod was built from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fingerprint {
-    /// The field is not in the fingerprint, since no pod contains it.
+    /// The field is not in the fingerprint. Nothing checks that no pod contains it: a field that
+    /// reaches the environment or the template of a worker must not have this kind.
     No,
     /// Its value is in the fingerprint, in the order of the table. Another row of this kind changes
     /// the fingerprints of all jobs, so
     /// [`BuiltFrom::SPEC_VERSION`](roundhouse_contract::BuiltFrom::SPEC_VERSION) must be raised.
     Listed,
     /// Its name and value are in the fingerprint if any field of this kind differs from its
-    /// default. New fields get this kind, so that jobs without them keep their fingerprints.
+    /// default. New fields get this kind and are an `Option`, so that jobs without them keep their
+    /// fingerprints. A field with a default value would change those of jobs that use another
+    /// field of this kind.
     Named,
 }
 

@@ -5,25 +5,25 @@ use serde::{Deserialize, Serialize};
 use crate::counter;
 use crate::trainer::ModelName;
 
-/// The metric of an evaluation that decides which checkpoint is the best one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum BestMetric {
-    /// Mean loss: the smallest is the best.
-    Loss,
-    /// Fraction of samples whose highest score is their label's: the largest is the best.
-    Top1,
-    /// Fraction of samples whose label has one of the five highest scores: the largest is the best.
-    Top5,
-    /// Perplexity of a language model: the smallest is the best.
-    Perplexity,
+crate::closed_enum! {
+    /// The metric of an evaluation that decides which checkpoint is the best one.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+    #[serde(rename_all = "lowercase")]
+    pub enum BestMetric {
+        /// Mean loss: the smallest is the best.
+        Loss,
+        /// Fraction of samples whose highest score is their label's: the largest is the best.
+        Top1,
+        /// Fraction of samples whose label has one of the five highest scores: the largest is the
+        /// best.
+        Top5,
+        /// Perplexity of a language model: the smallest is the best.
+        Perplexity,
+    }
 }
 
 impl BestMetric {
-    /// All metrics, in the order of the enum.
-    pub const ALL: [Self; 4] = [Self::Loss, Self::Top1, Self::Top5, Self::Perplexity];
-
     /// The name as in a configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

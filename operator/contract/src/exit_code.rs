@@ -2,43 +2,32 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a trainer process, and after it the agent, ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum ExitCode {
-    /// Training is complete and its results are written.
-    Done,
-    /// The configuration is wrong; running it again cannot help.
-    ConfigInvalid,
-    /// The data is missing or corrupt; running it again cannot help.
-    DataInvalid,
-    /// A defect of Roundhouse itself.
-    Internal,
-    /// The checkpoint volume took or gave nothing for too long; temporary.
-    VolumeFailed,
-    /// A peer or the rendezvous store was lost; temporary.
-    PeerLost,
-    /// The agent's watchdog ended a process without progress.
-    Stalled,
-    /// A device or the node is faulty; training continues elsewhere.
-    HardwareFault,
-    /// The process left on request (SIGTERM, drain, suspension).
-    Left,
+crate::closed_enum! {
+    /// How a trainer process, and after it the agent, ends.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    pub enum ExitCode {
+        /// Training is complete and its results are written.
+        Done,
+        /// The configuration is wrong; running it again cannot help.
+        ConfigInvalid,
+        /// The data is missing or corrupt; running it again cannot help.
+        DataInvalid,
+        /// A defect of Roundhouse itself.
+        Internal,
+        /// The checkpoint volume took or gave nothing for too long; temporary.
+        VolumeFailed,
+        /// A peer or the rendezvous store was lost; temporary.
+        PeerLost,
+        /// The agent's watchdog ended a process without progress.
+        Stalled,
+        /// A device or the node is faulty; training continues elsewhere.
+        HardwareFault,
+        /// The process left on request (SIGTERM, drain, suspension).
+        Left,
+    }
 }
 
 impl ExitCode {
-    /// Every code, in numeric order.
-    pub const ALL: [Self; 9] = [
-        Self::Done,
-        Self::ConfigInvalid,
-        Self::DataInvalid,
-        Self::Internal,
-        Self::VolumeFailed,
-        Self::PeerLost,
-        Self::Stalled,
-        Self::HardwareFault,
-        Self::Left,
-    ];
-
     /// The number with which the process exits.
     #[must_use]
     pub const fn code(self) -> i32 {

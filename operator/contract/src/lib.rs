@@ -5,6 +5,7 @@
 
 pub mod best;
 pub mod built_from;
+mod closed_enum;
 mod counter;
 pub mod earlier;
 pub mod environment;

@@ -8,50 +8,37 @@ use crate::{ExitCode, Progress, counter};
 /// Longest [`TerminationMessage::message`] in bytes; leaves room for the rest of the JSON.
 pub const MAX_MESSAGE_BYTES: usize = 1_024;
 
-/// Why a process ended: one reason for each [`ExitCode`], and two for ends without
-/// one of these codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Reason {
-    /// The process ended with [`ExitCode::Done`].
-    Completed,
-    /// The process ended with [`ExitCode::ConfigInvalid`].
-    ConfigInvalid,
-    /// The process ended with [`ExitCode::DataInvalid`].
-    DataInvalid,
-    /// The process ended with [`ExitCode::Internal`].
-    InternalError,
-    /// The process ended with [`ExitCode::VolumeFailed`].
-    VolumeFailed,
-    /// The process ended with [`ExitCode::PeerLost`].
-    PeerLost,
-    /// The process ended with [`ExitCode::Stalled`].
-    Stalled,
-    /// The process ended with [`ExitCode::HardwareFault`].
-    HardwareFault,
-    /// The process ended with [`ExitCode::Left`].
-    Left,
-    /// A signal ended the process.
-    Killed,
-    /// The process ended with any other exit code.
-    Crashed,
+crate::closed_enum! {
+    /// Why a process ended: one reason for each [`ExitCode`], and two for ends without
+    /// one of these codes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    pub enum Reason {
+        /// The process ended with [`ExitCode::Done`].
+        Completed,
+        /// The process ended with [`ExitCode::ConfigInvalid`].
+        ConfigInvalid,
+        /// The process ended with [`ExitCode::DataInvalid`].
+        DataInvalid,
+        /// The process ended with [`ExitCode::Internal`].
+        InternalError,
+        /// The process ended with [`ExitCode::VolumeFailed`].
+        VolumeFailed,
+        /// The process ended with [`ExitCode::PeerLost`].
+        PeerLost,
+        /// The process ended with [`ExitCode::Stalled`].
+        Stalled,
+        /// The process ended with [`ExitCode::HardwareFault`].
+        HardwareFault,
+        /// The process ended with [`ExitCode::Left`].
+        Left,
+        /// A signal ended the process.
+        Killed,
+        /// The process ended with any other exit code.
+        Crashed,
+    }
 }
 
 impl Reason {
-    /// All reasons, in the order of the enum.
-    pub const ALL: [Self; 11] = [
-        Self::Completed,
-        Self::ConfigInvalid,
-        Self::DataInvalid,
-        Self::InternalError,
-        Self::VolumeFailed,
-        Self::PeerLost,
-        Self::Stalled,
-        Self::HardwareFault,
-        Self::Left,
-        Self::Killed,
-        Self::Crashed,
-    ];
-
     /// The reason that belongs to an exit code.
     #[must_use]
     pub const fn of(code: ExitCode) -> Self {

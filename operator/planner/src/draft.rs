@@ -129,6 +129,10 @@ impl<'a> Draft<'a> {
         message: String,
     ) {
         self.status.completion_time = Some(time(self.now));
+        // A finished job waits for no write and no queue, and its status changes no more.
+        self.status.blocked.clear();
+        self.status.queued = false;
+        self.status.unschedulable = None;
         set_condition(&mut self.status, kind, true, reason, message, self.now);
     }
 }

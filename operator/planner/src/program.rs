@@ -91,16 +91,26 @@ pub(crate) fn of(
     elastic: &Elastic,
     template: &mut PodTemplateSpec,
 ) -> Result<Program, InvalidSpec> {
+    // A new field must be read here, or where `ValidatedJob` gets it, so it does not compile
+    // without a decision.
+    let Elastic {
+        mode,
+        on_scale: _,
+        scale_batch: _,
+        join_window_seconds: _,
+        peer_failure_window_seconds: _,
+        leave_grace_seconds: _,
+    } = elastic;
     check_on_scale(elastic, trainer.is_some())?;
     let spec = template.spec.get_or_insert_default();
-    match (elastic.mode, trainer) {
+    match (*mode, trainer) {
         (Mode::InProcess, Some(config)) => built_in(config, elastic, spec),
         (Mode::Restart, None) => Ok(Program::Script(of_command(
-            own_command(elastic.mode, spec)?,
+            own_command(*mode, spec)?,
             elastic,
         ))),
         (Mode::InProcess, None) => Ok(Program::Joining {
-            command: own_command(elastic.mode, spec)?,
+            command: own_command(*mode, spec)?,
         }),
         (Mode::Restart, Some(_)) => invalid(
             "spec.trainer",

@@ -81,7 +81,7 @@ async fn report_without(
     }
 }
 
-/// Polls the progress of a job that trains from now on, and of any other job no more.
+/// Polls the progress of a job that trains from now on, and not that of any other job.
 fn follow(context: &Context, job: &TrainingJob, reason: PlanReason) {
     let key = JobKey::of(&job.metadata);
     let pods = context.caches.pods.of(&key);

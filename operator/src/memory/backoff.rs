@@ -22,6 +22,9 @@ const AFTER_CONFLICT: ExponentialBuilder = ExponentialBuilder::new()
     .with_jitter();
 /// Longest pause that the API server may request. An outage may be over much earlier.
 const LONGEST: Duration = Duration::from_secs(30);
+/// A failure this long after the last pause begins again with a short one: a job may fail once an
+/// hour and never succeed as a whole, because some of its writes are slow.
+const QUIET: Duration = Duration::from_mins(1);
 
 /// The back-off of one job.
 #[derive(Debug, Default)]
@@ -57,6 +60,7 @@ impl Backoff {
 /// longer.
 fn delay(kept: &mut Option<Delays>, kind: ExponentialBuilder, asked: Option<Duration>) -> Duration {
     let now = Instant::now();
+    kept.take_if(|delays| delays.until + QUIET <= now);
     let delays = kept.get_or_insert_with(|| Delays {
         next: kind.build(),
         until: now,
@@ -100,6 +104,18 @@ mod tests {
             assert!((expected..=expected * 2).contains(&delay), "{delay:?}");
             advance(delay).await;
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failure_after_a_quiet_minute_has_a_short_pause() {
+        let mut backoff = Backoff::default();
+        for _ in 0..8 {
+            let delay = backoff.after_conflict();
+            advance(delay).await;
+        }
+        advance(QUIET).await;
+        let delay = backoff.after_conflict();
+        assert!(delay <= Duration::from_millis(500), "{delay:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -48,38 +48,29 @@ fn known(word: &str, set: &[&'static str]) -> &'static str {
     all.find(|known| *known == word).unwrap_or(OTHER)
 }
 
-/// A kind of object that the operator watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Watched {
-    TrainingJobs,
-    Pods,
-    Services,
-    NetworkPolicies,
-    /// `PodGroups` of Coscheduling. Watched if a job has that gang scheduler.
-    CoschedulingGroups,
-    /// `PodGroups` of Volcano. Watched if a job has that gang scheduler.
-    VolcanoGroups,
-    /// `PodGroups` of Kubernetes itself. Watched if a job has that gang scheduler.
-    KubernetesGroups,
-    /// Nodes. The watch shows which of them are cordoned or about to be removed by an autoscaler.
-    Nodes,
-    /// Namespaces. Watched if the policy selects by their labels.
-    Namespaces,
+roundhouse_contract::closed_enum! {
+    /// A kind of object that the operator watches.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Watched {
+        TrainingJobs,
+        Pods,
+        Services,
+        NetworkPolicies,
+        /// `PodGroups` of Coscheduling. Watched if a job has that gang scheduler.
+        CoschedulingGroups,
+        /// `PodGroups` of Volcano. Watched if a job has that gang scheduler.
+        VolcanoGroups,
+        /// `PodGroups` of Kubernetes itself. Watched if a job has that gang scheduler.
+        KubernetesGroups,
+        /// Nodes. The watch shows which of them are cordoned or about to be removed by an
+        /// autoscaler.
+        Nodes,
+        /// Namespaces. Watched if the policy selects by their labels.
+        Namespaces,
+    }
 }
 
 impl Watched {
-    pub const ALL: [Self; 9] = [
-        Self::TrainingJobs,
-        Self::Pods,
-        Self::Services,
-        Self::NetworkPolicies,
-        Self::CoschedulingGroups,
-        Self::VolcanoGroups,
-        Self::KubernetesGroups,
-        Self::Nodes,
-        Self::Namespaces,
-    ];
-
     /// The kind of this resource in this API group, if it is watched.
     #[must_use]
     pub fn of(resource: Resource, group: &str) -> Option<Self> {

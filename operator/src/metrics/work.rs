@@ -57,7 +57,7 @@ impl Work {
             watch_restarts: counter(
                 registry,
                 "roundhouse_operator_watch_restarts_total",
-                "Times that a watch broke and the operator began it again, by resource.",
+                "Times that a watch broke and the operator restarted it, by resource.",
                 &["resource"],
             )?,
             events_dropped: register(registry, events_dropped)?,

@@ -81,6 +81,6 @@ impl Watches {
         self.work.watch_broke(kind);
         self.ages.break_off(kind);
         let resource = kind.as_str();
-        tracing::warn!(%error, resource, "a watch broke; the operator begins it again");
+        tracing::warn!(%error, resource, "a watch broke; the operator restarts it");
     }
 }

@@ -2,32 +2,25 @@
 
 use std::time::{Duration, Instant};
 
-/// A section of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Section {
-    /// Gathering samples into a batch.
-    Data,
-    /// The forward pass and the loss.
-    Forward,
-    /// The backward pass, with the overlapping reduction between ranks.
-    Backward,
-    /// Communication that nothing overlaps: the rest of the reduction and the agreement at the end
-    /// of the step, with the wait for slower ranks in both.
-    Communication,
-    /// Gradient norm and the update of the weights.
-    Optimizer,
+roundhouse_contract::closed_enum! {
+    /// A section of a step.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Section {
+        /// Gathering samples into a batch.
+        Data,
+        /// The forward pass and the loss.
+        Forward,
+        /// The backward pass, with the overlapping reduction between ranks.
+        Backward,
+        /// Communication that nothing overlaps: the rest of the reduction and the agreement at the
+        /// end of the step, with the wait for slower ranks in both.
+        Communication,
+        /// Gradient norm and the update of the weights.
+        Optimizer,
+    }
 }
 
 impl Section {
-    /// All sections in the order of a step.
-    pub const ALL: [Self; 5] = [
-        Self::Data,
-        Self::Forward,
-        Self::Backward,
-        Self::Communication,
-        Self::Optimizer,
-    ];
-
     /// Value of the label `section` in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

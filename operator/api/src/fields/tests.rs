@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use roundhouse_contract::trainer::DataFormat;
+
 use super::*;
 
 fn schema() -> Value {
@@ -149,5 +151,42 @@ fn camel_case_matches_serde() {
         ("managed_by", "managedBy"),
     ] {
         assert_eq!(camel_case(member), name);
+    }
+}
+
+/// Values of the first list after `field in` in a CEL rule.
+fn listed(rule: &str, field: &str) -> BTreeSet<String> {
+    let (_, rest) = rule.split_once(&format!("{field} in [")).unwrap();
+    let (list, _) = rest.split_once(']').unwrap();
+    let names = list
+        .split(", ")
+        .map(|name| name.trim_matches('\'').to_owned());
+    names.collect()
+}
+
+#[test]
+fn cel_rules_know_each_data_format() {
+    let named = |is: &dyn Fn(DataFormat) -> bool| -> BTreeSet<String> {
+        let formats = DataFormat::ALL.into_iter().filter(|format| is(*format));
+        let names = formats.map(|format| serde_json::to_value(format).unwrap());
+        names
+            .map(|name| name.as_str().unwrap().to_owned())
+            .collect()
+    };
+    let schema = schema();
+    let rules = schema["x-kubernetes-validations"].as_array().unwrap();
+    let rule = |head: &str| {
+        let starts = |rule: &&Value| rule["message"].as_str().unwrap().starts_with(head);
+        rules.iter().find(starts).unwrap()["rule"].as_str().unwrap()
+    };
+    let may_have_tokens = named(&|it| it.has_tokens() || it == DataFormat::Custom);
+    let only_tokens = named(&|it| it.has_tokens() && !it.has_images());
+    for (head, expected) in [
+        ("gpt2 and bert read tokens", &may_have_tokens),
+        ("data.format tokens and text", &only_tokens),
+        ("give data.tokens.context", &only_tokens),
+    ] {
+        let found = listed(rule(head), "self.trainer.data.format");
+        assert_eq!(&found, expected, "correct the rule in spec.rs: {head}");
     }
 }

@@ -33,34 +33,27 @@ impl BlockedWrite {
     }
 }
 
-/// Why a write does not happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockReason {
-    /// The API server refused it.
-    Refused,
-    /// The API server did not answer in time, most often because an admission webhook is slow.
-    NoAnswer,
-    /// The API server stored something else, most often because an admission webhook changed it.
-    Undone,
-    /// Another object has the name of an object that the job needs.
-    NameTaken,
-    /// The gang scheduler of the job is not installed.
-    GangSchedulerMissing,
-    /// Another client reverts each repair of the object, so the next repair waits.
-    RepairReverted,
+roundhouse_contract::closed_enum! {
+    /// Why a write does not happen.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum BlockReason {
+        /// The API server refused it.
+        Refused,
+        /// The API server did not answer in time, most often because an admission webhook is slow.
+        NoAnswer,
+        /// The API server stored something else, most often because an admission webhook changed
+        /// it.
+        Undone,
+        /// Another object has the name of an object that the job needs.
+        NameTaken,
+        /// The gang scheduler of the job is not installed.
+        GangSchedulerMissing,
+        /// Another client reverts each repair of the object, so the next repair waits.
+        RepairReverted,
+    }
 }
 
 impl BlockReason {
-    /// Every reason, in the order of the enum.
-    pub const ALL: [Self; 6] = [
-        Self::Refused,
-        Self::NoAnswer,
-        Self::Undone,
-        Self::NameTaken,
-        Self::GangSchedulerMissing,
-        Self::RepairReverted,
-    ];
-
     /// The reason as the status contains it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

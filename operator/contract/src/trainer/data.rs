@@ -16,31 +16,34 @@ pub use mix::Part;
 pub use reading::{OnCorrupt, Reading, Shuffle};
 pub use tokens::{TokenOptions, TokenType};
 
-/// Format of the data files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum DataFormat {
-    /// IDX files as published for MNIST: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`,
-    /// `t10k-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`, each plain or with `.gz`.
-    Idx,
-    /// A directory per class with JPEG and PNG files. Classes are numbered in the order of their
-    /// names.
-    ImageFolder,
-    /// `WebDataset` `.tar` files: per sample a `.jpg`, `.jpeg` or `.png` and a `.cls` or `.json`
-    /// with the label.
-    WebDataset,
-    /// `TFRecord` files of `tf.train.Example` with `image/encoded` and `image/class/label`.
-    TfRecord,
-    /// Parquet files: images and labels as Hugging Face writes them, or a column of token lists.
-    Parquet,
-    /// Files of tokens without a header (`.bin`).
-    Tokens,
-    /// Text files, one document per line, and a Hugging Face `tokenizer.json`.
-    Text,
-    /// Data that a program of your own reads: the container `trainer` needs an image with that
-    /// program. Settings of the data are in `trainer.options`.
-    Custom,
+crate::closed_enum! {
+    /// Format of the data files.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+    #[serde(rename_all = "lowercase")]
+    pub enum DataFormat {
+        /// IDX files as published for MNIST: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`,
+        /// `t10k-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`, each plain or with `.gz`.
+        Idx,
+        /// A directory per class with JPEG and PNG files. Classes are numbered in the order of
+        /// their names.
+        ImageFolder,
+        /// `WebDataset` `.tar` files: per sample a `.jpg`, `.jpeg` or `.png` and a `.cls` or
+        /// `.json` with the label.
+        WebDataset,
+        /// `TFRecord` files of `tf.train.Example` with `image/encoded` and `image/class/label`.
+        TfRecord,
+        /// Parquet files: images and labels as Hugging Face writes them, or a column of token
+        /// lists.
+        Parquet,
+        /// Files of tokens without a header (`.bin`).
+        Tokens,
+        /// Text files, one document per line, and a Hugging Face `tokenizer.json`.
+        Text,
+        /// Data that a program of your own reads: the container `trainer` needs an image with that
+        /// program. Settings of the data are in `trainer.options`.
+        Custom,
+    }
 }
 
 impl DataFormat {

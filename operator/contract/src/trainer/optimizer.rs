@@ -10,22 +10,24 @@ mod tests;
 
 pub use schedule::{BatchGrowth, DecayShape, Schedule, ScheduleName};
 
-/// Name of an optimizer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum OptimizerName {
-    /// Stochastic gradient descent with momentum.
-    #[default]
-    Sgd,
-    /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
-    Adamw,
-    /// SGD with a separate learning rate for each tensor, for large batches of images
-    /// (You et al., 2017).
-    Lars,
-    /// Adam with a separate learning rate for each tensor, for large batches of text
-    /// (You et al., 2020).
-    Lamb,
+crate::closed_enum! {
+    /// Name of an optimizer.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+    #[serde(rename_all = "lowercase")]
+    pub enum OptimizerName {
+        /// Stochastic gradient descent with momentum.
+        #[default]
+        Sgd,
+        /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+        Adamw,
+        /// SGD with a separate learning rate for each tensor, for large batches of images
+        /// (You et al., 2017).
+        Lars,
+        /// Adam with a separate learning rate for each tensor, for large batches of text
+        /// (You et al., 2020).
+        Lamb,
+    }
 }
 
 impl OptimizerName {

@@ -64,7 +64,7 @@ pub enum Reason {
     #[error("has schema version {0}; this program reads {SCHEMA_VERSION}")]
     SchemaVersion(u32),
     /// The manifest names a file outside of its directory.
-    #[error("{0:?} is no file of it")]
+    #[error("{0:?} is not a file of this checkpoint")]
     Outside(String),
     /// A part contains a tensor that the state lacks.
     #[error("{0} is no tensor")]
@@ -106,10 +106,10 @@ pub enum Reason {
     #[error("the state was not copied from the device: {0}")]
     NotCopied(String),
     /// Some bytes are in no part or in two.
-    #[error("its parts are not the whole")]
+    #[error("its parts do not cover the state")]
     Parts,
     /// The ledger lines in a manifest are damaged.
-    #[error("line {0} of its end of the ledger is not what was written")]
+    #[error("line {0} of its part of the ledger is corrupt")]
     LedgerLine(u64),
     /// The manifest contradicts itself about the step.
     #[error("its ledger is that of another step")]

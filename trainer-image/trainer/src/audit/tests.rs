@@ -196,7 +196,7 @@ fn damaged_line_in_a_checkpoint_names_its_manifest() {
     write(&directory, 1, None, &lines_of(&chain)[..2]);
     let words = audited(&directory).unwrap_err().to_string();
     assert!(
-        words.contains("manifest.json: line 2 of its end of the ledger"),
+        words.contains("manifest.json: line 2 of its part of the ledger"),
         "{words}"
     );
 }

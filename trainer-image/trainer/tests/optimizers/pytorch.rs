@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use roundhouse_contract::trainer::Optimizer;
+use roundhouse_contract::trainer::{Optimizer, OptimizerName};
 use roundhouse_trainer::optimizers;
 use tch::{Kind, Tensor};
 
@@ -55,7 +55,13 @@ fn assert_as_pytorch(case: &str, config: &Optimizer) {
 fn weights_after_50_steps_equal_pytorch_or_the_papers() {
     let text = std::fs::read_to_string(Fixture::path("cases.json")).unwrap();
     let cases: BTreeMap<String, Optimizer> = serde_json::from_str(&text).unwrap();
-    assert_eq!(cases.len(), 10);
+    for name in OptimizerName::ALL {
+        let has_case = cases.values().any(|config| config.name == name);
+        assert!(
+            has_case,
+            "no case of {name:?}: add one to fixtures/optimizers.py"
+        );
+    }
     for (case, config) in &cases {
         assert_as_pytorch(case, config);
     }

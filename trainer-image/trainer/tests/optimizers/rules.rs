@@ -10,13 +10,7 @@ use super::model::{Model, copies};
 
 /// Each optimizer, with all its options on.
 fn all() -> impl Iterator<Item = Optimizer> {
-    let names = [
-        OptimizerName::Sgd,
-        OptimizerName::Adamw,
-        OptimizerName::Lars,
-        OptimizerName::Lamb,
-    ];
-    names.into_iter().map(|name| Optimizer {
+    OptimizerName::ALL.into_iter().map(|name| Optimizer {
         name,
         nesterov: name == OptimizerName::Sgd,
         weight_decay: 0.1,
