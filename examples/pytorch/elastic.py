@@ -1,5 +1,4 @@
-"""Learns to read handwritten digits, data-parallel and elastic: workers may die, leave and join
-while it trains."""
+"""Learns handwritten digits, data-parallel and elastic: workers may die, leave and join."""
 import gzip
 import os
 import pathlib

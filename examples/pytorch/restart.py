@@ -1,5 +1,4 @@
-"""Learns to read handwritten digits, data-parallel under torchrun. A restart continues from the
-last checkpoint."""
+"""Learns handwritten digits, data-parallel under torchrun. A restart continues from a checkpoint."""
 import gzip
 import os
 import pathlib

@@ -4,6 +4,7 @@
 mod docs;
 mod local_cluster;
 mod metrics;
+mod packages;
 
 use roundhouse_api::TrainingJob;
 use roundhouse_planner::tenancy::Limits;

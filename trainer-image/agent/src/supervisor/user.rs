@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn home_is_writable() {
+    fn home_directory_is_writable() {
         let can_write = |path: &str| matches!(path, "/home/me" | "/tmp" | "/");
         for (given, expected) in [
             (Some("/home/me"), None),
