@@ -1,4 +1,4 @@
-"""Learns handwritten digits, data-parallel under torchrun. A restart continues from a checkpoint."""
+"""Learns handwritten digits under torchrun, data-parallel. A restart loads the checkpoint."""
 import gzip
 import os
 import pathlib

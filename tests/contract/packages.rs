@@ -33,11 +33,12 @@ fn named(line: &str) -> Vec<&str> {
         word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_letter)
     };
     let mut found = Vec::new();
-    for (_, after) in line
-        .match_indices(" -p ")
-        .map(|(at, mark)| line.split_at(at + mark.len()))
-    {
-        found.extend(after.split_whitespace().next().filter(is_name));
+    if line.contains("cargo ") || line.contains("own=") {
+        let options = line
+            .match_indices(" -p ")
+            .map(|(at, option)| at + option.len());
+        let words = options.filter_map(|at| line[at..].split_whitespace().next());
+        found.extend(words.filter(is_name));
     }
     for mark in ["scripts/programs ", "set -- roundhouse-operator"] {
         if let Some(at) = line.find(mark) {

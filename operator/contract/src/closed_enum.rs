@@ -26,7 +26,7 @@ mod tests {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum Colour {
             Red,
-            /// Not the default.
+            /// A variant may have attributes.
             Green,
         }
     }
