@@ -24,8 +24,7 @@ pub enum Edit {
 /// Whether a field is in the fingerprint of the spec that a pod was built from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fingerprint {
-    /// The field is not in the fingerprint. Nothing checks that no pod contains it: a field that
-    /// reaches the environment or the template of a worker must not have this kind.
+    /// The field is not in the fingerprint, because no pod contains it.
     No,
     /// Its value is in the fingerprint, in the order of the table. Another row of this kind changes
     /// the fingerprints of all jobs, so
