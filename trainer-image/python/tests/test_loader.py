@@ -81,7 +81,7 @@ def test_stream_restarts_for_a_repeated_step():
     assert [shard.at(0, index, None) for index in (3, 3, 7, 2)] == [3, 3, 7, 2]
     assert shard.at(1, 0, None) == 0
     assert opened == [0, 0, 1]
-    with pytest.raises(errors.DataMismatch, match="ended after 10 samples of epoch 1, and job.shard_of has num_samples=10"):
+    with pytest.raises(errors.DataMismatch, match="ended after 10 samples of epoch 1, but job.shard_of has num_samples=10"):
         shard.at(1, 10, None)
 
 
@@ -171,7 +171,7 @@ def test_data_set_with_stop_iteration_is_an_error(loaders):
     with pytest.raises(RuntimeError) as raised:
         for step in range(5):
             loader.load(sampler.plan(step, 8 * step, (1, 0, 1)), 8 * step)
-    assert "StopIteration" in "".join(explained(raised.value)[1:]) and "(test_mistakes.py:" in explained(raised.value)[1]
+    assert "StopIteration" in "".join(explained(raised.value)[1:]) and "(test_loader.py:" in explained(raised.value)[1]
     evaluation = rh.Evaluation(Ends(), lambda batch: {"loss": 0.0}, batch_size=8, options={"num_workers": loaders})
     with pytest.raises(RuntimeError):
         evaluation.sums(0, 1)
