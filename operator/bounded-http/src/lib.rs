@@ -55,9 +55,26 @@ impl Default for Limits {
     }
 }
 
-/// Accepts connections until the returned future is dropped, which closes all of them. `start`
-/// spawns a task that [answers](answer); `report` receives errors of `accept`, at most one a
-/// minute.
+/// Serves with a task for each connection until the returned future is dropped, which closes all
+/// connections. `report` receives errors of `accept`, at most one a minute.
+pub async fn serve<S>(
+    listener: TcpListener,
+    limits: Limits,
+    service: S,
+    report: impl Fn(&io::Error),
+) -> Infallible
+where
+    S: HttpService<Incoming, ResBody: Body<Data: Send, Error: Into<BoxError>> + Send + 'static>,
+    S: Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send,
+{
+    let start = |stream| tokio::spawn(answer(stream, service.clone(), limits)).abort_handle();
+    accept(listener, limits, start, report).await
+}
+
+/// Serves as [`serve`], with a task of the caller for each connection, such as one that stays on
+/// its thread. `start` spawns a task that [answers](answer).
 pub async fn accept(
     listener: TcpListener,
     limits: Limits,
@@ -125,9 +142,7 @@ mod tests {
         let limits = Limits::default();
         let router = Router::new().route("/healthz", get(|| async { "ok\n" }));
         let service = TowerToHyperService::new(router);
-        let start =
-            move |stream| tokio::spawn(answer(stream, service.clone(), limits)).abort_handle();
-        let server = tokio::spawn(accept(listener, limits, start, |_| {}));
+        let server = tokio::spawn(serve(listener, limits, service, |_| {}));
         let mut idle = Vec::new();
         for _ in 0..2 * limits.max_connections {
             idle.push(TcpStream::connect(address).await.unwrap());

@@ -9,13 +9,8 @@ use tokio::net::TcpListener;
 
 /// Serves until the future is dropped.
 pub(crate) async fn serve(listener: TcpListener, router: Router) -> Infallible {
-    let limits = Limits::default();
     let service = TowerToHyperService::new(router);
-    let start = move |stream| {
-        let connection = bounded_http::answer(stream, service.clone(), limits);
-        tokio::spawn(connection).abort_handle()
-    };
-    bounded_http::accept(listener, limits, start, |error| {
+    bounded_http::serve(listener, Limits::default(), service, |error| {
         tracing::error!(%error, "cannot accept connections: probes and metrics get no answer");
     })
     .await

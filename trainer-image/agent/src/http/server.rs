@@ -74,13 +74,8 @@ async fn bind(mut address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 async fn serve(listener: TcpListener, router: Router) {
-    let limits = Limits::default();
     let service = TowerToHyperService::new(router);
-    let start = |stream| {
-        let connection = bounded_http::answer(stream, service.clone(), limits);
-        tokio::spawn(connection).abort_handle()
-    };
-    bounded_http::accept(listener, limits, start, |error| {
+    bounded_http::serve(listener, Limits::default(), service, |error| {
         say(&format!(
             "the HTTP server cannot accept connections: {error}"
         ));
