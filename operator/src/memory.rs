@@ -116,7 +116,7 @@ impl JobMemories {
     /// Whether the job exists, as far as the watch has reported.
     #[must_use]
     pub fn exists(&self, job: &JobKey) -> bool {
-        self.lock().jobs.get_mut(job).is_some()
+        self.lock().jobs.all().contains_key(job)
     }
 
     /// Reads or changes the memory of a job. A job that does not exist any more has an empty one,

@@ -143,8 +143,8 @@ impl Workers {
 impl JobMemories {
     /// The agents to poll now.
     pub(crate) fn worker_polls(&self) -> Vec<Poll> {
-        let mut state = self.lock();
-        let polls = state.jobs.iter_mut().flat_map(|(job, memory)| {
+        let state = self.lock();
+        let polls = state.jobs.all().iter().flat_map(|(job, memory)| {
             let due = memory.workers.due();
             due.map(|(incarnation, worker)| Poll {
                 job: job.clone(),
