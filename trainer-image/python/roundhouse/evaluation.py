@@ -4,7 +4,8 @@ repeats it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 from ._native import Process, SampleSchedule
-from .data import Worker
+from .data import Worker, end_workers
 from .errors import ConfigError, Diverged
 from .generations import Place
 
@@ -67,9 +68,10 @@ class Evaluation:
             # This rank needs the names of the other ranks: get them from a sample that does not
             # count.
             return {name: 0.0 for name in self._called(self._loader(0, 1))}
-        for batch in _whole(self._loader(start, end)):
-            for name, value in self._called([batch]).items():
-                totals[name] = totals.get(name, 0.0) + float(value)
+        with closing(_whole(self._loader(start, end))) as batches:
+            for batch in batches:
+                for name, value in self._called([batch]).items():
+                    totals[name] = totals.get(name, 0.0) + float(value)
         return totals
 
     def _loader(self, start: int, end: int) -> Any:
@@ -87,12 +89,15 @@ class Evaluation:
         return sums
 
 
-def _whole(loader: Any) -> Any:
+def _whole(loader: Any) -> Generator[Any, None, None]:
     """All batches of a loader. In a generator a StopIteration of the data set is an error (PEP
     479)."""
     batches = iter(loader)
-    for _ in range(len(loader)):
-        yield next(batches)
+    try:
+        for _ in range(len(loader)):
+            yield next(batches)
+    finally:
+        end_workers(batches)
 
 
 def all_of(evaluation: Evaluation | Sequence[Evaluation] | None) -> list[Evaluation]:

@@ -1,5 +1,6 @@
 """Fixtures, and the path of the package: installed, or staged by ``make test``."""
 
+import multiprocessing
 import pathlib
 import signal
 import sys
@@ -27,6 +28,13 @@ def starter():
     World.starter = Starter()
     yield World.starter
     World.starter.close()
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_process():
+    """Fails a test whose data loader still has processes after the test."""
+    yield
+    assert not multiprocessing.active_children()
 
 
 @pytest.fixture(scope="session")

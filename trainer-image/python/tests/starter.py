@@ -102,8 +102,11 @@ class Starter:
 
     def close(self):
         """Kills the processes that still run."""
+        # A close is not enough: a process that a test forked, such as one of a DataLoader, has a
+        # copy of this socket.
+        self._channel.shutdown(socket.SHUT_RDWR)
         self._channel.close()
-        self._process.wait()
+        self._process.wait(60)
 
 
 def serve(channel):

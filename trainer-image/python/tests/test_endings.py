@@ -26,8 +26,11 @@ class Data:
 def train(num_workers):
     sampler = Sampler(8, 8, epochs=1)
     loader = Loader(Data(), sampler, num_workers=num_workers)
-    data = loader.load(sampler.plan(0, 0, (1, 0, 1)), 0)
-    torch.nn.Linear(4, 2)(data)  # place: pass
+    try:
+        data = loader.load(sampler.plan(0, 0, (1, 0, 1)), 0)
+        torch.nn.Linear(4, 2)(data)  # place: pass
+    finally:
+        loader.close()
 """
 LONG = "long words " * 500
 # Each character of the message has two or three bytes.

@@ -172,6 +172,7 @@ def test_data_set_with_stop_iteration_is_an_error(loaders):
         for step in range(5):
             loader.load(sampler.plan(step, 8 * step, (1, 0, 1)), 8 * step)
     assert "StopIteration" in "".join(explained(raised.value)[1:]) and "(test_loader.py:" in explained(raised.value)[1]
+    loader.close()
     evaluation = rh.Evaluation(Ends(), lambda batch: {"loss": 0.0}, batch_size=8, options={"num_workers": loaders})
     with pytest.raises(RuntimeError):
         evaluation.sums(0, 1)
