@@ -53,19 +53,35 @@ room() {
   done
 }
 
+# descendants PID: prints the process and all its descendants.
+descendants() { local child; echo "$1"; for child in $(ps -o pid= --ppid "$1"); do descendants "$child"; done; }
 # log_of NAME: prints the path of the log of a step.
 log_of() { say "$logs/$(tr -cs 'a-zA-Z0-9' '-' <<< "$1" | sed 's/-$//').log"; }
 # step NAME COMMAND...: runs the command, prints its name first and its time afterwards. Its output
 # goes to a log; if it fails, step prints the end of the log. A long step prints a line each minute.
+# STEP_LIMIT: seconds after which step ends the command.
 step() {
-  local name=$1 log started ticker status=0
+  local name=$1 log started ticker status=0 shell=$BASHPID others
   shift
+  others=$(ps -o pid= --ppid "$shell" | tr '\n' ' ')
   log=$(log_of "$name")
   started=$(now)
   say "==> $name"
   # The trap also ends the sleep, which would otherwise keep the pipe of the script's output open.
   ( trap 'kill "$nap" 2>/dev/null; exit' TERM
-    while sleep 60 & nap=$!; wait "$nap"; do say "    ... $(since "$started")$(tail -n 1 "$log" 2>/dev/null | sed 's/^/: /' | cut -c1-90)"; done ) &
+    signal=TERM
+    while sleep "${STEP_TICK:-60}" & nap=$!; wait "$nap"; do
+      say "    ... $(since "$started")$(tail -n 1 "$log" 2>/dev/null | sed 's/^/: /' | cut -c1-90)"
+      awk -v a="$started" -v b="$(now)" -v limit="${STEP_LIMIT:-0}" 'BEGIN {exit !(limit > 0 && b - a > limit)}' || continue
+      say "    not done after $STEP_LIMIT s, which is the limit of a step: its processes get SIG$signal"
+      # Background jobs of the script are not part of the step.
+      for child in $(ps -o pid= --ppid "$shell"); do
+        case " $others $BASHPID " in *" $child "*) continue ;; esac
+        # shellcheck disable=SC2046
+        kill "-$signal" $(descendants "$child") 2>/dev/null || true
+      done
+      signal=KILL
+    done ) &
   ticker=$!
   "$@" > "$log" 2>&1 < /dev/null || status=$?
   kill "$ticker" 2>/dev/null || true

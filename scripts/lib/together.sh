@@ -2,9 +2,6 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154
 
-# descendants PID: prints the process and all its descendants.
-descendants() { local child; echo "$1"; for child in $(ps -o pid= --ppid "$1"); do descendants "$child"; done; }
-
 # together NAME FUNCTION [NAME FUNCTION]...: runs the functions at the same time. Meanwhile it shows
 # the last line of each log, on a terminal in place, otherwise twice a minute. When one function
 # fails, it ends the others.
