@@ -17,17 +17,18 @@ use tokio::sync::{broadcast, watch};
 use super::Events;
 use crate::metrics::work::Work;
 
-/// Number of tasks that publish events. Events of one job are published by one task, in their
-/// order.
-const LANES: usize = 32;
-/// Number of lanes that each namespace uses, so that a slow webhook delays few other namespaces.
-const LANES_OF_NAMESPACE: u64 = 4;
-/// Most events that wait in a lane. If there are more, the oldest are dropped.
+/// Number of publishers: tasks that publish events. One publisher has all events of a job and
+/// publishes them in their order.
+const NUM_PUBLISHERS: usize = 32;
+/// Number of publishers that the jobs of one namespace use, so that a slow webhook of a namespace
+/// delays the events of few other namespaces.
+const PUBLISHERS_PER_NAMESPACE: u64 = 4;
+/// Most events that wait for one publisher. If there are more, the oldest are dropped.
 const MAX_WAITING: usize = 256;
 
 /// The queue of events.
 pub struct EventQueue {
-    lanes: [broadcast::Sender<Waiting>; LANES],
+    publishers: [broadcast::Sender<Waiting>; NUM_PUBLISHERS],
     /// Events that are not published yet.
     num_left: watch::Sender<u64>,
 }
@@ -42,7 +43,7 @@ struct Waiting {
 impl Default for EventQueue {
     fn default() -> Self {
         Self {
-            lanes: std::array::from_fn(|_| broadcast::Sender::new(MAX_WAITING)),
+            publishers: std::array::from_fn(|_| broadcast::Sender::new(MAX_WAITING)),
             num_left: watch::Sender::new(0),
         }
     }
@@ -51,7 +52,7 @@ impl Default for EventQueue {
 impl EventQueue {
     /// Adds events about a job to the queue.
     pub fn push(&self, job: &TrainingJob, events: &[Event]) {
-        let lane = lane_of(job);
+        let publisher = publisher_of(job);
         for event in events {
             let waiting = Waiting {
                 job: job.object_ref(&()),
@@ -61,7 +62,7 @@ impl EventQueue {
             // The counter comes first: the event may be published at once.
             self.num_left.send_modify(|left| *left += 1);
             // Without a task that publishes them, events are lost.
-            if self.lanes[lane].send(waiting).is_err() {
+            if self.publishers[publisher].send(waiting).is_err() {
                 self.mark_done(1);
             }
         }
@@ -80,15 +81,15 @@ impl EventQueue {
     }
 }
 
-fn lane_of(job: &TrainingJob) -> usize {
+fn publisher_of(job: &TrainingJob) -> usize {
     let hash = |of: &Option<String>| {
         let mut hasher = DefaultHasher::new();
         of.hash(&mut hasher);
         hasher.finish()
     };
-    let first = hash(&job.metadata.namespace) % LANES as u64;
-    let lane = (first + hash(&job.metadata.uid) % LANES_OF_NAMESPACE) % LANES as u64;
-    usize::try_from(lane).unwrap_or_default()
+    let first = hash(&job.metadata.namespace) % NUM_PUBLISHERS as u64;
+    let offset = hash(&job.metadata.uid) % PUBLISHERS_PER_NAMESPACE;
+    usize::try_from((first + offset) % NUM_PUBLISHERS as u64).unwrap_or_default()
 }
 
 /// Publishes events until the operator stops. Events that were added before this call are lost.
@@ -97,26 +98,26 @@ pub(crate) fn publish_all(
     events: Events,
     work: Work,
 ) -> impl Future<Output = ()> {
-    let lanes = queue.lanes.iter();
-    let lanes: Vec<_> = lanes.map(broadcast::Sender::subscribe).collect();
+    let publishers = queue.publishers.iter();
+    let received: Vec<_> = publishers.map(broadcast::Sender::subscribe).collect();
     async move {
         join_all(
-            lanes
+            received
                 .into_iter()
-                .map(|lane| publish(lane, &queue, &events, &work)),
+                .map(|waiting| publish(waiting, &queue, &events, &work)),
         )
         .await;
     }
 }
 
 async fn publish(
-    mut lane: broadcast::Receiver<Waiting>,
+    mut waiting: broadcast::Receiver<Waiting>,
     queue: &EventQueue,
     events: &Events,
     work: &Work,
 ) {
     loop {
-        let over = match lane.recv().await {
+        let over = match waiting.recv().await {
             Ok(Waiting { job, event, at }) => {
                 // Best effort: no decision depends on an event.
                 if let Err(error) = events.publish(&job, &event, at).await {
@@ -161,13 +162,16 @@ mod tests {
     #[tokio::test]
     async fn events_of_a_job_keep_their_order_and_oldest_are_dropped() {
         let queue = EventQueue::default();
-        let mut lanes = queue.lanes.each_ref().map(broadcast::Sender::subscribe);
+        let mut publishers = queue
+            .publishers
+            .each_ref()
+            .map(broadcast::Sender::subscribe);
         queue.push(&raw_job(1), &events(MAX_WAITING + 2));
-        let lane = lanes.iter_mut().find(|lane| !lane.is_empty()).unwrap();
-        assert_eq!(lane.recv().await.unwrap_err(), RecvError::Lagged(2));
+        let publisher = publishers.iter_mut().find(|it| !it.is_empty()).unwrap();
+        assert_eq!(publisher.recv().await.unwrap_err(), RecvError::Lagged(2));
         queue.mark_done(2);
         for at in 2..MAX_WAITING + 2 {
-            let waiting = lane.recv().await.unwrap();
+            let waiting = publisher.recv().await.unwrap();
             assert_eq!(waiting.event.message, format!("{at}"));
             queue.mark_done(1);
         }
@@ -175,19 +179,21 @@ mod tests {
     }
 
     #[test]
-    fn namespace_uses_few_lanes_and_each_job_one() {
-        let lanes = |namespace: &str| {
-            let lane = |uid: u32| {
+    fn namespace_uses_few_publishers_and_each_job_one() {
+        let publishers = |namespace: &str| {
+            let publisher = |uid: u32| {
                 let mut job = raw_job(1);
                 job.metadata.namespace = Some(namespace.to_owned());
                 job.metadata.uid = Some(uid.to_string());
-                lane_of(&job)
+                publisher_of(&job)
             };
-            (0..100).map(lane).collect::<BTreeSet<_>>()
+            (0..100).map(publisher).collect::<BTreeSet<_>>()
         };
-        assert_eq!(lanes("ml").len() as u64, LANES_OF_NAMESPACE);
-        let all: BTreeSet<_> = (0..100).flat_map(|at| lanes(&format!("n{at}"))).collect();
-        assert_eq!(all.len(), LANES);
+        assert_eq!(publishers("ml").len() as u64, PUBLISHERS_PER_NAMESPACE);
+        let all: BTreeSet<_> = (0..100)
+            .flat_map(|at| publishers(&format!("n{at}")))
+            .collect();
+        assert_eq!(all.len(), NUM_PUBLISHERS);
     }
 
     #[tokio::test]
