@@ -7,7 +7,7 @@ from conftest import ROUNDING, STEPS, difference, load
 from world import World, until
 
 
-def test_failed_evaluation_is_repeated_with_joiners(tmp_path, undisturbed):
+def test_failed_evaluation_is_repeated_with_newcomers(tmp_path, undisturbed):
     variables = {"EVALUATE": "1"}
     with World(tmp_path, "train.py", STEPS, tmp_path / "weights", variables=variables) as world:
         workers = world.begin(3, fault="2:17:Backward")

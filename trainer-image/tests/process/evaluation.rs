@@ -72,7 +72,7 @@ pub(crate) fn newer_generation_starts_right_after_an_evaluation() {
     job.wait_for("the generation", |status| {
         status.generation == 2 && status.phase == Phase::Training
     });
-    // The joiner has taken part in no evaluation, so the evaluation was not repeated, and no step
+    // The newcomer has taken part in no evaluation, so the evaluation was not repeated, and no step
     // came before it.
     let of = |node| job.status(node, 0).unwrap();
     assert!(

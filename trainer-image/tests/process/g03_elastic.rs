@@ -176,7 +176,7 @@ pub(crate) fn job_grows_and_shrinks_while_it_trains() {
 }
 
 #[test]
-fn training_continues_until_a_joiner_reaches_the_store() {
+fn training_continues_until_a_newcomer_reaches_the_store() {
     let mut config = config();
     config["steps"] = json!(10_000_000);
     let job = Job::start(&config, &digits(), 3, 1);

@@ -18,8 +18,8 @@ const SAMPLES: &str = "roundhouse_train_samples_total";
 const STATE_BYTES: &str = "roundhouse_train_state_moved_bytes_total";
 const READ_BYTES: &str = "roundhouse_train_checkpoint_read_bytes_total";
 
-/// Three workers train. Then two of them train with a joiner. When the sender is lost, one of these
-/// two and the joiner continue.
+/// Three workers train. Then two of them train with a newcomer. When the sender is lost, one of
+/// these two and the newcomer continue.
 fn lose_the_sender(mut job: Job, what: &str) -> Job {
     let mut undisturbed = Job::train(&short(), 1, 1);
     undisturbed.complete();
@@ -33,7 +33,7 @@ fn lose_the_sender(mut job: Job, what: &str) -> Job {
         assert_eq!(code, Some(0), "{what}\n{}", job.logs());
     }
     assert_same(&job, &undisturbed.weights(), what);
-    // The survivor has repeated no step, and the joiner has done no earlier step.
+    // The survivor has repeated no step, and the newcomer has done no earlier step.
     let all = undisturbed.metric(0, SAMPLES);
     let done = |node| job.metric(node, SAMPLES);
     assert!((done(1) - all).abs() < 0.5, "{what}: {} of {all}", done(1));

@@ -30,15 +30,16 @@ const UNTIL_AGENTS_ARE_KNOWN: Duration = Duration::from_secs(30);
 /// Raises, issues or watches the newest generation, as needed.
 pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
     let able = draft.members.able();
-    let (members, joiners): (Vec<&Pod>, Vec<&Pod>) = able
+    // Beside newcomers, these may be survivors of an earlier generation that could not be reached.
+    let (members, joining): (Vec<&Pod>, Vec<&Pod>) = able
         .iter()
         .copied()
         .partition(|pod| draft.members.is_member(pod) && is_alive(pod));
     let raised_for = &draft.members.raised_for;
     let exists = draft.members.generation > 0;
     if exists && fingerprint(&members) == *raised_for {
-        let may_grow = joiners.iter().any(|pod| may_join(draft, pod));
-        let grows = may_grow && !progress::is_complete(draft) && is_due(draft, &able, &joiners);
+        let may_grow = joining.iter().any(|pod| may_join(draft, pod));
+        let grows = may_grow && !progress::is_complete(draft) && is_due(draft, &able, &joining);
         if grows || is_behind(draft) || stranded::first(draft).is_some() {
             return next(draft, &able);
         }
@@ -95,12 +96,13 @@ const fn is_behind(draft: &Draft<'_>) -> bool {
     draft.members.newest_seen > draft.members.generation
 }
 
-/// Whether new workers have waited for the join window, so that the job grows in batches.
-fn is_due(draft: &mut Draft<'_>, able: &[&Pod], newcomers: &[&Pod]) -> bool {
+/// Whether the workers that would join have waited for the join window, so that the job grows in
+/// batches.
+fn is_due(draft: &mut Draft<'_>, able: &[&Pod], joining: &[&Pod]) -> bool {
     if able.len() as u64 >= u64::from(draft.job.replicas) {
         return true;
     }
-    let Some(first) = newcomers.iter().map(|pod| pod.ready_at).min().flatten() else {
+    let Some(first) = joining.iter().map(|pod| pod.ready_at).min().flatten() else {
         return true;
     };
     // The time is from the node's clock, which may be ahead.

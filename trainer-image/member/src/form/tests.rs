@@ -275,13 +275,13 @@ fn lost_sender_leaves_holders_with_their_state() {
             &[(0, call)],
         );
         let before = live(8, 20).claim();
-        let [_, holder, joiner] = formed.as_slice() else {
+        let [_, holder, newcomer] = formed.as_slice() else {
             panic!("three ranks")
         };
         assert!(matches!(holder.result, Err(Failure::PeerLost(_))));
         assert_eq!((holder.claim(), &holder.bytes), (before, &Bytes::filled(1)));
         let expected = if torn { before.torn() } else { Claim::FRESH };
-        assert_eq!(joiner.claim(), expected, "in call {call}");
+        assert_eq!(newcomer.claim(), expected, "in call {call}");
         // The next generation continues with the holder's state.
         let next = formed.into_iter().skip(1).map(|rank| Process {
             local_state: rank.local_state,
