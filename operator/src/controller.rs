@@ -1,5 +1,5 @@
-//! One job from its observation to its status: observe, examine, plan, apply, report. `driver` is
-//! the loop.
+//! One job from its observation to its status: observe, validate, plan, apply, report. `driver`
+//! is the loop.
 
 pub mod apply;
 mod carry_out;

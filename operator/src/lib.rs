@@ -1,6 +1,6 @@
 //! The operator's effects: watches fill caches, a pure plan decides, and writes carry it out.
 //!
-//! `controller::driver` has the whole loop: observe → examine → plan → apply → report.
+//! `controller::driver` has the whole loop: observe → validate → plan → apply → report.
 
 pub mod agents;
 pub mod check;

@@ -3,7 +3,7 @@
 
 use anyhow::Context;
 use roundhouse_api::TrainingJob;
-use roundhouse_planner::{Examined, ValidatedJob, examine, gpu};
+use roundhouse_planner::{ValidatedJob, Validation, gpu, validate_with};
 
 /// Names of the resources that are GPUs.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -23,7 +23,7 @@ pub(crate) struct GpuNames {
 impl GpuNames {
     /// Validates the job with these names of GPUs.
     pub(crate) fn validate(&self, job: &TrainingJob) -> anyhow::Result<ValidatedJob> {
-        let Examined { job, refusal } = examine(job, &self.listed, &[]);
+        let Validation { job, refusal } = validate_with(job, &self.listed, &[]);
         let Some(refusal) = refusal else {
             return Ok(job);
         };

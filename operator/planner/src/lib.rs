@@ -1,6 +1,6 @@
 //! What a TrainingJob needs next: pure decisions over the observed objects.
 //!
-//! [`examine`] turns the raw object into a [`ValidatedJob`]. [`plan`] turns that and an
+//! [`validate_with`] turns the raw object into a [`ValidatedJob`]. [`plan`] turns that and an
 //! [`Observed`] into a [`Plan`]: the actions in order, the whole status, the time of the next
 //! requeue, and the reason. [`plan_rejected`] manages a job that is not accepted and creates no new
 //! pods for it. Nothing here does I/O or reads a clock. `decide` calls the policies in order, over
@@ -44,4 +44,4 @@ pub use program::{Program, Script};
 pub use rejection::{Rejection, RejectionReason};
 pub use status::progress::is_in_new_trouble;
 pub use status::write_blocked::{WriteBlocked, plan_refused};
-pub use validate::{Examined, InvalidSpec, JobIdentity, ValidatedJob, examine, validate};
+pub use validate::{InvalidSpec, JobIdentity, ValidatedJob, Validation, validate, validate_with};

@@ -1,5 +1,6 @@
-//! Parses the job once: after [`examine`] only a [`ValidatedJob`] is passed on, even if the job
-//! cannot run and is only managed.
+//! Validates the job once: later steps receive only a [`ValidatedJob`]. [`validate_with`] is the
+//! step of a reconcile; it gives one even for a job that cannot run and is only managed.
+//! [`validate`] is the same check for callers that need a job that can run.
 
 use std::time::Duration;
 
@@ -54,19 +55,20 @@ fn grace(template: &PodTemplateSpec, program: &Program) -> Duration {
 
 /// A job, and whether it can run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Examined {
+pub struct Validation {
     /// The job. If it cannot run, only the parts that manage its existing pods are valid.
     pub job: ValidatedJob,
     /// The first error in the spec, if the job cannot run.
     pub refusal: Option<InvalidSpec>,
 }
 
-/// Turns the raw object into a job that can run, with the default names of GPUs.
+/// Turns the raw object into a job that can run: like [`validate_with`], with the default names of
+/// GPUs and without pods.
 ///
 /// # Errors
 /// Fails with the first error in the spec.
 pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
-    let Examined { job, refusal } = examine(job, &gpu::Listed::default(), &[]);
+    let Validation { job, refusal } = validate_with(job, &gpu::Listed::default(), &[]);
     refusal.map_or(Ok(job), Err)
 }
 
@@ -74,7 +76,7 @@ pub fn validate(job: &TrainingJob) -> Result<ValidatedJob, InvalidSpec> {
 /// has a process for each of the listed GPUs. In a run that has pods, the number of processes is
 /// that of the pods.
 #[must_use]
-pub fn examine(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> Examined {
+pub fn validate_with(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> Validation {
     let TrainingJob {
         metadata,
         spec,
@@ -171,7 +173,7 @@ pub fn examine(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> Examine
         success_policy: *success_policy,
         network_policy: *network_policy,
     };
-    Examined { job, refusal }
+    Validation { job, refusal }
 }
 
 /// The program of the workers and their devices.

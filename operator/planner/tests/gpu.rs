@@ -5,7 +5,9 @@
 use roundhouse_api::TrainingJob;
 use roundhouse_contract::ExpectedDevice;
 use roundhouse_planner::testing::{World, raw_job, world};
-use roundhouse_planner::{Action, Examined, Plan, PlanReason, Rejection, examine, gpu, validate};
+use roundhouse_planner::{
+    Action, Plan, PlanReason, Rejection, Validation, gpu, validate, validate_with,
+};
 use serde_json::json;
 
 const OTHER: &str = "nvidia.com/gpu,example.com/a100";
@@ -26,7 +28,7 @@ fn sees(world: &mut World, raw: &TrainingJob, listed: &str) {
     raw.status = Some(world.observed.status.clone());
     raw.spec.suspend = world.job.suspend;
     let listed: gpu::Listed = listed.parse().unwrap();
-    let Examined { job, refusal } = examine(&raw, &listed, &world.observed.pods);
+    let Validation { job, refusal } = validate_with(&raw, &listed, &world.observed.pods);
     world.job = job;
     world.rejection = refusal.map(Rejection::from);
 }

@@ -1,5 +1,5 @@
-//! The loop over one job: postponed? → observe → plan → confirm if irrevocable → apply → report.
-//! `observe` and `plan` do no I/O.
+//! The loop over one job: postponed? → observe → validate → plan → confirm if irrevocable → apply →
+//! report. The steps from `observe` to `plan` do no I/O.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use roundhouse_api::TrainingJob;
 use roundhouse_api::lenient::LenientJob;
 use roundhouse_contract::{labels, names};
 use roundhouse_planner::{
-    Action, Examined, Observed, Plan, PlanReason, Rejection, ValidatedJob, examine, plan,
-    plan_rejected,
+    Action, Observed, Plan, PlanReason, Rejection, ValidatedJob, Validation, plan, plan_rejected,
+    validate_with,
 };
 
 use crate::controller::carry_out::carry_out;
@@ -112,7 +112,7 @@ fn observe(context: &Context, job: &TrainingJob) -> Result<Observed, Stop> {
     Ok(Observed { nonce, ..observed })
 }
 
-/// Step 2 and 3: the job as it can be run, and the plan for what was observed of it.
+/// Steps 2 and 3, validate and plan: the job as it can run, and the plan for the observed objects.
 struct Decision {
     job: ValidatedJob,
     /// Why the job gets no new pods, if it is not accepted.
@@ -127,11 +127,10 @@ impl Decision {
         lenient: &LenientJob,
         observed: &Observed,
     ) -> Self {
-        let examined = examine(job, &context.settings.gpu_resources, &observed.pods);
-        let Examined {
+        let Validation {
             job: valid,
             refusal,
-        } = examined;
+        } = validate_with(job, &context.settings.gpu_resources, &observed.pods);
         let unreadable = lenient.unreadable.as_ref().map(Rejection::from);
         let rejection = unreadable
             .or_else(|| refusal.map(Rejection::from))

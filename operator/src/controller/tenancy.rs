@@ -8,7 +8,7 @@ use kube::runtime::reflector::Store;
 use roundhouse_api::{ConditionReason, ConditionType, TrainingJob, TrainingJobStatus};
 use roundhouse_contract::labels;
 use roundhouse_planner::tenancy::Policy;
-use roundhouse_planner::{Examined, Rejection, ValidatedJob, examine, gpu};
+use roundhouse_planner::{Rejection, ValidatedJob, Validation, gpu, validate_with};
 
 use crate::job::JobKey;
 use crate::memory::JobMemories;
@@ -131,7 +131,7 @@ impl Policies {
             let Ok(whole) = other.whole() else {
                 return true;
             };
-            let Examined { job, refusal } = examine(&whole, &self.gpu_resources, &[]);
+            let Validation { job, refusal } = validate_with(&whole, &self.gpu_resources, &[]);
             other.unreadable.is_some() || refusal.is_some() || limits.refuse(&job).is_some()
         };
         let cannot_begin = |other: &LenientJob| {

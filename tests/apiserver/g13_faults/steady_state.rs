@@ -12,7 +12,9 @@ use roundhouse_operator::controller::resources::network_policy::{self, Peers};
 use roundhouse_operator::controller::resources::service;
 use roundhouse_operator::runtime::api::metadata::version;
 use roundhouse_operator::watch::projection;
-use roundhouse_planner::{Observed, ObservedGroup, PodGroup, Presence, Repair, examine, gpu, plan};
+use roundhouse_planner::{
+    Observed, ObservedGroup, PodGroup, Presence, Repair, gpu, plan, validate_with,
+};
 
 use crate::environment::Environment;
 use crate::pod_groups::coscheduling;
@@ -125,7 +127,7 @@ impl ClusterState {
             ..Observed::default()
         };
         let plan = plan(
-            &examine(&self.job, &gpu::Listed::default(), &[]).job,
+            &validate_with(&self.job, &gpu::Listed::default(), &[]).job,
             &observed,
             jiff::Timestamp::now(),
         );

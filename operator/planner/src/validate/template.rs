@@ -178,8 +178,8 @@ mod tests {
 
     use crate::invalid::InvalidSpec;
     use crate::testing::raw_job;
-    use crate::validate::{Examined, ValidatedJob};
-    use crate::{examine, gpu, validate};
+    use crate::validate::{ValidatedJob, Validation};
+    use crate::{gpu, validate, validate_with};
 
     fn refusal(template: Value) -> Option<String> {
         let mut job = raw_job(1);
@@ -275,22 +275,22 @@ mod tests {
     fn worker_has_one_process_per_listed_gpu() {
         let listed = "nvidia.com/gpu, example.com/a100,nvidia.com/gpu.shared".parse();
         let listed: gpu::Listed = listed.unwrap();
-        let examined = |resource: &str| {
+        let devices_of = |resource: &str| {
             let mut job = raw_job(1);
             let limits = json!({"limits": {resource: "4"}});
             let containers = json!([{"name": "trainer", "resources": limits}]);
             let template = json!({"spec": {"containers": containers}});
             job.spec.workers.template = Some(serde_json::from_value(template).unwrap());
-            let Examined { job, refusal } = examine(&job, &listed, &[]);
+            let Validation { job, refusal } = validate_with(&job, &listed, &[]);
             assert_eq!(refusal, None, "{resource}");
             (job.expected_device, job.procs_per_worker)
         };
         let four = Some(ExpectedDevice::of_gpus(4));
-        assert_eq!(examined("nvidia.com/gpu"), (four, 4));
-        assert_eq!(examined("example.com/a100"), (four, 4));
+        assert_eq!(devices_of("nvidia.com/gpu"), (four, 4));
+        assert_eq!(devices_of("example.com/a100"), (four, 4));
         // Four shares may be of one GPU: four processes, and perhaps one device.
-        assert_eq!(examined("nvidia.com/gpu.shared"), (None, 4));
-        assert_eq!(examined("amd.com/gpu"), (None, 1), "not listed");
+        assert_eq!(devices_of("nvidia.com/gpu.shared"), (None, 4));
+        assert_eq!(devices_of("amd.com/gpu"), (None, 1), "not listed");
     }
 
     #[test]

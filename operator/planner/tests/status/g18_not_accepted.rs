@@ -5,7 +5,7 @@ use std::time::Duration;
 use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_contract::Mode;
 use roundhouse_planner::testing::{World, raw_job, raw_script_job, world};
-use roundhouse_planner::{Action, PlanReason, PodPhase, Presence, examine, gpu};
+use roundhouse_planner::{Action, PlanReason, PodPhase, Presence, gpu, validate_with};
 
 const WHY: &str = "spec.checkpoint.keep: must be at least 2";
 
@@ -202,9 +202,9 @@ fn invalid_spec_is_managed_as_it_ran() {
             membership.world_size = 8;
         }
         change(&mut job);
-        let examined = examine(&job, &gpu::Listed::default(), &[]);
-        assert!(examined.refusal.is_some());
-        examined.job
+        let validation = validate_with(&job, &gpu::Listed::default(), &[]);
+        assert!(validation.refusal.is_some());
+        validation.job
     };
     let script = refused(raw_script_job(2), |job| {
         job.spec.workers.template = None;

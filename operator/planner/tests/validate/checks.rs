@@ -4,7 +4,7 @@ use roundhouse_api::{Best, Checkpoint, CheckpointClaim, CheckpointVolume};
 use roundhouse_contract::trainer::{DataFormat, Model, ModelName};
 use roundhouse_contract::{BestMetric, Mode};
 use roundhouse_planner::testing::raw_job;
-use roundhouse_planner::{Observed, Rejection, examine, gpu, plan_rejected, validate};
+use roundhouse_planner::{Observed, Rejection, gpu, plan_rejected, validate, validate_with};
 
 fn best_by(metric: BestMetric) -> Checkpoint {
     Checkpoint {
@@ -79,7 +79,7 @@ fn invalid_field_is_named_once() {
         change(&mut job);
         let error = validate(&job).unwrap_err();
         assert_eq!(error.field, field);
-        let managed = examine(&job, &gpu::Listed::default(), &[]);
+        let managed = validate_with(&job, &gpu::Listed::default(), &[]);
         assert_eq!(managed.refusal.as_ref(), Some(&error));
         let rejection = Rejection::from(error);
         let (mut observed, now) = (Observed::default(), jiff::Timestamp::UNIX_EPOCH);
