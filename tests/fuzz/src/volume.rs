@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use roundhouse_elastic::audit::{self, File};
-use roundhouse_elastic::ledger::{Chain, Header, RunIdentity};
+use roundhouse_elastic::ledger::{Chain, Header, LedgerIdentity};
 use roundhouse_elastic::{CheckpointId, DataSchedule, Head, Scaling, Skips};
 use roundhouse_member::checkpoint::load::{self, Message};
 use roundhouse_member::checkpoint::manifest::{FILE, SCHEMA_VERSION};
@@ -72,15 +72,15 @@ pub const LEDGER: Target = Target {
     },
     seeds: || {
         let data_schedule = DataSchedule::of_steps(20, 8, 5);
-        let run = RunIdentity::of(&data_schedule, 7);
-        let mut chain = Chain::from(Head::start(&run));
+        let identity = LedgerIdentity::of(&data_schedule, 7);
+        let mut chain = Chain::from(Head::start(&identity));
         let mut position = Scaling::new(None, &data_schedule).start();
         let mut texts = Vec::new();
         for (generation, steps) in [(1, 0..3), (2, 3..5)] {
             let header = Header {
                 generation,
                 previous: (generation > 1).then(|| chain.head()),
-                run,
+                identity,
                 start: None,
             };
             let mut text = header.to_text();
@@ -116,7 +116,7 @@ fn with_valid_hashes(mut file: File) -> File {
 
 /// Writes a checkpoint of one rank with two tensors.
 fn checkpoint(directory: &Directory) -> Manifest {
-    let run = RunIdentity::of(&DataSchedule::of_steps(100, 10, 50), 7);
+    let identity = LedgerIdentity::of(&DataSchedule::of_steps(100, 10, 50), 7);
     let tensor = |name: &str| Record {
         name: name.to_owned(),
         dtype: safetensors::Dtype::F32,
@@ -127,10 +127,10 @@ fn checkpoint(directory: &Directory) -> Manifest {
     let training = Identity {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
-        run,
+        ledger: identity,
         settings: BTreeMap::new(),
     };
-    let mut ledger = Head::start(&run);
+    let mut ledger = Head::start(&identity);
     (ledger.generation, ledger.step) = (1, 2);
     let manifest = Manifest {
         schema_version: SCHEMA_VERSION,

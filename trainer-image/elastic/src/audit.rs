@@ -7,7 +7,7 @@
 //! began. Then the audit checks the lines forwards: hashes, steps, cursors, and for each epoch that
 //! the order of the samples contains no sample twice.
 
-use crate::ledger::{Head, Line, RunIdentity};
+use crate::ledger::{Head, LedgerIdentity, Line};
 
 mod batches;
 pub mod compare;
@@ -27,8 +27,8 @@ pub use rows::Row;
 /// A proof that the ledger is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// Data, batch, seed and length of the run.
-    pub run: RunIdentity,
+    /// Data, batch, seed and length of the training.
+    pub identity: LedgerIdentity,
     /// One row per generation, in the order of generations.
     pub rows: Vec<Row>,
     /// Number of committed steps.
@@ -51,26 +51,26 @@ pub struct Proof {
 pub fn audit(mut files: Vec<File>, anchors: &[Head]) -> Result<Proof, Finding> {
     files.sort_by_key(|file| file.header.generation);
     let lengths = counted_lines(&files)?;
-    let Some(run) = files.last().map(|file| file.header.run) else {
+    let Some(identity) = files.last().map(|file| file.header.identity) else {
         return Err(Finding::Empty);
     };
     let counted = files.iter().zip(&lengths);
     let lines: Vec<&Line> = counted
         .flat_map(|(file, length)| &file.lines[..*length])
         .collect();
-    check_data_schedule(&lines, &run)?;
-    check_orders(&lines, &run)?;
-    check_anchors(&files, &run, anchors)?;
+    check_data_schedule(&lines, &identity)?;
+    check_orders(&lines, &identity)?;
+    check_anchors(&files, &identity, anchors)?;
     let rows = rows::of(&files, &lengths);
     let (num_epochs, cursor) = lines.last().map_or((0, 0), |line| {
-        let is_complete = line.end == run.num_samples;
+        let is_complete = line.end == identity.num_samples;
         (
             line.epoch + u64::from(is_complete),
             if is_complete { 0 } else { line.end },
         )
     });
     Ok(Proof {
-        run,
+        identity,
         num_steps: lines.len() as u64,
         num_samples: rows.iter().map(|row| row.num_samples).sum(),
         num_skipped: lines.iter().filter(|line| line.skipped).count() as u64,
@@ -95,8 +95,12 @@ fn counted_lines(files: &[File]) -> Result<Vec<usize>, Finding> {
             return Ok(lengths);
         };
         let newer = file.header.generation;
-        if !file.header.run.fit(&files[files.len() - 1].header.run) {
-            return Err(Finding::OtherRun { generation: newer });
+        if !file
+            .header
+            .identity
+            .fit(&files[files.len() - 1].header.identity)
+        {
+            return Err(Finding::OtherTraining { generation: newer });
         }
         let older = files[..at].iter().enumerate().rev();
         let found = older.filter_map(|(index, file)| Some((index, file.position_of(&previous)?)));
@@ -137,9 +141,9 @@ fn check_hashes(file: &File) -> Result<(), Finding> {
 
 /// Checks that each line continues where the line before it ended, so that no step or sample
 /// is missing or repeated.
-fn check_data_schedule(lines: &[&Line], run: &RunIdentity) -> Result<(), Finding> {
+fn check_data_schedule(lines: &[&Line], identity: &LedgerIdentity) -> Result<(), Finding> {
     let (mut step, mut generation, mut epoch, mut cursor) = (0, 0, 0, 0);
-    let mut batches = Batches::new(run);
+    let mut batches = Batches::new(identity);
     for (index, line) in lines.iter().enumerate() {
         let at = line.generation;
         if line.step != step + 1 {
@@ -155,7 +159,7 @@ fn check_data_schedule(lines: &[&Line], run: &RunIdentity) -> Result<(), Finding
                 step: line.step,
             });
         }
-        if cursor == run.num_samples {
+        if cursor == identity.num_samples {
             (epoch, cursor) = (epoch + 1, 0);
         }
         let end = batches.end(line, cursor, lines.get(index + 1).copied());
@@ -171,16 +175,20 @@ fn check_data_schedule(lines: &[&Line], run: &RunIdentity) -> Result<(), Finding
 }
 
 /// Checks that in each epoch the used places are different samples.
-fn check_orders(lines: &[&Line], run: &RunIdentity) -> Result<(), Finding> {
+fn check_orders(lines: &[&Line], identity: &LedgerIdentity) -> Result<(), Finding> {
     for epoch in lines.chunk_by(|left, right| left.epoch == right.epoch) {
         let Some(last) = epoch.last() else { continue };
-        orders::check(run, last.epoch, last.end, orders::MAX_BYTES)?;
+        orders::check(identity, last.epoch, last.end, orders::MAX_BYTES)?;
     }
     Ok(())
 }
 
-fn check_anchors(files: &[File], run: &RunIdentity, anchors: &[Head]) -> Result<(), Finding> {
-    let start = Head::start(run);
+fn check_anchors(
+    files: &[File],
+    identity: &LedgerIdentity,
+    anchors: &[Head],
+) -> Result<(), Finding> {
+    let start = Head::start(identity);
     for anchor in anchors.iter().filter(|anchor| **anchor != start) {
         if !files.iter().any(|file| file.position_of(anchor).is_some()) {
             return Err(Finding::UnknownCheckpoint {

@@ -10,13 +10,13 @@ use crate::data_schedule::Batch;
 use crate::digest::Digest;
 
 pub mod chain;
+mod identity;
 mod loss;
 pub mod repeats;
-mod run_identity;
 
 pub use chain::Chain;
+pub use identity::LedgerIdentity;
 pub use repeats::{Beginning, Repeat, Repeats, Source, Start};
-pub use run_identity::RunIdentity;
 
 /// The end of a chain of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,11 +33,11 @@ pub struct Head {
 impl Head {
     /// Returns the head of a chain without lines.
     #[must_use]
-    pub fn start(run: &RunIdentity) -> Self {
+    pub fn start(identity: &LedgerIdentity) -> Self {
         Self {
             generation: 0,
             step: 0,
-            hash: run.genesis(),
+            hash: identity.genesis(),
         }
     }
 
@@ -77,9 +77,9 @@ pub struct Header {
     /// The line of an older file that the first line of this file follows; `None` if the first line
     /// is the first of the ledger.
     pub previous: Option<Head>,
-    /// Data, batch, seed and length of the run.
+    /// Data, batch, seed and length of the training.
     #[serde(rename = "course")]
-    pub run: RunIdentity,
+    pub identity: LedgerIdentity,
     /// The state with which the generation began; absent in files of earlier versions.
     /// No hash covers it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,7 +91,7 @@ impl Header {
     #[must_use]
     pub fn hash_before(&self) -> Digest {
         self.previous
-            .map_or_else(|| self.run.genesis(), |head| head.hash)
+            .map_or_else(|| self.identity.genesis(), |head| head.hash)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::ledger::{Beginning, Repeats, RunIdentity, Source};
+use roundhouse_elastic::ledger::{Beginning, LedgerIdentity, Repeats, Source};
 use roundhouse_elastic::{Chain, Line};
 
 use crate::checkpoint::Directory;
@@ -139,13 +139,13 @@ impl Ledger {
     pub fn open(
         directory: &Directory,
         opening: Opening,
-        run: &RunIdentity,
+        identity: &LedgerIdentity,
         chain: &Chain,
     ) -> Result<Self, Failure> {
         let (syncs, inbox) = channel();
         let lines = Arc::<Mutex<Vec<Line>>>::default();
         let shared = Arc::new(Shared::new(chain.durable().step));
-        let appender = Appender::new(directory.clone(), opening, run, chain.clone());
+        let appender = Appender::new(directory.clone(), opening, identity, chain.clone());
         let (coming, state) = (Arc::clone(&lines), Arc::clone(&shared));
         std::thread::Builder::new()
             .name("ledger".to_owned())

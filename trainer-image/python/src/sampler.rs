@@ -1,7 +1,7 @@
 //! The samples of each step, with the same numbers as in the built-in trainer.
 
 use pyo3::prelude::*;
-use roundhouse_elastic::ledger::RunIdentity;
+use roundhouse_elastic::ledger::LedgerIdentity;
 use roundhouse_elastic::{DataSchedule, Length, Scaling, shard};
 
 /// The samples of each step of a training.
@@ -12,7 +12,7 @@ use roundhouse_elastic::{DataSchedule, Length, Scaling, shard};
 #[derive(Debug)]
 pub(crate) struct SampleSchedule {
     pub(crate) data_schedule: DataSchedule,
-    pub(crate) run: RunIdentity,
+    pub(crate) identity: LedgerIdentity,
     pub(crate) scaling: Scaling,
 }
 
@@ -30,7 +30,7 @@ impl SampleSchedule {
         let length = steps.map_or_else(|| Length::Epochs(epochs.unwrap_or(1)), Length::Steps);
         let data_schedule = DataSchedule::new(num_samples, global_batch_size, length, None);
         Self {
-            run: RunIdentity::of(&data_schedule, seed),
+            identity: LedgerIdentity::of(&data_schedule, seed),
             scaling: Scaling::new(None, &data_schedule),
             data_schedule,
         }
@@ -69,7 +69,7 @@ impl SampleSchedule {
 
     /// The samples at the places `start..end` in the order of an epoch.
     fn samples(&self, epoch: u64, start: u64, end: u64) -> Vec<u64> {
-        let order = self.run.order(epoch);
+        let order = self.identity.order(epoch);
         (start..end).map_while(|place| order.at(place)).collect()
     }
 }

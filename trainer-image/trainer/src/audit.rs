@@ -180,15 +180,15 @@ fn counted(num_steps: u64) -> String {
 /// Number of steps of the whole training. If the batch size follows the number of workers, the
 /// number of steps is unknown before the end.
 const fn total_steps(proof: &Proof) -> u64 {
-    match proof.run.reference_replicas {
-        None => proof.run.total_steps,
+    match proof.identity.reference_replicas {
+        None => proof.identity.total_steps,
         Some(_) => proof.num_steps,
     }
 }
 
 fn verdict(proof: &Proof) -> String {
     let Proof {
-        run,
+        identity,
         rows,
         num_steps,
         num_samples,
@@ -214,7 +214,7 @@ fn verdict(proof: &Proof) -> String {
     format!(
         "proven: {steps} used {num_samples} samples, each exactly once per epoch and in \
          order: {num_epochs} whole epochs of {} and {cursor} samples of the next{skipped}{repeated}",
-        run.num_samples
+        identity.num_samples
     )
 }
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::{Phase, TrainerConfig};
-use roundhouse_elastic::ledger::RunIdentity;
+use roundhouse_elastic::ledger::LedgerIdentity;
 use roundhouse_elastic::{Batch, DataSchedule, Event, Outcome, Permutation, RateSchedule, Scaling};
 use roundhouse_member::member::Todo;
 use roundhouse_member::{Launch, Member};
@@ -64,7 +64,7 @@ struct Plan {
     data_schedule: DataSchedule,
     rates: RateSchedule,
     scaling: Scaling,
-    run: RunIdentity,
+    identity: LedgerIdentity,
 }
 
 /// Timing of the last step whose end is known.

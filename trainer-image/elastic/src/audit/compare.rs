@@ -5,7 +5,7 @@
 
 use super::{File, Finding, counted_lines};
 use crate::digest::Digest;
-use crate::ledger::{Line, RunIdentity};
+use crate::ledger::{LedgerIdentity, Line};
 
 /// Result of a comparison.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub enum Comparison {
         digest: Digest,
     },
     /// The trainings have different data, batches or seeds.
-    OtherRun,
+    OtherTraining,
     /// The first step that differs.
     Differs {
         /// Number of the step.
@@ -33,12 +33,12 @@ pub enum Comparison {
 /// # Errors
 /// Returns the first inconsistency of either ledger.
 pub fn compare(left: Vec<File>, right: Vec<File>) -> Result<Comparison, Finding> {
-    let (left_run, left) = history(left)?;
-    let (right_run, right) = history(right)?;
-    if !left_run.fit(&right_run) {
-        return Ok(Comparison::OtherRun);
+    let (left_identity, left) = history(left)?;
+    let (right_identity, right) = history(right)?;
+    if !left_identity.fit(&right_identity) {
+        return Ok(Comparison::OtherTraining);
     }
-    let mut digest = left_run.genesis();
+    let mut digest = left_identity.genesis();
     for (own, other) in left.iter().zip(&right) {
         if content(own) != content(other) {
             return Ok(Comparison::Differs {
@@ -81,12 +81,12 @@ fn content(line: &Line) -> [u64; 6] {
 }
 
 /// Returns the lines of the chain, in order.
-fn history(mut files: Vec<File>) -> Result<(RunIdentity, Vec<Line>), Finding> {
+fn history(mut files: Vec<File>) -> Result<(LedgerIdentity, Vec<Line>), Finding> {
     files.sort_by_key(|file| file.header.generation);
     let lengths = counted_lines(&files)?;
-    let run = files.last().map(|file| file.header.run);
-    let run = run.ok_or(Finding::Empty)?;
+    let identity = files.last().map(|file| file.header.identity);
+    let identity = identity.ok_or(Finding::Empty)?;
     let counted = files.into_iter().zip(lengths);
     let lines = counted.flat_map(|(file, length)| file.lines.into_iter().take(length));
-    Ok((run, lines.collect()))
+    Ok((identity, lines.collect()))
 }

@@ -51,7 +51,7 @@ impl File {
     #[must_use]
     pub fn head(&self) -> Head {
         let before = || {
-            let start = Head::start(&self.header.run);
+            let start = Head::start(&self.header.identity);
             self.header.previous.unwrap_or(start)
         };
         self.lines.last().map_or_else(before, Line::head)

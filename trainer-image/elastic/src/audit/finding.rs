@@ -35,7 +35,7 @@ pub enum Finding {
         step: u64,
     },
     /// A generation trained on other data, with another batch or seed.
-    OtherRun {
+    OtherTraining {
         /// Number of that generation.
         generation: u64,
     },
@@ -145,7 +145,7 @@ impl fmt::Display for Finding {
                 "generation {generation} continues from step {step}, but no older file has that line: \
                  a gap"
             ),
-            Self::OtherRun { generation } => write!(
+            Self::OtherTraining { generation } => write!(
                 f,
                 "generation {generation} trained on other data, another batch size or another seed \
                  than the newest one"

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::Finding;
-use crate::ledger::RunIdentity;
+use crate::ledger::LedgerIdentity;
 
 /// Maximum memory of a check, enough for one bit for each of eight billion samples.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
@@ -14,20 +14,20 @@ const BYTES_PER_SAMPLE: u64 = 16;
 /// the length of the data, which may be huge. If more than `max_bytes` would be needed, the check
 /// makes several passes over the places, each for another part of the samples.
 pub(super) fn check(
-    run: &RunIdentity,
+    identity: &LedgerIdentity,
     epoch: u64,
     num_places: u64,
     max_bytes: u64,
 ) -> Result<(), Finding> {
     let of_set = num_places.saturating_mul(BYTES_PER_SAMPLE);
-    let of_bits = run.num_samples.div_ceil(8);
+    let of_bits = identity.num_samples.div_ceil(8);
     let num_parts = of_set.min(of_bits).div_ceil(max_bytes).max(1);
-    let order = run.order(epoch);
+    let order = identity.order(epoch);
     for part in 0..num_parts {
         let mut used = if of_set < of_bits {
             Used::Set(HashSet::new())
         } else {
-            Used::bits(run.num_samples.div_ceil(num_parts))
+            Used::bits(identity.num_samples.div_ceil(num_parts))
         };
         for place in 0..num_places {
             let sample = order.at(place);
@@ -76,15 +76,15 @@ mod tests {
     #[test]
     fn epoch_is_checked_in_parts_that_fit_into_memory() {
         for (num_samples, num_places) in [(1_000, 1_000), (1_000_000, 1_000)] {
-            let run = RunIdentity::of(&DataSchedule::of_steps(num_samples, 10, 100), 7);
+            let identity = LedgerIdentity::of(&DataSchedule::of_steps(num_samples, 10, 100), 7);
             for max_bytes in [40, 100, MAX_BYTES] {
-                assert_eq!(check(&run, 0, num_places, max_bytes), Ok(()));
+                assert_eq!(check(&identity, 0, num_places, max_bytes), Ok(()));
                 let past_the_end = Finding::NoPermutation {
                     epoch: 0,
                     place: num_samples,
                 };
                 if num_samples == num_places {
-                    let found = check(&run, 0, num_places + 1, max_bytes);
+                    let found = check(&identity, 0, num_places + 1, max_bytes);
                     assert_eq!(found, Err(past_the_end));
                 }
             }

@@ -11,13 +11,13 @@ fn data_schedule() -> DataSchedule {
     DataSchedule::of_steps(25, 10, 100)
 }
 
-fn run() -> RunIdentity {
-    RunIdentity::of(&data_schedule(), 7)
+fn identity() -> LedgerIdentity {
+    LedgerIdentity::of(&data_schedule(), 7)
 }
 
 /// Returns the file of a generation that continues after `previous` until step `to`.
 fn file(generation: u64, previous: Option<Head>, to: u64) -> File {
-    let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&run())));
+    let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&identity())));
     while chain.head().step < to {
         let head = chain.head();
         let batch = data_schedule().next_batch(head.step).unwrap();
@@ -27,7 +27,7 @@ fn file(generation: u64, previous: Option<Head>, to: u64) -> File {
         header: Header {
             generation,
             previous,
-            run: run(),
+            identity: identity(),
             start: None,
         },
         lines: chain.lines().iter().copied().collect(),
@@ -144,8 +144,8 @@ fn superseded_line_written_twice_is_one_lost_step() {
 #[test]
 fn endless_data_is_audited() {
     let data_schedule = DataSchedule::of_steps(i64::MAX.unsigned_abs(), 10, 100);
-    let run = RunIdentity::of(&data_schedule, 7);
-    let mut chain = Chain::from(Head::start(&run));
+    let identity = LedgerIdentity::of(&data_schedule, 7);
+    let mut chain = Chain::from(Head::start(&identity));
     for step in 0..20 {
         let batch = data_schedule.next_batch(step).unwrap();
         chain.push(chain.head().next(&batch, 1, 0.5));
@@ -154,7 +154,7 @@ fn endless_data_is_audited() {
         header: Header {
             generation: 1,
             previous: None,
-            run,
+            identity,
             start: None,
         },
         lines: chain.lines().iter().copied().collect(),

@@ -154,12 +154,12 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<([u64; N], Digest)> {
 mod tests {
     use super::*;
     use crate::data_schedule::DataSchedule;
-    use crate::ledger::RunIdentity;
+    use crate::ledger::LedgerIdentity;
 
     /// Returns the chain of a training's first steps.
     fn chain(steps: u64) -> Chain {
         let data_schedule = DataSchedule::of_steps(100, 30, u64::MAX);
-        let mut chain = Chain::from(Head::start(&RunIdentity::of(&data_schedule, 7)));
+        let mut chain = Chain::from(Head::start(&LedgerIdentity::of(&data_schedule, 7)));
         for step in 0..steps {
             let batch = data_schedule.next_batch(step).unwrap();
             let line = if step % 3 == 2 {

@@ -19,7 +19,7 @@ proptest! {
     ) {
         let data_schedule = DataSchedule::of_steps(1_000, 64, u64::MAX);
         let batch = data_schedule.next_batch(step - 1).unwrap();
-        let head = Head::start(&RunIdentity::of(&data_schedule, 7));
+        let head = Head::start(&LedgerIdentity::of(&data_schedule, 7));
         let line = if is_skipped {
             head.next_skipped(&batch, 3, loss)
         } else {
@@ -29,14 +29,14 @@ proptest! {
         prop_assert_eq!(read.loss.to_bits(), line.loss.to_bits());
         prop_assert_eq!(read.skipped, is_skipped);
         prop_assert!(!loss.is_finite() || line.loss.to_bits() == loss.to_bits());
-        prop_assert_eq!(read.hash_after(&RunIdentity::of(&data_schedule, 7).genesis()), line.hash);
+        prop_assert_eq!(read.hash_after(&LedgerIdentity::of(&data_schedule, 7).genesis()), line.hash);
     }
 }
 
 #[test]
 fn hash_covers_every_field_of_the_line() {
     let data_schedule = DataSchedule::of_steps(100, 10, 10);
-    let head = Head::start(&RunIdentity::of(&data_schedule, 7));
+    let head = Head::start(&LedgerIdentity::of(&data_schedule, 7));
     let line = head.next(&data_schedule.next_batch(0).unwrap(), 3, 0.5);
     let edits: [fn(&mut Line); 7] = [
         |line| line.step += 1,
@@ -58,7 +58,7 @@ fn hash_covers_every_field_of_the_line() {
 #[test]
 fn infinite_losses_have_one_text_and_one_hash() {
     let data_schedule = DataSchedule::of_steps(100, 10, 10);
-    let head = Head::start(&RunIdentity::of(&data_schedule, 7));
+    let head = Head::start(&LedgerIdentity::of(&data_schedule, 7));
     let batch = data_schedule.next_batch(0).unwrap();
     let losses = [
         f64::NAN,
@@ -83,7 +83,7 @@ fn infinite_losses_have_one_text_and_one_hash() {
 #[test]
 fn line_without_skipped_field_was_updated() {
     let data_schedule = DataSchedule::of_steps(100, 10, 10);
-    let head = Head::start(&RunIdentity::of(&data_schedule, 7));
+    let head = Head::start(&LedgerIdentity::of(&data_schedule, 7));
     let text = head
         .next(&data_schedule.next_batch(0).unwrap(), 3, 0.5)
         .to_text();

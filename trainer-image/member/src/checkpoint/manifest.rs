@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use roundhouse_elastic::best::Scores;
-use roundhouse_elastic::ledger::{Head, RunIdentity};
+use roundhouse_elastic::ledger::{Head, LedgerIdentity};
 use roundhouse_elastic::{
     BatchPace, Chain, CheckpointId, Claim, Digest, Line, LossScale, Origin, Skips, TrainingPosition,
 };
@@ -93,7 +93,7 @@ pub struct Identity {
     /// Number of samples, samples per step, seed and number of steps. The number of steps may
     /// change.
     #[serde(rename = "course")]
-    pub run: RunIdentity,
+    pub ledger: LedgerIdentity,
     /// Other configuration fields that change the computation without changing a tensor's shape,
     /// such as the heads of a transformer, with their values as text. A field that is missing in a
     /// checkpoint was unknown to the program that wrote it, and is not compared.
@@ -128,10 +128,10 @@ impl Identity {
     /// Hash of everything that must be equal.
     #[must_use]
     pub fn hash(&self, tensors: &Table) -> Digest {
-        let run = self.run.genesis();
+        let ledger = self.ledger.genesis();
         let names = serde_json::to_vec(&(&self.model, &self.optimizer)).unwrap_or_default();
         let tensors = serde_json::to_vec(tensors).unwrap_or_default();
-        let mut parts = vec![run.bytes().as_slice(), &names, &tensors];
+        let mut parts = vec![ledger.bytes().as_slice(), &names, &tensors];
         let settings = serde_json::to_vec(&self.settings).unwrap_or_default();
         if !self.settings.is_empty() {
             parts.push(&settings);
@@ -146,7 +146,7 @@ impl Identity {
                 .then(|| format!("it was saved by a training with {what} {saved}, this has {ours}"))
         };
         let number = |what, saved: u64, ours: u64| named(what, saved.to_string(), ours.to_string());
-        let (before, now) = (&saved.run, &self.run);
+        let (before, now) = (&saved.ledger, &self.ledger);
         named("model.name", saved.model.clone(), self.model.clone())
             .or_else(|| {
                 named(
@@ -168,8 +168,8 @@ impl Identity {
                 named("elastic.onScale", saved, words(now.reference_replicas))
             })
             .or_else(|| {
-                let words = |run: &RunIdentity| {
-                    let stages = run.growth.stages().iter().map(|stage| {
+                let words = |ledger: &LedgerIdentity| {
+                    let stages = ledger.growth.stages().iter().map(|stage| {
                         format!("{} from epoch {}", stage.global_batch, stage.from_epoch)
                     });
                     let stages: Vec<String> = stages.collect();
@@ -182,8 +182,8 @@ impl Identity {
                 named("schedule.batchGrowth", words(before), words(now))
             })
             .or_else(|| {
-                let words = |run: &RunIdentity| {
-                    run.blocks.map_or("none".to_owned(), |blocks| {
+                let words = |ledger: &LedgerIdentity| {
+                    ledger.blocks.map_or("none".to_owned(), |blocks| {
                         format!(
                             "blocks of {}, {} mixed",
                             blocks.num_samples, blocks.num_mixed
@@ -283,7 +283,7 @@ impl Manifest {
     pub fn position(&self, pace: BatchPace) -> TrainingPosition {
         TrainingPosition {
             step: self.step,
-            samples: self.epoch * self.training.run.num_samples + self.cursor,
+            samples: self.epoch * self.training.ledger.num_samples + self.cursor,
             pace: self.pace.unwrap_or(pace),
             skips: self.skips,
             loss_scale: self.loss_scale,
@@ -304,8 +304,8 @@ mod tests {
 
     use super::*;
 
-    fn identity(change: impl FnOnce(&mut RunIdentity)) -> Identity {
-        let mut run = RunIdentity {
+    fn identity(change: impl FnOnce(&mut LedgerIdentity)) -> Identity {
+        let mut ledger = LedgerIdentity {
             num_samples: 100,
             global_batch: 10,
             seed: 7,
@@ -314,11 +314,11 @@ mod tests {
             growth: Growth::default(),
             blocks: None,
         };
-        change(&mut run);
+        change(&mut ledger);
         Identity {
             model: "mlp".to_owned(),
             optimizer: "sgd".to_owned(),
-            run,
+            ledger,
             settings: BTreeMap::from([("model.heads".to_owned(), "12".to_owned())]),
         }
     }
@@ -358,15 +358,17 @@ mod tests {
     fn difference_is_named_and_total_steps_may_differ() {
         let saved = identity(|_| {});
         assert_eq!(
-            identity(|run| run.total_steps = 90).difference(&saved),
+            identity(|ledger| ledger.total_steps = 90).difference(&saved),
             None
         );
-        let difference = identity(|run| run.seed = 8).difference(&saved).unwrap();
+        let difference = identity(|ledger| ledger.seed = 8)
+            .difference(&saved)
+            .unwrap();
         assert!(
             difference.contains("seed 7") && difference.contains('8'),
             "{difference}"
         );
-        let difference = identity(|run| run.reference_replicas = Some(4))
+        let difference = identity(|ledger| ledger.reference_replicas = Some(4))
             .difference(&saved)
             .unwrap();
         assert!(
@@ -379,6 +381,9 @@ mod tests {
         assert!(difference.contains("optimizer.name"), "{difference}");
         let hash = |identity: &Identity| identity.hash(&Table::default());
         assert_ne!(hash(&other), hash(&saved));
-        assert_eq!(hash(&identity(|run| run.total_steps = 90)), hash(&saved));
+        assert_eq!(
+            hash(&identity(|ledger| ledger.total_steps = 90)),
+            hash(&saved)
+        );
     }
 }

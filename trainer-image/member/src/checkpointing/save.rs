@@ -28,14 +28,14 @@ impl<R: Rendezvous> Member<'_, R> {
         checkpointing
             .saver
             .enter(generation, place.rank, saved_step);
-        let (directory, run) = (&checkpointing.directory, checkpointing.identity.run);
+        let (directory, identity) = (&checkpointing.directory, &checkpointing.identity.ledger);
         let opening = Opening {
             generation,
             first_generation: checkpointing.first_generation,
             source: checkpointing.source,
         };
         checkpointing.ledger = (place.rank == 0)
-            .then(|| Ledger::open(directory, opening, &run, &self.local_state.chain))
+            .then(|| Ledger::open(directory, opening, identity, &self.local_state.chain))
             .transpose()?;
         Ok(())
     }
@@ -225,8 +225,8 @@ pub(super) fn manifest(
         scores,
         is_best: _,
     } = *saved;
-    let num_samples = identity.run.num_samples.max(1);
-    let follows_workers = identity.run.reference_replicas.is_some();
+    let num_samples = identity.ledger.num_samples.max(1);
+    let follows_workers = identity.ledger.reference_replicas.is_some();
     Manifest {
         schema_version: SCHEMA_VERSION,
         saved_at: now(),

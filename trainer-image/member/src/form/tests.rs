@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use roundhouse_contract::Master;
 use roundhouse_contract::environment::CheckpointEnvironment;
-use roundhouse_elastic::ledger::{Head, RunIdentity};
+use roundhouse_elastic::ledger::{Head, LedgerIdentity};
 use roundhouse_elastic::{
     Chain, CheckpointId, Claim, DataSchedule, Digest, LossScale, Machine, Scaling, Skips,
     TrainingPosition,
@@ -26,7 +26,7 @@ fn identity() -> Identity {
     Identity {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
-        run: RunIdentity::of(&data_schedule(), 7),
+        ledger: LedgerIdentity::of(&data_schedule(), 7),
         settings: BTreeMap::new(),
     }
 }
@@ -65,7 +65,7 @@ fn head(generation: u64, step: u64) -> Head {
 }
 
 fn fresh() -> LocalState {
-    let start = Head::start(&identity().run);
+    let start = Head::start(&identity().ledger);
     LocalState::fresh(position(0), Chain::from(start))
 }
 

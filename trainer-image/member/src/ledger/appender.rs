@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::ledger::{self, Beginning, Header, RunIdentity, Start, repeats};
+use roundhouse_elastic::ledger::{self, Beginning, Header, LedgerIdentity, Start, repeats};
 use roundhouse_elastic::{Chain, Line};
 use roundhouse_report::say_error;
 
@@ -64,7 +64,7 @@ impl Appender {
     pub(super) fn new(
         directory: Directory,
         opening: Opening,
-        run: &RunIdentity,
+        identity: &LedgerIdentity,
         chain: Chain,
     ) -> Self {
         let beginning = opening.with(&chain);
@@ -73,7 +73,7 @@ impl Appender {
             header: Header {
                 generation: beginning.generation,
                 previous: beginning.previous,
-                run: *run,
+                identity: *identity,
                 start: None,
             },
             beginning,

@@ -80,7 +80,7 @@ fn read_from_end(
 
 #[cfg(test)]
 mod tests {
-    use roundhouse_elastic::ledger::{Chain, Header, RunIdentity};
+    use roundhouse_elastic::ledger::{Chain, Header, LedgerIdentity};
     use roundhouse_elastic::{DataSchedule, Head, Scaling, TrainingPosition};
 
     use super::*;
@@ -88,8 +88,8 @@ mod tests {
     #[test]
     fn last_lines_are_read_with_any_chunk_size() {
         let data_schedule = DataSchedule::of_steps(1_000, 10, 100);
-        let run = RunIdentity::of(&data_schedule, 7);
-        let mut chain = Chain::from(Head::start(&run));
+        let identity = LedgerIdentity::of(&data_schedule, 7);
+        let mut chain = Chain::from(Head::start(&identity));
         let mut position: TrainingPosition = Scaling::new(None, &data_schedule).start();
         for _ in 0..40 {
             let batch = data_schedule.batch_at(&position).unwrap();
@@ -99,7 +99,7 @@ mod tests {
         let header = Header {
             generation: 3,
             previous: None,
-            run,
+            identity,
             start: None,
         };
         let mut text = header.to_text();

@@ -9,8 +9,8 @@ fn data_schedule() -> DataSchedule {
     DataSchedule::of_steps(100, 30, 1_000)
 }
 
-fn run() -> RunIdentity {
-    RunIdentity::of(&data_schedule(), 7)
+fn identity() -> LedgerIdentity {
+    LedgerIdentity::of(&data_schedule(), 7)
 }
 
 const fn opening(generation: u64) -> Opening {
@@ -65,14 +65,14 @@ fn files(directory: &Directory) -> Vec<File> {
 fn next_generation_writes_lines_that_were_not_durable() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
-    let mut chain = Chain::from(Head::start(&run()));
-    let first = Ledger::open(&directory, opening(1), &run(), &chain).unwrap();
+    let mut chain = Chain::from(Head::start(&identity()));
+    let first = Ledger::open(&directory, opening(1), &identity(), &chain).unwrap();
     grow(&mut chain, 1, 5, |line| first.append(line));
     first.progress().wait_for(5).unwrap();
     chain.forget_through(first.durable());
     // Steps that were lost with rank 0.
     grow(&mut chain, 1, 2, |_| {});
-    let third = Ledger::open(&directory, opening(3), &run(), &chain).unwrap();
+    let third = Ledger::open(&directory, opening(3), &identity(), &chain).unwrap();
     grow(&mut chain, 3, 4, |line| third.append(line));
     third.progress().wait_for(11).unwrap();
     let mut written = files(&directory);
@@ -94,8 +94,8 @@ fn failed_volume_is_reported_and_used_after_recovery() {
     let path = root.path().join("volume");
     std::fs::write(&path, "not a directory").unwrap();
     let directory = Directory::new(path.clone());
-    let mut chain = Chain::from(Head::start(&run()));
-    let ledger = Ledger::open(&directory, opening(1), &run(), &chain).unwrap();
+    let mut chain = Chain::from(Head::start(&identity()));
+    let ledger = Ledger::open(&directory, opening(1), &identity(), &chain).unwrap();
     grow(&mut chain, 1, 5, |line| ledger.append(line));
     assert!(ledger.progress().wait_for(5).is_err());
     assert!(ledger.error().is_some() && ledger.durable() == 0);
@@ -110,8 +110,8 @@ fn failed_volume_is_reported_and_used_after_recovery() {
 fn repeated_steps_after_checkpoint_are_counted() {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
-    let mut chain = Chain::from(Head::start(&run()));
-    let first = Ledger::open(&directory, opening(1), &run(), &chain).unwrap();
+    let mut chain = Chain::from(Head::start(&identity()));
+    let first = Ledger::open(&directory, opening(1), &identity(), &chain).unwrap();
     grow(&mut chain, 1, 7, |line| first.append(line));
     first.progress().wait_for(7).unwrap();
     assert_eq!(first.repeats(), Some(Repeats::default()));
@@ -119,7 +119,7 @@ fn repeated_steps_after_checkpoint_are_counted() {
     let mut chain = Chain::from(saved);
     let mut second = opening(2);
     second.source = Source::Checkpoint;
-    let second = Ledger::open(&directory, second, &run(), &chain).unwrap();
+    let second = Ledger::open(&directory, second, &identity(), &chain).unwrap();
     grow(&mut chain, 2, 1, |line| second.append(line));
     second.progress().wait_for(5).unwrap();
     let repeats = second.repeats().unwrap();
@@ -127,7 +127,7 @@ fn repeated_steps_after_checkpoint_are_counted() {
     let found = (newest.first, newest.last, newest.after, newest.source);
     assert_eq!((repeats.total, found), (3, (5, 7, 4, Source::Checkpoint)));
     chain.forget_through(5);
-    let third = Ledger::open(&directory, opening(3), &run(), &chain).unwrap();
+    let third = Ledger::open(&directory, opening(3), &identity(), &chain).unwrap();
     grow(&mut chain, 3, 1, |line| third.append(line));
     third.progress().wait_for(6).unwrap();
     assert_eq!(third.repeats(), Some(repeats));

@@ -87,16 +87,16 @@ impl Training {
         } = named;
         let SampleSchedule {
             data_schedule,
-            run,
+            identity: ledger,
             scaling,
         } = schedule;
         let identity = Identity {
             model,
             optimizer,
-            run: *run,
+            ledger: *ledger,
             settings,
         };
-        let mut local_state = LocalState::fresh(scaling.start(), Chain::from(Head::start(run)));
+        let mut local_state = LocalState::fresh(scaling.start(), Chain::from(Head::start(ledger)));
         let checkpointing = Checkpointing::prepare(launch, identity, state.table()?, reporter)?;
         if let Some(manifest) = checkpointing.as_ref().and_then(Checkpointing::found) {
             local_state.stand_for(manifest);

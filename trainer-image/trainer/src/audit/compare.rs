@@ -39,7 +39,7 @@ fn verdict(left: &Path, right: &Path) -> Result<(bool, String), Unproven> {
     let [left, right] = [record(&directories[0])?, record(&directories[1])?];
     let (histories, digest) = match compare(left.files, right.files)? {
         Comparison::Equal { histories, digest } => (histories, digest),
-        Comparison::OtherRun => {
+        Comparison::OtherTraining => {
             let words = "different: the trainings have other data, another batch or another seed";
             return Ok((false, words.to_owned()));
         }
@@ -141,15 +141,15 @@ fn weights(directory: &Directory, id: CheckpointId) -> Result<Digest, Unproven> 
 
 #[cfg(test)]
 mod tests {
-    use roundhouse_elastic::ledger::{Chain, Head, Header, RunIdentity, file_name};
+    use roundhouse_elastic::ledger::{Chain, Head, Header, LedgerIdentity, file_name};
     use roundhouse_elastic::{Batch, DataSchedule};
 
     use super::*;
 
     /// A checkpoint directory with a ledger of `num_steps` steps (at most 10) of 10 samples each.
     fn trained(num_steps: u64) -> tempfile::TempDir {
-        let run = RunIdentity::of(&DataSchedule::of_steps(100, 10, 10), 7);
-        let mut chain = Chain::from(Head::start(&run));
+        let identity = LedgerIdentity::of(&DataSchedule::of_steps(100, 10, 10), 7);
+        let mut chain = Chain::from(Head::start(&identity));
         for step in 1..=num_steps {
             let batch = Batch {
                 step,
@@ -162,7 +162,7 @@ mod tests {
         let header = Header {
             generation: 1,
             previous: None,
-            run,
+            identity,
             start: None,
         };
         let lines = chain.lines().iter().map(Line::to_text);
@@ -187,8 +187,8 @@ mod tests {
                 places: 0..10,
                 ends_epoch: false,
             };
-            let run = RunIdentity::of(&DataSchedule::of_steps(100, 10, 10), 7);
-            Head::start(&run).next(&batch, generation, 0.5)
+            let identity = LedgerIdentity::of(&DataSchedule::of_steps(100, 10, 10), 7);
+            Head::start(&identity).next(&batch, generation, 0.5)
         };
         let id = |generation, step| CheckpointId { generation, step };
         for (directory, ids) in [

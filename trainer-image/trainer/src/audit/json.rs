@@ -87,7 +87,7 @@ struct By {
 
 pub(super) fn proven(proof: &Proof, damaged: &[Damaged]) -> String {
     let Proof {
-        run: _,
+        identity: _,
         rows,
         num_steps,
         num_samples,

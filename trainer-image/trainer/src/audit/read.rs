@@ -101,7 +101,7 @@ fn tail(manifest: &Manifest) -> Option<File> {
     let header = Header {
         generation: lines.last()?.generation,
         previous: Some(*after).filter(|head| head.step > 0),
-        run: manifest.training.run,
+        identity: manifest.training.ledger,
         start: None,
     };
     Some(File {

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use roundhouse_elastic::ledger::{Chain, Header, Line, RunIdentity, Start, file_name};
+use roundhouse_elastic::ledger::{Chain, Header, LedgerIdentity, Line, Start, file_name};
 use roundhouse_elastic::{Batch, DataSchedule, Digest, Head, Skips};
 use roundhouse_member::checkpoint::manifest::{FILE, SCHEMA_VERSION, Tail};
 use roundhouse_member::checkpoint::{Identity, Manifest};
@@ -59,8 +59,8 @@ fn columns_are_aligned() {
     assert!(text.contains("1-100") && text.contains("0-12"), "{text}");
 }
 
-fn run() -> RunIdentity {
-    RunIdentity::of(&DataSchedule::of_steps(100, 10, 10), 7)
+fn identity() -> LedgerIdentity {
+    LedgerIdentity::of(&DataSchedule::of_steps(100, 10, 10), 7)
 }
 
 /// Adds steps to a chain up to step `to`.
@@ -83,7 +83,7 @@ fn grow(chain: &mut Chain, generation: u64, to: u64) {
 fn committed(num_steps: u64) -> (tempfile::TempDir, Directory, Chain) {
     let root = tempfile::tempdir().unwrap();
     let directory = Directory::new(root.path().to_owned());
-    let mut chain = Chain::from(Head::start(&run()));
+    let mut chain = Chain::from(Head::start(&identity()));
     grow(&mut chain, 1, num_steps);
     (root, directory, chain)
 }
@@ -97,7 +97,7 @@ fn write(directory: &Directory, generation: u64, previous: Option<Head>, lines: 
     let header = Header {
         generation,
         previous,
-        run: run(),
+        identity: identity(),
         start: None,
     };
     let lines = lines.iter().map(Line::to_text);
@@ -126,7 +126,7 @@ fn save_with(directory: &Directory, chain: &Chain, tail: Option<Tail>) {
     let training = Identity {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
-        run: run(),
+        ledger: identity(),
         settings: BTreeMap::new(),
     };
     let manifest = Manifest {
@@ -225,7 +225,7 @@ fn tail_without_any_ledger_file_is_proven() {
 
 /// A generation of five steps, and one that continues from a state before the last two of them.
 fn repeated(directory: &Directory, source: Source) {
-    let mut chain = Chain::from(Head::start(&run()));
+    let mut chain = Chain::from(Head::start(&identity()));
     grow(&mut chain, 1, 5);
     let lines = lines_of(&chain);
     write(directory, 1, None, &lines);
@@ -235,7 +235,7 @@ fn repeated(directory: &Directory, source: Source) {
     let header = Header {
         generation: 2,
         previous: Some(head),
-        run: run(),
+        identity: identity(),
         start: Some(Start {
             head,
             source,
@@ -256,7 +256,7 @@ fn shortened_training_reports_surplus_steps() {
         words.starts_with("proven: 5 of 10 steps used 50 "),
         "{words}"
     );
-    proof.run.total_steps = 3;
+    proof.identity.total_steps = 3;
     let words = verdict(&proof);
     let expected = "proven: 5 steps, more than the 3 that are asked for now, used 50 samples";
     assert!(words.starts_with(expected), "{words}");

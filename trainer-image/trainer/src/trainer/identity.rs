@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use roundhouse_contract::TrainerConfig;
 use roundhouse_contract::trainer::{ModelName, data::Part};
-use roundhouse_elastic::ledger::RunIdentity;
+use roundhouse_elastic::ledger::LedgerIdentity;
 use roundhouse_elastic::{Blocks, DataSchedule};
 use roundhouse_member::checkpoint::Identity;
 
@@ -21,10 +21,10 @@ pub(super) fn identity_of(
     Identity {
         model: name(&model.name),
         optimizer: name(&optimizer.name),
-        run: RunIdentity {
+        ledger: LedgerIdentity {
             reference_replicas: config.scale_batch.map(|scale| scale.reference_replicas),
             blocks,
-            ..RunIdentity::of(data_schedule, config.seed)
+            ..LedgerIdentity::of(data_schedule, config.seed)
         },
         settings: settings(config),
     }

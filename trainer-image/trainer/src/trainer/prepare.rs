@@ -74,8 +74,8 @@ impl<'reporter> Trainer<'reporter> {
         );
 
         let identity = identity_of(&config, &data_schedule, blocks);
-        let run = identity.run;
-        let mut local_state = LocalState::fresh(scaling.start(), Chain::from(Head::start(&run)));
+        let ledger = identity.ledger;
+        let mut local_state = LocalState::fresh(scaling.start(), Chain::from(Head::start(&ledger)));
         let checkpointing = Checkpointing::prepare(&launch, identity, tensors.table()?, reporter)?;
         if let Some(manifest) = checkpointing.as_ref().and_then(Checkpointing::found) {
             local_state.stand_for(manifest);
@@ -113,7 +113,7 @@ impl<'reporter> Trainer<'reporter> {
             data_schedule,
             rates,
             scaling,
-            run,
+            identity: ledger,
         };
         // Slices do not use buckets.
         let has_buckets = peers.is_some() && work.config.slices.is_none();
@@ -198,7 +198,10 @@ fn write_events(launch: &Launch, reporter: &mut Reporter) {
 /// Computes the packing of gradients. It is the same in all processes of a training and does not
 /// depend on their state.
 fn layout(work: &mut Trained, plan: &Plan) -> Result<Vec<Vec<usize>>, Failure> {
-    let (options, order) = (sync::reducer_options(&work.config, 0), plan.run.order(0));
+    let (options, order) = (
+        sync::reducer_options(&work.config, 0),
+        plan.identity.order(0),
+    );
     let first = plan.data_schedule.batch_at(&plan.scaling.start());
     let first = first.ok_or_else(|| Failure::internal("the training has no step"))?;
     gradients::layout(&mut work.inputs(&first, &order), &options)

@@ -236,6 +236,6 @@ impl Trainer<'_> {
     }
 
     pub(super) fn order(&self, epoch: u64) -> Permutation {
-        self.plan.run.order(epoch)
+        self.plan.identity.order(epoch)
     }
 }

@@ -1,16 +1,16 @@
 use super::*;
 
-/// The run of [`data_schedule`] with a batch of ten samples for two workers.
-fn scaled_run() -> RunIdentity {
-    RunIdentity {
+/// The identity of [`data_schedule`] with a batch of ten samples for two workers.
+fn scaled_identity() -> LedgerIdentity {
+    LedgerIdentity {
         reference_replicas: Some(2),
-        ..run()
+        ..identity()
     }
 }
 
 /// Returns files whose generations have steps of these numbers of samples; an epoch has 25.
 fn scaled_ledger(generations: &[(u64, &[u64])]) -> Vec<File> {
-    let mut head = Head::start(&scaled_run());
+    let mut head = Head::start(&scaled_identity());
     let (mut epoch, mut start) = (0, 0);
     let mut files = Vec::new();
     for (generation, sizes) in generations {
@@ -31,12 +31,12 @@ fn scaled_ledger(generations: &[(u64, &[u64])]) -> Vec<File> {
                 (epoch, start + size)
             };
         }
-        let run = scaled_run();
+        let identity = scaled_identity();
         files.push(File {
             header: Header {
                 generation: *generation,
                 previous,
-                run,
+                identity,
                 start: None,
             },
             lines,
@@ -78,7 +78,7 @@ fn batch_must_be_constant_and_possible_for_some_workers() {
     }
     // Without a reference number of workers no other batch is allowed.
     let mut files = scaled_ledger(&[(1, &[5, 5])]);
-    files[0].header.run = run();
+    files[0].header.identity = identity();
     rehash(&mut files[0]);
     assert!(audit(files, &[]).is_err());
 }

@@ -109,7 +109,7 @@ fn repeated_and_omitted_samples_are_named() {
 fn checkpoint_of_an_unknown_line_is_named() {
     let files = ledger();
     // Superseded lines are known too.
-    let known = [files[2].lines[4].head(), Head::start(&run())];
+    let known = [files[2].lines[4].head(), Head::start(&identity())];
     assert!(audit(files.clone(), &known).is_ok());
     let unknown = Head {
         generation: 5,

@@ -3,7 +3,7 @@ use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
 use super::*;
 use crate::audit::{File, audit};
 use crate::data_schedule::{DataSchedule, Length};
-use crate::ledger::{Chain, Head, Header, RunIdentity};
+use crate::ledger::{Chain, Head, Header, LedgerIdentity};
 use crate::scaling::Scaling;
 use crate::training_position::TrainingPosition;
 use roundhouse_contract::{RateRule, ScaleBatch};
@@ -101,19 +101,20 @@ fn stages_round_trip_and_invalid_lists_are_refused() {
 }
 
 #[test]
-fn runs_with_different_growth_do_not_fit() {
-    let run = |settings: Option<&BatchGrowth>| {
-        RunIdentity::of(&DataSchedule::new(100, 10, Length::Epochs(9), settings), 7)
+fn ledgers_with_different_growth_do_not_fit() {
+    let identity = |settings: Option<&BatchGrowth>| {
+        LedgerIdentity::of(&DataSchedule::new(100, 10, Length::Epochs(9), settings), 7)
     };
     let (none, by_2, by_3) = (
-        run(None),
-        run(Some(&growth(&[2], 2.0))),
-        run(Some(&growth(&[2], 3.0))),
+        identity(None),
+        identity(Some(&growth(&[2], 2.0))),
+        identity(Some(&growth(&[2], 3.0))),
     );
     assert!(by_2.fit(&by_2) && !by_2.fit(&none) && !by_2.fit(&by_3));
     let text = serde_json::to_string(&none).unwrap();
     assert!(!text.contains("growth"), "{text}");
-    let read: RunIdentity = serde_json::from_str(&serde_json::to_string(&by_2).unwrap()).unwrap();
+    let read: LedgerIdentity =
+        serde_json::from_str(&serde_json::to_string(&by_2).unwrap()).unwrap();
     assert_eq!(read, by_2);
 }
 
@@ -177,7 +178,7 @@ proptest! {
     ) {
         let data_schedule = DataSchedule::new(num_samples, batch, Length::Epochs(epochs), Some(&settings));
         let reference_replicas = (reference > 0).then_some(reference);
-        let run = RunIdentity { reference_replicas, ..RunIdentity::of(&data_schedule, 7) };
+        let identity = LedgerIdentity { reference_replicas, ..LedgerIdentity::of(&data_schedule, 7) };
         let scale = reference_replicas.map(|reference_replicas| ScaleBatch {
             reference_replicas,
             rule: RateRule::Linear,
@@ -189,7 +190,7 @@ proptest! {
         let mut files = Vec::new();
         for (generation, workers) in (1_u64..).zip(workers.iter().cycle()) {
             position = scaling.rescale(position, *workers);
-            let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&run)));
+            let mut chain = Chain::from(previous.unwrap_or_else(|| Head::start(&identity)));
             let to_come = data_schedule.steps_to_come(&position);
             let mut found = 0;
             while let Some(batch) = data_schedule.batch_at(&position).filter(|_| found < 7) {
@@ -198,7 +199,7 @@ proptest! {
                 found += 1;
             }
             prop_assert!(found == 7 || found == to_come);
-            let header = Header { generation, previous, run, start: None };
+            let header = Header { generation, previous, identity, start: None };
             files.push(File { header, lines: chain.lines().iter().copied().collect() });
             previous = Some(chain.head());
             if found < 7 {
@@ -217,16 +218,16 @@ fn audit_finds_a_step_that_did_not_grow() {
     let settings = growth(&[1], 2.0);
     let grown = DataSchedule::new(40, 10, Length::Epochs(2), Some(&settings));
     let constant = DataSchedule::of_epochs(40, 10, 2);
-    let run = RunIdentity::of(&grown, 7);
+    let identity = LedgerIdentity::of(&grown, 7);
     let (steps, _) = steps_from(&constant, Scaling::new(None, &constant).start());
-    let mut chain = Chain::from(Head::start(&run));
+    let mut chain = Chain::from(Head::start(&identity));
     for batch in &steps {
         chain.push(chain.head().next(batch, 1, 0.5));
     }
     let header = Header {
         generation: 1,
         previous: None,
-        run,
+        identity,
         start: None,
     };
     let lines = chain.lines().iter().copied().collect();

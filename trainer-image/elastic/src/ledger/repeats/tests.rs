@@ -6,10 +6,10 @@ use proptest::prelude::{any, prop_assert_eq, proptest};
 use super::*;
 use crate::audit::audit;
 use crate::data_schedule::DataSchedule;
-use crate::ledger::{Header, RunIdentity};
+use crate::ledger::{Header, LedgerIdentity};
 
-fn run() -> RunIdentity {
-    RunIdentity::of(&DataSchedule::of_steps(1_000, 10, 1_000), 7)
+fn identity() -> LedgerIdentity {
+    LedgerIdentity::of(&DataSchedule::of_steps(1_000, 10, 1_000), 7)
 }
 
 /// A ledger in memory, and all states that ever existed, as the lines that lead to them.
@@ -61,7 +61,9 @@ impl Ledger {
             .map_or(0, |at| at + 1);
         let durable = durable.saturating_sub(num_unknown);
         let previous = durable.checked_sub(1).map(|at| state[at].head());
-        let head = state.last().map_or_else(|| Head::start(&run()), Line::head);
+        let head = state
+            .last()
+            .map_or_else(|| Head::start(&identity()), Line::head);
         let source = Source::Rank(0);
         let beginning = Beginning {
             generation,
@@ -83,7 +85,9 @@ impl Ledger {
             let batch = DataSchedule::of_steps(1_000, 10, 1_000)
                 .next_batch(step - 1)
                 .unwrap();
-            let head = now.last().map_or_else(|| Head::start(&run()), Line::head);
+            let head = now
+                .last()
+                .map_or_else(|| Head::start(&identity()), Line::head);
             now.push(head.next(&batch, generation, 0.5));
         }
         let start = Some(Start {
@@ -94,7 +98,7 @@ impl Ledger {
         let header = Header {
             generation,
             previous,
-            run: run(),
+            identity: identity(),
             start,
         };
         let lines = now[durable..].iter().take(num_written).copied().collect();

@@ -1,6 +1,6 @@
 use roundhouse_elastic::Digest;
 use roundhouse_elastic::best::Scores;
-use roundhouse_elastic::ledger::{Head, RunIdentity};
+use roundhouse_elastic::ledger::{Head, LedgerIdentity};
 use roundhouse_elastic::{Growth, Skips};
 use safetensors::Dtype;
 
@@ -18,7 +18,7 @@ fn written(root: &Path) -> (Directory, Manifest) {
 
 /// The manifest of a state with one tensor, written in one part by one rank.
 pub(in crate::checkpoint) fn manifest_of(id: CheckpointId) -> Manifest {
-    let run = RunIdentity {
+    let identity = LedgerIdentity {
         num_samples: 100,
         global_batch: 10,
         seed: 7,
@@ -36,12 +36,12 @@ pub(in crate::checkpoint) fn manifest_of(id: CheckpointId) -> Manifest {
     let ledger = Head {
         generation: id.generation,
         step: id.step,
-        ..Head::start(&run)
+        ..Head::start(&identity)
     };
     let training = Identity {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
-        run,
+        ledger: identity,
         settings: std::collections::BTreeMap::new(),
     };
     Manifest {

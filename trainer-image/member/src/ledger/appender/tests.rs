@@ -4,14 +4,14 @@ use roundhouse_elastic::{Batch, DataSchedule, Head};
 use super::*;
 
 fn appender(directory: &Directory) -> Appender {
-    let run = RunIdentity::of(&DataSchedule::of_steps(100, 30, 1_000), 7);
-    let chain = Chain::from(Head::start(&run));
+    let identity = LedgerIdentity::of(&DataSchedule::of_steps(100, 30, 1_000), 7);
+    let chain = Chain::from(Head::start(&identity));
     let opening = Opening {
         generation: 3,
         first_generation: 0,
         source: Source::Initial,
     };
-    Appender::new(directory.clone(), opening, &run, chain)
+    Appender::new(directory.clone(), opening, &identity, chain)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use roundhouse_contract::BestMetric;
 use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_elastic::best::Scores;
-use roundhouse_elastic::ledger::{Head, RunIdentity};
+use roundhouse_elastic::ledger::{Head, LedgerIdentity};
 use roundhouse_elastic::saving::Stage;
 use roundhouse_elastic::{Chain, DataSchedule, Event, Machine, Origin, Place, Scaling};
 
@@ -169,10 +169,10 @@ fn with_member<T>(
     let identity = Identity {
         model: "mlp".to_owned(),
         optimizer: "sgd".to_owned(),
-        run: RunIdentity::of(&data_schedule(), 7),
+        ledger: LedgerIdentity::of(&data_schedule(), 7),
         settings: BTreeMap::new(),
     };
-    let start = Chain::from(Head::start(&identity.run));
+    let start = Chain::from(Head::start(&identity.ledger));
     let launch = by_loss(volume);
     let mut reporter = launch.reporter().unwrap();
     let checkpointing = Checkpointing::prepare(&launch, identity, table(), &mut reporter).unwrap();

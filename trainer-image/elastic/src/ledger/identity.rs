@@ -1,4 +1,4 @@
-//! The identity of a run: the properties that all its generations have in common.
+//! The identity of a ledger: what the trainings of all its files have in common.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,11 +7,11 @@ use crate::digest::Digest;
 use crate::permutation::{Blocks, Permutation};
 use crate::scaling::scaled;
 
-/// Data, batch, seed and length of a training. All generations of a run have the same ones,
-/// except for the length.
+/// Data, batch, seed and length of the training that a ledger proves. All files of the ledger have
+/// the same ones, except for the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RunIdentity {
+pub struct LedgerIdentity {
     /// Number of samples of the data set.
     pub num_samples: u64,
     /// Samples per step of the first epoch, for the reference number of workers.
@@ -31,8 +31,8 @@ pub struct RunIdentity {
     pub blocks: Option<Blocks>,
 }
 
-impl RunIdentity {
-    /// Returns the identity of a run whose batch does not follow the workers.
+impl LedgerIdentity {
+    /// Returns the identity for a training whose batch does not follow the workers.
     #[must_use]
     pub const fn of(data_schedule: &DataSchedule, seed: u64) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl RunIdentity {
         Digest::of(&parts)
     }
 
-    /// Whether a run with the identity `other` can continue this ledger.
+    /// Whether a training with the identity `other` can continue this ledger.
     #[must_use]
     pub fn fit(&self, other: &Self) -> bool {
         self.genesis() == other.genesis()
