@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BuiltFrom {
-    /// `metadata.generation` of the job.
+    /// `metadata.generation` of the job when the pod was created.
     pub job_generation: i64,
     /// Fingerprint of the fields from which the pod is built and that may be edited while
     /// the job is suspended.

@@ -22,23 +22,23 @@ pub use script::ScriptEnvironment;
 pub use timeouts::CollectiveTimeouts;
 pub use worker::{WorkerEnvironment, WorkerProgram, WorkerSite};
 
-/// Name of the job.
+/// `metadata.name` of the job.
 pub const JOB_NAME: &str = "ROUNDHOUSE_JOB_NAME";
-/// Namespace of the job.
+/// `metadata.namespace` of the job.
 pub const JOB_NAMESPACE: &str = "ROUNDHOUSE_JOB_NAMESPACE";
-/// Index of the worker.
+/// Index of the worker in its job, from 0.
 pub const WORKER_INDEX: &str = "ROUNDHOUSE_WORKER_INDEX";
 /// Number of processes that the agent starts.
 pub const PROCS_PER_WORKER: &str = "ROUNDHOUSE_PROCS_PER_WORKER";
 /// The worker's IP address, on which its collectives listen.
 pub const POD_IP: &str = "ROUNDHOUSE_POD_IP";
-/// Path of the membership file.
+/// Path of the file that shows the worker's [`crate::Membership`], and that processes watch.
 pub const MEMBERSHIP_FILE: &str = "ROUNDHOUSE_MEMBERSHIP_FILE";
 /// Path of the configuration of the built-in trainer, or of a program that is built on its
 /// library. It is not set for a script, which joins with the Python package `roundhouse` and
 /// has no such file.
 pub const TRAINER_CONFIG_FILE: &str = "ROUNDHOUSE_TRAINER_CONFIG_FILE";
-/// Path of the run directory.
+/// Path of the run directory, which the processes of a worker and its agent share.
 pub const RUN_DIR: &str = "ROUNDHOUSE_RUN_DIR";
 /// Directory at which relative data paths start.
 pub const DATA_DIR: &str = "ROUNDHOUSE_DATA_DIR";
@@ -120,7 +120,7 @@ pub struct LaunchEnvironment {
     pub local_rank: u32,
     /// Number of processes of this worker.
     pub local_world_size: u32,
-    /// IP address of the worker.
+    /// The worker's IP address, on which its collectives listen.
     pub pod_ip: String,
     /// Port of the store, which the worker's process 0 hosts.
     pub rendezvous_port: u16,
@@ -139,7 +139,7 @@ pub struct LaunchEnvironment {
 /// A variable is missing or cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvironmentInvalid {
-    /// Name of the variable.
+    /// Name of the variable, such as [`LOCAL_RANK`].
     pub variable: &'static str,
     /// The value that was found; `None` if it is not set.
     pub found: Option<String>,

@@ -86,7 +86,7 @@ pub struct Master {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Incarnation {
-    /// UID of the pod.
+    /// `metadata.uid` of the pod.
     pub pod_uid: String,
     /// `restartCount` of the trainer container.
     pub restarts: u32,
@@ -104,9 +104,9 @@ pub struct Membership {
     pub node_rank: u32,
     /// Number of workers in the generation.
     pub nodes: u32,
-    /// Number of processes per worker.
+    /// Number of processes of each worker, at least 1.
     pub procs_per_worker: u32,
-    /// Address of the rendezvous store.
+    /// Address of the rendezvous store, on the worker with node rank 0.
     pub master: Master,
     /// Fingerprint of all members' incarnations, sorted by UID: equal for all members.
     pub members: String,

@@ -89,7 +89,7 @@ pub struct TerminationMessage {
     /// Last committed step that it knew.
     #[serde(deserialize_with = "counter::read")]
     pub step: u64,
-    /// One sentence for people.
+    /// One sentence for people; the JSON has at most [`MAX_MESSAGE_BYTES`] of it.
     pub message: String,
     /// Final progress, when training completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -195,7 +195,6 @@ impl std::fmt::Display for ConfigInvalid {
 
 impl std::error::Error for ConfigInvalid {}
 
-/// Shorthand for the checks below.
 fn invalid<T>(field: &'static str, message: impl Into<String>) -> Result<T, ConfigInvalid> {
     Err(ConfigInvalid {
         field,

@@ -94,7 +94,7 @@ impl<'a> Draft<'a> {
         self.is_starting() && workers.any(|pod| !pod.gates.is_empty())
     }
 
-    /// Sets the Running condition.
+    /// Sets the condition Running, whose reason and message explain the job to its user.
     pub(crate) fn running(
         &mut self,
         is_true: bool,

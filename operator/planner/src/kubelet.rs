@@ -49,7 +49,7 @@ impl<'a> Initializing<'a> {
     }
 }
 
-/// Whether a container runs.
+/// Whether a container runs, and neither waits nor has ended.
 #[must_use]
 pub fn runs(container: &ContainerStatus) -> bool {
     let state = container.state.as_ref();

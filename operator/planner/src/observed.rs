@@ -96,7 +96,7 @@ pub struct ProgressSample {
     pub at: Timestamp,
 }
 
-/// The phase of a pod.
+/// `status.phase` of a pod; a missing or unknown one counts as `Pending`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodPhase {
     /// Not all containers have started.
@@ -124,13 +124,13 @@ pub struct Pod {
     pub ours: bool,
     /// Index of the worker; `None` if the label is gone or unreadable.
     pub index: Option<u32>,
-    /// Attempt of the worker.
+    /// Number of earlier pods of this worker; 0 if neither label nor name says it.
     pub attempt: u32,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
     /// When its grace ends, if it has a deletion timestamp.
     pub gone_by: Option<Timestamp>,
-    /// When it was created.
+    /// Its creation timestamp, by the API server's clock.
     pub created_at: Option<Timestamp>,
     /// Since when it has a node.
     pub scheduled_at: Option<Timestamp>,
@@ -152,7 +152,7 @@ pub struct Pod {
     /// Whether it counts as unreachable because its agent does not answer, although its node
     /// and other agents do.
     pub agent_silent: bool,
-    /// Whether its node is cordoned.
+    /// Whether its node is cordoned, or an autoscaler is about to remove it.
     pub cordoned: bool,
     pub ip: Option<String>,
     pub node: Option<String>,
@@ -175,7 +175,7 @@ pub struct Pod {
     pub container: Container,
     /// The init container for which the trainer waits, once one has started.
     pub initializing: Option<Box<InitContainer>>,
-    /// The membership in its annotation.
+    /// The membership in its annotation; `None` if this version cannot read it.
     pub membership: Option<Membership>,
     /// Earlier generations in which its container was a member and that may still train.
     pub earlier: Vec<Earlier>,
@@ -231,7 +231,7 @@ impl Processes {
 /// State of the trainer container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Container {
-    /// How often it was restarted.
+    /// Its `restartCount`, as the kubelet reports it.
     pub restarts: u32,
     /// Reason and message while it, or a container that must start before it, waits:
     /// `ImagePullBackOff`, `CrashLoopBackOff`, `CreateContainerConfigError` or another one.
@@ -244,7 +244,7 @@ pub struct Container {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InitContainer {
     pub name: String,
-    /// How often it was restarted.
+    /// Its `restartCount`, as the kubelet reports it.
     pub restarts: u32,
     /// Its last failure; `None` if it has not failed.
     pub failure: Option<Termination>,
@@ -275,7 +275,7 @@ pub struct Termination {
 }
 
 impl Pod {
-    /// Who it is now.
+    /// The incarnation that runs: the pod's UID and the restarts of its trainer container.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         Incarnation {

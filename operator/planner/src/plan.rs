@@ -73,7 +73,7 @@ pub enum Action {
     /// Create the PodGroup of a gang scheduler, or change it.
     ApplyPodGroup {
         gang: Gang,
-        /// What the PodGroup says.
+        /// The content with which it is created, or to which it is changed.
         group: PodGroup,
         /// UID as the precondition of a change; `None` if there is no PodGroup yet.
         uid: Option<String>,
@@ -85,7 +85,7 @@ pub enum Action {
     },
     /// Create the pod of a worker's attempt.
     CreateWorker {
-        /// Index of the worker.
+        /// Index of the worker in its job, from 0.
         index: u32,
         attempt: u32,
         /// Nodes on which it must not be placed.
@@ -160,7 +160,7 @@ pub enum DeleteReason {
     Surplus,
 }
 
-/// The reason of a plan.
+/// The case that a plan decided on: logged when it changes, and a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlanReason {
     /// The job is not accepted, and it has no workers that could train or

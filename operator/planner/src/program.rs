@@ -16,7 +16,7 @@ pub enum Program {
     /// The template's own command, whose processes join with the Python package `roundhouse`
     /// and stay across generations.
     Joining {
-        /// The program and its arguments.
+        /// `command` and `args` of the container `trainer`, as one list.
         command: Vec<String>,
     },
     /// The template's own command, which restarts in each generation.
@@ -26,11 +26,11 @@ pub enum Program {
 /// The user's own command without knowledge of generations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// The program and its arguments.
+    /// `command` and `args` of the container `trainer`, as one list.
     pub command: Vec<String>,
     /// Time in which an error may turn out to be a consequence of a lost peer.
     pub peer_failure_window: Duration,
-    /// Time between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL of a process: `elastic.leaveGraceSeconds`.
     pub leave_grace: Duration,
 }
 

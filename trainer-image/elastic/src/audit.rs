@@ -31,7 +31,7 @@ pub struct Proof {
     pub identity: LedgerIdentity,
     /// One row per generation, in the order of generations.
     pub rows: Vec<Row>,
-    /// Number of committed steps.
+    /// Number of committed steps, without superseded ones.
     pub num_steps: u64,
     /// Number of samples of these steps, over all epochs.
     pub num_samples: u64,

@@ -34,7 +34,7 @@ pub struct Flight {
 }
 
 impl IoTimeout {
-    /// Creates limits with this timeout.
+    /// `limit` is the longest time without moved bytes; a delay is reported after a tenth of it.
     #[must_use]
     pub const fn new(limit: Duration) -> Self {
         Self { limit }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::{EnvironmentInvalid, LOCAL_RANK, LOCAL_WORLD_SIZE, RUN_DIR, number};
 use crate::{Membership, ports};
 
-/// Rank of the process.
+/// Rank of the process in the generation, from 0.
 pub const RANK: &str = "RANK";
 /// Number of processes of the generation.
 pub const WORLD_SIZE: &str = "WORLD_SIZE";
@@ -25,7 +25,7 @@ pub const ROLE_RANK: &str = "ROLE_RANK";
 pub const ROLE_WORLD_SIZE: &str = "ROLE_WORLD_SIZE";
 /// Always `default`, since there is one role.
 pub const ROLE_NAME: &str = "ROLE_NAME";
-/// Address of rank 0.
+/// IP address of the worker with rank 0.
 pub const MASTER_ADDR: &str = "MASTER_ADDR";
 /// Port on which rank 0 must listen; another port in each generation.
 pub const MASTER_PORT: &str = "MASTER_PORT";
@@ -37,7 +37,7 @@ pub const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
 pub const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
 /// Always `False`, since rank 0 itself hosts the store.
 pub const USE_AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
-/// Number of the generation.
+/// Number of the generation, from 1; it only grows.
 pub const GENERATION: &str = "ROUNDHOUSE_GENERATION";
 /// File to which the process may write its progress, as [`crate::ScriptProgress`].
 pub const PROGRESS_FILE: &str = "ROUNDHOUSE_PROGRESS_FILE";
@@ -51,17 +51,17 @@ pub struct ScriptEnvironment {
     pub world_size: u32,
     /// Place on this worker, from 0.
     pub local_rank: u32,
-    /// Processes of this worker.
+    /// Number of processes of this worker.
     pub local_world_size: u32,
     /// Rank of this worker in the generation.
     pub node_rank: u32,
-    /// Workers of the generation.
+    /// Number of workers of the generation.
     pub nodes: u32,
-    /// Address of rank 0.
+    /// IP address of the worker with rank 0.
     pub master_address: String,
     /// Port on which rank 0 listens.
     pub master_port: u16,
-    /// Number of the generation.
+    /// Number of the generation, from 1.
     pub generation: u64,
     /// Name of the job.
     pub job: String,

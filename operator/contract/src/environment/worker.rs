@@ -15,17 +15,17 @@ use crate::Mode;
 /// builds it from a validated job and a [`WorkerSite`], so nothing else can differ between the two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerEnvironment {
-    /// Name of the job.
+    /// `metadata.name` of the job.
     pub job_name: String,
-    /// Namespace of the job.
+    /// `metadata.namespace` of the job.
     pub job_namespace: String,
-    /// UID of the job.
+    /// `metadata.uid` of the job; a later job of the same name has another UID.
     pub job_uid: String,
-    /// Index of the worker.
+    /// Index of the worker in its job, from 0.
     pub worker_index: u32,
     /// Number of processes that the agent starts.
     pub procs_per_worker: u32,
-    /// The program of the processes.
+    /// What each process runs, and the settings of that kind of program.
     pub program: WorkerProgram,
     /// Device of the processes; `None` for any usable device.
     pub expected_device: Option<ExpectedDevice>,
@@ -47,12 +47,12 @@ pub struct WorkerEnvironment {
     pub run_dir: PathBuf,
 }
 
-/// The program of a worker.
+/// The kind of program that the processes of a worker run, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerProgram {
     /// The built-in trainer, or a program on its library.
     Trainer {
-        /// File with the configuration.
+        /// File with the [`crate::TrainerConfig`] as JSON.
         config_file: PathBuf,
         /// Directory at which relative data paths start.
         data_dir: PathBuf,

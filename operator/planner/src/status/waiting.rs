@@ -86,10 +86,10 @@ pub(crate) fn first_trouble(draft: &Draft<'_>) -> Option<(ConditionReason, Strin
     queued.or_else(|| workers().find_map(|pod| trouble(pod)))
 }
 
-/// What holds the job up.
+/// What holds the job up: the reason of a condition, and the parts of its message.
 pub(crate) struct HoldUp {
     pub(crate) reason: ConditionReason,
-    /// How many workers are ready.
+    /// How many workers are ready: `2 of 3 workers ready`.
     count: String,
     /// What the first worker waits for, if that is known.
     words: Option<String>,

@@ -6,9 +6,9 @@ pub(super) const POD: &str = "spec.workers.template.spec";
 /// A field of a job with a value that the policy does not allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// Path of the field.
+    /// Path of the field, from `spec.` on.
     pub(super) field: String,
-    /// What it asks for.
+    /// The value that the policy does not allow.
     pub(super) value: String,
     /// Key of the policy that would allow it.
     pub(super) key: &'static str,

@@ -43,7 +43,7 @@ pub struct ValidatedJob {
     pub spares: u32,
     /// How long new workers wait for others, so that they join together.
     pub join_window: Duration,
-    /// Processes of each worker.
+    /// Number of processes of each worker, 1 to 64.
     pub procs_per_worker: u32,
     /// Device of the processes; `None` if the template does not determine it.
     pub expected_device: Option<ExpectedDevice>,
@@ -52,7 +52,7 @@ pub struct ValidatedJob {
     pub program: Program,
     /// Where and when the state is saved, if at all.
     pub checkpoint: Option<Checkpoint>,
-    /// How they are placed.
+    /// Gang scheduler, queue, priority and topology of the workers' pods.
     pub scheduling: Scheduling,
     /// Template of the workers' pods; it has a container named `trainer`.
     pub template: PodTemplateSpec,

@@ -7,7 +7,7 @@ use super::{File, Finding, counted_lines};
 use crate::digest::Digest;
 use crate::ledger::{LedgerIdentity, Line};
 
-/// Result of a comparison.
+/// Whether two trainings committed the same steps, as far as both have come.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Comparison {
     /// All steps that both trainings have are equal.
@@ -21,7 +21,7 @@ pub enum Comparison {
     OtherTraining,
     /// The first step that differs.
     Differs {
-        /// Number of the step.
+        /// Number of the step, from 1.
         step: u64,
         /// The line of the step in each training.
         lines: [Line; 2],

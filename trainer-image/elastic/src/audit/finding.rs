@@ -15,7 +15,7 @@ pub enum Finding {
         generation: u64,
         /// Number of the line, from 1.
         number: u64,
-        /// Reason of the parser.
+        /// Message of the JSON parser, or the other generation that the header names.
         reason: String,
     },
     /// The hash of a line does not match its contents and the line before.
@@ -75,7 +75,7 @@ pub enum Finding {
     },
     /// The order of an epoch contains a sample twice, which is a defect of the program.
     NoPermutation {
-        /// Number of the epoch.
+        /// Number of the epoch, from 0.
         epoch: u64,
         /// Place of the repeated sample in the order.
         place: u64,

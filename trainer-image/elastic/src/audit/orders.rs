@@ -42,7 +42,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The samples that were used.
+/// The samples that were used: a bit for each sample of the part, or a set if few were used.
 enum Used {
     Bits(Vec<u64>),
     Set(HashSet<u64>),

@@ -8,7 +8,7 @@ use crate::ledger::{Header, Line, Start};
 /// The contribution of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Number of the generation.
+    /// Number of the generation in the name of its file, with the offset of its run.
     pub generation: u64,
     /// First and last of its committed steps that count; `None` if there are none.
     pub steps: Option<(u64, u64)>,

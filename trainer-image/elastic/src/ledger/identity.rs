@@ -16,7 +16,7 @@ pub struct LedgerIdentity {
     pub num_samples: u64,
     /// Samples per step of the first epoch, for the reference number of workers.
     pub global_batch: u64,
-    /// Seed of the sample order.
+    /// Seed of the order of the samples in each epoch.
     pub seed: u64,
     /// Number of steps of the whole training. Only this field may change.
     pub total_steps: u64,

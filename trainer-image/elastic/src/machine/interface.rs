@@ -5,9 +5,9 @@ use roundhouse_contract::membership::Master;
 /// The place of a process in one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Number of the generation.
+    /// Number of the generation, from 1; per job it only grows.
     pub generation: u64,
-    /// Rank of this process.
+    /// Rank of this process, 0 ≤ `rank` < `world_size`.
     pub rank: u32,
     /// Number of ranks of the generation.
     pub world_size: u32,

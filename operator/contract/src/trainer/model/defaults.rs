@@ -66,13 +66,13 @@ impl Model {
         self.heads.unwrap_or(12)
     }
 
-    /// Size of a token's vector.
+    /// Number of elements of a token's vector.
     #[must_use]
     pub fn width(&self) -> u32 {
         self.width.unwrap_or(768)
     }
 
-    /// Longest sequence in tokens.
+    /// Longest sequence in tokens: by default the published model's.
     #[must_use]
     pub fn context(&self) -> u32 {
         let default = if self.name == ModelName::Bert {
@@ -83,7 +83,7 @@ impl Model {
         self.context.unwrap_or(default)
     }
 
-    /// Number of different tokens.
+    /// Number of different tokens: by default that of the published model's tokenizer.
     #[must_use]
     pub fn vocabulary(&self) -> u32 {
         let default = if self.name == ModelName::Bert {
