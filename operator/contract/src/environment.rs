@@ -10,6 +10,7 @@ use std::path::PathBuf;
 pub mod checkpoint;
 pub mod device;
 pub mod grace;
+pub mod kubeflow;
 pub mod nccl;
 pub mod script;
 pub mod timeouts;

@@ -76,3 +76,9 @@ pub fn restarts(run_dir: &Path) -> PathBuf {
 pub fn rank_progress(run_dir: &Path, local_rank: u32) -> PathBuf {
     run_dir.join(format!("rank-{local_rank}.progress.json"))
 }
+
+/// Token with which a script's process posts its progress, in the run directory.
+#[must_use]
+pub fn rank_progress_token(run_dir: &Path, local_rank: u32) -> PathBuf {
+    run_dir.join(format!("rank-{local_rank}.progress-token"))
+}

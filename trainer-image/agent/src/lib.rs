@@ -15,6 +15,7 @@ pub mod exposition;
 pub mod http;
 pub mod in_place;
 pub mod install;
+pub mod kubeflow;
 pub mod logs;
 pub mod membership;
 pub mod metrics;

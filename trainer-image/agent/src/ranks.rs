@@ -45,6 +45,7 @@ pub fn forget(run_dir: &Path, local_rank: u32) {
         paths::rank_failure(run_dir, local_rank),
         paths::rank_trace_request(run_dir, local_rank),
         paths::rank_nccl_log(run_dir, local_rank),
+        paths::rank_progress_token(run_dir, local_rank),
     ] {
         let _ = std::fs::remove_file(path);
     }

@@ -3,7 +3,7 @@
 //! accepts all of these.
 
 use roundhouse_contract::ScriptProgress;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Parses the progress of a script.
 ///
@@ -22,21 +22,26 @@ pub fn read(text: &str) -> Result<ScriptProgress, String> {
         step,
         total_steps: optional("totalSteps"),
         epoch: optional("epoch"),
-        loss: number(&fields, "loss"),
-        samples_per_second: number(&fields, "samplesPerSecond").unwrap_or(0.0),
+        loss: fields.get("loss").and_then(number),
+        samples_per_second: fields
+            .get("samplesPerSecond")
+            .and_then(number)
+            .unwrap_or(0.0),
     })
 }
 
-fn number(fields: &Map<String, Value>, name: &str) -> Option<f64> {
-    let number = match fields.get(name)? {
+/// Reads a finite number, also from a string.
+pub(crate) fn number(value: &Value) -> Option<f64> {
+    let number = match value {
         Value::String(text) => text.trim().parse().ok()?,
         other => other.as_f64()?,
     };
     Some(number).filter(|number: &f64| number.is_finite())
 }
 
-/// Numbers of a Kubernetes status are signed 64-bit integers.
-fn count(value: &Value) -> Option<u64> {
+/// Reads a number of steps, also from a string or a float. Numbers of a Kubernetes status are signed
+/// 64-bit integers.
+pub(crate) fn count(value: &Value) -> Option<u64> {
     const MOST: u64 = i64::MAX.cast_unsigned();
     let parsed = match value {
         Value::String(text) => serde_json::from_str(text.trim()).ok()?,
@@ -52,7 +57,7 @@ fn count(value: &Value) -> Option<u64> {
 }
 
 /// Replaces numbers that JSON does not have with `null`, outside of strings.
-fn without_nan(text: &str) -> String {
+pub(crate) fn without_nan(text: &str) -> String {
     let (mut result, mut rest, mut is_string) = (String::new(), text, false);
     while let Some(next) = rest.chars().next() {
         let word = ["-Infinity", "Infinity", "NaN"]

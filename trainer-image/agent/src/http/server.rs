@@ -1,5 +1,4 @@
 //! Serves HTTP in its own thread, so that a client cannot delay the supervision of the processes.
-//! The port is open to every pod that the NetworkPolicy allows.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,21 +17,32 @@ use crate::say::say;
 /// still be closing it.
 const BIND_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Starts to listen and serves until the process ends. Returns the address.
+/// Starts to listen in a thread of this name and serves until the process ends. Returns the
+/// address.
 ///
 /// # Errors
 /// Returns an error if the port stays in use or is not allowed, or if no thread can be started.
-pub async fn start(address: SocketAddr, router: Router) -> io::Result<SocketAddr> {
+pub async fn start(
+    thread: &str,
+    address: SocketAddr,
+    limits: Limits,
+    router: Router,
+) -> io::Result<SocketAddr> {
     let (report, reported) = oneshot::channel();
     std::thread::Builder::new()
-        .name("http".to_owned())
-        .spawn(move || run(address, router, report))?;
+        .name(thread.to_owned())
+        .spawn(move || run(address, limits, router, report))?;
     reported
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
 }
 
-fn run(address: SocketAddr, router: Router, report: oneshot::Sender<io::Result<SocketAddr>>) {
+fn run(
+    address: SocketAddr,
+    limits: Limits,
+    router: Router,
+    report: oneshot::Sender<io::Result<SocketAddr>>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -48,7 +58,7 @@ fn run(address: SocketAddr, router: Router, report: oneshot::Sender<io::Result<S
         match bound.and_then(|listener| Ok((listener.local_addr()?, listener))) {
             Ok((address, listener)) => {
                 let _ = report.send(Ok(address));
-                serve(listener, router).await;
+                serve(listener, limits, router).await;
             }
             Err(error) => {
                 let _ = report.send(Err(error));
@@ -73,9 +83,9 @@ async fn bind(mut address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-async fn serve(listener: TcpListener, router: Router) {
+async fn serve(listener: TcpListener, limits: Limits, router: Router) {
     let service = TowerToHyperService::new(router);
-    bounded_http::serve(listener, Limits::default(), service, |error| {
+    bounded_http::serve(listener, limits, service, |error| {
         say(&format!(
             "the HTTP server cannot accept connections: {error}"
         ));

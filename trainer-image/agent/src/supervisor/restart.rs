@@ -12,6 +12,7 @@ use super::processes::{IfStuck, Processes, REST_GRACE};
 use super::signals::Signals;
 use super::stall::{self, Watch};
 use super::statuses::Statuses;
+use crate::kubeflow::Reports;
 use crate::membership::{MembershipWatch, POLL_INTERVAL};
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -25,6 +26,7 @@ use crate::watchdog::{Limits, Policy, Stall, Watchdog};
 pub(crate) struct Worker<'a> {
     options: &'a Options,
     metrics: &'a Metrics,
+    reports: &'a Reports,
     machine: Machine,
     membership: MembershipWatch,
     processes: Processes,
@@ -38,7 +40,11 @@ pub(crate) struct Worker<'a> {
 impl<'a> Worker<'a> {
     /// Enters the lobby. The present document of the membership file belongs
     /// to an earlier container.
-    pub(crate) fn enter_lobby(options: &'a Options, metrics: &'a Metrics) -> Self {
+    pub(crate) fn enter_lobby(
+        options: &'a Options,
+        metrics: &'a Metrics,
+        reports: &'a Reports,
+    ) -> Self {
         let (membership, found) = MembershipWatch::start(&options.membership_file);
         let timeouts = Timeouts {
             grace: options.grace(),
@@ -48,10 +54,11 @@ impl<'a> Worker<'a> {
         Self {
             options,
             metrics,
+            reports,
             machine: Machine::new(options.procs, found, timeouts),
             membership,
             processes: Processes::default(),
-            statuses: Statuses::enter_lobby(options),
+            statuses: Statuses::enter_lobby(options, reports.clone()),
             watch: Watch::new(Watchdog::new(limits(options)), &options.run_dir),
             stall: None,
             rest_until: None,
@@ -158,6 +165,7 @@ impl<'a> Worker<'a> {
             .start(self.options, self.metrics, |local_rank| {
                 let mut pairs = environment(local_rank).to_pairs();
                 pairs.extend(one_thread(self.options.procs));
+                pairs.extend(self.reports.begin(run_dir, local_rank));
                 pairs
             })
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use roundhouse_contract::{Membership, Phase, RankStatus, ScriptProgress, paths};
 
+use crate::kubeflow::Reports;
 use crate::options::Options;
 use crate::say::say;
 use crate::script_progress;
@@ -13,13 +14,15 @@ use crate::script_progress;
 pub(crate) struct Statuses {
     all: Vec<RankStatus>,
     world_size: u32,
+    /// Progress that the processes have posted.
+    reports: Reports,
     /// Whether the log has reported an unreadable progress file since the processes started.
     has_warned: bool,
 }
 
 impl Statuses {
     /// Puts all processes into the lobby: there is nothing to prepare.
-    pub(crate) fn enter_lobby(options: &Options) -> Self {
+    pub(crate) fn enter_lobby(options: &Options, reports: Reports) -> Self {
         let lobby = RankStatus {
             phase: Phase::Lobby,
             rank: None,
@@ -33,6 +36,7 @@ impl Statuses {
         let statuses = Self {
             all: vec![lobby; options.procs as usize],
             world_size: 0,
+            reports,
             has_warned: false,
         };
         statuses.write(&options.run_dir);
@@ -65,7 +69,8 @@ impl Statuses {
         self.write(run_dir);
     }
 
-    /// Takes over the progress that the scripts have reported, and whether processes run.
+    /// Takes over the progress that the scripts have reported, and whether processes run. A file
+    /// comes before a post, because only the script itself writes the file.
     pub(crate) fn refresh(&mut self, run_dir: &Path, are_running: bool) {
         let before = self.all.clone();
         for (local_rank, status) in (0..).zip(&mut self.all) {
@@ -74,7 +79,8 @@ impl Statuses {
             } else {
                 Phase::Lobby
             };
-            match progress(run_dir, local_rank) {
+            let posted = || self.reports.of(local_rank).map(Ok);
+            match progress(run_dir, local_rank).or_else(posted) {
                 Some(Ok(progress)) => {
                     status.step = progress.step;
                     status.progress = Some(progress.within(status.generation, self.world_size));
@@ -98,10 +104,11 @@ impl Statuses {
     }
 
     /// Returns the status for the watchdog. A process without a progress report counts as
-    /// one in the lobby.
+    /// one in the lobby, and so does one whose training loop has ended: what a script does after it
+    /// has no steps.
     pub(crate) fn judged(&self, local_rank: u32) -> Option<RankStatus> {
         let mut status = self.of(local_rank)?.clone();
-        if status.progress.is_none() {
+        if status.progress.is_none() || self.reports.is_complete(local_rank) {
             status.phase = Phase::Lobby;
         }
         Some(status)

@@ -49,8 +49,17 @@ impl Agent {
 
     /// Starts a script in mode Restart, which waits for its first generation.
     pub(crate) fn start_restarting(script: &str) -> Self {
-        let dir = TempDir::new().unwrap();
-        Self::start_program(dir, 1, script, &["--mode", "Restart"], &[])
+        Self::start_restarting_with(script, &[], &[])
+    }
+
+    /// Starts a script in mode Restart with more options and variables.
+    pub(crate) fn start_restarting_with(
+        script: &str,
+        options: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let (dir, mode) = (TempDir::new().unwrap(), ["--mode", "Restart"]);
+        Self::start_program(dir, 1, script, &[&mode, options].concat(), variables)
     }
 
     fn start_program(

@@ -1,0 +1,128 @@
+//! How a process reaches the endpoint: its variables and the file with its token.
+
+use std::fs::{OpenOptions, remove_file};
+use std::io::{self, ErrorKind, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use roundhouse_contract::environment::kubeflow::{SERVER_TOKEN, SERVER_URL};
+use roundhouse_contract::paths;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Address of the endpoint, in the form in which users write it into lists of hosts without a proxy.
+pub(super) const HOST: &str = "127.0.0.1";
+/// The name that urllib and curl prefer if both are set.
+const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
+const PROXIES: [&str; 4] = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
+
+/// Whether the user has left the server to the agent. `get` reads the environment.
+pub(super) fn is_free(get: impl Fn(&str) -> Option<String>) -> bool {
+    get(SERVER_URL).is_none()
+}
+
+/// Creates the token of a process, in a file that only its user can read.
+pub(super) fn grant(run_dir: &Path, local_rank: u32) -> io::Result<String> {
+    let token = random()?;
+    let path = paths::rank_progress_token(run_dir, local_rank);
+    match remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o400)
+        .open(&path)?;
+    file.write_all(token.as_bytes())?;
+    Ok(token)
+}
+
+/// Returns 128 random bits in hexadecimal digits.
+fn random() -> io::Result<String> {
+    let mut bytes = [MaybeUninit::<u8>::uninit(); 16];
+    let (filled, rest) = getrandom(&mut bytes, GetRandomFlags::empty())?;
+    if !rest.is_empty() {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Ok(filled.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Returns the variables of a process. `get` reads the environment.
+pub(super) fn variables(
+    url: &str,
+    run_dir: &Path,
+    local_rank: u32,
+    get: impl Fn(&str) -> Option<String>,
+) -> Vec<(&'static str, String)> {
+    let token = paths::rank_progress_token(run_dir, local_rank);
+    let mut all = vec![
+        (SERVER_URL, url.to_owned()),
+        (SERVER_TOKEN, token.display().to_string()),
+    ];
+    all.extend(no_proxy(get).map(|hosts| (NO_PROXY[0], hosts)));
+    all
+}
+
+/// Adds the endpoint to the hosts without a proxy. Otherwise each post would go to the proxy of the
+/// cluster, and the training loop would wait for its answer.
+fn no_proxy(get: impl Fn(&str) -> Option<String>) -> Option<String> {
+    PROXIES.into_iter().find_map(&get)?;
+    let hosts = NO_PROXY.into_iter().find_map(&get).unwrap_or_default();
+    let mut all = hosts.split(',').map(str::trim);
+    if all.any(|host| host == HOST || host == "*") {
+        return None;
+    }
+    let separator = if hosts.trim().is_empty() { "" } else { "," };
+    Some(format!("{hosts}{separator}{HOST}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn tokens_are_private_and_new_for_each_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = grant(directory.path(), 1).unwrap();
+        let second = grant(directory.path(), 1).unwrap();
+        assert_ne!(first, second);
+        let path = paths::rank_progress_token(directory.path(), 1);
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o400);
+        assert_eq!(std::fs::read_to_string(path).unwrap(), second);
+        assert_eq!(second.len(), 32);
+    }
+
+    #[test]
+    fn posts_do_not_go_through_a_proxy() {
+        let proxy = ("http_proxy", "http://proxy:3128");
+        for (given, expected) in [
+            (&[][..], None),
+            (&[("no_proxy", "a")], None),
+            (&[proxy], Some("127.0.0.1")),
+            (&[proxy, ("NO_PROXY", "a,.b")], Some("a,.b,127.0.0.1")),
+            (
+                &[proxy, ("no_proxy", ""), ("NO_PROXY", "a")],
+                Some("127.0.0.1"),
+            ),
+            (&[proxy, ("no_proxy", "a, 127.0.0.1")], None),
+            (&[proxy, ("no_proxy", "*")], None),
+        ] {
+            let get = |name: &str| {
+                let found = given.iter().find(|(given, _)| *given == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            assert_eq!(no_proxy(get).as_deref(), expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn server_of_the_user_has_priority() {
+        let get = |name: &str| (name == SERVER_URL).then(|| "https://collector".to_owned());
+        assert!(!is_free(get) && is_free(|_| None));
+    }
+}
