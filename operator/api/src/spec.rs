@@ -197,7 +197,7 @@ pub struct TrainingJobSpec {
     /// Seconds without a new step after which a process counts as hung: its worker ends with exit
     /// code 76, and that is an incident. 0: never. Default: five times the longest step so far, and
     /// never less than 10 s more than the timeout of collectives (40 s; 15 min for a script). In
-    /// mode Restart only this value counts, and only for scripts that write their progress.
+    /// mode Restart only this value counts, and only for scripts that report their progress.
     /// Immutable while the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_592_000))]

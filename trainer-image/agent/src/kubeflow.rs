@@ -71,7 +71,7 @@ impl Reports {
             match endpoint::start(reports.clone()).await {
                 Ok(url) => reports.url = Some(url),
                 Err(error) => say(&format!(
-                    "cannot listen for posts of progress, so training continues without: {error}"
+                    "cannot listen for posts of progress: {error}; training continues without them"
                 )),
             }
         }
@@ -84,6 +84,8 @@ impl Reports {
         let Some(url) = &self.url else {
             return Vec::new();
         };
+        // Whatever follows, the progress of the process before is not that of the new one.
+        self.lock().processes.remove(&local_rank);
         match access::grant(run_dir, local_rank) {
             Ok(token) => {
                 self.expect(local_rank, token);
@@ -91,7 +93,7 @@ impl Reports {
             }
             Err(error) => {
                 say(&format!(
-                    "process {local_rank} cannot post its progress: no token: {error}"
+                    "process {local_rank} cannot post its progress: its token cannot be written: {error}"
                 ));
                 Vec::new()
             }
@@ -160,12 +162,13 @@ impl Reports {
 mod tests {
     use super::*;
 
-    fn at(step: u64) -> Result<Report, ()> {
+    fn post(reports: &Reports, token: Option<&str>, step: u64) -> Received<()> {
         let step = Some(step);
-        Ok(Report {
+        let report = Report {
             step,
             ..Report::default()
-        })
+        };
+        reports.receive(token, Ok(report))
     }
 
     fn step(reports: &Reports, local_rank: u32) -> Option<u64> {
@@ -177,7 +180,7 @@ mod tests {
         let reports = Reports::default();
         reports.expect(0, "a".to_owned());
         reports.expect(1, "b".to_owned());
-        assert_eq!(reports.receive(Some("b"), at(7)), Received::Taken);
+        assert_eq!(post(&reports, Some("b"), 7), Received::Taken);
         assert_eq!((step(&reports, 0), step(&reports, 1)), (None, Some(7)));
     }
 
@@ -185,13 +188,26 @@ mod tests {
     fn token_of_an_earlier_start_is_refused() {
         let reports = Reports::default();
         reports.expect(0, "a".to_owned());
-        reports.receive(Some("a"), at(7));
+        post(&reports, Some("a"), 7);
         reports.expect(0, "b".to_owned());
         assert_eq!(step(&reports, 0), None);
         for (token, is_first) in [(Some("a"), true), (None, false), (Some(""), false)] {
-            let received = reports.receive(token, at(8));
+            let received = post(&reports, token, 8);
             assert_eq!(received, Received::UnknownToken { is_first }, "{token:?}");
         }
+        assert_eq!(step(&reports, 0), None);
+    }
+
+    #[test]
+    fn process_without_a_token_has_no_earlier_progress() {
+        let reports = Reports {
+            url: Some("http://127.0.0.1:1/".to_owned()),
+            ..Reports::default()
+        };
+        reports.expect(0, "a".to_owned());
+        post(&reports, Some("a"), 7);
+        let missing = Path::new("/nonexistent");
+        assert_eq!(reports.begin(missing, 0), []);
         assert_eq!(step(&reports, 0), None);
     }
 
@@ -199,7 +215,7 @@ mod tests {
     fn unreadable_post_keeps_the_last_progress() {
         let reports = Reports::default();
         reports.expect(3, "a".to_owned());
-        reports.receive(Some("a"), at(7));
+        post(&reports, Some("a"), 7);
         for is_first in [true, false] {
             let expected = Received::Unreadable {
                 local_rank: 3,

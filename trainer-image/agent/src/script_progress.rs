@@ -39,8 +39,8 @@ pub(crate) fn number(value: &Value) -> Option<f64> {
     Some(number).filter(|number: &f64| number.is_finite())
 }
 
-/// Reads a number of steps, also from a string or a float. Numbers of a Kubernetes status are signed
-/// 64-bit integers.
+/// Reads a number of steps, also from a string or a float. Numbers of a Kubernetes status are
+/// signed 64-bit integers.
 pub(crate) fn count(value: &Value) -> Option<u64> {
     const MOST: u64 = i64::MAX.cast_unsigned();
     let parsed = match value {

@@ -2,7 +2,6 @@
 
 use std::fs::{OpenOptions, remove_file};
 use std::io::{self, ErrorKind, Write};
-use std::mem::MaybeUninit;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -10,7 +9,7 @@ use roundhouse_contract::environment::kubeflow::{SERVER_TOKEN, SERVER_URL};
 use roundhouse_contract::paths;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Address of the endpoint, in the form in which users write it into lists of hosts without a proxy.
+/// Address of the endpoint, as users write it into lists of hosts without a proxy.
 pub(super) const HOST: &str = "127.0.0.1";
 /// The name that urllib and curl prefer if both are set.
 const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
@@ -41,12 +40,12 @@ pub(super) fn grant(run_dir: &Path, local_rank: u32) -> io::Result<String> {
 
 /// Returns 128 random bits in hexadecimal digits.
 fn random() -> io::Result<String> {
-    let mut bytes = [MaybeUninit::<u8>::uninit(); 16];
-    let (filled, rest) = getrandom(&mut bytes, GetRandomFlags::empty())?;
-    if !rest.is_empty() {
+    let mut bytes = [0; 16];
+    let num_bytes = getrandom(&mut bytes, GetRandomFlags::empty())?;
+    if num_bytes < bytes.len() {
         return Err(ErrorKind::UnexpectedEof.into());
     }
-    Ok(filled.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
 /// Returns the variables of a process. `get` reads the environment.

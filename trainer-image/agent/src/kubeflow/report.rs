@@ -2,8 +2,8 @@
 //! training begins, at most every 5 s after a step, and when training ends:
 //!
 //! - begin: 0 percent, `total_steps`;
-//! - step: up to 99 percent, `current_step`, `total_steps`, `current_epoch`, and the newest value of
-//!   each number that the loop has logged, such as `loss`;
+//! - step: up to 99 percent, `current_step`, `total_steps`, `current_epoch`, and the newest value
+//!   of each number that the loop has logged, such as `loss`;
 //! - end: 100 percent, and these numbers with the means of the whole training, but no step.
 //!
 //! Values of metrics are strings, and Python writes `nan` and `inf` among them.

@@ -8,13 +8,13 @@ use super::report::Report;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Training {
     total_steps: Option<u64>,
-    last: Option<Step>,
+    last: Option<Last>,
     is_complete: bool,
 }
 
 /// The last post with a step.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct Last {
     step: u64,
     epoch: Option<u64>,
     loss: Option<f64>,
@@ -40,7 +40,7 @@ impl Training {
             return;
         };
         self.is_complete = is_complete;
-        self.last = Some(Step {
+        self.last = Some(Last {
             step,
             epoch,
             loss,
@@ -50,7 +50,7 @@ impl Training {
 
     /// The progress, once a post had a step.
     pub(super) fn progress(&self) -> Option<ScriptProgress> {
-        let Step {
+        let Last {
             step,
             epoch,
             loss,
