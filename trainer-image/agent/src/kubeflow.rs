@@ -3,8 +3,8 @@
 //! script of Transformers shows its steps without a line of its own.
 //!
 //! The server listens on the loopback address alone. Each process has a token of its own for each
-//! start, so a post belongs to one process of one generation. What arrives here is shown to users;
-//! no post can end or delay a process.
+//! start, so a post belongs to one process of one generation. What arrives here counts like the
+//! file of a script's progress; a post that is wrong changes nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
