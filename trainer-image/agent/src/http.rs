@@ -15,16 +15,14 @@ use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use roundhouse_contract::ports;
+use roundhouse_contract::{Formed, ProgressReport, RankStatus, ports};
 
-use crate::kubeflow::Reports;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ranks;
 
 mod ledger;
 mod nonce;
-mod progress;
 pub mod server;
 mod trace;
 
@@ -39,8 +37,6 @@ pub struct Shared {
     pub options: Arc<Options>,
     /// Metrics of the agent itself.
     pub metrics: Arc<Metrics>,
-    /// Progress that the processes have posted.
-    pub reports: Reports,
 }
 
 /// Returns the router with all routes.
@@ -56,7 +52,7 @@ pub fn router(shared: Shared) -> Router {
         .route(ports::HEALTHZ_PATH, get(|| async { "ok\n" }))
         .route(ports::READYZ_PATH, get(readyz))
         .route(ports::METRICS_PATH, get(metrics))
-        .route(ports::PROGRESS_PATH, get(progress::progress))
+        .route(ports::PROGRESS_PATH, get(progress))
         .merge(private)
         .with_state(shared)
 }
@@ -65,7 +61,6 @@ async fn readyz(
     State(Shared {
         options,
         metrics: _,
-        reports: _,
     }): State<Shared>,
 ) -> Response {
     let waiting = ranks::not_ready(&options.run_dir, options.procs);
@@ -79,24 +74,39 @@ async fn readyz(
     (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
 }
 
-async fn metrics(
-    State(Shared {
-        options,
-        metrics,
-        reports: _,
-    }): State<Shared>,
-) -> Response {
+async fn metrics(State(Shared { options, metrics }): State<Shared>) -> Response {
     match metrics.render(&options) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }
 
+async fn progress(
+    State(Shared {
+        options,
+        metrics: _,
+    }): State<Shared>,
+) -> Response {
+    let statuses = (0..options.procs).filter_map(|local| ranks::status(&options.run_dir, local));
+    let statuses: Vec<RankStatus> = statuses.collect();
+    let job_uid = options.job_uid().map(str::to_owned);
+    if let Some(report) = statuses.iter().find_map(|status| status.progress.clone()) {
+        return axum::Json(ProgressReport { job_uid, report }).into_response();
+    }
+    let formed = statuses.iter().map(|status| status.generation).max();
+    formed.map_or_else(
+        || StatusCode::NO_CONTENT.into_response(),
+        |formed| {
+            let report = Formed { formed };
+            axum::Json(ProgressReport { job_uid, report }).into_response()
+        },
+    )
+}
+
 async fn restarts(
     State(Shared {
         options,
         metrics: _,
-        reports: _,
     }): State<Shared>,
 ) -> Response {
     axum::Json(ranks::restarts(&options.run_dir, options.procs)).into_response()

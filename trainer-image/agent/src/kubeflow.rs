@@ -2,6 +2,9 @@
 //! KEP-2779, which it uses if a variable names a server. So the agent serves that protocol, and a
 //! script of Transformers shows its steps without a line of its own.
 //!
+//! It does so in restart mode. A script that joins reports its committed steps through the package
+//! `roundhouse`, and the operator bases decisions on them.
+//!
 //! The server listens on the loopback address alone. Each process has a token of its own for each
 //! start, so a post belongs to one process of one generation. What arrives here counts like the
 //! file of a script's progress; a post that is wrong changes nothing.
@@ -12,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roundhouse_contract::ScriptProgress;
 
-use crate::options::Options;
 use crate::say::say;
 
 mod access;
@@ -63,19 +65,17 @@ enum Received<E> {
 }
 
 impl Reports {
-    /// Starts to listen if the program is a script. If that fails, the script trains without.
-    pub(crate) async fn listen(options: &Options) -> Self {
-        let mut reports = Self::default();
-        let is_wanted = options.runs_script() && access::is_free(|name| std::env::var(name).ok());
-        if is_wanted {
-            match endpoint::start(reports.clone()).await {
-                Ok(url) => reports.url = Some(url),
-                Err(error) => say(&format!(
-                    "cannot listen for posts of progress: {error}; training continues without them"
-                )),
-            }
+    /// Starts to listen unless the user has set a server. If that fails, the script trains without.
+    pub(crate) async fn listen(&mut self) {
+        if !access::is_free(|name| std::env::var(name).ok()) {
+            return;
         }
-        reports
+        match endpoint::start(self.clone()).await {
+            Ok(url) => self.url = Some(url),
+            Err(error) => say(&format!(
+                "cannot listen for posts of progress: {error}; training continues without them"
+            )),
+        }
     }
 
     /// Begins the reports of a process that is about to start. Returns the variables that it needs

@@ -9,7 +9,6 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio::time::{Instant, sleep_until};
 
 use crate::http::{self, Shared, server};
-use crate::kubeflow::Reports;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ranks;
@@ -87,14 +86,12 @@ async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failu
         source,
     })?;
     let metrics = Arc::new(Metrics::new(options.procs)?);
-    let reports = Reports::listen(options).await;
     // This must come before the HTTP server reports that the worker is ready.
-    let script = (options.mode == Mode::Restart)
-        .then(|| restart::Worker::enter_lobby(options, &metrics, &reports));
+    let script =
+        (options.mode == Mode::Restart).then(|| restart::Worker::enter_lobby(options, &metrics));
     let shared = Shared {
         options: Arc::new(options.clone()),
         metrics: Arc::clone(&metrics),
-        reports: reports.clone(),
     };
     let router = http::router(shared);
     let address = server::start("http", options.http_address, Limits::default(), router)
@@ -110,7 +107,7 @@ async fn supervise(options: &Options) -> Result<(i32, TerminationMessage), Failu
 
     let result = match script {
         Some(worker) => worker.run(&mut signals).await,
-        None => in_process::run(options, &metrics, &reports, &mut signals).await,
+        None => in_process::run(options, &metrics, &mut signals).await,
     };
     if result.is_err() {
         // Some of several processes may have started already.

@@ -71,7 +71,12 @@ async fn bind(mut address: SocketAddr) -> io::Result<TcpListener> {
     let deadline = Instant::now() + BIND_DEADLINE;
     loop {
         match TcpListener::bind(address).await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+            // Port 0 is any free port: then none is free.
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse
+                    && address.port() != 0
+                    && Instant::now() < deadline =>
+            {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             Err(error) => match ports::without_ipv6(address, error.kind()) {

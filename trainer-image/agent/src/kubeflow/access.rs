@@ -11,9 +11,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Address of the endpoint, as users write it into lists of hosts without a proxy.
 pub(super) const HOST: &str = "127.0.0.1";
-/// The name that urllib and curl prefer if both are set.
+/// Hosts without a proxy. Clients use the first name if both are set.
 const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
-const PROXIES: [&str; 4] = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
 
 /// Whether the user has left the server to the agent. `get` reads the environment.
 pub(super) fn is_free(get: impl Fn(&str) -> Option<String>) -> bool {
@@ -65,16 +64,19 @@ pub(super) fn variables(
 }
 
 /// Adds the endpoint to the hosts without a proxy. Otherwise each post would go to the proxy of the
-/// cluster, and the training loop would wait for its answer.
+/// cluster, and the training loop would wait for its answer. The script itself may set the proxy,
+/// so this does not depend on it.
 fn no_proxy(get: impl Fn(&str) -> Option<String>) -> Option<String> {
-    PROXIES.into_iter().find_map(&get)?;
-    let hosts = NO_PROXY.into_iter().find_map(&get).unwrap_or_default();
-    let mut all = hosts.split(',').map(str::trim);
-    if all.any(|host| host == HOST || host == "*") {
-        return None;
-    }
-    let separator = if hosts.trim().is_empty() { "" } else { "," };
-    Some(format!("{hosts}{separator}{HOST}"))
+    let is_given = |hosts: &String| !hosts.trim().is_empty();
+    let given = NO_PROXY
+        .into_iter()
+        .find_map(|name| get(name).filter(is_given));
+    let Some(hosts) = given else {
+        return Some(HOST.to_owned());
+    };
+    // Clients take a `*` for all hosts only if it stands alone.
+    let is_there = hosts.trim() == "*" || hosts.split(',').any(|host| host.trim() == HOST);
+    (!is_there).then(|| format!("{hosts},{HOST}"))
 }
 
 #[cfg(test)]
@@ -98,18 +100,14 @@ mod tests {
 
     #[test]
     fn posts_do_not_go_through_a_proxy() {
-        let proxy = ("http_proxy", "http://proxy:3128");
         for (given, expected) in [
-            (&[][..], None),
-            (&[("no_proxy", "a")], None),
-            (&[proxy], Some("127.0.0.1")),
-            (&[proxy, ("NO_PROXY", "a,.b")], Some("a,.b,127.0.0.1")),
-            (
-                &[proxy, ("no_proxy", ""), ("NO_PROXY", "a")],
-                Some("127.0.0.1"),
-            ),
-            (&[proxy, ("no_proxy", "a, 127.0.0.1")], None),
-            (&[proxy, ("no_proxy", "*")], None),
+            (&[][..], Some("127.0.0.1")),
+            (&[("NO_PROXY", "a,.b")], Some("a,.b,127.0.0.1")),
+            (&[("no_proxy", "b"), ("NO_PROXY", "a")], Some("b,127.0.0.1")),
+            (&[("no_proxy", ""), ("NO_PROXY", "a")], Some("a,127.0.0.1")),
+            (&[("no_proxy", "a, 127.0.0.1")], None),
+            (&[("no_proxy", "a,*")], Some("a,*,127.0.0.1")),
+            (&[("no_proxy", " * ")], None),
         ] {
             let get = |name: &str| {
                 let found = given.iter().find(|(given, _)| *given == name);

@@ -22,7 +22,7 @@ pub(super) struct Report {
     pub(super) epoch: Option<u64>,
     pub(super) loss: Option<f64>,
     pub(super) samples_per_second: Option<f64>,
-    /// Whether the training loop has ended.
+    /// Whether the training loop has ended: a post of 100 percent without a step.
     pub(super) is_complete: bool,
 }
 
@@ -60,6 +60,7 @@ fn read_status(status: &Map<String, Value>) -> Result<Report, String> {
         }
         None => None,
     };
+    let is_full = percent.is_some_and(|percent| percent >= 100.0);
     Ok(Report {
         step,
         total_steps: metric("total_steps").and_then(count),
@@ -72,7 +73,8 @@ fn read_status(status: &Map<String, Value>) -> Result<Report, String> {
         samples_per_second: metric("train_samples_per_second")
             .and_then(number)
             .filter(|rate| *rate >= 0.0),
-        is_complete: percent.is_some_and(|percent| percent >= 100.0),
+        // A program may round the share of a step to 100 percent.
+        is_complete: step.is_none() && is_full,
     })
 }
 

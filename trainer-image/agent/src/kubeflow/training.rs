@@ -22,9 +22,9 @@ struct Last {
 }
 
 impl Training {
-    /// Takes a post into account. The post at the end of a training has no step: then all steps
-    /// are done. The one at the beginning has none either, because a loop that resumes does not
-    /// begin at step 0.
+    /// Takes a post into account. The posts at the beginning and at the end of a training have no
+    /// step. A loop that resumes does not begin at step 0, and one that ends may have been stopped
+    /// early, such as by SIGTERM: only posted steps count.
     pub(super) fn apply(&mut self, report: Report) {
         let Report {
             step,
@@ -35,16 +35,15 @@ impl Training {
             is_complete,
         } = report;
         self.total_steps = total_steps.or(self.total_steps);
-        let all = self.total_steps.filter(|_| is_complete);
-        let Some(step) = step.or(all) else {
-            return;
-        };
-        self.is_complete = is_complete;
-        self.last = Some(Last {
-            step,
-            epoch,
-            loss,
-            samples_per_second,
+        self.is_complete = is_complete || (self.is_complete && step.is_none());
+        let step = step.or(self.last.filter(|_| is_complete).map(|last| last.step));
+        self.last = step.map_or(self.last, |step| {
+            Some(Last {
+                step,
+                epoch,
+                loss,
+                samples_per_second,
+            })
         });
     }
 
@@ -116,11 +115,19 @@ mod tests {
     }
 
     #[test]
-    fn end_of_training_shows_all_steps() {
-        let all = (Some((40, 40, Some(0.25))), true);
-        assert_eq!(after(&[BEGIN, at(37), END]), all);
-        assert_eq!(after(&[BEGIN, END]), all, "a training shorter than 5 s");
-        assert_eq!(after(&[END]), (None, false), "the number is not known");
+    fn end_of_training_does_not_invent_a_step() {
+        let last = (Some((37, 40, Some(0.25))), true);
+        assert_eq!(after(&[BEGIN, at(37), END]), last);
+        assert_eq!(
+            after(&[BEGIN, END]),
+            (None, true),
+            "a training shorter than 5 s"
+        );
+        let unknown = Report {
+            total_steps: None,
+            ..at(3)
+        };
+        assert_eq!(after(&[unknown, END]), (Some((3, 0, Some(0.25))), true));
     }
 
     #[test]
@@ -129,14 +136,14 @@ mod tests {
             total_steps: Some(60),
             ..BEGIN
         };
-        let (shown, is_complete) = after(&[BEGIN, END, second]);
-        assert_eq!((shown.map(|it| it.0), is_complete), (Some(40), true));
+        let (shown, is_complete) = after(&[BEGIN, at(37), END, second]);
+        assert_eq!((shown.map(|it| it.0), is_complete), (Some(37), true));
         let step = Report {
             step: Some(2),
             ..second
         };
         assert_eq!(
-            after(&[BEGIN, END, second, step]),
+            after(&[BEGIN, at(37), END, second, step]),
             (Some((2, 60, None)), false)
         );
     }

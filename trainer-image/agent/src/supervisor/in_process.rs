@@ -15,7 +15,6 @@ use super::processes::{IfStuck, Processes, REST_GRACE};
 use super::restarts::Restarts;
 use super::signals::Signals;
 use super::stall::{self, Watch};
-use crate::kubeflow::Reports;
 use crate::metrics::Metrics;
 use crate::nccl_log;
 use crate::options::Options;
@@ -28,17 +27,15 @@ use crate::watchdog::{Stall, Watchdog};
 pub(crate) async fn run(
     options: &Options,
     metrics: &Metrics,
-    reports: &Reports,
     signals: &mut Signals,
 ) -> Result<(i32, TerminationMessage), Failure> {
     let mut processes = Processes::default();
     processes.start(options, metrics, |local_rank| {
-        environment(options, reports, local_rank)
+        environment(options, local_rank)
     })?;
     let mut worker = Worker {
         options,
         metrics,
-        reports,
         processes,
         watch: Watch::new(Watchdog::new(options.limits()), &options.run_dir),
         restarts: Restarts::default(),
@@ -76,11 +73,7 @@ fn is_free(name: &str, is_set: impl Fn(&str) -> bool) -> bool {
     !is_set(name) && !has_older_name
 }
 
-fn environment(
-    options: &Options,
-    reports: &Reports,
-    local_rank: u32,
-) -> BTreeMap<&'static str, String> {
+fn environment(options: &Options, local_rank: u32) -> BTreeMap<&'static str, String> {
     let mut environment = options.launch_environment(local_rank).to_pairs();
     let timeouts = options.timeouts();
     environment.extend(timeouts.to_pairs());
@@ -93,14 +86,12 @@ fn environment(
     environment.extend(settings.into_iter().filter(is_free));
     let log = nccl::log_settings(&options.run_dir, local_rank, |name| std::env::var_os(name));
     environment.extend(log);
-    environment.extend(reports.begin(&options.run_dir, local_rank));
     environment
 }
 
 struct Worker<'a> {
     options: &'a Options,
     metrics: &'a Metrics,
-    reports: &'a Reports,
     processes: Processes,
     watch: Watch,
     restarts: Restarts,
@@ -229,7 +220,7 @@ impl Worker<'_> {
             ranks::forget(&self.options.run_dir, local_rank);
             self.processes.last_lines.forget_one(local_rank);
             self.watch.forget_one(local_rank);
-            let mut environment = environment(self.options, self.reports, local_rank);
+            let mut environment = environment(self.options, local_rank);
             environment.insert(LAST_SEEN_GENERATION, former.to_string());
             let started =
                 self.processes

@@ -26,7 +26,7 @@ use crate::watchdog::{Limits, Policy, Stall, Watchdog};
 pub(crate) struct Worker<'a> {
     options: &'a Options,
     metrics: &'a Metrics,
-    reports: &'a Reports,
+    reports: Reports,
     machine: Machine,
     membership: MembershipWatch,
     processes: Processes,
@@ -40,11 +40,8 @@ pub(crate) struct Worker<'a> {
 impl<'a> Worker<'a> {
     /// Enters the lobby. The present document of the membership file belongs
     /// to an earlier container.
-    pub(crate) fn enter_lobby(
-        options: &'a Options,
-        metrics: &'a Metrics,
-        reports: &'a Reports,
-    ) -> Self {
+    pub(crate) fn enter_lobby(options: &'a Options, metrics: &'a Metrics) -> Self {
+        let reports = Reports::default();
         let (membership, found) = MembershipWatch::start(&options.membership_file);
         let timeouts = Timeouts {
             grace: options.grace(),
@@ -54,11 +51,11 @@ impl<'a> Worker<'a> {
         Self {
             options,
             metrics,
-            reports,
             machine: Machine::new(options.procs, found, timeouts),
             membership,
             processes: Processes::default(),
             statuses: Statuses::enter_lobby(options, reports.clone()),
+            reports,
             watch: Watch::new(Watchdog::new(limits(options)), &options.run_dir),
             stall: None,
             rest_until: None,
@@ -70,6 +67,7 @@ impl<'a> Worker<'a> {
         mut self,
         signals: &mut Signals,
     ) -> Result<(i32, TerminationMessage), Failure> {
+        self.reports.listen().await;
         let mut polls = interval(POLL_INTERVAL);
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

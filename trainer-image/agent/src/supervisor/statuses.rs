@@ -14,6 +14,8 @@ use crate::script_progress;
 pub(crate) struct Statuses {
     all: Vec<RankStatus>,
     world_size: u32,
+    /// Whether the progress of each process is a posted one.
+    are_posted: Vec<bool>,
     /// Progress that the processes have posted.
     reports: Reports,
     /// Whether the log has reported an unreadable progress file since the processes started.
@@ -36,6 +38,7 @@ impl Statuses {
         let statuses = Self {
             all: vec![lobby; options.procs as usize],
             world_size: 0,
+            are_posted: vec![false; options.procs as usize],
             reports,
             has_warned: false,
         };
@@ -73,14 +76,16 @@ impl Statuses {
     /// comes before a post, because only the script itself writes the file.
     pub(crate) fn refresh(&mut self, run_dir: &Path, are_running: bool) {
         let before = self.all.clone();
-        for (local_rank, status) in (0..).zip(&mut self.all) {
+        for ((local_rank, status), is_posted) in (0..).zip(&mut self.all).zip(&mut self.are_posted)
+        {
             status.phase = if are_running {
                 Phase::Training
             } else {
                 Phase::Lobby
             };
-            let posted = || self.reports.of(local_rank).map(Ok);
-            match progress(run_dir, local_rank).or_else(posted) {
+            let file = progress(run_dir, local_rank);
+            *is_posted = file.is_none();
+            match file.or_else(|| self.reports.of(local_rank).map(Ok)) {
                 Some(Ok(progress)) => {
                     status.step = progress.step;
                     status.progress = Some(progress.within(status.generation, self.world_size));
@@ -104,11 +109,13 @@ impl Statuses {
     }
 
     /// Returns the status for the watchdog. A process without a progress report counts as
-    /// one in the lobby, and so does one whose training loop has ended: what a script does after it
-    /// has no steps.
+    /// one in the lobby, and so does one whose training loop has ended by its posts: what a script
+    /// does after it has no steps.
     pub(crate) fn judged(&self, local_rank: u32) -> Option<RankStatus> {
-        let mut status = self.of(local_rank)?.clone();
-        if status.progress.is_none() || self.reports.is_complete(local_rank) {
+        let index = usize::try_from(local_rank).ok()?;
+        let mut status = self.all.get(index)?.clone();
+        let is_complete = self.are_posted[index] && self.reports.is_complete(local_rank);
+        if status.progress.is_none() || is_complete {
             status.phase = Phase::Lobby;
         }
         Some(status)

@@ -7,6 +7,7 @@ answer, and metrics as a list of names and strings.
 
     post.py train FIRST LAST TOTAL   posts a begin, each step from FIRST to LAST, and an end after TOTAL
     post.py step STEP                posts one step of 40
+    post.py end                      posts an end
     post.py raw BODY [TOKEN]         posts these bytes; prints the status
 """
 
@@ -57,14 +58,19 @@ def train(first, last, total):
     for number in range(first, last + 1):
         step(number, total)
     if last == total:
-        means = {"loss": 1 / last, "train_loss": 0.75, "train_samples_per_second": 17.5, "epoch": last / 10}
-        post(100, 0, means)
+        end(last)
+
+
+def end(last):
+    post(100, 0, {"loss": 1 / last, "train_loss": 0.75, "train_samples_per_second": 17.5, "epoch": last / 10})
 
 
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
     if what == "train":
         train(*map(int, rest))
+    elif what == "end":
+        end(30)
     elif what == "step":
         step(int(rest[0]), 40)
     else:

@@ -94,9 +94,12 @@ fn next_generation_has_another_token() {
 
 #[test]
 fn hang_between_posts_is_found_and_end_is_not_a_hang() {
+    let file = "echo '{\"step\": 5}' > $ROUNDHOUSE_PROGRESS_FILE; exec sleep 1000";
     for (lines, reason) in [
         ("post train 1 3 40; exec sleep 1000", Reason::Stalled),
         ("post train 1 3 3; sleep 4", Reason::Completed),
+        // The file of a script counts, whatever its first training loop has posted.
+        (&format!("post train 1 3 3; {file}"), Reason::Stalled),
     ] {
         let options = ["--stall-timeout-seconds", "2"];
         let mut agent = Agent::start_restarting_with(&script(lines), &options, &[]);
@@ -106,22 +109,26 @@ fn hang_between_posts_is_found_and_end_is_not_a_hang() {
 }
 
 #[test]
-fn package_report_replaces_posted_progress() {
-    let status = r#"{"phase":"Training","rank":0,"generation":1,"step":"#;
-    let own = r#"{"generation":1,"worldSize":1,"step":5,"totalSteps":9,"epoch":0,"samplesPerSecond":1.0}"#;
+fn end_at_sigterm_keeps_the_posted_step() {
+    // Transformers posts the end of its loop, which it leaves for SIGTERM.
     let lines = format!(
-        "{WAIT}; cd $ROUNDHOUSE_RUN_DIR; report() {{ echo \"$1\" > new; mv new rank-0.json; }}
-        post step 30; report '{status}0}}'; wait_for step; report '{status}5,\"progress\":{own}}}'
-        post step 31; exec sleep 1000"
+        "post train 28 30 1000
+        trap 'post end; exit 0' TERM; {WAIT}; while :; do sleep 0.02; done"
     );
-    let agent = Agent::start_script(1, &script(&lines));
-    let (code, _) = agent.get("/progress");
-    assert_eq!(code, 204, "no process is a member yet");
+    let mut agent = Agent::start_restarting(&script(&lines));
     agent.join(1);
-    let progress = wait_for_step(&agent, 30);
-    assert!(progress.contains("\"worldSize\":1,"), "{progress}");
-    allow(&agent, "step");
-    wait_for_step(&agent, 5);
+    wait_for_step(&agent, 30);
+    agent.signal("TERM");
+    let (_, message) = agent.finish();
+    assert_eq!((message.reason, message.step), (Reason::Left, 30));
+}
+
+#[test]
+fn script_that_joins_gets_no_endpoint() {
+    let script = format!("echo \"server ${{{SERVER_URL}-none}}\"");
+    let mut agent = Agent::start_script(1, &script);
+    agent.finish();
+    assert!(agent.stdout().contains("server none\n"));
 }
 
 #[test]
