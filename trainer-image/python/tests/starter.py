@@ -55,13 +55,13 @@ class Forked:
 
 
 class Starter:
-    """The program that forks a process for each script."""
+    """The program that forks a process for each script. ``modules``: more modules to import."""
 
-    def __init__(self):
+    def __init__(self, *modules):
         self._channel, other = socket.socketpair()
         # One thread per process, because waiting threads do not exist in a fork.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        command = [sys.executable, __file__, str(other.fileno())]
+        command = [sys.executable, __file__, str(other.fileno()), *modules]
         self._process = subprocess.Popen(command, env=environment, pass_fds=[other.fileno()])
         other.close()
         self._buffered = b""
@@ -109,10 +109,10 @@ class Starter:
         self._process.wait(60)
 
 
-def serve(channel):
+def serve(channel, modules):
     """Forks for each request. Returns the request in the new process. Ends when the tests have
     ended."""
-    for name in MODULES:
+    for name in [*MODULES, *modules]:
         __import__(name)
     running, buffered = set(), b""
     ends, wakes = os.pipe()
@@ -174,7 +174,7 @@ def become(asked):
 
 
 if __name__ == "__main__":
-    asked = serve(socket.socket(fileno=int(sys.argv[1])))
+    asked = serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
     become(asked)
     # Run the script here, so that an exception ends the interpreter as in any script.
     if asked["source"] is None:

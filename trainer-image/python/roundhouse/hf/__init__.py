@@ -1,0 +1,17 @@
+"""Hugging Face's ``transformers.Trainer``, elastic.
+
+.. code-block:: python
+
+    from roundhouse.hf import Trainer
+
+    trainer = Trainer(model=model, args=args, train_dataset=dataset, global_batch_size=64)
+    trainer.train()
+
+Workers of a TrainingJob may die, leave and join while ``train`` runs. Import this module before
+``TrainingArguments`` are made. It needs the extra of the package: ``pip install 'roundhouse[hf]'``.
+The package itself never imports it.
+"""
+
+from .internals import Elastic, Trainer
+
+__all__ = ["Elastic", "Trainer"]

@@ -1,0 +1,97 @@
+"""The losses of an evaluation set, which the ranks compute together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader, SequentialSampler
+
+from .._native import SampleSchedule
+from ..data import Worker, end_workers
+
+
+def is_sequential(loader: Any) -> bool:
+    """Whether a loader reads a data set in its order, so that all ranks know its batches."""
+    # The `sampler` of a loader with a batch sampler says nothing.
+    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    return isinstance(sampler, SequentialSampler) and hasattr(loader.dataset, "__len__")
+
+
+def options_of(loader: Any) -> dict[str, Any]:
+    """The options of a loader apart from those that choose samples."""
+    names = ("collate_fn", "num_workers", "pin_memory", "multiprocessing_context", "prefetch_factor")
+    return {name: getattr(loader, name) for name in names}
+
+
+def batches_of(loader: Any, indices: list[list[int]]) -> Generator[Any, None, None]:
+    """Some batches of a loader, given by the indices of their samples."""
+    if not indices:
+        return
+    options = options_of(loader)
+    if loader.num_workers:
+        options["worker_init_fn"] = Worker(None)
+    batches = iter(DataLoader(loader.dataset, batch_sampler=indices, **options))
+    try:
+        yield from batches
+    finally:
+        end_workers(batches)
+
+
+class BatchLosses:
+    """The losses of all batches of an evaluation set.
+
+    The batches are the same for every number of ranks, and a sum with zeros is exact. So the mean is
+    the same to the last bit, whichever rank has computed which batch.
+    """
+
+    def __init__(self, num_batches: int):
+        self._losses = [0.0] * num_batches
+        # Numbers of samples; negative for a loss that is not finite, and 0 for none.
+        self._sizes = [0.0] * num_batches
+        self._known = [False] * num_batches
+
+    def part(self, rank: int, world_size: int) -> range:
+        """The batches that a rank computes."""
+        return range(*SampleSchedule.part(0, len(self._losses), rank, world_size))
+
+    def missing(self) -> Iterator[range]:
+        """The batches that are not known yet, as ranges."""
+        start = 0
+        for index, is_known in enumerate([*self._known, True]):
+            if is_known:
+                if start < index:
+                    yield range(start, index)
+                start = index + 1
+
+    def add(self, index: int, loss: float | None, num_samples: int) -> None:
+        """Adds a batch that this rank has computed. ``loss`` is the mean over its samples."""
+        self._known[index] = True
+        if loss is None:
+            return
+        is_finite = math.isfinite(loss)
+        self._losses[index] = loss if is_finite else 0.0
+        self._sizes[index] = float(num_samples if is_finite else -num_samples)
+
+    def share(self, summed: Callable[[Sequence[float]], list[float]]) -> None:
+        """Exchanges the losses with all ranks. ``summed`` sums numbers over the ranks."""
+        numbers = summed([*self._losses, *self._sizes])
+        half = len(self._losses)
+        self._losses, self._sizes = numbers[:half], numbers[half:]
+        self._known = [True] * half
+
+    def mean(self, *, skips_infinite: bool) -> float | None:
+        """The mean over the samples. None if no batch has a loss."""
+        finite = [(loss * size, size) for loss, size in zip(self._losses, self._sizes) if size > 0]
+        if any(size < 0 for size in self._sizes) and not (skips_infinite and finite):
+            return math.nan
+        return sum(total for total, _ in finite) / sum(size for _, size in finite) if finite else None
+
+
+def adopt(metrics: dict[str, Any], rank: int, summed: Callable[[Sequence[float]], list[float]]) -> None:
+    """Replaces the metrics of all ranks by those of rank 0, because devices may round differently.
+    All ranks decide by them."""
+    names = sorted(name for name, value in metrics.items() if isinstance(value, (int, float)) and math.isfinite(value))
+    for name, value in zip(names, summed([float(metrics[name]) if rank == 0 else 0.0 for name in names])):
+        metrics[name] = value

@@ -1,0 +1,444 @@
+"""All that depends on the inside of transformers and accelerate: the methods of ``Trainer`` that the
+elastic one replaces, checked when this module is imported.
+
+The library believes that it trains in one process. Its loop gets one batch per step of the job,
+which is this rank's share, and calls ``training_step``. There this rank makes the passes of its
+share and commits the step with all others; a dropped step is repeated before ``training_step``
+returns. The commit has stepped the optimizer and the scheduler, so the loop's own calls do nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import ConfigError, PeerLost
+from ..job import Job
+from ..joining import join as join_job
+from .carried import Carried
+from .evaluation import BatchLosses, adopt, batches_of, is_sequential, options_of
+from .passes import Parts, divides, part_sizes
+from .refusals import refuse_arguments, refuse_call, refuse_callbacks, refuse_dataset, refuse_scheduler
+from .steps import Steps
+
+TESTED = "5.24.0"
+try:
+    import transformers
+    from accelerate import PartialState
+    from transformers.trainer_callback import ExportableState
+    from transformers.trainer_utils import EvalLoopOutput
+except ImportError as error:
+    raise ConfigError(
+        f"roundhouse.hf needs transformers 5.5 or newer and accelerate (tested: transformers {TESTED}): {error}; "
+        "pip install 'roundhouse[hf]'"
+    ) from error
+
+# Methods of Trainer that are replaced or called here.
+_METHODS = """
+    _clip_grad_norm _finalize_training _get_grad_norm _get_learning_rate _get_num_items_in_batch _init_training_state
+    _inner_training_loop _maybe_log_save_evaluate _prepare_for_training _save_checkpoint create_accelerator_and_postprocess
+    create_optimizer create_scheduler evaluation_loop floating_point_ops get_total_train_batch_size get_train_dataloader
+    is_world_process_zero prediction_step train training_step
+""".split()
+
+
+def check_methods(kind: Any, version: str) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` if a class does not have the methods of the
+    supported ``Trainer``."""
+    missing = [name for name in _METHODS if not hasattr(kind, name)]
+    if missing:
+        raise ConfigError(
+            f"roundhouse.hf supports transformers 5.5 and newer (tested: {TESTED}), and transformers {version} is installed, whose "
+            f"Trainer has no {', '.join(missing)}"
+        )
+
+
+check_methods(transformers.Trainer, transformers.__version__)
+
+
+def _alone(init: Callable[..., None]) -> Callable[..., None]:
+    """Hides LOCAL_RANK, which the agent sets, from accelerate. It would take the agent for a
+    launcher and make a process group."""
+
+    @functools.wraps(init)
+    def alone(self: Any, *args: Any, **kwargs: Any) -> None:
+        local_rank = os.environ.pop("LOCAL_RANK", None)
+        try:
+            init(self, *args, **kwargs)
+        finally:
+            if local_rank is not None:
+                os.environ["LOCAL_RANK"] = local_rank
+        self.local_process_index = int(local_rank or 0)
+
+    return alone
+
+
+_IS_WORKER = bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
+if _IS_WORKER:
+    PartialState.__init__ = _alone(PartialState.__init__)
+
+
+class _Stepped:
+    """An optimizer or a scheduler that ``job.commit`` steps."""
+
+    def __init__(self, inner: Any):
+        self.inner = inner
+
+    def step(self, *_: Any, **__: Any) -> None:
+        """Does nothing: the commit has stepped already."""
+
+    def zero_grad(self, *_: Any, **__: Any) -> None:
+        """Does nothing: the commit has reset the gradients."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class _Epochs:
+    """What Trainer's loop takes for its data loader: one batch per step of the job."""
+
+    def __init__(self, steps: Steps, dataset: Any, num_steps: int):
+        self.dataset = dataset
+        self._steps = steps
+        self._num_steps = num_steps
+
+    def __len__(self) -> int:
+        return self._num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        return (batch.data for batch in self._steps.epoch())
+
+
+class _Progress(transformers.TrainerCallback):
+    """Sets the number of the step, which Trainer's loop does not know in a worker that joins
+    later."""
+
+    def __init__(self, trainer: Elastic):
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer._note_progress()
+
+
+if TYPE_CHECKING:
+    from transformers import Trainer as Host
+else:
+    Host = object
+
+
+class Elastic(Host):
+    """Makes a subclass of ``transformers.Trainer`` elastic; it stands before that class among the
+    bases.
+
+    ``global_batch_size``: samples of a step over all workers, whatever their number.
+    ``per_device_train_batch_size`` of the arguments is the largest number of samples of one pass.
+    ``state``: more entries for ``rh.join(state=...)``. ``join``: more options of ``rh.join``, such
+    as ``{"checkpoint_dir": "run"}`` for a process alone.
+
+    Raises :class:`~roundhouse.errors.ConfigError` for arguments that a job cannot follow.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        global_batch_size: int,
+        state: dict[str, Any] | None = None,
+        join: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        self._global_batch_size = global_batch_size
+        self._more_state, self._join_options = state or {}, join or {}
+        self.job: Job | None = None
+        self._steps: Steps | None = None
+        self._rate: float | None = None
+        self._divides: bool | None = None
+        super().__init__(*args, **kwargs)
+        self.callback_handler.callbacks.insert(0, _Progress(self))
+
+    def create_accelerator_and_postprocess(self) -> None:
+        refuse_arguments(self.args)
+        if _IS_WORKER and self.args.device.type == "cuda":
+            # Other devices belong to other processes of this worker.
+            device = torch.device("cuda", PartialState().local_process_index)
+            torch.cuda.set_device(device)
+            self.args._setup_devices, self.args._n_gpu = device, 1
+        super().create_accelerator_and_postprocess()
+        if self.accelerator.num_processes > 1 or self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            raise ConfigError(
+                "roundhouse.hf under a launcher of accelerate, or with its FSDP or DeepSpeed: Roundhouse starts the workers and sums "
+                "the gradients; start the script with python, without ACCELERATE_* variables"
+            )
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        return self._global_batch_size
+
+    def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
+        refuse_call(None, "a search")
+
+    # The training as a whole.
+
+    def train(self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
+        refuse_call(resume_from_checkpoint, trial)
+        refuse_arguments(self.args)
+        refuse_scheduler(self.lr_scheduler)
+        refuse_callbacks(self.callback_handler.callbacks, transformers.TrainerCallback)
+        return super().train(None, None, *args, **kwargs)
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+        args_ = self.args
+        loader = super().get_train_dataloader()
+        refuse_dataset(self.train_dataset, loader)
+        num_used = len(loader.dataset)
+        size = min(self._global_batch_size, num_used)
+        if args_.dataloader_drop_last:
+            num_used -= num_used % size
+        self._steps_per_epoch = math.ceil(num_used / size)
+        steps = args_.max_steps if args_.max_steps > 0 else math.ceil(args_.num_train_epochs * self._steps_per_epoch)
+        if self._created_lr_scheduler:
+            self.lr_scheduler = None  # That of an earlier training, which has other steps.
+        optimizer, scheduler = self.create_optimizer(), self.create_scheduler(steps)
+        exportable = [one for one in self.callback_handler.callbacks if isinstance(one, ExportableState)]
+        self._carried = Carried(lambda: self.state, exportable)
+        state = {"model": self.model, "optimizer": optimizer, "scheduler": scheduler, "trainer": self._carried}
+        with join_job({**state, **self._more_state}, **self._join_options) as job:
+            self.job, self._own = job, (optimizer, scheduler)
+            sampler = job.sampler(
+                len(loader.dataset),
+                self._global_batch_size,
+                steps=steps,
+                seed=args_.seed if args_.data_seed is None else args_.data_seed,
+                reduction="sum",
+                in_order=is_sequential(loader),
+                drop_last=args_.dataloader_drop_last,
+            )
+            job.on_generation(self._enter_generation)
+            options = options_of(loader)
+            options["collate_fn"] = Parts(loader.collate_fn, args_.per_device_train_batch_size)
+            self._steps = Steps(job, job.steps(loader.dataset, sampler, **options), steps)
+            self._epochs = _Epochs(self._steps, loader.dataset, self._steps_per_epoch)
+            self._is_due = self._steps.meet()
+            try:
+                return super()._inner_training_loop(*args, **kwargs)
+            finally:
+                self._steps = self._rate = None
+                self.accelerator.__dict__.pop("backward", None)
+                self.optimizer, self.lr_scheduler = self._own
+
+    def _enter_generation(self, job: Job) -> None:
+        # Trainer saves and reports where these are 0.
+        PartialState().process_index = job.rank
+        self.state.is_world_process_zero = job.rank == 0
+        # Evaluations may round differently on ranks: all take the numbers of rank 0.
+        numbers = self._carried.numbers()
+        self._carried.load(job.sum(numbers if job.rank == 0 else [0.0] * len(numbers)))
+
+    def get_train_dataloader(self) -> Any:
+        return super().get_train_dataloader() if self._steps is None else self._epochs
+
+    def _init_training_state(self, max_steps: int, steps_per_epoch: int, num_epochs: int, *others: Any) -> tuple[int, int]:
+        carried = self._carried.numbers()
+        super()._init_training_state(max_steps, steps_per_epoch, num_epochs, *others)
+        self._carried.load(carried)
+        self._note_progress()
+        # Where no step is due, no epoch begins.
+        return (self.state.global_step // steps_per_epoch if self._is_due else num_epochs), 0
+
+    def _note_progress(self) -> None:
+        if self._steps is not None and self.job is not None:
+            self.state.global_step = self.job.steps_done
+            self.state.epoch = self.state.global_step / self._steps_per_epoch
+
+    def _prepare_for_training(self, max_steps: int, loader: Any, *_: Any) -> tuple[Any, Any]:
+        assert self.job is not None
+        find = self.accelerator.ddp_handler.to_kwargs()
+        self._net = self.job.model(
+            self.accelerator.prepare_model(self.model), **{name: find[name] for name in find if name != "broadcast_buffers"}
+        )
+        # Trainer asks what kind of model it is.
+        unwrap = type(self.accelerator).unwrap_model
+        self.accelerator.unwrap_model = lambda model, *args, **kwargs: unwrap(
+            self.accelerator, model.module if model is self._net else model, *args, **kwargs
+        )
+        self.accelerator.backward = self._backward
+        self.model_wrapped = self._net
+        self.optimizer, self.lr_scheduler = (_Stepped(one) for one in self._own)
+        for name in ("model", "optimizer", "lr_scheduler"):
+            setattr(self.callback_handler, name, getattr(self, name))
+        self.callback_handler.train_dataloader = loader
+        return self._net, loader
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        assert self._steps is not None
+        self._steps.leave()
+        self._steps = None  # What follows is done by each process alone.
+        return super()._finalize_training(*args, **kwargs)
+
+    # One step.
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        if self._steps is None or self.job is None:
+            return super().training_step(model, inputs, num_items_in_batch)
+        job, (optimizer, scheduler) = self.job, self._own
+        self._rate = super()._get_learning_rate()
+        most = self.args.max_grad_norm if self.args.max_grad_norm > 0 else None
+        number, own = job.steps_done, (math.nan, 1.0)
+
+        def attempt(batch: Any) -> bool:
+            nonlocal own
+            loss, weight = own = self._passes(batch)
+            return job.commit(loss, optimizer, scheduler, max_grad_norm=most, weight=weight)
+
+        if self._steps.run(attempt):
+            return torch.tensor(job.loss, device=self.args.device)
+        # This rank was left behind. Steps that it has missed do not count in its next log, and the
+        # loss of its own samples stands for that of all.
+        self._globalstep_last_logged += job.steps_done - number - 1
+        return torch.tensor(float(own[0]) / max(float(own[1]), 1.0), device=self.args.device)
+
+    def _passes(self, batch: Any) -> tuple[Any, Any]:
+        """Computes the gradients of this rank's share. Returns the sum of its losses and their
+        weight."""
+        sizes = part_sizes(batch.step.size, self.args.per_device_train_batch_size)
+        total, weight = torch.zeros((), dtype=torch.float64, device=self.args.device), 0.0
+        for index, (part, size) in enumerate(zip(batch.data, sizes)):
+            items = self._get_num_items_in_batch([part], self.args.device)
+            if items is not None and self._divides is None:
+                self._divides = self._measure(part, items)
+            # A sum that the model divides by 1, or a mean that is multiplied again.
+            divisor = torch.ones_like(items) if items is not None and self._divides else None
+            self._factor = 1.0 if divisor is not None else size if items is None else items
+            self.current_gradient_accumulation_steps = 1
+            self._has_passed = False
+            with contextlib.nullcontext() if index == len(sizes) - 1 else self._net.no_sync():
+                loss = super().training_step(self._net, part, divisor)
+            if not self._has_passed:
+                raise ConfigError(
+                    f"roundhouse.hf: training_step of {type(self).__name__} makes its backward pass without self.accelerator.backward, "
+                    "which weighs the loss by its samples or tokens; use it"
+                )
+            total += loss * self._factor
+            weight += size if items is None else items
+        return total, weight
+
+    def _backward(self, loss: Any, **options: Any) -> None:
+        self._has_passed = True
+        type(self.accelerator).backward(self.accelerator, loss * self._factor, **options)
+
+    def _measure(self, part: Any, items: Any) -> bool | None:
+        """Whether the loss of this trainer is divided by the number of items."""
+
+        @torch.no_grad()
+        def loss_of(number: Any) -> float:
+            with torch.random.fork_rng(devices=devices), self.compute_loss_context_manager():
+                torch.manual_seed(0)
+                return float(self.compute_loss(self.model, self._prepare_inputs(part), num_items_in_batch=number))
+
+        devices = [self.args.device] if self.args.device.type == "cuda" else []
+        self.model.eval()
+        return divides(loss_of, items)
+
+    def _get_learning_rate(self) -> Any:
+        # The commit has stepped the scheduler.
+        return super()._get_learning_rate() if self._rate is None else self._rate
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        return self._get_grad_norm(model)
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> float | None:
+        assert self._steps is not None and self.job is not None
+        return None if self._steps.is_behind else self.job.grad_norm
+
+    def floating_point_ops(self, inputs: Any) -> Any:
+        if self._steps is None or self._steps.batch is None:
+            return super().floating_point_ops(inputs)
+        own = sum(super(Elastic, self).floating_point_ops(part) for part in inputs)
+        step = self._steps.batch.step
+        return own * step.global_size / max(step.size, 1)
+
+    # What follows a step.
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        if self._steps is not None and self._steps.is_behind:
+            # The other ranks have done it already, and this one got their numbers.
+            self.control.should_evaluate = self.control.should_save = False
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _may_lose_peer(self) -> Iterator[None]:
+        """If a rank is lost in this context, the others leave it and continue alone until the next
+        step."""
+        try:
+            yield
+        except PeerLost as lost:
+            if lost.newer is not None:
+                raise  # A newer generation has superseded this process.
+
+    @contextlib.contextmanager
+    def _waits(self) -> Iterator[None]:
+        """The ranks may take differently long in this context, and wait for each other at its
+        end."""
+        if self._steps is None or self.job is None:
+            yield
+            return
+        with self._may_lose_peer(), self.job.patience(float(self.args.ddp_timeout)):
+            yield
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with self._waits():
+            super()._save_checkpoint(*args, **kwargs)
+
+    def evaluation_loop(self, dataloader: Any, description: str, *args: Any, **kwargs: Any) -> Any:
+        if self._steps is None or self.job is None:
+            return super().evaluation_loop(dataloader, description, *args, **kwargs)
+        only_loss, ignored, prefix = _arguments_of_evaluation(*args, **kwargs)
+        if (self.args.prediction_loss_only if only_loss is None else only_loss) and is_sequential(dataloader):
+            return self._losses(self.job, dataloader, ignored, prefix)
+        output: Any = None
+        with self._waits():
+            # Metrics need all predictions, so each rank computes all of them.
+            output = super().evaluation_loop(dataloader, description, *args, **kwargs)
+        with self._may_lose_peer():
+            adopt(output.metrics, self.job.rank, self.job.sum)
+        return output
+
+    def _losses(self, job: Job, dataloader: Any, ignored: Any, prefix: str) -> Any:
+        """The loss of an evaluation set. Each rank computes a part of its batches."""
+        batches = list(dataloader.batch_sampler)
+        losses = BatchLosses(len(batches))
+
+        def compute(indices: range) -> None:
+            with closing(batches_of(dataloader, [batches[index] for index in indices])) as loaded:
+                for index, inputs in zip(indices, loaded):
+                    loss, _, _ = self.prediction_step(self.model, inputs, True, ignore_keys=ignored)
+                    losses.add(index, None if loss is None else float(loss), len(batches[index]))
+                    self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+
+        self.model.eval()
+        self.callback_handler.eval_dataloader = dataloader
+        with self._waits():
+            compute(losses.part(job.rank, job.world_size))
+        with self._may_lose_peer():
+            losses.share(job.sum)
+        for rest in losses.missing():
+            compute(rest)  # A rank was lost, so this one computes the batches of all.
+        loss = losses.mean(skips_infinite=self.args.logging_nan_inf_filter)
+        metrics = {} if loss is None else {f"{prefix}_loss": loss}
+        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(dataloader.dataset))
+
+
+def _arguments_of_evaluation(
+    prediction_loss_only: bool | None = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+) -> tuple[bool | None, Any, str]:
+    """The arguments of ``Trainer.evaluation_loop`` after the first two."""
+    return prediction_loss_only, ignore_keys, metric_key_prefix
+
+
+class Trainer(Elastic, transformers.Trainer):
+    """``transformers.Trainer``, elastic: see :class:`Elastic`."""

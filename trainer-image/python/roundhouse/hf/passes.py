@@ -1,0 +1,55 @@
+"""The passes of a rank's share of a step, and the weights of their losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import ConfigError
+
+# Relative difference of losses that count as equal. The loss functions differ by whole factors.
+_TOLERANCE = 1e-4
+
+
+class Parts:
+    """Collates the samples of a rank's share as passes of at most ``size`` samples each.
+
+    The collate function of the script runs once per pass, so a pass is padded as it would be
+    elsewhere, and a collate function may pack samples.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any], size: int):
+        self._collate = collate
+        self._size = size
+
+    def __call__(self, samples: list[Any]) -> list[Any]:
+        return [self._collate(samples[start : start + self._size]) for start in range(0, len(samples), self._size)]
+
+
+def part_sizes(num_samples: int, size: int) -> list[int]:
+    """Number of samples of each pass. A rank without samples makes one pass, which does not
+    count."""
+    return [min(size, num_samples - start) for start in range(0, num_samples, size)] or [1]
+
+
+def divides(loss_of: Callable[[Any], float], items: Any) -> bool | None:
+    """Whether a loss function divides a sum by the number of items that it is given.
+
+    Models accept the number and ignore it, such as those that classify sequences: their loss is a
+    mean. So this measures: ``loss_of(number)`` is the loss of one pass, which has ``items``.
+    Returns None if that loss is 0 or not finite, which proves nothing.
+
+    Raises :class:`~roundhouse.errors.ConfigError` if only a part of the loss is divided.
+    """
+    once, twice = loss_of(items), loss_of(2 * items)
+    if once == 0 or not (math.isfinite(once) and math.isfinite(twice)):
+        return None
+    for result, wanted in ((True, once / 2), (False, once)):
+        if math.isclose(twice, wanted, rel_tol=_TOLERANCE):
+            return result
+    raise ConfigError(
+        f"roundhouse.hf: the loss is {once:.6g} with num_items_in_batch={float(items):g} and {twice:.6g} with twice that number: "
+        "a part of it is divided by the number, and a part is not, such as the loss of a router; the gradient would depend on the "
+        "number of workers"
+    )

@@ -1,0 +1,122 @@
+"""What the elastic Trainer refuses, before weights change. Each of these would be wrong without an
+error, or would end the job later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ..errors import ConfigError
+
+_ONE_PROCESS = "the whole model is in each worker, and Roundhouse sums the gradients; leave it out"
+_NEEDS_METRIC = "its step needs the metric of an evaluation, and a job steps the scheduler in each committed step; use another one"
+# Optimizers that change the weights in the backward pass, or for an evaluation.
+_STEPS_EARLY = ("lomo", "adalomo", "layerwise", "schedule_free")
+_EVENT = "on_pre_optimizer_step"
+
+
+def _is_set(value: Any) -> bool:
+    return bool(value)
+
+
+def _steps_early(value: Any) -> bool:
+    return any(part in _text(value) for part in _STEPS_EARLY)
+
+
+def _text(value: Any) -> str:
+    return str(getattr(value, "value", value))
+
+
+# Names of TrainingArguments: whether a value is refused, and why.
+_ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "auto_find_batch_size": (
+        _is_set,
+        "a smaller batch would change the training; lower per_device_train_batch_size, which only limits a single pass",
+    ),
+    "average_tokens_across_devices": (
+        lambda value: value is False,
+        "the loss would depend on the number of workers; leave it out",
+    ),
+    "dataloader_in_order": (lambda value: value is False, "steps would get the samples of other steps; leave it out"),
+    "deepspeed": (_is_set, _ONE_PROCESS),
+    "enable_jit_checkpoint": (_is_set, "Roundhouse handles SIGTERM and writes the checkpoints of the job; leave it out"),
+    "eval_on_start": (
+        _is_set,
+        "a worker that joins later would evaluate while the others train; call trainer.evaluate() before trainer.train()",
+    ),
+    "fsdp": (_is_set, _ONE_PROCESS),
+    "gradient_accumulation_steps": (
+        lambda value: value != 1,
+        "the number of passes of a step follows from the number of workers; give Trainer the global_batch_size, which counts the "
+        "samples of a step over all workers, and leave this out",
+    ),
+    "include_num_input_tokens_seen": (
+        lambda value: value not in (None, False, "no"),
+        "each worker would count its own tokens alone; leave it out",
+    ),
+    "lr_scheduler_type": (lambda value: _text(value) in ("reduce_lr_on_plateau", "greedy"), _NEEDS_METRIC),
+    "mixed_precision": (lambda value: value not in ("no", "bf16"), "only bf16 is supported; give bf16=True, or neither"),
+    "optim": (_steps_early, "it changes weights outside of the optimizer's step; use another optimizer"),
+    "parallelism_config": (lambda value: value is not None, _ONE_PROCESS),
+    "train_sampling_strategy": (
+        lambda value: value not in ("random", "sequential"),
+        'Roundhouse deals the samples; give "random" or "sequential"',
+    ),
+}
+
+
+def refuse_arguments(args: Any) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for ``TrainingArguments`` that a job cannot
+    follow."""
+    for name, (is_refused, why) in _ARGUMENTS.items():
+        value = getattr(args, name, None)
+        if hasattr(args, name) and is_refused(value):
+            raise ConfigError(f"roundhouse.hf: TrainingArguments({name}={_text(value)!r}): {why}")
+    if getattr(getattr(args, "accelerator_config", None), "split_batches", False):
+        raise ConfigError("roundhouse.hf: accelerator_config with split_batches: Roundhouse deals the samples; leave it out")
+
+
+def refuse_call(resume_from_checkpoint: Any, trial: Any) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for arguments of ``Trainer.train``."""
+    if resume_from_checkpoint:
+        raise ConfigError(
+            "roundhouse.hf: train(resume_from_checkpoint=...): a job continues from its own checkpoints; leave it out, and load "
+            "weights to begin with into the model"
+        )
+    if trial is not None:
+        raise ConfigError("roundhouse.hf: a search of hyperparameters in a job: start a job for each trial")
+
+
+def refuse_dataset(dataset: Any, loader: Any) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for a data set that can only be read from its
+    beginning, and for a sampler of the script. ``loader`` is the script's loader of the data set."""
+    if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
+        raise ConfigError(
+            f"roundhouse.hf: train_dataset is a {type(dataset).__name__}, which can only be read from its beginning: give a data "
+            "set with __getitem__ and __len__, or write the loop with job.shard_of, see docs/python.md"
+        )
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = getattr(batches, "sampler", None) if type(batches).__name__ == "BatchSampler" else batches
+    name = type(sampler).__name__
+    if name not in ("RandomSampler", "SeedableRandomSampler", "SequentialSampler"):
+        raise ConfigError(f"roundhouse.hf: get_train_dataloader has a {name}: Roundhouse deals the samples; leave it out")
+
+
+def refuse_scheduler(scheduler: Any) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for a scheduler that needs a metric."""
+    kind = type(scheduler).__name__
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) or kind == "GreedyLR":
+        raise ConfigError(f"roundhouse.hf: Trainer(optimizers=...) with a {kind}: {_NEEDS_METRIC}")
+
+
+def refuse_callbacks(callbacks: Iterable[Any], plain: Any) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for callbacks that would come too late.
+    ``plain`` is the class whose events do nothing."""
+    for callback in callbacks:
+        if getattr(type(callback), _EVENT, None) not in (None, getattr(plain, _EVENT)):
+            raise ConfigError(
+                f"roundhouse.hf: {type(callback).__name__}.{_EVENT} would run after the step of the optimizer, when the "
+                "gradients are gone; use on_step_end"
+            )

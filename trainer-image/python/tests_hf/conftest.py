@@ -1,0 +1,81 @@
+"""Fixtures. The processes of a job are those of the package's own tests, in ``tests``."""
+
+import json
+import pathlib
+import signal
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def starter():
+    """Starts scripts in processes that have already imported PyTorch and transformers."""
+    from starter import Starter
+    from world import World
+
+    World.starter = Starter("accelerate", "transformers", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2")
+    yield World.starter
+    World.starter.close()
+
+
+@pytest.fixture
+def fine_tuning(tmp_path):
+    """A job that runs scripts/fine_tune.py with some features: ``fine_tuning("adamw")``."""
+    from world import World
+
+    def job(*uses, **options):
+        return World(tmp_path, HERE / "scripts" / "fine_tune.py", tmp_path / "out", *uses, **options)
+
+    return job
+
+
+@pytest.fixture(scope="session")
+def plain(starter, tmp_path_factory):
+    """The result of scripts/fine_tune.py with the Trainer of transformers, in one process."""
+    known = {}
+
+    def result(*uses):
+        if uses not in known:
+            directory = tmp_path_factory.mktemp("plain")
+            arguments = [HERE / "scripts" / "fine_tune.py", directory / "out", "plain", *uses]
+            process = starter.start(arguments, environment(), directory / "log")
+            assert process.wait(240) == 0, (directory / "log").read_text()
+            known[uses] = Result(directory / "out")
+        return known[uses]
+
+    return result
+
+
+def environment():
+    """The environment of a process that no agent has started."""
+    import os
+
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+class Result:
+    """What the ranks of scripts/fine_tune.py have written."""
+
+    def __init__(self, directory):
+        import torch
+
+        self.weights = torch.load(directory / "weights.pt")
+        self.ranks = {int(file.stem.split("-")[1]): json.loads(file.read_text()) for file in directory.glob("rank-*.json")}
+
+    def logged(self, name, rank=0):
+        """The values of an entry of the log, by step."""
+        pairs = [(entry["step"], entry[name]) for entry in self.ranks[rank]["log"] if name in entry]
+        assert len(dict(pairs)) == len(pairs), f"a step was logged twice: {pairs}"
+        return dict(pairs)
+
+
+def difference(left, right):
+    """The largest difference of a tensor, relative to its largest weight."""
+    pairs = [(left.weights[name], right.weights[name]) for name in left.weights]
+    return max(float((one - other).abs().max() / one.abs().max()) for one, other in pairs)
