@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from ._native import fail_early
-from .errors import ConfigError
+from .errors import ConfigError, RoundhouseError
 
 _MEMBERSHIP = "ROUNDHOUSE_MEMBERSHIP_FILE"
 # Prefixes of error messages of PyTorch.
@@ -51,8 +51,9 @@ def recognized(error: BaseException | None) -> str | None:
     if words.startswith(_NO_RANK):
         return (
             "init_process_group has no place in a script that joins: remove it, and destroy_process_group, too; the job makes a "
-            "process group for each generation, from the beginning of the loop over job.steps on; if a library such as Accelerate "
-            "calls it, which takes LOCAL_RANK for that of a launcher, read LOCAL_RANK and delete it from os.environ before"
+            "process group for each generation, from the beginning of the loop over job.steps on; if it is called by Hugging Face's "
+            "TrainingArguments or Accelerate, which take LOCAL_RANK for that of a launcher, import roundhouse.hf before; for another "
+            "library read LOCAL_RANK and delete it from os.environ before"
         )
     if words.startswith(_ONE_SAMPLE):
         return (
@@ -103,13 +104,15 @@ def _exit_as_config_error(kind: type[BaseException], error: BaseException, where
 
 
 def _before_join(kind: type[BaseException], error: BaseException, where: Any) -> None:
-    words = recognized(error)
+    words, code = recognized(error), ConfigError.exit_code
+    if words is None and isinstance(error, RoundhouseError):
+        words, code = str(error), error.exit_code
     sys.__excepthook__(kind, error, where)
     if words is not None:
-        fail_early(ConfigError.exit_code, words)
+        fail_early(code, words)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(ConfigError.exit_code)
+        os._exit(code)
 
 
 def watch_beginning() -> None:

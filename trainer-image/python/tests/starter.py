@@ -6,6 +6,7 @@ the script runs in the interpreter's main module.
 """
 
 import builtins
+import gc
 import json
 import os
 import runpy
@@ -114,6 +115,8 @@ def serve(channel, modules):
     ended."""
     for name in [*MODULES, *modules]:
         __import__(name)
+    # The garbage collector of a script would touch, and so copy, all memory of these modules.
+    gc.freeze()
     running, buffered = set(), b""
     ends, wakes = os.pipe()
     for descriptor in (ends, wakes):

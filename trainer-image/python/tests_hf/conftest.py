@@ -1,6 +1,7 @@
 """Fixtures. The processes of a job are those of the package's own tests, in ``tests``."""
 
 import json
+import os
 import pathlib
 import signal
 import sys
@@ -10,6 +11,10 @@ import pytest
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+# Tolerance for sums in another order, in 64 bits.
+ROUNDING = 1e-12
+
+# A shell that runs the tests in the background makes them ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -54,8 +59,6 @@ def plain(starter, tmp_path_factory):
 
 def environment():
     """The environment of a process that no agent has started."""
-    import os
-
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 

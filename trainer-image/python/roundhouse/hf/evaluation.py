@@ -3,40 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from torch.utils.data import DataLoader, SequentialSampler
-
 from .._native import SampleSchedule
-from ..data import Worker, end_workers
-
-
-def is_sequential(loader: Any) -> bool:
-    """Whether a loader reads a data set in its order, so that all ranks know its batches."""
-    # The `sampler` of a loader with a batch sampler says nothing.
-    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
-    return isinstance(sampler, SequentialSampler) and hasattr(loader.dataset, "__len__")
-
-
-def options_of(loader: Any) -> dict[str, Any]:
-    """The options of a loader apart from those that choose samples."""
-    names = ("collate_fn", "num_workers", "pin_memory", "multiprocessing_context", "prefetch_factor")
-    return {name: getattr(loader, name) for name in names}
-
-
-def batches_of(loader: Any, indices: list[list[int]]) -> Generator[Any, None, None]:
-    """Some batches of a loader, given by the indices of their samples."""
-    if not indices:
-        return
-    options = options_of(loader)
-    if loader.num_workers:
-        options["worker_init_fn"] = Worker(None)
-    batches = iter(DataLoader(loader.dataset, batch_sampler=indices, **options))
-    try:
-        yield from batches
-    finally:
-        end_workers(batches)
 
 
 class BatchLosses:

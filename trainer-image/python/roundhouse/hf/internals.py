@@ -1,5 +1,5 @@
 """All that depends on the inside of transformers and accelerate: the methods of ``Trainer`` that the
-elastic one replaces, checked when this module is imported.
+elastic one replaces, which are checked when this module is imported.
 
 The library believes that it trains in one process. Its loop gets one batch per step of the job,
 which is this rank's share, and calls ``training_step``. There this rank makes the passes of its
@@ -11,24 +11,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import ConfigError, PeerLost
+from ..errors import ConfigError
 from ..job import Job
 from ..joining import join as join_job
 from .carried import Carried
-from .evaluation import BatchLosses, adopt, batches_of, is_sequential, options_of
+from .evaluation import BatchLosses, adopt
+from .loaders import batches_of, is_sequential, options_of
 from .passes import Parts, divides, part_sizes
+from .plan import plan_of
 from .refusals import refuse_arguments, refuse_call, refuse_callbacks, refuse_dataset, refuse_scheduler
+from .stand_ins import Epochs, Stepped
 from .steps import Steps
+from .waiting import may_lose_peer, waits
 
-TESTED = "5.24.0"
+_SUPPORTED = "transformers 5.5 and newer, tested with 5.24.0"
 try:
     import transformers
     from accelerate import PartialState
@@ -36,8 +39,7 @@ try:
     from transformers.trainer_utils import EvalLoopOutput
 except ImportError as error:
     raise ConfigError(
-        f"roundhouse.hf needs transformers 5.5 or newer and accelerate (tested: transformers {TESTED}): {error}; "
-        "pip install 'roundhouse[hf]'"
+        f"roundhouse.hf needs transformers and accelerate ({_SUPPORTED}): {error}; pip install 'roundhouse[hf]'"
     ) from error
 
 # Methods of Trainer that are replaced or called here.
@@ -45,30 +47,29 @@ _METHODS = """
     _clip_grad_norm _finalize_training _get_grad_norm _get_learning_rate _get_num_items_in_batch _init_training_state
     _inner_training_loop _maybe_log_save_evaluate _prepare_for_training _save_checkpoint create_accelerator_and_postprocess
     create_optimizer create_scheduler evaluation_loop floating_point_ops get_total_train_batch_size get_train_dataloader
-    is_world_process_zero prediction_step train training_step
+    prediction_step train training_step
 """.split()
 
 
 def check_methods(kind: Any, version: str) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` if a class does not have the methods of the
-    supported ``Trainer``."""
+    """Raises :class:`~roundhouse.errors.ConfigError` if a class has not all methods of a supported
+    ``Trainer``."""
     missing = [name for name in _METHODS if not hasattr(kind, name)]
     if missing:
         raise ConfigError(
-            f"roundhouse.hf supports transformers 5.5 and newer (tested: {TESTED}), and transformers {version} is installed, whose "
-            f"Trainer has no {', '.join(missing)}"
+            f"roundhouse.hf supports {_SUPPORTED}; transformers {version} is installed, whose Trainer has no {', '.join(missing)}"
         )
 
 
 check_methods(transformers.Trainer, transformers.__version__)
 
 
-def _alone(init: Callable[..., None]) -> Callable[..., None]:
-    """Hides LOCAL_RANK, which the agent sets, from accelerate. It would take the agent for a
+def _without_launcher(init: Callable[..., None]) -> Callable[..., None]:
+    """Hides LOCAL_RANK, which the agent sets, from accelerate, which would take it for that of a
     launcher and make a process group."""
 
     @functools.wraps(init)
-    def alone(self: Any, *args: Any, **kwargs: Any) -> None:
+    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
         local_rank = os.environ.pop("LOCAL_RANK", None)
         try:
             init(self, *args, **kwargs)
@@ -77,54 +78,22 @@ def _alone(init: Callable[..., None]) -> Callable[..., None]:
                 os.environ["LOCAL_RANK"] = local_rank
         self.local_process_index = int(local_rank or 0)
 
-    return alone
+    return begin
 
 
 _IS_WORKER = bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
 if _IS_WORKER:
-    PartialState.__init__ = _alone(PartialState.__init__)
-
-
-class _Stepped:
-    """An optimizer or a scheduler that ``job.commit`` steps."""
-
-    def __init__(self, inner: Any):
-        self.inner = inner
-
-    def step(self, *_: Any, **__: Any) -> None:
-        """Does nothing: the commit has stepped already."""
-
-    def zero_grad(self, *_: Any, **__: Any) -> None:
-        """Does nothing: the commit has reset the gradients."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-class _Epochs:
-    """What Trainer's loop takes for its data loader: one batch per step of the job."""
-
-    def __init__(self, steps: Steps, dataset: Any, num_steps: int):
-        self.dataset = dataset
-        self._steps = steps
-        self._num_steps = num_steps
-
-    def __len__(self) -> int:
-        return self._num_steps
-
-    def __iter__(self) -> Iterator[Any]:
-        return (batch.data for batch in self._steps.epoch())
+    PartialState.__init__ = _without_launcher(PartialState.__init__)
 
 
 class _Progress(transformers.TrainerCallback):
-    """Sets the number of the step, which Trainer's loop does not know in a worker that joins
-    later."""
+    """Calls ``note`` after each step, before all other callbacks."""
 
-    def __init__(self, trainer: Elastic):
-        self._trainer = trainer
+    def __init__(self, note: Callable[[], None]):
+        self._note = note
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._trainer._note_progress()
+        self._note()
 
 
 if TYPE_CHECKING:
@@ -156,16 +125,20 @@ class Elastic(Host):
         self._global_batch_size = global_batch_size
         self._more_state, self._join_options = state or {}, join or {}
         self.job: Job | None = None
+        # Known while the loop of the training runs.
         self._steps: Steps | None = None
+        # Learning rate of the current step.
         self._rate: float | None = None
+        # Whether the loss is divided by the number of items; None until it was measured.
         self._divides: bool | None = None
         super().__init__(*args, **kwargs)
-        self.callback_handler.callbacks.insert(0, _Progress(self))
+        # The loop does not know the number of the step in a worker that joins later.
+        self.callback_handler.callbacks.insert(0, _Progress(self._note_progress))
 
     def create_accelerator_and_postprocess(self) -> None:
         refuse_arguments(self.args)
         if _IS_WORKER and self.args.device.type == "cuda":
-            # Other devices belong to other processes of this worker.
+            # Other GPUs belong to other processes of this worker.
             device = torch.device("cuda", PartialState().local_process_index)
             torch.cuda.set_device(device)
             self.args._setup_devices, self.args._n_gpu = device, 1
@@ -173,14 +146,11 @@ class Elastic(Host):
         if self.accelerator.num_processes > 1 or self.is_deepspeed_enabled or self.is_fsdp_enabled:
             raise ConfigError(
                 "roundhouse.hf under a launcher of accelerate, or with its FSDP or DeepSpeed: Roundhouse starts the workers and sums "
-                "the gradients; start the script with python, without ACCELERATE_* variables"
+                "the gradients; start the script with python, without variables ACCELERATE_*"
             )
 
     def get_total_train_batch_size(self, args: Any) -> int:
         return self._global_batch_size
-
-    def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
-        refuse_call(None, "a search")
 
     # The training as a whole.
 
@@ -191,51 +161,38 @@ class Elastic(Host):
         refuse_callbacks(self.callback_handler.callbacks, transformers.TrainerCallback)
         return super().train(None, None, *args, **kwargs)
 
+    def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
+        refuse_call(None, "any")
+
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
-        args_ = self.args
         loader = super().get_train_dataloader()
         refuse_dataset(self.train_dataset, loader)
-        num_used = len(loader.dataset)
-        size = min(self._global_batch_size, num_used)
-        if args_.dataloader_drop_last:
-            num_used -= num_used % size
-        self._steps_per_epoch = math.ceil(num_used / size)
-        steps = args_.max_steps if args_.max_steps > 0 else math.ceil(args_.num_train_epochs * self._steps_per_epoch)
+        self._plan = plan = plan_of(self.args, loader, self._global_batch_size)
         if self._created_lr_scheduler:
-            self.lr_scheduler = None  # That of an earlier training, which has other steps.
-        optimizer, scheduler = self.create_optimizer(), self.create_scheduler(steps)
+            self.lr_scheduler = None  # An earlier training had other steps.
+        self._own = own = self.create_optimizer(), self.create_scheduler(plan.steps)
         exportable = [one for one in self.callback_handler.callbacks if isinstance(one, ExportableState)]
         self._carried = Carried(lambda: self.state, exportable)
-        state = {"model": self.model, "optimizer": optimizer, "scheduler": scheduler, "trainer": self._carried}
-        with join_job({**state, **self._more_state}, **self._join_options) as job:
-            self.job, self._own = job, (optimizer, scheduler)
-            sampler = job.sampler(
-                len(loader.dataset),
-                self._global_batch_size,
-                steps=steps,
-                seed=args_.seed if args_.data_seed is None else args_.data_seed,
-                reduction="sum",
-                in_order=is_sequential(loader),
-                drop_last=args_.dataloader_drop_last,
-            )
-            job.on_generation(self._enter_generation)
+        state = {"model": self.model, "optimizer": own[0], "scheduler": own[1], "trainer": self._carried, **self._more_state}
+        with join_job(state, **self._join_options) as self.job:
+            self.job.on_generation(self._enter_generation)
             options = options_of(loader)
-            options["collate_fn"] = Parts(loader.collate_fn, args_.per_device_train_batch_size)
-            self._steps = Steps(job, job.steps(loader.dataset, sampler, **options), steps)
-            self._epochs = _Epochs(self._steps, loader.dataset, self._steps_per_epoch)
+            options["collate_fn"] = Parts(loader.collate_fn, self.args.per_device_train_batch_size)
+            self._steps = Steps(self.job, self.job.steps(loader.dataset, plan.sampler, **options), plan.steps)
+            self._epochs = Epochs(self._steps, loader.dataset, plan.steps_per_epoch)
             self._is_due = self._steps.meet()
             try:
                 return super()._inner_training_loop(*args, **kwargs)
             finally:
                 self._steps = self._rate = None
                 self.accelerator.__dict__.pop("backward", None)
-                self.optimizer, self.lr_scheduler = self._own
+                self.optimizer, self.lr_scheduler = own
 
     def _enter_generation(self, job: Job) -> None:
         # Trainer saves and reports where these are 0.
         PartialState().process_index = job.rank
         self.state.is_world_process_zero = job.rank == 0
-        # Evaluations may round differently on ranks: all take the numbers of rank 0.
+        # Devices may round an evaluation differently: all ranks take the numbers of rank 0.
         numbers = self._carried.numbers()
         self._carried.load(job.sum(numbers if job.rank == 0 else [0.0] * len(numbers)))
 
@@ -251,24 +208,23 @@ class Elastic(Host):
         return (self.state.global_step // steps_per_epoch if self._is_due else num_epochs), 0
 
     def _note_progress(self) -> None:
-        if self._steps is not None and self.job is not None:
+        if self.job is not None:
             self.state.global_step = self.job.steps_done
-            self.state.epoch = self.state.global_step / self._steps_per_epoch
+            self.state.epoch = self.state.global_step / self._plan.steps_per_epoch
 
     def _prepare_for_training(self, max_steps: int, loader: Any, *_: Any) -> tuple[Any, Any]:
         assert self.job is not None
-        find = self.accelerator.ddp_handler.to_kwargs()
-        self._net = self.job.model(
-            self.accelerator.prepare_model(self.model), **{name: find[name] for name in find if name != "broadcast_buffers"}
-        )
-        # Trainer asks what kind of model it is.
+        options = self.accelerator.ddp_handler.to_kwargs()
+        options.pop("broadcast_buffers", None)  # The commit broadcasts them.
+        self._net = self.job.model(self.accelerator.prepare_model(self.model), **options)
+        # Trainer asks what kind of model is in the wrapper.
         unwrap = type(self.accelerator).unwrap_model
         self.accelerator.unwrap_model = lambda model, *args, **kwargs: unwrap(
             self.accelerator, model.module if model is self._net else model, *args, **kwargs
         )
         self.accelerator.backward = self._backward
         self.model_wrapped = self._net
-        self.optimizer, self.lr_scheduler = (_Stepped(one) for one in self._own)
+        self.optimizer, self.lr_scheduler = (Stepped(one) for one in self._own)
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
         self.callback_handler.train_dataloader = loader
@@ -277,7 +233,7 @@ class Elastic(Host):
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         assert self._steps is not None
         self._steps.leave()
-        self._steps = None  # What follows is done by each process alone.
+        self._steps = None  # Each process does alone what follows.
         return super()._finalize_training(*args, **kwargs)
 
     # One step.
@@ -288,19 +244,22 @@ class Elastic(Host):
         job, (optimizer, scheduler) = self.job, self._own
         self._rate = super()._get_learning_rate()
         most = self.args.max_grad_norm if self.args.max_grad_norm > 0 else None
-        number, own = job.steps_done, (math.nan, 1.0)
+        self._skip_missed()
 
         def attempt(batch: Any) -> bool:
-            nonlocal own
-            loss, weight = own = self._passes(batch)
+            loss, weight = self._passes(batch)
             return job.commit(loss, optimizer, scheduler, max_grad_norm=most, weight=weight)
 
-        if self._steps.run(attempt):
-            return torch.tensor(job.loss, device=self.args.device)
-        # This rank was left behind. Steps that it has missed do not count in its next log, and the
-        # loss of its own samples stands for that of all.
-        self._globalstep_last_logged += job.steps_done - number - 1
-        return torch.tensor(float(own[0]) / max(float(own[1]), 1.0), device=self.args.device)
+        is_committed = self._steps.run(attempt)
+        if not is_committed:
+            self._skip_missed()
+        return torch.tensor(job.loss if is_committed else 0.0, device=self.args.device)
+
+    def _skip_missed(self) -> None:
+        """Steps that the other ranks have committed without this one do not count in the mean of its
+        next log."""
+        assert self.job is not None
+        self._globalstep_last_logged += self.job.steps_done - self.state.global_step
 
     def _passes(self, batch: Any) -> tuple[Any, Any]:
         """Computes the gradients of this rank's share. Returns the sum of its losses and their
@@ -311,7 +270,7 @@ class Elastic(Host):
             items = self._get_num_items_in_batch([part], self.args.device)
             if items is not None and self._divides is None:
                 self._divides = self._measure(part, items)
-            # A sum that the model divides by 1, or a mean that is multiplied again.
+            # A loss that is divided becomes a sum, and one that is not was a mean.
             divisor = torch.ones_like(items) if items is not None and self._divides else None
             self._factor = 1.0 if divisor is not None else size if items is None else items
             self.current_gradient_accumulation_steps = 1
@@ -320,8 +279,8 @@ class Elastic(Host):
                 loss = super().training_step(self._net, part, divisor)
             if not self._has_passed:
                 raise ConfigError(
-                    f"roundhouse.hf: training_step of {type(self).__name__} makes its backward pass without self.accelerator.backward, "
-                    "which weighs the loss by its samples or tokens; use it"
+                    f"roundhouse.hf: training_step of a base of {type(self).__name__} makes its backward pass without "
+                    "self.accelerator.backward, which weighs the loss by its samples or tokens; use it"
                 )
             total += loss * self._factor
             weight += size if items is None else items
@@ -333,6 +292,7 @@ class Elastic(Host):
 
     def _measure(self, part: Any, items: Any) -> bool | None:
         """Whether the loss of this trainer is divided by the number of items."""
+        devices = [self.args.device] if self.args.device.type == "cuda" else []
 
         @torch.no_grad()
         def loss_of(number: Any) -> float:
@@ -340,7 +300,6 @@ class Elastic(Host):
                 torch.manual_seed(0)
                 return float(self.compute_loss(self.model, self._prepare_inputs(part), num_items_in_batch=number))
 
-        devices = [self.args.device] if self.args.device.type == "cuda" else []
         self.model.eval()
         return divides(loss_of, items)
 
@@ -370,25 +329,8 @@ class Elastic(Host):
             self.control.should_evaluate = self.control.should_save = False
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
-    @contextlib.contextmanager
-    def _may_lose_peer(self) -> Iterator[None]:
-        """If a rank is lost in this context, the others leave it and continue alone until the next
-        step."""
-        try:
-            yield
-        except PeerLost as lost:
-            if lost.newer is not None:
-                raise  # A newer generation has superseded this process.
-
-    @contextlib.contextmanager
-    def _waits(self) -> Iterator[None]:
-        """The ranks may take differently long in this context, and wait for each other at its
-        end."""
-        if self._steps is None or self.job is None:
-            yield
-            return
-        with self._may_lose_peer(), self.job.patience(float(self.args.ddp_timeout)):
-            yield
+    def _waits(self) -> Any:
+        return waits(None if self._steps is None else self.job, float(self.args.ddp_timeout))
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         with self._waits():
@@ -404,7 +346,7 @@ class Elastic(Host):
         with self._waits():
             # Metrics need all predictions, so each rank computes all of them.
             output = super().evaluation_loop(dataloader, description, *args, **kwargs)
-        with self._may_lose_peer():
+        with may_lose_peer():
             adopt(output.metrics, self.job.rank, self.job.sum)
         return output
 
@@ -424,7 +366,7 @@ class Elastic(Host):
         self.callback_handler.eval_dataloader = dataloader
         with self._waits():
             compute(losses.part(job.rank, job.world_size))
-        with self._may_lose_peer():
+        with may_lose_peer():
             losses.share(job.sum)
         for rest in losses.missing():
             compute(rest)  # A rank was lost, so this one computes the batches of all.

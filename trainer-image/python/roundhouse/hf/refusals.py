@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import ConfigError
+from .loaders import sampler_of
 
 _ONE_PROCESS = "the whole model is in each worker, and Roundhouse sums the gradients; leave it out"
 _NEEDS_METRIC = "its step needs the metric of an evaluation, and a job steps the scheduler in each committed step; use another one"
@@ -86,7 +87,7 @@ def refuse_call(resume_from_checkpoint: Any, trial: Any) -> None:
             "weights to begin with into the model"
         )
     if trial is not None:
-        raise ConfigError("roundhouse.hf: a search of hyperparameters in a job: start a job for each trial")
+        raise ConfigError("roundhouse.hf: a search of hyperparameters: start a job for each trial")
 
 
 def refuse_dataset(dataset: Any, loader: Any) -> None:
@@ -97,9 +98,7 @@ def refuse_dataset(dataset: Any, loader: Any) -> None:
             f"roundhouse.hf: train_dataset is a {type(dataset).__name__}, which can only be read from its beginning: give a data "
             "set with __getitem__ and __len__, or write the loop with job.shard_of, see docs/python.md"
         )
-    batches = getattr(loader, "batch_sampler", None)
-    sampler = getattr(batches, "sampler", None) if type(batches).__name__ == "BatchSampler" else batches
-    name = type(sampler).__name__
+    name = type(sampler_of(loader)).__name__
     if name not in ("RandomSampler", "SeedableRandomSampler", "SequentialSampler"):
         raise ConfigError(f"roundhouse.hf: get_train_dataloader has a {name}: Roundhouse deals the samples; leave it out")
 

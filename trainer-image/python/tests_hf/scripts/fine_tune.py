@@ -1,5 +1,6 @@
 """Fine-tunes a tiny GPT-2 in 64 bits on sentences of different lengths. Arguments: the directory of
-its output, and the names of features. Without roundhouse it is a plain script."""
+its output, and the names of features. With ``plain`` it uses the Trainer of transformers, in one
+process, which makes the same steps."""
 
 import json
 import os
@@ -10,18 +11,13 @@ import torch
 
 OUT, USES = pathlib.Path(sys.argv[1]), sys.argv[2:]
 IS_PLAIN = "plain" in USES
-if IS_PLAIN:
-    import transformers
-
-    Trainer, options = transformers.Trainer, {}
-else:
-    import transformers
-    from roundhouse.hf import Trainer
-
-    options = {"global_batch_size": 6}
+if not IS_PLAIN:
+    # Before TrainingArguments.
+    import roundhouse.hf
+import transformers
 
 # The sentences have padding, which no loss counts, so ranks have different numbers of tokens.
-STEPS, NUM_SAMPLES, NUM_WORDS = 14, 32, 11
+BATCH, NUM_SAMPLES, NUM_WORDS = 6, 32, 11
 torch.manual_seed(5)
 torch.set_default_dtype(torch.float64)
 words = torch.randint(17, (NUM_SAMPLES, NUM_WORDS))
@@ -35,6 +31,7 @@ def sample(index):
 
 
 samples = [sample(index) for index in range(NUM_SAMPLES)]
+evaluated = samples[:20]
 config = transformers.GPT2Config(
     n_layer=1, n_head=2, n_embd=8, vocab_size=17, n_positions=NUM_WORDS, bos_token_id=0, eos_token_id=0,
     resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
@@ -48,6 +45,11 @@ def token_loss(outputs, labels, num_items_in_batch=None):
     return torch.nn.functional.cross_entropy(scores, wanted, reduction="sum") / num_items_in_batch
 
 
+def accuracy(predicted):
+    scores, labels = torch.from_numpy(predicted.predictions), torch.from_numpy(predicted.label_ids)
+    return {"accuracy": float((scores.argmax(-1)[:, :-1] == labels[:, 1:])[labels[:, 1:] != -100].double().mean())}
+
+
 class Record(transformers.TrainerCallback):
     """Notes the steps that this process sees, and ends the process where a test wants it."""
 
@@ -57,14 +59,13 @@ class Record(transformers.TrainerCallback):
         self.steps.append(state.global_step)
 
     def on_prediction_step(self, args, state, control, **_):
-        rank, _, step = os.environ.get("KILL_IN_EVALUATION", "").partition(":")
-        if step and trainer.job.rank == int(rank) and state.global_step == int(step):
+        if not IS_PLAIN and os.environ.get("KILL_IN_EVALUATION") == f"{trainer.job.rank}:{state.global_step}":
             os.kill(os.getpid(), 9)
 
 
 arguments = {
-    "per_device_train_batch_size": 6 if IS_PLAIN else 2,
-    "max_steps": STEPS,
+    "per_device_train_batch_size": BATCH if IS_PLAIN else 2,
+    "max_steps": 14,
     "learning_rate": 0.02,
     "optim": "adamw_torch" if "adamw" in USES else "sgd",
     "max_grad_norm": 0.3 if "clip" in USES else 0,
@@ -76,22 +77,42 @@ arguments = {
     "seed": 5,
     "use_cpu": True,
     "disable_tqdm": True,
+    "per_device_eval_batch_size": 3,
 }
-if "evaluate" in USES:
-    arguments |= {"eval_strategy": "steps", "eval_steps": 4, "per_device_eval_batch_size": 3}
-trainer = Trainer(
-    model=model,
-    args=transformers.TrainingArguments(str(OUT), **arguments),
-    train_dataset=samples,
-    eval_dataset=samples[:20],
-    callbacks=[Record()],
-    compute_loss_func=None if "own" in USES else token_loss,
-    **options,
-)
+callbacks = [Record()]
+if "evaluate" in USES or "accuracy" in USES:
+    arguments |= {"eval_strategy": "steps", "eval_steps": 4}
+if "stop" in USES:
+    # No evaluation after the first one is better by so much: training stops after step 9.
+    callbacks.append(transformers.EarlyStoppingCallback(2, 10.0))
+    arguments |= {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
+    arguments |= {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
+if "random" in USES:
+    arguments |= {"max_steps": -1, "num_train_epochs": 1}
+    if IS_PLAIN:
+        import roundhouse
+
+        step = roundhouse.Sampler(NUM_SAMPLES, NUM_SAMPLES, epochs=1, seed=5).plan(0, 0, (0, 0, 1))
+        samples = [samples[index] for index in step.indices]
+    else:
+        arguments |= {"train_sampling_strategy": "random", "dataloader_num_workers": 1}
+if "smooth" in USES:
+    arguments |= {"label_smoothing_factor": 0.1}
+
+options = {
+    "model": model,
+    "args": transformers.TrainingArguments(str(OUT), **arguments),
+    "train_dataset": samples,
+    "eval_dataset": evaluated,
+    "callbacks": callbacks,
+    "compute_loss_func": None if {"own", "smooth"} & set(USES) else token_loss,
+    "compute_metrics": accuracy if "accuracy" in USES else None,
+}
+trainer = transformers.Trainer(**options) if IS_PLAIN else roundhouse.hf.Trainer(**options, global_batch_size=BATCH)
 result = trainer.train()
 rank = 0 if IS_PLAIN else trainer.job.rank
 OUT.mkdir(exist_ok=True)
-if rank == 0:
+if trainer.is_world_process_zero():
     torch.save(model.state_dict(), OUT / "weights.pt")
-found = {"steps": Record.steps, "log": trainer.state.log_history, "global_step": result.global_step, "loss": result.training_loss}
+found = {"steps": Record.steps, "log": trainer.state.log_history, "last": result.global_step}
 (OUT / f"rank-{rank}.json").write_text(json.dumps(found))

@@ -1,0 +1,67 @@
+"""Features of a Trainer in a job of two workers, most of which lose one: evaluations, exports,
+early stopping, and losses of different kinds."""
+
+import pytest
+from conftest import ROUNDING, Result, difference
+from world import until
+
+
+def with_newcomer(world, killed, **variables):
+    """Starts two workers, one of which ends by itself, and replaces that one."""
+    newcomer = world.start(2)
+    world.prepared([newcomer])
+    workers = [world.start(index, **(variables if index == killed else {})) for index in range(2)]
+    world.prepared(workers)
+    world.form(workers, others_leave=False)
+    until("the worker is killed", workers[killed].is_gone)
+    left = [workers[1 - killed], newcomer]
+    world.form(left)
+    world.ends(left)
+    return Result(world.dir / "out")
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("kind", ["evaluate", "accuracy"])
+def test_evaluation_that_loses_a_worker_has_the_same_result(fine_tuning, plain, killed, kind):
+    with fine_tuning("sgd", kind) as world:
+        result = with_newcomer(world, killed, KILL_IN_EVALUATION=f"{killed}:4")
+    wanted = plain("sgd", kind)
+    for name in ("eval_loss", *(["eval_accuracy"] if kind == "accuracy" else [])):
+        assert result.logged(name) == pytest.approx(wanted.logged(name), rel=1e-6), name
+    assert difference(wanted, result) <= ROUNDING
+
+
+def test_newcomer_stops_early_with_the_others(fine_tuning, plain):
+    with fine_tuning("sgd", "stop") as world:
+        result = with_newcomer(world, 0, ROUNDHOUSE_FAULT="0:5:Backward")
+    assert [result.ranks[rank]["last"] for rank in (0, 1)] == [9, 9]
+    # Both have the weights of the best evaluation, after step 3.
+    assert difference(plain("sgd", "stop"), result) <= ROUNDING
+    assert sorted(path.name for path in (world.dir / "out").glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6", "checkpoint-9"]
+
+
+def test_job_from_a_checkpoint_keeps_the_patience_of_callbacks(fine_tuning, plain):
+    with fine_tuning("sgd", "stop", checkpoints=True, every_steps=4) as world:
+        world.slow(150)
+        workers = world.begin(2)
+        world.reach(workers, 8)
+        for worker in workers:
+            worker.kill()
+        until("both are gone", lambda: all(worker.is_gone() for worker in workers))
+        world.slow(0)
+        later = [world.start(index) for index in range(3)]
+        world.prepared(later)
+        world.form(later)
+        world.ends(later)
+    result = Result(world.dir / "out")
+    # Without its earlier evaluations the callback would wait until step 14.
+    assert result.ranks[0]["last"] == 9 and result.ranks[0]["steps"][0] > 1
+    assert difference(plain("sgd", "stop"), result) <= ROUNDING
+
+
+@pytest.mark.parametrize(("uses", "tolerance"), [(("sgd", "random"), ROUNDING), (("sgd", "own"), 1e-6), (("sgd", "smooth"), 1e-6)])
+def test_three_workers_equal_one_plain_trainer(fine_tuning, plain, uses, tolerance):
+    # The losses of transformers compute in 32 bits.
+    with fine_tuning(*uses) as world:
+        world.ends(world.begin(3))
+    assert difference(plain(*uses), Result(world.dir / "out")) <= tolerance
