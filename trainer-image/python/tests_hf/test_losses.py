@@ -1,0 +1,80 @@
+"""Losses of different kinds, in this process: each gives the weights of the plain Trainer."""
+
+import pytest
+import roundhouse as rh
+import torch
+import transformers
+from roundhouse.hf import Elastic, Trainer
+from small_trainer import Tiny, arguments, samples
+
+
+def trained(kind, directory, model, batch_size, **options):
+    """The weights after a training with batches of 5."""
+    trainer_options = {"global_batch_size": 5} if issubclass(kind, Elastic) else {}
+    args = arguments(directory, per_device_train_batch_size=batch_size, **options)
+    kind(model=model, args=args, train_dataset=samples(), **trainer_options).train()
+    return model.layer.weight.detach()
+
+
+@pytest.mark.parametrize("divides", [False, True])
+def test_passes_add_up_to_the_batch_of_a_plain_trainer(tmp_path, divides):
+    wanted = trained(transformers.Trainer, tmp_path, Tiny(divides), 5)
+    # Two passes of two samples and one of one sample.
+    found = trained(Trainer, tmp_path, Tiny(divides), 2)
+    assert torch.allclose(found, wanted, rtol=1e-12, atol=0)
+
+
+def test_loss_that_is_partly_divided_is_refused(tmp_path):
+    model = Tiny(divides=True, router=0.1)
+    before = model.layer.weight.clone()
+    with pytest.raises(rh.ConfigError, match="a part of it is divided by the number, and a part is not, such as the loss of a router"):
+        trained(Trainer, tmp_path, model, 2)
+    assert torch.equal(model.layer.weight, before)
+
+
+def test_mixed_precision_equals_that_of_a_plain_trainer(tmp_path):
+    wanted = trained(transformers.Trainer, tmp_path, Tiny().float(), 5, bf16=True)
+    model = Tiny().float()
+    assert torch.allclose(trained(Trainer, tmp_path, model, 2, bf16=True), wanted, rtol=0, atol=1e-3)
+    assert model.computed_in == torch.bfloat16 and model.layer.weight.dtype == torch.float32
+
+
+class Doubled(transformers.Trainer):
+    """A subclass with its own loss and its own step."""
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        return 2 * super().compute_loss(model, inputs, *args, **kwargs)
+
+    def training_step(self, model, inputs, *args):
+        self.num_passes = getattr(self, "num_passes", 0) + 1
+        return super().training_step(model, inputs, *args)
+
+
+class ElasticDoubled(Elastic, Doubled):
+    pass
+
+
+class OwnBackward(transformers.Trainer):
+    def training_step(self, model, inputs, *_):
+        loss = self.compute_loss(model, self._prepare_inputs(inputs))
+        loss.backward()
+        return loss.detach()
+
+
+class ElasticOwnBackward(Elastic, OwnBackward):
+    pass
+
+
+def test_subclass_becomes_elastic_with_the_mixin(tmp_path):
+    wanted = trained(Doubled, tmp_path, Tiny(), 5)
+    assert torch.allclose(trained(ElasticDoubled, tmp_path, Tiny(), 2), wanted, rtol=1e-12, atol=0)
+    with pytest.raises(rh.ConfigError, match="without self.accelerator.backward, which weighs the loss"):
+        trained(ElasticOwnBackward, tmp_path, Tiny(), 2)
+
+
+def test_trainer_trains_twice_in_a_notebook(tmp_path):
+    trainer = Trainer(model=Tiny(), args=arguments(tmp_path), train_dataset=samples(), global_batch_size=5)
+    plain = transformers.Trainer(model=Tiny(), args=arguments(tmp_path, per_device_train_batch_size=5), train_dataset=samples())
+    for _ in range(2):
+        assert trainer.train().global_step == plain.train().global_step == 3
+        assert torch.allclose(trainer.model.layer.weight, plain.model.layer.weight, rtol=1e-12, atol=0)

@@ -1,0 +1,108 @@
+"""What the elastic Trainer refuses before weights change, and the sentences that it gives."""
+
+import pytest
+import roundhouse as rh
+import torch
+import transformers
+from roundhouse.hf import Trainer, internals
+from small_trainer import Tiny, arguments, samples
+
+
+def trainer(directory, model=None, train_dataset=None, **options):
+    trainer_options = {name: options.pop(name) for name in ("optimizers", "callbacks") if name in options}
+    return Trainer(
+        model=model or Tiny(),
+        args=arguments(directory, **options),
+        train_dataset=train_dataset or samples(),
+        global_batch_size=4,
+        **trainer_options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"auto_find_batch_size": True}, r"auto_find_batch_size='True'\): a smaller batch would change the training"),
+        ({"average_tokens_across_devices": False}, "the loss would depend on the number of workers"),
+        ({"dataloader_in_order": False}, "steps would get the samples of other steps"),
+        ({"enable_jit_checkpoint": True}, "Roundhouse handles SIGTERM"),
+        ({"eval_on_start": True}, "a worker that joins later would evaluate while the others train"),
+        ({"gradient_accumulation_steps": 2}, "give Trainer the global_batch_size"),
+        ({"include_num_input_tokens_seen": True}, "each worker would count its own tokens alone"),
+        ({"lr_scheduler_type": "greedy", "eval_strategy": "epoch"}, "lr_scheduler_type='greedy'.*needs the metric"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"}, "needs the metric of an evaluation"),
+        ({"optim": "lomo"}, "it changes weights outside of the optimizer's step"),
+        ({"train_sampling_strategy": "group_by_length"}, 'give "random" or "sequential"'),
+        ({"accelerator_config": {"split_batches": True}}, "accelerator_config with split_batches"),
+        ({"fsdp": True}, r"fsdp='.*'\): the whole model is in each worker"),
+    ],
+)
+def test_arguments_that_a_job_cannot_follow_are_named(tmp_path, options, words):
+    with pytest.raises(rh.ConfigError, match=words):
+        trainer(tmp_path, **options)
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "mixed_precision", "parallelism_config"])
+def test_arguments_that_need_other_packages_are_named(tmp_path, name):
+    # TrainingArguments would ask for a GPU, or for a package that is not installed here.
+    args = arguments(tmp_path)
+    setattr(args, name, "fp16")
+    with pytest.raises(rh.ConfigError, match=f"{name}='fp16'"):
+        Trainer(model=Tiny(), args=args, train_dataset=samples(), global_batch_size=4)
+
+
+class Early(transformers.TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, **_):
+        """Would look at the gradients."""
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(samples())
+
+
+class OwnSampler(Trainer):
+    def _get_train_sampler(self, *_):
+        return torch.utils.data.WeightedRandomSampler([1.0] * 10, 10)
+
+
+def plateau():
+    model = Tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return {"model": model, "optimizers": (optimizer, torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer))}
+
+
+@pytest.mark.parametrize(
+    ("options", "call", "words"),
+    [
+        ({}, {"resume_from_checkpoint": "run/checkpoint-2"}, "a job continues from its own checkpoints"),
+        ({}, {"resume_from_checkpoint": True}, "a job continues from its own checkpoints"),
+        ({}, {"trial": {"learning_rate": 1.0}}, "start a job for each trial"),
+        ({"train_dataset": Stream()}, {}, "train_dataset is a Stream, which can only be read from its beginning"),
+        ({"callbacks": [Early()]}, {}, "Early.on_pre_optimizer_step would run after the step of the optimizer"),
+        (plateau(), {}, "with a ReduceLROnPlateau: its step needs the metric"),
+    ],
+)
+def test_trainings_that_a_job_cannot_follow_are_named(tmp_path, options, call, words):
+    made = trainer(tmp_path, **options)
+    before = [weight.clone() for weight in made.model.parameters()]
+    with pytest.raises(rh.ConfigError, match=words):
+        made.train(**call)
+    assert all(torch.equal(weight, now) for weight, now in zip(before, made.model.parameters()))
+
+
+def test_sampler_of_a_subclass_is_named(tmp_path):
+    made = OwnSampler(model=Tiny(), args=arguments(tmp_path), train_dataset=samples(), global_batch_size=4)
+    with pytest.raises(rh.ConfigError, match="has a WeightedRandomSampler: Roundhouse deals the samples"):
+        made.train()
+
+
+def test_search_of_hyperparameters_is_refused(tmp_path):
+    with pytest.raises(rh.ConfigError, match="start a job for each trial"):
+        trainer(tmp_path).hyperparameter_search(lambda trial: {})
+
+
+def test_older_trainer_is_refused_with_its_version():
+    words = "roundhouse.hf supports transformers 5.5 and newer, .*; transformers 4.57.6 is installed, whose Trainer has no _clip_grad"
+    with pytest.raises(rh.ConfigError, match=words):
+        internals.check_methods(transformers.TrainerCallback, "4.57.6")

@@ -1,0 +1,46 @@
+"""Scripts in a worker before they join: the agent's LOCAL_RANK, and errors."""
+
+import pytest
+from conftest import HERE
+from world import World
+
+
+def script(directory, *lines):
+    path = directory / "script.py"
+    path.write_text("\n".join(["import os", *lines]))
+    return path
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_training_arguments_of_a_worker_make_no_process_group(tmp_path, cpu):
+    lines = [
+        "import roundhouse.hf, transformers, torch",
+        f"args = transformers.TrainingArguments('out', use_cpu={cpu})",
+        "assert args.world_size == 1 and not torch.distributed.is_initialized()",
+        "assert os.environ['LOCAL_RANK'] == '3' and args.local_process_index == 3",
+    ]
+    with World(tmp_path, script(tmp_path, *lines)) as world:
+        world.ends([world.start(0, LOCAL_RANK="3")])
+
+
+def test_training_arguments_before_the_import_are_explained(tmp_path):
+    lines = ["import roundhouse, transformers", "transformers.TrainingArguments('out', use_cpu=True)"]
+    with World(tmp_path, script(tmp_path, *lines)) as world:
+        worker = world.start(0)
+        world.ends([worker], 64)
+        assert "import roundhouse.hf before" in worker.words()["message"]
+
+
+def test_refusal_before_the_job_is_joined_ends_the_job(tmp_path):
+    lines = [
+        "import sys",
+        f"sys.path.insert(0, {str(HERE)!r})",
+        "from roundhouse.hf import Trainer",
+        "from small_trainer import Tiny, arguments, samples",
+        "args = arguments('out', gradient_accumulation_steps=8)",
+        "Trainer(model=Tiny(), args=args, train_dataset=samples(), global_batch_size=4)",
+    ]
+    with World(tmp_path, script(tmp_path, *lines)) as world:
+        worker = world.start(0)
+        world.ends([worker], 64)
+        assert "gradient_accumulation_steps='8'): the number of passes" in worker.words()["message"]
