@@ -157,6 +157,8 @@ class Elastic(Host):
     def train(self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
         refuse_call(resume_from_checkpoint, trial)
         refuse_arguments(self.args)
+        if self.args.label_smoothing_factor and not hasattr(self, "_loss_shifts_labels"):
+            raise ConfigError("roundhouse.hf: label_smoothing_factor needs transformers 5.16 or newer: older ones miscount its tokens")
         refuse_scheduler(self.lr_scheduler)
         refuse_callbacks(self.callback_handler.callbacks, transformers.TrainerCallback)
         return super().train(None, None, *args, **kwargs)
