@@ -17,7 +17,7 @@ const READS: &str = "only reads; other tests check the fields that it shows";
 const ONE_VERSION: &str = "the API has one version so far";
 
 /// The proof of each command, by the start of the command. The longest start that matches counts.
-pub(super) const KNOWN: [(&str, Proof); 49] = [
+pub(super) const KNOWN: [(&str, Proof); 50] = [
     (
         "cargo build --release -p kubectl-roundhouse",
         Runs("scripts/programs", "kubectl-roundhouse"),
@@ -166,6 +166,13 @@ pub(super) const KNOWN: [(&str, Proof); 49] = [
         Runs(
             "trainer-image/python/tests/test_example.py",
             "\"elastic.py\"",
+        ),
+    ),
+    (
+        "python examples/pytorch/hf.py",
+        Runs(
+            "trainer-image/python/tests_hf/test_example.py",
+            "\"hf.py\"",
         ),
     ),
     ("rm -rf", NoTest(EDITS)),

@@ -12,8 +12,8 @@ from .._native import SampleSchedule
 class BatchLosses:
     """The losses of all batches of an evaluation set.
 
-    The batches are the same for every number of ranks, and a sum with zeros is exact. So the mean is
-    the same to the last bit, whichever rank has computed which batch.
+    The batches are the same for every number of ranks, and a sum with zeros is exact. So the mean
+    is the same to the last bit, whichever rank has computed which batch.
     """
 
     def __init__(self, num_batches: int):

@@ -1,5 +1,5 @@
-"""All that depends on the inside of transformers and accelerate: the methods of ``Trainer`` that the
-elastic one replaces, which are checked when this module is imported.
+"""All that depends on the inside of transformers and accelerate: the methods of ``Trainer`` that
+the elastic one replaces, which are checked when this module is imported.
 
 The library believes that it trains in one process. Its loop gets one batch per step of the job,
 which is this rank's share, and calls ``training_step``. There this rank makes the passes of its
@@ -205,6 +205,8 @@ class Elastic(Host):
         carried = self._carried.numbers()
         super()._init_training_state(max_steps, steps_per_epoch, num_epochs, *others)
         self._carried.load(carried)
+        best = os.path.join(self.args.output_dir, f"checkpoint-{self.state.best_global_step}")
+        self.state.best_model_checkpoint = best if os.path.isdir(best) else None
         self._note_progress()
         # Where no step is due, no epoch begins.
         return (self.state.global_step // steps_per_epoch if self._is_due else num_epochs), 0
@@ -258,8 +260,8 @@ class Elastic(Host):
         return torch.tensor(job.loss if is_committed else 0.0, device=self.args.device)
 
     def _skip_missed(self) -> None:
-        """Steps that the other ranks have committed without this one do not count in the mean of its
-        next log."""
+        """Steps that the other ranks have committed without this one do not count in the mean of
+        its next log."""
         assert self.job is not None
         self._globalstep_last_logged += self.job.steps_done - self.state.global_step
 

@@ -92,7 +92,8 @@ def refuse_call(resume_from_checkpoint: Any, trial: Any) -> None:
 
 def refuse_dataset(dataset: Any, loader: Any) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` for a data set that can only be read from its
-    beginning, and for a sampler of the script. ``loader`` is the script's loader of the data set."""
+    beginning, and for a sampler of the script. ``loader`` is the script's loader of the data
+    set."""
     if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
         raise ConfigError(
             f"roundhouse.hf: train_dataset is a {type(dataset).__name__}, which can only be read from its beginning: give a data "
