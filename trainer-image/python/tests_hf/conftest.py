@@ -1,5 +1,6 @@
 """Fixtures. The processes of a job are those of the package's own tests, in ``tests``."""
 
+import gc
 import json
 import os
 import pathlib
@@ -24,6 +25,8 @@ def starter():
     from starter import Starter
     from world import World
 
+    # transformers calls the garbage collector in each training.
+    gc.freeze()
     World.starter = Starter("accelerate", "transformers", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2")
     yield World.starter
     World.starter.close()

@@ -66,8 +66,8 @@ class Steps:
         if self._job.steps_done < self._total:
             self._batches.close()
         else:
-            while self._next() is not None:
-                raise AssertionError("a step after the last one")
+            following = self._next()  # The loop completes the training with all ranks.
+            assert following is None
         self._job._loops.finish()
 
     def _next(self) -> Batch | None:
