@@ -2,8 +2,11 @@
 early stopping, and losses of different kinds."""
 
 import pytest
+import transformers
 from conftest import ROUNDING, Result, difference
 from world import until
+
+IS_OLD = int(transformers.__version__.split(".")[1]) < 16
 
 
 def with_newcomer(world, killed, **variables):
@@ -59,9 +62,11 @@ def test_job_from_a_checkpoint_keeps_the_patience_of_callbacks(fine_tuning, plai
     assert difference(plain("sgd", "stop"), result) <= ROUNDING
 
 
-@pytest.mark.parametrize(("uses", "tolerance"), [(("sgd", "random"), ROUNDING), (("sgd", "own"), 1e-6), (("sgd", "smooth"), 1e-6)])
-def test_three_workers_equal_one_plain_trainer(fine_tuning, plain, uses, tolerance):
-    # The losses of transformers compute in 32 bits.
-    with fine_tuning(*uses) as world:
+# The losses of transformers compute in 32 bits.
+@pytest.mark.parametrize(("use", "tolerance"), [("random", ROUNDING), ("own", 1e-6), ("smooth", 1e-6)])
+def test_three_workers_equal_one_plain_trainer(fine_tuning, plain, use, tolerance):
+    if use == "smooth" and IS_OLD:
+        pytest.skip("label smoothing is refused with this version of transformers")
+    with fine_tuning("sgd", use) as world:
         world.ends(world.begin(3))
-    assert difference(plain(*uses), Result(world.dir / "out")) <= tolerance
+    assert difference(plain("sgd", use), Result(world.dir / "out")) <= tolerance
