@@ -8,13 +8,12 @@ import pathlib
 import sys
 
 import torch
+import transformers
 
 OUT, USES = pathlib.Path(sys.argv[1]), sys.argv[2:]
 IS_PLAIN = "plain" in USES
 if not IS_PLAIN:
-    # Before TrainingArguments.
     import roundhouse.hf
-import transformers
 
 # The sentences have padding, which no loss counts, so ranks have different numbers of tokens.
 BATCH, NUM_SAMPLES, NUM_WORDS = 6, 32, 11
