@@ -170,10 +170,7 @@ pub(super) const KNOWN: [(&str, Proof); 50] = [
     ),
     (
         "python examples/pytorch/hf.py",
-        Runs(
-            "trainer-image/python/tests_hf/test_example.py",
-            "\"hf.py\"",
-        ),
+        Runs("trainer-image/python/tests_hf/test_example.py", "\"hf.py\""),
     ),
     ("rm -rf", NoTest(EDITS)),
     (
