@@ -24,12 +24,13 @@ from ..joining import join as join_job
 from .carried import Carried
 from .evaluation import BatchLosses, adopt
 from .loaders import batches_of, is_sequential, options_of
-from .passes import Parts, divides, part_sizes
+from .passes import Parts, part_sizes
 from .plan import plan_of
 from .refusals import refuse_arguments, refuse_call, refuse_callbacks, refuse_dataset, refuse_scheduler
 from .stand_ins import Epochs, Stepped
 from .steps import Steps
 from .waiting import may_lose_peer, waits
+from .weighing import Weighing
 
 _SUPPORTED = "transformers 5.5 and newer, tested with 5.24.0"
 try:
@@ -129,8 +130,6 @@ class Elastic(Host):
         self._steps: Steps | None = None
         # Learning rate of the current step.
         self._rate: float | None = None
-        # Whether the loss is divided by the number of items; None until it was measured.
-        self._divides: bool | None = None
         super().__init__(*args, **kwargs)
         # The loop does not know the number of the step in a worker that joins later.
         self.callback_handler.callbacks.insert(0, _Progress(self._note_progress))
@@ -175,6 +174,7 @@ class Elastic(Host):
         self._own = own = self.create_optimizer(), self.create_scheduler(plan.steps)
         exportable = [one for one in self.callback_handler.callbacks if isinstance(one, ExportableState)]
         self._carried = Carried(lambda: self.state, exportable)
+        self._weighing = Weighing(self._loss_of, getattr(self, "_loss_shifts_labels", False))
         state = {"model": self.model, "optimizer": own[0], "scheduler": own[1], "trainer": self._carried, **self._more_state}
         with join_job(state, **self._join_options) as self.job:
             self.job.on_generation(self._enter_generation)
@@ -272,40 +272,32 @@ class Elastic(Host):
         total, weight = torch.zeros((), dtype=torch.float64, device=self.args.device), 0.0
         for index, (part, size) in enumerate(zip(batch.data, sizes)):
             items = self._get_num_items_in_batch([part], self.args.device)
-            if items is not None and self._divides is None:
-                self._divides = self._measure(part, items)
-            # A loss that is divided becomes a sum, and one that is not was a mean.
-            divisor = torch.ones_like(items) if items is not None and self._divides else None
-            self._factor = 1.0 if divisor is not None else size if items is None else items
+            counted = self._weighing.weight(part, size, items, self.args.device)
+            self._factor = counted.factor
             self.current_gradient_accumulation_steps = 1
             self._has_passed = False
             with contextlib.nullcontext() if index == len(sizes) - 1 else self._net.no_sync():
-                loss = super().training_step(self._net, part, divisor)
+                loss = super().training_step(self._net, part, counted.divisor)
             if not self._has_passed:
                 raise ConfigError(
                     f"roundhouse.hf: training_step of a base of {type(self).__name__} makes its backward pass without "
                     "self.accelerator.backward, which weighs the loss by its samples or tokens; use it"
                 )
             total += loss * self._factor
-            weight += size if items is None else items
+            weight += counted.items
         return total, weight
 
     def _backward(self, loss: Any, **options: Any) -> None:
         self._has_passed = True
         type(self.accelerator).backward(self.accelerator, loss * self._factor, **options)
 
-    def _measure(self, part: Any, items: Any) -> bool | None:
-        """Whether the loss of this trainer is divided by the number of items."""
+    def _loss_of(self, inputs: Any, number: Any) -> float:
+        """The loss of a pass without gradients, for a number of items."""
         devices = [self.args.device] if self.args.device.type == "cuda" else []
-
-        @torch.no_grad()
-        def loss_of(number: Any) -> float:
-            with torch.random.fork_rng(devices=devices), self.compute_loss_context_manager():
-                torch.manual_seed(0)
-                return float(self.compute_loss(self.model, self._prepare_inputs(part), num_items_in_batch=number))
-
         self.model.eval()
-        return divides(loss_of, items)
+        with torch.no_grad(), torch.random.fork_rng(devices=devices), self.compute_loss_context_manager():
+            torch.manual_seed(0)
+            return float(self.compute_loss(self.model, self._prepare_inputs(inputs), num_items_in_batch=number))
 
     def _get_learning_rate(self) -> Any:
         # The commit has stepped the scheduler.

@@ -1,0 +1,86 @@
+"""How the loss of a pass counts: by its labels, or by its samples where it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from .passes import divides
+
+_IGNORED = -100
+
+
+class Weight(NamedTuple):
+    """How the loss of a pass counts."""
+
+    # Number of items that the loss function gets.
+    divisor: Any
+    # What the loss of the pass is multiplied by.
+    factor: Any
+    # Number of labels or samples of the pass.
+    items: Any
+
+
+class Weighing:
+    """Finds out with the first passes what the loss of a model is a mean of.
+
+    ``loss_of(inputs, number)``: the loss of a pass for that number of items, or for None, without
+    gradients and with the same random numbers each time. ``shifts``: whether the loss ignores the
+    first label of each sequence, where that cannot be measured.
+    """
+
+    def __init__(self, loss_of: Callable[[Any, Any], float], shifts: bool):
+        self._loss_of = loss_of
+        self._fallback = shifts
+        # None until they were measured.
+        self._divides: bool | None = None
+        self._shifts: bool | None = None
+
+    def weight(self, inputs: Any, size: int, items: Any, device: Any) -> Weight:
+        """The weight of a pass of ``size`` samples. ``items``: the number that the Trainer of
+        transformers gives to the loss function, or None."""
+        if items is not None and self._divides is None:
+            self._divides = divides(lambda number: self._loss_of(inputs, number), items)
+        if items is not None and self._divides:
+            # A loss that is divided becomes a sum.
+            return Weight(torch.ones_like(items), 1.0, items)
+        labels = inputs["labels"] if isinstance(inputs, Mapping) and "labels" in inputs else None
+        if not torch.is_tensor(labels):
+            return Weight(None, size, size)
+        if "shift_labels" in inputs:
+            labels = inputs["shift_labels"]
+        elif labels.ndim > 1 and self._ignores_first(inputs):
+            labels = labels[..., 1:]
+        # A loss that is not divided was a mean.
+        count = labels.ne(_IGNORED).sum().to(device)
+        return Weight(None, count, count)
+
+    def _ignores_first(self, inputs: Any) -> bool:
+        if self._shifts is None and inputs["labels"].ndim == 2 and not inputs["labels"].is_floating_point():
+            self._shifts = ignores_first_label(lambda labels: self._loss_of({**inputs, "labels": labels}, None), inputs["labels"])
+        return self._fallback if self._shifts is None else self._shifts
+
+
+def ignores_first_label(loss_of: Callable[[Any], float], labels: Any) -> bool | None:
+    """Whether a loss ignores the first label of each sequence, such as that of a causal language
+    model, which predicts each label from those before it.
+
+    The losses of own models are not known, so this changes labels to other ones of the same pass.
+    Returns None if that proves nothing.
+    """
+    used = labels[labels != _IGNORED]
+    if used.numel() == 0:
+        return None
+    least, most = used.min(), used.max()
+    other = torch.where(labels == most, least, most)
+    changed = torch.where(labels == _IGNORED, labels, other)
+    first, rest = labels.clone(), changed.clone()
+    first[:, 0], rest[:, 0] = changed[:, 0], labels[:, 0]
+    loss = loss_of(labels)
+    if torch.equal(first, labels) or loss != loss_of(labels):
+        return None
+    if loss != loss_of(first):
+        return False
+    return True if loss != loss_of(rest) else None
