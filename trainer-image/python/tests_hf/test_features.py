@@ -43,6 +43,12 @@ def test_newcomer_stops_early_with_the_others(fine_tuning, plain):
     assert sorted(path.name for path in (world.dir / "out").glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6", "checkpoint-9"]
 
 
+def test_newcomer_gets_a_best_metric_that_is_not_finite(fine_tuning, plain):
+    with fine_tuning("sgd", "nan") as world:
+        result = with_newcomer(world, 0, ROUNDHOUSE_FAULT="0:5:Backward")
+    assert difference(plain("sgd", "nan"), result) <= ROUNDING
+
+
 def test_job_from_a_checkpoint_keeps_the_patience_of_callbacks(fine_tuning, plain):
     with fine_tuning("sgd", "stop", checkpoints=True, every_steps=4) as world:
         world.slow(150)

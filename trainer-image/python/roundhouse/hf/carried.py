@@ -2,8 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any
+
+# Numbers that are not finite, such as the best metric of an evaluation that has failed.
+_NOT_FINITE = (math.inf, -math.inf, math.nan)
+# The kinds of other values. An unknown one stays as it is.
+_UNKNOWN, _NONE, _BOOL, _INT, _FLOAT = range(len(_NOT_FINITE), len(_NOT_FINITE) + 5)
+
+
+def encoded(value: Any) -> list[float]:
+    """A value as its kind and a finite number."""
+    if value is None:
+        return [_NONE, 0]
+    if isinstance(value, bool):
+        return [_BOOL, float(value)]
+    if isinstance(value, Integral):
+        return [_INT, float(value)]
+    if not isinstance(value, Real):
+        return [_UNKNOWN, 0]
+    if math.isfinite(value):
+        return [_FLOAT, float(value)]
+    return [2 if math.isnan(value) else int(value < 0), 0]
+
+
+def decoded(kind: float, number: float, own: Any) -> Any:
+    """The value of :func:`encoded`. ``own``: what an unknown value stays."""
+    if kind < len(_NOT_FINITE):
+        return _NOT_FINITE[int(kind)]
+    if kind == _UNKNOWN:
+        return own
+    return {_NONE: lambda _: None, _BOOL: bool, _INT: int, _FLOAT: float}[int(kind)](number)
 
 
 class Carried:
@@ -15,29 +46,19 @@ class Carried:
     """
 
     def __init__(self, state: Callable[[], Any], callbacks: Sequence[Any]):
-        self._state = state
-        self._attributes = [
-            (callback, name)
-            for callback in callbacks
-            for name, value in sorted(callback.state().get("attributes", {}).items())
-            if isinstance(value, (bool, int, float))
-        ]
+        self._attributes: list[tuple[Callable[[], Any], str]] = [(state, "best_metric"), (state, "best_global_step")]
+        for callback in callbacks:
+            names = sorted(callback.state().get("attributes", {}))
+            self._attributes += [(lambda callback=callback: callback, name) for name in names]
 
     def numbers(self) -> list[float]:
-        """All numbers, as finite ones. Their meaning and their order never change."""
-        state = self._state()
-        optional = (state.best_metric, state.best_global_step)
-        known = [number for value in optional for number in (float(value is not None), float(value or 0))]
-        return known + [float(getattr(callback, name)) for callback, name in self._attributes]
+        """All values, as finite numbers. Their meaning and their order never change."""
+        return [number for owner, name in self._attributes for number in encoded(getattr(owner(), name, None))]
 
     def load(self, numbers: Sequence[float]) -> None:
-        """Sets all numbers."""
-        state = self._state()
-        has_metric, metric, has_step, step, *others = numbers
-        state.best_metric = metric if has_metric else None
-        state.best_global_step = int(step) if has_step else None
-        for (callback, name), number in zip(self._attributes, others):
-            setattr(callback, name, type(getattr(callback, name))(number))
+        """Sets all values."""
+        for (owner, name), kind, number in zip(self._attributes, numbers[::2], numbers[1::2]):
+            setattr(owner(), name, decoded(kind, number, getattr(owner(), name, None)))
 
     def state_dict(self) -> dict[str, list[float]]:
         return {"numbers": self.numbers()}

@@ -49,6 +49,11 @@ def accuracy(predicted):
     return {"accuracy": float((scores.argmax(-1)[:, :-1] == labels[:, 1:])[labels[:, 1:] != -100].double().mean())}
 
 
+def nothing(predicted):
+    """A metric that an evaluation cannot compute."""
+    return {"nothing": float("nan")}
+
+
 class Record(transformers.TrainerCallback):
     """Notes the steps that this process sees, and ends the process where a test wants it."""
 
@@ -86,6 +91,9 @@ if "stop" in USES:
     callbacks.append(transformers.EarlyStoppingCallback(2, 10.0))
     arguments |= {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
     arguments |= {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
+if "nan" in USES:
+    arguments |= {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    arguments |= {"metric_for_best_model": "nothing"}
 if "random" in USES:
     arguments |= {"max_steps": -1, "num_train_epochs": 1}
     if IS_PLAIN:
@@ -105,7 +113,7 @@ options = {
     "eval_dataset": evaluated,
     "callbacks": callbacks,
     "compute_loss_func": None if {"own", "smooth"} & set(USES) else token_loss,
-    "compute_metrics": accuracy if "accuracy" in USES else None,
+    "compute_metrics": accuracy if "accuracy" in USES else nothing if "nan" in USES else None,
 }
 trainer = transformers.Trainer(**options) if IS_PLAIN else roundhouse.hf.Trainer(**options, global_batch_size=BATCH)
 result = trainer.train()
