@@ -78,3 +78,26 @@ def test_trainer_trains_twice_in_a_notebook(tmp_path):
     for _ in range(2):
         assert trainer.train().global_step == plain.train().global_step == 3
         assert torch.allclose(trainer.model.layer.weight, plain.model.layer.weight, rtol=1e-12, atol=0)
+
+
+def twice(kind, directory, **options):
+    """A trainer whose second training has another learning rate, and begins with a fresh model."""
+    every = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
+    args = arguments(directory, **every, **best, learning_rate=1.0, max_steps=12, **options)
+    elastic = {"global_batch_size": 10} if issubclass(kind, Elastic) else {}
+    stop = transformers.EarlyStoppingCallback(2)
+    trainer = kind(model_init=lambda: Tiny(), args=args, train_dataset=samples(), eval_dataset=samples(), callbacks=[stop], **elastic)
+    trainer.train()
+    args.learning_rate = 0.001
+    trainer.train()
+    return trainer
+
+
+def test_second_training_forgets_the_best_model_of_the_first(tmp_path):
+    wanted = twice(transformers.Trainer, tmp_path / "plain", per_device_train_batch_size=10)
+    found = twice(Trainer, tmp_path / "elastic", per_device_train_batch_size=3)
+    for name in ("global_step", "best_global_step"):
+        assert getattr(found.state, name) == getattr(wanted.state, name), name
+    assert found.state.best_metric == pytest.approx(wanted.state.best_metric, rel=1e-9)
+    assert torch.allclose(found.model.layer.weight, wanted.model.layer.weight, rtol=1e-9, atol=0)

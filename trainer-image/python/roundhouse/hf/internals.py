@@ -172,6 +172,8 @@ class Elastic(Host):
         if self._created_lr_scheduler:
             self.lr_scheduler = None  # An earlier training had other steps.
         self._own = own = self.create_optimizer(), self.create_scheduler(plan.steps)
+        # An earlier training had other numbers.
+        self.state.best_metric = self.state.best_global_step = None
         exportable = [one for one in self.callback_handler.callbacks if isinstance(one, ExportableState)]
         self._carried = Carried(lambda: self.state, exportable)
         self._weighing = Weighing(self._loss_of, getattr(self, "_loss_shifts_labels", False))
