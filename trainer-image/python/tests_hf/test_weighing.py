@@ -89,3 +89,21 @@ def test_labels_of_own_models_count_the_same(tmp_path, make, size):
 @pytest.mark.parametrize("make", [esm, qwen_vl])
 def test_labels_of_models_without_the_number_count_the_same(tmp_path, make):
     check(tmp_path, make, 3, 1e-4)
+
+
+class Divided(Tagger):
+    """Divides the sum of its losses by the number of items."""
+
+    def forward(self, input_ids, labels=None, num_items_in_batch=None, **_):
+        found = super().forward(input_ids, labels)
+        if num_items_in_batch is not None:
+            found["loss"] = torch.nn.functional.cross_entropy(found["logits"].flatten(0, 1), labels.flatten(), reduction="sum")
+            found["loss"] = found["loss"] / num_items_in_batch
+        return found
+
+
+# The mean over no labels is not a number.
+@pytest.mark.parametrize("lengths", [[0, *LENGTHS[1:]], [*LENGTHS[:-1], 0]])
+@pytest.mark.parametrize("make", [Tagger, Divided])
+def test_pass_without_labels_counts_nothing(tmp_path, make, lengths):
+    check(tmp_path, make, 1, 1e-12, samples(lengths))

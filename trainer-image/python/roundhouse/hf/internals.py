@@ -30,7 +30,7 @@ from .refusals import refuse_arguments, refuse_call, refuse_callbacks, refuse_da
 from .stand_ins import Epochs, Stepped
 from .steps import Steps
 from .waiting import may_lose_peer, waits
-from .weighing import Weighing
+from .weighing import Weighing, nothing
 
 _SUPPORTED = "transformers 5.5 and newer, tested with 5.24.0"
 try:
@@ -274,7 +274,7 @@ class Elastic(Host):
         total, weight = torch.zeros((), dtype=torch.float64, device=self.args.device), 0.0
         for index, (part, size) in enumerate(zip(batch.data, sizes)):
             items = self._get_num_items_in_batch([part], self.args.device)
-            counted = self._weighing.weight(part, size, items, self.args.device)
+            counted = self._weighing.weight(part, size, items)
             self._factor = counted.factor
             self.current_gradient_accumulation_steps = 1
             self._has_passed = False
@@ -285,13 +285,15 @@ class Elastic(Host):
                     f"roundhouse.hf: training_step of a base of {type(self).__name__} makes its backward pass without "
                     "self.accelerator.backward, which weighs the loss by its samples or tokens; use it"
                 )
-            total += loss * self._factor
+            if self._factor:  # The mean over no labels is not a number.
+                total += loss * self._factor
             weight += counted.items
         return total, weight
 
     def _backward(self, loss: Any, **options: Any) -> None:
         self._has_passed = True
-        type(self.accelerator).backward(self.accelerator, loss * self._factor, **options)
+        loss = loss * self._factor if self._factor else nothing(self._net)
+        type(self.accelerator).backward(self.accelerator, loss, **options)
 
     def _loss_of(self, inputs: Any, number: Any) -> float:
         """The loss of a pass without gradients, for a number of items."""

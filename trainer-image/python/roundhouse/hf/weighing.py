@@ -18,7 +18,7 @@ class Weight(NamedTuple):
     # Number of items that the loss function gets.
     divisor: Any
     # What the loss of the pass is multiplied by.
-    factor: Any
+    factor: float
     # Number of labels or samples of the pass.
     items: Any
 
@@ -38,7 +38,7 @@ class Weighing:
         self._divides: bool | None = None
         self._shifts: bool | None = None
 
-    def weight(self, inputs: Any, size: int, items: Any, device: Any) -> Weight:
+    def weight(self, inputs: Any, size: int, items: Any) -> Weight:
         """The weight of a pass of ``size`` samples. ``items``: the number that the Trainer of
         transformers gives to the loss function, or None."""
         if items is not None and self._divides is None:
@@ -54,7 +54,7 @@ class Weighing:
         elif labels.ndim > 1 and self._ignores_first(inputs):
             labels = labels[..., 1:]
         # A loss that is not divided was a mean.
-        count = labels.ne(_IGNORED).sum().to(device)
+        count = int(labels.ne(_IGNORED).sum())
         return Weight(None, count, count)
 
     def _ignores_first(self, inputs: Any) -> bool:
@@ -84,3 +84,9 @@ def ignores_first_label(loss_of: Callable[[Any], float], labels: Any) -> bool | 
     if loss != loss_of(first):
         return False
     return True if loss != loss_of(rest) else None
+
+
+def nothing(model: torch.nn.Module) -> Any:
+    """The loss of a pass without labels: zero, with gradients of zero, because a mean over no
+    labels is not a number, and neither are its gradients."""
+    return sum((weight * 0).sum() for weight in model.parameters() if weight.requires_grad)
