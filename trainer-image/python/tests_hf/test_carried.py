@@ -20,12 +20,13 @@ class Best:
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, None, True, 3, 0.5, "a word"])
 def test_any_value_arrives_as_finite_numbers(value):
     state = SimpleNamespace(best_metric=math.nan, best_global_step=7)
-    numbers = Carried(lambda: state, [Best(value)]).numbers()
+    stopped, control = SimpleNamespace(should_training_stop=True), SimpleNamespace(should_training_stop=False)
+    numbers = Carried(lambda: state, lambda: stopped, [Best(value)]).numbers()
     assert all(math.isfinite(number) for number in numbers)
 
     joined, callback = SimpleNamespace(best_metric=None, best_global_step=None), Best(math.inf)
-    Carried(lambda: joined, [callback]).load(numbers)
-    assert math.isnan(joined.best_metric) and joined.best_global_step == 7
+    Carried(lambda: joined, lambda: control, [callback]).load(numbers)
+    assert math.isnan(joined.best_metric) and joined.best_global_step == 7 and control.should_training_stop
     found = callback.value
     # A word cannot be sent, so the newcomer keeps its own value.
     wanted = math.inf if isinstance(value, str) else value

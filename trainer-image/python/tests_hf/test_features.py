@@ -43,6 +43,14 @@ def test_newcomer_stops_early_with_the_others(fine_tuning, plain):
     assert sorted(path.name for path in (world.dir / "out").glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6", "checkpoint-9"]
 
 
+@pytest.mark.parametrize("killed", [0, 1])
+def test_loss_in_the_evaluation_that_stops_costs_nothing(fine_tuning, plain, killed):
+    with fine_tuning("sgd", "stop") as world:
+        result = with_newcomer(world, killed, KILL_IN_EVALUATION=f"{killed}:9")
+    assert [result.ranks[rank]["last"] for rank in (0, 1)] == [9, 9]
+    assert difference(plain("sgd", "stop"), result) <= ROUNDING
+
+
 def test_newcomer_gets_a_best_metric_that_is_not_finite(fine_tuning, plain):
     with fine_tuning("sgd", "nan") as world:
         result = with_newcomer(world, 0, ROUNDHOUSE_FAULT="0:5:Backward")

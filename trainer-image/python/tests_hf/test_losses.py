@@ -4,6 +4,7 @@ import pytest
 import roundhouse as rh
 import torch
 import transformers
+from accelerate import PartialState
 from roundhouse.hf import Elastic, Trainer
 from small_trainer import Tiny, arguments, samples
 
@@ -101,3 +102,20 @@ def test_second_training_forgets_the_best_model_of_the_first(tmp_path):
         assert getattr(found.state, name) == getattr(wanted.state, name), name
     assert found.state.best_metric == pytest.approx(wanted.state.best_metric, rel=1e-9)
     assert torch.allclose(found.model.layer.weight, wanted.model.layer.weight, rtol=1e-9, atol=0)
+
+
+def test_rank_that_does_not_write_leaves_no_directory(tmp_path):
+    args = arguments(tmp_path, save_strategy="steps", save_steps=2)
+    trainer = Trainer(model=Tiny(), args=args, train_dataset=samples(), global_batch_size=5, callbacks=[SecondRank()])
+    trainer.train()
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+class SecondRank(transformers.TrainerCallback):
+    """Makes this process rank 1 for what follows a step."""
+
+    def on_step_end(self, args, state, control, **_):
+        PartialState().process_index = 1
+
+    def on_train_end(self, args, state, control, **_):
+        PartialState().process_index = 0

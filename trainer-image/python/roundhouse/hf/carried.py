@@ -38,15 +38,20 @@ def decoded(kind: float, number: float, own: Any) -> Any:
 
 
 class Carried:
-    """The best metric and its step, and the numbers that callbacks keep, such as the patience of
-    ``EarlyStoppingCallback``.
+    """The best metric and its step, whether the training stops, and the numbers that callbacks keep, such
+    as the patience of ``EarlyStoppingCallback``.
 
-    ``state``: returns the current ``TrainerState``. ``callbacks``: those that export their state.
+    ``state`` and ``control`` return the current ``TrainerState`` and ``TrainerControl``.
+    ``callbacks``: those that export their state.
     An entry of ``rh.join(state=...)``.
     """
 
-    def __init__(self, state: Callable[[], Any], callbacks: Sequence[Any]):
-        self._attributes: list[tuple[Callable[[], Any], str]] = [(state, "best_metric"), (state, "best_global_step")]
+    def __init__(self, state: Callable[[], Any], control: Callable[[], Any], callbacks: Sequence[Any]):
+        self._attributes: list[tuple[Callable[[], Any], str]] = [
+            (state, "best_metric"),
+            (state, "best_global_step"),
+            (control, "should_training_stop"),
+        ]
         for callback in callbacks:
             names = sorted(callback.state().get("attributes", {}))
             self._attributes += [(lambda callback=callback: callback, name) for name in names]

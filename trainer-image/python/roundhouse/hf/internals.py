@@ -46,9 +46,9 @@ except ImportError as error:
 # Methods of Trainer that are replaced or called here.
 _METHODS = """
     _clip_grad_norm _finalize_training _get_grad_norm _get_learning_rate _get_num_items_in_batch _init_training_state
-    _inner_training_loop _maybe_log_save_evaluate _prepare_for_training _save_checkpoint create_accelerator_and_postprocess
-    create_optimizer create_scheduler evaluation_loop floating_point_ops get_total_train_batch_size get_train_dataloader
-    prediction_step train training_step
+    _inner_training_loop _load_best_model _maybe_log_save_evaluate _prepare_for_training _save_checkpoint
+    _save_rng_state create_accelerator_and_postprocess create_optimizer create_scheduler evaluation_loop
+    floating_point_ops get_total_train_batch_size get_train_dataloader prediction_step train training_step
 """.split()
 
 
@@ -88,10 +88,15 @@ if _IS_WORKER:
 
 
 class _Progress(transformers.TrainerCallback):
-    """Calls ``note`` after each step, before all other callbacks."""
+    """Calls ``note`` after each step, before all other callbacks. A training that begins with
+    ``stops()`` stops at once."""
 
-    def __init__(self, note: Callable[[], None]):
-        self._note = note
+    def __init__(self, note: Callable[[], None], stops: Callable[[], bool]):
+        self._note, self._stops = note, stops
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        # The Trainer has just reset it.
+        control.should_training_stop = self._stops()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._note()
@@ -128,11 +133,13 @@ class Elastic(Host):
         self.job: Job | None = None
         # Known while the loop of the training runs.
         self._steps: Steps | None = None
+        # Whether the others have stopped the training before this worker joined.
+        self._begins_stopped = False
         # Learning rate of the current step.
         self._rate: float | None = None
         super().__init__(*args, **kwargs)
         # The loop does not know the number of the step in a worker that joins later.
-        self.callback_handler.callbacks.insert(0, _Progress(self._note_progress))
+        self.callback_handler.callbacks.insert(0, _Progress(self._note_progress, lambda: self._begins_stopped))
 
     def create_accelerator_and_postprocess(self) -> None:
         refuse_arguments(self.args)
@@ -174,8 +181,9 @@ class Elastic(Host):
         self._own = own = self.create_optimizer(), self.create_scheduler(plan.steps)
         # An earlier training had other numbers.
         self.state.best_metric = self.state.best_global_step = None
+        self.control.should_training_stop = False
         exportable = [one for one in self.callback_handler.callbacks if isinstance(one, ExportableState)]
-        self._carried = Carried(lambda: self.state, exportable)
+        self._carried = Carried(lambda: self.state, lambda: self.control, exportable)
         self._weighing = Weighing(self._loss_of, getattr(self, "_loss_shifts_labels", False))
         state = {"model": self.model, "optimizer": own[0], "scheduler": own[1], "trainer": self._carried, **self._more_state}
         with join_job(state, **self._join_options) as self.job:
@@ -207,11 +215,12 @@ class Elastic(Host):
         carried = self._carried.numbers()
         super()._init_training_state(max_steps, steps_per_epoch, num_epochs, *others)
         self._carried.load(carried)
-        best = os.path.join(self.args.output_dir, f"checkpoint-{self.state.best_global_step}")
-        self.state.best_model_checkpoint = best if os.path.isdir(best) else None
+        self.state.best_model_checkpoint = self._best_model()
         self._note_progress()
         # Where no step is due, no epoch begins.
-        return (self.state.global_step // steps_per_epoch if self._is_due else num_epochs), 0
+        self._begins_stopped = self.control.should_training_stop
+        begins = self._is_due and not self._begins_stopped
+        return (self.state.global_step // steps_per_epoch if begins else num_epochs), 0
 
     def _note_progress(self) -> None:
         if self.job is not None:
@@ -238,9 +247,19 @@ class Elastic(Host):
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         assert self._steps is not None
-        self._steps.leave()
+        self._steps.leave(lambda: self.control.should_training_stop)
         self._steps = None  # Each process does alone what follows.
         return super()._finalize_training(*args, **kwargs)
+
+    def _load_best_model(self) -> None:
+        # If rank 0 was lost in the last evaluation, there is no export of the best model, which is
+        # the current one.
+        if not (self.state.best_global_step == self.state.global_step and self._best_model() is None):
+            super()._load_best_model()
+
+    def _best_model(self) -> str | None:
+        best = os.path.join(self.args.output_dir, f"checkpoint-{self.state.best_global_step}")
+        return best if os.path.isdir(best) else None
 
     # One step.
 
@@ -335,6 +354,11 @@ class Elastic(Host):
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         with self._waits():
             super()._save_checkpoint(*args, **kwargs)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        # It makes the directory also where rank 0 alone writes.
+        if self.args.should_save:
+            super()._save_rng_state(output_dir)
 
     def evaluation_loop(self, dataloader: Any, description: str, *args: Any, **kwargs: Any) -> Any:
         if self._steps is None or self.job is None:

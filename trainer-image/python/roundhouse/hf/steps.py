@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..data import Batch
+from ..errors import PeerLost
 from ..job import Job
 from ..loops import Loop
 
@@ -61,14 +62,21 @@ class Steps:
                 return False
             self.batch = following
 
-    def leave(self) -> None:
-        """Completes the training, after the last step or where all ranks stop early."""
-        if self._job.steps_done < self._total:
-            self._batches.close()
-        else:
+    def leave(self, stops: Callable[[], bool]) -> None:
+        """Completes the training, after the last step or where all ranks stop early. ``stops``:
+        whether rank 0 stops early."""
+        loops = self._job._loops
+        if self._job.steps_done == self._total:
             following = self._next()  # The loop completes the training with all ranks.
             assert following is None
-        self._job._loops.finish()
+        self._batches.close()
+        while not loops.is_finished:
+            try:
+                loops.finish()
+            except PeerLost as lost:
+                # A generation has failed meanwhile. The ranks of the next one stop as well.
+                if lost.newer is not None or not stops():
+                    raise
 
     def _next(self) -> Batch | None:
         batch, self._ahead = self._ahead, None
