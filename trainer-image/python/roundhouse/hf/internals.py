@@ -29,6 +29,7 @@ from .plan import plan_of
 from .refusals import refuse_arguments, refuse_call, refuse_callbacks, refuse_dataset, refuse_scheduler
 from .stand_ins import Epochs, Stepped
 from .steps import Steps
+from .trackers import restart_trackers
 from .waiting import may_lose_peer, waits
 from .weighing import Weighing, nothing
 
@@ -201,6 +202,8 @@ class Elastic(Host):
                 self.optimizer, self.lr_scheduler = own
 
     def _enter_generation(self, job: Job) -> None:
+        if job.rank == 0 and not self.state.is_world_process_zero:
+            restart_trackers(self.callback_handler.callbacks)
         # Trainer saves and reports where these are 0.
         PartialState().process_index = job.rank
         self.state.is_world_process_zero = job.rank == 0
