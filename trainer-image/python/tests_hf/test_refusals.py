@@ -99,6 +99,23 @@ def test_sampler_of_a_subclass_is_named(tmp_path):
         made.train()
 
 
+class OwnLoader(Trainer):
+    def get_train_dataloader(self):
+        return torch.utils.data.DataLoader(self.train_dataset, batch_size=4)
+
+
+class OwnStep(Trainer):
+    def training_step(self, model, inputs, *args):
+        return super().training_step(model, inputs, *args)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(OwnLoader, "get_train_dataloader"), (OwnStep, "training_step")])
+def test_subclass_that_hides_an_elastic_method_is_refused(tmp_path, kind, name):
+    words = rf"{kind.__name__}.{name} replaces .* into a subclass of transformers.Trainer, .*\(Elastic, {kind.__name__}\)"
+    with pytest.raises(rh.ConfigError, match=words):
+        kind(model=Tiny(), args=arguments(tmp_path), train_dataset=samples(), global_batch_size=4)
+
+
 def test_search_of_hyperparameters_is_refused(tmp_path):
     with pytest.raises(rh.ConfigError, match="start a job for each trial"):
         trainer(tmp_path).hyperparameter_search(lambda trial: {})

@@ -26,7 +26,7 @@ from .evaluation import BatchLosses, adopt
 from .loaders import batches_of, is_sequential, options_of
 from .passes import Parts, part_sizes
 from .plan import plan_of
-from .refusals import refuse_arguments, refuse_call, refuse_callbacks, refuse_dataset, refuse_scheduler
+from .refusals import refuse_arguments, refuse_call, refuse_callbacks, refuse_dataset, refuse_overrides, refuse_scheduler
 from .stand_ins import Epochs, Stepped
 from .steps import Steps
 from .trackers import restart_trackers
@@ -129,6 +129,7 @@ class Elastic(Host):
         join: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
+        refuse_overrides(type(self), Elastic)
         self._global_batch_size = global_batch_size
         self._more_state, self._join_options = state or {}, join or {}
         self.job: Job | None = None

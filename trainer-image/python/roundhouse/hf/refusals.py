@@ -120,3 +120,17 @@ def refuse_callbacks(callbacks: Iterable[Any], plain: Any) -> None:
                 f"roundhouse.hf: {type(callback).__name__}.{_EVENT} would run after the step of the optimizer, when the "
                 "gradients are gone; use on_step_end"
             )
+
+
+def refuse_overrides(kind: type, elastic: type) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for a subclass of ``elastic`` that replaces
+    one of its methods. It would get the whole share of a step instead of a pass, or hide what makes
+    the training elastic."""
+    replaced = {name for name in vars(elastic) if not name.startswith("__")} - {"train"}
+    for subclass in kind.__mro__[: kind.__mro__.index(elastic)]:
+        for name in sorted(replaced & vars(subclass).keys()):
+            raise ConfigError(
+                f"roundhouse.hf: {subclass.__name__}.{name} replaces a method that makes the training elastic: put it into a "
+                f"subclass of transformers.Trainer, and Elastic before that class: class Elastic{subclass.__name__}(Elastic, "
+                f"{subclass.__name__})"
+            )
