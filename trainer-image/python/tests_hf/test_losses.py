@@ -1,5 +1,6 @@
 """Losses of different kinds, in this process: each gives the weights of the plain Trainer."""
 
+import numpy as np
 import pytest
 import roundhouse as rh
 import torch
@@ -73,6 +74,39 @@ def test_subclass_becomes_elastic_with_the_mixin(tmp_path):
         trained(ElasticOwnBackward, tmp_path, Tiny(), 2)
 
 
+class Silent(transformers.Trainer):
+    """Makes its optimizer and its scheduler, and returns nothing."""
+
+    def create_optimizer(self, *_, **__):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def create_scheduler(self, *_, **__):
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (step + 1))
+
+
+class ElasticSilent(Elastic, Silent):
+    pass
+
+
+def test_methods_that_return_nothing_are_followed(tmp_path):
+    wanted = trained(Silent, tmp_path, Tiny(), 5)
+    assert torch.allclose(trained(ElasticSilent, tmp_path, Tiny(), 2), wanted, rtol=1e-12, atol=0)
+
+
+class Noisy(Tiny):
+    """A loss with noise of NumPy, which is divided by the number of items."""
+
+    def forward(self, x, labels=None, **others):
+        return super().forward(x + np.random.rand(), labels, **others)
+
+
+def test_loss_with_noise_of_numpy_is_measured(tmp_path):
+    np.random.seed(1)
+    model = Noisy(divides=True)
+    before = model.layer.weight.clone()
+    assert not torch.equal(trained(Trainer, tmp_path, model, 2), before)
+
+
 def test_trainer_trains_twice_in_a_notebook(tmp_path):
     trainer = Trainer(model=Tiny(), args=arguments(tmp_path), train_dataset=samples(), global_batch_size=5)
     plain = transformers.Trainer(model=Tiny(), args=arguments(tmp_path, per_device_train_batch_size=5), train_dataset=samples())
@@ -119,3 +153,20 @@ class SecondRank(transformers.TrainerCallback):
 
     def on_train_end(self, args, state, control, **_):
         PartialState().process_index = 0
+
+
+def test_training_that_is_already_complete_is_named(tmp_path):
+    join = {"checkpoint_dir": str(tmp_path / "state"), "checkpoint_every_steps": 1}
+    trainer = Trainer(model=Tiny(), args=arguments(tmp_path), train_dataset=samples(), global_batch_size=5, join=join)
+    trainer.train()
+    with pytest.warns(UserWarning, match=r"train\(\) makes no step: the training in checkpoint_dir .*state.* is complete"):
+        trainer.train()
+
+
+def test_process_alone_uses_one_of_several_gpus(tmp_path):
+    wanted = trained(transformers.Trainer, tmp_path, Tiny(divides=True), 5)
+    args, model = arguments(tmp_path, per_device_train_batch_size=5), Tiny(divides=True)
+    assert args.device.type == "cpu"
+    args._n_gpu = 2  # The Trainer would multiply the loss by this number, and make a DataParallel.
+    Trainer(model=model, args=args, train_dataset=samples(), global_batch_size=5).train()
+    assert torch.allclose(model.layer.weight, wanted, rtol=1e-12, atol=0)

@@ -4,7 +4,7 @@ import pytest
 import roundhouse as rh
 import torch
 import transformers
-from roundhouse.hf import Trainer, internals
+from roundhouse.hf import Elastic, Trainer, internals
 from small_trainer import Tiny, arguments, samples
 
 
@@ -58,6 +58,11 @@ class Early(transformers.TrainerCallback):
         """Would look at the gradients."""
 
 
+class AfterOptimizer(transformers.TrainerCallback):
+    def on_optimizer_step(self, args, state, control, **_):
+        """Would look at the gradients."""
+
+
 class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
         return iter(samples())
@@ -66,6 +71,23 @@ class Stream(torch.utils.data.IterableDataset):
 class OwnSampler(Trainer):
     def _get_train_sampler(self, *_):
         return torch.utils.data.WeightedRandomSampler([1.0] * 10, 10)
+
+
+class OnlyTraining(Tiny):
+    def forward(self, x, labels=None, **others):
+        found = super().forward(x, labels, **others)
+        return found if self.training else {"logits": found["logits"]}
+
+
+class Counting(Tiny):
+    """The loss grows with each call."""
+
+    num_calls = 0
+
+    def forward(self, x, labels=None, **others):
+        found = super().forward(x, labels, **others)
+        self.num_calls += 1
+        return {**found, "loss": found["loss"] * self.num_calls}
 
 
 def plateau():
@@ -82,6 +104,9 @@ def plateau():
         ({}, {"trial": {"learning_rate": 1.0}}, "start a job for each trial"),
         ({"train_dataset": Stream()}, {}, "train_dataset is a Stream, which can only be read from its beginning"),
         ({"callbacks": [Early()]}, {}, "Early.on_pre_optimizer_step would run after the step of the optimizer"),
+        ({"callbacks": [AfterOptimizer()]}, {}, "AfterOptimizer.on_optimizer_step would run after the step of the optimizer"),
+        ({"model": OnlyTraining()}, {}, "the first step measures the loss in eval mode, and that fails: The model did not return a loss"),
+        ({"model": Counting()}, {}, "in eval mode, with the same random numbers, the loss of a pass is .* and then"),
         (plateau(), {}, "with a ReduceLROnPlateau: its step needs the metric"),
     ],
 )
@@ -125,3 +150,32 @@ def test_older_trainer_is_refused_with_its_version():
     words = "roundhouse.hf supports transformers 5.5 and newer, .*; transformers 4.57.6 is installed, whose Trainer has no _clip_grad"
     with pytest.raises(rh.ConfigError, match=words):
         internals.check_methods(transformers.TrainerCallback, "4.57.6")
+
+
+class StepsItself(transformers.Trainer):
+    def training_step(self, model, inputs, *args):
+        loss = super().training_step(model, inputs, *args)
+        self.optimizer.step()
+        return loss
+
+
+class ElasticStepsItself(Elastic, StepsItself):
+    pass
+
+
+def test_step_of_the_optimizer_within_a_pass_is_refused(tmp_path):
+    made = ElasticStepsItself(model=Tiny(), args=arguments(tmp_path), train_dataset=samples(), global_batch_size=4)
+    before = made.model.layer.weight.clone()
+    with pytest.raises(rh.ConfigError, match=r"SGD.step\(\) in training_step or compute_loss: the job steps it once"):
+        made.train()
+    assert torch.equal(made.model.layer.weight, before)
+
+
+class EndsEpoch(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        control.should_epoch_stop = True
+
+
+def test_callback_that_ends_an_epoch_is_refused(tmp_path):
+    with pytest.raises(rh.ConfigError, match="control.should_epoch_stop: the samples of a job are dealt for whole epochs"):
+        trainer(tmp_path, callbacks=[EndsEpoch()]).train()

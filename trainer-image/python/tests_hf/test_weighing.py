@@ -21,7 +21,7 @@ def samples(lengths=LENGTHS):
 
 
 class Tagger(torch.nn.Module):
-    """Classifies tokens, or predicts the next ones, with a forward that takes no other arguments."""
+    """Classifies tokens, or predicts the next ones. Its forward takes no other arguments."""
 
     def __init__(self, shifts=False):
         super().__init__()

@@ -44,3 +44,18 @@ def test_refusal_before_the_job_is_joined_ends_the_job(tmp_path):
         worker = world.start(0)
         world.ends([worker], 64)
         assert "gradient_accumulation_steps='8'): the number of passes" in worker.words()["message"]
+
+
+def test_second_training_of_a_job_is_explained(tmp_path):
+    lines = [
+        "import sys",
+        f"sys.path.insert(0, {str(HERE)!r})",
+        "from roundhouse.hf import Trainer",
+        "from small_trainer import Tiny, arguments, samples",
+        "for _ in range(2):",
+        "    Trainer(model=Tiny(), args=arguments('out'), train_dataset=samples(), global_batch_size=4).train()",
+    ]
+    with World(tmp_path, script(tmp_path, *lines)) as world:
+        workers = world.begin(1)
+        world.ends(workers, 64)
+        assert "a second train() in this process: a job is one training" in workers[0].log.read_text()

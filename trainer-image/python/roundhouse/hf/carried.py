@@ -38,8 +38,8 @@ def decoded(kind: float, number: float, own: Any) -> Any:
 
 
 class Carried:
-    """The best metric and its step, whether the training stops, and the numbers that callbacks keep, such
-    as the patience of ``EarlyStoppingCallback``.
+    """The best metric and its step, whether the training stops, and the numbers that callbacks
+    keep, such as the patience of ``EarlyStoppingCallback``.
 
     ``state`` and ``control`` return the current ``TrainerState`` and ``TrainerControl``.
     ``callbacks``: those that export their state.

@@ -65,3 +65,10 @@ def adopt(metrics: dict[str, Any], rank: int, summed: Callable[[Sequence[float]]
     names = sorted(name for name, value in metrics.items() if isinstance(value, (int, float)) and math.isfinite(value))
     for name, value in zip(names, summed([float(metrics[name]) if rank == 0 else 0.0 for name in names])):
         metrics[name] = value
+
+
+def arguments_of_evaluation(
+    prediction_loss_only: bool | None = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+) -> tuple[bool | None, Any, str]:
+    """The arguments of ``Trainer.evaluation_loop`` after the first two."""
+    return prediction_loss_only, ignore_keys, metric_key_prefix

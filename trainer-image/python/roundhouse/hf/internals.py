@@ -10,7 +10,6 @@ returns. The commit has stepped the optimizer and the scheduler, so the loop's o
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -20,14 +19,15 @@ import torch
 
 from ..errors import ConfigError
 from ..job import Job
-from ..joining import join as join_job
 from .carried import Carried
-from .evaluation import BatchLosses, adopt
+from .evaluation import BatchLosses, adopt, arguments_of_evaluation
 from .loaders import batches_of, is_sequential, options_of
 from .passes import Parts, part_sizes
 from .plan import plan_of
-from .refusals import refuse_arguments, refuse_call, refuse_callbacks, refuse_dataset, refuse_overrides, refuse_scheduler
+from .random_numbers import same_random_numbers
+from .refusals import refuse_arguments, refuse_call, refuse_callbacks, refuse_dataset, refuse_end_of_epoch, refuse_overrides, refuse_scheduler
 from .stand_ins import Epochs, Stepped
+from .starting import join_once, warn_of_no_step, without_launcher
 from .steps import Steps
 from .trackers import restart_trackers
 from .waiting import may_lose_peer, waits
@@ -66,26 +66,9 @@ def check_methods(kind: Any, version: str) -> None:
 check_methods(transformers.Trainer, transformers.__version__)
 
 
-def _without_launcher(init: Callable[..., None]) -> Callable[..., None]:
-    """Hides LOCAL_RANK, which the agent sets, from accelerate, which would take it for that of a
-    launcher and make a process group."""
-
-    @functools.wraps(init)
-    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
-        local_rank = os.environ.pop("LOCAL_RANK", None)
-        try:
-            init(self, *args, **kwargs)
-        finally:
-            if local_rank is not None:
-                os.environ["LOCAL_RANK"] = local_rank
-        self.local_process_index = int(local_rank or 0)
-
-    return begin
-
-
 _IS_WORKER = bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
 if _IS_WORKER:
-    PartialState.__init__ = _without_launcher(PartialState.__init__)
+    PartialState.__init__ = without_launcher(PartialState.__init__)
 
 
 class _Progress(transformers.TrainerCallback):
@@ -137,6 +120,8 @@ class Elastic(Host):
         self._steps: Steps | None = None
         # Whether the others have stopped the training before this worker joined.
         self._begins_stopped = False
+        # Whether the passes of a step are running.
+        self._is_passing = False
         # Learning rate of the current step.
         self._rate: float | None = None
         super().__init__(*args, **kwargs)
@@ -149,7 +134,9 @@ class Elastic(Host):
             # Other GPUs belong to other processes of this worker.
             device = torch.device("cuda", PartialState().local_process_index)
             torch.cuda.set_device(device)
-            self.args._setup_devices, self.args._n_gpu = device, 1
+            self.args._setup_devices = device
+        if self.args.n_gpu > 1:
+            self.args._n_gpu = 1
         super().create_accelerator_and_postprocess()
         if self.accelerator.num_processes > 1 or self.is_deepspeed_enabled or self.is_fsdp_enabled:
             raise ConfigError(
@@ -180,7 +167,10 @@ class Elastic(Host):
         self._plan = plan = plan_of(self.args, loader, self._global_batch_size)
         if self._created_lr_scheduler:
             self.lr_scheduler = None  # An earlier training had other steps.
-        self._own = own = self.create_optimizer(), self.create_scheduler(plan.steps)
+        # A subclass may return nothing from these.
+        self.create_optimizer()
+        self.create_scheduler(num_training_steps=plan.steps)
+        self._own = own = self.optimizer, self.lr_scheduler
         # An earlier training had other numbers.
         self.state.best_metric = self.state.best_global_step = None
         self.control.should_training_stop = False
@@ -188,7 +178,7 @@ class Elastic(Host):
         self._carried = Carried(lambda: self.state, lambda: self.control, exportable)
         self._weighing = Weighing(self._loss_of, getattr(self, "_loss_shifts_labels", False))
         state = {"model": self.model, "optimizer": own[0], "scheduler": own[1], "trainer": self._carried, **self._more_state}
-        with join_job(state, **self._join_options) as self.job:
+        with join_once(state, self._join_options) as self.job:
             self.job.on_generation(self._enter_generation)
             options = options_of(loader)
             options["collate_fn"] = Parts(loader.collate_fn, self.args.per_device_train_batch_size)
@@ -224,6 +214,8 @@ class Elastic(Host):
         # Where no step is due, no epoch begins.
         self._begins_stopped = self.control.should_training_stop
         begins = self._is_due and not self._begins_stopped
+        if not (begins or _IS_WORKER):
+            warn_of_no_step(self._join_options)
         return (self.state.global_step // steps_per_epoch if begins else num_epochs), 0
 
     def _note_progress(self) -> None:
@@ -243,7 +235,7 @@ class Elastic(Host):
         )
         self.accelerator.backward = self._backward
         self.model_wrapped = self._net
-        self.optimizer, self.lr_scheduler = (Stepped(one) for one in self._own)
+        self.optimizer, self.lr_scheduler = (Stepped(one, lambda: self._is_passing) for one in self._own)
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
         self.callback_handler.train_dataloader = loader
@@ -279,7 +271,9 @@ class Elastic(Host):
             loss, weight = self._passes(batch)
             return job.commit(loss, optimizer, scheduler, max_grad_norm=most, weight=weight)
 
+        self._is_passing = True
         is_committed = self._steps.run(attempt)
+        self._is_passing = False
         if not is_committed:
             self._skip_missed()
         return torch.tensor(job.loss if is_committed else 0.0, device=self.args.device)
@@ -320,10 +314,8 @@ class Elastic(Host):
 
     def _loss_of(self, inputs: Any, number: Any) -> float:
         """The loss of a pass without gradients, for a number of items."""
-        devices = [self.args.device] if self.args.device.type == "cuda" else []
         self.model.eval()
-        with torch.no_grad(), torch.random.fork_rng(devices=devices), self.compute_loss_context_manager():
-            torch.manual_seed(0)
+        with torch.no_grad(), same_random_numbers(self.args.device), self.compute_loss_context_manager():
             return float(self.compute_loss(self.model, self._prepare_inputs(inputs), num_items_in_batch=number))
 
     def _get_learning_rate(self) -> Any:
@@ -350,6 +342,7 @@ class Elastic(Host):
         if self._steps is not None and self._steps.is_behind:
             # The other ranks have done it already, and this one got their numbers.
             self.control.should_evaluate = self.control.should_save = False
+        refuse_end_of_epoch(self.control)
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _waits(self) -> Any:
@@ -367,7 +360,7 @@ class Elastic(Host):
     def evaluation_loop(self, dataloader: Any, description: str, *args: Any, **kwargs: Any) -> Any:
         if self._steps is None or self.job is None:
             return super().evaluation_loop(dataloader, description, *args, **kwargs)
-        only_loss, ignored, prefix = _arguments_of_evaluation(*args, **kwargs)
+        only_loss, ignored, prefix = arguments_of_evaluation(*args, **kwargs)
         if (self.args.prediction_loss_only if only_loss is None else only_loss) and is_sequential(dataloader):
             return self._losses(self.job, dataloader, ignored, prefix)
         output: Any = None
@@ -401,13 +394,6 @@ class Elastic(Host):
         loss = losses.mean(skips_infinite=self.args.logging_nan_inf_filter)
         metrics = {} if loss is None else {f"{prefix}_loss": loss}
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(dataloader.dataset))
-
-
-def _arguments_of_evaluation(
-    prediction_loss_only: bool | None = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
-) -> tuple[bool | None, Any, str]:
-    """The arguments of ``Trainer.evaluation_loop`` after the first two."""
-    return prediction_loss_only, ignore_keys, metric_key_prefix
 
 
 class Trainer(Elastic, transformers.Trainer):

@@ -42,9 +42,20 @@ def divides(loss_of: Callable[[Any], float], items: Any) -> bool | None:
 
     Raises :class:`~roundhouse.errors.ConfigError` if only a part of the loss is divided.
     """
-    once, twice = loss_of(items), loss_of(2 * items)
+    try:
+        once, again, twice = loss_of(items), loss_of(items), loss_of(2 * items)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"roundhouse.hf: the first step measures the loss in eval mode, and that fails: {error}; let the model compute its loss "
+            "in eval mode, too"
+        ) from error
     if once == 0 or not (math.isfinite(once) and math.isfinite(twice)):
         return None
+    if not math.isclose(once, again, rel_tol=_TOLERANCE):
+        raise ConfigError(
+            f"roundhouse.hf: in eval mode, with the same random numbers, the loss of a pass is {once:.6g} and then {again:.6g}; the "
+            "first step measures whether it is divided by num_items_in_batch, so let it depend on the weights and the pass alone"
+        )
     for result, wanted in ((True, once / 2), (False, once)):
         if math.isclose(twice, wanted, rel_tol=_TOLERANCE):
             return result

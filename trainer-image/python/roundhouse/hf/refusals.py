@@ -3,6 +3,7 @@ error, or would end the job later."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +16,7 @@ _ONE_PROCESS = "the whole model is in each worker, and Roundhouse sums the gradi
 _NEEDS_METRIC = "its step needs the metric of an evaluation, and a job steps the scheduler in each committed step; use another one"
 # Optimizers that change the weights in the backward pass, or for an evaluation.
 _STEPS_EARLY = ("lomo", "adalomo", "layerwise", "schedule_free")
-_EVENT = "on_pre_optimizer_step"
+_EVENTS = "on_pre_optimizer_step", "on_optimizer_step"
 
 
 def _is_set(value: Any) -> bool:
@@ -114,12 +115,21 @@ def refuse_scheduler(scheduler: Any) -> None:
 def refuse_callbacks(callbacks: Iterable[Any], plain: Any) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` for callbacks that would come too late.
     ``plain`` is the class whose events do nothing."""
-    for callback in callbacks:
-        if getattr(type(callback), _EVENT, None) not in (None, getattr(plain, _EVENT)):
+    for callback, event in itertools.product(callbacks, _EVENTS):
+        if getattr(type(callback), event, None) not in (None, getattr(plain, event)):
             raise ConfigError(
-                f"roundhouse.hf: {type(callback).__name__}.{_EVENT} would run after the step of the optimizer, when the "
-                "gradients are gone; use on_step_end"
+                f"roundhouse.hf: {type(callback).__name__}.{event} would run after the step of the optimizer, when the gradients "
+                "are gone; use on_step_end"
             )
+
+
+def refuse_end_of_epoch(control: Any) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` if a callback ends an epoch early."""
+    if control.should_epoch_stop:
+        raise ConfigError(
+            "roundhouse.hf: a callback has set control.should_epoch_stop: the samples of a job are dealt for whole epochs; set "
+            "should_training_stop, or train with fewer samples"
+        )
 
 
 def refuse_overrides(kind: type, elastic: type) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..errors import ConfigError
 from .steps import Steps
 
 
@@ -25,13 +26,20 @@ class Epochs:
 
 
 class Stepped:
-    """An optimizer or a scheduler that ``job.commit`` steps."""
+    """An optimizer or a scheduler that ``job.commit`` steps. ``is_passing``: whether the passes of
+    a step are running, in which a step of the script would be lost."""
 
-    def __init__(self, inner: Any):
+    def __init__(self, inner: Any, is_passing: Callable[[], bool]):
         self._inner = inner
+        self._is_passing = is_passing
 
     def step(self, *_: Any, **__: Any) -> None:
         """Does nothing, because the commit has stepped already."""
+        if self._is_passing():
+            raise ConfigError(
+                f"roundhouse.hf: {type(self._inner).__name__}.step() in training_step or compute_loss: the job steps it once, "
+                "with the gradients of all workers; leave it out"
+            )
 
     def zero_grad(self, *_: Any, **__: Any) -> None:
         """Does nothing, because the commit has reset the gradients."""

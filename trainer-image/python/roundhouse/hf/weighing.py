@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -37,6 +38,8 @@ class Weighing:
         # None until they were measured.
         self._divides: bool | None = None
         self._shifts: bool | None = None
+        # Passes to measure that with: not each proves it.
+        self._tries = 8
 
     def weight(self, inputs: Any, size: int, items: Any) -> Weight:
         """The weight of a pass of ``size`` samples. ``items``: the number that the Trainer of
@@ -58,8 +61,11 @@ class Weighing:
         return Weight(None, count, count)
 
     def _ignores_first(self, inputs: Any) -> bool:
-        if self._shifts is None and inputs["labels"].ndim == 2 and not inputs["labels"].is_floating_point():
-            self._shifts = ignores_first_label(lambda labels: self._loss_of({**inputs, "labels": labels}, None), inputs["labels"])
+        labels = inputs["labels"]
+        if self._shifts is None and self._tries > 0 and labels.ndim == 2 and not labels.is_floating_point():
+            self._tries -= 1
+            with contextlib.suppress(Exception):  # The model may have no loss in eval mode.
+                self._shifts = ignores_first_label(lambda other: self._loss_of({**inputs, "labels": other}, None), labels)
         return self._fallback if self._shifts is None else self._shifts
 
 
@@ -78,8 +84,10 @@ def ignores_first_label(loss_of: Callable[[Any], float], labels: Any) -> bool | 
     changed = torch.where(labels == _IGNORED, labels, other)
     first, rest = labels.clone(), changed.clone()
     first[:, 0], rest[:, 0] = changed[:, 0], labels[:, 0]
+    if torch.equal(first, labels):
+        return None
     loss = loss_of(labels)
-    if torch.equal(first, labels) or loss != loss_of(labels):
+    if loss != loss_of(labels):
         return None
     if loss != loss_of(first):
         return False

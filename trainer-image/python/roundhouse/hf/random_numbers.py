@@ -1,0 +1,28 @@
+"""The same random numbers for each measurement of a loss."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..seeding import seed_all
+
+
+@contextlib.contextmanager
+def same_random_numbers(device: torch.device) -> Iterator[None]:
+    """In this context all generators begin with the same seed. Afterwards they continue."""
+    numpy: Any = sys.modules.get("numpy")
+    python, of_numpy = random.getstate(), None if numpy is None else numpy.random.get_state()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        seed_all(0)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(of_numpy)
