@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -34,7 +35,12 @@ def decoded(kind: float, number: float, own: Any) -> Any:
         return _NOT_FINITE[int(kind)]
     if kind == _UNKNOWN:
         return own
-    return {_NONE: lambda _: None, _BOOL: bool, _INT: int, _FLOAT: float}[int(kind)](number)
+    kinds: dict[int, Callable[[float], Any]] = {_NONE: lambda _: None, _BOOL: bool, _INT: int, _FLOAT: float}
+    return kinds[int(kind)](number)
+
+
+def _same(owner: Any) -> Any:
+    return owner
 
 
 class Carried:
@@ -54,7 +60,7 @@ class Carried:
         ]
         for callback in callbacks:
             names = sorted(callback.state().get("attributes", {}))
-            self._attributes += [(lambda callback=callback: callback, name) for name in names]
+            self._attributes += [(partial(_same, callback), name) for name in names]
 
     def numbers(self) -> list[float]:
         """All values, as finite numbers. Their meaning and their order never change."""

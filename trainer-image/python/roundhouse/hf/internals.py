@@ -104,6 +104,9 @@ class Elastic(Host):
     Raises :class:`~roundhouse.errors.ConfigError` for arguments that a job cannot follow.
     """
 
+    optimizer: Any
+    lr_scheduler: Any
+
     def __init__(
         self,
         *args: Any,
