@@ -1,6 +1,8 @@
 """Losses that are means over labels, of models that get no number of items: each label counts the
 same, whatever the passes are."""
 
+import warnings
+
 import pytest
 import torch
 import transformers
@@ -75,7 +77,9 @@ def trained(kind, directory, make, size, data, **options):
 def check(directory, make, size, tolerance, data=None):
     data = data or samples()
     wanted, moved = trained(transformers.Trainer, directory, make, 8, data)
-    found, _ = trained(Trainer, directory, make, size, data, global_batch_size=8)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "roundhouse.hf: the loss of a pass")
+        found, _ = trained(Trainer, directory, make, size, data, global_batch_size=8)
     assert float((wanted - found).norm()) <= tolerance * moved
 
 
@@ -107,3 +111,32 @@ class Divided(Tagger):
 @pytest.mark.parametrize("make", [Tagger, Divided])
 def test_pass_without_labels_counts_nothing(tmp_path, make, lengths):
     check(tmp_path, make, 1, 1e-12, samples(lengths))
+
+
+class Summed(Tagger):
+    def forward(self, input_ids, labels=None):
+        found = super().forward(input_ids, labels)
+        return {**found, "loss": found["loss"] * len(labels)}
+
+
+class PerClass(Tagger):
+    """Weighs the classes."""
+
+    def forward(self, input_ids, labels=None):
+        scores = super().forward(input_ids, labels)["logits"]
+        weight = torch.arange(16, dtype=torch.float64) ** 4
+        return {"loss": torch.nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten(), weight=weight)}
+
+
+class Contrastive(Tagger):
+    """Compares each sample with the others of its pass."""
+
+    def forward(self, input_ids, labels=None):
+        points = self.embedding(input_ids).mean(1)
+        return {"loss": torch.nn.functional.cross_entropy(points @ points.T, torch.arange(len(points)))}
+
+
+@pytest.mark.parametrize("make", [Summed, PerClass, Contrastive])
+def test_loss_that_is_no_mean_is_warned_of(tmp_path, make):
+    with pytest.warns(UserWarning, match="it is no mean over them, so the weights depend on the number of workers"):
+        trained(Trainer, tmp_path, make, 8, samples(), global_batch_size=8)

@@ -179,7 +179,8 @@ class Elastic(Host):
         self.control.should_training_stop = False
         exportable = [one for one in self.callback_handler.callbacks if isinstance(one, ExportableState)]
         self._carried = Carried(lambda: self.state, lambda: self.control, exportable)
-        self._weighing = Weighing(self._loss_of, getattr(self, "_loss_shifts_labels", False))
+        is_exact = not self.args.bf16 and all(weight.element_size() >= 4 for weight in self.model.parameters())
+        self._weighing = Weighing(self._loss_of, shifts=getattr(self, "_loss_shifts_labels", False), is_exact=is_exact)
         state = {"model": self.model, "optimizer": own[0], "scheduler": own[1], "trainer": self._carried, **self._more_state}
         with join_once(state, self._join_options) as self.job:
             self.job.on_generation(self._enter_generation)
@@ -315,10 +316,10 @@ class Elastic(Host):
         loss = loss * self._factor if self._factor else nothing(self._net)
         type(self.accelerator).backward(self.accelerator, loss, **options)
 
-    def _loss_of(self, inputs: Any, number: Any) -> float:
+    def _loss_of(self, inputs: Any, number: Any, seed: int = 0) -> float:
         """The loss of a pass without gradients, for a number of items."""
         self.model.eval()
-        with torch.no_grad(), same_random_numbers(self.args.device), self.compute_loss_context_manager():
+        with torch.no_grad(), same_random_numbers(self.args.device, seed), self.compute_loss_context_manager():
             return float(self.compute_loss(self.model, self._prepare_inputs(inputs), num_items_in_batch=number))
 
     def _get_learning_rate(self) -> Any:

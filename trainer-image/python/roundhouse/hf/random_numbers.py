@@ -14,12 +14,12 @@ from ..seeding import seed_all
 
 
 @contextlib.contextmanager
-def same_random_numbers(device: torch.device) -> Iterator[None]:
-    """In this context all generators begin with the same seed. Afterwards they continue."""
+def same_random_numbers(device: torch.device, seed: int) -> Iterator[None]:
+    """In this context all generators begin with a seed. Afterwards they continue."""
     numpy: Any = sys.modules.get("numpy")
     python, of_numpy = random.getstate(), None if numpy is None else numpy.random.get_state()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        seed_all(0)
+        seed_all(seed)
         try:
             yield
         finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +13,9 @@ import torch
 from .passes import divides
 
 _IGNORED = -100
+# Relative difference of losses that count as equal, in 32 bits and in 16 bits. At the beginning a
+# loss with class weights is almost the mean.
+_TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 2e-3
 
 
 class Weight(NamedTuple):
@@ -27,23 +32,56 @@ class Weight(NamedTuple):
 class Weighing:
     """Finds out with the first passes what the loss of a model is a mean of.
 
-    ``loss_of(inputs, number)``: the loss of a pass for that number of items, or for None, without
-    gradients and with the same random numbers each time. ``shifts``: whether the loss ignores the
-    first label of each sequence, where that cannot be measured.
+    ``loss_of(inputs, number, seed=0)``: the loss of a pass for that number of items, or for None,
+    without gradients and with the random numbers of the seed. ``shifts``: whether the loss ignores
+    the first label of each sequence, where that cannot be measured. ``is_exact``: whether the model
+    computes in at least 32 bits.
     """
 
-    def __init__(self, loss_of: Callable[[Any, Any], float], shifts: bool):
+    def __init__(self, loss_of: Callable[..., float], *, shifts: bool, is_exact: bool):
         self._loss_of = loss_of
         self._fallback = shifts
+        self._tolerance = _TOLERANCE if is_exact else _TOLERANCE_16_BITS
         # None until they were measured.
         self._divides: bool | None = None
         self._shifts: bool | None = None
         # Passes to measure that with: not each proves it.
         self._tries = 8
+        self._is_compared = False
 
     def weight(self, inputs: Any, size: int, items: Any) -> Weight:
         """The weight of a pass of ``size`` samples. ``items``: the number that the Trainer of
         transformers gives to the loss function, or None."""
+        found = self._weight(inputs, size, items)
+        if not self._is_compared and size > 1:
+            self._is_compared = True
+            self._compare(inputs, size, items)
+        return found
+
+    def _compare(self, inputs: Any, size: int, items: Any) -> None:
+        """Warns if the loss of a pass is not that of its halves together."""
+
+        def total(part: Any, num_samples: int, seed: int = 0) -> float:
+            weight = self._weight(part, num_samples, items)
+            return self._loss_of(part, weight.divisor, seed) * weight.factor
+
+        try:
+            parts = halves(inputs, size)
+            whole = total(inputs, size)
+            if parts is None or whole != total(inputs, size, seed=1):
+                return  # The halves would have other random numbers.
+            apart = total(parts[0], size // 2) + total(parts[1], size - size // 2)
+        except Exception:
+            return  # The model takes no halves, or has no loss in eval mode.
+        if math.isfinite(apart) and not math.isclose(whole, apart, rel_tol=self._tolerance):
+            warnings.warn(
+                f"roundhouse.hf: the loss of a pass times its labels or samples is {whole:.4g}, and that of its two halves {apart:.4g}: "
+                "it is no mean over them, so the weights depend on the number of workers and on per_device_train_batch_size; "
+                "see docs/guides/hugging-face.md, What is lost",
+                stacklevel=2,
+            )
+
+    def _weight(self, inputs: Any, size: int, items: Any) -> Weight:
         if items is not None and self._divides is None:
             self._divides = divides(lambda number: self._loss_of(inputs, number), items)
         if items is not None and self._divides:
@@ -98,3 +136,10 @@ def nothing(model: torch.nn.Module) -> Any:
     """The loss of a pass without labels: zero, with gradients of zero, because a mean over no
     labels is not a number, and neither are its gradients."""
     return sum((weight * 0).sum() for weight in model.parameters() if weight.requires_grad)
+
+
+def halves(inputs: Any, size: int) -> tuple[Any, Any] | None:
+    """The first and the last samples of a pass. None if an entry is not divided by samples."""
+    if not all(torch.is_tensor(value) and value.ndim and len(value) == size for value in inputs.values()):
+        return None
+    return {name: value[: size // 2] for name, value in inputs.items()}, {name: value[size // 2 :] for name, value in inputs.items()}
