@@ -19,13 +19,13 @@ import torch
 
 from ..errors import ConfigError
 from ..job import Job
+from . import refusals
 from .carried import Carried
 from .evaluation import BatchLosses, adopt, arguments_of_evaluation
 from .loaders import batches_of, is_sequential, options_of
 from .passes import Parts, part_sizes
 from .plan import plan_of
 from .random_numbers import same_random_numbers
-from .refusals import refuse_arguments, refuse_call, refuse_callbacks, refuse_dataset, refuse_end_of_epoch, refuse_overrides, refuse_scheduler
 from .stand_ins import Epochs, Stepped
 from .starting import join_once, warn_of_no_step, without_launcher
 from .steps import Steps
@@ -115,7 +115,7 @@ class Elastic(Host):
         join: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
-        refuse_overrides(type(self), Elastic)
+        refusals.refuse_overrides(type(self), Elastic)
         self._global_batch_size = global_batch_size
         self._more_state, self._join_options = state or {}, join or {}
         self.job: Job | None = None
@@ -132,7 +132,7 @@ class Elastic(Host):
         self.callback_handler.callbacks.insert(0, _Progress(self._note_progress, lambda: self._begins_stopped))
 
     def create_accelerator_and_postprocess(self) -> None:
-        refuse_arguments(self.args)
+        refusals.refuse_arguments(self.args)
         if _IS_WORKER and self.args.device.type == "cuda":
             # Other GPUs belong to other processes of this worker.
             device = torch.device("cuda", PartialState().local_process_index)
@@ -141,11 +141,7 @@ class Elastic(Host):
         if self.args.n_gpu > 1:
             self.args._n_gpu = 1
         super().create_accelerator_and_postprocess()
-        if self.accelerator.num_processes > 1 or self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            raise ConfigError(
-                "roundhouse.hf under a launcher of accelerate, or with its FSDP or DeepSpeed: Roundhouse starts the workers and sums "
-                "the gradients; start the script with python, without variables ACCELERATE_*"
-            )
+        refusals.refuse_launcher(self.accelerator.num_processes > 1 or self.is_deepspeed_enabled or self.is_fsdp_enabled)
 
     def get_total_train_batch_size(self, args: Any) -> int:
         return self._global_batch_size
@@ -153,20 +149,20 @@ class Elastic(Host):
     # The training as a whole.
 
     def train(self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
-        refuse_call(resume_from_checkpoint, trial)
-        refuse_arguments(self.args)
+        refusals.refuse_call(resume_from_checkpoint, trial)
+        refusals.refuse_arguments(self.args)
         if self.args.label_smoothing_factor and not hasattr(self, "_loss_shifts_labels"):
             raise ConfigError("roundhouse.hf: label_smoothing_factor needs transformers 5.16 or newer: older ones miscount its tokens")
-        refuse_scheduler(self.lr_scheduler)
-        refuse_callbacks(self.callback_handler.callbacks, transformers.TrainerCallback)
+        refusals.refuse_scheduler(self.lr_scheduler)
+        refusals.refuse_callbacks(self.callback_handler.callbacks, transformers.TrainerCallback)
         return super().train(None, None, *args, **kwargs)
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
-        refuse_call(None, "any")
+        refusals.refuse_call(None, "any")
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         loader = super().get_train_dataloader()
-        refuse_dataset(self.train_dataset, loader)
+        refusals.refuse_dataset(self.train_dataset, loader)
         self._plan = plan = plan_of(self.args, loader, self._global_batch_size)
         if self._created_lr_scheduler:
             self.lr_scheduler = None  # An earlier training had other steps.
@@ -301,11 +297,7 @@ class Elastic(Host):
             self._has_passed = False
             with contextlib.nullcontext() if index == len(sizes) - 1 else self._net.no_sync():
                 loss = super().training_step(self._net, part, counted.divisor)
-            if not self._has_passed:
-                raise ConfigError(
-                    f"roundhouse.hf: training_step of a base of {type(self).__name__} makes its backward pass without "
-                    "self.accelerator.backward, which weighs the loss by its samples or tokens; use it"
-                )
+            refusals.refuse_own_backward(type(self), self._has_passed)
             if self._factor:  # The mean over no labels is not a number.
                 total += loss * self._factor
             weight += counted.items
@@ -346,7 +338,7 @@ class Elastic(Host):
         if self._steps is not None and self._steps.is_behind:
             # The other ranks have done it already, and this one got their numbers.
             self.control.should_evaluate = self.control.should_save = False
-        refuse_end_of_epoch(self.control)
+        refusals.refuse_end_of_epoch(self.control)
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _waits(self) -> Any:

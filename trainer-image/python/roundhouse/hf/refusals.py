@@ -80,6 +80,15 @@ def refuse_arguments(args: Any) -> None:
         raise ConfigError("roundhouse.hf: accelerator_config with split_batches: Roundhouse deals the samples; leave it out")
 
 
+def refuse_launcher(is_used: bool) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` if accelerate has started this process."""
+    if is_used:
+        raise ConfigError(
+            "roundhouse.hf under a launcher of accelerate, or with its FSDP or DeepSpeed: Roundhouse starts the workers and sums "
+            "the gradients; start the script with python, without variables ACCELERATE_*"
+        )
+
+
 def refuse_call(resume_from_checkpoint: Any, trial: Any) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` for arguments of ``Trainer.train``."""
     if resume_from_checkpoint:
@@ -121,6 +130,16 @@ def refuse_callbacks(callbacks: Iterable[Any], plain: Any) -> None:
                 f"roundhouse.hf: {type(callback).__name__}.{event} would run after the step of the optimizer, when the gradients "
                 "are gone; use on_step_end"
             )
+
+
+def refuse_own_backward(kind: type, has_passed: bool) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for a pass without the Trainer's backward
+    pass."""
+    if not has_passed:
+        raise ConfigError(
+            f"roundhouse.hf: training_step of a base of {kind.__name__} makes its backward pass without self.accelerator.backward, "
+            "which weighs the loss by its samples or tokens; use it"
+        )
 
 
 def refuse_end_of_epoch(control: Any) -> None:
