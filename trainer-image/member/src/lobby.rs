@@ -1,6 +1,8 @@
 //! The lobby: how a process receives its membership and requests to leave.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use roundhouse_contract::membership::{Action as Instruction, Incarnation, Master, Membership};
 use roundhouse_elastic::machine::Verdict;
@@ -98,14 +100,21 @@ pub fn enter(launch: &Launch) -> Result<(Machine, Option<MembershipWatch>), Fail
     })
 }
 
+/// The last generation of this process in each directory.
+static TAKEN: Mutex<BTreeMap<PathBuf, u64>> = Mutex::new(BTreeMap::new());
+
 /// The generation of a process that trains alone: one more than the newest that has written
-/// checkpoints or a ledger.
+/// checkpoints or a ledger. A notebook may join again while threads of its former training have
+/// written nothing yet, so the generations of this process count, too.
 fn next_generation(launch: &Launch) -> Result<u64, Failure> {
     let Some(settings) = &launch.checkpoint else {
         return Ok(1);
     };
-    let directory = Directory::new(settings.dir.clone());
-    Ok(newest_generation(&directory)? + 1)
+    let newest = newest_generation(&Directory::new(settings.dir.clone()))?;
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let taken = taken.entry(settings.dir.clone()).or_default();
+    *taken = newest.max(*taken) + 1;
+    Ok(*taken)
 }
 
 /// A membership document for a worker of one process that no operator manages.
@@ -128,5 +137,32 @@ pub(crate) fn document(generation: u64, node_rank: u32, nodes: u32) -> Membershi
         },
         issued_at: String::new(),
         repeats: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_contract::environment::CheckpointEnvironment;
+
+    use super::*;
+
+    #[test]
+    fn second_training_of_a_process_gets_a_newer_generation() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = directory.path().join("config");
+        let mut launch = Launch::alone(config, directory.path().to_owned(), None);
+        assert_eq!(next_generation(&launch).unwrap(), 1, "without a volume");
+        launch.checkpoint = Some(CheckpointEnvironment {
+            dir: directory.path().to_owned(),
+            every_steps: None,
+            every_seconds: None,
+            keep: 2,
+            best: None,
+            job_uid: None,
+        });
+        for generation in 1..=3 {
+            // No thread of the former training has written yet.
+            assert_eq!(next_generation(&launch).unwrap(), generation);
+        }
     }
 }
