@@ -61,7 +61,7 @@ log_of() { say "$logs/$(tr -cs 'a-zA-Z0-9' '-' <<< "$1" | sed 's/-$//').log"; }
 # goes to a log; if it fails, step prints the end of the log. A long step prints a line each minute.
 # STEP_LIMIT: seconds after which step ends the command.
 step() {
-  local name=$1 log started ticker status=0 shell=$BASHPID others
+  local name=$1 log started ticker status=0 shell=$BASHPID began=$SECONDS others
   shift
   others=$(ps -o pid= --ppid "$shell" | tr '\n' ' ')
   log=$(log_of "$name")
@@ -72,7 +72,7 @@ step() {
     signal=TERM
     while sleep "${STEP_TICK:-60}" & nap=$!; wait "$nap"; do
       say "    ... $(since "$started")$(tail -n 1 "$log" 2>/dev/null | sed 's/^/: /' | cut -c1-90)"
-      awk -v a="$started" -v b="$(now)" -v limit="${STEP_LIMIT:-0}" 'BEGIN {exit !(limit > 0 && b - a > limit)}' || continue
+      [ -n "${STEP_LIMIT:-}" ] && [ $((SECONDS - began)) -gt "$STEP_LIMIT" ] || continue
       say "    not done after $STEP_LIMIT s, which is the limit of a step: its processes get SIG$signal"
       # Background jobs of the script are not part of the step.
       for child in $(ps -o pid= --ppid "$shell"); do
