@@ -7,7 +7,7 @@ import ctypes
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -282,6 +282,17 @@ class Loader:
         end_workers(self._batches)
         self._batches = None
         del self._loader
+
+
+def all_batches(loader: DataLoader[Any]) -> Generator[Any, None, None]:
+    """All batches of a loader, whose workers end with them. In a generator a StopIteration of the
+    data set is an error (PEP 479)."""
+    batches = iter(loader)
+    try:
+        for _ in range(len(loader)):
+            yield next(batches)
+    finally:
+        end_workers(batches)
 
 
 def end_workers(batches: Any) -> None:

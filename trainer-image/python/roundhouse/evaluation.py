@@ -4,7 +4,7 @@ repeats it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 from ._native import Process, SampleSchedule
-from .data import Worker, end_workers
+from .data import Worker, all_batches
 from .errors import ConfigError, Diverged
 from .generations import Place
 
@@ -68,7 +68,7 @@ class Evaluation:
             # This rank needs the names of the other ranks: get them from a sample that does not
             # count.
             return {name: 0.0 for name in self._called(self._loader(0, 1))}
-        with closing(_whole(self._loader(start, end))) as batches:
+        with closing(all_batches(self._loader(start, end))) as batches:
             for batch in batches:
                 for name, value in self._called([batch]).items():
                     totals[name] = totals.get(name, 0.0) + float(value)
@@ -87,17 +87,6 @@ class Evaluation:
                 'the function of rh.Evaluation has to return a dict of sums with "loss", such as {"loss": loss.item() * len(x)}'
             )
         return sums
-
-
-def _whole(loader: Any) -> Generator[Any, None, None]:
-    """All batches of a loader. In a generator a StopIteration of the data set is an error (PEP
-    479)."""
-    batches = iter(loader)
-    try:
-        for _ in range(len(loader)):
-            yield next(batches)
-    finally:
-        end_workers(batches)
 
 
 def all_of(evaluation: Evaluation | Sequence[Evaluation] | None) -> list[Evaluation]:

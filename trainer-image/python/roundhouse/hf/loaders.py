@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, SequentialSampler
 
-from ..data import Worker, end_workers
+from ..data import Worker, all_batches
 
 _OPTIONS = ("collate_fn", "num_workers", "pin_memory", "multiprocessing_context", "prefetch_factor")
 
@@ -36,8 +36,4 @@ def batches_of(loader: Any, indices: list[list[int]]) -> Generator[Any, None, No
     options = options_of(loader)
     if loader.num_workers:
         options["worker_init_fn"] = Worker(None)
-    batches = iter(DataLoader(loader.dataset, batch_sampler=indices, **options))
-    try:
-        yield from batches
-    finally:
-        end_workers(batches)
+    yield from all_batches(DataLoader(loader.dataset, batch_sampler=indices, **options))
