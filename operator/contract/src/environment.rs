@@ -83,6 +83,13 @@ pub const LAST_SEEN_GENERATION: &str = "ROUNDHOUSE_LAST_SEEN_GENERATION";
 pub const GRACE_SECONDS: &str = "ROUNDHOUSE_GRACE_SECONDS";
 /// Seconds in which a failure of a script may turn out to be a consequence of a lost peer.
 pub const PEER_FAILURE_WINDOW_SECONDS: &str = "ROUNDHOUSE_PEER_FAILURE_WINDOW_SECONDS";
+/// With `true`, the processes of a worker together hold one copy of the state, as a replica: they
+/// start and end together. Default: each process holds a copy.
+pub const SHARDED: &str = "ROUNDHOUSE_SHARDED";
+/// Path of a file with which the processes of one replica find each other. The agent gives each
+/// process of a sharded worker the same path, and another one whenever it starts them again. The
+/// file does not exist before a process creates it.
+pub const REPLICA_FILE: &str = "ROUNDHOUSE_REPLICA_FILE";
 /// Process id of the parent; the process ends when the parent ends. In a pod the kernel does this.
 pub const END_WITH_PARENT: &str = "ROUNDHOUSE_END_WITH_PARENT";
 /// Directory of checkpoints and the ledger, shared by all workers; if not set, none are written.
@@ -121,6 +128,8 @@ pub struct LaunchEnvironment {
     pub local_rank: u32,
     /// Number of processes of this worker.
     pub local_world_size: u32,
+    /// Whether the processes of this worker together hold one copy of the state.
+    pub sharded: bool,
     /// The worker's IP address, on which its collectives listen.
     pub pod_ip: String,
     /// Port of the store, which the worker's process 0 hosts.
@@ -175,6 +184,7 @@ impl LaunchEnvironment {
             (RUN_DIR, path(&self.run_dir)),
             (DATA_DIR, path(&self.data_dir)),
         ]);
+        pairs.extend(self.sharded.then(|| (SHARDED, true.to_string())));
         let config = self.trainer_config_file.iter();
         pairs.extend(config.map(|file| (TRAINER_CONFIG_FILE, path(file))));
         pairs.extend(
@@ -200,6 +210,10 @@ impl LaunchEnvironment {
         Ok(Self {
             local_rank: number(LOCAL_RANK, text(LOCAL_RANK)?)?,
             local_world_size: number(LOCAL_WORLD_SIZE, text(LOCAL_WORLD_SIZE)?)?,
+            sharded: match get(SHARDED).filter(|text| !text.is_empty()) {
+                None => false,
+                Some(found) => number(SHARDED, found)?,
+            },
             pod_ip: text(POD_IP)?,
             rendezvous_port: number(RENDEZVOUS_PORT, text(RENDEZVOUS_PORT)?)?,
             membership_file: text(MEMBERSHIP_FILE)?.into(),
@@ -232,6 +246,7 @@ mod tests {
         LaunchEnvironment {
             local_rank: 1,
             local_world_size: 2,
+            sharded: true,
             pod_ip: "127.0.0.1".to_owned(),
             rendezvous_port: 29_500,
             membership_file: "/etc/roundhouse/membership".into(),
@@ -270,6 +285,24 @@ mod tests {
             }
             let read = LaunchEnvironment::read(|name| pairs.get(name).cloned());
             assert_eq!(read.as_ref(), Ok(&script));
+        }
+    }
+
+    #[test]
+    fn processes_are_sharded_only_if_it_is_set() {
+        let mut pairs = environment().to_pairs();
+        for (found, is_sharded) in [
+            (None, Ok(false)),
+            (Some(""), Ok(false)),
+            (Some("false"), Ok(false)),
+            (Some("true"), Ok(true)),
+            (Some("yes"), Err(SHARDED)),
+        ] {
+            pairs.remove(SHARDED);
+            pairs.extend(found.map(|found| (SHARDED, found.to_owned())));
+            let read = LaunchEnvironment::read(|name| pairs.get(name).cloned());
+            let read = read.map(|it| it.sharded).map_err(|error| error.variable);
+            assert_eq!(read, is_sharded, "{found:?}");
         }
     }
 

@@ -64,6 +64,10 @@ pub struct Options {
     /// the agent restarts them.
     #[arg(long, env = environment::MODE, default_value_t = Mode::InProcess)]
     pub mode: Mode,
+    /// Whether the processes together hold one copy of the state: if one dies, the agent kills the
+    /// others and restarts all.
+    #[arg(long, env = environment::SHARDED)]
+    pub sharded: bool,
     /// Name of the job, which scripts receive as the name of the run.
     #[arg(long, env = environment::JOB_NAME, default_value = "roundhouse")]
     pub job: String,
@@ -191,6 +195,7 @@ impl Options {
         roundhouse_contract::LaunchEnvironment {
             local_rank,
             local_world_size: self.procs,
+            sharded: self.sharded,
             pod_ip: self.pod_ip.clone(),
             rendezvous_port: self.rendezvous_port,
             membership_file: self.membership_file.clone(),

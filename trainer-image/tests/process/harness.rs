@@ -164,6 +164,7 @@ impl Job {
         let environment = LaunchEnvironment {
             local_rank,
             local_world_size: self.procs_per_worker,
+            sharded: false,
             pod_ip: "127.0.0.1".to_owned(),
             rendezvous_port: self.ports[node as usize],
             membership_file: self.membership_file(node),
