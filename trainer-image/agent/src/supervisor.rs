@@ -14,6 +14,7 @@ use crate::options::Options;
 use crate::ranks;
 use crate::say::say;
 
+mod environment;
 mod failure;
 mod in_process;
 mod inherited;
@@ -31,8 +32,8 @@ use failure::Failure;
 use processes::{IfStuck, Processes};
 use signals::Signals;
 
+pub use environment::device_settings;
 pub(crate) use failure::is_text_without_interpreter;
-pub use in_process::device_settings;
 pub(crate) use process::parent_to_end_with;
 
 /// Runs until the worker ends and returns the exit code.
