@@ -26,6 +26,9 @@ pub const AGENT: &str = "roundhouse-agent";
 pub const CHECKPOINT_DIR: &str = "/checkpoints";
 /// Directory of the ledger, below the directory of the checkpoints.
 pub const LEDGER_DIR: &str = "ledger";
+/// Name of the file with which the processes of a replica find each other, in the directory of its
+/// life.
+pub const REPLICA_FILE: &str = "store";
 /// Default `terminationMessagePath` of Kubernetes.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 
@@ -69,6 +72,13 @@ pub fn agent_address(run_dir: &Path) -> PathBuf {
 #[must_use]
 pub fn restarts(run_dir: &Path) -> PathBuf {
     run_dir.join("restarts.json")
+}
+
+/// Directory of one life of a sharded worker's replica, in the run directory; `life` is unique
+/// there.
+#[must_use]
+pub fn replica(run_dir: &Path, life: u64) -> PathBuf {
+    run_dir.join(format!("replica-{life}"))
 }
 
 /// Progress of a script's process, as [`crate::ScriptProgress`], in the run directory.

@@ -6,6 +6,9 @@
 //! container. The process waits in the lobby, and the next generation sends it the state. No
 //! container restarts, so the worker keeps its incarnation.
 //!
+//! The processes of a sharded worker hold one copy of the state together. When one dies, all of
+//! them restart, and another worker sends them the state.
+//!
 //! The whole worker ends if a new process cannot help: for exit codes that would repeat or that
 //! require another node, if no sibling holds the state, and if processes keep dying without a new
 //! step.
@@ -38,19 +41,44 @@ pub enum Choice {
     EndsWorker,
     /// End the worker: no sibling holds the state.
     NoCopyLeft,
+    /// End the worker: its sharded processes have not trained yet, or one has completed.
+    NotTraining,
     /// End the worker: processes died too often without a new step.
     TooOften,
 }
 
 impl InPlace {
-    /// Decides about a dead process. `siblings`: last statuses of the running processes; `step`:
-    /// highest step that any process of the worker has reported.
+    /// Decides about a dead process that had a copy of the state. `siblings`: last statuses of the
+    /// running processes; `step`: highest step that any process of the worker has reported.
     #[must_use]
     pub fn choose(&self, end: End, siblings: &[RankStatus], step: u64) -> Choice {
         if !is_temporary(end) {
             Choice::EndsWorker
         } else if !siblings.iter().any(holds_state) {
             Choice::NoCopyLeft
+        } else if self.counted(step) >= MAX_WITHOUT_PROGRESS {
+            Choice::TooOften
+        } else {
+            Choice::Restart
+        }
+    }
+
+    /// Decides about a dead process of a sharded worker, whose siblings end with it. `siblings`:
+    /// last statuses of those that still ran; `has_trained`: whether any process of the worker has
+    /// been in a generation; `step`: highest step that any of them has reported.
+    #[must_use]
+    pub fn choose_all(
+        &self,
+        end: End,
+        siblings: &[RankStatus],
+        has_trained: bool,
+        step: u64,
+    ) -> Choice {
+        let is_complete = siblings.iter().any(|status| status.phase == Phase::Done);
+        if !is_temporary(end) {
+            Choice::EndsWorker
+        } else if is_complete || !has_trained {
+            Choice::NotTraining
         } else if self.counted(step) >= MAX_WITHOUT_PROGRESS {
             Choice::TooOften
         } else {
@@ -158,6 +186,40 @@ mod tests {
         for siblings in [&[][..], &[restarted], &[done]] {
             let choice = InPlace::default().choose(KILLED, siblings, 7);
             assert_eq!(choice, Choice::NoCopyLeft, "{siblings:?}");
+        }
+    }
+
+    #[test]
+    fn sharded_worker_restarts_without_a_copy_of_the_state() {
+        let mut in_place = InPlace::default();
+        let new = sibling(Phase::Lobby, 0);
+        for end in [KILLED, End::Exited(1), End::Exited(75)] {
+            let choice = in_place.choose_all(end, std::slice::from_ref(&new), true, 7);
+            assert_eq!(choice, Choice::Restart, "{end:?}");
+        }
+        for _ in 0..MAX_WITHOUT_PROGRESS {
+            in_place.count(7);
+        }
+        let choice = in_place.choose_all(KILLED, &[new], true, 7);
+        assert_eq!(choice, Choice::TooOften);
+    }
+
+    #[test]
+    fn sharded_worker_that_does_not_train_ends() {
+        let running = sibling(Phase::Training, 3);
+        let done = sibling(Phase::Done, 3);
+        for (end, siblings, has_trained, expected) in [
+            (
+                End::Exited(65),
+                &[running.clone()][..],
+                true,
+                Choice::EndsWorker,
+            ),
+            (KILLED, &[running.clone()], false, Choice::NotTraining),
+            (KILLED, &[running, done], true, Choice::NotTraining),
+        ] {
+            let choice = InPlace::default().choose_all(end, siblings, has_trained, 7);
+            assert_eq!(choice, expected, "{end:?} {siblings:?} {has_trained}");
         }
     }
 

@@ -148,6 +148,13 @@ impl Options {
         self.mode == Mode::Restart || self.trainer_config_file.is_none()
     }
 
+    /// Whether the processes together hold one copy of the state. Processes of mode Restart always
+    /// restart together.
+    #[must_use]
+    pub fn is_sharded(&self) -> bool {
+        self.sharded && self.mode == Mode::InProcess
+    }
+
     /// UID of the job, if it was given.
     #[must_use]
     pub fn job_uid(&self) -> Option<&str> {
@@ -195,7 +202,7 @@ impl Options {
         roundhouse_contract::LaunchEnvironment {
             local_rank,
             local_world_size: self.procs,
-            sharded: self.sharded,
+            sharded: self.is_sharded(),
             pod_ip: self.pod_ip.clone(),
             rendezvous_port: self.rendezvous_port,
             membership_file: self.membership_file.clone(),

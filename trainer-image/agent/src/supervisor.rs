@@ -21,6 +21,7 @@ mod inherited;
 mod memory;
 mod process;
 mod processes;
+mod replica;
 mod restart;
 mod restarts;
 mod signals;

@@ -1,6 +1,6 @@
 //! Mode `InProcess`: the processes of the built-in trainer, or of a script that joins, stay for all
 //! generations. The agent restarts a process that dies if its siblings hold the state (see
-//! [`crate::in_place`]); otherwise the worker ends.
+//! [`crate::in_place`]); otherwise the worker ends. In a sharded worker it restarts all of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use super::at;
 use super::environment;
 use super::failure::Failure;
 use super::processes::{IfStuck, Processes, REST_GRACE};
+use super::replica::{self, Replica};
 use super::restarts::Restarts;
 use super::signals::Signals;
 use super::stall::{self, Watch};
@@ -24,27 +25,27 @@ use crate::say::say;
 use crate::verdict::{self, CAUSE_WINDOW, End, Ended};
 use crate::watchdog::{Stall, Watchdog};
 
+mod sharded;
+
 /// Starts the processes and waits until all have ended.
 pub(crate) async fn run(
     options: &Options,
     metrics: &Metrics,
     signals: &mut Signals,
 ) -> Result<(i32, TerminationMessage), Failure> {
-    let mut processes = Processes::default();
-    processes.start(options, metrics, |local_rank| {
-        environment::of_process(options, local_rank)
-    })?;
     let mut worker = Worker {
         options,
         metrics,
-        processes,
+        processes: Processes::default(),
         watch: Watch::new(Watchdog::new(options.limits()), &options.run_dir),
         restarts: Restarts::default(),
+        replica: None,
         ended: Vec::new(),
         unfinished: BTreeMap::new(),
         asked: false,
         stall: None,
     };
+    worker.start_all()?;
     worker.wait_for_all(signals).await;
     Ok(worker.verdict())
 }
@@ -55,6 +56,8 @@ struct Worker<'a> {
     processes: Processes,
     watch: Watch,
     restarts: Restarts,
+    /// The processes of a sharded worker since they started together.
+    replica: Option<Replica>,
     /// Processes that have ended and are not restarted.
     ended: Vec<Ended>,
     /// Errors of script processes that exited with code 0 before their work was
@@ -73,7 +76,8 @@ impl Worker<'_> {
         let mut was_killed = false;
         // A process may have ended before the signal handler was installed.
         self.reap();
-        while !self.processes.are_gone() {
+        while !self.processes.are_gone() || self.restarts_replica() {
+            self.report_replica().await;
             if let Some(first) = verdict::cause(&self.ended)
                 && kill_at.is_none()
                 && ask_at.is_none()
@@ -98,7 +102,13 @@ impl Worker<'_> {
                         ask_at = Some(Instant::now());
                     }
                 }
-                () = at(self.restarts.due()), if !self.asked => self.restart(),
+                () = at(self.restarts.due()), if !self.asked && self.may_restart() => {
+                    if self.replica.is_some() {
+                        self.restart_replica().await;
+                    } else {
+                        self.restart();
+                    }
+                }
                 () = at(ask_at) => {
                     self.ended.extend(self.restarts.give_up());
                     self.processes.ask_to_leave();
@@ -131,19 +141,29 @@ impl Worker<'_> {
 
     /// Collects processes that have ended and decides which of them to restart.
     fn reap(&mut self) {
-        for (local_rank, end) in self.processes.reap(self.metrics) {
+        let mut all = self.processes.reap(self.metrics);
+        if self.replica.is_some() {
+            all.sort_by_key(|(_, end)| replica::suspicion(*end));
+        }
+        for (local_rank, end) in all {
             let end = self.judged(local_rank, end);
+            let killed = self.replica.as_ref();
+            let killed = killed.is_some_and(|it| it.has_killed(local_rank, end));
             let ended = Ended {
                 local_rank,
                 end,
-                on_request: self.asked,
+                on_request: self.asked || killed,
             };
+            let restarts_with_others = killed && self.restarts.due().is_some();
             let may_restart = !self.asked && self.ended.is_empty();
-            if may_restart && self.restarts.accepts(&ended, &self.siblings(), self.step()) {
+            if restarts_with_others || may_restart && self.accepts(&ended) {
                 self.restarts.put_off(ended, self.step());
             } else {
                 self.ended.extend(self.restarts.give_up());
                 self.ended.push(ended);
+            }
+            if !self.asked && replica::breaks_replica(end) {
+                self.end_replica(local_rank, killed);
             }
         }
     }
@@ -207,7 +227,12 @@ impl Worker<'_> {
     }
 
     fn status(&self, local_rank: u32) -> Option<RankStatus> {
-        ranks::status(&self.options.run_dir, local_rank)
+        let last = self
+            .replica
+            .as_ref()
+            .and_then(|it| it.last_status(local_rank));
+        last.cloned()
+            .or_else(|| ranks::status(&self.options.run_dir, local_rank))
     }
 
     /// Returns the reason why a process ended, from its own report if there is one.

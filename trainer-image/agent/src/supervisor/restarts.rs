@@ -40,6 +40,23 @@ impl Restarts {
         choice == Choice::Restart
     }
 
+    /// Whether the worker restarts all of its processes because one of them has failed. `siblings`:
+    /// last statuses of those that still ran.
+    pub(super) fn accepts_all(
+        &mut self,
+        ended: &Ended,
+        siblings: &[RankStatus],
+        has_trained: bool,
+        step: u64,
+    ) -> bool {
+        let has_trained = has_trained || self.newest_seen_generation() > 0;
+        let choice = self
+            .in_place
+            .choose_all(ended.end, siblings, has_trained, step);
+        self.is_exhausted |= choice == Choice::TooOften;
+        choice == Choice::Restart
+    }
+
     /// Schedules the restart of a process after a pause.
     pub(super) fn put_off(&mut self, ended: Ended, step: u64) {
         let pause = self.in_place.pause(step);
@@ -53,10 +70,15 @@ impl Restarts {
         std::mem::take(&mut self.waiting)
     }
 
+    /// Processes that wait for their restart.
+    pub(super) fn waiting(&self) -> &[Ended] {
+        &self.waiting
+    }
+
     /// Counts the restart of processes that died together. They are one incident, and the cause
     /// of it is reported.
     pub(super) fn begin(&mut self, step: u64, died: &[(TerminationMessage, Ended)]) {
-        self.in_place.count(step);
+        self.count(step, died);
         let number = self.in_place.in_a_row();
         for (words, ended) in died {
             let former = self.former.entry(ended.local_rank).or_default();
@@ -68,6 +90,26 @@ impl Restarts {
                 words.message
             ));
         }
+    }
+
+    /// Counts the restart of all processes of a sharded worker.
+    pub(super) fn begin_all(&mut self, step: u64, died: &[(TerminationMessage, Ended)]) {
+        self.count(step, died);
+        let number = self.in_place.in_a_row();
+        if let Some(end) = &self.last {
+            say(&format!(
+                "process {} ended, and the processes of this worker share one copy of the state: restarting all {} \
+                 (restart {number} of {MAX_WITHOUT_PROGRESS} without a new step): {}: {}",
+                end.local_rank,
+                died.len(),
+                end.message.reason.as_str(),
+                end.message.message
+            ));
+        }
+    }
+
+    fn count(&mut self, step: u64, died: &[(TerminationMessage, Ended)]) {
+        self.in_place.count(step);
         let all: Vec<Ended> = died.iter().map(|(_, ended)| ended.clone()).collect();
         let cause = verdict::cause(&all).map(|cause| cause.local_rank);
         let cause = died.iter().find(|(_, it)| Some(it.local_rank) == cause);
@@ -90,6 +132,13 @@ impl Restarts {
     /// to form. Its successor joins a newer one.
     pub(super) fn last_seen_generation(&self, local_rank: u32) -> u64 {
         self.former.get(&local_rank).copied().unwrap_or(0)
+    }
+
+    /// Newest generation of which any process of this worker was a member, or which it had begun to
+    /// form. The processes of a replica are members of the same generations, so all of them join a
+    /// newer one.
+    pub(super) fn newest_seen_generation(&self) -> u64 {
+        self.former.values().copied().max().unwrap_or(0)
     }
 
     /// Writes the record of restarts into the run directory.

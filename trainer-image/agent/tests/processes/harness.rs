@@ -40,6 +40,11 @@ impl Agent {
         Self::start_program(TempDir::new().unwrap(), procs, script, &[], &[])
     }
 
+    /// Starts a script of the user whose processes together hold one copy of the state.
+    pub(crate) fn start_sharded(dir: TempDir, procs: u32, script: &str) -> Self {
+        Self::start_program(dir, procs, script, &["--sharded"], &[])
+    }
+
     /// Starts an agent that ends with the test, like the agent of a local executor.
     pub(crate) fn start_bound(script: &str) -> Self {
         let parent = std::process::id().to_string();

@@ -15,6 +15,7 @@ mod harness;
 mod in_place;
 mod posts;
 mod script;
+mod sharded;
 
 #[test]
 fn worker_completes_when_all_processes_complete() {

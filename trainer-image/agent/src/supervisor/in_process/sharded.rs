@@ -1,0 +1,129 @@
+//! A sharded worker: its processes end and restart together, as lives of one replica.
+
+use roundhouse_contract::TerminationMessage;
+use roundhouse_contract::environment::{LAST_SEEN_GENERATION, REPLICA_FILE};
+use tokio::time::Instant;
+
+use super::Worker;
+use crate::ranks;
+use crate::say::say;
+use crate::supervisor::environment;
+use crate::supervisor::failure::Failure;
+use crate::supervisor::processes::IfStuck;
+use crate::supervisor::replica::Replica;
+use crate::verdict::Ended;
+
+impl Worker<'_> {
+    /// Starts all processes. Those of a sharded worker are another life of its replica.
+    pub(super) fn start_all(&mut self) -> Result<(), Failure> {
+        let options = self.options;
+        if options.is_sharded() {
+            let begun = Replica::begin(&options.run_dir);
+            self.replica = Some(begun.map_err(|source| Failure::RunDir {
+                path: options.run_dir.display().to_string(),
+                source,
+            })?);
+        }
+        let (replica, former) = (&self.replica, self.restarts.newest_seen_generation());
+        self.processes.start(options, self.metrics, |local_rank| {
+            let mut environment = environment::of_process(options, local_rank);
+            environment.extend(
+                replica
+                    .iter()
+                    .map(|it| (REPLICA_FILE, it.file().display().to_string())),
+            );
+            environment.extend((former > 0).then(|| (LAST_SEEN_GENERATION, former.to_string())));
+            environment
+        })
+    }
+
+    /// Whether the worker continues without the process that has ended, or restarts all.
+    pub(super) fn accepts(&mut self, ended: &Ended) -> bool {
+        let (siblings, step) = (self.siblings(), self.step());
+        if self.replica.is_none() {
+            return self.restarts.accepts(ended, &siblings, step);
+        }
+        let own = self.status(ended.local_rank);
+        let mut all = siblings.iter().chain(&own);
+        let has_trained = all.any(|status| status.generation > 0);
+        let is_one_of_several = self.options.procs > 1;
+        is_one_of_several
+            && self
+                .restarts
+                .accepts_all(ended, &siblings, has_trained, step)
+    }
+
+    /// Kills the siblings of a process of a sharded worker that has failed, unless the agent itself
+    /// has killed the process for a sibling.
+    pub(super) fn end_replica(&mut self, local_rank: u32, was_killed: bool) {
+        let status = self.status(local_rank);
+        let Some(replica) = &mut self.replica else {
+            return;
+        };
+        replica.bury(&self.options.run_dir, local_rank, status);
+        if !was_killed {
+            let siblings = self.processes.running().map(|(_, local)| local);
+            replica.kills(siblings);
+            self.processes.kill_all();
+        }
+    }
+
+    /// Whether all processes of a sharded worker restart.
+    pub(super) fn restarts_replica(&self) -> bool {
+        self.replica.is_some() && self.restarts.due().is_some()
+    }
+
+    /// Whether processes may start. Those of a replica wait until the former ones are gone.
+    pub(super) fn may_restart(&self) -> bool {
+        self.replica.is_none() || self.processes.are_gone()
+    }
+
+    /// Counts and reports the end of a replica once its last process is gone. The others need the
+    /// report for their next generation, so it does not wait for the restart.
+    pub(super) async fn report_replica(&mut self) {
+        let is_over = self.restarts_replica() && self.processes.are_gone();
+        if !is_over || self.replica.as_ref().is_some_and(|it| it.is_reported) {
+            return;
+        }
+        // The cause may be in the last lines of a log.
+        self.processes.drain_logs().await;
+        let statuses = (0..self.options.procs).filter_map(|local| self.status(local));
+        let generation = statuses.map(|status| status.generation).max().unwrap_or(0);
+        let waiting = self.restarts.waiting().to_vec();
+        let mut causes = Vec::new();
+        for ended in waiting {
+            if let Some(status) = self.status(ended.local_rank) {
+                self.restarts.has_formed(ended.local_rank, &status);
+            }
+            // The siblings may have entered a generation that the first one had not seen.
+            let message = TerminationMessage {
+                generation,
+                ..self.explain(&ended)
+            };
+            causes.push((message, ended));
+        }
+        self.restarts.begin_all(self.step(), &causes);
+        self.restarts.keep(self.options);
+        self.metrics.count_restart();
+        if let Some(replica) = &mut self.replica {
+            replica.is_reported = true;
+        }
+    }
+
+    /// Restarts all processes of a sharded worker.
+    pub(super) async fn restart_replica(&mut self) {
+        self.report_replica().await;
+        // No process of a former life may run beside the new ones.
+        self.processes.clear(Instant::now(), IfStuck::GiveUp).await;
+        for local_rank in 0..self.options.procs {
+            ranks::forget(&self.options.run_dir, local_rank);
+            self.processes.last_lines.forget_one(local_rank);
+        }
+        self.watch.forget();
+        let waiting = self.restarts.give_up();
+        if let Err(failure) = self.start_all() {
+            say(&failure.to_string());
+            self.ended.extend(waiting);
+        }
+    }
+}
