@@ -52,6 +52,10 @@ async fn contradictory_trainer_names_the_field_to_remove() {
         let message = refusal(&env, &script).await;
         assert!(message.contains("is for the built-in trainer"), "{message}");
     }
+    script["spec"]["workers"]["sharded"] = json!(true);
+    script["spec"]["elastic"] = json!({"mode": "Restart"});
+    let message = refusal(&env, &script).await;
+    assert!(message.contains("workers.sharded is for"), "{message}");
     script["spec"]["workers"]["template"]["spec"] = json!({"priorityClassName": "low"});
     let message = refusal(&env, &script).await;
     assert!(message.contains("a container named trainer"), "{message}");

@@ -42,6 +42,7 @@ async fn pod_settings_are_immutable_unless_suspended() {
             json!({"scheduling": {"topologyKey": "rack"}}),
             "spec.scheduling",
         ),
+        (json!({"workers": {"sharded": false}}), "spec.workers"),
     ];
     for (spec, field) in &edits {
         let message = refusal(&env, spec).await;

@@ -100,6 +100,8 @@ mod scheduling;
         .message("elastic.onScale ScaleBatch is for the built-in trainer; a script of your own knows its world size").field_path(".elastic"),
     validation = Rule::new("self.elastic.mode != 'Restart' || !has(self.trainer)")
         .message("leave out trainer: with elastic.mode Restart the command of the container named trainer is run").field_path(".trainer"),
+    validation = Rule::new("!has(self.workers.sharded) || !self.workers.sharded || (!has(self.trainer) && self.elastic.mode == 'InProcess')")
+        .message("workers.sharded is for a script of your own that calls roundhouse.join(): leave it out, or leave out trainer and keep elastic.mode at InProcess").field_path(".workers.sharded"),
     validation = Rule::new("has(self.trainer) || (has(self.workers.template) && has(self.workers.template.spec) && has(self.workers.template.spec.containers) && self.workers.template.spec.containers.exists(c, c.name == 'trainer' && has(c.image) && has(c.command)))")
         .message("give trainer; or, to run a command of your own, give workers.template a container named trainer with image and command: a script that calls roundhouse.join(), or, with elastic.mode Restart, one that runs under torchrun; the command of the image itself is not known").field_path(".workers"),
     validation = Rule::new("!has(self.trainer) || has(self.trainer.epochs) != has(self.trainer.steps)")
@@ -257,6 +259,13 @@ pub struct Workers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub procs_per_worker: Option<u32>,
+    /// The processes of a worker share one copy of the model (FSDP2, tensor or pipeline
+    /// parallelism), as one replica. If one of them dies, all processes of the worker restart
+    /// together, and the other workers keep training. It is for a Python script that calls
+    /// `roundhouse.join()`. Default: false, so each process has its own copy, and a process that
+    /// dies restarts alone. Immutable while the job is not suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharded: Option<bool>,
     /// Pod template of the workers: resources, node selection, volumes, image. The container named
     /// `trainer` runs the training. With the built-in trainer it may be left out; without it, it
     /// needs the image and the command of your script. Immutable while the job is not suspended.

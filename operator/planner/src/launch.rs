@@ -69,7 +69,10 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
             config_file: trainer_config_file,
             data_dir,
         },
-        Program::Joining { command: _ } => WorkerProgram::Joining,
+        Program::Joining {
+            command: _,
+            sharded,
+        } => WorkerProgram::Joining { sharded: *sharded },
         Program::Script(Script {
             command: _,
             peer_failure_window,

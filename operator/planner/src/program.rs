@@ -18,6 +18,9 @@ pub enum Program {
     Joining {
         /// `command` and `args` of the container `trainer`, as one list.
         command: Vec<String>,
+        /// Whether the processes of a worker together hold one copy of the state:
+        /// `workers.sharded`.
+        sharded: bool,
     },
     /// The template's own command, which restarts in each generation.
     Script(Script),
@@ -59,7 +62,10 @@ impl Program {
     pub fn own_command(&self) -> Option<&[String]> {
         match self {
             Self::Trainer(_) => None,
-            Self::Joining { command } => Some(command),
+            Self::Joining {
+                command,
+                sharded: _,
+            } => Some(command),
             Self::Script(script) => Some(&script.command),
         }
     }
@@ -89,6 +95,7 @@ pub(crate) fn as_it_runs(trainer: Option<&TrainerConfig>, elastic: &Elastic) -> 
 pub(crate) fn of(
     trainer: Option<&TrainerConfig>,
     elastic: &Elastic,
+    sharded: bool,
     template: &mut PodTemplateSpec,
 ) -> Result<Program, InvalidSpec> {
     // A new field must be read here, or where `ValidatedJob` gets it, so it does not compile
@@ -102,6 +109,7 @@ pub(crate) fn of(
         leave_grace_seconds: _,
     } = elastic;
     check_on_scale(elastic, trainer.is_some())?;
+    check_sharded(sharded, *mode, trainer.is_some())?;
     let spec = template.spec.get_or_insert_default();
     match (*mode, trainer) {
         (Mode::InProcess, Some(config)) => built_in(config, elastic, spec),
@@ -111,6 +119,7 @@ pub(crate) fn of(
         ))),
         (Mode::InProcess, None) => Ok(Program::Joining {
             command: own_command(*mode, spec)?,
+            sharded,
         }),
         (Mode::Restart, Some(_)) => invalid(
             "spec.trainer",
@@ -139,6 +148,25 @@ fn check_on_scale(elastic: &Elastic, is_built_in: bool) -> Result<(), InvalidSpe
             "leave out ScaleBatch: it is for the built-in trainer; a script of your own knows its world size",
         ),
         (OnScale::ScaleBatch, Some(_)) | (OnScale::KeepGlobalBatch, None) => Ok(()),
+    }
+}
+
+/// Repeats the schema's rule for `sharded`, because the installed schema may be older.
+fn check_sharded(sharded: bool, mode: Mode, is_built_in: bool) -> Result<(), InvalidSpec> {
+    const FIELD: &str = "spec.workers.sharded";
+    match mode {
+        _ if !sharded => Ok(()),
+        _ if is_built_in => invalid(
+            FIELD,
+            "leave it out: each process of the built-in trainer has a copy of the model; to train a model in shards, \
+             leave out spec.trainer and run a Python script that calls roundhouse.join()",
+        ),
+        Mode::Restart => invalid(
+            FIELD,
+            "leave it out: with spec.elastic.mode Restart all processes of all workers restart together; to restart \
+             only the worker that failed, set the mode to InProcess and call roundhouse.join() in the script",
+        ),
+        Mode::InProcess => Ok(()),
     }
 }
 

@@ -92,6 +92,7 @@ pub fn validate_with(job: &TrainingJob, listed: &gpu::Listed, pods: &[Pod]) -> V
                 max_replicas,
                 spares,
                 procs_per_worker: _,
+                sharded: _,
                 template,
             },
         trainer: _,
@@ -204,7 +205,12 @@ impl Runs {
         checks::scheduling(&spec.scheduling, workers.template.as_ref())?;
         refuse_our_annotations(template)?;
         refuse_our_fields(template.spec.get_or_insert_default())?;
-        let program = program::of(spec.trainer.as_ref(), &spec.elastic, template)?;
+        let program = program::of(
+            spec.trainer.as_ref(),
+            &spec.elastic,
+            workers.sharded.unwrap_or_default(),
+            template,
+        )?;
         checks::kept(spec.checkpoint.as_ref(), program.trainer())?;
         let num_gpus = gpus(template, listed)?;
         refuse_claims_without_processes(template, procs)?;

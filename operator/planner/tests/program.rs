@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Container;
 use roundhouse_api::{Checkpoint, TrainingJob};
-use roundhouse_contract::{BestMetric, Mode, OnScale, RateRule, ScaleBatch};
+use roundhouse_contract::{
+    BestMetric, Mode, OnScale, RateRule, ScaleBatch, WorkerProgram, WorkerSite,
+};
 use roundhouse_planner::testing::{raw_job, raw_joining_job, raw_script_job};
-use roundhouse_planner::{Program, validate};
+use roundhouse_planner::{Program, launch, validate};
 use serde_json::json;
 
 #[test]
@@ -58,6 +60,45 @@ fn invalid_joining_script_is_refused_with_advice() {
         let refused = validate(&job).unwrap_err();
         assert!(refused.field.ends_with(field), "{refused}");
         assert!(refused.message.contains(words), "{refused}");
+    }
+}
+
+/// What the agents of a job run.
+fn program_of_agents(raw: &TrainingJob) -> WorkerProgram {
+    let site = WorkerSite {
+        address: None,
+        rendezvous_port: 29_400,
+        membership_file: "/membership".into(),
+        run_dir: "/run".into(),
+        trainer_config_file: "/config".into(),
+        data_dir: "/data".into(),
+        checkpoint_dir: "/checkpoints".into(),
+        expected_device: None,
+    };
+    launch::environment(&validate(raw).unwrap(), 0, site).program
+}
+
+#[test]
+fn agents_receive_whether_workers_are_sharded() {
+    for (sharded, expected) in [(None, false), (Some(false), false), (Some(true), true)] {
+        let mut raw = raw_joining_job(2);
+        raw.spec.workers.sharded = sharded;
+        let program = program_of_agents(&raw);
+        assert_eq!(program, WorkerProgram::Joining { sharded: expected });
+    }
+}
+
+#[test]
+fn only_a_script_that_joins_can_be_sharded() {
+    let built_in = (raw_job(2), "leave out spec.trainer");
+    let restarting = (raw_script_job(2), "set the mode to InProcess");
+    for (mut raw, advice) in [built_in, restarting] {
+        raw.spec.workers.sharded = Some(false);
+        validate(&raw).unwrap();
+        raw.spec.workers.sharded = Some(true);
+        let refused = validate(&raw).unwrap_err();
+        assert_eq!(refused.field, "spec.workers.sharded");
+        assert!(refused.message.contains(advice), "{refused}");
     }
 }
 

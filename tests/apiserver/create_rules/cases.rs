@@ -99,6 +99,11 @@ pub(super) fn bad_specs() -> Vec<Case> {
             json!({"replicas": 2, "maxReplicas": 1}),
             "must not be above workers.maxReplicas",
         ),
+        (
+            "workers",
+            json!({"replicas": 2, "sharded": true}),
+            "workers.sharded is for a script of your own",
+        ),
         ("activeDeadlineSeconds", json!(0), "activeDeadlineSeconds"),
         ("suspend", json!("yes"), "suspend"),
     ]

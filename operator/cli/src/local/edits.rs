@@ -170,6 +170,7 @@ mod tests {
                 json!({"volume": {"hostPath": {"path": "/x"}}}),
             ),
             ("workers.template", json!({"spec": {}})),
+            ("workers.sharded", json!(false)),
         ] {
             let error = merged(false, path, &value).unwrap_err();
             let words = format!("spec.{path} is immutable while the job is not suspended");

@@ -23,6 +23,7 @@ pub(crate) fn command(plan: &LaunchPlan, worker: &Worker, dir: &Path) -> Command
         // The user's shell may have set them, and they would change which program the agent runs.
         .env_remove(environment::MODE)
         .env_remove(environment::TRAINER_CONFIG_FILE)
+        .env_remove(environment::SHARDED)
         .envs(plan.variables.iter().cloned())
         .envs(variables.to_pairs())
         .env(environment::END_WITH_PARENT, std::process::id().to_string())

@@ -82,7 +82,7 @@ pub(super) fn of(
     };
     let (program, variables) = match &job.program {
         Program::Trainer(config) => built_in(options, config, directory)?,
-        Program::Joining { command } | Program::Script(Script { command, .. }) => {
+        Program::Joining { command, .. } | Program::Script(Script { command, .. }) => {
             own_program(options, job, command)?
         }
     };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{
     CheckpointEnvironment, DATA_DIR, EXPECTED_DEVICE, ExpectedDevice, GRACE_SECONDS, JOB_NAME,
     JOB_NAMESPACE, JOB_UID, MEMBERSHIP_FILE, MODE, PEER_FAILURE_WINDOW_SECONDS, POD_IP,
-    PROCS_PER_WORKER, RENDEZVOUS_PORT, RUN_DIR, STALL_TIMEOUT_SECONDS, TERMINATION_GRACE_SECONDS,
-    TRAINER_CONFIG_FILE, WORKER_INDEX,
+    PROCS_PER_WORKER, RENDEZVOUS_PORT, RUN_DIR, SHARDED, STALL_TIMEOUT_SECONDS,
+    TERMINATION_GRACE_SECONDS, TRAINER_CONFIG_FILE, WORKER_INDEX,
 };
 use crate::Mode;
 
@@ -58,7 +58,10 @@ pub enum WorkerProgram {
         data_dir: PathBuf,
     },
     /// A script that joins with the Python package `roundhouse`.
-    Joining,
+    Joining {
+        /// Whether the processes of a worker together hold one copy of the state.
+        sharded: bool,
+    },
     /// A script that restarts in each generation.
     Restarting {
         /// Time in which its failure may turn out to be a consequence of a lost peer.
@@ -132,7 +135,9 @@ impl WorkerEnvironment {
                 (DATA_DIR, path(data_dir)),
             ]),
             // Without a trainer configuration, the agent knows that it runs a script.
-            WorkerProgram::Joining => {}
+            WorkerProgram::Joining { sharded } => {
+                pairs.extend(sharded.then(|| (SHARDED, true.to_string())));
+            }
             WorkerProgram::Restarting {
                 peer_failure_window,
                 leave_grace,
@@ -190,12 +195,23 @@ mod tests {
             peer_failure_window: Duration::from_secs(5),
             leave_grace: Duration::from_secs(30),
         };
-        for program in [restarting, WorkerProgram::Joining] {
+        let joining = WorkerProgram::Joining { sharded: true };
+        for program in [restarting, joining] {
             let pairs = environment(program).to_pairs();
             let names: BTreeMap<_, _> = pairs.iter().cloned().collect();
             assert_eq!(names.len(), pairs.len());
             assert_eq!(names[CHECKPOINT_BEST], "top1");
             assert!(!names.contains_key(TRAINER_CONFIG_FILE));
+        }
+    }
+
+    #[test]
+    fn environment_of_a_sharded_worker_says_so() {
+        for sharded in [false, true] {
+            let pairs = environment(WorkerProgram::Joining { sharded }).to_pairs();
+            let found = pairs.iter().find(|(name, _)| *name == SHARDED);
+            let expected = (SHARDED, "true".to_owned());
+            assert_eq!(found, sharded.then_some(&expected));
         }
     }
 

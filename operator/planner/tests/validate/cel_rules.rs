@@ -135,6 +135,11 @@ fn of_job() -> Vec<Case> {
             false,
         ),
         (
+            "workers.sharded is for",
+            json!({"workers": {"sharded": true}}),
+            true,
+        ),
+        (
             "give trainer; or",
             json!({"workers": template(json!({"containers": []}))}),
             true,
