@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::TerminationMessage;
+use crate::{Phase, RankStatus, TerminationMessage};
 
 /// Restarts of the processes of one container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -17,9 +17,37 @@ pub struct ProcessRestarts {
     /// Local ranks that are not prepared: the worker cannot take part in a generation yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preparing: Vec<u32>,
+    /// Whether no process has been in a generation since the restart: the worker holds no state.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_state: bool,
     /// The end that explains the newest restart; absent while there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<ProcessEnd>,
+}
+
+impl ProcessRestarts {
+    /// Adds what the present statuses of the processes show, in the order of their local ranks.
+    #[must_use]
+    pub fn with_statuses(self, statuses: &[Option<RankStatus>]) -> Self {
+        let is_prepared = |status: &RankStatus| status.phase != Phase::Preparing;
+        let preparing = (0..).zip(statuses);
+        let preparing = preparing.filter(|(_, status)| !status.as_ref().is_some_and(is_prepared));
+        let mut known = statuses.iter().flatten();
+        Self {
+            preparing: preparing.map(|(local_rank, _)| local_rank).collect(),
+            without_state: self.total > 0 && !known.any(|status| status.generation > 0),
+            ..self
+        }
+    }
+
+    /// Whether a process with this status makes the worker Ready. A worker that lost its state is
+    /// not Ready in the lobby: it has the place of its container in a generation, so the operator
+    /// would believe that it trains.
+    #[must_use]
+    pub fn is_ready(&self, status: &RankStatus) -> bool {
+        let waits_again = self.without_state && status.phase == Phase::Lobby;
+        status.phase.is_ready() && !waits_again
+    }
 }
 
 /// How one process ended.
@@ -41,6 +69,58 @@ mod tests {
     use super::*;
     use crate::Reason;
 
+    fn status(phase: Phase, generation: u64) -> Option<RankStatus> {
+        Some(RankStatus {
+            phase,
+            rank: None,
+            generation,
+            step: 0,
+            forming: 0,
+            volume_moves: 0,
+            patience_seconds: 0,
+            progress: None,
+        })
+    }
+
+    #[test]
+    fn statuses_show_who_prepares_and_whether_a_state_is_left() {
+        let (new, lobby) = (status(Phase::Preparing, 0), status(Phase::Lobby, 0));
+        let stranded = status(Phase::Stranded, 3);
+        for (total, statuses, preparing, without_state) in [
+            (0, [None, new.clone()], vec![0, 1], false),
+            (1, [None, new.clone()], vec![0, 1], true),
+            (1, [lobby.clone(), new.clone()], vec![1], true),
+            (1, [lobby.clone(), lobby.clone()], vec![], true),
+            (1, [stranded.clone(), new], vec![1], false),
+            (1, [lobby, stranded], vec![], false),
+        ] {
+            let record = ProcessRestarts {
+                total,
+                ..ProcessRestarts::default()
+            };
+            let found = record.with_statuses(&statuses);
+            assert_eq!(found.preparing, preparing, "{statuses:?}");
+            assert_eq!(found.without_state, without_state, "{statuses:?}");
+        }
+    }
+
+    #[test]
+    fn worker_without_state_is_ready_once_a_generation_forms() {
+        for (without_state, phase, is_ready) in [
+            (false, Phase::Lobby, true),
+            (true, Phase::Lobby, false),
+            (true, Phase::Forming, true),
+            (true, Phase::Stranded, false),
+        ] {
+            let record = ProcessRestarts {
+                without_state,
+                ..ProcessRestarts::default()
+            };
+            let status = status(phase, 0).unwrap();
+            assert_eq!(record.is_ready(&status), is_ready, "{phase:?}");
+        }
+    }
+
     #[test]
     fn process_restarts_round_trip() {
         let end = ProcessEnd {
@@ -61,6 +141,7 @@ mod tests {
             ProcessRestarts {
                 total: 2,
                 preparing: vec![1],
+                without_state: true,
                 last: Some(end),
             },
         ] {

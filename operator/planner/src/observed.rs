@@ -193,6 +193,8 @@ pub struct Pod {
 pub struct Processes {
     /// Whether a process is not prepared, so that the worker cannot take part in a generation yet.
     pub are_preparing: bool,
+    /// Whether all of them restarted and none has been in a generation since.
+    pub are_without_state: bool,
     /// How the process ended that the agent restarted last.
     pub end: Option<Termination>,
 }
@@ -204,6 +206,7 @@ impl Processes {
         let ProcessRestarts {
             total: _,
             preparing,
+            without_state,
             last,
         } = report;
         let end = last.map(|end| {
@@ -223,6 +226,7 @@ impl Processes {
         });
         Self {
             are_preparing: !preparing.is_empty(),
+            are_without_state: without_state,
             end,
         }
     }

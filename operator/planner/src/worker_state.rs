@@ -10,6 +10,15 @@ pub fn is_survivor(pod: &Pod) -> bool {
     is_alive(pod) && is_member_of_any(pod)
 }
 
+/// Whether the worker may hold a state. If a process of a sharded worker dies, all of them restart,
+/// and the container continues without the state. Such a worker is not Ready before it is in a
+/// generation again, so its agent keeps reporting this.
+#[must_use]
+pub fn may_hold_state(pod: &Pod) -> bool {
+    let processes = pod.processes.as_ref().filter(|_| !pod.ready);
+    is_survivor(pod) && !processes.is_some_and(|processes| processes.are_without_state)
+}
+
 /// Whether the running container has had a place in a generation.
 #[must_use]
 pub fn is_member_of_any(pod: &Pod) -> bool {

@@ -209,6 +209,7 @@ mod tests {
         ProcessRestarts {
             total: 1,
             preparing: vec![1],
+            without_state: false,
             last: None,
         }
     }

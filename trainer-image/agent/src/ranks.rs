@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use roundhouse_contract::{Phase, ProcessRestarts, RankStatus, TerminationMessage, paths};
+use roundhouse_contract::{ProcessRestarts, RankStatus, TerminationMessage, paths};
 
 /// Reads the last status of a process.
 #[must_use]
@@ -51,16 +51,13 @@ pub fn forget(run_dir: &Path, local_rank: u32) {
     }
 }
 
-/// Returns the record of restarts, and the processes that are not prepared now.
+/// Returns the record of restarts, and what the processes show now.
 #[must_use]
 pub fn restarts(run_dir: &Path, procs: u32) -> ProcessRestarts {
     let record = read(&paths::restarts(run_dir)).and_then(|text| serde_json::from_str(&text).ok());
-    let is_prepared =
-        |rank: &u32| status(run_dir, *rank).is_some_and(|status| status.phase != Phase::Preparing);
-    ProcessRestarts {
-        preparing: (0..procs).filter(|rank| !is_prepared(rank)).collect(),
-        ..record.unwrap_or_default()
-    }
+    let record: ProcessRestarts = record.unwrap_or_default();
+    let statuses: Vec<_> = (0..procs).map(|rank| status(run_dir, rank)).collect();
+    record.with_statuses(&statuses)
 }
 
 /// Writes the record of restarts into a file, atomically.
@@ -77,7 +74,8 @@ pub fn keep_restarts(run_dir: &Path, restarts: &ProcessRestarts) -> std::io::Res
 /// Returns the local ranks that are not ready to train; empty if all are ready.
 #[must_use]
 pub fn not_ready(run_dir: &Path, procs: u32) -> Vec<u32> {
-    let ready = |rank: &u32| status(run_dir, *rank).is_some_and(|status| status.phase.is_ready());
+    let restarts = restarts(run_dir, procs);
+    let ready = |rank: &u32| status(run_dir, *rank).is_some_and(|it| restarts.is_ready(&it));
     (0..procs).filter(|rank| !ready(rank)).collect()
 }
 

@@ -13,7 +13,7 @@ use crate::draft::Draft;
 use crate::lifecycle::suspend::still_leaves;
 use crate::observed::{Observed, Pod};
 use crate::status::time_left;
-use crate::worker_state::{is_alive, is_member_of_any, is_survivor};
+use crate::worker_state::{is_alive, is_member_of_any, may_hold_state};
 
 /// How long a deleted pod on a node that does not answer counts as training. Kubernetes itself
 /// gives up the pods of a lost node after this time.
@@ -95,7 +95,7 @@ pub(crate) fn left(draft: &Draft<'_>, next: &[&Pod]) -> Option<Duration> {
 /// generation holds a state. A checkpoint that completes after the next generation has started is
 /// not used any more. `None` if no pod saves.
 pub(crate) fn saving(draft: &Draft<'_>, next: &[&Pod]) -> Option<Duration> {
-    if draft.job.checkpoint.is_none() || next.iter().any(|pod| is_survivor(pod)) {
+    if draft.job.checkpoint.is_none() || next.iter().any(|pod| may_hold_state(pod)) {
         return None;
     }
     let pods = draft.observed.pods.iter().filter(|pod| is_alive(pod));

@@ -12,7 +12,9 @@ use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
 use crate::verdict::is_condemned;
-use crate::worker_state::{has_succeeded, is_alive, is_available, is_preparing, is_survivor};
+use crate::worker_state::{
+    has_succeeded, is_alive, is_available, is_preparing, is_survivor, may_hold_state,
+};
 
 mod victims;
 
@@ -283,9 +285,9 @@ pub fn is_of(pod: &Pod, generation: u64) -> bool {
 /// The order without topology. Survivors come first, in their old order; of two with the same old
 /// place, the one of the newer generation. New workers follow by index. So node rank 0 is a
 /// survivor, which has the state, if there is one. The key of a worker does not change until it
-/// gets its next place.
+/// gets its next place, unless it loses its state.
 fn seniority(pod: &Pod) -> impl Ord + use<> {
-    match pod.membership.as_ref().filter(|_| is_survivor(pod)) {
+    match pod.membership.as_ref().filter(|_| may_hold_state(pod)) {
         Some(old) => (0, old.node_rank, Reverse(old.generation), pod.index),
         None => (1, 0, Reverse(0), pod.index),
     }

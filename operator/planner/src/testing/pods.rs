@@ -65,6 +65,21 @@ impl World {
     /// A process of a pod dies in a generation and the agent restarts it:
     /// its siblings are stranded.
     pub fn process_dies(&mut self, at: usize, exit_code: i32, generation: u64, step: u64) {
+        self.ends_in_place(at, exit_code, (generation, step), false);
+    }
+
+    /// A process of a sharded worker dies, and its agent restarts all of them.
+    pub fn replica_dies(&mut self, at: usize, exit_code: i32, generation: u64, step: u64) {
+        self.ends_in_place(at, exit_code, (generation, step), true);
+    }
+
+    fn ends_in_place(
+        &mut self,
+        at: usize,
+        exit_code: i32,
+        (generation, step): (u64, u64),
+        without_state: bool,
+    ) {
         self.is_ready(at, false);
         let ended_at_seconds = self.now.as_second();
         let reason = ExitCode::from_code(exit_code).map_or(Reason::Crashed, Reason::of);
@@ -72,6 +87,7 @@ impl World {
             let report = ProcessRestarts {
                 total: 1,
                 preparing: vec![1],
+                without_state,
                 last: Some(ProcessEnd {
                     local_rank: 1,
                     exit_code,

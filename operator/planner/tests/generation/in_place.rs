@@ -171,3 +171,69 @@ fn container_end_after_a_process_restart_is_the_newer_one() {
     world.settle();
     assert_eq!(incidents(&world), (2, Some(77)));
 }
+
+/// A job of sharded workers, and this number of spares, which has trained in generation 1 for a
+/// minute.
+fn sharded(workers: u32, spares: u32) -> World {
+    let mut world = world(workers);
+    world.job.procs_per_worker = 2;
+    world.job.spares = spares;
+    let mut world = world.training();
+    world.observed.formed = Some(1);
+    world.seconds_pass(60);
+    world
+}
+
+/// Node ranks in the newest generation, by worker.
+fn node_ranks(world: &World) -> Vec<Option<u32>> {
+    let newest = world.generation();
+    let places = world.observed.pods.iter().map(|pod| {
+        let place = pod.membership.as_ref()?;
+        (place.generation == newest).then_some(place.node_rank)
+    });
+    places.collect()
+}
+
+#[test]
+fn spare_replaces_a_sharded_worker_that_restarts() {
+    let mut world = sharded(2, 1);
+    world.replica_dies(0, 137, 1, 40);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(node_ranks(&world), [None, Some(0), Some(1)]);
+    world.process_is_prepared(0);
+    world.seconds_pass(60);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(
+        node_ranks(&world),
+        [None, Some(0), Some(1)],
+        "it is the next spare"
+    );
+    assert_eq!(world.observed.pods.len(), 3);
+    assert_eq!(incidents(&world), (1, Some(137)));
+}
+
+#[test]
+fn sharded_worker_returns_behind_those_with_the_state() {
+    let mut world = sharded(3, 0);
+    world.job.min_replicas = 2;
+    world.replica_dies(0, 137, 1, 40);
+    world.settle();
+    assert_eq!(node_ranks(&world), [None, Some(0), Some(1)]);
+    world.process_is_prepared(0);
+    world.settle();
+    assert_eq!(node_ranks(&world), [Some(2), Some(0), Some(1)]);
+}
+
+#[test]
+fn sharded_workers_that_all_restarted_train_again() {
+    let mut world = sharded(2, 0);
+    for at in [0, 1] {
+        world.replica_dies(at, 137, 1, 40);
+    }
+    world.settle();
+    for at in [0, 1] {
+        world.process_is_prepared(at);
+    }
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!((world.generation(), nodes(&world)), (2, 2));
+}

@@ -145,8 +145,9 @@ impl Restarts {
     pub(super) fn keep(&self, options: &Options) {
         let restarts = ProcessRestarts {
             total: self.in_place.total(),
-            // The reader computes this from the statuses of the processes.
+            // The reader computes these from the statuses of the processes.
             preparing: Vec::new(),
+            without_state: false,
             last: self.last.clone(),
         };
         if let Err(error) = ranks::keep_restarts(&options.run_dir, &restarts) {

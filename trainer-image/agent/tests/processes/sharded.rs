@@ -10,7 +10,8 @@ use crate::harness::{Agent, send, until};
 
 /// Each run of a process logs its pid, the generation before it and the file of its replica. In its
 /// first run it trains, local rank 2 in a newer generation than the others. In later runs it
-/// prepares until a file lets it into the lobby. It ignores SIGTERM, and has a child.
+/// prepares until a file lets it into the lobby, and waits there until another file lets it into a
+/// generation. It ignores SIGTERM, and has a child.
 const SHARD: &str = r#"
     trap '' TERM
     cd $ROUNDHOUSE_RUN_DIR
@@ -27,7 +28,11 @@ const SHARD: &str = r#"
     echo "run $$ $! $LOCAL_RANK $life ${ROUNDHOUSE_LAST_SEEN_GENERATION:-none} $ROUNDHOUSE_REPLICA_FILE" \
         "$ROUNDHOUSE_SHARDED" >&2
     while [ $life -gt 1 ] && [ ! -e prepared.$LOCAL_RANK ]; do sleep 0.02; done
-    if [ $life -gt 1 ]; then status '{"phase":"Lobby","generation":0,"step":0}'; fi
+    if [ $life -gt 1 ]; then
+        status '{"phase":"Lobby","generation":0,"step":0}'
+        while [ ! -e formed ] && [ ! -e finish ]; do sleep 0.02; done
+        status '{"phase":"Training","generation":6,"step":17}'
+    fi
     while [ ! -e finish ]; do sleep 0.02; done
     status '{"phase":"Done","generation":6,"step":20}'
     exit 0"#;
@@ -103,6 +108,7 @@ fn death_of_one_process_restarts_the_whole_replica() {
         Some(restarts(&agent)).filter(|record| record.total > 0)
     });
     assert_eq!((record.total, record.preparing), (1, vec![0, 1, 2]));
+    assert!(record.without_state);
     let end = record.last.unwrap();
     assert_eq!((end.local_rank, end.exit_code), (1, 137));
     let words = end.message;
@@ -124,18 +130,21 @@ fn death_of_one_process_restarts_the_whole_replica() {
     assert_ne!(replica_file(&first), replica_file(&second));
     assert_eq!(restarts(&agent).total, 1);
 
-    for (prepared, waiting) in [(0, "[1, 2]"), (1, "[2]")] {
+    for (prepared, waiting) in [(0, vec![1, 2]), (1, vec![2]), (2, vec![])] {
         touch(&agent, &format!("prepared.{prepared}"));
         until("a process is in the lobby", || {
-            let (code, text) = agent.get("/readyz");
-            assert_eq!(code, 503, "{text}");
-            text.contains(waiting).then_some(())
+            let found = restarts(&agent);
+            assert!(found.without_state);
+            (found.preparing == waiting).then_some(())
         });
+        // The operator would believe that a Ready worker still trains.
+        assert_eq!(agent.get("/readyz").0, 503);
     }
-    touch(&agent, "prepared.2");
+    touch(&agent, "formed");
     until("the worker is ready again", || {
         (agent.get("/readyz").0 == 200).then_some(())
     });
+    assert!(!restarts(&agent).without_state);
     let (_, metrics) = agent.get("/metrics");
     let count = "roundhouse_agent_process_restarts_total 1\n";
     assert!(metrics.contains(count), "{metrics}");

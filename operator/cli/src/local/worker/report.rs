@@ -1,6 +1,6 @@
 //! Reads the status files of a worker's processes, and lists these processes.
 
-use roundhouse_contract::{Phase, ProcessRestarts, Progress, RankStatus, paths};
+use roundhouse_contract::{ProcessRestarts, Progress, RankStatus, paths};
 use roundhouse_planner::Processes;
 
 use super::Worker;
@@ -11,9 +11,10 @@ use crate::local::pids;
 
 impl Worker {
     pub(super) fn is_reported_ready(&self, plan: &LaunchPlan) -> bool {
+        let restarts = self.reported_restarts(plan);
         (0..plan.job.procs_per_worker).all(|rank| {
-            self.status(plan, rank)
-                .is_some_and(|status| status.phase.is_ready())
+            let status = self.status(plan, rank);
+            status.is_some_and(|status| restarts.is_ready(&status))
         })
     }
 
@@ -26,15 +27,9 @@ impl Worker {
         let file = paths::restarts(&self.dir(plan).join("run"));
         let text = std::fs::read_to_string(file).unwrap_or_default();
         let reported: ProcessRestarts = serde_json::from_str(&text).unwrap_or_default();
-        let is_prepared = |rank: &u32| {
-            let status = self.status(plan, *rank);
-            status.is_some_and(|status| status.phase != Phase::Preparing)
-        };
-        let preparing = (0..plan.job.procs_per_worker).filter(|rank| !is_prepared(rank));
-        ProcessRestarts {
-            preparing: preparing.collect(),
-            ..reported
-        }
+        let ranks = 0..plan.job.procs_per_worker;
+        let statuses: Vec<_> = ranks.map(|rank| self.status(plan, rank)).collect();
+        reported.with_statuses(&statuses)
     }
 
     /// The report for the page of `ui`: progress, restarted processes, and the step of each rank.

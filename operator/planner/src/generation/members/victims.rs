@@ -10,16 +10,16 @@ use crate::generation::beside::formed_with;
 use crate::observed::{Observed, Pod};
 use crate::plan::DeleteReason;
 use crate::validate::ValidatedJob;
-use crate::worker_state::{is_preparing, is_same_incarnation, is_survivor};
+use crate::worker_state::{is_preparing, is_same_incarnation, may_hold_state};
 
 /// The workers that hold a state. Only as many of them are kept as train, so that spares
 /// stay when fewer train. A worker that was out of touch while a spare took its place is
-/// surplus when it returns.
+/// surplus when it returns. A sharded worker that restarted has no state, and becomes a spare.
 pub(super) fn survivors<'a>(
     workers: &BTreeMap<u32, &'a Pod>,
     formed: u64,
 ) -> BTreeMap<u32, &'a Pod> {
-    let survivors = workers.iter().filter(|(_, pod)| is_survivor(pod));
+    let survivors = workers.iter().filter(|(_, pod)| may_hold_state(pod));
     let mut survivors: BTreeMap<u32, &Pod> = survivors.map(|(index, pod)| (*index, *pod)).collect();
     let has_state = |pod: &Pod| holds_newest(pod, formed);
     if !survivors
@@ -34,12 +34,12 @@ pub(super) fn survivors<'a>(
 
 /// Whether a pod holds the newest known state.
 fn holds_newest(pod: &Pod, formed: u64) -> bool {
-    formed > 0 && is_survivor(pod) && formed_with(pod, formed) == Some(formed)
+    formed > 0 && may_hold_state(pod) && formed_with(pod, formed) == Some(formed)
 }
 
 /// Number of places in the next generation. No holder of a state is left out. A process
 /// that died in place restarts soon, and its siblings hold the state, so no spare takes the
-/// place of their worker.
+/// place of their worker. A sharded worker is no survivor then, and a spare takes its place.
 pub(super) fn num_places(workers: &BTreeMap<u32, &Pod>, job: &ValidatedJob, formed: u64) -> usize {
     let survivors = survivors(workers, formed);
     let is_back_soon = |pod: &&&Pod| is_preparing(pod) && !pod.unreachable;
@@ -73,7 +73,7 @@ pub(super) fn victims(
         let stays = !pod.cordoned && !pod.unreachable;
         let keeps_up = straggler != Some(*index);
         let generation = pod.membership.as_ref().map(|place| place.generation);
-        let trains = is_survivor(pod).then_some((formed_with(pod, formed), generation));
+        let trains = may_hold_state(pod).then_some((formed_with(pod, formed), generation));
         (stays, trains, keeps_up, Reverse(*index))
     });
     // Of the holders of the newest known state, one goes last.
