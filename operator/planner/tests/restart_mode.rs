@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use roundhouse_api::SuccessPolicy;
+use roundhouse_contract::Progress;
 use roundhouse_planner::testing::script_world;
-use roundhouse_planner::{Action, PlanReason, PodPhase};
+use roundhouse_planner::{Action, PlanReason, PodPhase, ProgressSample};
 
 #[test]
 fn killed_worker_is_one_incident() {
@@ -70,6 +71,39 @@ fn rank_zero_policy_succeeds_with_rank_0() {
     assert_eq!(message, "rank 0 completed");
     let runs = |phase| matches!(phase, PodPhase::Pending | PodPhase::Running);
     assert!(!world.observed.pods.iter().any(|pod| runs(pod.phase)));
+}
+
+#[test]
+fn message_of_a_completed_script_claims_no_unknown_step() {
+    for (step, total_steps, expected) in [
+        (
+            103,
+            240,
+            "2 workers completed; the last step that the script reported was 103 of 240",
+        ),
+        (
+            103,
+            0,
+            "2 workers completed; the last step that the script reported was 103",
+        ),
+        (240, 240, "2 workers completed 240 steps"),
+        (0, 240, "2 workers completed"),
+    ] {
+        let mut world = script_world(2).training();
+        let progress = Progress {
+            generation: 1,
+            step,
+            total_steps,
+            ..Progress::default()
+        };
+        let at = world.now;
+        world.observed.progress = Some(ProgressSample { progress, at });
+        world.ends(0, 0, step);
+        world.ends(1, 0, step);
+        assert_eq!(world.settle().reason, PlanReason::Succeeded);
+        let message = &world.observed.status.front().unwrap().message;
+        assert_eq!(message, expected);
+    }
 }
 
 #[test]

@@ -171,8 +171,31 @@ pub fn completed(status: Option<RankStatus>) -> TerminationMessage {
     }
 }
 
+/// Returns the message of a worker whose processes all exited with code 0 in restart mode. Its
+/// steps are those that the script reported, which may do more after its last report.
+#[must_use]
+pub fn completed_script(status: Option<RankStatus>) -> TerminationMessage {
+    let mut message = completed(status);
+    let total = message.progress.as_ref().map_or(0, |it| it.total_steps);
+    let of = match total {
+        0 => String::new(),
+        total => format!(" of {total}"),
+    };
+    let step = message.step;
+    if step == 0 {
+        "all processes exited with code 0".clone_into(&mut message.message);
+    } else if total == 0 || step < total {
+        message.message = format!(
+            "all processes exited with code 0; the last step that the script reported was {step}{of}"
+        );
+    }
+    message
+}
+
 #[cfg(test)]
 mod tests {
+    use roundhouse_contract::Progress;
+
     use super::*;
 
     fn ended(local_rank: u32, end: End) -> Ended {
@@ -232,6 +255,31 @@ mod tests {
                 (found, words) => found.is_none() && words.is_none(),
             };
             assert!(is_expected, "{end:?} {status:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn completed_script_claims_no_unreported_step() {
+        for (step, total, expected) in [
+            (
+                103,
+                240,
+                "the last step that the script reported was 103 of 240",
+            ),
+            (103, 0, "the last step that the script reported was 103"),
+            (240, 240, "training is complete after 240 steps"),
+            (0, 0, "all processes exited with code 0"),
+        ] {
+            let text = format!(r#"{{"phase":"Training","generation":2,"step":{step}}}"#);
+            let mut status: RankStatus = serde_json::from_str(&text).unwrap();
+            status.progress = Some(Progress {
+                step,
+                total_steps: total,
+                ..Progress::default()
+            });
+            let message = completed_script(Some(status));
+            assert!(message.message.ends_with(expected), "{message:?}");
+            assert_eq!((message.reason, message.step), (Reason::Completed, step));
         }
     }
 

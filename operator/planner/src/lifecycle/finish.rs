@@ -157,13 +157,30 @@ fn succeed(draft: &mut Draft<'_>, who: &str) -> PlanReason {
              steps or another name, or delete the job's directory of checkpoints",
             counted(steps, "step")
         ),
-        steps => format!("{who} completed {}", counted(steps, "step")),
+        steps => match last_report(draft) {
+            Some(report) => format!("{who} completed; {report}"),
+            None => format!("{who} completed {}", counted(steps, "step")),
+        },
     };
     draft.running(false, ConditionReason::Completed, message.clone());
     let kind = ConditionType::Succeeded;
     draft.complete(kind, ConditionReason::Completed, message.clone());
     draft.events.push(event(EventReason::Succeeded, message));
     PlanReason::Succeeded
+}
+
+/// The last report of a script in restart mode, unless it is that of the last step. Such a script
+/// may do more steps after it, or end before.
+fn last_report(draft: &Draft<'_>) -> Option<String> {
+    let progress = &draft.status.progress.as_ref()?.progress;
+    let (step, total) = (progress.step, progress.total_steps);
+    let is_at_end = total > 0 && step >= total;
+    let says_steps = draft.job.program.mode() != Mode::Restart || is_at_end;
+    let of = (total > 0).then(|| format!(" of {total}"));
+    (!says_steps).then(|| {
+        let of = of.unwrap_or_default();
+        format!("the last step that the script reported was {step}{of}")
+    })
 }
 
 /// Whether an earlier job of this name had done all steps, so that this job continued from that

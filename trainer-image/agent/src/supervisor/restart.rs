@@ -174,10 +174,7 @@ impl<'a> Worker<'a> {
         let status = |local_rank| self.statuses.of(local_rank);
         match outcome {
             Outcome::Completed => {
-                let mut message = verdict::completed(status(0).cloned());
-                if message.step == 0 {
-                    "all processes exited with code 0".clone_into(&mut message.message);
-                }
+                let message = verdict::completed_script(status(0).cloned());
                 (ExitCode::Done.code(), message)
             }
             Outcome::Left => {
