@@ -5,9 +5,12 @@ use std::cmp::Ordering;
 use crate::checkpoint::CheckpointId;
 use crate::ledger::Head;
 
+pub mod layout;
 pub mod plan;
+pub mod replica;
 pub mod routes;
 
+pub use layout::Layout;
 pub use plan::{Names, Plan, Volume};
 pub use routes::{Hop, Routes};
 

@@ -8,7 +8,7 @@ use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::io_timeout::Flight;
 use roundhouse_elastic::ledger::Source;
-use roundhouse_elastic::{Claim, Head, IoTimeout, TrainingPosition};
+use roundhouse_elastic::{CheckpointId, Claim, Head, IoTimeout, TrainingPosition};
 use roundhouse_report::{Reporter, say_error};
 
 use crate::checkpoint::{self, Damage, Directory, Identity, Manifest, Saver, SaverEvent};
@@ -23,6 +23,7 @@ pub mod best;
 pub mod last_save;
 pub mod listing;
 pub mod save;
+mod siblings;
 
 /// Checkpoints and ledger of a process with a checkpoint directory.
 #[derive(Debug)]
@@ -157,6 +158,21 @@ impl Checkpointing {
             }
         }
         Ok(self.found.clone())
+    }
+
+    /// Finds the checkpoint with this name, which another process of the replica has found.
+    pub(crate) fn find_by_id(
+        &mut self,
+        id: CheckpointId,
+        reporter: &mut Reporter,
+    ) -> Result<Result<Manifest, checkpoint::VolumeError>, Failure> {
+        let directory = self.directory.clone();
+        let find = move || checkpoint::load::usable(&directory, id);
+        let found = self.ask(find, reporter)?;
+        if let Ok(manifest) = &found {
+            self.found = Some(manifest.clone());
+        }
+        Ok(found)
     }
 
     /// Sets the checkpoint that this process claims.

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use roundhouse_elastic::ledger::Source;
+use roundhouse_elastic::state::Layout;
 use roundhouse_elastic::{Event, Lost, Origin, Place, StateSource};
 use roundhouse_report::say_error;
 
@@ -62,6 +63,8 @@ impl<R: Rendezvous> Member<'_, R> {
         let Some(world) = self.meet(place)? else {
             return Ok(None);
         };
+        let num_shards = state.layout().map_or(1, Layout::num_shards);
+        let world = world.in_replicas_of(num_shards);
         if let Some(peers) = &self.peers {
             let group = world.shared_group();
             peers
@@ -141,8 +144,9 @@ impl<R: Rendezvous> Member<'_, R> {
     ) -> Result<Origin, Failure> {
         faults::point(Point::Share, world.rank(), self.local_state.position.step);
         let mut volume_view = self.begin_volume_view(world);
+        let state_bytes = state.num_own_bytes()?;
         let agreed = loop {
-            let concluded = self.agree(world, place, &mut volume_view)?;
+            let concluded = self.agree(world, place, &mut volume_view, state_bytes)?;
             drop(Former(former.0.take()));
             match concluded {
                 Concluded::Continue(agreed) => {
@@ -214,6 +218,7 @@ impl<R: Rendezvous> Member<'_, R> {
         world: &World<R::Group>,
         place: &Place,
         volume_view: &mut VolumeView,
+        state_bytes: u64,
     ) -> Result<Concluded, Failure> {
         let volume = self.volume(world, volume_view);
         let checkpointing = self.checkpointing.as_ref();
@@ -237,6 +242,7 @@ impl<R: Rendezvous> Member<'_, R> {
                 .unwrap_or_default(),
             volume,
             is_superseded: volume_view.is_waiting() && self.is_pointless(place),
+            state_bytes,
         };
         world.agree_on_state(&own, place.generation, place.procs_per_worker)
     }

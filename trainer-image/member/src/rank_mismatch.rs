@@ -49,6 +49,28 @@ impl RankMismatch {
         })
     }
 
+    /// Compares the ranks with the same shard, of replicas of `num_shards` consecutive ranks.
+    /// Returns the first shard that differs.
+    #[must_use]
+    pub fn of_shards(all: &[f64], num_shards: u32) -> Option<(u32, Self)> {
+        let num_shards = num_shards.max(1);
+        (0..num_shards).find_map(|shard| {
+            let own = all.iter().skip(shard as usize).step_by(num_shards as usize);
+            let own: Vec<f64> = own.copied().collect();
+            let rank_of = |replica: u32| replica * num_shards + shard;
+            let mismatch = match Self::of(&own)? {
+                Self::Outliers { reference, ranks } => Self::Outliers {
+                    reference: rank_of(reference),
+                    ranks: ranks.into_iter().map(rank_of).collect(),
+                },
+                Self::NoMajority { num_ranks } => Self::NoMajority {
+                    num_ranks: num_ranks * num_shards,
+                },
+            };
+            Some((shard, mismatch))
+        })
+    }
+
     /// The rank with which the others are compared. It is right only if there is a majority.
     #[must_use]
     pub const fn reference(&self) -> u32 {
@@ -143,6 +165,16 @@ mod tests {
         let tensor = Subject::Tensor("b");
         assert_eq!(words(&[8.0, 7.0, 8.0], tensor).unwrap(), expected);
         assert_eq!(words(&[7.0; 3], tensor), None);
+        // Replicas of two ranks: shards 7 and 8, and the second rank of the third replica differs.
+        let digests = [7.0, 8.0, 7.0, 8.0, 7.0, 9.0];
+        let (shard, mismatch) = RankMismatch::of_shards(&digests, 2).unwrap();
+        let ranks = vec![5];
+        let expected = RankMismatch::Outliers {
+            reference: 1,
+            ranks,
+        };
+        assert_eq!((shard, mismatch), (1, expected));
+        assert_eq!(RankMismatch::of_shards(&digests[..4], 2), None);
         assert_eq!(words(&[], tensor), None);
     }
 }

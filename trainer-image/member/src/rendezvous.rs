@@ -38,7 +38,7 @@ use hosted::Hosted;
 /// to ranks that lack it. 3: ranks report whether their last step was cut short. 4: ranks report
 /// their save in flight. 5: the rank that reads a checkpoint reports whether its bytes are damaged
 /// or unreadable.
-pub(crate) const PROTOCOL: u32 = 5;
+pub(crate) const PROTOCOL: u32 = 6;
 /// How long the port may be in use, for example by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
 

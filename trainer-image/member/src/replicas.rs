@@ -82,6 +82,19 @@ pub fn compare<G: Group, S: State>(
     let digests = state.digests()?;
     let bytes: Vec<u8> = digests.iter().flat_map(|it| it.to_le_bytes()).collect();
     let all = world.of_each(Digest::of(&[&bytes]).number() as f64)?;
+    let num_shards = world.num_shards();
+    if num_shards > 1 {
+        let difference = RankMismatch::of_shards(&all, num_shards).map(|(shard, mismatch)| {
+            let name = format!("the part of the state in process {shard}");
+            Difference {
+                step,
+                tensor: 0,
+                name,
+                mismatch,
+            }
+        });
+        return Ok(difference);
+    }
     let Some(mismatch) = RankMismatch::of(&all) else {
         return Ok(None);
     };

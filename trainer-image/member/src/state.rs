@@ -1,11 +1,13 @@
 //! The trained state as bytes: named views with type, shape and position.
 //!
 //! The concatenated views are one row of bytes, the same on all ranks. Copies name a range of that
-//! row, so a rank can have a part of it without knowing what the bytes mean.
+//! row, so a rank can have a part of it without knowing what the bytes mean. If the processes of a
+//! worker share one copy of the state, each has some bytes of the row, which form its own row.
 
 use std::ops::Range;
 
 use roundhouse_elastic::checkpoint::Piece;
+use roundhouse_elastic::state::Layout;
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +30,12 @@ pub trait State {
     /// # Errors
     /// [`Failure::State`] if a checkpoint cannot hold the type of a view.
     fn table(&self) -> Result<Table, Failure>;
+
+    /// The bytes of the row that this process has; `None` if it has all of them. All other methods
+    /// copy bytes of its own row.
+    fn layout(&self) -> Option<&Layout> {
+        None
+    }
 
     /// Copies bytes of the row to `into`, which is as long as the range.
     ///
@@ -62,6 +70,17 @@ pub trait State {
     /// [`Failure::State`] if the device fails.
     fn digests(&self) -> Result<Vec<u32>, Failure> {
         digests_in_host_memory(self)
+    }
+
+    /// Length of this process' own row.
+    ///
+    /// # Errors
+    /// Those of [`Self::table`].
+    fn num_own_bytes(&self) -> Result<u64, Failure> {
+        match self.layout() {
+            Some(layout) => Ok(layout.num_bytes()),
+            None => Ok(self.table()?.num_bytes()),
+        }
     }
 
     /// The failure of a rank if the states of the ranks differ.

@@ -28,12 +28,14 @@ pub use step::{RankVote, StepOutcome};
 /// How long an ending process waits for peers that are in their last collective.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// This process and its peers, each of which has the whole state. A group of ranks that share one
-/// copy of the state would be another field beside `group`.
+/// This process and its peers. Each of them has the whole state, or the ranks of each replica have
+/// it together.
 #[derive(Debug)]
 pub struct World<G> {
     rank: u32,
     size: u32,
+    /// Number of consecutive ranks that share one copy of the state.
+    num_shards: u32,
     group: Option<Arc<G>>,
     num_sums: AtomicU64,
 }
@@ -45,6 +47,7 @@ impl<G: Group> World<G> {
         Self {
             rank: 0,
             size: 1,
+            num_shards: 1,
             group: None,
             num_sums: AtomicU64::new(0),
         }
@@ -55,9 +58,26 @@ impl<G: Group> World<G> {
         Self {
             rank: group.rank(),
             size: group.size(),
+            num_shards: 1,
             group: Some(Arc::new(group)),
             num_sums: AtomicU64::new(0),
         }
+    }
+
+    /// The same ranks in replicas of `num_shards` consecutive ranks, each of which has a part of
+    /// the state.
+    #[must_use]
+    pub fn in_replicas_of(self, num_shards: u32) -> Self {
+        Self {
+            num_shards: num_shards.max(1),
+            ..self
+        }
+    }
+
+    /// Number of consecutive ranks that share one copy of the state; 1 if each rank has all of it.
+    #[must_use]
+    pub const fn num_shards(&self) -> u32 {
+        self.num_shards
     }
 
     #[must_use]

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 
 use roundhouse_elastic::CheckpointId;
-use roundhouse_member::checkpoint::manifest::Shard;
+use roundhouse_member::checkpoint::manifest::{PieceRecord, Shard};
 use roundhouse_member::checkpoint::{IoWatch, shard};
 use roundhouse_member::state::{Record, Table};
 use safetensors::Dtype;
@@ -39,6 +39,7 @@ fn saved(directory: &std::path::Path) -> Shard {
         rank: 0,
         world_size: 1,
         table: &table,
+        pieces: &shard::records(&table, 0, 1),
         bytes: &bytes,
         io_watch: &IoWatch::default(),
     };
@@ -55,7 +56,7 @@ fn loading_needs_only_a_few_pieces_of_extra_memory() {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = peak();
     let mut num_bytes = 0;
-    let take = |piece: Vec<u8>| {
+    let take = |_: &PieceRecord, _: u64, piece: Vec<u8>| {
         assert!(piece.len() as u64 <= shard::PIECE_BYTES);
         num_bytes += piece.len();
         ControlFlow::Continue(())

@@ -5,9 +5,11 @@
 //! serve no other rank send nothing.
 
 /// The routes of the state: chains, each of which begins with a rank that has the state.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes {
+    /// Ranks, or replicas of `num_shards` ranks.
     chains: Vec<Vec<usize>>,
+    num_shards: usize,
 }
 
 /// The place of one rank in the routes.
@@ -61,18 +63,33 @@ impl Routes {
                 next += 1;
             }
         }
-        Self { chains }
+        Self {
+            chains,
+            num_shards: 1,
+        }
+    }
+
+    /// Turns routes between replicas of `num_shards` ranks into routes between their ranks: each
+    /// sends its shard to the rank of the next replica that has the same shard.
+    #[must_use]
+    pub fn of_shards(self, num_shards: usize) -> Self {
+        Self {
+            num_shards: num_shards.max(1),
+            ..self
+        }
     }
 
     /// Returns the place of a rank in its chain; `None` if it neither sends nor receives.
     #[must_use]
     pub fn hop(&self, rank: usize) -> Option<Hop> {
+        let (unit, shard) = (rank / self.num_shards, rank % self.num_shards);
+        let rank_of = |unit: &usize| unit * self.num_shards + shard;
         self.chains.iter().find_map(|chain| {
-            let place = chain.iter().position(|other| *other == rank)?;
+            let place = chain.iter().position(|other| *other == unit)?;
             Some(Hop {
-                head: *chain.first()?,
-                from: place.checked_sub(1).map(|before| chain[before]),
-                to: chain.get(place + 1).copied(),
+                head: chain.first().map(rank_of)?,
+                from: place.checked_sub(1).map(|before| rank_of(&chain[before])),
+                to: chain.get(place + 1).map(rank_of),
             })
         })
     }
@@ -137,6 +154,18 @@ mod tests {
             [vec![0, 2, 4, 6], vec![1, 3, 5]]
         );
         assert!(chains(0, &[0, 1], &[], 1).is_empty());
+    }
+
+    #[test]
+    fn each_shard_has_its_own_route() {
+        // Replicas of two ranks; the second and the third lack the state.
+        let routes = Routes::of(0, &[0], &[1, 2], 1).of_shards(2);
+        let hop = |rank| routes.hop(rank).map(|hop| (hop.head, hop.from, hop.to));
+        assert_eq!(hop(0), Some((0, None, Some(2))));
+        assert_eq!(hop(1), Some((1, None, Some(3))));
+        assert_eq!(hop(3), Some((1, Some(1), Some(5))));
+        assert_eq!(hop(4), Some((0, Some(2), None)));
+        assert_eq!(routes.longest(), 2);
     }
 
     #[test]

@@ -100,9 +100,20 @@ pub fn is_held(directory: &Directory, id: CheckpointId) -> Result<bool, VolumeEr
 /// Waits while another process writes in `path`. Returns whether that process has stopped before
 /// the end; `false` means that the directory was renamed or removed.
 fn has_stopped(directory: &Directory, path: &Path, longest_pause: Duration) -> bool {
+    while_it_grows(directory, path, longest_pause, || true)
+}
+
+/// Waits as long as files in `path` grow and `is_incomplete`. Returns whether they have stopped to
+/// grow; `false` also if the directory was renamed or removed.
+pub(crate) fn while_it_grows(
+    directory: &Directory,
+    path: &Path,
+    longest_pause: Duration,
+    is_incomplete: impl Fn() -> bool,
+) -> bool {
     let mut found = None;
     let mut since = Instant::now();
-    loop {
+    while is_incomplete() {
         faults::volume();
         let Ok(now) = num_bytes(path) else {
             return false;
@@ -116,6 +127,7 @@ fn has_stopped(directory: &Directory, path: &Path, longest_pause: Duration) -> b
         }
         std::thread::sleep(POLL_INTERVAL);
     }
+    false
 }
 
 /// Number of files in a directory and their bytes. Opens each file, because a network volume may

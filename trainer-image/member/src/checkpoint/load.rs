@@ -3,11 +3,13 @@
 //! Every process finds it, from manifests and file sizes alone. One process reads it and verifies
 //! every byte.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use roundhouse_elastic::CheckpointId;
+use roundhouse_elastic::state::layout::{Runs, TensorRuns, cover_once};
 use roundhouse_report::say_error;
 
 use super::error::steadily;
@@ -160,9 +162,9 @@ fn whole(path: &Path, id: CheckpointId, manifest: &Manifest) -> Result<(), Volum
     is_whole.map_err(VolumeError::with(path))
 }
 
-/// Reads a checkpoint in a thread, one piece at a time. The checksum of a part is known after its
-/// last piece, so no byte is valid before [`Message::Whole`]. The thread ends when the receiver is
-/// dropped.
+/// Reads a checkpoint in a thread, one piece at a time, part after part. The checksum of a part is
+/// known after its last piece, so no byte is valid before [`Message::Whole`]. The thread ends when
+/// the receiver is dropped.
 ///
 /// # Errors
 /// [`Failure::Internal`] if the operating system refuses the thread.
@@ -172,20 +174,23 @@ pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Messag
     let directory = directory.clone();
     let work = move || {
         let path = directory.checkpoint(manifest.id());
-        let mut begin = 0;
+        let starts: HashMap<_, _> = manifest
+            .tensors
+            .views()
+            .iter()
+            .map(|view| (view.name.as_str(), view.offset))
+            .collect();
         for part in &manifest.shards {
-            let mut offset = begin;
+            // A retry overwrites the bytes that the part gave before.
             let result = steadily(|| {
-                // A retry overwrites the bytes that the part gave before.
-                offset = begin;
-                shard::read(&path, part, directory.io_watch(), |bytes| {
-                    let at = offset;
-                    offset += bytes.len() as u64;
-                    let sent = pieces.send(Message::Piece { offset: at, bytes });
-                    sent.map_or(ControlFlow::Break(()), ControlFlow::Continue)
+                shard::read(&path, part, directory.io_watch(), |piece, at, bytes| {
+                    let start = starts
+                        .get(piece.tensor.as_str())
+                        .copied()
+                        .unwrap_or_default();
+                    send(&pieces, &piece.runs(), start, at, bytes)
                 })
             });
-            begin = offset;
             match result {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => return,
@@ -204,6 +209,49 @@ pub fn read(directory: &Directory, manifest: Manifest) -> Result<Receiver<Messag
     Ok(messages)
 }
 
+/// Sends bytes of a piece of the tensor that begins at `start`. `at`: their position in the piece.
+fn send(
+    pieces: &SyncSender<Message>,
+    runs: &Runs,
+    start: u64,
+    at: u64,
+    mut bytes: Vec<u8>,
+) -> ControlFlow<()> {
+    let mut at = at;
+    while !bytes.is_empty() {
+        let (place, rest) = runs.place(at);
+        let rest = usize::try_from(rest).unwrap_or(usize::MAX).min(bytes.len());
+        let next = bytes.split_off(rest);
+        at += bytes.len() as u64;
+        let offset = start + place;
+        if pieces.send(Message::Piece { offset, bytes }).is_err() {
+            return ControlFlow::Break(());
+        }
+        bytes = next;
+    }
+    ControlFlow::Continue(())
+}
+
+/// Whether the parts have each byte of each tensor once.
+fn covers_all_tensors(manifest: &Manifest) -> bool {
+    let views = manifest.tensors.views();
+    let indices: HashMap<_, _> = views
+        .iter()
+        .enumerate()
+        .map(|(index, view)| (view.name.as_str(), index))
+        .collect();
+    let pieces = manifest.shards.iter().flat_map(|shard| &shard.pieces);
+    let known = pieces.map(|piece| {
+        let tensor = indices.get(piece.tensor.as_str()).copied();
+        tensor.map(|tensor| TensorRuns {
+            tensor,
+            runs: piece.runs(),
+        })
+    });
+    let known: Option<Vec<_>> = known.collect();
+    known.is_some_and(|pieces| cover_once(&manifest.tensors.sizes(), pieces))
+}
+
 /// Checks that the manifest is consistent.
 fn check(manifest: &Manifest, id: CheckpointId) -> Result<(), Reason> {
     if manifest.id() != id {
@@ -212,11 +260,8 @@ fn check(manifest: &Manifest, id: CheckpointId) -> Result<(), Reason> {
     if manifest.config_hash != manifest.training.hash(&manifest.tensors) {
         return Err(Reason::ConfigHash);
     }
-    let is_part = |(rank, shard): (u32, &super::manifest::Shard)| {
-        shard.pieces == shard::records(&manifest.tensors, rank, manifest.world_size)
-    };
     let num_shards = u32::try_from(manifest.shards.len());
-    if num_shards != Ok(manifest.world_size) || !(0..).zip(&manifest.shards).all(is_part) {
+    if num_shards != Ok(manifest.world_size) || !covers_all_tensors(manifest) {
         return Err(Reason::Parts);
     }
     if manifest.ledger.step != manifest.step || manifest.chain().head() != manifest.ledger {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use roundhouse_elastic::best::Scores;
 use roundhouse_elastic::ledger::{Head, LedgerIdentity};
+use roundhouse_elastic::state::layout::Runs;
 use roundhouse_elastic::{
     BatchPace, Chain, CheckpointId, Claim, Digest, Line, LossScale, Origin, Skips, TrainingPosition,
 };
@@ -113,15 +114,72 @@ pub struct Shard {
     pub sha256: Digest,
 }
 
-/// A range of bytes of one tensor.
+/// Bytes of one tensor: a range, or several ranges of the same length if a process has a part of
+/// each row of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PieceRecord {
     pub tensor: String,
     /// Position of the first byte.
     pub start: u64,
-    /// Position after the last byte.
+    /// Position after the last byte of the first range.
     pub end: u64,
+    /// Number of ranges, 1 for most pieces.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub count: u64,
+    /// Distance between the starts of two ranges; 0 if there is one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stride: u64,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_one(count: &u64) -> bool {
+    *count == 1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_zero(stride: &u64) -> bool {
+    *stride == 0
+}
+
+impl PieceRecord {
+    #[must_use]
+    pub fn new(tensor: String, runs: Runs) -> Self {
+        let Runs {
+            start,
+            length,
+            count,
+            stride,
+        } = runs;
+        Self {
+            tensor,
+            start,
+            end: start.saturating_add(length),
+            count,
+            stride: if count == 1 { 0 } else { stride },
+        }
+    }
+
+    #[must_use]
+    pub const fn runs(&self) -> Runs {
+        let length = self.end.saturating_sub(self.start);
+        Runs {
+            start: self.start,
+            length,
+            count: self.count,
+            stride: if self.count == 1 { length } else { self.stride },
+        }
+    }
+
+    /// Number of bytes of the piece.
+    #[must_use]
+    pub const fn num_bytes(&self) -> u64 {
+        self.runs().num_bytes()
+    }
 }
 
 impl Identity {

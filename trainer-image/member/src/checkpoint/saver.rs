@@ -1,5 +1,6 @@
 //! One rank's side of a save: its stage, its buffers and the results of the writing thread.
 
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -7,11 +8,14 @@ use roundhouse_contract::environment::CheckpointEnvironment;
 use roundhouse_contract::{BestCheckpoint, BestMetric};
 use roundhouse_elastic::saving::Stage;
 use roundhouse_elastic::shard::shard;
+use roundhouse_elastic::state::layout::TensorRuns;
 use roundhouse_elastic::{CheckpointId, Head};
 
 use super::Directory;
 use super::complete::Retention;
 use super::io_watch::{IdleTimer, IoWatch};
+use super::manifest::PieceRecord;
+use super::shard::records;
 use super::writer::{self, Done, Job};
 use crate::failure::Failure;
 use crate::state::{Snapshot, State, Table};
@@ -77,6 +81,30 @@ pub struct Saver {
     /// Whether the remains of the last save are being removed. Until then no save of the same step
     /// may begin.
     is_discarding: bool,
+}
+
+/// The bytes of its own row that a rank writes, and their pieces.
+pub fn part_of(
+    state: &dyn State,
+    table: &Table,
+    rank: u32,
+    world_size: u32,
+) -> (Range<u64>, Vec<PieceRecord>) {
+    let Some(layout) = state.layout() else {
+        let own = shard(&(0..table.num_bytes()), rank, world_size);
+        return (own, records(table, rank, world_size));
+    };
+    // The replicas divide each shard among themselves.
+    let num_shards = layout.num_shards();
+    let own = shard(
+        &(0..layout.num_written()),
+        rank / num_shards,
+        world_size / num_shards,
+    );
+    let record =
+        |TensorRuns { tensor, runs }| PieceRecord::new(table.views()[tensor].name.clone(), runs);
+    let pieces = layout.pieces(&own).into_iter().map(record).collect();
+    (own, pieces)
 }
 
 impl Saver {
@@ -223,8 +251,8 @@ impl Saver {
             return Err(Failure::Internal("a save without a buffer".to_owned()));
         };
         let (id, begun) = (CheckpointId::of(head), Instant::now());
-        let part = shard(&(0..self.table.num_bytes()), rank, world_size);
-        let snapshot = state.snapshot(part, former)?;
+        let (own, pieces) = part_of(state, &self.table, rank, world_size);
+        let snapshot = state.snapshot(own, former)?;
         self.num_begun += 1;
         self.idle_timer = IdleTimer::new(&self.io_watch);
         (self.begun_at, self.is_owed) = (Some(begun), false);
@@ -247,6 +275,7 @@ impl Saver {
             writer,
             rank,
             world_size,
+            pieces,
             snapshot,
         });
         Ok(())

@@ -1,11 +1,14 @@
 //! One rank's part of a checkpoint: a safetensors file. A tensor that is entirely in one part has
-//! its type and shape there. If ranks split a tensor, each part has plain bytes under its name.
+//! its type and shape there. If ranks split a tensor, each part has plain bytes under its name, and
+//! a second piece of the same tensor has its position behind the name.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use roundhouse_elastic::checkpoint::Piece;
+use roundhouse_elastic::state::layout::Runs;
 use roundhouse_elastic::{CheckpointId, Digest, Hasher};
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensorError};
@@ -49,7 +52,8 @@ pub struct Part<'state> {
     pub world_size: u32,
     /// All tensors of the state.
     pub table: &'state Table,
-    /// The bytes of this part, in the order of the table.
+    pub pieces: &'state [PieceRecord],
+    /// The bytes of the pieces, in their order.
     pub bytes: &'state [u8],
     /// Counts the progress of the write.
     pub io_watch: &'state IoWatch,
@@ -71,16 +75,16 @@ fn try_write(directory: &Path, part: &Part<'_>) -> Result<(), Reason> {
         rank,
         world_size,
         table,
+        pieces,
         bytes,
         io_watch,
     } = *part;
     faults::volume();
     std::fs::create_dir_all(directory)?;
-    let pieces = records(table, rank, world_size);
     let shard = Shard {
         file: file_name(rank, world_size),
         sha256: Digest::of(&[bytes]),
-        pieces,
+        pieces: pieces.to_vec(),
     };
     let header = header(table, &shard.pieces)?;
     let (first, second) = bytes.split_at(bytes.len() / 2);
@@ -96,8 +100,9 @@ fn try_write(directory: &Path, part: &Part<'_>) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Reads the bytes of a part in order, in pieces of at most [`PIECE_BYTES`], and passes each to
-/// `take`. The checksum is verified at the end, so no byte is valid before this returns.
+/// Reads the bytes of a part in order, at most [`PIECE_BYTES`] at a time, and passes them to
+/// `take` with their piece and their position in it. The checksum is verified at the end, so no
+/// byte is valid before this returns.
 ///
 /// # Errors
 /// [`VolumeError`] if the part cannot be read, is not consistent, or has another checksum.
@@ -105,7 +110,7 @@ pub fn read(
     directory: &Path,
     shard: &Shard,
     io_watch: &IoWatch,
-    take: impl FnMut(Vec<u8>) -> ControlFlow<()>,
+    take: impl FnMut(&PieceRecord, u64, Vec<u8>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, VolumeError> {
     // The manifest may name only a file of this directory.
     let path = directory.join(&shard.file);
@@ -120,19 +125,21 @@ fn try_read(
     path: &Path,
     shard: &Shard,
     io_watch: &IoWatch,
-    mut take: impl FnMut(Vec<u8>) -> ControlFlow<()>,
+    mut take: impl FnMut(&PieceRecord, u64, Vec<u8>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, Reason> {
     let file = io_watch.open(path)?;
     let (tensors, data_start) = read_header(&file)?;
     let mut hasher = Hasher::default();
-    for PieceRecord { tensor, start, end } in &shard.pieces {
-        let info = tensors.info(tensor);
+    for (piece, key) in shard.pieces.iter().zip(keys(&shard.pieces)) {
+        let tensor = &piece.tensor;
+        let info = tensors.info(&key);
         let info = info.ok_or_else(|| Reason::NoTensor(tensor.clone()))?;
         let (first, last) = info.data_offsets;
-        let (mut at, last) = (data_start + first as u64, data_start + last as u64);
-        if Some(last - at) != end.checked_sub(*start) {
+        let (start, last) = (data_start + first as u64, data_start + last as u64);
+        if last - start != piece.num_bytes() {
             return Err(Reason::Length(tensor.clone()));
         }
+        let mut at = start;
         while at < last {
             let length = PIECE_BYTES.min(last - at);
             let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
@@ -141,9 +148,10 @@ fn try_read(
                     io::ErrorKind::UnexpectedEof => Reason::Length(tensor.clone()),
                     _ => error.into(),
                 })?;
-            at += length;
             hasher.update(&bytes);
-            if take(bytes).is_break() {
+            let in_piece = at - start;
+            at += length;
+            if take(piece, in_piece, bytes).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -168,13 +176,23 @@ fn read_header(file: &Reading<'_>) -> Result<(Metadata, u64), Reason> {
     Ok((serde_json::from_slice(&json)?, start + length))
 }
 
-/// Pieces of a rank's part.
+/// The names of pieces in a file, where each name occurs once.
+fn keys(pieces: &[PieceRecord]) -> impl Iterator<Item = String> {
+    let mut known = HashSet::new();
+    pieces.iter().map(move |piece| {
+        if known.insert(piece.tensor.as_str()) {
+            piece.tensor.clone()
+        } else {
+            format!("{}@{}", piece.tensor, piece.start)
+        }
+    })
+}
+
+/// Pieces of a rank's part, if each rank has the whole state.
 #[must_use]
 pub fn records(table: &Table, rank: u32, world_size: u32) -> Vec<PieceRecord> {
-    let record = |Piece { tensor, bytes }: Piece| PieceRecord {
-        tensor: table.views()[tensor].name.clone(),
-        start: bytes.start,
-        end: bytes.end,
+    let record = |Piece { tensor, bytes }: Piece| {
+        PieceRecord::new(table.views()[tensor].name.clone(), Runs::one(&bytes))
     };
     let pieces = roundhouse_elastic::checkpoint::pieces(&table.sizes(), rank, world_size);
     pieces.into_iter().map(record).collect()
@@ -187,23 +205,29 @@ pub fn records(table: &Table, rank: u32, world_size: u32) -> Vec<PieceRecord> {
 /// piece is too large.
 pub fn file_size(table: &Table, shard: &Shard) -> Result<u64, Reason> {
     let pieces = shard.pieces.iter();
-    let data: u64 = pieces
-        .map(|piece| piece.end.saturating_sub(piece.start))
-        .sum();
-    Ok(header(table, &shard.pieces)?.len() as u64 + data)
+    let data = pieces.fold(0_u64, |sum, piece| sum.saturating_add(piece.num_bytes()));
+    let header = header(table, &shard.pieces)?.len() as u64;
+    Ok(header.saturating_add(data))
 }
 
 /// Builds the header of a safetensors file: its length, then JSON, then spaces up to the alignment.
 fn header(table: &Table, pieces: &[PieceRecord]) -> Result<Vec<u8>, Reason> {
     let mut at = 0;
     let mut tensors = Vec::new();
-    for piece in pieces {
-        let view = table.views().iter().find(|view| view.name == piece.tensor);
+    let views: HashMap<_, _> = table
+        .views()
+        .iter()
+        .map(|view| (view.name.as_str(), view))
+        .collect();
+    for (piece, key) in pieces.iter().zip(keys(pieces)) {
+        let view = views.get(piece.tensor.as_str());
         let view = view.ok_or_else(|| Reason::NoTensor(piece.tensor.clone()))?;
-        let size = piece.end.saturating_sub(piece.start);
-        let size = usize::try_from(size).map_err(|_| Reason::Length(piece.tensor.clone()))?;
-        tensors.push((piece.tensor.clone(), info(view, piece, at, size)));
-        at += size;
+        let size = usize::try_from(piece.num_bytes());
+        let size = size.map_err(|_| Reason::Length(piece.tensor.clone()))?;
+        tensors.push((key, info(view, piece, at, size)));
+        at = at
+            .checked_add(size)
+            .ok_or_else(|| Reason::Length(piece.tensor.clone()))?;
     }
     let metadata = Metadata::new(None, tensors)?;
     let mut json = serde_json::to_vec(&metadata)?;
@@ -214,7 +238,7 @@ fn header(table: &Table, pieces: &[PieceRecord]) -> Result<Vec<u8>, Reason> {
 }
 
 fn info(view: &View, piece: &PieceRecord, at: usize, size: usize) -> TensorInfo {
-    let is_whole = (piece.start, piece.end) == (0, view.bytes);
+    let is_whole = (piece.start, piece.end, piece.count) == (0, view.bytes, 1);
     TensorInfo {
         dtype: if is_whole { view.dtype } else { Dtype::U8 },
         shape: if is_whole {

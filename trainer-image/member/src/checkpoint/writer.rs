@@ -11,7 +11,7 @@ use roundhouse_elastic::CheckpointId;
 
 use super::complete::Retention;
 use super::error::{Reason, steadily};
-use super::manifest::Manifest;
+use super::manifest::{Manifest, PieceRecord};
 use super::shard::{self, Part};
 use super::{Directory, VolumeError, complete, probe};
 use crate::ledger::{Progress, Unwritten};
@@ -29,7 +29,8 @@ pub(super) enum Job {
         rank: u32,
         /// Number of ranks that write.
         world_size: u32,
-        /// The bytes of the part; returned in [`Done::Written`].
+        pieces: Vec<PieceRecord>,
+        /// The bytes of the pieces; returned in [`Done::Written`].
         snapshot: Box<dyn Snapshot>,
     },
     /// Complete a checkpoint once the ledger is durable up to its step, then delete old ones.
@@ -178,6 +179,7 @@ impl Thread {
                 writer,
                 rank,
                 world_size,
+                pieces,
                 mut snapshot,
             } => {
                 let directory = self.directory.partial(id, writer);
@@ -188,6 +190,7 @@ impl Thread {
                             rank,
                             world_size,
                             table: &self.table,
+                            pieces: &pieces,
                             bytes,
                             io_watch: self.directory.io_watch(),
                         };

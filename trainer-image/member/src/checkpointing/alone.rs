@@ -13,7 +13,7 @@ use roundhouse_report::{CheckpointReport, Reporter, say, say_error};
 use super::save::manifest;
 use super::{Checkpointing, Saved};
 use crate::checkpoint::manifest::Tail;
-use crate::checkpoint::shard::Part;
+use crate::checkpoint::shard::{Part, records};
 use crate::checkpoint::{self, Manifest, Reason, VolumeError, alone, complete};
 use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
@@ -23,7 +23,7 @@ use crate::state::State;
 
 /// Why a state could not be saved.
 #[derive(Debug, thiserror::Error)]
-enum NotSaved {
+pub(super) enum NotSaved {
     #[error(transparent)]
     Volume(#[from] VolumeError),
     #[error(transparent)]
@@ -105,6 +105,9 @@ impl Checkpointing {
         state: &S,
         reporter: &mut Reporter,
     ) -> Result<Option<Manifest>, NotSaved> {
+        if let Some(layout) = state.layout() {
+            return self.write_with_siblings(id, local_state, state, layout, reporter);
+        }
         let directory = self.directory.clone();
         let begin = move || alone::begin(&directory, id);
         let Some(path) = self.ask(begin, reporter)?? else {
@@ -140,6 +143,7 @@ impl Checkpointing {
         let mut former = None;
         for part in 0..num_parts {
             let range = shard(&(0..num_bytes), part, num_parts);
+            let pieces = records(&table, part, num_parts);
             let mut snapshot = state.snapshot(range, former.take())?;
             let (table, io_watch) = (Arc::clone(&table), self.directory.io_watch().clone());
             let path: PathBuf = path.to_owned();
@@ -152,6 +156,7 @@ impl Checkpointing {
                     rank: part,
                     world_size: num_parts,
                     table: &table,
+                    pieces: &pieces,
                     bytes,
                     io_watch: &io_watch,
                 };
@@ -160,6 +165,19 @@ impl Checkpointing {
             };
             former = Some(self.ask(write, reporter)??);
         }
+        let manifest = self.manifest_alone(id, local_state, num_parts);
+        let (directory, path) = (self.directory.clone(), path.to_owned());
+        let complete = move || complete::complete_from(&directory, &path, manifest);
+        Ok(self.ask(complete, reporter)??)
+    }
+
+    /// The manifest of a checkpoint that is written without rank 0, which writes the ledger.
+    pub(super) fn manifest_alone(
+        &self,
+        id: CheckpointId,
+        local_state: &LocalState,
+        num_parts: u32,
+    ) -> Manifest {
         let saved = Saved {
             ledger: local_state.chain.head(),
             position: local_state.position,
@@ -170,12 +188,9 @@ impl Checkpointing {
             after: local_state.chain.durable(),
             lines: local_state.chain.lines().iter().copied().collect(),
         };
-        let manifest = Manifest {
+        Manifest {
             tail: (!tail.lines.is_empty()).then_some(tail),
             ..manifest(id, &saved, num_parts, &self.identity, &self.table)
-        };
-        let (directory, path) = (self.directory.clone(), path.to_owned());
-        let complete = move || complete::complete_from(&directory, &path, manifest);
-        Ok(self.ask(complete, reporter)??)
+        }
     }
 }

@@ -44,7 +44,7 @@ impl<R: Rendezvous> Member<'_, R> {
         let claim = agreed.source.claim;
         let compares = claim.origin == Origin::Fresh && self.local_state.claim() == claim;
         let chunk_bytes = faults::chunk_bytes().unwrap_or(CHUNK_BYTES);
-        let chunks: Vec<_> = chunks(state.table()?.num_bytes(), chunk_bytes).collect();
+        let chunks: Vec<_> = chunks(state.num_own_bytes()?, chunk_bytes).collect();
         let hop = agreed.routes.hop(world.rank() as usize).map(Link::of);
         let mut carrier = hop.map(|link| Carrier {
             group,
@@ -56,12 +56,16 @@ impl<R: Rendezvous> Member<'_, R> {
             has_written: false,
         });
         let per_round = CHUNKS_OF_A_ROUND.max(CHUNKS_PER_HOP * agreed.routes.longest());
-        for (round, chunks) in chunks.chunks(per_round).enumerate() {
+        // Shards differ in size, and all ranks make the same number of rounds.
+        let most_chunks = usize::try_from(agreed.most_bytes.div_ceil(chunk_bytes.max(1)));
+        let num_rounds = most_chunks.unwrap_or(usize::MAX).div_ceil(per_round);
+        let mut of_rounds = chunks.chunks(per_round);
+        for round in 0..num_rounds {
             if round > 0 {
                 world.barrier()?;
                 self.round_ends();
             }
-            let Some(carrier) = &mut carrier else {
+            let (Some(carrier), Some(chunks)) = (&mut carrier, of_rounds.next()) else {
                 continue;
             };
             let all = chunks.iter().cloned().map(Some).chain([None]);

@@ -1,10 +1,11 @@
 //! Reads a checkpoint for all ranks: the rank that they have agreed on reads and verifies it in a
-//! thread, while all ranks exchange its progress.
+//! thread, while all ranks exchange its progress. If the ranks of a replica share the state, each
+//! rank of that replica reads the checkpoint and takes its own part.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use roundhouse_elastic::Origin;
+use roundhouse_elastic::{Claim, Origin};
 use roundhouse_report::{say, say_error};
 
 use crate::checkpoint::{Damage, IdleTimer, VolumeError, load};
@@ -26,6 +27,50 @@ struct Reading {
     moves: u64,
     /// Whether the bytes are only verified, because they would overwrite a state in memory.
     only_checks: bool,
+    /// Whether all bytes have been read, or the checkpoint is damaged. Other readers may continue.
+    has_ended: bool,
+    gathered: Gathered,
+}
+
+/// Bytes that were read and follow each other in the own row. A tensor whose columns are sharded
+/// has many short runs in a checkpoint.
+#[derive(Default)]
+struct Gathered {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+/// Number of gathered bytes that are written at once.
+const GATHERED_BYTES: usize = 1 << 20;
+
+impl Gathered {
+    /// Takes the bytes from `offset` of the state's row on, of which this process has all or some.
+    fn take<S: State>(&mut self, state: &mut S, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let Some(layout) = state.layout() else {
+            return state.copy_in(offset, bytes);
+        };
+        for (row, own) in layout.places(&(offset..offset + bytes.len() as u64)) {
+            let range = [row.start, row.end].map(|at| usize::try_from(at - offset));
+            let [Ok(first), Ok(last)] = range else {
+                continue;
+            };
+            let follows = own == self.start + self.bytes.len() as u64;
+            if !follows || self.bytes.len() >= GATHERED_BYTES {
+                self.flush(state)?;
+                self.start = own;
+            }
+            self.bytes.extend_from_slice(&bytes[first..last]);
+        }
+        Ok(())
+    }
+
+    fn flush<S: State>(&mut self, state: &mut S) -> Result<(), Failure> {
+        if !self.bytes.is_empty() {
+            state.copy_in(self.start, &self.bytes)?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
 }
 
 /// Progress of the reading rank.
@@ -49,18 +94,31 @@ impl<R: Rendezvous> Member<'_, R> {
         state: &mut S,
     ) -> Result<bool, Failure> {
         let claim = agreed.source.claim;
-        let is_reader = usize::try_from(world.rank()) == Ok(agreed.source.rank);
+        let num_shards = world.num_shards() as usize;
+        let is_reader = world.rank() as usize / num_shards == agreed.source.rank / num_shards;
         let mut reading = None;
+        let mut damage = None;
         if is_reader {
             // From now on the reader's bytes are in part the checkpoint's, which it can read again.
-            let checkpointing = self.checkpointing.as_ref();
-            let checkpointing = checkpointing
-                .ok_or_else(|| Failure::Internal("no checkpoint directory".to_owned()))?;
-            let only_checks = self.local_state.claim().origin == Origin::Live;
-            reading = Some(Reading::begin(checkpointing, only_checks)?);
+            let found = if num_shards > 1 {
+                self.take_up(&claim)?
+            } else {
+                Ok(())
+            };
+            if let Err(volume_error) = found {
+                say_error(&format!("skipping a checkpoint: {volume_error}"));
+                damage = Some(Damage::Unread);
+            } else {
+                let checkpointing = self.checkpointing.as_ref();
+                let checkpointing = checkpointing
+                    .ok_or_else(|| Failure::Internal("no checkpoint directory".to_owned()))?;
+                let only_checks = self.local_state.claim().origin == Origin::Live;
+                reading = Some(Reading::begin(checkpointing, only_checks)?);
+            }
         }
+        let mut done = 0.0;
         loop {
-            let (mut done, mut damage, mut moved) = (0.0, None, 0.0);
+            let mut moved = 0.0;
             if let (Some(reading), Some(checkpointing)) = (&mut reading, &self.checkpointing) {
                 match reading.advance(checkpointing, state)? {
                     Progress::Reading => {}
@@ -90,7 +148,8 @@ impl<R: Rendezvous> Member<'_, R> {
             let kinds = [Damage::Bytes, Damage::Unread];
             let [wrong, unread] = kinds.map(|it| f64::from(u8::from(damage == Some(it))));
             let sums = world.sum(&[done, wrong, unread, moved])?;
-            let (is_done, has_moved) = (sums[0] > 0.0, sums[3] > 0.0);
+            let is_done = sums[0] > num_shards as f64 - 0.5;
+            let has_moved = sums[3] > 0.0;
             self.reading_moves(is_reader, has_moved);
             let mut reported = kinds.into_iter().zip(&sums[1..]);
             if let Some((damage, _)) = reported.find(|(_, sum)| **sum > 0.0) {
@@ -112,6 +171,26 @@ impl<R: Rendezvous> Member<'_, R> {
                 }
                 return Ok(true);
             }
+        }
+    }
+
+    /// Finds the checkpoint of a claim, which another rank of the replica may have found.
+    fn take_up(&mut self, claim: &Claim) -> Result<Result<(), VolumeError>, Failure> {
+        let Some(checkpointing) = &mut self.checkpointing else {
+            return Ok(Ok(()));
+        };
+        let is_known = checkpointing.found().is_some_and(|it| it.claim() == *claim);
+        if is_known {
+            return Ok(Ok(()));
+        }
+        match checkpointing.find_by_id(claim.id(), self.reporter)? {
+            Ok(manifest) => {
+                if self.local_state.claim().origin != Origin::Live {
+                    self.local_state.stand_for(&manifest);
+                }
+                Ok(Ok(()))
+            }
+            Err(volume_error) => Ok(Err(volume_error)),
         }
     }
 
@@ -142,6 +221,8 @@ impl Reading {
             started: Instant::now(),
             moves: io_watch.moves(),
             only_checks,
+            has_ended: false,
+            gathered: Gathered::default(),
         })
     }
 
@@ -151,16 +232,27 @@ impl Reading {
         checkpointing: &Checkpointing,
         state: &mut S,
     ) -> Result<Progress, Failure> {
+        if self.has_ended {
+            std::thread::sleep(PAUSE);
+            return Ok(Progress::Reading);
+        }
         match self.pieces.recv_timeout(PAUSE) {
             Ok(load::Message::Piece { offset, bytes }) => {
                 if !self.only_checks {
-                    state.copy_in(offset, &bytes)?;
+                    self.gathered.take(state, offset, &bytes)?;
                 }
                 Ok(Progress::Reading)
             }
-            Ok(load::Message::Damaged(volume_error)) => Ok(Progress::Damaged(volume_error)),
+            Ok(load::Message::Damaged(volume_error)) => {
+                self.has_ended = true;
+                Ok(Progress::Damaged(volume_error))
+            }
             Ok(load::Message::Whole) if self.only_checks => Ok(Progress::Checked),
-            Ok(load::Message::Whole) => Ok(Progress::Done),
+            Ok(load::Message::Whole) => {
+                self.gathered.flush(state)?;
+                self.has_ended = true;
+                Ok(Progress::Done)
+            }
             Err(RecvTimeoutError::Disconnected) => Err(Failure::Internal(
                 "the thread that reads a checkpoint panicked".to_owned(),
             )),

@@ -25,6 +25,26 @@ pub(super) struct SinceCommits {
 }
 
 impl SinceCommits {
+    /// What the ranks of each replica of `num_shards` ranks have in common. If they were evaluated
+    /// differently, their step counts as cut short.
+    pub(super) fn of_replicas(self, num_shards: usize) -> Self {
+        let each = |rank: usize| {
+            let first = rank / num_shards * num_shards;
+            first..(first + num_shards).min(self.evaluated.len())
+        };
+        let least = |rank: usize| each(rank).map(|it| self.evaluated[it]).min();
+        let is_cut = |rank: usize| {
+            let differs = self.evaluation_counts && Some(self.evaluated[rank]) != least(rank);
+            self.is_cut_short[rank] || differs
+        };
+        let ranks = || 0..self.evaluated.len();
+        Self {
+            evaluated: ranks().filter_map(least).collect(),
+            is_cut_short: ranks().map(|rank| each(rank).any(is_cut)).collect(),
+            evaluation_counts: self.evaluation_counts,
+        }
+    }
+
     /// Whether two ranks with the same claim have the same state.
     pub(super) fn is_same(&self, one: usize, other: usize) -> bool {
         let are_whole = !self.is_cut_short[one] && !self.is_cut_short[other];

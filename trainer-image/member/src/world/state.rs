@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use roundhouse_elastic::saving::{Carried, continued};
 use roundhouse_elastic::state::plan::finder;
+use roundhouse_elastic::state::replica::claims_of_replicas;
 use roundhouse_elastic::state::{Lost, Plan, Routes, StateSource, Volume};
 use roundhouse_elastic::{Claim, Origin, StepEstimate};
 
@@ -41,6 +42,8 @@ pub struct RankReport {
     pub volume: Volume,
     /// Whether it knows a newer generation or leaves.
     pub is_superseded: bool,
+    /// Bytes of the state that it has or will have.
+    pub state_bytes: u64,
 }
 
 /// The conclusion of a round of the agreement.
@@ -85,6 +88,8 @@ pub struct Agreed {
     /// Offset of the job's generations: the highest of all ranks. A rank that could not read it on
     /// the volume reports a lower one.
     pub first_generation: u64,
+    /// The most bytes that a rank sends or receives: those of the largest shard.
+    pub most_bytes: u64,
     /// Number of committed samples at the last evaluation of the rank with the state.
     pub evaluated: u64,
     /// Step times: the longest of all ranks.
@@ -118,7 +123,8 @@ impl<G: Group> World<G> {
         if reports.highest(Slot::IsSuperseded) > 0 {
             return Ok(Concluded::Superseded);
         }
-        let claims = reports.claims();
+        let num_shards = self.num_shards as usize;
+        let claims = claims_of_replicas(&reports.claims(), num_shards);
         let first_generation = reports.highest(Slot::FirstGeneration);
         let is_live = reports.flags(Slot::IsLive);
         let search = Search {
@@ -143,8 +149,9 @@ impl<G: Group> World<G> {
             evaluation_counts: reports.highest(Slot::EvaluationCounts) > 0,
             is_cut_short: reports.flags(Slot::IsCutShort),
         };
+        let since = since.of_replicas(num_shards);
         let source = since.furthest(source, &claims);
-        let routes = routes_of(source, &claims, &since, procs_per_worker);
+        let routes = routes_of(source, &claims, &since, procs_per_worker, num_shards);
         let carried = reports.carried();
         let continued = continued(&carried, &claims[0], &source.claim);
         let is_abandoned = continued.is_none() && carried.iter().any(Option::is_some);
@@ -157,6 +164,7 @@ impl<G: Group> World<G> {
             routes,
             chain_bytes: usize::try_from(reports.get(head, Slot::ChainBytes)).unwrap_or_default(),
             first_generation,
+            most_bytes: reports.highest(Slot::StateBytes),
             evaluated: since.evaluated[source.rank],
             estimate: StepEstimate::of_millis(step_millis, self.size),
             debt: (
@@ -177,12 +185,25 @@ fn routes_of(
     claims: &[Claim],
     since: &SinceCommits,
     procs_per_worker: u32,
+    num_shards: usize,
 ) -> Routes {
     let is_as_evaluated = |rank: usize| since.evaluated[rank] == since.evaluated[source.rank];
+    let of_source = source.rank / num_shards;
     let keeps = |rank: usize| {
         let has_it = source.claim.origin == Origin::Live && claims[rank] == source.claim;
-        rank == source.rank || has_it && since.is_same(rank, source.rank)
+        rank / num_shards == of_source || has_it && since.is_same(rank, source.rank)
     };
+    if num_shards > 1 {
+        // All ranks of a replica have or lack their shards. Each sends its shard to the rank of
+        // the same shard.
+        let replicas = || 0..claims.len() / num_shards;
+        let first = |replica: &usize| replica * num_shards;
+        let heads: Vec<usize> = replicas()
+            .filter(|it| keeps(first(it)) && is_as_evaluated(first(it)))
+            .collect();
+        let lacking: Vec<usize> = replicas().filter(|it| !keeps(first(it))).collect();
+        return Routes::of(of_source, &heads, &lacking, 1).of_shards(num_shards);
+    }
     let ranks = || 0..claims.len();
     // All ranks take over the source's last evaluation, so a rank with another one does not send
     // its state.

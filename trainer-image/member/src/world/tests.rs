@@ -61,6 +61,7 @@ fn single_rank_agrees_with_itself() {
         carried: None,
         volume: Volume::Silent,
         is_superseded: false,
+        state_bytes: 40,
     };
     let agreed = |own: &RankReport| world.agree_on_state(own, 4, 1).unwrap();
     let superseded = RankReport {

@@ -1,5 +1,6 @@
 //! `roundhouse-train audit --compare A B`: whether two trainings are the same, bit for bit.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use roundhouse_contract::ExitCode;
@@ -125,9 +126,18 @@ fn weights(directory: &Directory, id: CheckpointId) -> Result<Digest, Unproven> 
     let parts = load::read(directory, manifest)
         .map_err(|failure| Unproven::NoWeights(failure.to_string()))?;
     let mut hasher = Sha256::new();
+    // The parts of replicas are not in the order of the state. Bytes wait for those before them.
+    let mut early = BTreeMap::new();
+    let mut end = 0;
     for message in parts {
         match message {
-            Message::Piece { bytes, .. } => hasher.update(&bytes),
+            Message::Piece { offset, bytes } => {
+                early.insert(offset, bytes);
+                while let Some(bytes) = early.remove(&end) {
+                    end += bytes.len() as u64;
+                    hasher.update(&bytes);
+                }
+            }
             Message::Whole => {
                 return Ok(Digest::from_bytes(hasher.finalize().into()));
             }

@@ -85,6 +85,7 @@ pub(in crate::checkpoint) fn write_part(partial: &Path, manifest: &Manifest) {
         rank: 0,
         world_size: 1,
         table: &manifest.tensors,
+        pieces: &shard::records(&manifest.tensors, 0, 1),
         bytes: &[1; 8],
         io_watch: &super::super::IoWatch::default(),
     };

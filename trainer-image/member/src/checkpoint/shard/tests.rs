@@ -16,7 +16,7 @@ fn table() -> Table {
 /// Reads all bytes of a part.
 fn read(directory: &Path, shard: &Shard) -> Result<Vec<u8>, VolumeError> {
     let mut all = Vec::new();
-    let take = |bytes: Vec<u8>| {
+    let take = |_: &PieceRecord, _, bytes: Vec<u8>| {
         all.extend(bytes);
         ControlFlow::Continue(())
     };
@@ -41,6 +41,7 @@ fn write_all(directory: &Path, world_size: u32) -> Vec<Shard> {
                 rank,
                 world_size,
                 table: &table,
+                pieces: &pieces,
                 bytes: &bytes[range],
                 io_watch: &IoWatch::default(),
             };
@@ -79,6 +80,46 @@ fn one_rank_writes_a_plain_safetensors_file() {
         (tensor.dtype(), tensor.shape()),
         (Dtype::F32, [2, 3].as_slice())
     );
+}
+
+#[test]
+fn columns_of_a_tensor_are_one_piece_of_a_part() {
+    let directory = tempfile::tempdir().unwrap();
+    let columns = |first: u64, number: u64| Runs {
+        start: 4 * first,
+        length: 4 * number,
+        count: 2,
+        stride: 12,
+    };
+    let a = "a".to_owned();
+    let pieces = vec![
+        PieceRecord::new(a.clone(), columns(1, 2)),
+        PieceRecord::new("b".to_owned(), Runs::one(&(0..4))),
+        // A second piece of the same tensor.
+        PieceRecord::new(a, Runs::one(&(0..4))),
+    ];
+    let bytes: Vec<u8> = (0..24).collect();
+    let part = Part {
+        id: CheckpointId {
+            generation: 1,
+            step: 2,
+        },
+        rank: 0,
+        world_size: 2,
+        table: &table(),
+        pieces: &pieces,
+        bytes: &bytes,
+        io_watch: &IoWatch::default(),
+    };
+    write(directory.path(), &part).unwrap();
+    let record = std::fs::read(directory.path().join(record_name(0, 2))).unwrap();
+    let shard: Shard = serde_json::from_slice(&record).unwrap();
+    assert_eq!(shard.pieces, pieces);
+    assert_eq!(read(directory.path(), &shard).unwrap(), bytes);
+    let file = std::fs::metadata(directory.path().join(&shard.file)).unwrap();
+    assert_eq!(file_size(&table(), &shard).unwrap(), file.len());
+    let text = String::from_utf8(record).unwrap();
+    assert_eq!(text.matches("stride").count(), 1, "{text}");
 }
 
 #[test]

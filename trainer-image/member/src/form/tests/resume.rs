@@ -14,6 +14,7 @@ fn save(directory: &Directory, generation: u64, step: u64, fill: u8) {
         rank: 0,
         world_size: 1,
         table: &table,
+        pieces: &shard::records(&table, 0, 1),
         bytes: &Bytes::filled(fill).0,
         io_watch: directory.io_watch(),
     };

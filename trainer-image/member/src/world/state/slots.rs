@@ -33,10 +33,11 @@ pub(super) enum Slot {
     SaveWriter,
     SaveHash,
     SaveNumParts,
+    StateBytes,
 }
 
 /// Number of slots of a rank.
-pub(crate) const NUM_SLOTS: usize = Slot::SaveNumParts as usize + 1;
+pub(crate) const NUM_SLOTS: usize = Slot::StateBytes as usize + 1;
 /// Upper bound of a time: sums are exact up to it.
 const LONGEST_MILLIS: u64 = 1 << 52;
 
@@ -65,6 +66,7 @@ impl RankReport {
             carried,
             volume,
             is_superseded,
+            state_bytes,
         } = self;
         let unsaved = u64::try_from(unsaved.as_millis()).unwrap_or(u64::MAX);
         let [answer, checkpoint_generation, checkpoint_step, written] = to_numbers(&volume);
@@ -95,6 +97,7 @@ impl RankReport {
                 Slot::SaveNumParts,
                 carried.map_or(0, |save| u64::from(save.num_parts)),
             ),
+            (Slot::StateBytes, state_bytes),
         ];
         let mut numbers = [0; NUM_SLOTS];
         for (slot, value) in values {
