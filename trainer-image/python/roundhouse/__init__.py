@@ -37,6 +37,7 @@ from .evaluation import Evaluation
 from .job import Job
 from .joining import join
 from .migration import watch_beginning
+from .replica import replica_mesh
 from .sampler import Sampler, Step
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "VolumeError",
     "__version__",
     "join",
+    "replica_mesh",
 ]
 
 watch_beginning()

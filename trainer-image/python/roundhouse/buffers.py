@@ -4,6 +4,7 @@ values before a step, and the broadcast of one rank's values."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -75,20 +76,24 @@ class Buffers:
             owner[key] = buffer
 
     @torch.no_grad()
-    def share(self, group: Group, source: int, gradients: Gradients) -> torch.Tensor | None:
+    def share(
+        self, group: Group, source: int, gradients: Gradients, column: tuple[Any, int] | None = None
+    ) -> torch.Tensor | None:
         """Copies the buffers of rank ``source`` to all other ranks, as DDP does; an error drops the
-        step. Returns the copied bytes, which are the same on all ranks."""
+        step. Returns the copied bytes, which are the same on all ranks. ``column``: a part of the
+        group, in which ``source`` counts, and the rank in it."""
         if not self._places or gradients.broken is not None:
             return None
         there = torch.tensor([place.buffer() is not None for place in self._others], dtype=torch.uint8)
         parts = [place.bytes() for place in self._places]
         row = torch.cat([there.to(parts[0].device), *parts])
         try:
-            group.begin_broadcast(row, source).wait()
+            backend, rank = (None, group.rank) if column is None else column
+            group.begin_broadcast(row, source, backend).wait()
         except RuntimeError as error:
             gradients.broke(error)
             return None
-        if group.rank == source:
+        if rank == source:
             return row
         # Only if there are such buffers, because on a GPU this waits for the broadcast.
         is_there = dict(zip(self._others, row[: len(self._others)].tolist() if self._others else []))

@@ -52,7 +52,7 @@ def explained(error: BaseException) -> tuple[int | None, str]:
     return exit_code_of(error), (f"{kind}: {cut(words)}" if words else kind) + place
 
 
-def write_result(file: Path, module: torch.nn.Module) -> None:
+def write_result(file: Path, state: dict[str, torch.Tensor]) -> None:
     """Writes the tensors of a module as safetensors. The file is complete or does not exist."""
     from safetensors.torch import save_file
 
@@ -60,7 +60,7 @@ def write_result(file: Path, module: torch.nn.Module) -> None:
     partial = file.with_name(file.name + ".partial")
     tensors: dict[str, torch.Tensor] = {}
     memory = set()
-    for name, tensor in module.state_dict().items():
+    for name, tensor in state.items():
         own = tensor.detach().contiguous()
         place = own.device, own.untyped_storage().data_ptr()
         # Copy tied weights for each of their names, so that load_state_dict finds all names.

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, Subset
 from ._native import Process, SampleSchedule
 from .data import Worker, all_batches
 from .errors import ConfigError, Diverged
-from .generations import Place
+from .generations import Generations, Place
+from .sharded import reshard
 
 # The results of a function are reported under these names.
 _REPORTED = ("accuracy", "top5", "perplexity")
@@ -104,7 +105,11 @@ def all_of(evaluation: Evaluation | Sequence[Evaluation] | None) -> list[Evaluat
 
 
 def evaluate(
-    evaluations: Sequence[Evaluation], process: Process, modules: Sequence[torch.nn.Module], place: Place
+    evaluations: Sequence[Evaluation],
+    process: Process,
+    modules: Sequence[torch.nn.Module],
+    place: Place,
+    generations: Generations,
 ) -> None:
     """Evaluates the state on all ranks. The next generation repeats an evaluation that fails. The
     job reports the first one."""
@@ -113,18 +118,22 @@ def evaluate(
     for own in modules:
         own.eval()
     try:
-        sums = [one.sums(place.rank, place.world_size) for one in evaluations]
+        sums = [one.sums(*generations.data_place) for one in evaluations]
     finally:
         for module, was_training in were_training:
             module.training = was_training
+    reshard(modules)
     for values in sums:
         if not all(math.isfinite(value) for value in values.values()):
             raise Diverged(f"the evaluation after step {place.steps} is not finite on rank {place.rank}: {values}")
     names = [(index, name) for index, values in enumerate(sums) for name in sorted(values)]
     # One sum for all evaluations: no rank calls a `then` before each rank has all sums.
-    total = process.sum([sums[index][name] for index, name in names])
-    if total is None:
+    # Of the processes of a replica with the same samples one counts.
+    counts = generations.replica is None or generations.replica.counts
+    total = process.sum([sums[index][name] if counts else 0.0 for index, name in names])
+    if not generations.confirm(total is not None):
         return
+    assert total is not None
     means: list[dict[str, float]] = [{} for _ in evaluations]
     for (index, name), value in zip(names, total):
         means[index][name] = value / len(evaluations[index].dataset)

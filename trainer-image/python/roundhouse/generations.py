@@ -14,7 +14,9 @@ from .failures import Failures
 from .gradients import Gradients, Model
 from .groups import Group
 from .network import Network
+from .replica import Replica
 from .sampler import Sampler, Step
+from .sharded import ShardedModel
 from .state import Row
 
 
@@ -32,8 +34,10 @@ class Place(NamedTuple):
 class Generations:
     """The generations of one process."""
 
-    def __init__(self, process: Process, row: Row, device: torch.device):
+    def __init__(self, process: Process, row: Row, device: torch.device, replica: Replica | None = None):
         self.place = Place()
+        # The processes with which this one shares the state.
+        self.replica = replica
         # Committed steps. Between a commit and the next step this is one step ahead of the place.
         self.steps_done = 0
         self.group: Group | None = None
@@ -45,15 +49,18 @@ class Generations:
         self._row = row
         self.device = device
         self._network: Network | None = None
-        self._models: dict[int, Model] = {}
+        self._models: dict[int, Model | ShardedModel] = {}
         self._failures = Failures()
 
-    def model(self, module: torch.nn.Module, options: dict[str, Any]) -> Model:
+    def model(self, module: torch.nn.Module, options: dict[str, Any]) -> Model | ShardedModel:
         """A wrapper of the module that sums gradients over the ranks of each generation; the same
         module gives the same object."""
         known = self._models.get(id(module))
-        if known is None:
-            known = self._models[id(module)] = Model(module, self.gradients, options)
+        if known is None and self.replica is not None:
+            known = ShardedModel(module, self.gradients, self.replica)
+        elif known is None:
+            known = Model(module, self.gradients, options)
+        self._models[id(module)] = known
         known.take(options)
         return known
 
@@ -71,7 +78,11 @@ class Generations:
             # rank waits for it.
             import torch._dynamo.utils  # noqa: F401
         tensors = [f"{name} {shape} of {dtype}" for name, dtype, shape, _ in self._row.described()]
-        self._network = Network(self.device, _identity(sampler, self._row), tensors)
+        identity = _identity(sampler, self._row)
+        if self.replica is not None:
+            identity["processes of a replica"] = self.replica.size
+            identity["parts of a replica's samples"] = self.replica.num_data
+        self._network = Network(self.device, identity, tensors, self.replica)
         state = self._row.entries
         settings = {f"state.{name}": type(entry).__name__ for name, entry in state.items()}
         settings |= {f"structure of {name}": words for name, words in self._row.structures().items()}
@@ -88,6 +99,7 @@ class Generations:
             network=self._network,
             row=self._row,
             views=self._row.described(),
+            shared=self._row.shared(),
             leave=self.leave,
         )
 
@@ -138,9 +150,30 @@ class Generations:
         """The next step, with this rank's samples."""
         assert self.sampler is not None
         place = self.place
-        step = self.sampler.plan(place.steps, place.samples, (place.generation, place.rank, place.world_size))
+        step = self.sampler.plan(place.steps, place.samples, (place.generation, *self.data_place))
         assert step is not None
         return step
+
+    @property
+    def data_place(self) -> tuple[int, int]:
+        """Which part of a step's samples this process computes, and the number of parts: its rank
+        and the world size, unless processes of a replica compute the same samples."""
+        place, replica = self.place, self.replica
+        if replica is None:
+            return place.rank, place.world_size
+        num_replicas = max(place.world_size // replica.size, 1)
+        return place.rank // replica.size * replica.num_data + replica.data_index, num_replicas * replica.num_data
+
+    def confirm(self, holds: bool) -> bool:
+        """Whether the outcome of a collective holds in all processes of the replica. It can succeed
+        in one and fail in another, and they have to go the same way."""
+        if self.replica is None:
+            return holds
+        if self.replica.all(holds):
+            return True
+        if holds:
+            self._process.lose("another process of this replica has lost a rank")
+        return False
 
     def meet_at_end(self) -> None:
         """Waits for all ranks after they have left the loop before the last step.
@@ -185,7 +218,7 @@ class Generations:
         if self.place.generation == before:
             return
         self.group = self._process.group()
-        if self.group is not None:
+        if self.group is not None and self.replica is None:
             self.group.become_default()
         self.gradients.group = self.group
         for callback in self.callbacks:

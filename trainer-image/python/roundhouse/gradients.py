@@ -61,7 +61,7 @@ class Gradients:
         # When this rank computed its last own gradients.
         self.computed_at = 0.0
         self.accumulates = False
-        self.models: list[Model] = []
+        self.models: list[Any] = []
         # Ids of the parameters of each DDP that has summed all its gradients in this step. With one
         # process: of each model whose DDP would have done so, so that mistakes show before a second
         # worker joins.

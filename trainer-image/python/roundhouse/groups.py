@@ -115,6 +115,9 @@ class Group:
         # The current timeout of the collectives.
         self._timeout = seconds
         self._wires = wires
+        # The group of the ranks with the same shard, one of each replica; None without others.
+        self.column: Any = None
+        self.is_of_replicas = False
         # Groups of some ranks that the script has created: connections over Gloo, groups over NCCL.
         self._parts: list[Any] = []
         self._indices: dict[tuple[int, ...], torch.Tensor] = {}
@@ -163,12 +166,12 @@ class Group:
             self._indices[places] = torch.tensor(places, device=self.device)
         return self._indices[places]
 
-    def begin_broadcast(self, tensor: torch.Tensor, source: int) -> Any:
-        """Starts to copy a tensor from rank ``source`` to all others. Call ``wait()`` of the
-        result."""
+    def begin_broadcast(self, tensor: torch.Tensor, source: int, backend: Any = None) -> Any:
+        """Starts to copy a tensor from rank ``source`` to all others, of this group or of a part of
+        it. Call ``wait()`` of the result."""
         options = dist.BroadcastOptions()
         options.rootRank = source
-        return self.bounded(self.backend.broadcast([tensor], options))
+        return self.bounded((backend or self.backend).broadcast([tensor], options))
 
     def bounded(self, work: Any) -> Any:
         """Wraps a collective so that its ``wait()`` ends when the group is aborted."""
@@ -254,6 +257,15 @@ class Group:
             self._abort_parts()
         return backend
 
+    def divide(self, shard: int, num_shards: int) -> None:
+        """Connects the ranks with the same shard, of replicas of ``num_shards`` consecutive ranks.
+        PyTorch's default group is then that of the replica."""
+        self.is_of_replicas = True
+        if self.size > num_shards:
+            store = dist.PrefixStore(f"column/{shard}", self._store.store)
+            replica, num_replicas = self.rank // num_shards, self.size // num_shards
+            self.column = self.part(store, replica, num_replicas, duration(self._seconds))
+
     def abort(self) -> None:
         """Ends all waiting collectives and makes all later ones fail, also on other ranks."""
         self._is_aborted = True
@@ -318,11 +330,13 @@ class Group:
         """
         self._is_over.set()
         self._abort_parts()
-        leave_default()
+        if not self.is_of_replicas:
+            leave_default()
         self.process_group = None
         if self._wires is None:
             return
-        held, self.backend = [self.backend], None
+        held, self.backend = [self.backend, self.column], None
+        self.column = None
         ends = threading.Thread(target=held.clear, name="left", daemon=True)
         ends.start()
         ends.join(_PATIENCE_WITH_ABORTED if self._is_aborted else _PATIENCE)

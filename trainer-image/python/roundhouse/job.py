@@ -22,9 +22,12 @@ from .gradients import Model
 from .loops import Loop, Loops
 from .migration import is_without_group
 from .open_step import OpenStep
+from .replica import check_join, current
 from .sampler import Sampler, Step
+from .sharded import ShardedModel
 from .state import Row
 from .streams import Shard
+from .whole_state import whole_state
 
 # A week, in seconds.
 _MOST_PATIENCE = 604_800.0
@@ -56,9 +59,16 @@ class Job:
         # A child process that the script forks is not a member.
         self._pid = os.getpid()
         self._device = device
-        row = Row(state)
+        self._replica = current()
+        check_join(process.local_world_size)
+        if self._replica is not None and is_manual:
+            raise ConfigError(
+                'rh.join(gradients="manual") with rh.replica_mesh(): the job sums the gradients of a sharded model over the replicas; '
+                "leave out gradients"
+            )
+        row = Row(state, self._replica)
         self._modules = [entry for entry in state.values() if isinstance(entry, torch.nn.Module)]
-        self._generations = Generations(process, row, device)
+        self._generations = Generations(process, row, device, self._replica)
         self._open = OpenStep(process, row, self._generations, is_manual=is_manual)
         self._loops = Loops(process, self._generations, self._open, self._modules, seeds=seeds)
         # Called at the end of the membership.
@@ -105,7 +115,16 @@ class Job:
     @property
     def group(self) -> Any:
         """The process group of the current generation, for ``torch.distributed``; None with one
-        process. Known at the same time as :attr:`rank`."""
+        process. Known at the same time as :attr:`rank`.
+
+        Raises :class:`~roundhouse.errors.ConfigError` with :func:`rh.replica_mesh
+        <roundhouse.replica_mesh>`: the default group is then that of the replica.
+        """
+        if self._replica is not None:
+            raise ConfigError(
+                "job.group with rh.replica_mesh(): PyTorch's default group and the mesh are the processes of this replica; sum numbers "
+                "over all replicas with job.sum"
+            )
         self._known("group")
         group = self._generations.group
         return None if group is None else group.process_group
@@ -131,7 +150,7 @@ class Job:
         objects that hold ``job.group``."""
         self._generations.callbacks.append(lambda: callback(self))
 
-    def model(self, module: torch.nn.Module, **options: Any) -> Model:
+    def model(self, module: torch.nn.Module, **options: Any) -> Model | ShardedModel:
         """Wraps a module so that its backward pass sums the gradients over the ranks of the current
         generation.
 
@@ -200,7 +219,7 @@ class Job:
 
     def commit(
         self,
-        loss: torch.Tensor | float,
+        loss: torch.Tensor | float | None,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
         scheduler: Any = None,
         *,
@@ -211,7 +230,8 @@ class Job:
         """Ends a step: all ranks vote on it, then the optimizer steps, and the gradients are reset.
 
         ``loss``: a scalar for this rank's samples, their mean or their sum according to the
-        sampler's ``reduction``. With a ``scaler`` of AMP it is the loss before scaling.
+        sampler's ``reduction``. With a ``scaler`` of AMP it is the loss before scaling. None in a
+        process of a replica that does not know it, such as the first stage of a pipeline.
         ``optimizer``: one or several; the default is those of the state. Pass ``[]`` if the script
         changes its tensors itself in the body after the commit, also with optimizers that are not
         in the state. ``scheduler``: one or several whose ``step()`` needs no argument; they step if
@@ -243,8 +263,11 @@ class Job:
         numbers = [float(value) for value in values]
         if not all(math.isfinite(number) for number in numbers):
             raise ConfigError(f"job.sum: {numbers} are not all finite, and the ranks agree on finite numbers alone")
+        if self._replica is not None and not self._replica.counts:
+            # Processes of a replica with the same samples count once.
+            numbers = [0.0] * len(numbers)
         sums = self._process.sum(numbers)
-        if sums is None:
+        if not self._generations.confirm(sums is not None) or sums is None:
             self._lost("a rank was lost while the ranks summed numbers")
         return sums
 
@@ -304,15 +327,19 @@ class Job:
             raise ConfigError("job.save_result without a module, and none is in rh.join(state=...): give it the module")
         module = self._modules[0] if module is None else module
         # The names in a result are those of the module itself.
-        module = module.module if isinstance(module, Model) else module
+        module = module.module if isinstance(module, (Model, ShardedModel)) else module
         module = getattr(module, "_orig_mod", module)
         self._loops.finish()
         directory = self._process.checkpoint_dir
         file = Path(path) if directory is None else Path(directory) / path
         while True:
+            if self._replica is not None:
+                state = whole_state(module, self._replica)
+            else:
+                state = module.state_dict()
             if self.rank == 0:
-                write_result(file, module)
-            if self._process.sum([0.0]) is not None:
+                write_result(file, state)
+            if self._generations.confirm(self._process.sum([0.0]) is not None):
                 return file
             self._loops.finish_again()
 
@@ -334,6 +361,10 @@ class Job:
             self._process.fail(128 + signal.SIGINT, "interrupted")
             self._generations.leave()
             return
+        if self._replica is not None and isinstance(error, RuntimeError) and self._replica.may_explain(error):
+            lost = self._replica.lost(error)
+            self._fail(lost)
+            raise lost from error
         if error is not None and is_lost and is_without_group(error):
             # A script that uses an older group is detected in the next generation.
             lost = PeerLost(

@@ -97,7 +97,7 @@ class Loops:
             place = generations.place
             if evaluations and evaluations[0].is_due(place.steps, place.samples, self._process.evaluated, sampler):
                 try:
-                    evaluate(evaluations, self._process, self._modules, place)
+                    evaluate(evaluations, self._process, self._modules, place, generations)
                 except PeerLost as error:
                     # job.sum in `then` has lost the generation. A process that a newer generation
                     # has superseded ends.
@@ -105,7 +105,7 @@ class Loops:
                         raise
                 continue
             if not is_due:
-                if self._process.finish():
+                if generations.confirm(self._process.finish()):
                     break
                 continue
             step = generations.next_step()
@@ -136,7 +136,7 @@ class Loops:
         """Completes the training, also if all ranks have left the loop at the same step."""
         while not self.is_finished:
             self._generations.meet_at_end()
-            self.is_finished = self._process.finish()
+            self.is_finished = self._generations.confirm(self._process.finish())
             if not self.is_finished and self._generations.advance():
                 raise PeerLost("not all ranks have left the loop at the same step, or one was lost meanwhile")
 
@@ -146,5 +146,5 @@ class Loops:
         while True:
             if self._generations.advance():
                 raise PeerLost("the state was lost with all ranks that had it: another start continues from a checkpoint")
-            if self._process.finish():
+            if self._generations.confirm(self._process.finish()):
                 return

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from .connections import Connections, opened_to, open_sockets
 from .errors import DataMismatch, RoundhouseError, StateError
 from .groups import Group, Wires, duration, gloo, nccl
+from .replica import Replica
 
 # Before PyTorch 2.8 (pytorch/pytorch#150215) a store on libuv cannot take ownership of a socket.
 _HAS_LISTENING_LIBUV = torch.__version__ >= "2.8"
@@ -54,11 +55,15 @@ class Network:
     """Creates stores and groups for ranks that compute on ``device``.
 
     ``identity``: properties that must be equal on all ranks, by the names that messages use.
-    ``tensors``: names, types and shapes of the state, which must be equal, too.
+    ``tensors``: names, types and shapes of the state, which must be equal, too. ``replica``: the
+    processes with which this one shares the state.
     """
 
-    def __init__(self, device: torch.device, identity: dict[str, Any], tensors: list[str]):
+    def __init__(
+        self, device: torch.device, identity: dict[str, Any], tensors: list[str], replica: Replica | None = None
+    ):
         self.device = device
+        self._replica = replica
         self.tensors = tensors
         digest = hashlib.sha256(json.dumps(tensors).encode()).hexdigest()
         self._identity = {**identity, "tensors": digest}
@@ -119,14 +124,19 @@ class Network:
             # and have the first device.
             with torch.cuda.device(self.device):
                 backend.allreduce([torch.zeros(1, device=self.device)]).wait()
-            return Group(backend, store, self.device, place, seconds, None)
+            return self._divided(Group(backend, store, self.device, place, seconds, None))
         before = open_sockets()
         store.store.set(f"address/{rank}", address)
         backend = gloo(store.store, rank, size, seconds, address)
         peers = {found.decode() for found in store.store.multi_get([f"address/{peer}" for peer in range(size)])}
         ports = {store.port} | ({own_store_port} if own_store_port else set())
         wires = Wires(Connections(before, peers, ports), address, peers, ports)
-        return Group(backend, store, self.device, place, seconds, wires)
+        return self._divided(Group(backend, store, self.device, place, seconds, wires))
+
+    def _divided(self, group: Group) -> Group:
+        if self._replica is not None:
+            group.divide(self._replica.shard, self._replica.size)
+        return group
 
     def _compare(self, store: dist.Store, rank: int) -> None:
         """Compares the ranks before any collective, because ranks whose rows have different lengths

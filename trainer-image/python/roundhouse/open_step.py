@@ -15,8 +15,10 @@ from .buffers import Buffers
 from .digests import digest_of, portions
 from .errors import ConfigError, Diverged, NotCommitted, PeerLost
 from .generations import Generations
+from .local_parts import local_gradients
 from .migration import is_without_group
 from .sampler import Sampler, Step
+from .sharded import ColumnSums, check_scaler, clip, reshard
 from .state import Row
 from .step_numbers import Number, StepNumbers
 from .structure import Structure
@@ -59,6 +61,8 @@ class OpenStep:
         self._generations = generations
         self._gradients = generations.gradients
         self._is_manual = is_manual
+        self._replica = generations.replica
+        self._columns = None if self._replica is None else ColumnSums(self._gradients, self._replica, row)
         self._is_committing = False
         # Whether the step was committed without optimizers: the script changes its tensors itself
         # in the rest of the body.
@@ -87,7 +91,7 @@ class OpenStep:
         self._is_left_to_script = False
         self.step = step
         self._began_at = self._loaded_at = time.perf_counter()
-        fault_point("Forward", step.rank, step.number)
+        fault_point("Forward", self._generations.place.rank, step.number)
 
     def loaded(self) -> None:
         """Must be called when the samples of the step are loaded."""
@@ -95,7 +99,7 @@ class OpenStep:
 
     def commit(
         self,
-        loss: torch.Tensor | float,
+        loss: torch.Tensor | float | None,
         optimizer: Any,
         scheduler: Any,
         *,
@@ -116,6 +120,9 @@ class OpenStep:
         # Scripts often pass a scaler that is switched off; it scales nothing.
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         ended_at = time.perf_counter()
+        if self._replica is not None:
+            check_scaler(scaler)
+            reshard([entry for entry in self._row.entries.values() if isinstance(entry, torch.nn.Module)])
         self._structure.check()
         trained = self._trained(optimizers)
         self._check_shared(optimizers)
@@ -128,7 +135,13 @@ class OpenStep:
         assert self._generations.sampler is not None
         reduction = self._generations.sampler.reduction
         own_weight = weight_of(weight, step, reduction, is_manual=self._is_manual)
-        total = loss_sum(loss, step, reduction)
+        if self._columns is not None:
+            self._columns.sum(trained, self._generations.group)
+            total, own_weight, shared_norm = self._columns.numbers(loss, own_weight, step, reduction, trained)
+        else:
+            if loss is None:
+                raise ConfigError("job.commit(None, ...): give the loss; None is for processes of a replica that do not know it")
+            total, shared_norm = loss_sum(loss, step, reduction), None
         digest = self._digest(optimizers, trained, self._share_buffers(step))
         # Everything that can fail on a single rank comes before the vote, because the others commit
         # what this rank has voted for. The norm of summed gradients is computed during the vote,
@@ -139,10 +152,17 @@ class OpenStep:
         numbers = StepNumbers(self._generations.device, total, own_weight, norm if scaler is None else 0.0, digest)
         if gradients.broken is None:
             self._process.vote(numbers)
-        numbers.norm = norm if self._is_manual else gradient_norm(trained, clipped_to)
+        if self._is_manual:
+            numbers.norm = norm
+        elif shared_norm is not None:
+            numbers.norm = clip(local_gradients(trained), shared_norm, clipped_to)
+        else:
+            numbers.norm = gradient_norm(trained, clipped_to)
         if scaler is not None:
             numbers.scale = scaler.get_scale() if scaler._scale is None else scaler._scale
         agreed = self._process.agree(broke=gradients.broken)
+        if not self._generations.confirm(isinstance(agreed, tuple)) and isinstance(agreed, tuple):
+            agreed, gradients.broken = None, "another process of this replica has lost a rank"
         agreed_at = time.perf_counter()
         # Drop the gradients; their memory belongs to DDP.
         gradients.buckets.clear()
@@ -159,7 +179,9 @@ class OpenStep:
         if all_weight > 0:
             divide_gradients(trained, all_weight)
             norm /= all_weight
-            if scaler is None and max_grad_norm is not None:
+            if shared_norm is not None:
+                clip(local_gradients(trained), norm, max_grad_norm)
+            elif scaler is None and max_grad_norm is not None:
                 gradient_norm(trained, max_grad_norm)
         if scaler is not None:
             # PyTorch would divide by 0, and the weights would become NaN.
@@ -226,6 +248,8 @@ class OpenStep:
         if self._is_manual:
             # A script that changes its tensors itself may sum other values.
             summed = portions([p.grad for p in trained if p.grad is not None]) if optimizers else ()
+        elif self._columns is not None:
+            summed = portions(local_gradients(trained))
         return digest_of([*summed, *([] if shared is None else [shared])], self._generations.device)
 
     def _share_buffers(self, step: Step) -> torch.Tensor | None:
@@ -235,8 +259,16 @@ class OpenStep:
             return None
         # Running statistics are those of rank 0, as in DDP, or of the last rank if rank 0 has no
         # samples.
-        source = 0 if step.global_size >= step.world_size else step.world_size - 1
-        return self._buffers.share(group, source, self._gradients)
+        has_samples = step.global_size >= step.world_size
+        if self._replica is not None and self._replica.num_data == 1:
+            # Processes with the same samples may have other modules and so other buffers.
+            if group.column is None:
+                return None
+            replica, num_replicas = group.rank // self._replica.size, group.size // self._replica.size
+            return self._buffers.share(
+                group, 0 if has_samples else num_replicas - 1, self._gradients, (group.column, replica)
+            )
+        return self._buffers.share(group, 0 if has_samples else group.size - 1, self._gradients)
 
     def drop(self) -> None:
         """Undoes the step and ends the generation."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .errors import StateError, is_own
+from .local_parts import Part, is_sharded, local, part_of
 
 # Bytes of parameters per undone step of an optimizer. The step takes a few times this much memory.
 _PORTION = 64 << 20
@@ -35,13 +36,20 @@ class Groups:
 
 
 class OptimizerState:
-    """The state that an optimizer keeps for each parameter."""
+    """The state that an optimizer keeps for each parameter.
 
-    def __init__(self, name: str, optimizer: torch.optim.Optimizer):
+    ``names``: the names of parameters by their ids, in a replica, whose processes may have
+    different parameters. Otherwise parameters are named by their place in the optimizer.
+    """
+
+    def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: dict[int, str] | None = None):
         self.name = name
         self.optimizer = optimizer
         self.groups = Groups(optimizer)
         self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.is_of_replica = names is not None
+        known = names or {}
+        self.labels = [known.get(id(parameter), str(index)) for index, parameter in enumerate(self.parameters)]
         self._templates = _templates(name, optimizer, self.parameters)
         self._received: dict[tuple[int, str], torch.Tensor] = {}
         self._flags: torch.Tensor | None = None
@@ -49,7 +57,8 @@ class OptimizerState:
     def views(self, dtypes: dict[torch.dtype, str]) -> list[Any]:
         """A view of the flags that show for which parameters there is state, and a view of each
         part of the state."""
-        views: list[Any] = [Flags(self)]
+        numbers = range(len(self.parameters))
+        views: list[Any] = [Flags(self, index) for index in numbers] if self.is_of_replica else [Flags(self)]
         for index, kept in enumerate(self._templates):
             for key, template in kept.items():
                 views.append(Kept(self, index, key, template, dtypes))
@@ -92,6 +101,7 @@ class OptimizerState:
             return torch.zeros(template.shape, dtype=template.dtype)
         if not isinstance(value, torch.Tensor):
             return torch.tensor(value, dtype=template.dtype)
+        value = local(value)
         if (value.shape, value.dtype) != (template.shape, template.dtype):
             raise StateError(
                 f"{self.name}.{key}.{index} of rh.join(state=...), a {type(self.optimizer).__name__}, has changed since rh.join: it is "
@@ -120,9 +130,9 @@ class OptimizerState:
         if not template.is_tensor:
             kept[key] = value.item()
         elif isinstance(kept.get(key), torch.Tensor):
-            kept[key].copy_(value)
+            local(kept[key]).copy_(value)
         else:
-            kept[key] = value.to(template.device, memory_format=template.memory_format, copy=True)
+            kept[key] = template.made_of(value.to(template.device, memory_format=template.memory_format, copy=True))
 
 
 class Template:
@@ -132,12 +142,28 @@ class Template:
         self.is_tensor = isinstance(value, torch.Tensor)
         if not self.is_tensor and not isinstance(value, (bool, int, float)):
             raise StateError(f"{name} is a {type(value).__name__}: only tensors and numbers can be kept")
-        tensor = value if self.is_tensor else torch.tensor(value, dtype=_dtype_of(value))
+        tensor: Any = value if self.is_tensor else torch.tensor(value, dtype=_dtype_of(value))
+        self.part = part_of(name, tensor)
+        # Mesh, placements, shape and strides of a sharded tensor.
+        self._sharding: tuple[Any, ...] | None = None
+        if is_sharded(tensor):
+            self._sharding = (tensor.device_mesh, tensor.placements, tensor.shape, tensor.stride())
+        tensor = local(tensor)
         self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
         is_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
         is_last = is_last and not tensor.is_contiguous()
         self.memory_format = torch.channels_last if is_last else torch.contiguous_format
         self.num_bytes = tensor.numel() * tensor.element_size()
+
+    def made_of(self, part: torch.Tensor) -> torch.Tensor:
+        """A tensor of this kind from this process' part."""
+        if self._sharding is None:
+            return part
+        from torch.distributed.tensor import DTensor
+
+        mesh, placements, shape, stride = self._sharding
+        made: torch.Tensor = DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=stride)
+        return made
 
 
 def _dtype_of(value: Any) -> torch.dtype:
@@ -147,21 +173,23 @@ def _dtype_of(value: Any) -> torch.dtype:
 
 
 class Flags:
-    """The view of the flags that show for which parameters the optimizer has state."""
+    """The view of the flags that show for which parameters the optimizer has state, or of one of
+    them."""
 
     dtype = "U8"
 
-    def __init__(self, owner: OptimizerState):
+    def __init__(self, owner: OptimizerState, index: int | None = None):
         self._owner = owner
-        self.name = f"{owner.name}.initialized"
-        self.num_bytes = len(owner.parameters)
+        self._first = index or 0
+        self.name = f"{owner.name}.initialized" if index is None else f"{owner.name}.initialized.{owner.labels[index]}"
+        self.num_bytes = len(owner.parameters) if index is None else 1
         self.shape = [self.num_bytes]
 
     def read(self) -> torch.Tensor:
-        return self._owner.flags()
+        return self._owner.flags()[self._first : self._first + self.num_bytes]
 
     def write(self, start: int, piece: torch.Tensor) -> None:
-        self._owner.receive_flags(start, piece)
+        self._owner.receive_flags(self._first + start, piece)
 
 
 class Kept:
@@ -169,12 +197,13 @@ class Kept:
 
     def __init__(self, owner: OptimizerState, index: int, key: str, template: Template, dtypes: dict[torch.dtype, str]):
         self._owner, self._index, self._key = owner, index, key
-        self.name = f"{owner.name}.{key}.{index}"
+        self.name = f"{owner.name}.{key}.{owner.labels[index]}"
         if template.dtype not in dtypes:
             raise StateError(f"{self.name} has the type {template.dtype}, which no checkpoint can hold")
         self.dtype = dtypes[template.dtype]
         self.shape = list(template.shape)
         self.num_bytes = template.num_bytes
+        self.part: Part = template.part
 
     def read(self) -> torch.Tensor:
         return bytes_of(self._owner.current(self._index, self._key))

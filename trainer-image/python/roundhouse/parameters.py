@@ -1,33 +1,36 @@
-"""Checks that the tensors of the state are complete on each rank and include everything that its
-optimizers train."""
+"""Checks that the tensors of the state are complete, on each rank or in its replica, and include
+everything that its optimizers train."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from .errors import StateError
+from .local_parts import is_sharded, local
+from .replica import current
 from .traces import shortened
 
 
 def check_whole(name: str, tensor: torch.Tensor) -> None:
     """Raises :class:`~roundhouse.errors.StateError` for a tensor without values yet, or if a rank
-    has only a part of it."""
+    has only a part of it and is no process of a replica."""
     if torch.nn.parameter.is_lazy(tensor):
         raise StateError(
             f"{name} of rh.join(state=...) has no shape yet, because its module is lazy: run one batch through the model before "
             "rh.join, and before its optimizer is made"
         )
-    # A script with a DTensor has imported this module already; importing it takes time.
-    module = sys.modules.get("torch.distributed.tensor")
-    kind = getattr(module, "DTensor", None)
-    if kind is not None and isinstance(tensor, kind):
+    if is_sharded(tensor) and current() is None:
         raise StateError(
-            f"{name} of rh.join(state=...) is a DTensor, of which each rank has a part, as of fully_shard and parallelize_module: "
-            "every rank of a job has the whole model; leave the sharding out"
+            f"{name} of rh.join(state=...) is a DTensor, of which each rank has a part, as of fully_shard and parallelize_module: make "
+            "its mesh with rh.replica_mesh(), in a job with workers.sharded; or leave the sharding out"
+        )
+    if tensor.is_meta or is_sharded(tensor) and local(tensor).is_meta:
+        raise StateError(
+            f"{name} of rh.join(state=...) is on the device meta and has no values yet: call model.to_empty(device=...) and initialize "
+            "it before rh.join"
         )
 
 

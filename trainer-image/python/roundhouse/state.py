@@ -24,9 +24,12 @@ import torch
 
 from .digests import sum_of_words
 from .errors import StateError
+from .local_parts import is_sharded, local, part_of
 from .optimizer import OptimizerState, bytes_of
 from .packed import Packed, tensors_of
 from .parameters import check_parameters, check_whole
+from .replica import Replica
+from .shared_views import SharedViews
 from .staging import Staging
 
 # The largest prime of 32 bits: no bit of a sum is lost.
@@ -61,7 +64,7 @@ class View(Protocol):
 
 
 class InPlace:
-    """The bytes of a tensor, in the logical order of its elements.
+    """The bytes of a tensor, or of this process' part of it, in the logical order of its elements.
 
     ``place``: the dict of the module that holds the tensor, if there is one, and its key. The
     module may assign another tensor there.
@@ -73,10 +76,13 @@ class InPlace:
             raise StateError(f"{name} of rh.join(state=...) has the type {tensor.dtype}, which no checkpoint can hold")
         self.name = name
         self._tensor = tensor
-        self._place = place
-        self.dtype = _DTYPES[tensor.dtype]
-        self.shape = list(tensor.shape)
-        self.num_bytes = tensor.numel() * tensor.element_size()
+        # fully_shard puts whole tensors there between two passes, and keeps the sharded one.
+        self._place = None if is_sharded(tensor) else place
+        self.part = part_of(name, tensor)
+        own = local(tensor)
+        self.dtype = _DTYPES[own.dtype]
+        self.shape = list(own.shape)
+        self.num_bytes = own.numel() * own.element_size()
 
     @property
     def tensor(self) -> Any:
@@ -84,7 +90,7 @@ class InPlace:
         return self._tensor if self._place is None else self._place[0].get(self._place[1])
 
     def _checked(self) -> torch.Tensor:
-        tensor = self.tensor
+        tensor = local(self.tensor)
         if isinstance(tensor, torch.Tensor) and list(tensor.shape) == self.shape and _DTYPES.get(tensor.dtype) == self.dtype:
             return tensor
         if isinstance(tensor, torch.Tensor):
@@ -174,23 +180,31 @@ def write_bytes(tensor: torch.Tensor, start: int, piece: torch.Tensor) -> None:
 
 
 class Row:
-    """The concatenated views of all entries."""
+    """The concatenated views of all entries.
 
-    def __init__(self, entries: dict[str, Any]):
+    ``replica``: the processes that have the state together. The row of each is then what it has of
+    it, first the views that it writes to checkpoints.
+    """
+
+    def __init__(self, entries: dict[str, Any], replica: Replica | None = None):
         if not isinstance(entries, dict) or not entries:
             raise StateError('rh.join needs state={"model": model, "opt": optimizer, ...}: what is sent to new workers')
         self.entries = entries
         self._settled: list[Any] = []
         self.views: list[Any] = []
         owners: dict[str, str] = {}
+        names = None if replica is None else _names(entries)
         for name, entry in entries.items():
-            views = self._views_of(name, entry)
+            views = self._views_of(name, entry, names)
             for view in views:
                 _check_name(view.name, name, owners)
             self.views.extend(views)
         tensors = [view.tensor for view in self.views if isinstance(view, InPlace)]
         others = [view for view in self.views if isinstance(view, Numbers)]
         check_parameters(entries, tensors, lambda: [tensor for view in others for tensor in view.tensors()])
+        self.shared_views = None if replica is None else SharedViews(replica, self.views)
+        if self.shared_views is not None:
+            self.views = self.shared_views.own
         self._is_settled = True
         # Set when a tensor is on a GPU.
         self.staging: Staging | None = None
@@ -201,13 +215,13 @@ class Row:
             end += view.num_bytes
         self.num_bytes = end
 
-    def _views_of(self, name: str, entry: Any) -> list[Any]:
+    def _views_of(self, name: str, entry: Any, names: dict[int, str] | None) -> list[Any]:
         if isinstance(entry, torch.nn.Module):
             # keep_vars returns the tensors themselves, not detached copies.
             tensors, again = entry.state_dict(keep_vars=True), entry.state_dict(keep_vars=True)
             return [_view_of(f"{name}.{key}", entry, key, value, again.get(key)) for key, value in tensors.items()]
         if isinstance(entry, torch.optim.Optimizer):
-            optimizer = OptimizerState(name, entry)
+            optimizer = OptimizerState(name, entry, names)
             self._settled.append(optimizer)
             return [Numbers(f"{name}.param_groups", optimizer.groups), *optimizer.views(_DTYPES)]
         if isinstance(entry, torch.Tensor):
@@ -220,8 +234,15 @@ class Row:
         )
 
     def described(self) -> list[tuple[str, str, list[int], int]]:
-        """Name, type, shape and number of bytes of each view."""
+        """Name, type, shape and number of bytes of each view; in a replica of each view of its
+        processes, with whole shapes."""
+        if self.shared_views is not None:
+            return self.shared_views.table
         return [(view.name, view.dtype, view.shape, view.num_bytes) for view in self.views]
+
+    def shared(self) -> tuple[int, int, int, list[tuple[int, int, int, int, int, bool]]] | None:
+        """The part of a process of a replica, as the native part takes it."""
+        return None if self.shared_views is None else self.shared_views.described()
 
     def structures(self) -> dict[str, str]:
         """The structures of the entries that are kept as numbers, by name."""
@@ -311,6 +332,15 @@ class Row:
     def _check(self, start: int, end: int) -> None:
         if not 0 <= start <= end <= self.num_bytes:
             raise StateError(f"bytes {start} to {end} of a state of {self.num_bytes} bytes")
+
+
+def _names(entries: dict[str, Any]) -> dict[int, str]:
+    """The names of parameters, and of tensors that are entries, by their ids."""
+    names = {id(entry): name for name, entry in entries.items() if isinstance(entry, torch.Tensor)}
+    for name, entry in entries.items():
+        if isinstance(entry, torch.nn.Module):
+            names |= {id(parameter): f"{name}.{key}" for key, parameter in entry.named_parameters()}
+    return names
 
 
 def _check_name(view: str, entry: str, owners: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch.amp.grad_scaler import OptState
 
 from .errors import ConfigError
+from .local_parts import local_gradients
 from .sampler import Step
 from .step_numbers import Number
 
@@ -50,7 +51,7 @@ def _check_one(what: str, number: Number, meant: str) -> None:
 @torch.no_grad()
 def divide_gradients(parameters: Sequence[torch.Tensor], weight: float) -> None:
     """Turns gradients of the sum over all ranks into gradients of the mean."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients = local_gradients(parameters)
     if gradients:
         torch._foreach_mul_(gradients, 1.0 / weight)
 

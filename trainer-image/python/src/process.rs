@@ -26,7 +26,7 @@ use roundhouse_report::{Ending, Evaluation, Reporter};
 use crate::failure::{misled, raised, returned};
 use crate::network::PyNetwork;
 use crate::sampler::SampleSchedule;
-use crate::state::PyState;
+use crate::state::{PyState, Shared};
 
 mod training;
 
@@ -168,9 +168,10 @@ impl Process {
     /// Enters the lobby after all preparations. `network` creates stores and groups. `row` has the
     /// trained bytes, which consist of `views` (name, type, shape, bytes). `model`, `optimizer` and
     /// `settings` identify the training: they must be equal to continue from a checkpoint.
-    /// `leave()` drops all uses of the current generation's group.
+    /// `leave()` drops all uses of the current generation's group. `shared`: the bytes of the views
+    /// that this process of a replica has.
     #[expect(clippy::too_many_arguments, reason = "as keywords, from one place")]
-    #[pyo3(signature = (*, schedule, model, optimizer, settings, network, row, views, leave))]
+    #[pyo3(signature = (*, schedule, model, optimizer, settings, network, row, views, leave, shared = None))]
     fn prepare(
         &mut self,
         py: Python<'_>,
@@ -182,11 +183,12 @@ impl Process {
         row: Py<PyAny>,
         views: Vec<(String, String, Vec<usize>, u64)>,
         leave: Py<PyAny>,
+        shared: Option<Shared>,
     ) -> PyResult<()> {
         let Stage::Started(started) = std::mem::replace(self.stage(), Stage::Over) else {
             return Err(raised(internal("the process is already prepared")));
         };
-        let state = PyState::new(row, views).map_err(raised)?;
+        let state = PyState::new(row, views, shared).map_err(raised)?;
         let named = training::Named {
             model,
             optimizer,

@@ -1,9 +1,11 @@
 //! The state of a script as the state of a member: a row of bytes that `roundhouse/state.py`
-//! copies.
+//! copies. A process of a replica has some bytes of it, which form its own row.
 
 use std::ops::Range;
 
 use pyo3::prelude::*;
+use roundhouse_elastic::state::Layout;
+use roundhouse_elastic::state::layout::{LocalPart, Runs, Sharing};
 use roundhouse_member::failure::Failure;
 use roundhouse_member::replicas::Difference;
 use roundhouse_member::state::{Record, State, Table};
@@ -17,15 +19,27 @@ use crate::failure::refused;
 pub(crate) struct PyState {
     row: Py<PyAny>,
     table: Table,
+    layout: Option<Layout>,
 }
 
 /// A view in Python: name, safetensors type, shape, number of bytes.
 type Named = (String, String, Vec<usize>, u64);
+/// Bytes of a view that a process of a replica has: index of the view; start, length, count and
+/// stride of the runs; whether this process writes them.
+pub(crate) type Owned = (usize, u64, u64, u64, u64, bool);
+/// The part of a process of a replica: its index, the number of processes, a number for the life of
+/// the replica, and its bytes in the order of its own row.
+pub(crate) type Shared = (u32, u32, u32, Vec<Owned>);
 
 impl PyState {
     /// # Errors
-    /// A view has a type that checkpoints do not support, which is a defect of the package.
-    pub(crate) fn new(row: Py<PyAny>, views: Vec<Named>) -> Result<Self, Failure> {
+    /// A view has a type that checkpoints do not support, or bytes are not in their view, which are
+    /// defects of the package.
+    pub(crate) fn new(
+        row: Py<PyAny>,
+        views: Vec<Named>,
+        shared: Option<Shared>,
+    ) -> Result<Self, Failure> {
         let record = |(name, dtype, shape, bytes): Named| {
             let dtype = dtype_of(&dtype)
                 .ok_or_else(|| Failure::State(format!("{name}: no checkpoint holds {dtype}")))?;
@@ -37,10 +51,9 @@ impl PyState {
             })
         };
         let records: Result<Vec<_>, Failure> = views.into_iter().map(record).collect();
-        Ok(Self {
-            row,
-            table: Table::from(records?),
-        })
+        let table = Table::from(records?);
+        let layout = shared.map(|shared| layout_of(&table, shared)).transpose()?;
+        Ok(Self { row, table, layout })
     }
 
     /// Must be called when all bytes of another rank or of a checkpoint have arrived: loads the
@@ -59,6 +72,10 @@ impl PyState {
 impl State for PyState {
     fn table(&self) -> Result<Table, Failure> {
         Ok(self.table.clone())
+    }
+
+    fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
     }
 
     fn copy_out(&self, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure> {
@@ -98,6 +115,30 @@ impl State for PyState {
 }
 
 impl HostState for PyState {}
+
+fn layout_of(
+    table: &Table,
+    (shard, num_shards, replica, owned): Shared,
+) -> Result<Layout, Failure> {
+    let part = |(tensor, start, length, count, stride, is_written): Owned| LocalPart {
+        tensor,
+        runs: Runs {
+            start,
+            length,
+            count,
+            stride,
+        },
+        is_written,
+    };
+    let sharing = Sharing {
+        shard,
+        num_shards,
+        replica,
+    };
+    let parts = owned.into_iter().map(part).collect();
+    Layout::new(sharing, &table.sizes(), parts)
+        .ok_or_else(|| Failure::State("a part of the state is not in its tensor".to_owned()))
+}
 
 fn dtype_of(name: &str) -> Option<Dtype> {
     Some(match name {

@@ -25,6 +25,11 @@ def test_elastic_example_trains_in_one_process(tmp_path):
     assert (tmp_path / "weights.safetensors").is_file()
 
 
+def test_sharded_example_trains_in_one_process(tmp_path):
+    assert ENDS in said(tmp_path, sys.executable, str(EXAMPLES / "fsdp.py"))
+    assert (tmp_path / "weights.safetensors").is_file()
+
+
 def test_torchrun_example_continues_from_its_checkpoint(tmp_path):
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", str(EXAMPLES / "restart.py")]
     assert "epoch 20 of 20" in said(tmp_path, *run)
@@ -33,9 +38,10 @@ def test_torchrun_example_continues_from_its_checkpoint(tmp_path):
 
 
 @pytest.mark.skipif("ROUNDHOUSE_PROGRAMS" not in os.environ, reason="needs kubectl-roundhouse and roundhouse-agent")
-def test_job_of_the_example_trains_on_this_machine(tmp_path):
+@pytest.mark.parametrize("job", ["elastic.yaml", "fsdp.yaml"])
+def test_job_of_the_example_trains_on_this_machine(tmp_path, job):
     programs = os.environ["ROUNDHOUSE_PROGRAMS"]
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
-    run = [f"{programs}/kubectl-roundhouse", "run", "--local", "-f", str(EXAMPLES / "elastic.yaml"), "--dir", str(tmp_path)]
+    run = [f"{programs}/kubectl-roundhouse", "run", "--local", "-f", str(EXAMPLES / job), "--dir", str(tmp_path)]
     assert "Completed" in said(REPOSITORY, *run, PATH=path)
     assert (tmp_path / "state" / "weights.safetensors").is_file()

@@ -33,19 +33,21 @@ def free_port(address):
 
 
 class Worker:
-    """A worker of one process."""
+    """A worker of one process, or a further process of the worker of ``first``."""
 
-    def __init__(self, world, index, variables):
+    def __init__(self, world, index, variables, first=None, rank=0):
         self.index = index
         self.address = f"127.0.0.{index + 1}"
-        self.port = free_port(self.address)
-        self.dir = world.dir / f"worker-{index}-{len(world.all)}"
-        self.dir.mkdir()
+        self.port = first.port if first else free_port(self.address)
+        self.dir = first.dir if first else world.dir / f"worker-{index}-{len(world.all)}"
+        if first is None:
+            self.dir.mkdir()
         self.membership = self.dir / "membership"
-        self.log = self.dir / "log"
+        self.rank_file = f"rank-{rank}"
+        self.log = self.dir / ("log" if rank == 0 else f"log-{rank}")
         environment = {
             **os.environ,
-            "LOCAL_RANK": "0",
+            "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": "1",
             "ROUNDHOUSE_POD_IP": self.address,
             "ROUNDHOUSE_RENDEZVOUS_PORT": str(self.port),
@@ -68,14 +70,14 @@ class Worker:
     def status(self):
         """The status that the worker reports; {} before the first report."""
         try:
-            return json.loads((self.dir / "rank-0.json").read_text())
+            return json.loads((self.dir / f"{self.rank_file}.json").read_text())
         except (OSError, ValueError):
             return {}
 
     def words(self):
         """The termination message of the worker, if it has written one."""
         try:
-            return json.loads((self.dir / "rank-0.failure.json").read_text())
+            return json.loads((self.dir / f"{self.rank_file}.failure.json").read_text())
         except OSError:
             return None
 
@@ -150,9 +152,7 @@ class World:
                 "protocol": 1,
                 "generation": self.generation,
                 "action": "Join" if joins else "Leave",
-                "nodeRank": members.index(worker) if joins else 0,
-                "nodes": len(members),
-                "procsPerWorker": 1,
+                **(self.place_of(worker, members) if joins else {"nodeRank": 0, "nodes": 1, "procsPerWorker": 1}),
                 "master": {"address": members[0].address, "port": members[0].port},
                 "members": "",
                 "incarnation": {"podUid": "", "restarts": 0},
@@ -161,6 +161,10 @@ class World:
             partial = worker.membership.with_suffix(".partial")
             partial.write_text(json.dumps(document))
             partial.rename(worker.membership)
+
+    def place_of(self, worker, members):
+        """The place of a worker of one process in the membership document."""
+        return {"nodeRank": members.index(worker), "nodes": len(members), "procsPerWorker": 1}
 
     def begin(self, number, fault=None):
         """Starts a number of workers and their first generation. ``fault``: for the rank that it

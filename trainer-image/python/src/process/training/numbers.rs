@@ -3,13 +3,14 @@
 //! device.
 //!
 //! After the list of [`Packing`] follow: 1 for each rank whose weight is not a number of at least
-//! 0; the weight of the losses; and for each rank a digest of its summed gradients. All ranks must
-//! have the same digest: a collective that was cut off may leave garbage on one rank while the
-//! following sum is correct.
+//! 0; the weight of the losses; and for each rank a digest of its summed gradients. All ranks with
+//! the same shard must have the same digest: a collective that was cut off may leave garbage on one
+//! rank while the following sum is correct.
 
 use roundhouse_member::Failure;
+use roundhouse_member::group::Group;
 use roundhouse_member::rank_mismatch::{RankMismatch, Subject};
-use roundhouse_member::world::{Packing, RankVote, not_of_all_ranks};
+use roundhouse_member::world::{Packing, RankVote, World, not_of_all_ranks};
 
 /// The places of the numbers in the list.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +18,7 @@ pub(super) struct Layout {
     packing: Packing,
     rank: usize,
     size: usize,
+    num_shards: u32,
 }
 
 /// The result of the sums.
@@ -32,8 +34,10 @@ pub(super) enum Read<'a> {
 }
 
 impl Layout {
-    pub(super) const fn new(rank: u32, size: u32) -> Self {
+    pub(super) fn of<G: Group>(world: &World<G>) -> Self {
+        let (rank, size) = (world.rank(), world.size());
         Self {
+            num_shards: world.num_shards(),
             packing: Packing::new(rank, size),
             rank: rank as usize,
             size: size as usize,
@@ -70,7 +74,8 @@ impl Layout {
         if *num_wrong > 0.5 {
             return Ok(Read::NoWeight);
         }
-        Ok(words_of_difference(digests).map_or(Read::Sums(end, *weight), Read::Differ))
+        Ok(words_of_difference(digests, self.num_shards)
+            .map_or(Read::Sums(end, *weight), Read::Differ))
     }
 
     const fn num_numbers(&self) -> usize {
@@ -79,8 +84,8 @@ impl Layout {
 }
 
 /// The message for different digests. `None` if all ranks have the same digest.
-fn words_of_difference(digests: &[f64]) -> Option<String> {
-    let mismatch = RankMismatch::of(digests)?;
+fn words_of_difference(digests: &[f64], num_shards: u32) -> Option<String> {
+    let (_, mismatch) = RankMismatch::of_shards(digests, num_shards)?;
     Some(format!(
         "after their sum {}: a collective was cut off, or a device computes wrong",
         mismatch.words(Subject::Gradients)

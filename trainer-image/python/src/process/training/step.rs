@@ -73,7 +73,7 @@ impl Training {
         vote.leaving = leaving;
         let world = self.member.world()?;
         faults::point(Point::Agree, world.rank(), batch.step);
-        let layout = Layout::new(world.rank(), world.size());
+        let layout = Layout::of(world);
         let list = layout.list(vote);
         let Some(group) = world.group() else {
             self.sent = Some(Ok(Sent::Alone { numbers, list }));
@@ -143,7 +143,7 @@ impl Training {
 
     fn end_of(&mut self, sent: &Sent) -> Result<Ended, Failure> {
         let world = self.member.world()?;
-        let layout = Layout::new(world.rank(), world.size());
+        let layout = Layout::of(world);
         let read: Vec<f64> = Python::attach(|py| {
             let read = match sent {
                 Sent::ToPeers { numbers, sum, .. } => {

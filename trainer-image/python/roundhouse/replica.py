@@ -1,0 +1,232 @@
+"""A replica: the processes of one worker, which share one copy of the state.
+
+Its processes are PyTorch's default group, made once, before the model is sharded, and never made
+again while the replica lives. The generations change around it: each process meets those of other
+replicas that have the same shard.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pathlib
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from .errors import ConfigError, PeerLost, words_of
+from .groups import duration, gloo
+
+# Seconds until all processes of a replica have to be there, and for one of its own collectives.
+_START = 600.0
+_PATIENCE = 600.0
+# Dimensions of a mesh whose processes compute the same samples.
+_SAME_SAMPLES = ("tp", "pp", "cp")
+_LOOPBACK = "127.0.0.1"
+# Parts of PyTorch's errors of a collective whose peer is gone.
+_OF_LOST_PEERS = ("Connection", "connection", "closed by peer", "Broken pipe", "Timed out", "NCCL", "socketPoll")
+
+_current: Replica | None = None
+Answer = TypeVar("Answer")
+
+
+def current() -> Replica | None:
+    """The replica of this process, if it has made one."""
+    return _current
+
+
+class Replica:
+    """The processes of one worker. ``shard``: the index of this process."""
+
+    def __init__(self, shard: int, size: int, life: str, store: dist.Store | None):
+        self.shard = shard
+        self.size = size
+        # The same in all processes of one life of the replica.
+        self.number = zlib.crc32(f"{os.uname().nodename} {life}".encode()) & 0x7FFF_FFFF
+        self._store = store
+        # Sums of the replica's own decisions go through host memory, whatever the device is.
+        self._control = None if store is None else gloo(dist.PrefixStore("control", store), shard, size, _PATIENCE, _LOOPBACK)
+        self.mesh: Any = None
+        # Which of the samples of the replica this process computes, of how many parts.
+        self.data_index, self.num_data = shard, size
+        # Whether this process is the first of those with the same samples.
+        self.counts = True
+
+    def divide(self, names: Sequence[str], shape: Sequence[int], data: Sequence[str]) -> None:
+        """Notes which dimensions of the mesh compute other samples."""
+        at, rest = [], self.shard
+        for size in reversed(shape):
+            at.append(rest % size)
+            rest //= size
+        self.data_index, self.num_data, self.counts = 0, 1, True
+        for name, size, index in zip(names, shape, reversed(at)):
+            if name in data:
+                self.data_index = self.data_index * size + index
+                self.num_data *= size
+            elif index > 0:
+                self.counts = False
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Sums numbers over the processes of the replica.
+
+        Raises :class:`~roundhouse.errors.PeerLost` if one of them is lost: then the replica is, and
+        this process has to end.
+        """
+        if self._control is None:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64)
+        try:
+            self._control.allreduce([tensor]).wait()
+        except RuntimeError as error:
+            raise self.lost(error) from error
+        return tensor.tolist()
+
+    def all(self, holds: bool) -> bool:
+        """Whether something holds in all processes of the replica."""
+        return self.sum([float(not holds)])[0] == 0
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """Copies a tensor in host memory from process ``source`` to the others."""
+        if self._control is None:
+            return
+        options = dist.BroadcastOptions()
+        options.rootRank = source
+        try:
+            self._control.broadcast([tensor], options).wait()
+        except RuntimeError as error:
+            raise self.lost(error) from error
+
+    def gather(self, key: str, own: Any) -> list[Any]:
+        """What each process of the replica passes, in order. It must be JSON."""
+        if self._store is None:
+            return [json.loads(json.dumps(own))]
+        try:
+            self._store.set(f"{key}/{self.shard}", json.dumps(own))
+            return [json.loads(self._store.get(f"{key}/{shard}")) for shard in range(self.size)]
+        except RuntimeError as error:
+            raise self.lost(error) from error
+
+    def may_explain(self, error: RuntimeError) -> bool:
+        """Whether the loss of a process of the replica may be the cause of an error, such as that
+        of a collective within a sharded model."""
+        words = str(error)
+        return self.size > 1 and any(known in words for known in _OF_LOST_PEERS)
+
+    @staticmethod
+    def lost(error: BaseException) -> PeerLost:
+        return PeerLost(f"a process of this replica is lost, so the replica begins again: {words_of(error)}")
+
+
+def replica_mesh(*names: str, shape: Sequence[int] | None = None, data: Sequence[str] | None = None) -> Any:
+    """The processes of this worker as a ``DeviceMesh``, for ``fully_shard``, ``parallelize_module``
+    and the like.
+
+    Call it once, before the model is sharded and before ``rh.join``, in a job with
+    ``workers.sharded``. The processes of each worker then hold one copy of the model together: a
+    replica, which is PyTorch's default group. In one process it is a mesh of one.
+
+    ``names`` and ``shape``: the dimensions of the mesh, as ``("fsdp", "tp"), shape=(4, 2)``. The
+    default is one dimension of all processes, ``"shard"``. ``data``: the dimensions whose processes
+    compute other samples; by default all but those that are named ``tp``, ``pp`` or ``cp``.
+
+    Raises :class:`~roundhouse.errors.ConfigError` if the shape does not fit the number of processes
+    of a worker.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    global _current
+    if _current is not None:
+        raise ConfigError("rh.replica_mesh was called twice: a process has one mesh; keep what it returns, and slice it by its names")
+    size = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if _has_agent() else 1
+    names = names or ("shard",)
+    sizes = _shape(names, shape, size)
+    data = [name for name in names if name not in _SAME_SAMPLES] if data is None else list(data)
+    unknown = [name for name in data if name not in names]
+    if unknown:
+        raise ConfigError(f"rh.replica_mesh: data names {', '.join(unknown)}, which is no dimension of {', '.join(names)}")
+    if dist.is_initialized():
+        raise ConfigError(
+            "rh.replica_mesh: PyTorch has a default group already; remove torch.distributed.init_process_group, rh.replica_mesh makes it"
+        )
+    replica = _begin(size)
+    replica.divide(names, sizes, data)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    replica.mesh = init_device_mesh(device, tuple(sizes), mesh_dim_names=tuple(names))
+    _current = replica
+    return replica.mesh
+
+
+def check_join(local_world_size: int) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` if the job is sharded and the script has made
+    no mesh."""
+    if _current is None and os.environ.get("ROUNDHOUSE_REPLICA_FILE") and local_world_size > 1:
+        raise ConfigError(
+            "rh.join in a job with workers.sharded, whose processes share one copy of the model, without rh.replica_mesh(): call it "
+            "before the model is sharded, and shard the model with the mesh; or remove workers.sharded"
+        )
+
+
+def _has_agent() -> bool:
+    return bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
+
+
+def _shape(names: Sequence[str], shape: Sequence[int] | None, size: int) -> list[int]:
+    if shape is None and len(names) == 1:
+        return [size]
+    if shape is None:
+        raise ConfigError(f"rh.replica_mesh{tuple(names)}: give the size of each dimension, as shape=({size}, 1)")
+    sizes = [int(one) for one in shape]
+    if len(sizes) != len(names) or any(one < 1 for one in sizes):
+        raise ConfigError(f"rh.replica_mesh: shape={tuple(shape)} has to give a size of at least 1 for each of {', '.join(names)}")
+    if math.prod(sizes) != size:
+        raise ConfigError(
+            f"rh.replica_mesh: shape={tuple(sizes)} is for {math.prod(sizes)} processes, and a worker has {size}: change the shape, or "
+            "workers.gpusPerWorker or workers.procsPerWorker"
+        )
+    return sizes
+
+
+def _begin(size: int) -> Replica:
+    file = os.environ.get("ROUNDHOUSE_REPLICA_FILE", "")
+    if size > 1 and not file:
+        raise ConfigError(
+            f"rh.replica_mesh in a worker of {size} processes, each of which has the whole model: set workers.sharded: true in the "
+            "TrainingJob"
+        )
+    shard = int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else 0
+    # PyTorch would listen on the address of the host name, and its own groups are those of one pod.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store: dist.Store = dist.HashStore() if size == 1 else _store(pathlib.Path(file), shard)
+    # A store of the processes of this worker; the launcher's variables name another one.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(
+        backend, store=dist.PrefixStore("default", store), rank=shard, world_size=size, timeout=duration(_PATIENCE)
+    )
+    return Replica(shard, size, file, store if size > 1 else None)
+
+
+def _store(file: pathlib.Path, shard: int) -> dist.Store:
+    """The store of the processes of this worker: the first process serves it, and names its port in
+    a file."""
+    if shard == 0:
+        store = dist.TCPStore(_LOOPBACK, 0, is_master=True, timeout=duration(_START), wait_for_workers=False)
+        partial = file.with_name(file.name + ".partial")
+        partial.write_text(str(store.port))
+        partial.replace(file)
+        return store
+    port = _until(lambda: file.read_text() if file.exists() else None, f"the first process of this worker ({file})")
+    return dist.TCPStore(_LOOPBACK, int(port), is_master=False, timeout=duration(_START), wait_for_workers=False)
+
+
+def _until(look: Callable[[], Answer | None], what: str) -> Answer:
+    ends_at = time.monotonic() + _START
+    while (found := look()) is None:
+        if time.monotonic() > ends_at:
+            raise PeerLost(f"rh.replica_mesh: {what} has not come within {_START:.0f} s")
+        time.sleep(0.01)
+    return found

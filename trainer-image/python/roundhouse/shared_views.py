@@ -1,0 +1,80 @@
+"""The views of a state that the processes of a replica have together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import StateError
+from .local_parts import Part
+from .replica import Replica
+
+# Index of a view in the table; start, length, count and stride of its runs; whether this process
+# writes them to checkpoints.
+Owned = tuple[int, int, int, int, int, bool]
+
+
+class SharedViews:
+    """What each process of a replica has of the state, which all of them agree on when they join.
+
+    ``table``: name, type, whole shape and bytes of each view of any process. ``own``: the views of
+    this process, first those that it writes.
+    """
+
+    def __init__(self, replica: Replica, views: Sequence[Any]):
+        self._replica = replica
+        described = [[view.name, view.dtype, *_part(view)] for view in views]
+        of_all = replica.gather("views", described)
+        table: dict[str, tuple[str, list[int], int]] = {}
+        holders: dict[str, list[tuple[int, list[Any]]]] = {}
+        for shard, those in enumerate(of_all):
+            for name, dtype, shape, num_bytes, runs in those:
+                known = table.setdefault(name, (dtype, shape, num_bytes))
+                if known != (dtype, shape, num_bytes):
+                    raise StateError(
+                        f"{name} of rh.join(state=...) is {shape} of {dtype} in process {shard} of the replica, and {known[1]} of "
+                        f"{known[0]} in another one: give tensors of different processes different names"
+                    )
+                holders.setdefault(name, []).append((shard, runs))
+        for name, (_, _, num_bytes) in table.items():
+            _check_cover(name, num_bytes, [runs for _, runs in holders[name]])
+        self.table = [(name, dtype, shape, num_bytes) for name, (dtype, shape, num_bytes) in table.items()]
+        places = {name: index for index, name in enumerate(table)}
+        # The processes with the same part of a view.
+        same = {view.name: [shard for shard, runs in holders[view.name] if runs == _listed(view)] for view in views}
+        self._copies = {id(view.tensor): len(same[view.name]) for view in views if hasattr(view, "tensor")}
+        written = {view.name: same[view.name][0] == replica.shard for view in views}
+        self.own = sorted(views, key=lambda view: (not written[view.name], places[view.name]))
+        self._owned: list[Owned] = [
+            (places[view.name], *runs, written[view.name]) for view in self.own for runs in _part(view).runs
+        ]
+
+    def described(self) -> tuple[int, int, int, list[Owned]]:
+        """Index of the process, number of processes, number of the replica's life, and the bytes of
+        this process in the order of its row."""
+        return self._replica.shard, self._replica.size, self._replica.number, self._owned
+
+    def copies_of(self, tensor: Any) -> int:
+        """How many processes of the replica have the same part of a tensor of the state."""
+        return self._copies.get(id(tensor), 1)
+
+
+def _part(view: Any) -> Part:
+    known = getattr(view, "part", None)
+    if known is not None:
+        return Part(*known)
+    return Part(view.shape, view.num_bytes, [(0, view.num_bytes, 1, view.num_bytes)] if view.num_bytes else [])
+
+
+def _listed(view: Any) -> list[Any]:
+    return [list(runs) for runs in _part(view).runs]
+
+
+def _check_cover(name: str, num_bytes: int, parts: list[list[Any]]) -> None:
+    different = {tuple(map(tuple, runs)) for runs in parts}
+    found = sum(length * count for runs in different for _, length, count, _ in runs)
+    if found != num_bytes:
+        raise StateError(
+            f"{name} of rh.join(state=...) has {num_bytes} bytes, and the processes of a replica have {found} different ones: its "
+            "placements are not those of a whole tensor, once in each replica"
+        )

@@ -1,0 +1,87 @@
+"""Trains a network that the processes of each worker share. Arguments: STEPS and the path of the
+weights. PARALLEL: fsdp, tp or both."""
+
+import contextlib
+import os
+import sys
+
+import roundhouse as rh
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
+PARALLEL = os.environ.get("PARALLEL", "fsdp")
+SIZE = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+torch.manual_seed(3)
+points = torch.randn(500, 8, dtype=torch.float64)
+labels = (points[:, 0] * points[:, 1] > 0).long()
+dataset = torch.utils.data.TensorDataset(points, labels)
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        # A number of rows that no number of processes divides.
+        self.up = torch.nn.Linear(16, 61 if PARALLEL == "fsdp" else 64)
+        self.down = torch.nn.Linear(61 if PARALLEL == "fsdp" else 64, 16)
+        self.norm = torch.nn.BatchNorm1d(16) if os.environ.get("NORM") else torch.nn.LayerNorm(16)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(self.norm(x))))
+
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), Block(), Block(), torch.nn.Linear(16, 2)).double()
+if PARALLEL == "fsdp":
+    mesh = rh.replica_mesh("shard")
+elif PARALLEL == "tp":
+    mesh = rh.replica_mesh("tp")
+else:
+    mesh = rh.replica_mesh("fsdp", "tp", shape=(SIZE // 2, 2))
+if "tp" in mesh.mesh_dim_names:
+    for block in model[1:3]:
+        tp = mesh["tp"]
+        parallelize_module(block, tp, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+if PARALLEL != "tp":
+    own = mesh["fsdp"] if PARALLEL == "both" else mesh
+    for block in model[1:3]:
+        fully_shard(block, mesh=own)
+    fully_shard(model, mesh=own)
+if os.environ.get("SGD"):
+    opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+else:
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 200)
+
+
+def right(batch):
+    x, y = batch
+    scores = model(x)
+    loss = torch.nn.functional.cross_entropy(scores, y, reduction="sum")
+    return {"loss": float(loss), "accuracy": float((scores.argmax(1) == y).sum())}
+
+
+evaluation = None
+if os.environ.get("EVALUATE"):
+    evaluation = rh.Evaluation(
+        dataset, right, batch_size=100, every_epochs=0, every_steps=int(os.environ["EVALUATE"]),
+        then=lambda means: print(f"evaluated after {job.steps_done}: {means['loss']:.10f} {means['accuracy']:.4f}", flush=True),
+    )
+CLIP = None if os.environ.get("SGD") else 0.5
+PASSES = int(os.environ.get("PASSES", "1"))
+
+with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
+    sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5)
+    net = job.model(model)
+    for batch in job.steps(dataset, sampler, evaluation=evaluation):
+        x, y = batch
+        total = 0.0
+        for index, (xs, ys) in enumerate(zip(x.chunk(PASSES), y.chunk(PASSES))):
+            is_last = index == len(x.chunk(PASSES)) - 1
+            with contextlib.nullcontext() if is_last else net.no_sync():
+                loss = torch.nn.functional.cross_entropy(net(xs), ys) * (len(xs) / len(x))
+                loss.backward()
+            total += loss.detach()
+        if job.commit(total, opt, schedule, max_grad_norm=CLIP):
+            print(f"step {job.steps_done}: {job.loss:.12f} {job.grad_norm:.12f}", flush=True)
+    job.save_result(WEIGHTS)

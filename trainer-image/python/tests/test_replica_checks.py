@@ -1,0 +1,193 @@
+"""What a replica refuses, before weights change. One process is a replica of one."""
+
+import re
+
+import pytest
+import roundhouse as rh
+import torch
+import torch.distributed as dist
+from roundhouse import replica
+from roundhouse.replica import Replica
+from roundhouse.shared_views import SharedViews
+from roundhouse.state import Row
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+
+@pytest.fixture(autouse=True)
+def no_replica():
+    """Forgets the replica of a test, of which a process has only one."""
+    yield
+    replica._current = None
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def refused(kind, *words):
+    return pytest.raises(kind, match=".*".join(map(re.escape, words)))
+
+
+def sharded():
+    mesh = rh.replica_mesh()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    fully_shard(model, mesh=mesh)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def loop(job, model, *, change=lambda net: None, **options):
+    sampler = job.sampler(8, 4, steps=2)
+    net = job.model(model)
+    for batch in job.steps([(torch.ones(4), 1)] * 8, sampler):
+        loss = torch.nn.functional.cross_entropy(net(batch.x), batch.y)
+        loss.backward()
+        change(net)
+        job.commit(options.pop("loss", loss), **options)
+
+
+def test_one_process_trains_as_a_replica_of_one(tmp_path):
+    model, opt = sharded()
+    before = model[0].weight.full_tensor().clone()
+    with rh.join(state={"model": model, "opt": opt}, checkpoint_dir=tmp_path) as job:
+        loop(job, model)
+        file = job.save_result("weights.safetensors")
+    assert job.steps_done == 2 and file.exists()
+    assert not torch.equal(before, model[0].weight.full_tensor())
+
+
+def test_mesh_that_does_not_fit_is_refused():
+    with refused(rh.ConfigError, "2 processes, and a worker has 1"):
+        rh.replica_mesh("fsdp", "tp", shape=(2, 1))
+    with refused(rh.ConfigError, "shape=(1,) has to give a size"):
+        rh.replica_mesh("fsdp", "tp", shape=(1,))
+    with refused(rh.ConfigError, "give the size of each dimension"):
+        rh.replica_mesh("fsdp", "tp")
+    with refused(rh.ConfigError, "data names dp, which is no dimension of shard"):
+        rh.replica_mesh("shard", data=("dp",))
+
+
+def test_second_mesh_is_refused():
+    rh.replica_mesh()
+    with refused(rh.ConfigError, "rh.replica_mesh was called twice"):
+        rh.replica_mesh()
+
+
+def test_mesh_beside_another_default_group_is_refused():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with refused(rh.ConfigError, "remove torch.distributed.init_process_group"):
+        rh.replica_mesh()
+
+
+def test_processes_with_whole_models_need_no_mesh(monkeypatch):
+    monkeypatch.setenv("ROUNDHOUSE_MEMBERSHIP_FILE", "none")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with refused(rh.ConfigError, "set workers.sharded: true"):
+        rh.replica_mesh()
+
+
+def test_sharded_job_without_a_mesh_is_refused(monkeypatch):
+    monkeypatch.setenv("ROUNDHOUSE_REPLICA_FILE", "none")
+    with refused(rh.ConfigError, "without rh.replica_mesh()"):
+        replica.check_join(2)
+    replica.check_join(1)
+
+
+def test_sharded_tensor_without_a_mesh_is_refused():
+    model, opt = sharded()
+    replica._current = None
+    with refused(rh.StateError, "is a DTensor", "rh.replica_mesh()"):
+        rh.join(state={"model": model, "opt": opt})
+
+
+def test_tensor_on_meta_is_refused():
+    mesh = rh.replica_mesh()
+    with torch.device("meta"):
+        model = torch.nn.Linear(4, 2)
+    fully_shard(model, mesh=mesh)
+    with refused(rh.StateError, "model.weight", "is on the device meta"):
+        rh.join(state={"model": model})
+
+
+def test_incomplete_sums_are_refused():
+    mesh = rh.replica_mesh()
+    partial = DTensor.from_local(torch.ones(2), mesh, [Partial()])
+    with refused(rh.StateError, "sums that are not complete"):
+        rh.join(state={"model": torch.nn.Linear(2, 2), "partial": partial})
+
+
+def test_own_sums_of_gradients_are_refused():
+    model, opt = sharded()
+    with refused(rh.ConfigError, "leave out gradients"):
+        rh.join(state={"model": model, "opt": opt}, gradients="manual")
+
+
+def test_options_of_ddp_are_refused():
+    model, opt = sharded()
+    with rh.join(state={"model": model, "opt": opt}) as job:
+        with refused(rh.ConfigError, "leave out bucket_cap_mb"):
+            job.model(model, bucket_cap_mb=1)
+        loop(job, model)
+
+
+def test_scaler_is_refused_before_weights_change():
+    model, opt = sharded()
+    before = model[0].weight.full_tensor().clone()
+    scaler = torch.amp.GradScaler("cpu")
+    with refused(rh.ConfigError, "train a sharded model in bfloat16"):
+        with rh.join(state={"model": model, "opt": opt, "scaler": scaler}) as job:
+            loop(job, model, scaler=scaler)
+    assert torch.equal(before, model[0].weight.full_tensor())
+
+
+def test_loss_has_to_be_known_by_one_process():
+    model, opt = sharded()
+    with refused(rh.ConfigError, "in all processes with the same samples"):
+        with rh.join(state={"model": model, "opt": opt}) as job:
+            loop(job, model, loss=None)
+
+
+def test_group_of_a_generation_is_refused():
+    model, opt = sharded()
+    with rh.join(state={"model": model, "opt": opt}) as job:
+        with refused(rh.ConfigError, "PyTorch's default group and the mesh are the processes of this replica"):
+            job.group  # noqa: B018
+        loop(job, model)
+
+
+class OfTwo(Replica):
+    """A replica of two processes, of which the other one has these views."""
+
+    def __init__(self, others):
+        super().__init__(0, 1, "", None)
+        self.size, self.num_data, self._others = 2, 2, others
+
+    def gather(self, key, own):
+        return [super().gather(key, own)[0], self._others]
+
+
+def test_plain_parameters_with_different_samples_are_refused():
+    from roundhouse.gradients import Gradients
+    from roundhouse.sharded import ShardedModel
+
+    rh.replica_mesh()
+    with refused(rh.ConfigError, "weight, bias of Linear would train on the samples of one process only"):
+        ShardedModel(torch.nn.Linear(2, 2), Gradients(), OfTwo([]))
+
+
+def test_different_tensors_of_one_name_are_refused():
+    views = Row({"model": torch.nn.Linear(2, 2, bias=False)}).views
+    with refused(rh.StateError, "model.weight", "give tensors of different processes different names"):
+        SharedViews(OfTwo([["model.weight", "F32", [3, 2], 24, [[0, 24, 1, 24]]]]), views)
+
+
+def test_tensors_with_missing_parts_are_refused():
+    views = Row({"model": torch.nn.Linear(2, 2, bias=False)}).views
+    with refused(rh.StateError, "other.weight", "16 bytes, and the processes of a replica have 8 different ones"):
+        SharedViews(OfTwo([["other.weight", "F32", [2, 2], 16, [[0, 8, 1, 8]]]]), views)
+
+
+def test_copies_count_once_in_the_norm():
+    mesh = rh.replica_mesh()
+    copied = DTensor.from_local(torch.ones(2), mesh, [Replicate()])
+    views = Row({"copied": copied}, replica.current()).views
+    other = [["copied", "F32", [2], 8, [[0, 8, 1, 8]]]]
+    assert SharedViews(OfTwo(other), views).copies_of(copied) == 2

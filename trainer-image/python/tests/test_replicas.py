@@ -1,0 +1,159 @@
+"""Replicas: the processes of a worker share one copy of the state."""
+
+import signal
+
+import pytest
+from conftest import difference, load
+from replicas import ReplicaWorld
+from world import until
+
+STEPS = 24
+# float64; sums in another order.
+ROUNDING = 1e-12
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The weights of scripts/sharded.py after training in one process."""
+    known = {}
+
+    def weights(**variables):
+        key = tuple(sorted(variables.items()))
+        if key not in known:
+            directory = tmp_path_factory.mktemp("alone")
+            with ReplicaWorld(directory, "sharded.py", STEPS, directory / "weights", size=1, variables=variables) as world:
+                world.end_replicas(world.begin_replicas(1))
+            known[key] = load(directory / "weights")
+        return known[key]
+
+    return weights
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("optimizer", [{"SGD": "1"}, {}])
+def test_replicas_of_two_train_to_the_weights_of_one_process(tmp_path, alone, replicas, optimizer):
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights", variables=optimizer) as world:
+        world.end_replicas(world.begin_replicas(replicas))
+    assert difference(alone(**optimizer), load(tmp_path / "weights")) <= ROUNDING
+
+
+@pytest.mark.parametrize("parallel", ["tp", "both"])
+def test_tensor_parallel_replicas_train_to_the_same_weights(tmp_path, alone, parallel):
+    size = 4 if parallel == "both" else 2
+    variables = {"SGD": "1", "PARALLEL": parallel}
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights", size=size, variables=variables) as world:
+        world.end_replicas(world.begin_replicas(2))
+    assert difference(alone(SGD="1", PARALLEL="tp"), load(tmp_path / "weights")) <= ROUNDING
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("point", ["Forward", "Backward", "Agree", "Update", "Commit"])
+def test_killed_process_costs_its_replica_and_no_step(tmp_path, alone, point, shard):
+    # The ranks of the first replica are 0 and 1.
+    fault = f"{shard}:11:{point}"
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights", variables={"SGD": "1"}) as world:
+        replicas = world.begin_replicas(3, fault=fault, doomed=(0, shard))
+        world.lost(replicas[0])
+        world.publish(replicas[1:])
+        again = world.start_replica(0)
+        world.form_replicas([*replicas[1:], again])
+        world.end_replicas([*replicas[1:], again])
+    assert difference(alone(SGD="1"), load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_last_of_two_replicas_continues(tmp_path, alone):
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights") as world:
+        replicas = world.begin_replicas(2, fault="3:11:Backward", doomed=(1, 1))
+        world.lost(replicas[1])
+        world.publish(replicas[:1])
+        world.end_replicas(replicas[:1])
+    assert difference(alone(), load(tmp_path / "weights")) <= ROUNDING
+
+
+@pytest.mark.parametrize("parallel, size, later", [("fsdp", 2, 1), ("fsdp", 3, 2), ("tp", 2, 4), ("both", 4, 2)])
+def test_checkpoint_is_read_by_other_numbers_of_processes(tmp_path, alone, parallel, size, later):
+    variables = {"SGD": "1", "PARALLEL": parallel}
+    options = {"checkpoints": True, "every_steps": 8, "variables": variables}
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, "weights", size=size, **options) as world:
+        world.slow(100)
+        replicas = world.begin_replicas(2)
+        until("a checkpoint is complete", lambda: list(world.state.glob("checkpoints/gen-*-step-000000000008")))
+        for replica in replicas:
+            replica.kill()
+        world.slow(0)
+        world.size = later
+        replicas = world.begin_replicas(2)
+        world.end_replicas(replicas)
+        log = replicas[0].processes[0].log.read_text()
+        assert "loaded checkpoint" in log and "step 8 of generation 1" in log
+    expected = alone(SGD="1", **({} if parallel == "fsdp" else {"PARALLEL": "tp"}))
+    assert difference(expected, load(world.state / "weights")) <= ROUNDING
+
+
+def test_replica_that_leaves_last_saves_its_state(tmp_path, alone):
+    options = {"checkpoints": True, "every_steps": 1000, "variables": {"SGD": "1"}}
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, "weights", **options) as world:
+        world.slow(100)
+        replicas = world.begin_replicas(2)
+        world.reach_replicas(replicas, 5)
+        replicas[0].kill()
+        # No newer generation is known: both processes of the other replica leave alone.
+        until("it is stranded", lambda: all(process.status().get("phase") == "Stranded" for process in replicas[1].processes))
+        for process in replicas[1].processes:
+            process.kill(signal.SIGTERM)
+        world.ends(replicas[1].processes, 143)
+        world.slow(0)
+        later = world.begin_replicas(1)
+        world.end_replicas(later)
+        log = later[0].processes[0].log.read_text()
+        assert "loaded checkpoint" in log
+        first = int(log.split("\nstep ")[1].split(":")[0])
+        assert first > 5
+    assert difference(alone(SGD="1"), load(world.state / "weights")) <= ROUNDING
+
+
+def test_new_replica_gets_the_state_of_another(tmp_path, alone):
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights") as world:
+        world.slow(200)
+        first = world.begin_replicas(1)
+        more = [world.start_replica(1), world.start_replica(2)]
+        world.reach_replicas(first, 3)
+        world.form_replicas([*first, *more])
+        world.reach_replicas(more, 8)
+        # The replica of rank 0 leaves.
+        world.publish(more)
+        world.slow(0)
+        world.end_replicas(more)
+    assert difference(alone(), load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_evaluation_counts_each_sample_once(tmp_path):
+    said = []
+    for parallel, size, replicas in [("fsdp", 1, 1), ("fsdp", 2, 2), ("tp", 2, 2)]:
+        directory = tmp_path / f"{parallel}-{size}"
+        directory.mkdir()
+        variables = {"SGD": "1", "EVALUATE": "8", "PARALLEL": parallel}
+        with ReplicaWorld(directory, "sharded.py", STEPS, directory / "weights", size=size, variables=variables) as world:
+            begun = world.begin_replicas(replicas)
+            world.end_replicas(begun)
+            log = begun[0].processes[0].log.read_text()
+        said.append([line.split(":")[1].split() for line in log.splitlines() if line.startswith("evaluated")])
+        assert len(said[-1]) == STEPS // 8
+    for other in said[1:2]:
+        for (loss, accuracy), (other_loss, other_accuracy) in zip(said[0], other):
+            assert float(loss) == pytest.approx(float(other_loss), abs=1e-9) and accuracy == other_accuracy
+    assert all(0 < float(accuracy) <= 1 for _, accuracy in said[2])
+
+
+def test_passes_without_sync_accumulate_exactly(tmp_path, alone):
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights", variables={"SGD": "1", "PASSES": "3"}) as world:
+        world.end_replicas(world.begin_replicas(2))
+    assert difference(alone(SGD="1"), load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_statistics_of_a_batch_are_those_of_rank_0(tmp_path):
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, "weights", checkpoints=True, variables={"NORM": "1"}) as world:
+        world.end_replicas(world.begin_replicas(2))
+    state = load(world.state / "weights")
+    assert state["1.norm.num_batches_tracked"] == STEPS
+    assert state["1.norm.running_mean"].abs().max() > 0
