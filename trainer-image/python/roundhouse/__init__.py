@@ -37,7 +37,7 @@ from .evaluation import Evaluation
 from .job import Job
 from .joining import join
 from .migration import watch_beginning
-from .sampler import Sampler, Step
+from .sampler import Sampler, Step, steps_per_epoch
 
 __all__ = [
     "AlreadyJoined",
@@ -59,6 +59,7 @@ __all__ = [
     "VolumeError",
     "__version__",
     "join",
+    "steps_per_epoch",
 ]
 
 watch_beginning()
