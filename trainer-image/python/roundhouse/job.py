@@ -15,8 +15,9 @@ import torch
 from ._native import Process
 from .data import Batch
 from .ending import explained, write_result
-from .errors import ConfigError, NotCommitted, PeerLost
+from .errors import ConfigError, Left, NotCommitted, PeerLost
 from .evaluation import Evaluation, all_of
+from .exports import Exports, copies_of, module_of_file
 from .generations import Generations, Place
 from .gradients import Model
 from .loops import Loop, Loops
@@ -28,6 +29,9 @@ from .streams import Shard
 
 # A week, in seconds.
 _MOST_PATIENCE = 604_800.0
+# Seconds that the process of rank 0 waits for its exports: after the training, and if it was asked
+# to leave, when the agent soon ends it.
+_MOST_AT_END, _MOST_AT_LEAVE = 600.0, 5.0
 # Options of DDP that the job sets or forbids. With the last two DDP sums gradients that the package
 # does not see.
 _REFUSED_BY_MODEL = {
@@ -61,6 +65,7 @@ class Job:
         self._generations = Generations(process, row, device)
         self._open = OpenStep(process, row, self._generations, is_manual=is_manual)
         self._loops = Loops(process, self._generations, self._open, self._modules, seeds=seeds)
+        self._exports = Exports()
         # Called at the end of the membership.
         self._ended = ended
         if process.has_agent:
@@ -287,6 +292,30 @@ class Job:
         self._generations.leave()
         raise PeerLost(words)
 
+    def export(self, path: str | os.PathLike[str], module: torch.nn.Module | None = None) -> Path:
+        """Rank 0 writes the current tensors of a module as safetensors, while training continues.
+        The default is the first module of the state.
+
+        Call it in the loop, such as after a commit, or in ``then`` of an evaluation. Rank 0 copies
+        the tensors to the memory of the host, and a thread writes them. No rank waits for it, and
+        an error of the volume is a warning. The file gets its name when it is complete; its
+        directory is created. If a write of the same file is in progress, the newest tensors follow.
+        A relative ``path`` is relative to the directory of the checkpoints if there is one. Returns
+        the path of the file.
+
+        The end of the training waits for writes in progress, at most for 10 minutes. If rank 0 dies
+        while it writes, the file keeps its earlier content until the next export.
+        """
+        is_first, file = self._known("export").rank == 0, self._file(path)
+        module = module_of_file("export", module, self._modules)
+        if is_first:
+            self._exports.start(file, copies_of(module), self.steps_done)
+        return file
+
+    def _file(self, path: str | os.PathLike[str]) -> Path:
+        directory = self._process.checkpoint_dir
+        return Path(path) if directory is None else Path(directory) / path
+
     def save_result(self, path: str | os.PathLike[str], module: torch.nn.Module | None = None) -> Path:
         """Rank 0 writes the tensors of a module as safetensors. The default is the first module of
         the state.
@@ -300,17 +329,13 @@ class Job:
                 "job.save_result before the last step: call it after the loop over job.steps; an iterator of a loop that was "
                 "left early must not be kept"
             )
-        if module is None and not self._modules:
-            raise ConfigError("job.save_result without a module, and none is in rh.join(state=...): give it the module")
-        module = self._modules[0] if module is None else module
-        # The names in a result are those of the module itself.
-        module = module.module if isinstance(module, Model) else module
-        module = getattr(module, "_orig_mod", module)
+        module = module_of_file("save_result", module, self._modules)
         self._loops.finish()
-        directory = self._process.checkpoint_dir
-        file = Path(path) if directory is None else Path(directory) / path
+        file = self._file(path)
         while True:
             if self.rank == 0:
+                # An export must not replace the result.
+                self._exports.wait(_MOST_AT_END, file)
                 write_result(file, module)
             if self._process.sum([0.0]) is not None:
                 return file
@@ -356,6 +381,8 @@ class Job:
                 raise
             return
         self._fail(error)
+        if isinstance(error, Left):
+            self._exports.wait(_MOST_AT_LEAVE)
 
     def _fail(self, error: BaseException) -> None:
         code, words = explained(error)
@@ -369,4 +396,5 @@ class Job:
             )
         self._loops.finish()
         self._generations.leave()
+        self._exports.wait(_MOST_AT_END)
         self._process.done()
