@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import signal
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -66,6 +67,7 @@ class Job:
         self._open = OpenStep(process, row, self._generations, is_manual=is_manual)
         self._loops = Loops(process, self._generations, self._open, self._modules, seeds=seeds)
         self._exports = Exports()
+        self._run_id = os.environ.get("ROUNDHOUSE_JOB_UID") if process.has_agent else f"alone-{uuid.uuid4()}"
         # Called at the end of the membership.
         self._ended = ended
         if process.has_agent:
@@ -93,6 +95,15 @@ class Job:
     def steps_done(self) -> int:
         """Number of committed steps."""
         return self._generations.steps_done
+
+    @property
+    def run_id(self) -> str:
+        """An id for the run of a tracker, such as W&B: the UID of the job. All ranks have the same
+        one, from ``rh.join`` on, also after they start again. A process that trains alone has a new
+        one at each start."""
+        if not self._run_id:
+            raise ConfigError("job.run_id: ROUNDHOUSE_JOB_UID is not set: start the script with the environment of the agent")
+        return self._run_id
 
     @property
     def loss(self) -> float | None:
