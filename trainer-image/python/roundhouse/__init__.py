@@ -36,6 +36,7 @@ from .errors import (
 from .evaluation import Evaluation
 from .job import Job
 from .joining import join
+from .launchers import hide_local_rank
 from .migration import watch_beginning
 from .sampler import Sampler, Step, steps_per_epoch
 
@@ -63,3 +64,4 @@ __all__ = [
 ]
 
 watch_beginning()
+hide_local_rank()

@@ -27,7 +27,7 @@ from .passes import Parts, part_sizes
 from .plan import plan_of
 from .random_numbers import same_random_numbers
 from .stand_ins import Epochs, Stepped
-from .starting import join_once, warn_of_no_step, without_launcher
+from .starting import join_once, warn_of_no_step
 from .steps import Steps
 from .trackers import restart_trackers
 from .waiting import may_lose_peer, waits
@@ -67,8 +67,6 @@ check_methods(transformers.Trainer, transformers.__version__)
 
 
 _IS_WORKER = bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
-if _IS_WORKER:
-    PartialState.__init__ = without_launcher(PartialState.__init__)
 
 
 class _Progress(transformers.TrainerCallback):
