@@ -82,7 +82,7 @@ def test_run_id_is_the_uid_of_the_job(tmp_path):
     script = tmp_path / "script.py"
     lines = ["import roundhouse as rh, torch", "with rh.join({'model': torch.nn.Linear(1, 1)}) as job:", "    print('run', job.run_id)"]
     script.write_text("\n".join(lines))
-    with World(tmp_path, script, variables={"ROUNDHOUSE_JOB_UID": "0c9f1e5a"}) as world:
+    with World(tmp_path, script) as world:
         workers = [world.start(0), world.start(1), world.start(2, ROUNDHOUSE_JOB_UID="")]
         # The script has no loop.
         world.ends(workers, 64)
