@@ -133,7 +133,7 @@ class Job:
         if self._process.has_agent and place.generation == 0:
             raise ConfigError(
                 f"job.{what} before the loop over job.steps: the ranks meet when the loop begins; ask for it in the loop, or in "
-                "job.on_generation(callback), and see 'One process prepares the data' in docs/python.md"
+                "job.on_generation(callback), and see 'One process prepares the data' in docs/guides/python-recipes.md"
             )
         return place
 

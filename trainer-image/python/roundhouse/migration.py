@@ -46,7 +46,7 @@ def recognized(error: BaseException | None) -> str | None:
         return (
             "torch.distributed has no process group yet: the job makes one for each generation of several processes, from the "
             "beginning of the loop over job.steps on; use it there or in job.on_generation, and not if job.group is None; for what "
-            "one process does before the loop see 'One process prepares the data' in docs/python.md"
+            "one process does before the loop see 'One process prepares the data' in docs/guides/python-recipes.md"
         )
     if words.startswith(_NO_RANK):
         return (

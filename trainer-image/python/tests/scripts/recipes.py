@@ -1,4 +1,4 @@
-"""A training with one of the recipes in docs/python.md that change the state after the commit.
+"""A training with a recipe of docs/guides/python-recipes.md: the state changes after the commit.
 Arguments: RECIPE and the path of the result."""
 
 import json
