@@ -9,8 +9,8 @@ import pytest
 import roundhouse as rh
 import torch
 from conftest import load
-from roundhouse.exports import Exports
-from small_script import train
+from roundhouse.exports import Exports, write_file
+from small_script import DATA, loss_of, train
 from world import World, until
 
 
@@ -106,6 +106,27 @@ def test_end_of_the_training_waits_for_the_last_export(tmp_path, parts):
 
     train(parts, body, steps=2)
     assert "2" in dict(volume.written)
+
+
+def test_late_export_does_not_replace_the_result(tmp_path, parts):
+    answers = threading.Event()
+
+    def write_late(file, tensors):
+        assert answers.wait(60)
+        write_file(file, tensors)
+
+    with rh.join(state=parts.state()) as job:
+        job._exports = Exports(write_late)
+        net = job.model(parts.head)
+        for batch in job.steps(DATA, job.sampler(40, 8, steps=3)):
+            loss = loss_of(net(batch.x), batch.y)
+            loss.backward()
+            job.commit(loss, parts.second)
+            if batch.step.number == 1:
+                job.export(tmp_path / "weights", net)
+        threading.Timer(0.3, answers.set).start()
+        job.save_result(tmp_path / "weights", net)
+    assert torch.equal(load(tmp_path / "weights")["weight"], parts.head.weight)
 
 
 def test_export_without_a_module_is_explained():
