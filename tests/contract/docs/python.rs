@@ -1,4 +1,4 @@
-//! Python in the documentation: the diff of the page about Python is that of the example's scripts,
+//! Python in the documentation: the diff of the page about DDP is that of the example's scripts,
 //! and all snippets are valid Python.
 
 use std::io::Write;
@@ -13,7 +13,7 @@ const MOST_LINES: usize = 15;
 
 #[test]
 fn diff_on_the_page_matches_the_scripts() {
-    let page = Page::read("docs/python.md");
+    let page = Page::read("docs/guides/python-from-ddp.md");
     let blocks = markdown::blocks(&page.text);
     let shown = blocks.iter().find(|block| block.language == "diff");
     let mut diff = Command::new("diff");

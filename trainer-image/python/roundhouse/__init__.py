@@ -36,9 +36,10 @@ from .errors import (
 from .evaluation import Evaluation
 from .job import Job
 from .joining import join
+from .launchers import hide_local_rank
 from .migration import watch_beginning
 from .replica import replica_mesh
-from .sampler import Sampler, Step
+from .sampler import Sampler, Step, steps_per_epoch
 
 __all__ = [
     "AlreadyJoined",
@@ -61,6 +62,8 @@ __all__ = [
     "__version__",
     "join",
     "replica_mesh",
+    "steps_per_epoch",
 ]
 
 watch_beginning()
+hide_local_rank()

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import signal
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,8 +16,9 @@ import torch
 from ._native import Process
 from .data import Batch
 from .ending import explained, write_result
-from .errors import ConfigError, NotCommitted, PeerLost
+from .errors import ConfigError, Left, NotCommitted, PeerLost
 from .evaluation import Evaluation, all_of
+from .exports import Exports, copies_of, module_of_file
 from .generations import Generations, Place
 from .gradients import Model
 from .loops import Loop, Loops
@@ -31,6 +33,9 @@ from .whole_state import whole_state
 
 # A week, in seconds.
 _MOST_PATIENCE = 604_800.0
+# Seconds that the process of rank 0 waits for its exports: after the training, and if it was asked
+# to leave, when the agent soon ends it.
+_MOST_AT_END, _MOST_AT_LEAVE = 600.0, 5.0
 # Options of DDP that the job sets or forbids. With the last two DDP sums gradients that the package
 # does not see.
 _REFUSED_BY_MODEL = {
@@ -71,6 +76,8 @@ class Job:
         self._generations = Generations(process, row, device, self._replica)
         self._open = OpenStep(process, row, self._generations, is_manual=is_manual)
         self._loops = Loops(process, self._generations, self._open, self._modules, seeds=seeds)
+        self._exports = Exports()
+        self._run_id = os.environ.get("ROUNDHOUSE_JOB_UID") if process.has_agent else f"alone-{uuid.uuid4()}"
         # Called at the end of the membership.
         self._ended = ended
         if process.has_agent:
@@ -98,6 +105,15 @@ class Job:
     def steps_done(self) -> int:
         """Number of committed steps."""
         return self._generations.steps_done
+
+    @property
+    def run_id(self) -> str:
+        """An id for the run of a tracker, such as W&B: the UID of the job. All ranks have the same
+        one, from ``rh.join`` on, also after they start again. A process that trains alone has a new
+        one at each start."""
+        if not self._run_id:
+            raise ConfigError("job.run_id: ROUNDHOUSE_JOB_UID is not set: start the script with the environment of the agent")
+        return self._run_id
 
     @property
     def loss(self) -> float | None:
@@ -136,7 +152,7 @@ class Job:
         if self._process.has_agent and place.generation == 0:
             raise ConfigError(
                 f"job.{what} before the loop over job.steps: the ranks meet when the loop begins; ask for it in the loop, or in "
-                "job.on_generation(callback), and see 'One process prepares the data' in docs/python.md"
+                "job.on_generation(callback), and see 'One process prepares the data' in docs/guides/python-recipes.md"
             )
         return place
 
@@ -310,6 +326,32 @@ class Job:
         self._generations.leave()
         raise PeerLost(words)
 
+    def export(self, path: str | os.PathLike[str], module: torch.nn.Module | None = None) -> Path:
+        """Rank 0 writes the current tensors of a module as safetensors, while training continues.
+        The default is the first module of the state.
+
+        Call it on all ranks, such as after a commit, or in ``then`` of an evaluation. Rank 0 copies
+        the tensors to the memory of the host, and a thread writes them. No rank waits for it, and
+        an error of the volume is a warning. The file gets its name when it is complete; its
+        directory is created. If a write of the same file is in progress, the newest tensors follow.
+        A relative ``path`` is relative to the directory of the checkpoints if there is one. Returns
+        the path of the file.
+
+        The end of the training waits for writes in progress, at most for 10 minutes. If rank 0 dies
+        while it writes, the file keeps its earlier content until the next export.
+        """
+        rank, file = self._known("export").rank, self._file(path)
+        module = module_of_file("export", module, self._modules)
+        if rank < (1 if self._replica is None else self._replica.size):
+            tensors = copies_of(module, self._replica)
+            if rank == 0:
+                self._exports.start(file, tensors, self.steps_done)
+        return file
+
+    def _file(self, path: str | os.PathLike[str]) -> Path:
+        directory = self._process.checkpoint_dir
+        return Path(path) if directory is None else Path(directory) / path
+
     def save_result(self, path: str | os.PathLike[str], module: torch.nn.Module | None = None) -> Path:
         """Rank 0 writes the tensors of a module as safetensors. The default is the first module of
         the state.
@@ -323,21 +365,17 @@ class Job:
                 "job.save_result before the last step: call it after the loop over job.steps; an iterator of a loop that was "
                 "left early must not be kept"
             )
-        if module is None and not self._modules:
-            raise ConfigError("job.save_result without a module, and none is in rh.join(state=...): give it the module")
-        module = self._modules[0] if module is None else module
-        # The names in a result are those of the module itself.
-        module = module.module if isinstance(module, (Model, ShardedModel)) else module
-        module = getattr(module, "_orig_mod", module)
+        module = module_of_file("save_result", module, self._modules)
         self._loops.finish()
-        directory = self._process.checkpoint_dir
-        file = Path(path) if directory is None else Path(directory) / path
+        file = self._file(path)
         while True:
             if self._replica is not None:
                 state = whole_state(module, self._replica)
             else:
                 state = module.state_dict()
             if self.rank == 0:
+                # An export must not replace the result.
+                self._exports.wait(_MOST_AT_END, file)
                 write_result(file, state)
             if self._generations.confirm(self._process.sum([0.0]) is not None):
                 return file
@@ -387,6 +425,8 @@ class Job:
                 raise
             return
         self._fail(error)
+        if isinstance(error, Left):
+            self._exports.wait(_MOST_AT_LEAVE)
 
     def _fail(self, error: BaseException) -> None:
         code, words = explained(error)
@@ -400,4 +440,5 @@ class Job:
             )
         self._loops.finish()
         self._generations.leave()
+        self._exports.wait(_MOST_AT_END)
         self._process.done()

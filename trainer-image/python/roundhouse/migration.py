@@ -46,14 +46,13 @@ def recognized(error: BaseException | None) -> str | None:
         return (
             "torch.distributed has no process group yet: the job makes one for each generation of several processes, from the "
             "beginning of the loop over job.steps on; use it there or in job.on_generation, and not if job.group is None; for what "
-            "one process does before the loop see 'One process prepares the data' in docs/python.md"
+            "one process does before the loop see 'One process prepares the data' in docs/guides/python-recipes.md"
         )
     if words.startswith(_NO_RANK):
         return (
             "init_process_group has no place in a script that joins: remove it, and destroy_process_group, too; the job makes a "
-            "process group for each generation, from the beginning of the loop over job.steps on; if it is called by Hugging Face's "
-            "TrainingArguments or Accelerate, which take LOCAL_RANK for that of a launcher, import roundhouse.hf before; for another "
-            "library read LOCAL_RANK and delete it from os.environ before"
+            "process group for each generation, from the beginning of the loop over job.steps on; if a library calls it because the "
+            "agent sets LOCAL_RANK, read LOCAL_RANK and delete it from os.environ before"
         )
     if words.startswith(_ONE_SAMPLE):
         return (

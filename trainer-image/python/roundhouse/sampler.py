@@ -97,6 +97,14 @@ class Sampler:
         return self.schedule.total_steps
 
 
+def steps_per_epoch(num_samples: int, global_batch_size: int, *, drop_last: bool = False) -> int:
+    """Number of steps of an epoch, for a scheduler that is made before the sampler.
+
+    Raises :class:`~roundhouse.errors.ConfigError` as :class:`Sampler` does.
+    """
+    return Sampler(num_samples, global_batch_size, epochs=1, drop_last=drop_last).total_steps
+
+
 @dataclass(frozen=True)
 class Step:
     """One step, with the samples of this rank.

@@ -1,4 +1,4 @@
-"""The scripts of examples/pytorch run as docs/python.md describes."""
+"""The scripts of examples/pytorch run as docs/guides/python-from-ddp.md describes."""
 
 import os
 import pathlib

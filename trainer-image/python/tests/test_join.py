@@ -10,6 +10,7 @@ import roundhouse as rh
 import torch
 from roundhouse import _native, joining
 from small_script import train
+from world import World
 
 
 def test_device_is_that_of_the_first_module(parts):
@@ -75,6 +76,25 @@ def test_gpu_worker_without_agent_settings_gets_a_warning(monkeypatch):
         for name in names:
             monkeypatch.setenv(name, "1")
         joining._check_settings(Worker, gpu)
+
+
+def test_run_id_is_the_uid_of_the_job(tmp_path):
+    script = tmp_path / "script.py"
+    lines = ["import roundhouse as rh, torch", "with rh.join({'model': torch.nn.Linear(1, 1)}) as job:", "    print('run', job.run_id)"]
+    script.write_text("\n".join(lines))
+    with World(tmp_path, script) as world:
+        workers = [world.start(0), world.start(1), world.start(2, ROUNDHOUSE_JOB_UID="")]
+        # The script has no loop.
+        world.ends(workers, 64)
+        assert all("run 0c9f1e5a\n" in worker.log.read_text() for worker in workers[:2])
+        assert "job.run_id: ROUNDHOUSE_JOB_UID is not set" in workers[2].words()["message"]
+
+
+def test_each_start_of_a_process_alone_has_a_run_id(parts):
+    ids = []
+    for _ in range(2):
+        train(parts, lambda job, loss: job.commit(loss, parts.both) and ids.append(job.run_id))
+    assert len(ids) == 4 and ids[0] == ids[1] != ids[2] == ids[3]
 
 
 def test_process_uses_the_cores_that_it_may_use(parts):

@@ -51,3 +51,27 @@ def test_suspended_job_keeps_changes_after_the_commit(tmp_path, recipe):
         again = world.begin(2)
         world.ends(again)
     assert json.loads((tmp_path / "result").read_text()) == trained(tmp_path / "undisturbed", recipe, 2)
+
+
+@pytest.mark.parametrize("fault", ["0:9:Backward", "0:9:Update", "0:9:Commit", "1:9:Agree", "2:9:Commit"])
+def test_average_of_weights_is_exact_after_a_kill(tmp_path, fault):
+    rank = int(fault[0])
+    with World(tmp_path, "recipes.py", "average", tmp_path / "result") as world:
+        workers = world.begin(3, fault=fault)
+        until("the rank is killed", workers[rank].is_gone)
+        world.slow(50)
+        others = [worker for worker in workers if worker is not workers[rank]]
+        world.form(others)
+        world.reach(others, 14)
+        again = world.start(rank)
+        world.prepared([again])
+        world.form([again, *others])
+        world.reach([again], 20)
+        world.slow(0)
+        world.ends([again, *others])
+    found, wanted = json.loads((tmp_path / "result").read_text()), trained(tmp_path / "undisturbed", "average", 1)
+    assert found["steps"] == wanted["steps"] == 48 and found["average"][0] == wanted["average"][0] == 48
+    assert found["weights"] == pytest.approx(wanted["weights"], abs=1e-12)
+    assert found["average"] == pytest.approx(wanted["average"], abs=1e-12)
+    # The test would not see an average that is missing.
+    assert found["average"][1:] != pytest.approx(wanted["weights"], abs=1e-3)

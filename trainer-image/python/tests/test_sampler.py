@@ -71,3 +71,14 @@ def test_sampler_before_the_join_knows_the_number_of_steps(parts):
             loss.backward()
             job.commit(loss, parts.both, schedule)
     assert job.steps_done == sampler.total_steps == 6 and schedule.get_last_lr() == [0.0]
+
+
+@pytest.mark.parametrize(("numbers", "drop_last", "steps"), [((10, 4), False, 3), ((10, 4), True, 2), ((8, 4), True, 2), ((3, 4), True, 1)])
+def test_steps_per_epoch_are_those_of_the_sampler(numbers, drop_last, steps):
+    assert rh.steps_per_epoch(*numbers, drop_last=drop_last) == steps
+    assert Sampler(*numbers, epochs=7, drop_last=drop_last).total_steps == 7 * steps
+
+
+def test_steps_per_epoch_refuse_an_empty_data_set():
+    with pytest.raises(rh.ConfigError, match="num_samples is 0"):
+        rh.steps_per_epoch(0, 4)

@@ -49,6 +49,7 @@ class Worker:
             **os.environ,
             "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": "1",
+            "ROUNDHOUSE_JOB_UID": "0c9f1e5a",
             "ROUNDHOUSE_POD_IP": self.address,
             "ROUNDHOUSE_RENDEZVOUS_PORT": str(self.port),
             "ROUNDHOUSE_MEMBERSHIP_FILE": str(self.membership),

@@ -11,10 +11,14 @@ def script(directory, *lines):
     return path
 
 
+IMPORTS = ["import roundhouse.hf, transformers", "import roundhouse, transformers", "import transformers, accelerate.state, roundhouse"]
+
+
+@pytest.mark.parametrize("imports", IMPORTS)
 @pytest.mark.parametrize("cpu", [True, False])
-def test_training_arguments_of_a_worker_make_no_process_group(tmp_path, cpu):
+def test_training_arguments_of_a_worker_make_no_process_group(tmp_path, cpu, imports):
     lines = [
-        "import roundhouse.hf, transformers, torch",
+        f"{imports}, torch",
         f"args = transformers.TrainingArguments('out', use_cpu={cpu})",
         "assert args.world_size == 1 and not torch.distributed.is_initialized()",
         "assert os.environ['LOCAL_RANK'] == '3' and args.local_process_index == 3",
@@ -23,12 +27,26 @@ def test_training_arguments_of_a_worker_make_no_process_group(tmp_path, cpu):
         world.ends([world.start(0, LOCAL_RANK="3")])
 
 
-def test_training_arguments_before_the_import_are_explained(tmp_path):
-    lines = ["import roundhouse, transformers", "transformers.TrainingArguments('out', use_cpu=True)"]
+@pytest.mark.parametrize("imports", ["import roundhouse, accelerate", "import accelerate, roundhouse"])
+def test_accelerator_of_a_worker_makes_no_process_group(tmp_path, monkeypatch, imports):
+    # The starter has imported accelerate already.
+    monkeypatch.setattr(World, "starter", None)
+    lines = [
+        f"{imports}, torch",
+        "accelerator = accelerate.Accelerator()",
+        "assert accelerator.num_processes == 1 and not torch.distributed.is_initialized()",
+        "assert os.environ['LOCAL_RANK'] == '3' and accelerator.local_process_index == 3",
+    ]
+    with World(tmp_path, script(tmp_path, *lines)) as world:
+        world.ends([world.start(0, LOCAL_RANK="3")])
+
+
+def test_process_group_of_another_library_is_explained(tmp_path):
+    lines = ["import roundhouse, torch", "torch.distributed.init_process_group('gloo')"]
     with World(tmp_path, script(tmp_path, *lines)) as world:
         worker = world.start(0)
         world.ends([worker], 64)
-        assert "import roundhouse.hf before" in worker.words()["message"]
+        assert "read LOCAL_RANK and delete it" in worker.words()["message"]
 
 
 def test_refusal_before_the_job_is_joined_ends_the_job(tmp_path):

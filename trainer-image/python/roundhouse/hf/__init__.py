@@ -7,9 +7,9 @@
     trainer = Trainer(model=model, args=args, train_dataset=dataset, global_batch_size=64)
     trainer.train()
 
-Workers of a TrainingJob may die, leave and join while ``train`` runs. Import this module before
-``TrainingArguments`` are made. It needs the extra of the package: ``pip install 'roundhouse[hf]'``.
-The package itself never imports it.
+Workers of a TrainingJob may die, leave and join while ``train`` runs. Import it, or ``roundhouse``,
+before ``TrainingArguments`` are made. It needs the extra of the package:
+``pip install 'roundhouse[hf]'``. The package itself never imports it.
 """
 
 from .internals import Elastic, Trainer

@@ -27,9 +27,9 @@ from .passes import Parts, part_sizes
 from .plan import plan_of
 from .random_numbers import same_random_numbers
 from .stand_ins import Epochs, Stepped
-from .starting import join_once, warn_of_no_step, without_launcher
+from .starting import join_once, warn_of_no_step
 from .steps import Steps
-from .trackers import restart_trackers
+from .trackers import begin_bars, name_run, restart_trackers
 from .waiting import may_lose_peer, waits
 from .weighing import Weighing, nothing
 
@@ -67,8 +67,6 @@ check_methods(transformers.Trainer, transformers.__version__)
 
 
 _IS_WORKER = bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
-if _IS_WORKER:
-    PartialState.__init__ = without_launcher(PartialState.__init__)
 
 
 class _Progress(transformers.TrainerCallback):
@@ -179,6 +177,8 @@ class Elastic(Host):
         self._weighing = Weighing(self._loss_of, shifts=getattr(self, "_loss_shifts_labels", False), is_exact=is_exact)
         state = {"model": self.model, "optimizer": own[0], "scheduler": own[1], "trainer": self._carried, **self._more_state}
         with join_once(state, self._join_options) as self.job:
+            if _IS_WORKER:
+                name_run(self.job.run_id)
             self.job.on_generation(self._enter_generation)
             options = options_of(loader)
             options["collate_fn"] = Parts(loader.collate_fn, self.args.per_device_train_batch_size)
@@ -193,11 +193,14 @@ class Elastic(Host):
                 self.optimizer, self.lr_scheduler = own
 
     def _enter_generation(self, job: Job) -> None:
-        if job.rank == 0 and not self.state.is_world_process_zero:
+        is_new_first = job.rank == 0 and not self.state.is_world_process_zero
+        if is_new_first:
             restart_trackers(self.callback_handler.callbacks)
         # Trainer saves and reports where these are 0.
         PartialState().process_index = job.rank
         self.state.is_world_process_zero = job.rank == 0
+        if is_new_first:
+            begin_bars(self.callback_handler.callbacks, self.args, self.state, self.control)
         # Devices may round an evaluation differently: all ranks take the numbers of rank 0.
         numbers = self._carried.numbers()
         self._carried.load(job.sum(numbers if job.rank == 0 else [0.0] * len(numbers)))

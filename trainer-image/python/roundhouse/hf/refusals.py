@@ -107,7 +107,7 @@ def refuse_dataset(dataset: Any, loader: Any) -> None:
     if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
         raise ConfigError(
             f"roundhouse.hf: train_dataset is a {type(dataset).__name__}, which can only be read from its beginning: give a data "
-            "set with __getitem__ and __len__, or write the loop with job.shard_of, see docs/python.md"
+            "set with __getitem__ and __len__, or write the loop with job.shard_of, see Streams in docs/guides/python-recipes.md"
         )
     name = type(sampler_of(loader)).__name__
     if name not in ("RandomSampler", "SeedableRandomSampler", "SequentialSampler"):

@@ -1,33 +1,13 @@
-"""How a process becomes a worker: without a launcher, and once."""
+"""How a process becomes a worker: once."""
 
 from __future__ import annotations
 
-import functools
-import os
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from ..errors import AlreadyJoined, ConfigError
 from ..job import Job
 from ..joining import join
-
-
-def without_launcher(init: Callable[..., None]) -> Callable[..., None]:
-    """Hides LOCAL_RANK, which the agent sets, from accelerate, which would take it for that of a
-    launcher and make a process group."""
-
-    @functools.wraps(init)
-    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
-        local_rank = os.environ.pop("LOCAL_RANK", None)
-        try:
-            init(self, *args, **kwargs)
-        finally:
-            if local_rank is not None:
-                os.environ["LOCAL_RANK"] = local_rank
-        self.local_process_index = int(local_rank or 0)
-
-    return begin
 
 
 def join_once(state: dict[str, Any], options: dict[str, Any]) -> Job:

@@ -41,7 +41,7 @@ with rh.join(state={"model": model, "opt": opt}) as job:
                 found = [None] * job.world_size
                 dist.all_gather_object(found, {"rank": job.rank}, group=part)
                 assert [one["rank"] for one in found] == list(range(job.world_size)), found
-                # Over NCCL an exchange needs lengths: see docs/python.md.
+                # Over NCCL an exchange needs lengths: see docs/guides/python-recipes.md.
                 equal = [1] * job.world_size
                 for lengths in [equal] if job.device.type == "cuda" else [equal, None]:
                     for group in (part, job.group):

@@ -1,4 +1,4 @@
-"""A training with one of the recipes in docs/python.md that change the state after the commit.
+"""A training with a recipe of docs/guides/python-recipes.md: the state changes after the commit.
 Arguments: RECIPE and the path of the result."""
 
 import json
@@ -11,13 +11,15 @@ import torch
 
 RECIPE, RESULT = sys.argv[1], pathlib.Path(sys.argv[2])
 
+# 64 bits, so that the order of sums does not matter.
+torch.set_default_dtype(torch.float64)
 torch.manual_seed(1)
 model = torch.nn.Linear(4, 1)
 x = torch.randn(64, 4)
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
 state = {"model": model}
 if RECIPE != "manual":
-    opt = state["opt"] = torch.optim.SGD(model.parameters(), lr=0.3 if RECIPE == "epoch" else 0.01)
+    opt = state["opt"] = torch.optim.SGD(model.parameters(), lr=0.1 if RECIPE == "epoch" else 0.01)
 if RECIPE == "epoch":
     schedule = state["schedule"] = torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)
 if RECIPE == "average":
@@ -36,7 +38,7 @@ with rh.join(state=state) as job:
                 with torch.no_grad():
                     for parameter, gradient in zip(model.parameters(), gradients):
                         parameter -= 0.05 * gradient
-        elif job.commit(loss, opt, max_grad_norm=1.0):
+        elif job.commit(loss, opt):
             if RECIPE == "average":
                 average.update_parameters(model)
             elif batch.step.ends_epoch:
