@@ -12,6 +12,6 @@ Workers of a TrainingJob may die, leave and join while ``train`` runs. Import th
 The package itself never imports it.
 """
 
-from .internals import Elastic, Trainer
+from .internals.trainer import Elastic, Trainer
 
 __all__ = ["Elastic", "Trainer"]
