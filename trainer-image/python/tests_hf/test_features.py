@@ -76,6 +76,12 @@ def test_job_from_a_checkpoint_keeps_the_patience_of_callbacks(fine_tuning, plai
     assert difference(plain("sgd", "stop"), result) <= ROUNDING
 
 
+def test_rank_that_cannot_measure_the_loss_asks_another(fine_tuning, plain):
+    with fine_tuning("sgd", "repeated") as world:
+        result = with_newcomer(world, 0, ROUNDHOUSE_FAULT="0:5:Backward")
+    assert difference(plain("sgd", "repeated"), result) <= ROUNDING
+
+
 # The losses of transformers compute in 32 bits.
 @pytest.mark.parametrize(("use", "tolerance"), [("random", ROUNDING), ("own", 1e-6), ("smooth", 1e-6)])
 def test_three_workers_equal_one_plain_trainer(fine_tuning, plain, use, tolerance):

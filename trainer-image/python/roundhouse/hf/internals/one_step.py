@@ -45,7 +45,9 @@ class OneStep(Host):
         self._skip_missed()
 
         def attempt(batch: Any) -> bool:
-            loss, weight = self._passes(batch)
+            items = [self._get_num_items_in_batch([part], self.args.device) for part in batch.data]
+            self._weighing.prepare(batch.step, list(zip(batch.data, items)), job.sum)
+            loss, weight = self._passes(batch, items)
             return job.commit(loss, optimizer, scheduler, max_grad_norm=most, weight=weight)
 
         self._is_passing = True
@@ -61,14 +63,13 @@ class OneStep(Host):
         assert self.job is not None
         self._globalstep_last_logged += self.job.steps_done - self.state.global_step
 
-    def _passes(self, batch: Any) -> tuple[Any, Any]:
-        """Computes the gradients of this rank's share. Returns the sum of its losses and their
-        weight."""
+    def _passes(self, batch: Any, items: list[Any]) -> tuple[Any, Any]:
+        """Computes the gradients of this rank's share. ``items``: the number of items of each pass,
+        or None. Returns the sum of the losses and their weight."""
         sizes = part_sizes(batch.step.size, self.args.per_device_train_batch_size)
         total, weight = torch.zeros((), dtype=torch.float64, device=self.args.device), 0.0
         for index, (part, size) in enumerate(zip(batch.data, sizes)):
-            items = self._get_num_items_in_batch([part], self.args.device)
-            counted = self._weighing.weight(part, size, items)
+            counted = self._weighing.weight(part, size, items[index])
             self._factor = counted.factor
             self.current_gradient_accumulation_steps = 1
             self._has_passed = False
