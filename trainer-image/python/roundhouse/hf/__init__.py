@@ -12,6 +12,7 @@ Workers of a TrainingJob may die, leave and join while ``train`` runs. Import th
 The package itself never imports it.
 """
 
+from .internals.accelerator import Accelerator
 from .internals.trainer import Elastic, Trainer
 
-__all__ = ["Elastic", "Trainer"]
+__all__ = ["Accelerator", "Elastic", "Trainer"]

@@ -38,12 +38,13 @@ def check_methods(kind: Any, methods: Iterable[str], version: str) -> None:
         )
 
 
-def take_rank(job: Job) -> None:
-    """Gives the libraries the rank of the current generation. They save and report where it is
-    0."""
-    PartialState().process_index = job.rank
+def take_rank(job: Job, *, is_behind: bool = False) -> None:
+    """Gives the libraries the rank of the current generation. They save and report where it is 0.
+    ``is_behind``: the others have done that already."""
+    rank = max(job.rank, 1) if is_behind else job.rank
+    PartialState().process_index = rank
     if AcceleratorState._shared_state:
-        AcceleratorState().process_index = job.rank
+        AcceleratorState().process_index = rank
 
 
 def own_gpu(device: Any) -> Any:
@@ -54,3 +55,8 @@ def own_gpu(device: Any) -> Any:
     own = torch.device("cuda", PartialState().local_process_index)
     torch.cuda.set_device(own)
     return own
+
+
+def take_gpu() -> None:
+    """Gives accelerate the GPU of this process."""
+    PartialState().device = AcceleratorState().device = own_gpu(PartialState().device)
