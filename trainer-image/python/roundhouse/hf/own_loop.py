@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from ..data import Batch
-from ..errors import ConfigError
 from ..job import Job
 from . import refusals_of_loop as refusals
 from .passes import part_sizes
@@ -132,21 +131,11 @@ class OwnLoop:
         return self._batch is not None and self._job._open.step is self._batch.step
 
     def _check_pass(self) -> None:
-        if self.is_in_step and not self._has_passed:
-            raise ConfigError(
-                "roundhouse.hf: a pass has ended without accelerator.backward(loss): the samples of a job are dealt for all passes; "
-                "call it once for each batch of the training loader"
-            )
-        if self.stage is Stage.LAST:
-            raise ConfigError(
-                "roundhouse.hf: optimizer.step() was not called after the last pass of a step: call it after each "
-                "accelerator.backward, as in `with accelerator.accumulate(model)`; it does nothing before the last pass"
-            )
-        if self.stage is Stage.COMMITTED and self._schedulers and not self._has_stepped_schedulers:
-            raise ConfigError(
-                "roundhouse.hf: the scheduler's step() was not called after optimizer.step(): a job steps it with the optimizer; call "
-                "it there, and let the scheduler count steps, not epochs"
-            )
+        if self.is_in_step:
+            refusals.refuse_missing_backward(self._has_passed)
+        refusals.refuse_missing_step(was_missed=self.stage is Stage.LAST)
+        if self.stage is Stage.COMMITTED and self._schedulers:
+            refusals.refuse_missing_scheduler(self._has_stepped_schedulers)
 
     def backward(self, loss: Any, run: Callable[[Any], None]) -> None:
         """Computes the gradients of a pass. ``run`` is the backward pass of a loss."""
@@ -186,7 +175,8 @@ class OwnLoop:
         assert self._batch is not None
         counts = False
         if self._is_open():
-            refusals.refuse_changed_gradients(self._has_passed and self._gradients != self._versions())
+            refusals.refuse_missing_backward(self._has_passed)
+            refusals.refuse_changed_gradients(self._gradients != self._versions())
             with self._batch:
                 counts = self._job.commit(
                     self._loss, self._optimizer, self._schedulers, max_grad_norm=self._most, weight=self._weight

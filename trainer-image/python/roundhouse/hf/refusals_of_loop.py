@@ -42,7 +42,6 @@ _CONFIGURED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "split_batches": (bool, "Roundhouse deals the samples; leave it out"),
     "dispatch_batches": (bool, "each worker reads its own samples; leave it out"),
     "use_stateful_dataloader": (bool, "a job continues from its own checkpoints; leave it out"),
-    "adjust_scheduler": (bool, "the scheduler of a job counts steps; leave it out"),
     "sync_with_dataloader": (lambda value: value is False, "a step of a job ends with its epoch; leave it out"),
 }
 # Variables that `accelerate launch` sets.
@@ -167,6 +166,34 @@ def refuse_backward(*, is_in_step: bool, has_passed: bool) -> None:
         )
     if has_passed:
         raise ConfigError("roundhouse.hf: accelerator.backward twice for one batch: add the losses, and call it once")
+
+
+def refuse_missing_backward(has_passed: bool) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for a pass without a backward pass."""
+    if not has_passed:
+        raise ConfigError(
+            "roundhouse.hf: a pass has ended without accelerator.backward(loss): the samples of a job are dealt for all passes; "
+            "call it once for each batch of the training loader"
+        )
+
+
+def refuse_missing_step(*, was_missed: bool) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for a step that the script does not commit."""
+    if was_missed:
+        raise ConfigError(
+            "roundhouse.hf: optimizer.step() was not called after the last pass of a step: call it after each accelerator.backward, as "
+            "in `with accelerator.accumulate(model)`; it does nothing before the last pass"
+        )
+
+
+def refuse_missing_scheduler(has_stepped: bool) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for a scheduler that the script does not step
+    with the optimizer."""
+    if not has_stepped:
+        raise ConfigError(
+            "roundhouse.hf: the scheduler's step() was not called after optimizer.step(): a job steps it with the optimizer; call it "
+            "there, and let the scheduler count steps, not epochs"
+        )
 
 
 def refuse_step(*, is_last: bool) -> None:

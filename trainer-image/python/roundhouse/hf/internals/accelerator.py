@@ -287,13 +287,18 @@ class Accelerator(accelerate.Accelerator):
             wait.__exit__(None, None, None)
 
     def wait_for_everyone(self) -> None:
-        """Waits until all ranks have called it. Before ``prepare`` it does nothing."""
-        if self._job is None or self._loop.stage is not Stage.COMMITTED or self._membership.is_over:
+        """Waits until all ranks have called it. Before ``prepare`` and within a step it does nothing.
+        After the last step it completes the training: if rank 0 was lost meanwhile, there is a new
+        one afterwards."""
+        if self._job is None or self._membership.is_over:
             return
-        evaluates = self._evaluates
-        self._begin_wait()
-        self._end_wait()
-        self._evaluates = evaluates
+        if self.job.steps_done == self._loop.total:
+            self._complete()
+        elif self._loop.stage is Stage.COMMITTED:
+            evaluates = self._evaluates
+            self._begin_wait()
+            self._end_wait()
+            self._evaluates = evaluates
 
     def gather(self, tensor: Any) -> Any:
         """Returns what it gets, in an evaluation: each rank evaluates the whole data set."""
