@@ -13,6 +13,7 @@ from ..evaluation import BatchLosses, adopt, arguments_of_evaluation
 from ..loaders import batches_of, is_sequential
 from ..steps import Steps
 from ..waiting import may_lose_peer, waits
+from .libraries import keeps_metrics
 
 if TYPE_CHECKING:
     from transformers import Trainer as Host
@@ -50,7 +51,8 @@ class BetweenSteps(Host):
         if self._steps is None or self.job is None:
             return super().evaluation_loop(dataloader, description, *args, **kwargs)
         only_loss, ignored, prefix = arguments_of_evaluation(*args, **kwargs)
-        if (self.args.prediction_loss_only if only_loss is None else only_loss) and is_sequential(dataloader):
+        only_loss = self.args.prediction_loss_only if only_loss is None else only_loss
+        if only_loss and is_sequential(dataloader) and not keeps_metrics(self):
             return self._losses(self.job, dataloader, ignored, prefix)
         output: Any = None
         with self._waits():

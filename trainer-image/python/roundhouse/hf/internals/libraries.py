@@ -3,8 +3,10 @@ launcher, a rank that changes, and one GPU."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -36,6 +38,25 @@ def check_methods(kind: Any, methods: Iterable[str], version: str) -> None:
         raise ConfigError(
             f"roundhouse.hf supports {SUPPORTED}; {version} is installed, whose {kind.__name__} has no {', '.join(missing)}"
         )
+
+
+def keeps_metrics(trainer: Any) -> bool:
+    """Whether a trainer, such as those of TRL, collects metrics in ``compute_loss``."""
+    return hasattr(trainer, "_metrics")
+
+
+@contextlib.contextmanager
+def unmeasured(trainer: Any) -> Iterator[None]:
+    """In this context such a trainer collects nothing."""
+    if not keeps_metrics(trainer):
+        yield
+        return
+    kept = trainer._metrics
+    trainer._metrics = copy.deepcopy(kept)
+    try:
+        yield
+    finally:
+        trainer._metrics = kept
 
 
 def take_rank(job: Job, *, is_behind: bool = False) -> None:

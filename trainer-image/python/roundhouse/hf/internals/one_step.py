@@ -13,6 +13,7 @@ from ..passes import part_sizes
 from ..random_numbers import same_random_numbers
 from ..steps import Steps
 from ..weighing import Weighing, nothing
+from .libraries import unmeasured
 
 if TYPE_CHECKING:
     from transformers import Trainer as Host
@@ -89,7 +90,7 @@ class OneStep(Host):
     def _loss_of(self, inputs: Any, number: Any, seed: int = 0) -> float:
         """The loss of a pass without gradients, for a number of items."""
         self.model.eval()
-        with torch.no_grad(), same_random_numbers(self.args.device, seed), self.compute_loss_context_manager():
+        with unmeasured(self), torch.no_grad(), same_random_numbers(self.args.device, seed), self.compute_loss_context_manager():
             return float(self.compute_loss(self.model, self._prepare_inputs(inputs), num_items_in_batch=number))
 
     def _get_learning_rate(self) -> Any:
