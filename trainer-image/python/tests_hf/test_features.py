@@ -23,6 +23,16 @@ def with_newcomer(world, killed, **variables):
     return Result(world.dir / "out")
 
 
+@pytest.mark.parametrize(("kind", "name", "shown"), [("evaluate", "eval_loss", "evalLoss"), ("accuracy", "eval_accuracy", "evalAccuracy")])
+def test_job_shows_the_result_of_the_last_evaluation(fine_tuning, plain, kind, name, shown):
+    with fine_tuning("sgd", kind) as world:
+        workers = world.begin(2)
+        world.ends(workers)
+    wanted = plain("sgd", kind).logged(name)
+    assert [worker.status()["progress"][shown] for worker in workers] == pytest.approx([wanted[max(wanted)]] * 2, rel=1e-6)
+    assert difference(plain("sgd", kind), Result(world.dir / "out")) <= ROUNDING
+
+
 @pytest.mark.parametrize("killed", [0, 1])
 @pytest.mark.parametrize("kind", ["evaluate", "accuracy"])
 def test_evaluation_that_loses_a_worker_has_the_same_result(fine_tuning, plain, killed, kind):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -52,15 +53,25 @@ class BetweenSteps(Host):
             return super().evaluation_loop(dataloader, description, *args, **kwargs)
         only_loss, ignored, prefix = arguments_of_evaluation(*args, **kwargs)
         only_loss = self.args.prediction_loss_only if only_loss is None else only_loss
-        if only_loss and is_sequential(dataloader) and not keeps_metrics(self):
-            return self._losses(self.job, dataloader, ignored, prefix)
         output: Any = None
+        if only_loss and is_sequential(dataloader) and not keeps_metrics(self):
+            output = self._losses(self.job, dataloader, ignored, prefix)
+            self._report(self.job, output, prefix)
+            return output
         with self._waits():
             # Metrics need all predictions, so each rank computes all of them.
             output = super().evaluation_loop(dataloader, description, *args, **kwargs)
         with may_lose_peer():
             adopt(output.metrics, self.job.rank, self.job.sum)
+            self._report(self.job, output, prefix)
         return output
+
+    def _report(self, job: Job, output: Any, prefix: str) -> None:
+        """Lets the job show the result."""
+        found = {name: output.metrics.get(f"{prefix}_{name}") for name in ("loss", "accuracy", "perplexity")}
+        finite = {name: float(value) for name, value in found.items() if isinstance(value, (int, float)) and math.isfinite(value)}
+        if "loss" in finite and output.num_samples:
+            job._loops.evaluated(num_samples=output.num_samples, **finite)
 
     def _losses(self, job: Job, dataloader: Any, ignored: Any, prefix: str) -> Any:
         """The loss of an evaluation set. Each rank computes a part of its batches."""
