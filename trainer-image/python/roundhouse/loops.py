@@ -140,8 +140,8 @@ class Loops:
             self._evaluated = (self._generations.place.generation, result)
 
     def _reports(self, generation: int) -> bool:
-        """Reports the last evaluation of the script, if there is one. Its end is a boundary like the
-        end of a step."""
+        """Reports the last evaluation of the script, if there is one. Its end is a boundary like
+        the end of a step."""
         evaluated, self._evaluated = self._evaluated, None
         if evaluated is None or evaluated[0] != generation:
             return False

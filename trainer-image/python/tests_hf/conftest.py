@@ -27,7 +27,7 @@ def starter():
 
     # transformers calls the garbage collector in each training.
     gc.freeze()
-    World.starter = Starter("accelerate", "transformers", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2")
+    World.starter = Starter("accelerate", "transformers", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2", "trl.trainer.sft_trainer")
     yield World.starter
     World.starter.close()
 

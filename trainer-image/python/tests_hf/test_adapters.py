@@ -1,5 +1,5 @@
-"""Adapters of PEFT, with the Trainer of transformers and with TRL's SFTTrainer: two workers of which
-one is killed train the weights of one process, and save an adapter that PEFT loads."""
+"""Adapters of PEFT, with the Trainer of transformers and with TRL's SFTTrainer: two workers of
+which one is killed train the weights of one process, and save an adapter that PEFT loads."""
 
 import peft
 import pytest

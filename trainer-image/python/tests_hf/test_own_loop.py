@@ -1,5 +1,5 @@
-"""A loop of the script over roundhouse.hf.Accelerator, in this process: what it refuses before weights
-change, and what it leaves to accelerate."""
+"""A loop of the script over roundhouse.hf.Accelerator, in this process: what it refuses before
+weights change, and what it leaves to accelerate."""
 
 import accelerate
 import pytest

@@ -95,7 +95,7 @@ class OwnLoop:
             if batch is not None and batch.step.number == self.counted + 1:
                 yield from self._passes(batch, moved)
             else:
-                # This rank was stopped, or has not heard that a step was committed.
+                # This rank was stopped, or does not know that a step was committed.
                 self._steps.ahead = batch
                 self.stage = Stage.MISSED
                 self._show(True)

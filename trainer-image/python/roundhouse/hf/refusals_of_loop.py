@@ -62,8 +62,8 @@ def refuse_launcher(environment: Mapping[str, str]) -> None:
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for options of ``Accelerator`` that a job cannot
-    follow."""
+    """Raises :class:`~roundhouse.errors.ConfigError` for options of ``Accelerator`` that a job
+    cannot follow."""
     found = [(f"{name}={options[name]!r}", entry[1]) for name, entry in _OPTIONS.items() if name in options and entry[0](options[name])]
     for owner in ("dataloader_config", "gradient_accumulation_plugin"):
         own = vars(options[owner]) if options.get(owner) is not None else {}
@@ -82,8 +82,8 @@ def refuse_length(epochs: int | None, steps: int | None) -> None:
 
 
 def refuse_objects(kinds: Mapping[str, int]) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for objects that one call of ``prepare`` cannot
-    make elastic. ``kinds``: the number of objects of each kind."""
+    """Raises :class:`~roundhouse.errors.ConfigError` for objects that one call of ``prepare``
+    cannot make elastic. ``kinds``: the number of objects of each kind."""
     if kinds["model"] == kinds["optimizer"] == 1 and kinds["loader"] >= 1:
         return
     if kinds["optimizer"] > 1:
@@ -131,8 +131,8 @@ def refuse_loader(loader: Any, accumulation: int) -> None:
 
 
 def refuse_scheduler(schedulers: Sequence[Any], optimizer: Any) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for a scheduler that needs a metric, and for one
-    that ``prepare`` did not get."""
+    """Raises :class:`~roundhouse.errors.ConfigError` for a scheduler that needs a metric, and for
+    one that ``prepare`` did not get."""
     for scheduler in schedulers:
         if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise ConfigError(
@@ -197,7 +197,8 @@ def refuse_missing_scheduler(has_stepped: bool) -> None:
 
 
 def refuse_step(*, is_last: bool) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for a step of the optimizer at a wrong place."""
+    """Raises :class:`~roundhouse.errors.ConfigError` for a step of the optimizer at a wrong
+    place."""
     if not is_last:
         raise ConfigError("roundhouse.hf: optimizer.step() twice for one batch, or outside of the loop over the training loader")
 
@@ -212,7 +213,8 @@ def refuse_changed_gradients(are_changed: bool) -> None:
 
 
 def refuse_part_of_gradients(parameters: Sequence[torch.Tensor], trained: Sequence[torch.Tensor]) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for a norm of some of the trained parameters."""
+    """Raises :class:`~roundhouse.errors.ConfigError` for a norm of some of the trained
+    parameters."""
     missing = {id(weight) for weight in trained} - {id(weight) for weight in parameters}
     if missing:
         raise ConfigError(
@@ -222,8 +224,8 @@ def refuse_part_of_gradients(parameters: Sequence[torch.Tensor], trained: Sequen
 
 
 def refuse_unclear_loss(inputs: Any) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for a loss of the script that may be a mean over
-    labels, whose number only the script knows."""
+    """Raises :class:`~roundhouse.errors.ConfigError` for a loss of the script that may be a mean
+    over labels, whose number only the script knows."""
     values = list(inputs.values()) if isinstance(inputs, Mapping) else list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     for value in values:
         if torch.is_tensor(value) and value.ndim > 1 and not value.is_floating_point() and bool(value.eq(_IGNORED).any()):
@@ -241,8 +243,8 @@ def refuse_norm(norm_type: Any) -> None:
 
 
 def refuse_late_scheduler(optimizer: Any) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for a scheduler of the stand-in that ``prepare``
-    has returned."""
+    """Raises :class:`~roundhouse.errors.ConfigError` for a scheduler of the stand-in that
+    ``prepare`` has returned."""
     if "step" in vars(optimizer):
         raise ConfigError(
             "roundhouse.hf: a scheduler was made after accelerator.prepare: new workers would begin with a fresh one; make it before, "
@@ -275,8 +277,8 @@ def refuse_gather(name: str, is_evaluation: bool) -> None:
 
 
 def refuse_call(name: str) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for a method of ``Accelerator`` that a job cannot
-    follow."""
+    """Raises :class:`~roundhouse.errors.ConfigError` for a method of ``Accelerator`` that a job
+    cannot follow."""
     raise ConfigError(f"roundhouse.hf: accelerator.{name}: {_CALLS[name]}")
 
 

@@ -1,5 +1,5 @@
-"""Trains an adapter (LoRA) of a tiny GPT-2 in 64 bits, with the Trainer of transformers or with TRL's
-SFTTrainer (``sft``). Arguments: the directory of its output, and the names of features. With
+"""Trains an adapter (LoRA) of a tiny GPT-2 in 64 bits, with the Trainer of transformers or with
+TRL's SFTTrainer (``sft``). Arguments: the directory of its output, and the names of features. With
 ``plain`` it uses the class of the library itself, in one process."""
 
 import json
@@ -95,8 +95,9 @@ assert all("lora_" in name for name in trained) and len(trained) == 2
 # The adapter alone has moved.
 now = {name.removeprefix("base_model.model.").replace(".base_layer", ""): weight for name, weight in trainer.model.state_dict().items()}
 assert all(torch.equal(weight, now[name]) for name, weight in base.items())
+# It writes on rank 0 alone.
+trainer.save_model(str(OUT / "adapter"))
 if trainer.is_world_process_zero():
-    trainer.save_model(str(OUT / "adapter"))
     torch.save(trained, OUT / "weights.pt")
     torch.save(base, OUT / "base.pt")
 (OUT / f"rank-{rank}.json").write_text(json.dumps({"log": trainer.state.log_history, "last": result.global_step}))

@@ -1,6 +1,6 @@
-"""Trains a tiny GPT-2 in 64 bits with a loop of its own over accelerate. Arguments: the directory of
-its output, and the names of features. With ``plain`` it uses the Accelerator of accelerate, in one
-process, which makes the same steps."""
+"""Trains a tiny GPT-2 in 64 bits with a loop of its own over accelerate. Arguments: the directory
+of its output, and the names of features. With ``plain`` it uses the Accelerator of accelerate, in
+one process, which makes the same steps."""
 
 import json
 import math

@@ -1,5 +1,5 @@
-"""What a script with accelerate gets from ``prepare`` in place of its optimizer, its scheduler and its
-loaders."""
+"""What a script with accelerate gets from ``prepare`` in place of its optimizer, its scheduler and
+its loaders."""
 
 from __future__ import annotations
 

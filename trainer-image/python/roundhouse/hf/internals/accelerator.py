@@ -287,9 +287,9 @@ class Accelerator(accelerate.Accelerator):
             wait.__exit__(None, None, None)
 
     def wait_for_everyone(self) -> None:
-        """Waits until all ranks have called it. Before ``prepare`` and within a step it does nothing.
-        After the last step it completes the training: if rank 0 was lost meanwhile, there is a new
-        one afterwards."""
+        """Waits until all ranks have called it. Before ``prepare`` and within a step it does
+        nothing. After the last step it completes the training: if rank 0 was lost meanwhile, there
+        is a new one afterwards."""
         if self._job is None or self._membership.is_over:
             return
         if self.job.steps_done == self._loop.total:
@@ -336,8 +336,8 @@ class Accelerator(accelerate.Accelerator):
         return call
 
     def init_trackers(self, *args: Any, **kwargs: Any) -> None:
-        """Initializes the trackers of rank 0. If it is lost, those of the next rank 0 begin a further
-        run."""
+        """Initializes the trackers of rank 0. If it is lost, those of the next rank 0 begin a
+        further run."""
         self._trackers_of_script = args, kwargs
         if self.is_main_process:
             super().init_trackers(*args, **kwargs)

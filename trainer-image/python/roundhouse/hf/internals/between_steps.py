@@ -1,4 +1,5 @@
-"""What a Trainer does between steps: it logs, saves and evaluates. The ranks wait for each other."""
+"""What a Trainer does between steps: it logs, saves and evaluates. The ranks wait for each
+other."""
 
 from __future__ import annotations
 

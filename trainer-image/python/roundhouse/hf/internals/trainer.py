@@ -1,5 +1,5 @@
-"""The methods of ``transformers.Trainer`` that the elastic one replaces, which are checked when this
-module is imported.
+"""The methods of ``transformers.Trainer`` that the elastic one replaces, which are checked when
+this module is imported.
 
 The library believes that it trains in one process. Its loop gets one batch per step of the job,
 which is this rank's share, and calls ``training_step``. There this rank makes the passes of its
