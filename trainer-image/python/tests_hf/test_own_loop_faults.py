@@ -60,6 +60,18 @@ def test_killed_worker_and_newcomer_lose_no_step(training, plain, uses, rank, po
     assert len(seen) in (13, 14) and seen == STEPS[-len(seen) :]
 
 
+@pytest.mark.parametrize("point", ["Agree", "Update"])
+def test_workers_that_stay_count_each_step(training, plain, point):
+    with training("adamw", "clip", "evaluate") as world:
+        workers = world.begin(3, fault=f"0:4:{point}")
+        until("the worker is killed", workers[0].is_gone)
+        world.form(workers[1:])
+        world.ends(workers[1:])
+    result = Result(world.dir / "out")
+    check(result, plain("adamw", "clip", "evaluate"))
+    assert result.ranks[1]["steps"] == STEPS
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_worker_that_was_stopped_counts_the_steps_it_missed(training, plain, first):
     with training("sgd", "epochs") as world:
