@@ -5,9 +5,10 @@ import accelerate
 import pytest
 import roundhouse as rh
 import torch
-from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
+from accelerate.utils import DataLoaderConfiguration, DDPCommunicationHookType, DistributedDataParallelKwargs, GradientAccumulationPlugin
 from roundhouse.hf import Accelerator
 from roundhouse.hf.starting import Membership
+from safetensors.torch import load_file
 from small_trainer import Tiny, samples
 
 
@@ -256,6 +257,57 @@ def test_passes_add_up_to_the_batch_of_a_plain_accelerator(size):
     wanted, norms = trained(accelerate.Accelerator(cpu=True), 10)
     found, own = trained(Accelerator(epochs=3, cpu=True, gradient_accumulation_steps=-(-10 // size)), size)
     assert torch.allclose(found, wanted, rtol=1e-12, atol=0) and own == pytest.approx(norms, rel=1e-9)
+
+
+def test_loop_that_is_left_continues_with_the_next_step():
+    script = Script()
+    counted = []
+    for _ in range(script.accelerator.epochs_done, 3):
+        for batch in script.train:
+            script.accelerator.backward(script.model(**batch)["loss"])
+            script.optimizer.step()
+            script.schedulers[0].step()
+            counted.append(script.accelerator.job.steps_done)
+            break
+    assert counted == [1, 2, 3] and list(script.train) == []
+
+
+def test_samples_in_tuples_count_the_same():
+    points = [(sample["x"], sample["labels"]) for sample in samples()]
+    weights = []
+    for size in (10, 3):
+        accelerate.state.AcceleratorState._reset_state()
+        script = Script(dataset=points, loader=loader(batch_size=size), gradient_accumulation_steps=-(-10 // size))
+        assert script.accelerator.epochs_done == 0
+        for x, y in script.train:
+            script.accelerator.backward(torch.nn.functional.cross_entropy(script.model(x, y)["logits"], y))
+            script.optimizer.step()
+            script.schedulers[0].step()
+        script.accelerator.end_training()
+        weights.append(script.bare.layer.weight.detach())
+    assert torch.allclose(*weights, rtol=1e-12, atol=0)
+
+
+def test_saved_model_has_the_names_of_the_script(tmp_path):
+    script = Script()
+    script.epoch()
+    script.accelerator.save_model(script.model, tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert sorted(saved) == ["layer.bias", "layer.weight"] and torch.equal(saved["layer.weight"], script.bare.layer.weight)
+
+
+def test_loader_that_is_prepared_later_is_evaluated():
+    script = Script()
+    later = script.accelerator.prepare(torch.utils.data.DataLoader(samples(), batch_size=4))
+    found = []
+    script.epoch(after=lambda: found.extend(script.accelerator.gather(batch["labels"]) for batch in later))
+    assert len(torch.cat(found)) == 10
+
+
+def test_hook_of_ddp_is_refused():
+    hook = DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.FP16)
+    with pytest.raises(rh.ConfigError, match="DistributedDataParallelKwargs with a comm_hook"):
+        Script(kwargs_handlers=[hook])
 
 
 def test_mixed_precision_of_accelerate_is_kept():

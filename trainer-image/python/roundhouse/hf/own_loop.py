@@ -98,12 +98,10 @@ class OwnLoop:
                 # This rank was stopped, or does not know that a step was committed.
                 self._steps.ahead = batch
                 self.stage = Stage.MISSED
+                self.counted += 1
                 self._show(True)
                 yield self._inputs
-            if self.stage is Stage.DROPPED:
-                continue
-            self.counted += 1
-            if self.counted % self.steps_per_epoch == 0:
+            if self.stage is not Stage.DROPPED and self.counted % self.steps_per_epoch == 0:
                 return
 
     def _passes(self, batch: Batch, moved: Callable[[Any], Any]) -> Iterator[Any]:
@@ -184,7 +182,9 @@ class OwnLoop:
         self.stage = Stage.COMMITTED if counts else Stage.DROPPED
         if not counts:
             self._show(False)
-        elif self._norm is not None:
+            return
+        self.counted += 1
+        if self._norm is not None:
             self._norm.fill_(self._job.grad_norm or 0.0)
 
     def step_scheduler(self) -> None:

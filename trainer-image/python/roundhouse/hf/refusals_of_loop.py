@@ -130,6 +130,17 @@ def refuse_loader(loader: Any, accumulation: int) -> None:
         )
 
 
+def refuse_hook(handler: Any) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for options of DDP with another sum of the
+    gradients."""
+    hook = getattr(handler, "comm_hook", "no")
+    if getattr(hook, "value", hook) != "no":
+        raise ConfigError(
+            "roundhouse.hf: DistributedDataParallelKwargs with a comm_hook: Roundhouse sums the gradients, and its weights are those of "
+            "one process; leave it out"
+        )
+
+
 def refuse_scheduler(schedulers: Sequence[Any], optimizer: Any) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` for a scheduler that needs a metric, and for
     one that ``prepare`` did not get."""

@@ -77,6 +77,8 @@ class Accelerator(accelerate.Accelerator):
         # The wait that ends with the next step, if there is one.
         self._wait: Any = None
         self._were_counters_read = self._evaluates = self._has_begun = False
+        # Whether the current pass is of a step that this rank has missed.
+        self._is_behind = False
         self._trackers_of_script: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         # The loss that the model has returned in its last pass.
         self._own_loss: Any = None
@@ -121,6 +123,7 @@ class Accelerator(accelerate.Accelerator):
         (model,), (optimizer,), training = models, optimizers, loaders[0]
         refusals.refuse_loader(training, self.gradient_accumulation_steps)
         refusals.refuse_scheduler(schedulers, optimizer)
+        refusals.refuse_hook(self.ddp_handler)
         net = self.prepare_model(model)
         self._join(model, net, optimizer, schedulers, training)
         stand_in = CommittingOptimizer(optimizer, self._loop, device_placement=False)
@@ -206,7 +209,10 @@ class Accelerator(accelerate.Accelerator):
 
     def _show(self, is_last: bool) -> None:
         self.gradient_state._set_sync_gradients(is_last)
-        take_rank(self.job, is_behind=self._loop.stage is Stage.MISSED)
+        is_behind = self._loop.stage is Stage.MISSED
+        if is_behind != self._is_behind:
+            self._is_behind = is_behind
+            take_rank(self.job, is_behind=is_behind)
 
     def _note_loss(self, _: Any, __: Any, output: Any) -> None:
         loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
