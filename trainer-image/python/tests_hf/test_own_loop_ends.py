@@ -51,6 +51,18 @@ def test_refusal_in_the_loop_ends_the_job(tmp_path):
     assert all("accelerator.save_state: a job writes and reads its own checkpoints" in worker.words()["message"] for worker in workers)
 
 
+ALONE = """
+        if accelerator.job.steps_done == 1 and accelerator.is_main_process:
+            evaluated = accelerator.prepare(torch.utils.data.DataLoader(samples(), batch_size=5))
+            assert len(list(evaluated)) == 2
+"""
+
+
+def test_evaluation_on_rank_0_alone_costs_no_worker(tmp_path):
+    workers = ended(tmp_path, ALONE, 0)
+    assert [(worker.status()["phase"], worker.status()["step"]) for worker in workers] == [("Done", 4)] * 2
+
+
 def test_two_trainings_in_a_worker_are_refused(tmp_path):
     again = "model = Tiny()\nAccelerator(epochs=1).prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.utils.data.DataLoader(samples()))"
     workers = ended(tmp_path, f"accelerator.end_training()\n{again}", 64)

@@ -28,7 +28,7 @@ from ..passes import Parts
 from ..random_numbers import same_random_numbers
 from ..starting import Membership, join_once, warn_of_no_step
 from ..steps import Steps
-from ..waiting import waits
+from ..waiting import all_begin, waits
 from ..weighing import Weighing
 from .accelerated import CommittedScheduler, CommittingOptimizer, EvaluationLoader, TrainingLoader
 from .libraries import IS_WORKER, check_methods, take_gpu, take_rank
@@ -277,12 +277,16 @@ class Accelerator(accelerate.Accelerator):
     def _begin_evaluation(self) -> None:
         is_before = not self._has_begun and self.job.steps_done < self._loop.total
         refusals.refuse_evaluation(is_before=is_before, is_in_step=self._loop.is_in_step)
-        self._evaluates = True
-        self._begin_wait()
+        begins, self._evaluates = not self._evaluates, True
+        if begins and self._may_wait() and all_begin(self.job, f"evaluate after {self._loop.counted}"):
+            self._begin_wait()
+
+    def _may_wait(self) -> bool:
+        # A rank that has missed a step is behind the wait of the others.
+        return self._wait is None and self._loop.stage is Stage.COMMITTED and not self._membership.is_over
 
     def _begin_wait(self) -> None:
-        # A rank that has missed a step is behind the wait of the others.
-        if self._wait is None and self._loop.stage is Stage.COMMITTED and not self._membership.is_over:
+        if self._may_wait():
             self._wait = waits(self.job, self._patience)
             self._wait.__enter__()
 
