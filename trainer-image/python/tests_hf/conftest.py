@@ -69,6 +69,21 @@ def plain(plain_of):
     return lambda *uses: plain_of("fine_tune.py", *uses)
 
 
+@pytest.fixture
+def ended_loops(monkeypatch):
+    """Ends the memberships of scripts with accelerate after a test: elsewhere they end with their
+    process."""
+    import accelerate
+    from roundhouse.hf.starting import Membership
+
+    begun = []
+    accelerate.state.AcceleratorState._reset_state()
+    monkeypatch.setattr("roundhouse.hf.internals.accelerator.Membership", lambda *args: begun.append(Membership(*args)) or begun[-1])
+    yield
+    for one in begun:
+        one.fail(RuntimeError("the test is over"))
+
+
 def environment():
     """The environment of a process that no agent has started."""
     return {**os.environ, "OMP_NUM_THREADS": "1"}

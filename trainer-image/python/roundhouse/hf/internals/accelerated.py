@@ -11,7 +11,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.utils import send_to_device
 
-from .. import refusals_of_loop as refusals
+from ..refusals_of_prepare import refuse_late_scheduler
 from ..own_loop import OwnLoop, Stage
 
 
@@ -24,7 +24,7 @@ class CommittingOptimizer(AcceleratedOptimizer):
 
     def step(self, closure: Any = None) -> None:
         """Commits the step after its last pass, and does nothing before."""
-        refusals.refuse_late_scheduler(self)
+        refuse_late_scheduler(self)
         self._loop.step()
         self._is_overflow = self._loop.stage is Stage.DROPPED
 

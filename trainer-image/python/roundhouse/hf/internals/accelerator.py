@@ -21,16 +21,16 @@ from ...data import Batch
 from ...errors import ConfigError
 from ...job import Job
 from ...sampler import Sampler
-from .. import refusals_of_loop as refusals
+from .. import refusals_of_loop, refusals_of_prepare as refusals
 from ..loaders import is_sequential, options_of
 from ..own_loop import OwnLoop, Stage
 from ..passes import Parts
 from ..random_numbers import same_random_numbers
 from ..starting import Membership, join_once, warn_of_no_step
 from ..steps import Steps
-from ..waiting import all_begin, waits
 from ..weighing import Weighing
-from .accelerated import CommittedScheduler, CommittingOptimizer, EvaluationLoader, TrainingLoader
+from .accelerated import CommittedScheduler, CommittingOptimizer, TrainingLoader
+from .around_steps import AroundSteps
 from .libraries import IS_WORKER, check_methods, take_gpu, take_rank
 
 METHODS = """
@@ -43,7 +43,7 @@ check_methods(accelerate.Accelerator, METHODS, f"accelerate {accelerate.__versio
 _PATIENCE = 1800.0
 
 
-class Accelerator(accelerate.Accelerator):
+class Accelerator(AroundSteps, accelerate.Accelerator):
     """``accelerate.Accelerator``, elastic.
 
     A step has ``batch_size`` x ``gradient_accumulation_steps`` samples over all workers, as in one
@@ -74,12 +74,9 @@ class Accelerator(accelerate.Accelerator):
         self._length = {"epochs": epochs, "steps": steps}
         self._num_items, self._more_state, self._join_options = num_items, state or {}, join or {}
         self._job: Job | None = None
-        # The wait that ends with the next step, if there is one.
-        self._wait: Any = None
-        self._were_counters_read = self._evaluates = self._has_begun = False
+        self._were_counters_read = False
         # Whether the current pass is of a step that this rank has missed.
         self._is_behind = False
-        self._trackers_of_script: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         # The loss that the model has returned in its last pass.
         self._own_loss: Any = None
         super().__init__(*args, **kwargs)
@@ -87,13 +84,6 @@ class Accelerator(accelerate.Accelerator):
         self._patience = self.init_handler.timeout.total_seconds() if self.init_handler is not None else _PATIENCE
 
     # The job.
-
-    @property
-    def job(self) -> Job:
-        """The job; known after ``prepare``."""
-        if self._job is None:
-            raise ConfigError("roundhouse.hf: accelerator.job, steps_done or epochs_done before accelerator.prepare, which joins the job")
-        return self._job
 
     @property
     def steps_done(self) -> int:
@@ -224,7 +214,7 @@ class Accelerator(accelerate.Accelerator):
             return float(self._num_items(inputs))
         if is_own:
             return self._weighing.weight(inputs, size, None).factor
-        refusals.refuse_unclear_loss(inputs)
+        refusals_of_loop.refuse_unclear_loss(inputs)
         return size
 
     def _loss_of(self, inputs: Any, _: Any, seed: int = 0) -> float:
@@ -248,7 +238,7 @@ class Accelerator(accelerate.Accelerator):
             super().backward(loss, **kwargs)
             return
         if "learning_rate" in kwargs:
-            refusals.refuse_call("lomo_backward")
+            refusals_of_loop.refuse_call("lomo_backward")
         self._loop.backward(loss, lambda weighed: weighed.backward(**kwargs))
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: Any = 2) -> Any:
@@ -258,135 +248,8 @@ class Accelerator(accelerate.Accelerator):
         """
         if self._job is None:
             return super().clip_grad_norm_(parameters, max_norm, norm_type)
-        refusals.refuse_norm(norm_type)
+        refusals_of_loop.refuse_norm(norm_type)
         return self._loop.clip([parameters] if torch.is_tensor(parameters) else list(parameters), max_norm)
-
-    # Between steps.
-
-    def _begin_epoch(self) -> None:
-        refusals.refuse_unread_counters(self._were_counters_read)
-        self._has_begun = True
-
-    def _end_epoch(self) -> None:
-        # What the script does between epochs takes the ranks differently long.
-        self._begin_wait()
-
-    def _evaluation(self, loader: Any) -> EvaluationLoader:
-        return EvaluationLoader(loader, self._begin_evaluation)
-
-    def _begin_evaluation(self) -> None:
-        is_before = not self._has_begun and self.job.steps_done < self._loop.total
-        refusals.refuse_evaluation(is_before=is_before, is_in_step=self._loop.is_in_step)
-        begins, self._evaluates = not self._evaluates, True
-        if begins and self._may_wait() and all_begin(self.job, f"evaluate after {self._loop.counted}"):
-            self._begin_wait()
-
-    def _may_wait(self) -> bool:
-        # A rank that has missed a step is behind the wait of the others.
-        return self._wait is None and self._loop.stage is Stage.COMMITTED and not self._membership.is_over
-
-    def _begin_wait(self) -> None:
-        if self._may_wait():
-            self._wait = waits(self.job, self._patience)
-            self._wait.__enter__()
-
-    def _end_wait(self) -> None:
-        self._evaluates = False
-        wait, self._wait = self._wait, None
-        if wait is not None:
-            wait.__exit__(None, None, None)
-
-    def wait_for_everyone(self) -> None:
-        """Waits until all ranks have called it. Before ``prepare`` and within a step it does
-        nothing. After the last step it completes the training: if rank 0 was lost meanwhile, there
-        is a new one afterwards."""
-        if self._job is None or self._membership.is_over:
-            return
-        if self.job.steps_done == self._loop.total:
-            self._complete()
-        elif self._loop.stage is Stage.COMMITTED:
-            evaluates = self._evaluates
-            self._begin_wait()
-            self._end_wait()
-            self._evaluates = evaluates
-
-    def gather(self, tensor: Any) -> Any:
-        """Returns what it gets, in an evaluation: each rank evaluates the whole data set."""
-        self._check_gather("gather")
-        return super().gather(tensor)
-
-    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """See :meth:`gather`."""
-        self._check_gather("gather_for_metrics")
-        return super().gather_for_metrics(input_data, use_gather_object)
-
-    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """See :meth:`gather`."""
-        self._check_gather("reduce")
-        return super().reduce(tensor, reduction, scale)
-
-    def pad_across_processes(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """See :meth:`gather`."""
-        self._check_gather("pad_across_processes")
-        return super().pad_across_processes(tensor, *args, **kwargs)
-
-    def _check_gather(self, name: str) -> None:
-        if self._job is not None:
-            refusals.refuse_gather(name, self._evaluates)
-
-    # Rank 0.
-
-    def on_main_process(self, function: Any = None) -> Any:
-        if function is None:
-            return self.on_main_process
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs) if self.is_main_process else None
-
-        return call
-
-    def init_trackers(self, *args: Any, **kwargs: Any) -> None:
-        """Initializes the trackers of rank 0. If it is lost, those of the next rank 0 begin a
-        further run."""
-        self._trackers_of_script = args, kwargs
-        if self.is_main_process:
-            super().init_trackers(*args, **kwargs)
-
-    def log(self, *args: Any, **kwargs: Any) -> None:
-        if self.is_main_process:
-            super().log(*args, **kwargs)
-
-    def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        inner = model.module if self._job is not None and model is self._net else model
-        return super().unwrap_model(inner, *args, **kwargs)
-
-    # What a job cannot follow.
-
-    def register_for_checkpointing(self, *objects: Any) -> None:
-        new = [one for one in objects if not isinstance(one, (CommittedScheduler, CommittingOptimizer))]
-        if self._job is not None and new:
-            refusals.refuse_call("register_for_checkpointing")
-        super().register_for_checkpointing(*new)
-
-    def save_state(self, *_: Any, **__: Any) -> Any:
-        refusals.refuse_call("save_state")
-
-    def load_state(self, *_: Any, **__: Any) -> Any:
-        refusals.refuse_call("load_state")
-
-    def clip_grad_value_(self, *_: Any, **__: Any) -> Any:
-        refusals.refuse_call("clip_grad_value_")
-
-    def set_trigger(self) -> Any:
-        refusals.refuse_call("set_trigger")
-
-    def check_trigger(self) -> Any:
-        refusals.refuse_call("check_trigger")
-
-    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        if isinstance(dataloader, TrainingLoader):
-            refusals.refuse_call("skip_first_batches")
-        return super().skip_first_batches(dataloader, num_batches)
 
 
 def _is_causal(model: Any) -> bool:
