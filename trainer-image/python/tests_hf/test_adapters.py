@@ -5,7 +5,7 @@ import peft
 import pytest
 import torch
 import transformers
-from conftest import ROUNDING, Result, difference
+from conftest import ROUNDING, difference
 from test_features import with_newcomer
 
 

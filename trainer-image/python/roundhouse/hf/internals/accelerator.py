@@ -18,7 +18,6 @@ import torch
 from accelerate.utils import send_to_device
 
 from ...data import Batch
-from ...errors import ConfigError
 from ...job import Job
 from ...sampler import Sampler
 from .. import refusals_of_loop, refusals_of_prepare as refusals
