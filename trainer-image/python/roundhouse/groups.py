@@ -247,8 +247,11 @@ class Group:
             here = self._store.add(place, 1)
             while here < self.size:
                 if time.monotonic() > ends_at:
-                    self._store.add(place, -1)
-                    return False
+                    if self._store.add(place, -1) < self.size - 1:
+                        return False
+                    # The last rank has come just now, and counts on this one.
+                    self._store.add(place, 1)
+                    return True
                 time.sleep(0.01)
                 here = self._store.add(place, 0)
         except RuntimeError:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from ..errors import PeerLost
 from ..job import Job
 
-# Ranks begin an evaluation at about the same time, right after a commit.
-_SECONDS_TO_BEGIN = 10.0
+# Ranks begin an evaluation at about the same time, right after a commit. Where a rank was lost, the
+# others wait for so long.
+_SECONDS_TO_BEGIN = 3.0
 
 
 @contextlib.contextmanager

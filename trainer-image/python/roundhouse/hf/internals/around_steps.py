@@ -1,5 +1,5 @@
-"""What a script with accelerate does around steps: it evaluates, exchanges numbers, waits, reports and
-saves."""
+"""What a script with accelerate does around steps: it evaluates, exchanges numbers, waits, reports
+and saves."""
 
 from __future__ import annotations
 
