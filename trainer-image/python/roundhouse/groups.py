@@ -242,6 +242,25 @@ class Group:
             here = self._store.add(place, 0)
         return True
 
+    def gathers(self, place: str, seconds: float) -> bool:
+        """Whether all ranks come to the named place within some seconds. Like :meth:`meet` this is
+        not a collective, so some ranks may stay away."""
+        ends_at = time.monotonic() + seconds
+        try:
+            here = self._store.add(place, 1)
+            while here < self.size:
+                if time.monotonic() > ends_at:
+                    if self._store.add(place, -1) < self.size - 1:
+                        return False
+                    # The last rank has come just now, and counts on this one.
+                    self._store.add(place, 1)
+                    return True
+                time.sleep(0.01)
+                here = self._store.add(place, 0)
+        except RuntimeError:
+            return False  # The store is gone with rank 0.
+        return True
+
     def part(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
         """A group of some ranks, for a script that calls ``torch.distributed.new_group``. It fails
         together with this group."""

@@ -60,6 +60,8 @@ class Loops:
         self.is_finished = False
         # Whether the script has left the loop before the last step.
         self.has_left = False
+        # An evaluation that the script has made itself, and its generation.
+        self._evaluated: tuple[int, dict[str, Any]] | None = None
 
     def batches(
         self, dataset: Any, sampler: Sampler, evaluations: Sequence[Evaluation], options: dict[str, Any]
@@ -104,6 +106,8 @@ class Loops:
                     if error.newer is not None:
                         raise
                 continue
+            if self._reports(place.generation):
+                continue
             if not is_due:
                 if generations.confirm(self._process.finish()):
                     break
@@ -127,6 +131,22 @@ class Loops:
                     f"step {step.number}: the body of the loop has ended without job.commit(loss, optimizer); each step needs it"
                 )
         self.is_finished = True
+
+    def evaluated(self, **result: Any) -> None:
+        """Lets the job report an evaluation that the script has made itself in the body of a step.
+        All ranks must call it, with the same numbers. The first result of a step counts, and none
+        if a generation forms before the next step."""
+        if self._evaluated is None:
+            self._evaluated = (self._generations.place.generation, result)
+
+    def _reports(self, generation: int) -> bool:
+        """Reports the last evaluation of the script, if there is one. Its end is a boundary like
+        the end of a step."""
+        evaluated, self._evaluated = self._evaluated, None
+        if evaluated is None or evaluated[0] != generation:
+            return False
+        self._process.end_evaluation(**evaluated[1])
+        return True
 
     def _seed(self, step: Step) -> None:
         if self._seeds and self._generations.sampler is not None:

@@ -27,37 +27,61 @@ def starter():
 
     # transformers calls the garbage collector in each training.
     gc.freeze()
-    World.starter = Starter("accelerate", "transformers", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2")
+    World.starter = Starter("accelerate", "transformers", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2", "trl.trainer.sft_trainer")
     yield World.starter
     World.starter.close()
 
 
 @pytest.fixture
-def fine_tuning(tmp_path):
-    """A job that runs scripts/fine_tune.py with some features: ``fine_tuning("adamw")``."""
+def job(tmp_path):
+    """A job that runs a script with some features: ``job("own_loop.py", "adamw")``."""
     from world import World
 
-    def job(*uses, **options):
-        return World(tmp_path, HERE / "scripts" / "fine_tune.py", tmp_path / "out", *uses, **options)
+    return lambda script, *uses, **options: World(tmp_path, HERE / "scripts" / script, tmp_path / "out", *uses, **options)
 
-    return job
+
+@pytest.fixture
+def fine_tuning(job):
+    """A job that runs scripts/fine_tune.py with some features: ``fine_tuning("adamw")``."""
+    return lambda *uses, **options: job("fine_tune.py", *uses, **options)
 
 
 @pytest.fixture(scope="session")
-def plain(starter, tmp_path_factory):
-    """The result of scripts/fine_tune.py with the Trainer of transformers, in one process."""
+def plain_of(starter, tmp_path_factory):
+    """The result of a script with the classes of the libraries themselves, in one process."""
     known = {}
 
-    def result(*uses):
-        if uses not in known:
+    def result(script, *uses):
+        if (script, uses) not in known:
             directory = tmp_path_factory.mktemp("plain")
-            arguments = [HERE / "scripts" / "fine_tune.py", directory / "out", "plain", *uses]
+            arguments = [HERE / "scripts" / script, directory / "out", "plain", *uses]
             process = starter.start(arguments, environment(), directory / "log")
             assert process.wait(240) == 0, (directory / "log").read_text()
-            known[uses] = Result(directory / "out")
-        return known[uses]
+            known[script, uses] = Result(directory / "out")
+        return known[script, uses]
 
     return result
+
+
+@pytest.fixture
+def plain(plain_of):
+    """The result of scripts/fine_tune.py with the Trainer of transformers, in one process."""
+    return lambda *uses: plain_of("fine_tune.py", *uses)
+
+
+@pytest.fixture
+def ended_loops(monkeypatch):
+    """Ends the memberships of scripts with accelerate after a test: elsewhere they end with their
+    process."""
+    import accelerate
+    from roundhouse.hf.starting import Membership
+
+    begun = []
+    accelerate.state.AcceleratorState._reset_state()
+    monkeypatch.setattr("roundhouse.hf.internals.accelerator.Membership", lambda *args: begun.append(Membership(*args)) or begun[-1])
+    yield
+    for one in begun:
+        one.fail(RuntimeError("the test is over"))
 
 
 def environment():
@@ -66,7 +90,7 @@ def environment():
 
 
 class Result:
-    """What the ranks of scripts/fine_tune.py have written."""
+    """What the ranks of a script have written."""
 
     def __init__(self, directory):
         import torch

@@ -23,6 +23,16 @@ def with_newcomer(world, killed, **variables):
     return Result(world.dir / "out")
 
 
+@pytest.mark.parametrize(("kind", "name", "shown"), [("evaluate", "eval_loss", "evalLoss"), ("accuracy", "eval_accuracy", "evalAccuracy")])
+def test_job_shows_the_result_of_the_last_evaluation(fine_tuning, plain, kind, name, shown):
+    with fine_tuning("sgd", kind) as world:
+        workers = world.begin(2)
+        world.ends(workers)
+    wanted = plain("sgd", kind).logged(name)
+    assert [worker.status()["progress"][shown] for worker in workers] == pytest.approx([wanted[max(wanted)]] * 2, rel=1e-6)
+    assert difference(plain("sgd", kind), Result(world.dir / "out")) <= ROUNDING
+
+
 @pytest.mark.parametrize("killed", [0, 1])
 @pytest.mark.parametrize("kind", ["evaluate", "accuracy"])
 def test_evaluation_that_loses_a_worker_has_the_same_result(fine_tuning, plain, killed, kind):
@@ -74,6 +84,12 @@ def test_job_from_a_checkpoint_keeps_the_patience_of_callbacks(fine_tuning, plai
     # Without its earlier evaluations the callback would wait until step 14.
     assert result.ranks[0]["last"] == 9 and result.ranks[0]["steps"][0] > 1
     assert difference(plain("sgd", "stop"), result) <= ROUNDING
+
+
+def test_rank_that_cannot_measure_the_loss_asks_another(fine_tuning, plain):
+    with fine_tuning("sgd", "repeated") as world:
+        result = with_newcomer(world, 0, ROUNDHOUSE_FAULT="0:5:Backward")
+    assert difference(plain("sgd", "repeated"), result) <= ROUNDING
 
 
 # The losses of transformers compute in 32 bits.

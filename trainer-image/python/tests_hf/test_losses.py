@@ -159,7 +159,7 @@ def test_training_that_is_already_complete_is_named(tmp_path):
     join = {"checkpoint_dir": str(tmp_path / "state"), "checkpoint_every_steps": 1}
     trainer = Trainer(model=Tiny(), args=arguments(tmp_path), train_dataset=samples(), global_batch_size=5, join=join)
     trainer.train()
-    with pytest.warns(UserWarning, match=r"train\(\) makes no step: the training in checkpoint_dir .*state.* is complete"):
+    with pytest.warns(UserWarning, match=r"no step is left to train: the training in checkpoint_dir .*state.* is complete"):
         trainer.train()
 
 

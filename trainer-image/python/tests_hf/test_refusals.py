@@ -4,7 +4,9 @@ import pytest
 import roundhouse as rh
 import torch
 import transformers
-from roundhouse.hf import Elastic, Trainer, internals
+from roundhouse.hf import Elastic, Trainer
+from roundhouse.hf.internals.libraries import check_methods
+from roundhouse.hf.internals.trainer import METHODS
 from small_trainer import Tiny, arguments, samples
 
 
@@ -147,9 +149,9 @@ def test_search_of_hyperparameters_is_refused(tmp_path):
 
 
 def test_older_trainer_is_refused_with_its_version():
-    words = "roundhouse.hf supports transformers 5.5 and newer, .*; transformers 4.57.6 is installed, whose Trainer has no _clip_grad"
+    words = "roundhouse.hf supports transformers 5.5 and newer, .*; transformers 4.57.6 is installed, whose TrainerCallback has no _clip_grad"
     with pytest.raises(rh.ConfigError, match=words):
-        internals.check_methods(transformers.TrainerCallback, "4.57.6")
+        check_methods(transformers.TrainerCallback, METHODS, "transformers 4.57.6")
 
 
 class StepsItself(transformers.Trainer):

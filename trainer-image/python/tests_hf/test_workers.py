@@ -76,4 +76,4 @@ def test_second_training_of_a_job_is_explained(tmp_path):
     with World(tmp_path, script(tmp_path, *lines)) as world:
         workers = world.begin(1)
         world.ends(workers, 64)
-        assert "a second train() in this process: a job is one training" in workers[0].log.read_text()
+        assert "a second train() or accelerator.prepare in this process: a job is one training" in workers[0].log.read_text()

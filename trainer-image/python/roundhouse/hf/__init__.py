@@ -12,6 +12,7 @@ before ``TrainingArguments`` are made. It needs the extra of the package:
 ``pip install 'roundhouse[hf]'``. The package itself never imports it.
 """
 
-from .internals import Elastic, Trainer
+from .internals.accelerator import Accelerator
+from .internals.trainer import Elastic, Trainer
 
-__all__ = ["Elastic", "Trainer"]
+__all__ = ["Accelerator", "Elastic", "Trainer"]

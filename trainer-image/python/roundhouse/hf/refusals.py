@@ -151,11 +151,11 @@ def refuse_end_of_epoch(control: Any) -> None:
         )
 
 
-def refuse_overrides(kind: type, elastic: type) -> None:
+def refuse_overrides(kind: type, elastic: type, parts: Iterable[type] = ()) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` for a subclass of ``elastic`` that replaces
-    one of its methods. It would get the whole share of a step instead of a pass, or hide what makes
-    the training elastic."""
-    replaced = {name for name in vars(elastic) if not name.startswith("__")} - {"train"}
+    one of its methods, or of its ``parts``. It would get the whole share of a step instead of a
+    pass, or hide what makes the training elastic."""
+    replaced = {name for owner in (elastic, *parts) for name in vars(owner) if not name.startswith("__")} - {"train"}
     for subclass in kind.__mro__[: kind.__mro__.index(elastic)]:
         for name in sorted(replaced & vars(subclass).keys()):
             raise ConfigError(

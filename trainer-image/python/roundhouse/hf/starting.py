@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import AlreadyJoined, ConfigError
@@ -16,16 +19,59 @@ def join_once(state: dict[str, Any], options: dict[str, Any]) -> Job:
         return join(state, **options)
     except AlreadyJoined as error:
         raise ConfigError(
-            "roundhouse.hf: a second train() in this process: a job is one training; start a job for each, or train with one "
-            "Trainer and one call of train()"
+            "roundhouse.hf: a second train() or accelerator.prepare in this process: a job is one training; start a job for each, or "
+            "train with one Trainer and one call of train()"
         ) from error
+
+
+class Membership:
+    """The membership of a script without ``with`` around its loop. It ends with :meth:`close`, or
+    with the process. ``complete`` completes the training with all ranks."""
+
+    def __init__(self, job: Job, complete: Callable[[], None]):
+        self._job, self._complete = job, complete
+        self.is_over = False
+        self._hook, sys.excepthook = sys.excepthook, self._failed
+        atexit.register(self._at_exit)
+
+    def close(self) -> None:
+        """Completes the training, and ends the membership."""
+        if not self.is_over:
+            self._complete()
+            self._over()
+            self._job.__exit__(None, None, None)
+
+    def fail(self, error: BaseException) -> BaseException:
+        """Ends the membership with an error. Returns the error that explains it."""
+        if not self.is_over:
+            self._over()
+            try:
+                self._job.__exit__(type(error), error, error.__traceback__)
+            except Exception as other:
+                return other
+        return error
+
+    def _over(self) -> None:
+        self.is_over = True
+        sys.excepthook = self._hook
+        atexit.unregister(self._at_exit)
+
+    def _failed(self, _: type[BaseException], error: BaseException, __: Any) -> None:
+        hook, error = self._hook, self.fail(error)
+        hook(type(error), error, error.__traceback__)
+
+    def _at_exit(self) -> None:
+        try:
+            self.close()
+        except Exception as error:
+            self._failed(type(error), error, None)
 
 
 def warn_of_no_step(options: dict[str, Any]) -> None:
     """Warns that a process alone trains nothing, because its checkpoint is that of a complete
     training."""
     warnings.warn(
-        f"roundhouse.hf: train() makes no step: the training in checkpoint_dir {options.get('checkpoint_dir')!r} is complete; give "
+        f"roundhouse.hf: no step is left to train: the training in checkpoint_dir {options.get('checkpoint_dir')!r} is complete; give "
         "another directory, or more steps",
         stacklevel=2,
     )

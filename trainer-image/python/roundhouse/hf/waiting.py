@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from ..errors import PeerLost
 from ..job import Job
 
+# Ranks begin an evaluation at about the same time, right after a commit. Where a rank was lost, the
+# others wait for so long.
+_SECONDS_TO_BEGIN = 3.0
+
 
 @contextlib.contextmanager
 def may_lose_peer() -> Iterator[None]:
@@ -29,3 +33,11 @@ def waits(job: Job | None, seconds: float) -> Iterator[None]:
         return
     with may_lose_peer(), job.patience(seconds):
         yield
+
+
+def all_begin(job: Job, place: str) -> bool:
+    """Whether all ranks come to the named place within some seconds. A script may call there on
+    rank 0 alone, and then the ranks must not wait for each other: Gloo would end the process of a
+    rank whose peers are in another collective."""
+    group = job._generations.group
+    return group is None or group.gathers(place, _SECONDS_TO_BEGIN)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from ..errors import ConfigError
+from ..sampler import Step
 from .passes import divides
 
 _IGNORED = -100
 # Relative difference of losses that count as equal, in 32 bits and in 16 bits. At the beginning a
 # loss with class weights is almost the mean.
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 2e-3
+# Number of passes and of steps that measure the loss.
+_TRIES = 8
 
 
 class Weight(NamedTuple):
@@ -42,16 +46,43 @@ class Weighing:
         self._loss_of = loss_of
         self._fallback = shifts
         self._tolerance = _TOLERANCE if is_exact else _TOLERANCE_16_BITS
-        # None until they were measured.
+        # None until they were measured, by this rank or another one.
         self._divides: bool | None = None
         self._shifts: bool | None = None
+        # The generation of the last step, and its first step.
+        self._generation, self._first = -1, 0
         # Passes to measure that with: not each proves it.
-        self._tries = 8
+        self._tries = _TRIES
         self._is_compared = False
 
+    def prepare(self, step: Step, passes: Sequence[tuple[Any, Any]], summed: Callable[[Sequence[float]], list[float]]) -> None:
+        """Measures the loss with the passes of a step, and agrees with the other ranks on the
+        results. All ranks call it in each step.
+
+        ``passes``: the inputs of each pass, and the number that the Trainer of transformers gives
+        to the loss function, or None. ``summed`` sums numbers over the ranks.
+        """
+        if step.generation != self._generation:
+            # New ranks have measured nothing yet.
+            self._generation, self._first = step.generation, step.number
+        elif None not in (self._divides, self._shifts) or step.number >= self._first + _TRIES:
+            return
+        for inputs, items in passes:
+            self._measure(inputs, items)
+        facts = {"is divided by num_items_in_batch": self._divides, "ignores the first label of each sequence": self._shifts}
+        found = summed([float(fact is value) for fact in facts.values() for value in (True, False)])
+        for words, yes, no in zip(facts, found[::2], found[1::2]):
+            if yes and no:
+                raise ConfigError(
+                    f"roundhouse.hf: the loss {words} as {yes:.0f} workers have measured, and not as {no:.0f} others have: give all "
+                    "workers the same model, and let all samples have the same entries"
+                )
+        self._divides, self._shifts = (
+            True if yes else False if no else None for yes, no in zip(found[::2], found[1::2])
+        )
+
     def weight(self, inputs: Any, size: int, items: Any) -> Weight:
-        """The weight of a pass of ``size`` samples. ``items``: the number that the Trainer of
-        transformers gives to the loss function, or None."""
+        """The weight of a pass of ``size`` samples. ``items``: see :meth:`prepare`."""
         found = self._weight(inputs, size, items)
         if not self._is_compared and size > 1:
             self._is_compared = True
@@ -81,9 +112,18 @@ class Weighing:
                 stacklevel=2,
             )
 
-    def _weight(self, inputs: Any, size: int, items: Any) -> Weight:
+    def _measure(self, inputs: Any, items: Any) -> None:
         if items is not None and self._divides is None:
             self._divides = divides(lambda number: self._loss_of(inputs, number), items)
+        labels = inputs.get("labels") if isinstance(inputs, Mapping) and "shift_labels" not in inputs else None
+        if self._divides or self._shifts is not None or self._tries == 0 or not torch.is_tensor(labels):
+            return
+        if labels.ndim == 2 and not labels.is_floating_point():
+            self._tries -= 1
+            with contextlib.suppress(Exception):  # The model may have no loss in eval mode.
+                self._shifts = ignores_first_label(lambda other: self._loss_of({**inputs, "labels": other}, None), labels)
+
+    def _weight(self, inputs: Any, size: int, items: Any) -> Weight:
         if items is not None and self._divides:
             # A loss that is divided becomes a sum.
             return Weight(torch.ones_like(items), 1.0, items)
@@ -92,19 +132,11 @@ class Weighing:
             return Weight(None, size, size)
         if "shift_labels" in inputs:
             labels = inputs["shift_labels"]
-        elif labels.ndim > 1 and self._ignores_first(inputs):
+        elif labels.ndim > 1 and (self._fallback if self._shifts is None else self._shifts):
             labels = labels[..., 1:]
         # A loss that is not divided was a mean.
         count = int(labels.ne(_IGNORED).sum())
         return Weight(None, count, count)
-
-    def _ignores_first(self, inputs: Any) -> bool:
-        labels = inputs["labels"]
-        if self._shifts is None and self._tries > 0 and labels.ndim == 2 and not labels.is_floating_point():
-            self._tries -= 1
-            with contextlib.suppress(Exception):  # The model may have no loss in eval mode.
-                self._shifts = ignores_first_label(lambda other: self._loss_of({**inputs, "labels": other}, None), labels)
-        return self._fallback if self._shifts is None else self._shifts
 
 
 def ignores_first_label(loss_of: Callable[[Any], float], labels: Any) -> bool | None:

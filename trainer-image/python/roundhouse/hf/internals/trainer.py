@@ -1,5 +1,5 @@
-"""All that depends on the inside of transformers and accelerate: the methods of ``Trainer`` that
-the elastic one replaces, which are checked when this module is imported.
+"""The methods of ``transformers.Trainer`` that the elastic one replaces, which are checked when
+this module is imported.
 
 The library believes that it trains in one process. Its loop gets one batch per step of the job,
 which is this rank's share, and calls ``training_step``. There this rank makes the passes of its
@@ -9,64 +9,38 @@ returns. The commit has stepped the optimizer and the scheduler, so the loop's o
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
+import transformers
+from transformers.trainer_callback import ExportableState
 
-from ..errors import ConfigError
-from ..job import Job
-from . import refusals
-from .carried import Carried
-from .evaluation import BatchLosses, adopt, arguments_of_evaluation
-from .loaders import batches_of, is_sequential, options_of
-from .passes import Parts, part_sizes
-from .plan import plan_of
-from .random_numbers import same_random_numbers
-from .stand_ins import Epochs, Stepped
-from .starting import join_once, warn_of_no_step
-from .steps import Steps
-from .trackers import begin_bars, name_run, restart_trackers
-from .waiting import may_lose_peer, waits
-from .weighing import Weighing, nothing
+from ...errors import ConfigError
+from ...job import Job
+from .. import refusals
+from ..carried import Carried
+from ..loaders import options_of
+from ..passes import Parts
+from ..plan import plan_of
+from ..stand_ins import Epochs, Stepped
+from ..starting import join_once, warn_of_no_step
+from ..steps import Steps
+from ..trackers import begin_bars, name_run, restart_trackers
+from ..weighing import Weighing
+from .between_steps import BetweenSteps
+from .libraries import IS_WORKER, check_methods, own_gpu, take_rank
+from .one_step import OneStep
 
-_SUPPORTED = "transformers 5.5 and newer, tested with 5.24.0"
-try:
-    import transformers
-    from accelerate import PartialState
-    from transformers.trainer_callback import ExportableState
-    from transformers.trainer_utils import EvalLoopOutput
-except ImportError as error:
-    raise ConfigError(
-        f"roundhouse.hf needs transformers and accelerate ({_SUPPORTED}): {error}; pip install 'roundhouse[hf]'"
-    ) from error
-
-# Methods of Trainer that are replaced or called here.
-_METHODS = """
+# Methods of Trainer that are replaced or called here, in one_step.py and in between_steps.py.
+METHODS = """
     _clip_grad_norm _finalize_training _get_grad_norm _get_learning_rate _get_num_items_in_batch _init_training_state
     _inner_training_loop _load_best_model _maybe_log_save_evaluate _prepare_for_training _save_checkpoint
     _save_rng_state create_accelerator_and_postprocess create_optimizer create_scheduler evaluation_loop
     floating_point_ops get_total_train_batch_size get_train_dataloader prediction_step train training_step
 """.split()
 
-
-def check_methods(kind: Any, version: str) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` if a class has not all methods of a supported
-    ``Trainer``."""
-    missing = [name for name in _METHODS if not hasattr(kind, name)]
-    if missing:
-        raise ConfigError(
-            f"roundhouse.hf supports {_SUPPORTED}; transformers {version} is installed, whose Trainer has no {', '.join(missing)}"
-        )
-
-
-check_methods(transformers.Trainer, transformers.__version__)
-
-
-_IS_WORKER = bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
+check_methods(transformers.Trainer, METHODS, f"transformers {transformers.__version__}")
 
 
 class _Progress(transformers.TrainerCallback):
@@ -84,13 +58,7 @@ class _Progress(transformers.TrainerCallback):
         self._note()
 
 
-if TYPE_CHECKING:
-    from transformers import Trainer as Host
-else:
-    Host = object
-
-
-class Elastic(Host):
+class Elastic(OneStep, BetweenSteps):
     """Makes a subclass of ``transformers.Trainer`` elastic; it stands before that class among the
     bases.
 
@@ -113,28 +81,20 @@ class Elastic(Host):
         join: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
-        refusals.refuse_overrides(type(self), Elastic)
+        refusals.refuse_overrides(type(self), Elastic, (OneStep, BetweenSteps))
         self._global_batch_size = global_batch_size
         self._more_state, self._join_options = state or {}, join or {}
         self.job: Job | None = None
-        # Known while the loop of the training runs.
         self._steps: Steps | None = None
         # Whether the others have stopped the training before this worker joined.
         self._begins_stopped = False
-        # Whether the passes of a step are running.
-        self._is_passing = False
-        # Learning rate of the current step.
-        self._rate: float | None = None
         super().__init__(*args, **kwargs)
         # The loop does not know the number of the step in a worker that joins later.
         self.callback_handler.callbacks.insert(0, _Progress(self._note_progress, lambda: self._begins_stopped))
 
     def create_accelerator_and_postprocess(self) -> None:
         refusals.refuse_arguments(self.args)
-        if _IS_WORKER and self.args.device.type == "cuda":
-            # Other GPUs belong to other processes of this worker.
-            device = torch.device("cuda", PartialState().local_process_index)
-            torch.cuda.set_device(device)
+        if (device := own_gpu(self.args.device)) is not self.args.device:
             self.args._setup_devices = device
         if self.args.n_gpu > 1:
             self.args._n_gpu = 1
@@ -177,7 +137,7 @@ class Elastic(Host):
         self._weighing = Weighing(self._loss_of, shifts=getattr(self, "_loss_shifts_labels", False), is_exact=is_exact)
         state = {"model": self.model, "optimizer": own[0], "scheduler": own[1], "trainer": self._carried, **self._more_state}
         with join_once(state, self._join_options) as self.job:
-            if _IS_WORKER:
+            if IS_WORKER:
                 name_run(self.job.run_id)
             self.job.on_generation(self._enter_generation)
             options = options_of(loader)
@@ -196,8 +156,7 @@ class Elastic(Host):
         is_new_first = job.rank == 0 and not self.state.is_world_process_zero
         if is_new_first:
             restart_trackers(self.callback_handler.callbacks)
-        # Trainer saves and reports where these are 0.
-        PartialState().process_index = job.rank
+        take_rank(job)
         self.state.is_world_process_zero = job.rank == 0
         if is_new_first:
             begin_bars(self.callback_handler.callbacks, self.args, self.state, self.control)
@@ -217,7 +176,7 @@ class Elastic(Host):
         # Where no step is due, no epoch begins.
         self._begins_stopped = self.control.should_training_stop
         begins = self._is_due and not self._begins_stopped
-        if not (begins or _IS_WORKER):
+        if not (begins or IS_WORKER):
             warn_of_no_step(self._join_options)
         return (self.state.global_step // steps_per_epoch if begins else num_epochs), 0
 
@@ -259,140 +218,6 @@ class Elastic(Host):
     def _best_model(self) -> str | None:
         best = os.path.join(self.args.output_dir, f"checkpoint-{self.state.best_global_step}")
         return best if os.path.isdir(best) else None
-
-    # One step.
-
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        if self._steps is None or self.job is None:
-            return super().training_step(model, inputs, num_items_in_batch)
-        job, (optimizer, scheduler) = self.job, self._own
-        self._rate = super()._get_learning_rate()
-        most = self.args.max_grad_norm if self.args.max_grad_norm > 0 else None
-        self._skip_missed()
-
-        def attempt(batch: Any) -> bool:
-            loss, weight = self._passes(batch)
-            return job.commit(loss, optimizer, scheduler, max_grad_norm=most, weight=weight)
-
-        self._is_passing = True
-        is_committed = self._steps.run(attempt)
-        self._is_passing = False
-        if not is_committed:
-            self._skip_missed()
-        return torch.tensor(job.loss if is_committed else 0.0, device=self.args.device)
-
-    def _skip_missed(self) -> None:
-        """Steps that the other ranks have committed without this one do not count in the mean of
-        its next log."""
-        assert self.job is not None
-        self._globalstep_last_logged += self.job.steps_done - self.state.global_step
-
-    def _passes(self, batch: Any) -> tuple[Any, Any]:
-        """Computes the gradients of this rank's share. Returns the sum of its losses and their
-        weight."""
-        sizes = part_sizes(batch.step.size, self.args.per_device_train_batch_size)
-        total, weight = torch.zeros((), dtype=torch.float64, device=self.args.device), 0.0
-        for index, (part, size) in enumerate(zip(batch.data, sizes)):
-            items = self._get_num_items_in_batch([part], self.args.device)
-            counted = self._weighing.weight(part, size, items)
-            self._factor = counted.factor
-            self.current_gradient_accumulation_steps = 1
-            self._has_passed = False
-            with contextlib.nullcontext() if index == len(sizes) - 1 else self._net.no_sync():
-                loss = super().training_step(self._net, part, counted.divisor)
-            refusals.refuse_own_backward(type(self), self._has_passed)
-            if self._factor:  # The mean over no labels is not a number.
-                total += loss * self._factor
-            weight += counted.items
-        return total, weight
-
-    def _backward(self, loss: Any, **options: Any) -> None:
-        self._has_passed = True
-        loss = loss * self._factor if self._factor else nothing(self._net)
-        type(self.accelerator).backward(self.accelerator, loss, **options)
-
-    def _loss_of(self, inputs: Any, number: Any, seed: int = 0) -> float:
-        """The loss of a pass without gradients, for a number of items."""
-        self.model.eval()
-        with torch.no_grad(), same_random_numbers(self.args.device, seed), self.compute_loss_context_manager():
-            return float(self.compute_loss(self.model, self._prepare_inputs(inputs), num_items_in_batch=number))
-
-    def _get_learning_rate(self) -> Any:
-        # The commit has stepped the scheduler.
-        return super()._get_learning_rate() if self._rate is None else self._rate
-
-    def _clip_grad_norm(self, model: Any) -> Any:
-        return self._get_grad_norm(model)
-
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> float | None:
-        assert self._steps is not None and self.job is not None
-        return None if self._steps.is_behind else self.job.grad_norm
-
-    def floating_point_ops(self, inputs: Any) -> Any:
-        if self._steps is None or self._steps.batch is None:
-            return super().floating_point_ops(inputs)
-        own = sum(super(Elastic, self).floating_point_ops(part) for part in inputs)
-        step = self._steps.batch.step
-        return own * step.global_size / max(step.size, 1)
-
-    # What follows a step.
-
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        if self._steps is not None and self._steps.is_behind:
-            # The other ranks have done it already, and this one got their numbers.
-            self.control.should_evaluate = self.control.should_save = False
-        refusals.refuse_end_of_epoch(self.control)
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-
-    def _waits(self) -> Any:
-        return waits(None if self._steps is None else self.job, float(self.args.ddp_timeout))
-
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        with self._waits():
-            super()._save_checkpoint(*args, **kwargs)
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        # It makes the directory also where rank 0 alone writes.
-        if self.args.should_save:
-            super()._save_rng_state(output_dir)
-
-    def evaluation_loop(self, dataloader: Any, description: str, *args: Any, **kwargs: Any) -> Any:
-        if self._steps is None or self.job is None:
-            return super().evaluation_loop(dataloader, description, *args, **kwargs)
-        only_loss, ignored, prefix = arguments_of_evaluation(*args, **kwargs)
-        if (self.args.prediction_loss_only if only_loss is None else only_loss) and is_sequential(dataloader):
-            return self._losses(self.job, dataloader, ignored, prefix)
-        output: Any = None
-        with self._waits():
-            # Metrics need all predictions, so each rank computes all of them.
-            output = super().evaluation_loop(dataloader, description, *args, **kwargs)
-        with may_lose_peer():
-            adopt(output.metrics, self.job.rank, self.job.sum)
-        return output
-
-    def _losses(self, job: Job, dataloader: Any, ignored: Any, prefix: str) -> Any:
-        """The loss of an evaluation set. Each rank computes a part of its batches."""
-        batches = list(dataloader.batch_sampler)
-        losses = BatchLosses(len(batches))
-
-        def compute(indices: range) -> None:
-            with closing(batches_of(dataloader, [batches[index] for index in indices])) as loaded:
-                for index, inputs in zip(indices, loaded):
-                    loss, _, _ = self.prediction_step(self.model, inputs, True, ignore_keys=ignored)
-                    losses.add(index, None if loss is None else float(loss), len(batches[index]))
-                    self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-
-        self.model.eval()
-        self.callback_handler.eval_dataloader = dataloader
-        with self._waits():
-            compute(losses.part(job.rank, job.world_size))
-        with may_lose_peer():
-            losses.share(job.sum)
-        for rest in losses.missing():
-            compute(rest)  # A rank was lost, so this one computes the batches of all.
-        loss = losses.mean(skips_infinite=self.args.logging_nan_inf_filter)
-        metrics = {} if loss is None else {f"{prefix}_loss": loss}
-        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(dataloader.dataset))
 
 
 class Trainer(Elastic, transformers.Trainer):

@@ -1,0 +1,80 @@
+"""The supported versions of transformers and accelerate, and what both get in a worker: no
+launcher, a rank that changes, and one GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from ...errors import ConfigError
+from ...job import Job
+
+SUPPORTED = "transformers 5.5 and newer, tested with 5.24.0"
+try:
+    import transformers  # noqa: F401
+    from accelerate import PartialState
+    from accelerate.state import AcceleratorState
+except ImportError as error:
+    raise ConfigError(
+        f"roundhouse.hf needs transformers and accelerate ({SUPPORTED}): {error}; pip install 'roundhouse[hf]'"
+    ) from error
+
+IS_WORKER = bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
+
+
+def check_methods(kind: Any, methods: Iterable[str], version: str) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` if a class has not all methods of a supported
+    version. ``version``: the library that is installed."""
+    missing = [name for name in methods if not hasattr(kind, name)]
+    if missing:
+        raise ConfigError(
+            f"roundhouse.hf supports {SUPPORTED}; {version} is installed, whose {kind.__name__} has no {', '.join(missing)}"
+        )
+
+
+def keeps_metrics(trainer: Any) -> bool:
+    """Whether a trainer, such as those of TRL, collects metrics in ``compute_loss``."""
+    return hasattr(trainer, "_metrics")
+
+
+@contextlib.contextmanager
+def unmeasured(trainer: Any) -> Iterator[None]:
+    """In this context such a trainer collects nothing."""
+    if not keeps_metrics(trainer):
+        yield
+        return
+    kept = trainer._metrics
+    trainer._metrics = copy.deepcopy(kept)
+    try:
+        yield
+    finally:
+        trainer._metrics = kept
+
+
+def take_rank(job: Job, *, is_behind: bool = False) -> None:
+    """Gives the libraries the rank of the current generation. They save and report where it is 0.
+    ``is_behind``: the others have done that already."""
+    rank = max(job.rank, 1) if is_behind else job.rank
+    PartialState().process_index = rank
+    if AcceleratorState._shared_state:
+        AcceleratorState().process_index = rank
+
+
+def own_gpu(device: Any) -> Any:
+    """The GPU of this process, if ``device`` is one: others belong to other processes of this
+    worker."""
+    if not (IS_WORKER and device.type == "cuda"):
+        return device
+    own = torch.device("cuda", PartialState().local_process_index)
+    torch.cuda.set_device(own)
+    return own
+
+
+def take_gpu() -> None:
+    """Gives accelerate the GPU of this process."""
+    PartialState().device = AcceleratorState().device = own_gpu(PartialState().device)
