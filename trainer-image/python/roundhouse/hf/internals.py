@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import ConfigError
+from ..integration.loaders import batches_of, is_sequential, options_of
+from ..integration.parts import Parts, part_sizes
+from ..integration.steps import Steps
+from ..integration.waiting import may_lose_peer, waits
 from ..job import Job
 from . import refusals
 from .carried import Carried
 from .evaluation import BatchLosses, adopt, arguments_of_evaluation
-from .loaders import batches_of, is_sequential, options_of
-from .passes import Parts, part_sizes
 from .plan import plan_of
 from .random_numbers import same_random_numbers
 from .stand_ins import Epochs, Stepped
 from .starting import join_once, warn_of_no_step, without_launcher
-from .steps import Steps
 from .trackers import restart_trackers
-from .waiting import may_lose_peer, waits
 from .weighing import Weighing, nothing
 
 _SUPPORTED = "transformers 5.5 and newer, tested with 5.24.0"
