@@ -1,0 +1,2 @@
+class ElasticFabric:
+    pass
