@@ -89,3 +89,9 @@ def difference(left, right):
     """The largest difference of a tensor, relative to its largest weight."""
     pairs = [(left.weights[name], right.weights[name]) for name in left.weights]
     return max(float((one - other).abs().max() / one.abs().max()) for one, other in pairs)
+
+
+def close(found, known):
+    """Whether two lists of steps and values are the same up to rounding."""
+    values = [[value for _, value in pairs] for pairs in (found, known)]
+    return [step for step, _ in found] == [step for step, _ in known] and values[0] == pytest.approx(values[1], rel=1e-9)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+
+from ..job import Job
 
 # Bytes of the row. They are zero after the text.
 _LENGTH = 1 << 16
@@ -40,46 +42,63 @@ def _restored(value: Any) -> Any:
 
 class CallbackStates:
     """The states of callbacks as a row of bytes of a fixed length, as an entry of
-    ``rh.join(state=...)``.
+    ``rh.join(state=...)``, and whether the training stops early.
 
-    Names and paths among them may differ between two moments, so their numbers alone would not be
-    enough. JSON can only set values, other than pickle. ``callbacks``: pairs of a name, which is the
-    same in all workers, and a callback. ``stops`` and ``stop``: read and set whether the training
-    stops early.
+    They are those of rank 0 at the last call of :meth:`take`, because all ranks must have the same
+    state, and clocks and files may differ. JSON can only set values, other than pickle.
+    ``callbacks``: pairs of a name, which is the same in all workers, and a callback. ``trainer`` has
+    ``should_stop``.
     """
 
-    def __init__(self, callbacks: Iterable[tuple[str, Any]], stops: Callable[[], bool], stop: Callable[[bool], None]):
+    def __init__(self, callbacks: Iterable[tuple[str, Any]], trainer: Any):
         self._callbacks = dict(callbacks)
-        self._stops, self._stop = stops, stop
+        self._trainer = trainer
         # Callbacks whose state is not sent.
         self._left_out: set[str] = set()
+        self._text = self._current()
+
+    def take(self, job: Job) -> None:
+        """Takes the states of rank 0. All ranks must call it at the same place.
+
+        Raises :class:`~roundhouse.errors.PeerLost` as ``job.sum`` does.
+        """
+        text = self._current() if job.rank == 0 else b""
+        if job.world_size > 1:
+            length = int(job.sum([float(len(text))])[0])
+            text = bytes(map(int, job.sum([float(byte) for byte in text] or [0.0] * length)))
+        self._text = text
+        if job.rank != 0:
+            self._apply()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"row": torch.frombuffer(bytearray(self._text.ljust(_LENGTH, b"\0")), dtype=torch.uint8)}
+
+    def load_state_dict(self, loaded: dict[str, torch.Tensor]) -> None:
+        self._text = loaded["row"].numpy().tobytes().rstrip(b"\0")
+        self._apply()
+
+    def _apply(self) -> None:
+        found = json.loads(self._text)
+        self._trainer.should_stop = found["stops"]
+        for name, state in found["states"].items():
+            if name in self._callbacks:
+                self._callbacks[name].load_state_dict(_restored(state))
+
+    def _current(self) -> bytes:
         states: dict[str, Any] = {}
         for name, callback in self._callbacks.items():
             try:
                 states[name] = _plain(callback.state_dict())
             except TypeError as error:
                 self._leave_out(name, f"it has {error}, and numbers, strings, tensors, lists and dicts alone can be sent")
-        text = self._text(states)
-        while len(text) > _LENGTH:
+        while len(text := self._encoded(states)) > _LENGTH:
             name = max(states, key=lambda name: len(json.dumps(states[name])))
             del states[name]
             self._leave_out(name, f"the states of all callbacks have more than {_LENGTH} bytes")
-            text = self._text(states)
-        row = bytearray(text.ljust(_LENGTH, b"\0"))
-        return {"row": torch.frombuffer(row, dtype=torch.uint8)}
+        return text
 
-    def load_state_dict(self, loaded: dict[str, torch.Tensor]) -> None:
-        text = loaded["row"].numpy().tobytes().rstrip(b"\0")
-        found = json.loads(text)
-        self._stop(found["stops"])
-        for name, state in found["states"].items():
-            if name in self._callbacks:
-                self._callbacks[name].load_state_dict(_restored(state))
-
-    def _text(self, states: dict[str, Any]) -> bytes:
-        return json.dumps({"stops": self._stops(), "states": states}).encode()
+    def _encoded(self, states: dict[str, Any]) -> bytes:
+        return json.dumps({"stops": bool(self._trainer.should_stop), "states": states}).encode()
 
     def _leave_out(self, name: str, why: str) -> None:
         if name not in self._left_out:

@@ -71,8 +71,8 @@ class TrainingLogs:
         self._trainer, self._metrics, self._job = trainer, metrics, job
         self._exchange = Exchange(job)
         self._snapshot: Snapshot | None = None
-        # The values of each pass of the step, and its number of samples.
-        self._passes: list[tuple[dict[str, torch.Tensor], int]] = []
+        # The values of each pass of the step, its loss, and its number of samples.
+        self._passes: list[tuple[dict[str, torch.Tensor], torch.Tensor, int]] = []
         # Samples of this rank in this epoch.
         self._num_samples = 0
 
@@ -90,10 +90,10 @@ class TrainingLogs:
             if entry.on_step:
                 entry.last = None
 
-    def end_pass(self, num_samples: int) -> None:
+    def end_pass(self, loss: torch.Tensor, num_samples: int) -> None:
         """Must be called after each pass."""
         values = {key: entry.last for key, entry in entries_of(self._trainer).items() if entry.on_step}
-        self._passes.append(({key: value for key, value in values.items() if value is not None}, num_samples))
+        self._passes.append(({key: value for key, value in values.items() if value is not None}, loss, num_samples))
 
     def drop(self) -> None:
         """Must be called if the step does not count for this rank."""
@@ -109,6 +109,7 @@ class TrainingLogs:
         self._merge()
         self._num_samples += step.size
         if self._job.world_size > 1 and is_log_due(self._trainer):
+            self._set_losses()
             with may_lose_peer():
                 self._share_step(step)
 
@@ -123,10 +124,19 @@ class TrainingLogs:
         if len(self._passes) < 2:
             return
         for key, entry in entries_of(self._trainer).items():
-            known = [(values[key], size) for values, size in self._passes if key in values]
+            known = [(values[key], size) for values, _, size in self._passes if key in values]
             if entry.on_step and known:
                 numbers = reduced(entry.kind, [float(value) for value, _ in known], [size for _, size in known])
                 entry.last = torch.full_like(known[-1][0], numbers)
+
+    def _set_losses(self) -> None:
+        """Sets the values that are the loss to that of all ranks, which the commit has found, also
+        if a rank is lost before the exchange."""
+        for key, entry in entries_of(self._trainer).items():
+            pairs = [(values.get(key), loss) for values, loss, _ in self._passes]
+            is_mean = entry.kind == "mean" and entry.last is not None
+            if is_mean and all(value is not None and float(value) == float(loss) for value, loss in pairs):
+                entry.last = torch.full_like(entry.last, self._job.loss)
 
     def _share_step(self, step: Step) -> None:
         entries = {key: entry for key, entry in entries_of(self._trainer).items() if entry.on_step}

@@ -26,8 +26,8 @@ class Pause:
             self._open.enter_context(may_lose_peer())
             self._open.enter_context(self._job.patience(self._seconds))
 
-    def end(self) -> None:
-        """Waits for the other ranks if the pause has begun."""
-        if self._is_open:
-            self._is_open = False
-            self._open.close()
+    def end(self) -> bool:
+        """Waits for the other ranks if the pause has begun. Returns whether it had."""
+        was_open, self._is_open = self._is_open, False
+        self._open.close()
+        return was_open

@@ -14,8 +14,9 @@ class Epochs:
     ends with an epoch.
 
     ``steps()`` returns the steps when the training has begun. ``begin(batch)`` is called for each
-    step, and returns what the loop gets. ``end()`` is called before the next step is asked for, and ``miss()`` if
-    the epoch ends before its last step, because this rank was stopped for so long.
+    step, and returns what the loop gets. ``end()`` is called before the next step is asked for, and
+    returns whether the training stops. ``miss()`` is called if the epoch ends before its last step, because
+    this rank was stopped for so long.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class Epochs:
         steps: Callable[[], Steps],
         *,
         begin: Callable[[Batch], Any],
-        end: Callable[[], None],
+        end: Callable[[], bool],
         miss: Callable[[], None],
     ):
         self.dataset = dataset
@@ -37,10 +38,12 @@ class Epochs:
 
     def __iter__(self) -> Iterator[Any]:
         # Lightning makes an iterator before the training has begun.
-        self._end()
+        if self._end():
+            return
         for batch in self._steps().epoch():
             yield self._begin(batch)
-            self._end()
+            if self._end():
+                return
         self._miss()
 
 

@@ -149,12 +149,8 @@ class Elastic(SingleDeviceStrategy):
         module, optimizer = self.lightning_module, self.optimizers[0]
         schedulers = [config.scheduler for config in self.lr_scheduler_configs]
         names = {f"{index}.{callback.state_key}": callback for index, callback in enumerate(trainer.callbacks)}
-        states = CallbackStates(
-            [(name, one) for name, one in names.items() if is_overridden("state_dict", one)],
-            lambda: trainer.should_stop,
-            lambda value: setattr(trainer, "should_stop", value),
-        )
-        state = {"model": module, "optimizer": optimizer, "callbacks": states}
+        self._states = CallbackStates([(name, one) for name, one in names.items() if is_overridden("state_dict", one)], trainer)
+        state = {"model": module, "optimizer": optimizer, "callbacks": self._states}
         state |= {f"scheduler{index}": scheduler for index, scheduler in enumerate(schedulers)}
         self.job = job = _join_once({**state, **self._more_state}, self._join_options)
         job.__enter__()
@@ -207,12 +203,13 @@ class Elastic(SingleDeviceStrategy):
         assert self.job is not None
         self.global_rank = self.job.rank
         internals.set_rank(self.job.rank)
+        self._states.take(self.job)
         internals.show_progress(trainer, self.is_global_zero)
 
     def _leave(self, trainer: Any) -> None:
         """Completes the training with all ranks."""
         if self._steps is not None:
-            self._pause.end()
+            self._end_pause()
             self._steps.leave(lambda: bool(trainer.should_stop))
             self._steps = None
 
@@ -267,15 +264,16 @@ class Elastic(SingleDeviceStrategy):
         internals.count(trainer, batch.step, plan.steps_per_epoch)
         return batch.data[0]
 
-    def _end_step(self, trainer: Any) -> None:
-        """Must be called before the next step."""
+    def _end_step(self, trainer: Any) -> bool:
+        """Must be called before the next step. Returns whether rank 0 has stopped the training."""
         if self._is_open:
             raise ConfigError(
                 "roundhouse.lightning: a step was skipped, such as by on_train_batch_start with -1 or an optimizer_step that does not "
                 "call optimizer.step(closure=...): all workers have to make it; return a loss of zero, or train with fewer samples"
             )
         self._missed.close()
-        self._pause.end()
+        self._end_pause()
+        return bool(trainer.should_stop and trainer.fit_loop._can_stop_early)
 
     def _skip_epochs(self, trainer: Any, plan: Plan) -> None:
         """Must be called in an epoch whose rest this rank has missed."""
@@ -342,12 +340,12 @@ class Elastic(SingleDeviceStrategy):
                     internals.call_last(self.precision_plugin, self.lightning_module, optimizer, closure)
                 else:
                     closure()
-            self._logs.end_pass(size)
             if self._loss is None:
                 raise ConfigError(
                     "roundhouse.lightning: training_step has returned no loss: all workers have to make a step; return a loss of zero, "
                     "such as 0 * loss"
                 )
+            self._logs.end_pass(self._loss, size)
             total += self._loss * self._factor
         return total
 
@@ -386,6 +384,12 @@ class Elastic(SingleDeviceStrategy):
         self._begin_pause(trainer)
         if self._steps is not None and not self._steps.is_behind:
             self._logs.end_epoch()
+
+    def _end_pause(self) -> None:
+        """All ranks take the decisions of rank 0."""
+        if self._pause.end() and self.job is not None:
+            with may_lose_peer():
+                self._states.take(self.job)
 
     def _may_save(self, trainer: Any) -> None:
         """Begins a pause in the steps in which a callback saves."""

@@ -10,6 +10,7 @@ import warnings
 
 import lightning
 import torch
+import torchmetrics
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -30,18 +31,27 @@ data = TensorDataset(points, labels)
 class Module(lightning.LightningModule):
     def __init__(self):
         super().__init__()
+        self.accuracy = torchmetrics.classification.MulticlassAccuracy(3, average="micro")
+        self.val_accuracy = self.accuracy.clone()
         self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
 
     def training_step(self, batch, index):
         x, y = batch
         loss = torch.nn.functional.cross_entropy(self.net(x), y)
         self.log("loss", loss, on_step=True, on_epoch=True)
+        if "accuracy" in USES:
+            self.accuracy(self.net(x), y)
+            self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
+            self.log("samples", float(len(x)), reduce_fx="sum", on_step=True)
         return loss
 
     def validation_step(self, batch, index):
         x, y = batch
         if not IS_PLAIN and os.environ.get("KILL_IN_EVALUATION") == f"{self.trainer.strategy.job.rank}:{self.trainer.global_step}":
             os.kill(os.getpid(), 9)
+        if "accuracy" in USES:
+            self.val_accuracy(self.net(x), y)
+            self.log("val_accuracy", self.val_accuracy)
         self.log("val_loss", torch.nn.functional.cross_entropy(self.net(x), y))
 
     def on_before_optimizer_step(self, optimizer):
@@ -88,6 +98,20 @@ class Log(lightning.pytorch.loggers.Logger):
         """Does nothing."""
 
 
+class Orders:
+    """The batches of given epochs."""
+
+    def __init__(self, orders):
+        self.orders = iter(orders)
+
+    def __len__(self):
+        return -(-NUM_SAMPLES // BATCH)
+
+    def __iter__(self):
+        order = next(self.orders)
+        return iter([order[start : start + BATCH] for start in range(0, NUM_SAMPLES, BATCH)])
+
+
 callbacks, options = [Record()], {}
 if "stop" in USES:
     # No evaluation after the first one is better by so much: training stops after step 9.
@@ -115,10 +139,20 @@ trainer = lightning.Trainer(
 )
 module = Module()
 loader = DataLoader(data, BATCH if IS_PLAIN else 2)
+if "shuffle" in USES:
+    if IS_PLAIN:
+        import roundhouse
+
+        sampler = roundhouse.Sampler(NUM_SAMPLES, NUM_SAMPLES, epochs=EPOCHS)
+        orders = [sampler.plan(epoch, epoch * NUM_SAMPLES, (0, 0, 1)).indices for epoch in range(EPOCHS)]
+        loader = DataLoader(data, batch_sampler=Orders(orders))
+    else:
+        loader = DataLoader(data, 2, shuffle=True, num_workers=1)
 trainer.fit(module, loader, DataLoader(data, 5))
 rank = 0 if IS_PLAIN else trainer.strategy.job.rank
 OUT.mkdir(exist_ok=True, parents=True)
 if rank == 0:
     torch.save(module.state_dict(), OUT / "weights.pt")
+best = pathlib.Path(callbacks[-1].best_model_path).name if "stop" in USES else None
 found = {name: getattr(Record, name) for name in ("steps", "epochs", "rates", "validated")}
-(OUT / f"rank-{rank}.json").write_text(json.dumps({**found, "log": Log.entries, "last": trainer.global_step}))
+(OUT / f"rank-{rank}.json").write_text(json.dumps({**found, "log": Log.entries, "last": trainer.global_step, "best": best}))
