@@ -18,7 +18,7 @@ def refused(directory, words, module=None, train=None, strategy=None, fit=None, 
     module = module or Tiny()
     before = [weight.clone() for weight in module.parameters()]
     with pytest.raises(rh.ConfigError, match=f"roundhouse.lightning: {words}"):
-        made.fit(module, train or loader(), **(fit or {}))
+        made.fit(module, loader() if train is None else train, **(fit or {}))
     assert all(torch.equal(weight, now) for weight, now in zip(before, module.parameters()))
 
 
@@ -26,7 +26,7 @@ def refused(directory, words, module=None, train=None, strategy=None, fit=None, 
     ("options", "words"),
     [
         ({"accumulate_grad_batches": 2}, r"Trainer\(accumulate_grad_batches=2\): the number of passes .* give Elastic the global_batch_size"),
-        ({"fast_dev_run": True}, r"Trainer\(fast_dev_run=1\): it cuts the training; give max_steps=1"),
+        ({"fast_dev_run": True}, r"Trainer\(fast_dev_run=True\): it cuts the training; give max_steps=1"),
         ({"overfit_batches": 0.5}, r"Trainer\(overfit_batches=0.5\): the samples of a job are dealt for whole epochs"),
         ({"limit_train_batches": 1}, r"Trainer\(limit_train_batches=1\): the samples of a job are dealt for whole epochs"),
         ({"limit_train_batches": 0.5}, r"Trainer\(limit_train_batches=0.5\): .* train with fewer samples"),
@@ -145,7 +145,7 @@ class Stream(IterableDataset):
         (loader(sampler=RandomSampler(data(), replacement=True)), "the train loader has a RandomSampler: the job deals"),
         (loader(sampler=torch.utils.data.DistributedSampler(data(), 2, 0)), "the train loader has a DistributedSampler: the job deals"),
         (loader(batch_size=None), "the train loader has batch_size=None: the job deals"),
-        ([data()], "a train loader of type list: give one"),
+        ([data()], "a train loader of type TensorDataset: give one"),
         ({"one": loader(), "two": loader()}, "several train loaders: the samples of a step come from one"),
     ],
 )

@@ -31,10 +31,6 @@ _TRAINER: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value > 0,
         "the job knows one data set; leave it out, and choose by the epoch in the data set",
     ),
-    "ckpt_path": (
-        lambda value: value is not None,
-        "a job continues from its own checkpoints; leave it out, and load weights to begin with into the module",
-    ),
 }
 # Callbacks, by the name of the class.
 _CALLBACKS = {
@@ -61,7 +57,7 @@ def refuse_trainer(trainer: Any, devices: Sequence[Any], num_nodes: int, layer_s
     for name, (is_refused, why) in _TRAINER.items():
         value = getattr(trainer, name)
         if is_refused(value):
-            _refuse(f"{'fit' if name == 'ckpt_path' else 'Trainer'}({name}={value!r})", why)
+            _refuse(f"Trainer({name}={value!r})", why)
     if trainer.max_epochs in (None, -1) and trainer.max_steps == -1:
         _refuse("Trainer(max_epochs=-1)", "a job needs its length; give max_epochs or max_steps")
     if getattr(trainer, "_val_check_time_interval", None) is not None:
@@ -76,6 +72,14 @@ def refuse_trainer(trainer: Any, devices: Sequence[Any], num_nodes: int, layer_s
                 _refuse(f"the callback {type(callback).__name__}", _CALLBACKS[kind.__name__])
         if getattr(callback, "_train_time_interval", None) is not None:
             _refuse(f"{type(callback).__name__}(train_time_interval=...)", _CLOCK)
+
+
+def refuse_checkpoint(path: Any) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for a checkpoint of Lightning."""
+    _refuse(
+        f"fit(ckpt_path={str(path)!r})",
+        "a job continues from its own checkpoints; leave it out, and load weights to begin with into the module",
+    )
 
 
 def refuse_devices(accelerator: Any, devices: Sequence[Any], num_nodes: int) -> None:

@@ -119,12 +119,12 @@ class Elastic(SingleDeviceStrategy):
     def is_global_zero(self) -> bool:
         return bool(self.global_rank == 0)
 
-    @property
-    def restore_checkpoint_after_setup(self) -> bool:
-        # setup refuses a ckpt_path before the weights are loaded.
-        return True
-
     # The training as a whole.
+
+    def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
+            refusals.refuse_checkpoint(checkpoint_path)
+        return super().load_checkpoint(checkpoint_path, *args, **kwargs)
 
     def connect(self, model: Any) -> None:
         self._forget()
