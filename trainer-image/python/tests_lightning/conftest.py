@@ -32,32 +32,50 @@ def starter():
     World.starter.close()
 
 
-@pytest.fixture
-def training(tmp_path):
-    """A job that runs scripts/fit.py with some features: ``training("adamw")``."""
+def jobs_of(script, directory):
+    """A function that starts a job which runs a script with some features."""
     from world import World
 
-    def job(*uses, **options):
-        return World(tmp_path, HERE / "scripts" / "fit.py", tmp_path / "out", *uses, **options)
-
-    return job
+    return lambda *uses, **options: World(directory, HERE / "scripts" / script, directory / "out", *uses, **options)
 
 
-@pytest.fixture(scope="session")
-def plain(starter, tmp_path_factory):
-    """The result of scripts/fit.py with a plain Trainer, in one process."""
+def results_of(script, starter, directories):
+    """A function that runs a script without a job, in one process, and returns its result."""
     known = {}
 
     def result(*uses):
         if uses not in known:
-            directory = tmp_path_factory.mktemp("plain")
-            arguments = [HERE / "scripts" / "fit.py", directory / "out", "plain", *uses]
-            process = starter.start(arguments, environment(), directory / "log")
+            directory = directories.mktemp("plain")
+            process = starter.start([HERE / "scripts" / script, directory / "out", "plain", *uses], environment(), directory / "log")
             assert process.wait(240) == 0, (directory / "log").read_text()
             known[uses] = Result(directory / "out")
         return known[uses]
 
     return result
+
+
+@pytest.fixture
+def training(tmp_path):
+    """A job that runs scripts/fit.py with some features: ``training("adamw")``."""
+    return jobs_of("fit.py", tmp_path)
+
+
+@pytest.fixture(scope="session")
+def plain(starter, tmp_path_factory):
+    """The result of scripts/fit.py with a plain Trainer."""
+    return results_of("fit.py", starter, tmp_path_factory)
+
+
+@pytest.fixture
+def looping(tmp_path):
+    """A job that runs scripts/loop.py with some features."""
+    return jobs_of("loop.py", tmp_path)
+
+
+@pytest.fixture(scope="session")
+def plain_loop(starter, tmp_path_factory):
+    """The result of scripts/loop.py with a plain Fabric."""
+    return results_of("loop.py", starter, tmp_path_factory)
 
 
 def environment():

@@ -128,10 +128,16 @@ def refuse_optimizers(optimizers: Sequence[Any], configs: Iterable[Any]) -> None
         _refuse("LBFGS", "it calls the passes several times in a step; use another optimizer")
     for config in configs:
         kind = type(config.scheduler).__name__
-        if config.reduce_on_plateau or isinstance(config.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            _refuse(f"a {kind}", "its step needs the metric of an evaluation, and the commit of a step calls it; use another one")
+        refuse_plateau(config.scheduler, config.reduce_on_plateau)
         if config.interval == "step" and config.frequency != 1:
             _refuse(f"a {kind} with frequency={config.frequency}", "the commit of each step calls it; give frequency 1")
+
+
+def refuse_plateau(scheduler: Any, is_plateau: bool = False) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for a scheduler that needs a metric."""
+    if is_plateau or isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        kind = type(scheduler).__name__
+        _refuse(f"a {kind}", "its step needs the metric of an evaluation, and the commit of a step calls it; use another one")
 
 
 def refuse_loader(loader: Any) -> None:

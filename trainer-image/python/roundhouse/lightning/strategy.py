@@ -12,16 +12,16 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..data import Batch
-from ..errors import AlreadyJoined, ConfigError
+from ..errors import ConfigError
 from ..integration.loaders import options_of
 from ..integration.parts import Parts, part_sizes
 from ..integration.steps import Steps
 from ..integration.waiting import may_lose_peer
 from ..job import Job
-from ..joining import join
 from ..sampler import Step
 from . import internals, refusals
 from .callback_states import CallbackStates
+from .joining import join_once
 from .logs import TrainingLogs, adopt_evaluation
 from .pauses import Pause
 from .plan import Plan, plan_of
@@ -152,7 +152,7 @@ class Elastic(SingleDeviceStrategy):
         self._states = CallbackStates([(name, one) for name, one in names.items() if is_overridden("state_dict", one)], trainer)
         state = {"model": module, "optimizer": optimizer, "callbacks": self._states}
         state |= {f"scheduler{index}": scheduler for index, scheduler in enumerate(schedulers)}
-        self.job = job = _join_once({**state, **self._more_state}, self._join_options)
+        self.job = job = join_once({**state, **self._more_state}, self._join_options, "fit()")
         job.__enter__()
         job.on_generation(lambda _: self._enter_generation(trainer))
         self.model = job.model(module, **self._ddp_options)
@@ -403,13 +403,3 @@ class Elastic(SingleDeviceStrategy):
             return
         with may_lose_peer():
             adopt_evaluation(job, trainer)
-
-
-def _join_once(state: dict[str, Any], options: dict[str, Any]) -> Job:
-    """``rh.join`` for the only training of a worker. Alone a process may train again."""
-    try:
-        return join(state, **options)
-    except AlreadyJoined as error:
-        raise ConfigError(
-            "roundhouse.lightning: a second fit() in this process: a job is one training; start a job for each"
-        ) from error
