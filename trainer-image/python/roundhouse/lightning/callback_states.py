@@ -46,8 +46,8 @@ class CallbackStates:
 
     They are those of rank 0 at the last call of :meth:`take`, because all ranks must have the same
     state, and clocks and files may differ. JSON can only set values, other than pickle.
-    ``callbacks``: pairs of a name, which is the same in all workers, and a callback. ``trainer`` has
-    ``should_stop``.
+    ``callbacks``: pairs of a name, which is the same in all workers, and a callback. ``trainer``
+    has ``should_stop``.
     """
 
     def __init__(self, callbacks: Iterable[tuple[str, Any]], trainer: Any):

@@ -19,6 +19,7 @@ from .joining import join_once
 from .pauses import Pause
 from .plan import Plan, plan_of
 from .repeats import Repeats
+from .stand_ins import Stepped
 
 
 class _Late(torch.nn.Module):
@@ -32,20 +33,6 @@ class _Late(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return (self.summed[0] if self.summed else self.module)(*args, **kwargs)
-
-
-class _Scheduler:
-    """A scheduler that the commit of a step calls. It notes the calls of the script."""
-
-    def __init__(self, inner: Any):
-        self._inner = inner
-        self.num_calls = 0
-
-    def step(self, *_: Any, **__: Any) -> None:
-        self.num_calls += 1
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 class _Loader:
@@ -99,7 +86,7 @@ class ElasticFabric(SingleDeviceStrategy):
         self.counts = False
         self._modules: list[_Late] = []
         self._optimizers: list[Any] = []
-        self._scheduler: _Scheduler | None = None
+        self._scheduler: Stepped | None = None
         self._loader: Any = None
         self._repeats: Repeats | None = None
         self._loss: torch.Tensor | None = None
@@ -131,7 +118,7 @@ class ElasticFabric(SingleDeviceStrategy):
         if not scheduler or scheduler[0] is None:
             return made
         refusals.refuse_plateau(scheduler[0])
-        self._scheduler = _Scheduler(scheduler[0])
+        self._scheduler = Stepped(scheduler[0])
         return (*made[:2], self._scheduler)
 
     def process_dataloader(self, dataloader: Any) -> Any:
@@ -171,7 +158,7 @@ class ElasticFabric(SingleDeviceStrategy):
         state = {f"model{index or ''}": late.module for index, late in enumerate(self._modules)}
         state["optimizer"] = optimizer
         if self._scheduler is not None:
-            state["scheduler"] = self._scheduler._inner
+            state["scheduler"] = self._scheduler.inner
         self.job = job = join_once({**state, **self._more_state}, self._join_options, "epochs()")
         job.__enter__()
         with self._failing():
@@ -236,7 +223,7 @@ class ElasticFabric(SingleDeviceStrategy):
 
     def _due_schedulers(self, step: Step) -> list[Any]:
         is_due = self._scheduler is not None and (self._interval == "step" or step.ends_epoch)
-        return [self._scheduler._inner] if is_due and self._scheduler is not None else []
+        return [self._scheduler.inner] if is_due and self._scheduler is not None else []
 
     def _end_step(self, batch: Batch | None) -> None:
         """Must be called before the next step."""
@@ -276,12 +263,12 @@ class ElasticFabric(SingleDeviceStrategy):
 
     # What a script must not do in a step.
 
-    def all_gather(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def all_gather(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._repeats is not None and self._repeats.is_open:
             self._refuse("fabric.all_gather in a step: its result, and so the gradient, would depend on the number of workers")
         return super().all_gather(tensor, *args, **kwargs)
 
-    def clip_gradients_norm(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def clip_gradients_norm(self, *args: Any, **kwargs: Any) -> Any:
         # The gradients are those of all workers. If one was lost, they may be anything, and the
         # commit drops them.
         return super().clip_gradients_norm(*args, **{**kwargs, "error_if_nonfinite": False})

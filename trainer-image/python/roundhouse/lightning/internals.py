@@ -190,14 +190,14 @@ def without_zero_grad(optimizer: Any) -> Iterator[None]:
 
 
 def call_last(precision: Any, module: Any, optimizer: Any, closure: Callable[[], Any]) -> None:
-    """The last pass of a step, then the hooks before the optimizer's step and the clipping, with the
-    gradients of all workers."""
+    """The last pass of a step. Then come the hooks before the optimizer's step, and the clipping,
+    with the gradients of all workers."""
     precision._wrap_closure(module, optimizer, closure)
 
 
 def set_loss(closure: Any, loss: float) -> None:
     """Sets the loss that callbacks get as an output of the step."""
-    result = getattr(closure, "_result", None)
+    result: Any = getattr(closure, "_result", None)
     if isinstance(getattr(result, "loss", None), torch.Tensor):
         result.loss = torch.full_like(result.loss, loss)
 

@@ -133,10 +133,12 @@ class TrainingLogs:
         """Sets the values that are the loss to that of all ranks, which the commit has found, also
         if a rank is lost before the exchange."""
         for key, entry in entries_of(self._trainer).items():
+            last, mean = entry.last, self._job.loss
+            if entry.kind != "mean" or last is None or mean is None:
+                continue
             pairs = [(values.get(key), loss) for values, loss, _ in self._passes]
-            is_mean = entry.kind == "mean" and entry.last is not None
-            if is_mean and all(value is not None and float(value) == float(loss) for value, loss in pairs):
-                entry.last = torch.full_like(entry.last, self._job.loss)
+            if all(value is not None and float(value) == float(loss) for value, loss in pairs):
+                entry.last = torch.full_like(last, mean)
 
     def _share_step(self, step: Step) -> None:
         entries = {key: entry for key, entry in entries_of(self._trainer).items() if entry.on_step}

@@ -141,8 +141,8 @@ def refuse_plateau(scheduler: Any, is_plateau: bool = False) -> None:
 
 
 def refuse_loader(loader: Any) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for a train loader whose samples the job cannot
-    deal."""
+    """Raises :class:`~roundhouse.errors.ConfigError` for a train loader whose samples the job
+    cannot deal."""
     if not isinstance(loader, DataLoader):
         _refuse(f"a train loader of type {type(loader).__name__}", "give one torch.utils.data.DataLoader")
     dataset = loader.dataset

@@ -40,8 +40,8 @@ class Repeats:
         return step.epoch + int(self._is_committed and step.ends_epoch)
 
     def batches(self, before: Callable[[Batch | None], None]) -> Iterator[Batch]:
-        """The steps until an epoch ends. ``before`` is called with the last step before the next one
-        is asked for."""
+        """The steps until an epoch ends. ``before`` is called with the last step before the next
+        one is asked for."""
         epoch: int | None = None
         while True:
             if self.is_open:

@@ -3,58 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..data import Batch
-from ..integration.steps import Steps
+if TYPE_CHECKING:
+    from .training import Training
 
 
 class Epochs:
     """A loader whose batches are the steps of the job. Each iteration continues the training, and
-    ends with an epoch.
+    ends with an epoch. ``training()`` returns the training when it has begun."""
 
-    ``steps()`` returns the steps when the training has begun. ``begin(batch)`` is called for each
-    step, and returns what the loop gets. ``end()`` is called before the next step is asked for, and
-    returns whether the training stops. ``miss()`` is called if the epoch ends before its last step, because
-    this rank was stopped for so long.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        steps_per_epoch: int,
-        steps: Callable[[], Steps],
-        *,
-        begin: Callable[[Batch], Any],
-        end: Callable[[], bool],
-        miss: Callable[[], None],
-    ):
+    def __init__(self, dataset: Any, steps_per_epoch: int, training: Callable[[], Training]):
         self.dataset = dataset
         self._steps_per_epoch = steps_per_epoch
-        self._steps, self._begin, self._end, self._miss = steps, begin, end, miss
+        self._training = training
 
     def __len__(self) -> int:
         return self._steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
         # Lightning makes an iterator before the training has begun.
-        if self._end():
+        training = self._training()
+        if training.end_step():
             return
-        for batch in self._steps().epoch():
-            yield self._begin(batch)
-            if self._end():
+        for batch in training.steps.epoch():
+            yield training.begin_step(batch)
+            if training.end_step():
                 return
-        self._miss()
+        training.skip_epochs()
 
 
 class Stepped:
-    """A scheduler that ``job.commit`` steps."""
+    """A scheduler that ``job.commit`` steps. It counts the calls of the script."""
 
     def __init__(self, inner: Any):
-        self._inner = inner
+        self.inner = inner
+        self.num_calls = 0
 
     def step(self, *_: Any, **__: Any) -> None:
-        """Does nothing, because the commit has stepped already."""
+        """Does nothing else, because the commit steps the scheduler."""
+        self.num_calls += 1
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return getattr(self.inner, name)

@@ -29,7 +29,7 @@ model, optimizer, scheduler = fabric.setup(model, optimizer, scheduler=scheduler
     *fabric.setup(model, optimizer), scheduler
 )
 loader, evaluated = fabric.setup_dataloaders(DataLoader(data, BATCH), DataLoader(data, 5))
-steps, rates, losses = [], [], []
+steps, losses = [], []
 for epoch in range(EPOCHS) if IS_PLAIN else fabric.strategy.epochs(EPOCHS):
     for x, y in loader:
         loss = torch.nn.functional.cross_entropy(model(x), y)
@@ -41,7 +41,6 @@ for epoch in range(EPOCHS) if IS_PLAIN else fabric.strategy.epochs(EPOCHS):
         if not IS_PLAIN and not fabric.strategy.counts:
             continue
         steps.append([len(steps) + 1 if IS_PLAIN else fabric.strategy.job.steps_done, epoch])
-        rates.append(optimizer.param_groups[0]["lr"])
         if interval == "step":
             scheduler.step()
     if interval == "epoch":
@@ -53,4 +52,4 @@ for epoch in range(EPOCHS) if IS_PLAIN else fabric.strategy.epochs(EPOCHS):
 rank = fabric.global_rank
 OUT.mkdir(exist_ok=True, parents=True)
 fabric.save(OUT / "weights.pt", model.state_dict())
-(OUT / f"rank-{rank}.json").write_text(json.dumps({"steps": steps, "rates": rates, "losses": losses}))
+(OUT / f"rank-{rank}.json").write_text(json.dumps({"steps": steps, "losses": losses}))
