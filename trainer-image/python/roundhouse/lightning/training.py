@@ -1,4 +1,4 @@
-"""A training of a Trainer in a job: how it joins, what stands between two steps, and how it ends."""
+"""A training of a Trainer in a job: how it joins, what stands between two steps, and its end."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class _First(Callback):
 
 
 class Training:
-    """One call of ``fit``. ``state``: more entries for ``rh.join(state=...)``. ``options``: those of
-    ``rh.join``."""
+    """One call of ``fit``. ``state``: more entries for ``rh.join(state=...)``. ``options``: those
+    of ``rh.join``."""
 
     def __init__(self, trainer: Any, plan: Plan, *, state: dict[str, Any], options: dict[str, Any], patience: float):
         self._trainer, self.plan = trainer, plan
@@ -130,7 +130,7 @@ class Training:
     # The steps.
 
     def begin_step(self, batch: Batch) -> Any:
-        """Must be called for each step. Returns the batch of the first pass, which the loop gets."""
+        """Must be called for each step. Returns the batch of its first pass, for the loop."""
         self._is_open = True
         internals.count(self._trainer, batch.step, self.plan.steps_per_epoch)
         return batch.data[0]
@@ -150,8 +150,8 @@ class Training:
         self.logs.commit(self.steps.batch.step)
 
     def miss(self) -> None:
-        """Must be called if the other ranks have committed the step without this one. They have also
-        done what follows it."""
+        """Must be called if the other ranks have committed the step without this one. They have
+        also done what follows it."""
         self._is_open = False
         self.logs.drop()
         self._missed.callback(setattr, self._trainer, "limit_val_batches", self._trainer.limit_val_batches)
