@@ -56,16 +56,20 @@ def test_killed_worker_and_newcomer_lose_no_step(training, plain, uses, rank, po
     assert len(logged) == 18 if rank else len(logged) >= 9
 
 
-def test_worker_that_was_stopped_for_an_epoch_joins_again(training, plain):
+# An epoch has 6 steps.
+@pytest.mark.parametrize("stopped_after", [3, 5])
+def test_worker_that_was_stopped_for_an_epoch_joins_again(training, plain, stopped_after):
     with training("sgd") as world:
-        world.slow(100)
+        world.slow(150)
         workers = world.begin(2)
-        world.reach(workers, 4)
+        world.reach(workers, stopped_after)
         workers[1].kill(signal.SIGSTOP)
         world.form([workers[0]], others_leave=False)
         world.reach([workers[0]], 13)
+        world.slow(1000)
         workers[1].kill(signal.SIGCONT)
         world.form(workers)
+        world.reach(workers, 15)
         world.slow(0)
         world.ends(workers)
     result, wanted = Result(world.dir / "out"), plain("sgd")

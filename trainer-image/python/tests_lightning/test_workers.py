@@ -58,13 +58,14 @@ def test_nobody_logs_before_the_rank_is_known(tmp_path):
 
 def test_worker_that_is_asked_to_leave_leaves_between_steps(training, plain):
     with training("sgd") as world:
-        world.slow(100)
+        world.slow(150)
         workers = world.begin(2)
         world.reach(workers, 4)
-        # Lightning would end the training with an exception.
+        # With its own handler Lightning would end the training in the next step.
         workers[1].kill(signal.SIGTERM)
+        world.reach(workers, 8)
+        world.form(workers[:1])
         world.ends(workers[1:], 143)
         world.slow(0)
-        world.form(workers[:1])
         world.ends(workers[:1])
     assert difference(plain("sgd"), Result(world.dir / "out")) <= ROUNDING

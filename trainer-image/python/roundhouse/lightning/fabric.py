@@ -229,10 +229,12 @@ class ElasticFabric(SingleDeviceStrategy):
         """Must be called before the next step."""
         self._pause.end()
         scheduler = self._scheduler
-        if batch is None or scheduler is None or not self.counts:
+        if scheduler is None:
             return
-        is_due, was_called = bool(self._due_schedulers(batch.step)), scheduler.num_calls > 0
-        scheduler.num_calls = 0
+        was_called, scheduler.num_calls = scheduler.num_calls > 0, 0
+        if batch is None or not self.counts:
+            return
+        is_due = bool(self._due_schedulers(batch.step))
         if is_due != was_called:
             other = "epoch" if self._interval == "step" else "step"
             raise ConfigError(

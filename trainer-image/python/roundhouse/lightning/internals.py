@@ -151,11 +151,12 @@ def count_steps(trainer: Any, steps: int) -> None:
     trainer.fit_loop.epoch_loop._batches_that_stepped = steps
 
 
-def skip_epochs(trainer: Any, epoch: int) -> None:
-    """Must be called in an epoch whose rest this worker has missed: the next one is ``epoch``."""
+def end_epoch_before(trainer: Any, epoch: int) -> None:
+    """Must be called in ``on_train_epoch_end`` if this worker has missed epochs: the next one is
+    ``epoch``."""
     for progress in (trainer.fit_loop.epoch_progress.total, trainer.fit_loop.epoch_progress.current):
-        progress.ready = progress.started = epoch
-        progress.processed = progress.completed = epoch - 1
+        progress.ready = progress.started = progress.processed = epoch
+        progress.completed = epoch - 1
 
 
 def _set(progress: Any, number: int) -> None:

@@ -118,6 +118,10 @@ class TrainingLogs:
         if self._job.world_size > 1:
             with may_lose_peer():
                 self._share_epoch()
+        self.leave_epoch()
+
+    def leave_epoch(self) -> None:
+        """Must be called at the end of an epoch by a rank that has missed its last step."""
         self._num_samples = 0
 
     def _merge(self) -> None:

@@ -30,7 +30,7 @@ class Epochs:
             yield training.begin_step(batch)
             if training.end_step():
                 return
-        training.skip_epochs()
+        training.miss_epoch()
 
 
 class Stepped:

@@ -57,6 +57,8 @@ class Training:
         self._changes, self._missed = contextlib.ExitStack(), contextlib.ExitStack()
         # Whether the loop has got a step that is not committed, and whether the training is over.
         self._is_open = self._has_left = False
+        # Whether the other ranks have passed this place without this one.
+        self._is_apart = False
         configs = trainer.strategy.lr_scheduler_configs
         self._schedulers = [(config.scheduler, config.interval, config.frequency) for config in configs]
         named = [(f"{index}.{callback.state_key}", callback) for index, callback in enumerate(trainer.callbacks)]
@@ -131,7 +133,7 @@ class Training:
 
     def begin_step(self, batch: Batch) -> Any:
         """Must be called for each step. Returns the batch of its first pass, for the loop."""
-        self._is_open = True
+        self._is_open, self._is_apart = True, False
         internals.count(self._trainer, batch.step, self.plan.steps_per_epoch)
         return batch.data[0]
 
@@ -152,7 +154,7 @@ class Training:
     def miss(self) -> None:
         """Must be called if the other ranks have committed the step without this one. They have
         also done what follows it."""
-        self._is_open = False
+        self._is_open, self._is_apart = False, True
         self.logs.drop()
         self._missed.callback(setattr, self._trainer, "limit_val_batches", self._trainer.limit_val_batches)
         self._trainer.limit_val_batches = 0
@@ -168,20 +170,17 @@ class Training:
         self._end_pause()
         return bool(self._trainer.should_stop and self._trainer.fit_loop._can_stop_early)
 
-    def skip_epochs(self) -> None:
-        """Must be called in an epoch whose rest this rank has missed."""
-        ahead = self.steps.ahead
-        if ahead is not None:
-            internals.skip_epochs(self._trainer, ahead.step.epoch)
-            return
-        internals.skip_epochs(self._trainer, max(self._trainer.max_epochs, 1))
-        internals.count_steps(self._trainer, self.job.steps_done)
+    def miss_epoch(self) -> None:
+        """Must be called if this rank has missed the rest of an epoch."""
+        self._is_apart = True
+        if self.steps.ahead is None:
+            internals.count_steps(self._trainer, self.job.steps_done)
 
     # Between two steps.
 
     def begin_pause(self) -> None:
         """Begins a time in which a rank may evaluate or save."""
-        if not (self._has_left or self._trainer.sanity_checking or self.steps.is_behind):
+        if not (self._has_left or self._trainer.sanity_checking or self._is_apart):
             self._pause.begin()
 
     def _end_pause(self) -> None:
@@ -198,13 +197,17 @@ class Training:
 
     def end_epoch(self) -> None:
         """Exchanges what was logged in the epoch."""
+        if self._is_apart:
+            ahead = self.steps.ahead
+            epochs = self.job.steps_done // self.plan.steps_per_epoch
+            internals.end_epoch_before(self._trainer, max(epochs, self._trainer.max_epochs) if ahead is None else ahead.step.epoch)
+            self.logs.leave_epoch()
+            return
         self.begin_pause()
-        if not self.steps.is_behind:
-            self.logs.end_epoch()
+        self.logs.end_epoch()
 
     def adopt(self) -> None:
         """All ranks take the metrics of the evaluation of rank 0."""
-        is_alone = self._has_left or self._trainer.sanity_checking or self.steps.is_behind or self.job.world_size == 1
-        if not is_alone:
+        if not (self._has_left or self._trainer.sanity_checking or self._is_apart or self.job.world_size == 1):
             with may_lose_peer():
                 adopt_evaluation(self.job, self._trainer)
