@@ -1,6 +1,7 @@
 """Trains a small network in 64 bits in a loop with Fabric. Arguments: the directory of its output,
 and the names of features. With ``plain`` it uses no job."""
 
+import inspect
 import json
 import pathlib
 import sys
@@ -11,6 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 OUT, USES = pathlib.Path(sys.argv[1]), sys.argv[2:]
 IS_PLAIN = "plain" in USES
+# Before lightning 2.6 fabric.setup takes no scheduler.
+IS_OLD = "scheduler" not in inspect.signature(lightning.Fabric.setup).parameters
 if not IS_PLAIN:
     import roundhouse.lightning
 
@@ -25,9 +28,10 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5 if "epochs" in USE
 
 options = {} if IS_PLAIN else {"strategy": roundhouse.lightning.ElasticFabric(global_batch_size=BATCH, interval=interval)}
 fabric = lightning.Fabric(accelerator="cpu", **options)
-model, optimizer, scheduler = fabric.setup(model, optimizer, scheduler=scheduler) if not IS_PLAIN else (
-    *fabric.setup(model, optimizer), scheduler
-)
+if IS_PLAIN or IS_OLD:
+    model, optimizer = fabric.setup(model, optimizer)
+else:
+    model, optimizer, scheduler = fabric.setup(model, optimizer, scheduler=scheduler)
 loader, evaluated = fabric.setup_dataloaders(DataLoader(data, BATCH), DataLoader(data, 5))
 steps, losses = [], []
 for epoch in range(EPOCHS) if IS_PLAIN else fabric.strategy.epochs(EPOCHS):
@@ -41,9 +45,9 @@ for epoch in range(EPOCHS) if IS_PLAIN else fabric.strategy.epochs(EPOCHS):
         if not IS_PLAIN and not fabric.strategy.counts:
             continue
         steps.append([len(steps) + 1 if IS_PLAIN else fabric.strategy.job.steps_done, epoch])
-        if interval == "step":
+        if interval == "step" and not IS_OLD:
             scheduler.step()
-    if interval == "epoch":
+    if interval == "epoch" and not IS_OLD:
         scheduler.step()
     model.eval()
     with torch.no_grad():
