@@ -44,7 +44,7 @@ def test_second_training_of_a_job_is_explained(tmp_path):
         assert "a second fit() in this process: a job is one training" in workers[0].log.read_text()
 
 
-def test_nobody_logs_before_the_rank_is_known(tmp_path):
+def test_workers_without_a_rank_log_nothing(tmp_path):
     lines = [
         "from lightning.pytorch.utilities.rank_zero import rank_zero_only",
         "made = trainer('out', strategy=strategy(), accelerator='auto')",
