@@ -1,6 +1,8 @@
 """Features of a Trainer in a job of two workers, most of which lose one: evaluations, early
 stopping, ModelCheckpoint."""
 
+import csv
+
 import pytest
 from conftest import ROUNDING, Result, close, difference
 from world import until
@@ -63,11 +65,30 @@ def test_job_from_a_checkpoint_keeps_the_patience_of_callbacks(training, plain):
     assert difference(plain("sgd", "stop"), result) <= ROUNDING
 
 
+def test_repeated_step_is_logged_once_in_the_epoch(training, plain):
+    with training("sgd", "accuracy") as world:
+        # The lost worker has logged nothing in this epoch, which begins with step 7.
+        result = with_newcomer(world, 1, ROUNDHOUSE_FAULT="1:7:Agree")
+    wanted = plain("sgd", "accuracy")
+    for name in ("loss_epoch", "accuracy_epoch", "samples_epoch"):
+        assert result.logged(name) == pytest.approx(wanted.logged(name), rel=1e-9), name
+
+
+def test_metrics_of_an_earlier_rank_0_are_kept(training):
+    with training("sgd", "csv") as world:
+        with_newcomer(world, 0, ROUNDHOUSE_FAULT="0:9:Backward")
+    steps = []
+    for name in ("metrics-1.csv", "metrics.csv"):
+        rows = list(csv.DictReader(open(world.dir / "out" / "lightning_logs" / "all" / name)))
+        steps += [int(row["step"]) for row in rows if row["loss_step"]]
+    assert steps == list(range(18))
+
+
 def test_three_workers_share_the_metrics_of_a_step(training, plain):
     with training("sgd", "accuracy") as world:
         world.ends(world.begin(3))
     result, wanted = Result(world.dir / "out"), plain("sgd", "accuracy")
-    for name in ("accuracy_step", "accuracy_epoch", "val_accuracy", "samples"):
+    for name in ("accuracy_step", "accuracy_epoch", "val_accuracy", "samples_step"):
         assert result.logged(name) == pytest.approx(wanted.logged(name), rel=1e-9), name
 
 

@@ -133,6 +133,31 @@ def test_seed_of_lightning_is_that_of_the_samples(tmp_path):
     assert torch.equal(order(1), order(1)) and not torch.equal(order(1), order(2))
 
 
+class Data(lightning.LightningDataModule):
+    def train_dataloader(self):
+        return loader(2)
+
+
+class Decays(Tiny):
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+
+
+def test_data_module_and_rate_monitor_work_as_before(tmp_path):
+    def rates(strategy, **data):
+        monitor = callbacks.LearningRateMonitor()
+        log = lightning.pytorch.loggers.CSVLogger(tmp_path)
+        made = trainer(tmp_path, callbacks=[monitor], logger=log, log_every_n_steps=1, strategy=strategy)
+        module = Decays()
+        made.fit(module, **data)
+        return monitor.lrs, module.layer.weight.detach()
+
+    known, wanted = rates("auto", train_dataloaders=loader())
+    found, weights = rates(Elastic(global_batch_size=5), datamodule=Data())
+    assert found == known and torch.allclose(weights, wanted, rtol=1e-12, atol=0)
+
+
 def test_logged_sum_is_over_the_samples_of_all_passes(tmp_path):
     class Counts(Tiny):
         def training_step(self, batch, index):

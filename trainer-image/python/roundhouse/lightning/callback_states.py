@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..job import Job
+from .internals import load_callback
 
 # Bytes of the row. They are zero after the text.
 _LENGTH = 1 << 16
@@ -82,7 +83,7 @@ class CallbackStates:
         self._trainer.should_stop = found["stops"]
         for name, state in found["states"].items():
             if name in self._callbacks:
-                self._callbacks[name].load_state_dict(_restored(state))
+                load_callback(self._callbacks[name], _restored(state))
 
     def _current(self) -> bytes:
         states: dict[str, Any] = {}

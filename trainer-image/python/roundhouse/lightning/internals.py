@@ -15,6 +15,7 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -106,6 +107,28 @@ def show_progress(trainer: Any, is_shown: bool) -> None:
         bar.enable()
 
 
+def load_callback(callback: Any, state: dict[str, Any]) -> None:
+    """Loads the state of the same callback of another worker."""
+    if "dirpath" in state and hasattr(callback, "dirpath"):
+        # A worker that joins later would choose another directory.
+        callback.dirpath = state["dirpath"]
+    callback.load_state_dict(state)
+
+
+def keep_csv_files(trainer: Any) -> None:
+    """Keeps the metrics that another worker has written: a ``CSVLogger`` deletes them when it
+    begins to write."""
+    for logger in trainer.loggers:
+        if type(logger).__name__ != "CSVLogger" or logger._experiment is not None:
+            continue
+        file = Path(logger.log_dir) / "metrics.csv"
+        number = 1
+        while (kept := file.with_name(f"metrics-{number}.csv")).exists():
+            number += 1
+        if file.exists():
+            file.rename(kept)
+
+
 def keep_signal_handlers(trainer: Any) -> None:
     """Keeps the trainer from handling SIGTERM, by which the job asks a worker to leave."""
     trainer._signal_connector.register_signal_handlers = lambda: None
@@ -113,9 +136,8 @@ def keep_signal_handlers(trainer: Any) -> None:
 
 def device_of(accelerator: Any, devices: Any) -> torch.device:
     """The device of this process. ``devices``: those of the Trainer's argument."""
-    from lightning.pytorch.accelerators import CUDAAccelerator
-
-    if not isinstance(accelerator, CUDAAccelerator):
+    # Trainer and Fabric have different classes of this name.
+    if type(accelerator).__name__ != "CUDAAccelerator":
         return torch.device("cpu")
     if IS_WORKER:
         # Other GPUs belong to other processes of this worker.

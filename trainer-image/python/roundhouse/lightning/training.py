@@ -115,6 +115,8 @@ class Training:
         internals.set_rank(job.rank)
         self._states.take(job)
         internals.show_progress(self._trainer, job.rank == 0)
+        if internals.IS_WORKER and job.rank == 0:
+            internals.keep_csv_files(self._trainer)
 
     def leave(self) -> None:
         """Completes the training with all ranks."""

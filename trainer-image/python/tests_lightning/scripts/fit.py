@@ -38,11 +38,11 @@ class Module(lightning.LightningModule):
     def training_step(self, batch, index):
         x, y = batch
         loss = torch.nn.functional.cross_entropy(self.net(x), y)
-        self.log("loss", loss, on_step=True, on_epoch=True)
+        self.log("loss", loss, on_step=True, on_epoch=True, sync_dist="clip" in USES)
         if "accuracy" in USES:
             self.accuracy(self.net(x), y)
             self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
-            self.log("samples", float(len(x)), reduce_fx="sum", on_step=True)
+            self.log("samples", float(len(x)), reduce_fx="sum", on_step=True, on_epoch=True)
         return loss
 
     def validation_step(self, batch, index):
@@ -52,7 +52,7 @@ class Module(lightning.LightningModule):
         if "accuracy" in USES:
             self.val_accuracy(self.net(x), y)
             self.log("val_accuracy", self.val_accuracy)
-        self.log("val_loss", torch.nn.functional.cross_entropy(self.net(x), y))
+        self.log("val_loss", torch.nn.functional.cross_entropy(self.net(x), y), sync_dist=True)
 
     def on_before_optimizer_step(self, optimizer):
         norms = [parameter.grad.norm() for parameter in self.net.parameters()]
@@ -129,7 +129,7 @@ trainer = lightning.Trainer(
     accelerator="cpu",
     precision="64-true",
     callbacks=callbacks,
-    logger=Log(),
+    logger=[Log(), lightning.pytorch.loggers.CSVLogger(OUT, version="all")] if "csv" in USES else Log(),
     log_every_n_steps=1,
     enable_checkpointing="stop" in USES,
     enable_progress_bar=False,
