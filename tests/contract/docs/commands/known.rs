@@ -172,6 +172,13 @@ pub(super) const KNOWN: [(&str, Proof); 50] = [
         "python examples/pytorch/hf.py",
         Runs("trainer-image/python/tests_hf/test_example.py", "\"hf.py\""),
     ),
+    (
+        "python examples/pytorch/lightning_digits.py",
+        Runs(
+            "trainer-image/python/tests_lightning/test_example.py",
+            "\"lightning_digits.py\"",
+        ),
+    ),
     ("rm -rf", NoTest(EDITS)),
     (
         "roundhouse-operator check",

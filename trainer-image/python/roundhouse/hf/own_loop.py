@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from ..data import Batch
+from ..integration.parts import part_sizes
+from ..integration.steps import Steps
 from ..job import Job
 from . import refusals_of_loop as refusals
-from .passes import part_sizes
-from .steps import Steps
 from .weighing import nothing
 
 

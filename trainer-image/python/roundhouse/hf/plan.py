@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from ..integration.loaders import is_sequential
 from ..sampler import Sampler
-from .loaders import is_sequential
 
 
 class Plan(NamedTuple):

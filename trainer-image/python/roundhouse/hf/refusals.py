@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import ConfigError
-from .loaders import sampler_of
+from ..integration.loaders import sampler_of
 
 _ONE_PROCESS = "the whole model is in each worker, and Roundhouse sums the gradients; leave it out"
 _NEEDS_METRIC = "its step needs the metric of an evaluation, and a job steps the scheduler in each committed step; use another one"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import ConfigError
-from .steps import Steps
+from ..integration.steps import Steps
 
 
 class Epochs:

@@ -11,8 +11,8 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.utils import send_to_device
 
-from ..refusals_of_prepare import refuse_late_scheduler
 from ..own_loop import OwnLoop, Stage
+from ..refusals_of_prepare import refuse_late_scheduler
 
 
 class CommittingOptimizer(AcceleratedOptimizer):

@@ -18,15 +18,15 @@ import torch
 from accelerate.utils import send_to_device
 
 from ...data import Batch
+from ...integration.loaders import is_sequential, options_of
+from ...integration.parts import Parts
+from ...integration.steps import Steps
 from ...job import Job
 from ...sampler import Sampler
 from .. import refusals_of_loop, refusals_of_prepare as refusals
-from ..loaders import is_sequential, options_of
 from ..own_loop import OwnLoop, Stage
-from ..passes import Parts
 from ..random_numbers import same_random_numbers
 from ..starting import Membership, join_once, warn_of_no_step
-from ..steps import Steps
 from ..weighing import Weighing
 from .accelerated import CommittedScheduler, CommittingOptimizer, TrainingLoader
 from .around_steps import AroundSteps

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_utils import EvalLoopOutput
 
+from ...integration.loaders import batches_of, is_sequential
+from ...integration.steps import Steps
+from ...integration.waiting import may_lose_peer, waits
 from ...job import Job
 from .. import refusals
 from ..evaluation import BatchLosses, adopt, arguments_of_evaluation
-from ..loaders import batches_of, is_sequential
-from ..steps import Steps
-from ..waiting import may_lose_peer, waits
 from .libraries import keeps_metrics
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...integration.parts import part_sizes
+from ...integration.steps import Steps
 from ...job import Job
 from .. import refusals
-from ..passes import part_sizes
 from ..random_numbers import same_random_numbers
-from ..steps import Steps
 from ..weighing import Weighing, nothing
 from .libraries import unmeasured
 

@@ -17,15 +17,15 @@ import transformers
 from transformers.trainer_callback import ExportableState
 
 from ...errors import ConfigError
+from ...integration.loaders import options_of
+from ...integration.parts import Parts
+from ...integration.steps import Steps
 from ...job import Job
 from .. import refusals
 from ..carried import Carried
-from ..loaders import options_of
-from ..passes import Parts
 from ..plan import plan_of
 from ..stand_ins import Epochs, Stepped
 from ..starting import join_once, warn_of_no_step
-from ..steps import Steps
 from ..trackers import begin_bars, name_run, restart_trackers
 from ..weighing import Weighing
 from .between_steps import BetweenSteps

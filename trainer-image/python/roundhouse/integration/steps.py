@@ -11,6 +11,19 @@ from ..job import Job
 from ..loops import Loop
 
 
+def complete(job: Job, stops: Callable[[], bool]) -> None:
+    """Completes the training of ranks that have left the loop. ``stops``: whether rank 0 stops
+    early."""
+    loops = job._loops
+    while not loops.is_finished:
+        try:
+            loops.finish()
+        except PeerLost as lost:
+            # A generation has failed meanwhile. The ranks of the next one stop as well.
+            if lost.newer is not None or not stops():
+                raise
+
+
 class Steps:
     """The steps of a job, epoch by epoch. Each step is yielded once, and repeated within
     :meth:`run`."""
@@ -31,6 +44,11 @@ class Steps:
         due."""
         self.ahead = next(self._batches, None)
         return self.ahead is not None
+
+    @property
+    def ahead(self) -> Batch | None:
+        """The next step, if it is known already."""
+        return self._ahead
 
     def epoch(self) -> Iterator[Batch]:
         """The steps until an epoch ends. The next call continues with the next step."""
@@ -66,18 +84,11 @@ class Steps:
     def leave(self, stops: Callable[[], bool]) -> None:
         """Completes the training, after the last step or where all ranks stop early. ``stops``:
         whether rank 0 stops early."""
-        loops = self._job._loops
         if self._job.steps_done == self._total:
             following = self.take()  # The loop completes the training with all ranks.
             assert following is None
         self._batches.close()
-        while not loops.is_finished:
-            try:
-                loops.finish()
-            except PeerLost as lost:
-                # A generation has failed meanwhile. The ranks of the next one stop as well.
-                if lost.newer is not None or not stops():
-                    raise
+        complete(self._job, stops)
 
     def take(self) -> Batch | None:
         """The next batch; None where all steps are committed."""
