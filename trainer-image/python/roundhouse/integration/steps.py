@@ -45,11 +45,6 @@ class Steps:
         self.ahead = next(self._batches, None)
         return self.ahead is not None
 
-    @property
-    def ahead(self) -> Batch | None:
-        """The next step, if it is known already."""
-        return self._ahead
-
     def epoch(self) -> Iterator[Batch]:
         """The steps until an epoch ends. The next call continues with the next step."""
         batch = self.take()
