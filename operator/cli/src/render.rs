@@ -7,7 +7,7 @@ use roundhouse_contract::Progress;
 use serde::Serialize;
 
 use crate::out::plain;
-use crate::view::{seconds_left, span_of};
+use crate::view::{seconds_left, span_of, speed_text};
 
 /// The state of a job that trains.
 const TRAINING: &str = "Training";
@@ -102,7 +102,7 @@ impl View {
         // Some scripts report progress without a generation (0).
         let is_of_newest = [0, self.generation].contains(&progress.generation);
         if self.state == TRAINING && is_of_newest {
-            let _ = write!(text, "  {:.0} samples/s", progress.samples_per_second);
+            let _ = write!(text, "  {}", speed_text(progress.samples_per_second));
         }
         if let Some(accuracy) = progress.eval_accuracy {
             text += &accuracy_text(accuracy);
@@ -200,6 +200,19 @@ mod tests {
             "loss -",
             "its speed is that of the generation before"
         );
+    }
+
+    #[test]
+    fn unknown_speed_is_shown_as_a_dash() {
+        let view = View {
+            state: TRAINING.to_owned(),
+            progress: Some(Progress {
+                loss: Some(0.25),
+                ..Progress::default()
+            }),
+            ..View::default()
+        };
+        assert_eq!(view.numbers(), "loss 0.2500  - samples/s");
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use summary::{numbers, seconds_left, span_of};
+pub(crate) use summary::{known_speed, numbers, seconds_left, span_of, speed_text};
 
 use ranks::Rank;
 use span::{ago, left};

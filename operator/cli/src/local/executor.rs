@@ -28,7 +28,7 @@ impl Executor {
             job_name: job_name.to_owned(),
             launch_plan,
             workers: BTreeMap::new(),
-            orphans: Orphans::default(),
+            orphans: Orphans::new(),
             num_started: 0,
         }
     }

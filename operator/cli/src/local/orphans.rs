@@ -1,5 +1,8 @@
 //! Kills the processes that a killed agent left behind. An agent that ends by itself ends all its
 //! processes; a killed agent cannot. This program adopts orphans, so they become its children.
+//!
+//! It may have had other children before: a shell that replaces itself by this program leaves its
+//! own, such as the `tee` of `run --local > >(tee log)`. They are no orphans.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +18,10 @@ const CLEAN_SCANS: u32 = 2;
 const STUCK: Duration = Duration::from_secs(10);
 
 /// Searches for orphans after an agent has ended.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Orphans {
+    /// Children that this program had before the first agent started.
+    older: Vec<Process>,
     /// When an agent ended; `None` after [`CLEAN_SCANS`] clean scans. One scan is not enough: a
     /// process may start another one and end during the scan.
     since: Option<Instant>,
@@ -25,12 +30,23 @@ pub(super) struct Orphans {
 }
 
 impl Orphans {
+    /// Remembers the present children of this program. No agent may have started.
+    pub(super) fn new() -> Self {
+        let own = std::process::id().cast_signed();
+        let children = processes().into_iter().filter(|it| it.parent == own);
+        Self {
+            older: children.collect(),
+            since: None,
+            clean_scans: 0,
+            scan_at: None,
+        }
+    }
+
     /// Begins the search, because an agent has ended.
     pub(super) fn expect(&mut self) {
-        *self = Self {
-            since: Some(Instant::now()),
-            ..Self::default()
-        };
+        self.since = Some(Instant::now());
+        self.clean_scans = 0;
+        self.scan_at = None;
     }
 
     /// Whether processes of an ended agent may be left; no worker may start beside them.
@@ -48,7 +64,8 @@ impl Orphans {
         }
         let all = processes();
         collect_orphans(&all, agents);
-        let left = left(std::process::id().cast_signed(), &all, agents);
+        let own = std::process::id().cast_signed();
+        let left = left(own, &all, agents, &self.older);
         send_all(&left, Signal::KILL);
         self.clean_scans = if left.is_empty() {
             self.clean_scans + 1
@@ -61,10 +78,15 @@ impl Orphans {
     }
 }
 
-/// All descendants of this program except agents and their descendants. Pure.
-fn left(own: i32, all: &[Process], agents: &[i32]) -> Vec<Process> {
+/// All descendants of this program except agents, older children, and their descendants. Pure.
+fn left(own: i32, all: &[Process], agents: &[i32], older: &[Process]) -> Vec<Process> {
     let orphans = all.iter().filter(|it| it.parent == own && it.runs);
-    let orphans = orphans.filter(|it| !agents.contains(&it.pid));
+    // A later process may have the pid of an older child.
+    let is_older = |it: &Process| {
+        let mut same = older.iter().map(|older| (older.pid, older.started));
+        same.any(|older| older == (it.pid, it.started))
+    };
+    let orphans = orphans.filter(|it| !agents.contains(&it.pid) && !is_older(it));
     orphans
         .flat_map(|orphan| std::iter::once(*orphan).chain(below(orphan.pid, all)))
         .collect()
@@ -91,7 +113,23 @@ mod tests {
             process(31, 30, true),
             process(40, 10, false),
         ];
-        let pids: Vec<i32> = left(10, &all, &[20]).iter().map(|it| it.pid).collect();
+        let pids: Vec<i32> = left(10, &all, &[20], &[]).iter().map(|it| it.pid).collect();
         assert_eq!(pids, [30, 31]);
+    }
+
+    #[test]
+    fn children_from_before_the_run_are_no_orphans() {
+        let process = |pid, parent, started| Process {
+            pid,
+            parent,
+            group: pid,
+            started,
+            runs: true,
+        };
+        let older = [process(30, 10, 1), process(40, 10, 1)];
+        // The pid of an older child is used again.
+        let all = [process(30, 10, 1), process(31, 30, 5), process(40, 10, 9)];
+        let left = left(10, &all, &[], &older);
+        assert_eq!(left.iter().map(|it| it.pid).collect::<Vec<_>>(), [40]);
     }
 }

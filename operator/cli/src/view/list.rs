@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use roundhouse_api::TrainingJob;
 use serde::Serialize;
 
-use super::{since, state};
+use super::{known_speed, since, state};
 use crate::out::table;
 
 /// One job in the list.
@@ -58,7 +58,7 @@ fn line(job: &TrainingJob) -> Line {
         step: progress.map(|it| it.progress.step),
         percent: progress.map(|it| it.percent.clone()),
         loss: progress.and_then(|it| it.progress.loss),
-        samples_per_second: progress.map(|it| it.progress.samples_per_second),
+        samples_per_second: progress.and_then(|it| known_speed(it.progress.samples_per_second)),
         incidents: status.incidents.total,
         created: job.creation_timestamp().map(|at| at.0),
     }

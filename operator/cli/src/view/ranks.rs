@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use roundhouse_contract::{Action, ProcessRestarts};
 use serde::Serialize;
 
-use super::{exit, since};
+use super::{exit, known_speed, since};
 use crate::facts::metrics::of_rank;
 use crate::facts::worker::Worker;
 use crate::facts::{AgentReport, Facts};
@@ -105,7 +105,8 @@ fn rank(facts: &Facts, worker: &Worker, local_rank: u32, generation: u64) -> Ran
         state,
         step: number.and_then(|number| step(report?, number)),
         lag: None,
-        samples_per_second: speed.map(|it| it.samples_per_second / f64::from(it.world_size)),
+        samples_per_second: speed
+            .and_then(|it| Some(known_speed(it.samples_per_second)? / f64::from(it.world_size))),
         slower: straggler.map(|it| it.factor),
         restarts: worker.restarts + restarts.map_or(0, |it| it.total),
         last_exit: last_exit(worker, local_rank, restarts),

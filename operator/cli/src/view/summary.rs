@@ -5,6 +5,7 @@ use roundhouse_api::{ConditionType, TrainingJob};
 use roundhouse_contract::{OnScale, Progress};
 use roundhouse_planner::status::{counted, percent};
 
+use super::list::or_dash;
 use super::span::left;
 use super::{since, state};
 use crate::facts::Facts;
@@ -90,7 +91,7 @@ pub(crate) fn numbers(progress: &Progress) -> String {
     }];
     parts.push(format!("epoch {epoch}"));
     parts.extend(loss.map(|loss| format!("loss {}", loss_text(loss))));
-    parts.push(format!("{samples_per_second:.0} samples/s"));
+    parts.push(speed_text(*samples_per_second));
     parts.extend(eval_accuracy.map(|it| format!("test accuracy {:.1} %", it * 100.0)));
     parts.extend(eval_perplexity.map(|it| format!("test perplexity {it:.2}")));
     parts.extend(eval_loss.map(|it| format!("test loss {it:.4}")));
@@ -109,6 +110,18 @@ pub(crate) fn numbers(progress: &Progress) -> String {
         ));
     }
     parts.join(", ")
+}
+
+/// The speed if it is known. Some scripts report none, and a generation has none before its first
+/// step.
+pub(crate) fn known_speed(samples_per_second: f64) -> Option<f64> {
+    (samples_per_second > 0.0).then_some(samples_per_second)
+}
+
+/// The speed with its unit, or a dash in its place.
+pub(crate) fn speed_text(samples_per_second: f64) -> String {
+    let speed = known_speed(samples_per_second).map(|it| format!("{it:.0}"));
+    format!("{} samples/s", or_dash(speed))
 }
 
 /// Seconds until the last step, if each step uses `globalBatchSize` samples at the present speed.

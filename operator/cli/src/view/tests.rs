@@ -42,6 +42,18 @@ fn training_job_shows_step_and_lag_of_each_rank() {
 }
 
 #[test]
+fn unknown_speed_of_a_job_and_its_ranks_is_a_dash() {
+    let unknown = json!(0.0);
+    let case = job()
+        .trains(2)
+        .with("status/progress/samplesPerSecond", unknown);
+    let view = JobView::of(&case.facts());
+    assert_eq!(view.ranks[0].samples_per_second, None);
+    let text = shown(&view);
+    assert!(text.contains("loss 0.2500, - samples/s,"), "{text}");
+}
+
+#[test]
 fn repeated_steps_are_shown() {
     let repeated = Progress {
         repeated_steps: 12,
