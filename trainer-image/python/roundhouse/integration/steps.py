@@ -32,7 +32,8 @@ class Steps:
         self._job = job
         self._total = total
         self._batches: Any = iter(loop)
-        self._ahead: Batch | None = None
+        # A batch that the next :meth:`take` returns.
+        self.ahead: Batch | None = None
         # The current step, or the last one after its commit.
         self.batch: Batch | None = None
         # Whether other ranks have committed that step without this one, which got their state.
@@ -41,17 +42,12 @@ class Steps:
     def meet(self) -> bool:
         """Waits for the other ranks, so that ``job.steps_done`` is known. Returns whether a step is
         due."""
-        self._ahead = next(self._batches, None)
-        return self._ahead is not None
-
-    @property
-    def ahead(self) -> Batch | None:
-        """The next step, if it is known already."""
-        return self._ahead
+        self.ahead = next(self._batches, None)
+        return self.ahead is not None
 
     def epoch(self) -> Iterator[Batch]:
         """The steps until an epoch ends. The next call continues with the next step."""
-        batch = self._next()
+        batch = self.take()
         epoch = None if batch is None else batch.step.epoch
         while batch is not None and batch.step.epoch == epoch:
             self.batch, self.is_behind = batch, False
@@ -61,9 +57,9 @@ class Steps:
                 # Ask for the next step later: what the loop does after an epoch belongs to the body
                 # of this step.
                 return
-            batch = self._next()
+            batch = self.take()
         # This rank was stopped for so long that the others are in a later epoch.
-        self._ahead = batch
+        self.ahead = batch
 
     def run(self, attempt: Callable[[Batch], bool]) -> bool:
         """Calls ``attempt``, which ends with ``job.commit``, until the step counts. Returns False
@@ -76,7 +72,7 @@ class Steps:
                     return True
             following = next(self._batches, None)
             if following is None or following.step.number != number:
-                self._ahead, self.is_behind = following, True
+                self.ahead, self.is_behind = following, True
                 return False
             self.batch = following
 
@@ -84,11 +80,12 @@ class Steps:
         """Completes the training, after the last step or where all ranks stop early. ``stops``:
         whether rank 0 stops early."""
         if self._job.steps_done == self._total:
-            following = self._next()  # The loop completes the training with all ranks.
+            following = self.take()  # The loop completes the training with all ranks.
             assert following is None
         self._batches.close()
         complete(self._job, stops)
 
-    def _next(self) -> Batch | None:
-        batch, self._ahead = self._ahead, None
+    def take(self) -> Batch | None:
+        """The next batch; None where all steps are committed."""
+        batch, self.ahead = self.ahead, None
         return next(self._batches, None) if batch is None else batch
