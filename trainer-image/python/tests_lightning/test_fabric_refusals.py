@@ -22,9 +22,9 @@ def made(**options):
     torch.manual_seed(2)
     net = torch.nn.Linear(4, 3, dtype=torch.float64)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    model, optimizer, *schedules = fabric.setup(net, optimizer, **({} if IS_OLD else {"scheduler": schedule}))
-    schedule = schedules[0] if schedules else schedule
+    schedules = {} if IS_OLD else {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)}
+    model, optimizer, *schedules = fabric.setup(net, optimizer, **schedules)
+    schedule = schedules[0] if schedules else None
     return fabric, model, optimizer, schedule, fabric.setup_dataloaders(loader()), net
 
 
@@ -108,6 +108,18 @@ def test_scheduler_that_is_called_otherwise_is_named(interval, per_step, words):
                     schedule.step()
 
 
+def test_scheduler_that_fabric_has_not_got_is_refused():
+    fabric = lightning.Fabric(accelerator="cpu", strategy=ElasticFabric(global_batch_size=5))
+    net = torch.nn.Linear(4, 3)
+    _, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    fabric.setup_dataloaders(loader())
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 1) for _ in range(2)]
+    whole = torch.optim.lr_scheduler.SequentialLR(optimizer, schedules, milestones=[1])
+    with pytest.raises(rh.ConfigError, match="fabric.setup has not got the SequentialLR of the optimizer"):
+        next(fabric.strategy.epochs(1))
+    del whole
+
+
 def test_two_optimizers_are_refused_before_the_first_step():
     fabric = lightning.Fabric(accelerator="cpu", strategy=ElasticFabric(global_batch_size=5))
     nets = [torch.nn.Linear(4, 3) for _ in range(2)]
@@ -124,7 +136,8 @@ def test_loop_that_is_left_early_finishes(tmp_path):
         for batch in train:
             passes(fabric, model, *batch)
             optimizer.step()
-            schedule.step()
+            if schedule is not None:
+                schedule.step()
         if epoch == 1:
             break
     fabric.strategy.finish()

@@ -145,6 +145,8 @@ class ElasticFabric(SingleDeviceStrategy):
                 f"roundhouse.lightning: epochs() with {len(self._optimizers)} optimizers and {'no' if self._loader is None else 'a'} "
                 "train loader: give fabric.setup one optimizer, and fabric.setup_dataloaders the train loader first, before it"
             )
+        known = [*self._more_state.values(), *([] if self._scheduler is None else [self._scheduler.inner])]
+        refusals.refuse_unknown_schedulers(internals.schedulers_of(self._optimizers[0]), known)
         self._begin(self.plan_of(number))
         repeats = self._repeats
         assert repeats is not None

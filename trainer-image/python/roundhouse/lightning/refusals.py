@@ -140,6 +140,17 @@ def refuse_plateau(scheduler: Any, is_plateau: bool = False) -> None:
         _refuse(f"a {kind}", "its step needs the metric of an evaluation, and the commit of a step calls it; use another one")
 
 
+def refuse_unknown_schedulers(schedulers: Sequence[Any], known: Sequence[Any]) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for a scheduler that the job does not step."""
+    for scheduler in schedulers:
+        if not any(scheduler is one for one in known):
+            _refuse(
+                f"fabric.setup has not got the {type(scheduler).__name__} of the optimizer",
+                "a new worker would begin with a fresh one; make it before, and give it: fabric.setup(model, optimizer, "
+                "scheduler=scheduler), which lightning has since 2.6",
+            )
+
+
 def refuse_loader(loader: Any) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` for a train loader whose samples the job
     cannot deal."""
