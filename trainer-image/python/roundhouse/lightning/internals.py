@@ -42,7 +42,8 @@ _ATTRIBUTES = """
     _signal_connector.received_sigterm _signal_connector.register_signal_handlers
     fit_loop.epoch_loop._batches_that_stepped fit_loop.epoch_loop._results fit_loop.epoch_loop.val_loop._results
     fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed
-    fit_loop.epoch_loop.batch_progress.current.processed fit_loop.epoch_progress.current.processed fit_loop.setup_data fit_loop._can_stop_early
+    fit_loop.epoch_loop.batch_progress.current.processed fit_loop.epoch_progress.current.processed
+    fit_loop.setup_data fit_loop._can_stop_early
 """.split()
 
 
@@ -322,7 +323,9 @@ class Snapshot:
         self._results = trainer.fit_loop.epoch_loop._results
         # An update assigns other tensors.
         self._logged = {key: dict(vars(one)) for key, one in self._results.items()}
-        self._states = [(one, {name: _copied(value) for name, value in one.metric_state.items()}, one._update_count) for one in metrics]
+        self._states = [
+            (one, {name: _copied(value) for name, value in one.metric_state.items()}, one._update_count) for one in metrics
+        ]
 
     def restore(self) -> None:
         for key, metric in list(self._results.items()):

@@ -52,7 +52,9 @@ for epoch in range(EPOCHS) if IS_PLAIN else fabric.strategy.epochs(EPOCHS):
         scheduler.step()
     model.eval()
     with torch.no_grad():
-        losses.append([steps[-1][0], sum(float(torch.nn.functional.cross_entropy(model(x), y, reduction="sum")) for x, y in evaluated)])
+        losses.append(
+            [steps[-1][0], sum(float(torch.nn.functional.cross_entropy(model(x), y, reduction="sum")) for x, y in evaluated)]
+        )
     model.train()
 rank = fabric.global_rank
 OUT.mkdir(exist_ok=True, parents=True)
