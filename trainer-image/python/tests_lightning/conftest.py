@@ -46,7 +46,9 @@ def results_of(script, starter, directories):
     def result(*uses):
         if uses not in known:
             directory = directories.mktemp("plain")
-            process = starter.start([HERE / "scripts" / script, directory / "out", "plain", *uses], environment(), directory / "log")
+            process = starter.start(
+                [HERE / "scripts" / script, directory / "out", "plain", *uses], environment(), directory / "log"
+            )
             assert process.wait(240) == 0, (directory / "log").read_text()
             known[uses] = Result(directory / "out")
         return known[uses]

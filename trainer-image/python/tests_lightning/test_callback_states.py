@@ -30,7 +30,9 @@ def sent(callback, other, stops=False):
     return trainer
 
 
-@pytest.mark.parametrize("value", [math.inf, math.nan, None, True, 3, 0.5, "a word", [1, {"two": [2.0]}], torch.tensor(0.5), torch.eye(2)])
+@pytest.mark.parametrize(
+    "value", [math.inf, math.nan, None, True, 3, 0.5, "a word", [1, {"two": [2.0]}], torch.tensor(0.5), torch.eye(2)]
+)
 def test_any_plain_value_arrives_as_it_was(value):
     other = Keeps("none")
     assert sent(Keeps(value), other, stops=True).should_stop
@@ -52,7 +54,9 @@ def test_patience_of_early_stopping_arrives(tmp_path):
     assert other.wait_count == 2 and float(other.best_score) == 0.25
 
 
-@pytest.mark.parametrize(("value", "words"), [(object(), "it has a object"), ({1: 2}, "it has a dict"), ("x" * 70_000, "more than 65536 bytes")])
+@pytest.mark.parametrize(
+    ("value", "words"), [(object(), "it has a object"), ({1: 2}, "it has a dict"), ("x" * 70_000, "more than 65536 bytes")]
+)
 def test_state_that_cannot_be_sent_is_warned_of(value, words):
     other = Keeps("own")
     with pytest.warns(UserWarning, match=f"new workers do not get the state of the callback one: .*{words}"):

@@ -22,9 +22,9 @@ def made(**options):
     torch.manual_seed(2)
     net = torch.nn.Linear(4, 3, dtype=torch.float64)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    model, optimizer, *schedules = fabric.setup(net, optimizer, **({} if IS_OLD else {"scheduler": schedule}))
-    schedule = schedules[0] if schedules else schedule
+    schedules = {} if IS_OLD else {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)}
+    model, optimizer, *schedules = fabric.setup(net, optimizer, **schedules)
+    schedule = schedules[0] if schedules else None
     return fabric, model, optimizer, schedule, fabric.setup_dataloaders(loader()), net
 
 
@@ -80,7 +80,9 @@ def test_steps_that_a_job_cannot_follow_are_named(body, words):
 
 def test_loop_without_epochs_is_refused():
     *_, train, _ = made()
-    with pytest.raises(rh.ConfigError, match=r"the train loader outside of epochs\(\): write `for epoch in fabric.strategy.epochs"):
+    with pytest.raises(
+        rh.ConfigError, match=r"the train loader outside of epochs\(\): write `for epoch in fabric.strategy.epochs"
+    ):
         next(iter(train))
 
 
@@ -96,7 +98,9 @@ def test_interval_other_than_two_is_refused():
 
 
 @pytest.mark.skipif(IS_OLD, reason="fabric.setup takes no scheduler")
-@pytest.mark.parametrize(("interval", "per_step", "words"), [("step", False, "was not called in step 1"), ("epoch", True, "was called in step 1")])
+@pytest.mark.parametrize(
+    ("interval", "per_step", "words"), [("step", False, "was not called in step 1"), ("epoch", True, "was called in step 1")]
+)
 def test_scheduler_that_is_called_otherwise_is_named(interval, per_step, words):
     fabric, model, optimizer, schedule, train, _ = made(interval=interval)
     with pytest.raises(rh.ConfigError, match=rf"scheduler.step\(\) {words}, but ElasticFabric\(interval=\"{interval}\"\)"):
@@ -108,13 +112,27 @@ def test_scheduler_that_is_called_otherwise_is_named(interval, per_step, words):
                     schedule.step()
 
 
+def test_scheduler_that_fabric_was_not_given_is_refused():
+    fabric = lightning.Fabric(accelerator="cpu", strategy=ElasticFabric(global_batch_size=5))
+    net = torch.nn.Linear(4, 3)
+    _, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    fabric.setup_dataloaders(loader())
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 1) for _ in range(2)]
+    whole = torch.optim.lr_scheduler.SequentialLR(optimizer, schedules, milestones=[1])
+    with pytest.raises(rh.ConfigError, match="fabric.setup was not given the SequentialLR of the optimizer"):
+        next(fabric.strategy.epochs(1))
+    del whole
+
+
 def test_two_optimizers_are_refused_before_the_first_step():
     fabric = lightning.Fabric(accelerator="cpu", strategy=ElasticFabric(global_batch_size=5))
     nets = [torch.nn.Linear(4, 3) for _ in range(2)]
     for net in nets:
         fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
     fabric.setup_dataloaders(loader())
-    with pytest.raises(rh.ConfigError, match=r"epochs\(\) with 2 optimizers and a train loader: give fabric.setup one optimizer"):
+    with pytest.raises(
+        rh.ConfigError, match=r"epochs\(\) with 2 optimizers and a train loader: give fabric.setup one optimizer"
+    ):
         next(fabric.strategy.epochs(1))
 
 
@@ -124,7 +142,8 @@ def test_loop_that_is_left_early_finishes(tmp_path):
         for batch in train:
             passes(fabric, model, *batch)
             optimizer.step()
-            schedule.step()
+            if schedule is not None:
+                schedule.step()
         if epoch == 1:
             break
     fabric.strategy.finish()

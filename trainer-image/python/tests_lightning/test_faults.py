@@ -52,7 +52,9 @@ def test_killed_worker_and_newcomer_lose_no_step(training, plain, uses, rank, po
     seen = result.ranks[1]["steps"]
     assert len(seen) in (9, 10) and seen == wanted.ranks[0]["steps"][-len(seen) :]
     logged = result.logged("loss_step")
-    assert logged == pytest.approx({step: value for step, value in wanted.logged("loss_step").items() if step in logged}, rel=1e-9)
+    assert logged == pytest.approx(
+        {step: value for step, value in wanted.logged("loss_step").items() if step in logged}, rel=1e-9
+    )
     assert len(logged) == 18 if rank else len(logged) >= 9
 
 

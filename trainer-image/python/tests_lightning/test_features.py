@@ -8,31 +8,33 @@ from conftest import ROUNDING, Result, close, difference
 from world import until
 
 
-def with_newcomer(world, killed, **variables):
-    """Starts two workers, one of which ends by itself, and replaces that one."""
-    newcomer = world.start(2)
+def with_newcomer(world, killed, number=2, **variables):
+    """Starts workers, one of which ends by itself, and replaces that one."""
+    newcomer = world.start(number)
     world.prepared([newcomer])
-    workers = [world.start(index, **(variables if index == killed else {})) for index in range(2)]
+    workers = [world.start(index, **(variables if index == killed else {})) for index in range(number)]
     world.prepared(workers)
     world.form(workers, others_leave=False)
     until("the worker is killed", workers[killed].is_gone)
-    left = [workers[1 - killed], newcomer]
+    left = [worker for index, worker in enumerate(workers) if index != killed] + [newcomer]
     world.form(left)
     world.ends(left)
     return Result(world.dir / "out")
 
 
-@pytest.mark.parametrize("killed", [0, 1])
-def test_evaluation_that_loses_a_worker_has_the_same_result(training, plain, killed):
+@pytest.mark.parametrize(("killed", "number"), [(0, 2), (1, 3)])
+def test_evaluation_that_loses_a_worker_has_the_same_result(training, plain, killed, number):
     with training("sgd") as world:
-        result = with_newcomer(world, killed, KILL_IN_EVALUATION=f"{killed}:6")
+        result = with_newcomer(world, killed, number, KILL_IN_EVALUATION=f"{killed}:6")
     wanted = plain("sgd")
     assert close(result.ranks[0]["validated"], wanted.ranks[0]["validated"])
-    assert close(result.ranks[1]["validated"], wanted.ranks[0]["validated"][1:])
+    assert close(result.ranks[number - 1]["validated"], wanted.ranks[0]["validated"][1:])
     assert difference(wanted, result) <= ROUNDING
 
 
-@pytest.mark.parametrize("where", [{"ROUNDHOUSE_FAULT": "0:5:Backward"}, {"KILL_IN_EVALUATION": "0:9"}, {"KILL_IN_EVALUATION": "1:9"}])
+@pytest.mark.parametrize(
+    "where", [{"ROUNDHOUSE_FAULT": "0:5:Backward"}, {"KILL_IN_EVALUATION": "0:9"}, {"KILL_IN_EVALUATION": "1:9"}]
+)
 def test_newcomer_stops_early_with_the_others(training, plain, where):
     killed = int(next(iter(where.values()))[0])
     with training("sgd", "stop") as world:

@@ -25,19 +25,28 @@ def refused(directory, words, module=None, train=None, strategy=None, fit=None, 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"accumulate_grad_batches": 2}, r"Trainer\(accumulate_grad_batches=2\): the number of passes .* give Elastic the global_batch_size"),
+        (
+            {"accumulate_grad_batches": 2},
+            r"Trainer\(accumulate_grad_batches=2\): the number of passes .* give Elastic the global_batch_size",
+        ),
         ({"fast_dev_run": True}, r"Trainer\(fast_dev_run=True\): it cuts the training; give max_steps=1"),
         ({"overfit_batches": 0.5}, r"Trainer\(overfit_batches=0.5\): the samples of a job are dealt for whole epochs"),
         ({"limit_train_batches": 1}, r"Trainer\(limit_train_batches=1\): the samples of a job are dealt for whole epochs"),
         ({"limit_train_batches": 0.5}, r"Trainer\(limit_train_batches=0.5\): .* train with fewer samples"),
-        ({"reload_dataloaders_every_n_epochs": 1}, r"Trainer\(reload_dataloaders_every_n_epochs=1\): the job knows one data set"),
+        (
+            {"reload_dataloaders_every_n_epochs": 1},
+            r"Trainer\(reload_dataloaders_every_n_epochs=1\): the job knows one data set",
+        ),
         ({"max_epochs": -1}, r"Trainer\(max_epochs=-1\): a job needs its length"),
         ({"max_time": "00:01:00:00"}, "the callback Timer: the clocks of the workers differ"),
         ({"sync_batchnorm": True}, r"Trainer\(sync_batchnorm=True\): its statistics are those of a single pass"),
         ({"devices": 2}, "devices=2: the job starts the workers, each with one device; leave it out"),
         ({"num_nodes": 2}, "num_nodes=2: the job starts the workers"),
         ({"precision": "16-true"}, "precision='16-true': give one of 32-true, 64-true, bf16-mixed, bf16-true"),
-        ({"callbacks": [callbacks.StochasticWeightAveraging(0.1)]}, "the callback StochasticWeightAveraging: it changes weights outside"),
+        (
+            {"callbacks": [callbacks.StochasticWeightAveraging(0.1)]},
+            "the callback StochasticWeightAveraging: it changes weights outside",
+        ),
         ({"callbacks": [callbacks.GradientAccumulationScheduler({1: 2})]}, "the callback GradientAccumulationScheduler"),
         ({"callbacks": [callbacks.LearningRateFinder()]}, "the callback LearningRateFinder: start a job for each trial"),
         (
@@ -54,7 +63,11 @@ def test_checkpoint_of_lightning_is_refused_before_it_is_loaded(tmp_path):
     made = trainer(tmp_path)
     made.fit(Tiny(), loader())
     made.save_checkpoint(tmp_path / "last.ckpt")
-    refused(tmp_path, r"fit\(ckpt_path=.*last.ckpt.*\): a job continues from its own", fit={"ckpt_path": str(tmp_path / "last.ckpt")})
+    refused(
+        tmp_path,
+        r"fit\(ckpt_path=.*last.ckpt.*\): a job continues from its own",
+        fit={"ckpt_path": str(tmp_path / "last.ckpt")},
+    )
 
 
 class Manual(Tiny):
@@ -123,7 +136,10 @@ def rarely(optimizer):
         (Skips(), "a step was skipped, such as by on_train_batch_start with -1"),
         (Gathers(), "all_gather in training_step: its result, and so the gradient, would depend on the number of workers"),
         (NoOptimizer(), "configure_optimizers without an optimizer"),
-        (Optimizers(lambda one: torch.optim.LBFGS([*one.param_groups[0]["params"]])), "LBFGS: it calls the passes several times"),
+        (
+            Optimizers(lambda one: torch.optim.LBFGS([*one.param_groups[0]["params"]])),
+            "LBFGS: it calls the passes several times",
+        ),
         (Optimizers(plateau), "a ReduceLROnPlateau: its step needs the metric of an evaluation"),
         (Optimizers(rarely), "a StepLR with frequency=2: the commit of each step calls it"),
     ],
@@ -141,9 +157,15 @@ class Stream(IterableDataset):
     ("train", "words"),
     [
         (DataLoader(Stream(), 5), "the train data is a Stream, which can only be read from its beginning"),
-        (loader(sampler=torch.utils.data.WeightedRandomSampler([1.0] * 10, 10)), "the train loader has a WeightedRandomSampler"),
+        (
+            loader(sampler=torch.utils.data.WeightedRandomSampler([1.0] * 10, 10)),
+            "the train loader has a WeightedRandomSampler",
+        ),
         (loader(sampler=RandomSampler(data(), replacement=True)), "the train loader has a RandomSampler: the job deals"),
-        (loader(sampler=torch.utils.data.DistributedSampler(data(), 2, 0)), "the train loader has a DistributedSampler: the job deals"),
+        (
+            loader(sampler=torch.utils.data.DistributedSampler(data(), 2, 0)),
+            "the train loader has a DistributedSampler: the job deals",
+        ),
         (loader(batch_size=None), "the train loader has batch_size=None: the job deals"),
         ([data()], "a train loader of type TensorDataset: give one"),
         ({"one": loader(), "two": loader()}, "several train loaders: the samples of a step come from one"),
@@ -160,7 +182,13 @@ class Validated(Tiny):
 
 def test_part_of_an_evaluation_set_is_refused(tmp_path):
     part = loader(sampler=torch.utils.data.DistributedSampler(data(), 2, 0))
-    refused(tmp_path, "a validation loader with a DistributedSampler", module=Validated(), fit={"val_dataloaders": part}, num_sanity_val_steps=0)
+    refused(
+        tmp_path,
+        "a validation loader with a DistributedSampler",
+        module=Validated(),
+        fit={"val_dataloaders": part},
+        num_sanity_val_steps=0,
+    )
 
 
 def test_another_version_of_lightning_is_refused():

@@ -104,6 +104,4 @@ class CallbackStates:
     def _leave_out(self, name: str, why: str) -> None:
         if name not in self._left_out:
             self._left_out.add(name)
-            warnings.warn(
-                f"roundhouse.lightning: new workers do not get the state of the callback {name}: {why}", stacklevel=2
-            )
+            warnings.warn(f"roundhouse.lightning: new workers do not get the state of the callback {name}: {why}", stacklevel=2)

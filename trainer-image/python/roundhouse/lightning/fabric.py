@@ -145,6 +145,8 @@ class ElasticFabric(SingleDeviceStrategy):
                 f"roundhouse.lightning: epochs() with {len(self._optimizers)} optimizers and {'no' if self._loader is None else 'a'} "
                 "train loader: give fabric.setup one optimizer, and fabric.setup_dataloaders the train loader first, before it"
             )
+        known = [*self._more_state.values(), *([] if self._scheduler is None else [self._scheduler.inner])]
+        refusals.refuse_unknown_schedulers(internals.schedulers_of(self._optimizers[0]), known)
         self._begin(self.plan_of(number))
         repeats = self._repeats
         assert repeats is not None
@@ -201,7 +203,9 @@ class ElasticFabric(SingleDeviceStrategy):
     def backward(self, tensor: torch.Tensor, module: Any, *args: Any, **kwargs: Any) -> None:
         if self._repeats is not None and self._repeats.is_open:
             if self._loss is not None:
-                self._refuse("two calls of fabric.backward in a step: the gradients would be summed twice; add the losses, and give their sum")
+                self._refuse(
+                    "two calls of fabric.backward in a step: the gradients would be summed twice; add the losses, and give their sum"
+                )
             self._loss = tensor.detach()
         super().backward(tensor, module, *args, **kwargs)
 
@@ -211,7 +215,9 @@ class ElasticFabric(SingleDeviceStrategy):
         if kwargs:
             self._refuse("optimizer.step(closure): compute the loss before it, and leave the closure out")
         if self._loss is None:
-            self._refuse("optimizer.step() without fabric.backward(loss) in the step: it needs the gradients of this step's batch")
+            self._refuse(
+                "optimizer.step() without fabric.backward(loss) in the step: it needs the gradients of this step's batch"
+            )
         batch = self._repeats.batch
         with self._failing():
             assert batch is not None and self._loss is not None
@@ -236,11 +242,12 @@ class ElasticFabric(SingleDeviceStrategy):
             return
         is_due = bool(self._due_schedulers(batch.step))
         if is_due != was_called:
-            other = "epoch" if self._interval == "step" else "step"
+            times = {"step": "in each step", "epoch": "at the end of an epoch"}
+            (other,) = times.keys() - {self._interval}
             raise ConfigError(
                 f"roundhouse.lightning: scheduler.step() was {'not ' if is_due else ''}called in step {batch.step.number}, but "
-                f'ElasticFabric(interval="{self._interval}") steps the scheduler {"at the end of an epoch" if other == "step" else "in each step"}'
-                f'; give interval="{other}", or call it so'
+                f'ElasticFabric(interval="{self._interval}") steps the scheduler {times[self._interval]}; '
+                f'give interval="{other}", or call it so'
             )
 
     def finish(self) -> None:
@@ -277,5 +284,7 @@ class ElasticFabric(SingleDeviceStrategy):
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         if self._repeats is not None:
-            self._refuse(f"fabric.load({str(path)!r}) in a training: a job continues from its own checkpoints; load weights before epochs()")
+            self._refuse(
+                f"fabric.load({str(path)!r}) in a training: a job continues from its own checkpoints; load weights before epochs()"
+            )
         return super().load_checkpoint(path, *args, **kwargs)

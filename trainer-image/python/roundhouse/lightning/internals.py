@@ -10,6 +10,7 @@ strategy calls it once per pass, commits the step with all others, and repeats a
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import operator
 import os
@@ -37,11 +38,12 @@ _METHODS = {
 }
 # What a Trainer has.
 _ATTRIBUTES = """
-    _accelerator_connector.cluster_environment _data_connector _logger_connector.should_update_logs
+    _accelerator_connector.cluster_environment _data_connector log_every_n_steps
     _signal_connector.received_sigterm _signal_connector.register_signal_handlers
     fit_loop.epoch_loop._batches_that_stepped fit_loop.epoch_loop._results fit_loop.epoch_loop.val_loop._results
     fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed
-    fit_loop.epoch_loop.batch_progress.current.processed fit_loop.epoch_progress.current.processed fit_loop.setup_data fit_loop._can_stop_early
+    fit_loop.epoch_loop.batch_progress.current.processed fit_loop.epoch_progress.current.processed
+    fit_loop.setup_data fit_loop._can_stop_early
 """.split()
 
 
@@ -228,9 +230,11 @@ def set_loss(closure: Any, loss: float) -> None:
 # Logged values.
 
 
-def is_log_due(trainer: Any) -> bool:
-    """Whether loggers write the values of this step."""
-    return bool(trainer._logger_connector.should_update_logs)
+def is_log_due(trainer: Any, step: Step) -> bool:
+    """Whether loggers write the values of this step. All ranks must agree, so this does not ask
+    whether a rank has stopped."""
+    every = trainer.log_every_n_steps
+    return bool(every) and step.number % every == 0
 
 
 class Entry:
@@ -284,6 +288,16 @@ def entries_of(trainer: Any) -> dict[str, Entry]:
     return {key: Entry(one) for key, one in sorted(results.items()) if one.meta.fx == "training_step" and not one.has_reset}
 
 
+def schedulers_of(optimizer: Any) -> list[Any]:
+    """The schedulers that exist for an optimizer, or for Fabric's wrapper of it. Those that another
+    one calls are left out."""
+    kind = torch.optim.lr_scheduler.LRScheduler
+    known = [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    inner = {id(part) for one in known for part in getattr(one, "_schedulers", ())}
+    owners = [(one, getattr(one, "optimizer", None)) for one in known if id(one) not in inner]
+    return [one for one, owner in owners if optimizer is owner or optimizer is getattr(owner, "_optimizer", None)]
+
+
 def metrics_of(module: Any) -> list[Any]:
     """The metrics of torchmetrics in a module."""
     from torchmetrics import Metric
@@ -309,7 +323,9 @@ class Snapshot:
         self._results = trainer.fit_loop.epoch_loop._results
         # An update assigns other tensors.
         self._logged = {key: dict(vars(one)) for key, one in self._results.items()}
-        self._states = [(one, {name: _copied(value) for name, value in one.metric_state.items()}, one._update_count) for one in metrics]
+        self._states = [
+            (one, {name: _copied(value) for name, value in one.metric_state.items()}, one._update_count) for one in metrics
+        ]
 
     def restore(self) -> None:
         for key, metric in list(self._results.items()):

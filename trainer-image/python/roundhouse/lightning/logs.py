@@ -108,7 +108,7 @@ class TrainingLogs:
         self._snapshot = None
         self._merge()
         self._num_samples += step.size
-        if self._job.world_size > 1 and is_log_due(self._trainer):
+        if self._job.world_size > 1 and is_log_due(self._trainer, step):
             self._set_losses()
             with may_lose_peer():
                 self._share_step(step)

@@ -63,7 +63,10 @@ def refuse_trainer(trainer: Any, devices: Sequence[Any], num_nodes: int, layer_s
     if getattr(trainer, "_val_check_time_interval", None) is not None:
         _refuse("Trainer(val_check_interval=...) as a time", _CLOCK)
     if layer_sync is not None:
-        _refuse("Trainer(sync_batchnorm=True)", "its statistics are those of a single pass; use GroupNorm or LayerNorm, and leave it out")
+        _refuse(
+            "Trainer(sync_batchnorm=True)",
+            "its statistics are those of a single pass; use GroupNorm or LayerNorm, and leave it out",
+        )
     refuse_devices(trainer.accelerator, devices, num_nodes)
     refuse_precision(trainer.precision)
     for callback in trainer.callbacks:
@@ -140,6 +143,17 @@ def refuse_plateau(scheduler: Any, is_plateau: bool = False) -> None:
         _refuse(f"a {kind}", "its step needs the metric of an evaluation, and the commit of a step calls it; use another one")
 
 
+def refuse_unknown_schedulers(schedulers: Sequence[Any], known: Sequence[Any]) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for a scheduler that the job does not step."""
+    for scheduler in schedulers:
+        if not any(scheduler is one for one in known):
+            _refuse(
+                f"fabric.setup was not given the {type(scheduler).__name__} of the optimizer",
+                "a new worker would begin with a fresh one; make it before, and give it: fabric.setup(model, optimizer, "
+                "scheduler=scheduler), which lightning has since 2.6",
+            )
+
+
 def refuse_loader(loader: Any) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` for a train loader whose samples the job
     cannot deal."""
@@ -157,8 +171,10 @@ def refuse_loader(loader: Any) -> None:
     )
     if not is_plain:
         name = type(sampler).__name__
-        _refuse(f"the train loader has a {name}" if sampler is not None else "the train loader has batch_size=None",
-                "the job deals the samples; give the loader shuffle and batch_size alone")
+        _refuse(
+            f"the train loader has a {name}" if sampler is not None else "the train loader has batch_size=None",
+            "the job deals the samples; give the loader shuffle and batch_size alone",
+        )
 
 
 def refuse_evaluation_loader(loader: Any) -> None:

@@ -13,7 +13,6 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from ..data import Batch
 from ..errors import ConfigError
 from ..integration.parts import part_sizes
-from ..integration.steps import Steps
 from ..job import Job
 from . import internals, refusals
 from .plan import Plan, plan_of
@@ -106,7 +105,9 @@ class Elastic(SingleDeviceStrategy):
         refusals.refuse_optimizers(self.optimizers, self.lr_scheduler_configs)
         trainer.fit_loop.setup_data()
         if self._plan is None:
-            raise ConfigError("roundhouse.lightning: the module has no training_step, or fit no train data: there is nothing to train")
+            raise ConfigError(
+                "roundhouse.lightning: the module has no training_step, or fit no train data: there is nothing to train"
+            )
         training = Training(trainer, self._plan, state=self._more_state, options=self._join_options, patience=self._patience)
         self._training, self.job = training, training.job
         self.model = training.begin(self._ddp_options)
@@ -117,10 +118,14 @@ class Elastic(SingleDeviceStrategy):
             refusals.refuse_evaluation_loader(dataloader)
             return super().process_dataloader(dataloader)
         if self._plan is not None:
-            raise ConfigError("roundhouse.lightning: several train loaders: the samples of a step come from one; join the data sets")
+            raise ConfigError(
+                "roundhouse.lightning: several train loaders: the samples of a step come from one; join the data sets"
+            )
         refusals.refuse_loader(dataloader)
         epochs = -1 if trainer.max_epochs is None else trainer.max_epochs
-        self._plan = plan = plan_of(dataloader, self._global_batch_size, epochs=epochs, steps=trainer.max_steps, seed=self._seed)
+        self._plan = plan = plan_of(
+            dataloader, self._global_batch_size, epochs=epochs, steps=trainer.max_steps, seed=self._seed
+        )
         return Epochs(dataloader.dataset, plan.steps_per_epoch, self._known_training)
 
     def _known_training(self) -> Training:
@@ -150,7 +155,9 @@ class Elastic(SingleDeviceStrategy):
         if training is None:
             return super().optimizer_step(optimizer, closure, model, **kwargs)
         if self._is_passing:
-            raise ConfigError("roundhouse.lightning: optimizer.step() in training_step: the job steps the optimizer once; leave it out")
+            raise ConfigError(
+                "roundhouse.lightning: optimizer.step() in training_step: the job steps the optimizer once; leave it out"
+            )
         job = training.job
         is_first = True
 

@@ -100,7 +100,11 @@ class Training:
         # all workers.
         self.max_norm: float | None = None
         algorithm = str(getattr(trainer.gradient_clip_algorithm, "value", trainer.gradient_clip_algorithm or "norm"))
-        if algorithm == "norm" and trainer.gradient_clip_val and not is_overridden("configure_gradient_clipping", trainer.lightning_module):
+        if (
+            algorithm == "norm"
+            and trainer.gradient_clip_val
+            and not is_overridden("configure_gradient_clipping", trainer.lightning_module)
+        ):
             self.max_norm = float(trainer.gradient_clip_val)
             undo(setattr, trainer, "gradient_clip_val", trainer.gradient_clip_val)
             trainer.gradient_clip_val = None
@@ -202,7 +206,9 @@ class Training:
         if self._is_apart:
             ahead = self.steps.ahead
             epochs = self.job.steps_done // self.plan.steps_per_epoch
-            internals.end_epoch_before(self._trainer, max(epochs, self._trainer.max_epochs) if ahead is None else ahead.step.epoch)
+            internals.end_epoch_before(
+                self._trainer, max(epochs, self._trainer.max_epochs) if ahead is None else ahead.step.epoch
+            )
             self.logs.leave_epoch()
             return
         self.begin_pause()

@@ -47,7 +47,10 @@ class Module(lightning.LightningModule):
 
     def validation_step(self, batch, index):
         x, y = batch
-        if not IS_PLAIN and os.environ.get("KILL_IN_EVALUATION") == f"{self.trainer.strategy.job.rank}:{self.trainer.global_step}":
+        if (
+            not IS_PLAIN
+            and os.environ.get("KILL_IN_EVALUATION") == f"{self.trainer.strategy.job.rank}:{self.trainer.global_step}"
+        ):
             os.kill(os.getpid(), 9)
         if "accuracy" in USES:
             self.val_accuracy(self.net(x), y)

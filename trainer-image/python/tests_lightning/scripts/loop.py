@@ -24,7 +24,8 @@ data = TensorDataset(torch.randn(NUM_SAMPLES, 4), torch.randint(3, (NUM_SAMPLES,
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
 optimizer = (torch.optim.AdamW if "adamw" in USES else torch.optim.SGD)(model.parameters(), lr=0.05)
 interval = "epoch" if "epochs" in USES else "step"
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5 if "epochs" in USES else 0.9)
+if not IS_OLD:
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5 if "epochs" in USES else 0.9)
 
 options = {} if IS_PLAIN else {"strategy": roundhouse.lightning.ElasticFabric(global_batch_size=BATCH, interval=interval)}
 fabric = lightning.Fabric(accelerator="cpu", **options)
@@ -51,7 +52,9 @@ for epoch in range(EPOCHS) if IS_PLAIN else fabric.strategy.epochs(EPOCHS):
         scheduler.step()
     model.eval()
     with torch.no_grad():
-        losses.append([steps[-1][0], sum(float(torch.nn.functional.cross_entropy(model(x), y, reduction="sum")) for x, y in evaluated)])
+        losses.append(
+            [steps[-1][0], sum(float(torch.nn.functional.cross_entropy(model(x), y, reduction="sum")) for x, y in evaluated)]
+        )
     model.train()
 rank = fabric.global_rank
 OUT.mkdir(exist_ok=True, parents=True)
