@@ -212,7 +212,9 @@ fn trouble(pod: &Pod) -> Option<(ConditionReason, String)> {
         let words = format!("{name}: {who} does not answer");
         return Some((ConditionReason::NodeUnreachable, words));
     }
-    if is_preparing(pod) {
+    // The processes of a new worker prepare, too.
+    let has_restarted = pod.processes.as_ref().is_some_and(|it| it.end.is_some());
+    if has_restarted && is_preparing(pod) {
         let words = format!("{name}: restarting a failed process; not ready yet");
         return Some((ConditionReason::Recovering, words));
     }

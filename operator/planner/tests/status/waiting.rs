@@ -1,7 +1,7 @@
 //! What a job waits for, in its conditions.
 
-use roundhouse_planner::Waiting;
 use roundhouse_planner::testing::{World, world};
+use roundhouse_planner::{Processes, Waiting};
 
 #[test]
 fn changed_numbers_of_the_scheduler_change_no_status() {
@@ -21,6 +21,26 @@ fn changed_numbers_of_the_scheduler_change_no_status() {
     assert!(ready.contains("3 Insufficient cpu"), "{ready}");
     let other = words(&mut world, "0/7 nodes are available: 7 had taints");
     assert!(other.contains("7 had taints"), "{other}");
+}
+
+#[test]
+fn processes_that_prepare_first_have_not_failed() {
+    let mut world = world(2);
+    world.job.procs_per_worker = 2;
+    world.settle();
+    // A local run reports the processes of each worker that is not ready.
+    world.observed.pods[0].processes = Some(Processes {
+        are_preparing: true,
+        ..Processes::default()
+    });
+    world.settle();
+    let message = &world.observed.status.front().unwrap().message;
+    assert!(!message.contains("failed"), "{message}");
+    let mut world = world.training();
+    world.process_dies(0, 137, 1, 40);
+    world.settle();
+    let message = &world.observed.status.front().unwrap().message;
+    assert!(message.contains("restarting a failed process"), "{message}");
 }
 
 #[test]

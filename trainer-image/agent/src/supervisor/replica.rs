@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use roundhouse_contract::{ExitCode, RankStatus, paths};
 
@@ -85,9 +86,12 @@ pub(super) fn suspicion(end: End) -> u8 {
 }
 
 /// Claims a path in the run directory that no other life has. The directory may hold those of a
-/// former container, so the claim is a directory that did not exist.
+/// former container, or may be new after one, so the number is the time, and the claim is a
+/// directory that did not exist.
 fn new_file(run_dir: &Path) -> std::io::Result<PathBuf> {
-    for life in 1..=u64::MAX {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(0));
+    for life in now..=u64::MAX {
         let claim = paths::replica(run_dir, life);
         match std::fs::create_dir(&claim) {
             Ok(()) => return Ok(claim.join(paths::REPLICA_FILE)),
@@ -113,6 +117,10 @@ mod tests {
             assert!(!file.exists(), "a process creates it");
             std::fs::write(file, "").unwrap();
         }
+        let before = begin();
+        std::fs::remove_dir_all(run_dir.path()).unwrap();
+        std::fs::create_dir(run_dir.path()).unwrap();
+        assert_ne!(before.file(), begin().file(), "the directory is new");
         let missing = run_dir.path().join("missing");
         assert!(Replica::begin(&missing).is_err());
     }
