@@ -5,7 +5,7 @@ import pytest
 import roundhouse as rh
 import torch
 from lightning.pytorch import callbacks
-from roundhouse.lightning import Elastic
+from roundhouse.lightning import Elastic, internals
 from small_module import Tiny, loader, trainer, weights_after
 
 
@@ -171,6 +171,25 @@ def test_logged_sum_is_over_the_samples_of_all_passes(tmp_path):
     assert {name: float(value) for name, value in own.callback_metrics.items()} == {
         name: float(value) for name, value in plain.callback_metrics.items()
     }
+
+
+class BecomesFirst(callbacks.Callback):
+    """Makes this process another rank until its second step."""
+
+    def on_train_start(self, trainer, module):
+        internals.show_progress(trainer, False)
+
+    def on_train_batch_end(self, trainer, module, *_):
+        if trainer.global_step == 1:
+            internals.show_progress(trainer, True)
+
+
+def test_progress_bar_of_a_new_first_rank_is_shown(tmp_path):
+    made = elastic(tmp_path, callbacks=[BecomesFirst()], enable_progress_bar=True, max_epochs=1)
+    weights_after(made)
+    bar = made.progress_bar_callback.train_progress_bar
+    # A bar that is not shown counts nothing.
+    assert bar.n == bar.total == 2
 
 
 def test_length_of_zero_steps_is_refused(tmp_path):

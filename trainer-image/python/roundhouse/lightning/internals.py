@@ -105,8 +105,13 @@ def show_progress(trainer: Any, is_shown: bool) -> None:
         return
     if not is_shown:
         bar.disable()
-    elif trainer.fit_loop.epoch_progress.total.ready == 0 or not hasattr(bar, "train_progress_bar"):
+    elif trainer.fit_loop.epoch_progress.total.ready == 0:
         bar.enable()
+    elif hasattr(bar, "init_train_tqdm"):
+        # The training has begun, and its bar was made when this rank showed none.
+        bar.enable()
+        bar.train_progress_bar = bar.init_train_tqdm()
+        bar.train_progress_bar.reset(trainer.num_training_batches)
 
 
 def load_callback(callback: Any, state: dict[str, Any]) -> None:
