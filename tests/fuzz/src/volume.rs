@@ -156,6 +156,7 @@ fn checkpoint(directory: &Directory) -> Manifest {
         rank: 0,
         world_size: 1,
         table: &manifest.tensors,
+        pieces: &shard::records(&manifest.tensors, 0, 1),
         bytes: &[1; 16],
         io_watch: directory.io_watch(),
     };
