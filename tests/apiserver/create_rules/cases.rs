@@ -12,6 +12,7 @@ pub(super) fn bad_specs() -> Vec<Case> {
     let codes = |values: Value| json!({"action": "Count", "onExitCodes": {"operator": "In", "values": values}});
     let exactly_one = "give exactly one of onExitCodes, onPodConditions, onReasons";
     let one_volume = "give exactly one of checkpoint.volume";
+    let absolute = "must be absolute and without '..'";
     vec![
         ("checkpoint", json!({"volume": {}}), one_volume),
         (
@@ -19,16 +20,8 @@ pub(super) fn bad_specs() -> Vec<Case> {
             json!({"volume": {"hostPath": {"path": "/a"}, "persistentVolumeClaim": {"claimName": "c"}}}),
             one_volume,
         ),
-        (
-            "checkpoint",
-            host("states"),
-            "must be absolute and without '..'",
-        ),
-        (
-            "checkpoint",
-            host("/a/../etc"),
-            "must be absolute and without '..'",
-        ),
+        ("checkpoint", host("states"), absolute),
+        ("checkpoint", host("/a/../etc"), absolute),
         (
             "checkpoint",
             json!({"volume": claim(), "keep": 1}),
