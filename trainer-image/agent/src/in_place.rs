@@ -211,12 +211,17 @@ mod tests {
         for (end, siblings, has_trained, expected) in [
             (
                 End::Exited(65),
-                &[running.clone()][..],
+                std::slice::from_ref(&running),
                 true,
                 Choice::EndsWorker,
             ),
-            (KILLED, &[running.clone()], false, Choice::NotTraining),
-            (KILLED, &[running, done], true, Choice::NotTraining),
+            (
+                KILLED,
+                std::slice::from_ref(&running),
+                false,
+                Choice::NotTraining,
+            ),
+            (KILLED, &[running.clone(), done], true, Choice::NotTraining),
         ] {
             let choice = InPlace::default().choose_all(end, siblings, has_trained, 7);
             assert_eq!(choice, expected, "{end:?} {siblings:?} {has_trained}");
