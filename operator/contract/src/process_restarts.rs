@@ -69,8 +69,8 @@ mod tests {
     use super::*;
     use crate::Reason;
 
-    fn status(phase: Phase, generation: u64) -> Option<RankStatus> {
-        Some(RankStatus {
+    fn status(phase: Phase, generation: u64) -> RankStatus {
+        RankStatus {
             phase,
             rank: None,
             generation,
@@ -79,13 +79,14 @@ mod tests {
             volume_moves: 0,
             patience_seconds: 0,
             progress: None,
-        })
+        }
     }
 
     #[test]
     fn statuses_show_who_prepares_and_whether_a_state_is_left() {
-        let (new, lobby) = (status(Phase::Preparing, 0), status(Phase::Lobby, 0));
-        let stranded = status(Phase::Stranded, 3);
+        let new = Some(status(Phase::Preparing, 0));
+        let lobby = Some(status(Phase::Lobby, 0));
+        let stranded = Some(status(Phase::Stranded, 3));
         for (total, statuses, preparing, without_state) in [
             (0, [None, new.clone()], vec![0, 1], false),
             (1, [None, new.clone()], vec![0, 1], true),
@@ -116,7 +117,7 @@ mod tests {
                 without_state,
                 ..ProcessRestarts::default()
             };
-            let status = status(phase, 0).unwrap();
+            let status = status(phase, 0);
             assert_eq!(record.is_ready(&status), is_ready, "{phase:?}");
         }
     }
