@@ -369,10 +369,11 @@ class Job:
         self._loops.finish()
         file = self._file(path)
         while True:
-            if self._replica is not None:
-                state = whole_state(module, self._replica)
-            else:
+            if self._replica is None:
                 state = module.state_dict()
+            elif self.rank < self._replica.size:
+                # The processes of the first replica gather the weights.
+                state = whole_state(module, self._replica)
             if self.rank == 0:
                 # An export must not replace the result.
                 self._exports.wait(_MOST_AT_END, file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
 from typing import Any
 
 import torch
@@ -14,10 +13,7 @@ from .connections import Connections, opened_to, open_sockets
 from .errors import DataMismatch, RoundhouseError, StateError
 from .groups import Group, Wires, duration, gloo, nccl
 from .replica import Replica
-
-# Before PyTorch 2.8 (pytorch/pytorch#150215) a store on libuv cannot take ownership of a socket.
-_HAS_LISTENING_LIBUV = torch.__version__ >= "2.8"
-
+from .stores import serve
 
 class Store:
     """A connection to a key-value store, or to the keys of the store with a prefix."""
@@ -74,25 +70,7 @@ class Network:
     def host(self, address: str, port: int, seconds: float) -> Store:
         """Serves a store on one address and port of this host; other addresses of the host do not
         answer."""
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((address, port))
-            listener.listen(1024)
-        except OSError:
-            listener.close()
-            raise
-        port = listener.getsockname()[1]
-        store = dist.TCPStore(
-            address,
-            port,
-            is_master=True,
-            timeout=duration(seconds),
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-            use_libuv=_HAS_LISTENING_LIBUV,
-        )
+        store, port = serve(address, port, seconds)
         return Store(store, port)
 
     def dial(self, address: str, port: int, seconds: float) -> Store:

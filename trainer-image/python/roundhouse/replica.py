@@ -7,6 +7,8 @@ replicas that have the same shard.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import math
 import os
@@ -21,10 +23,12 @@ import torch.distributed as dist
 
 from .errors import ConfigError, PeerLost, words_of
 from .groups import duration, gloo
+from .stores import serve
 
-# Seconds until all processes of a replica have to be there, and for one of its own collectives.
+# Seconds until all processes of a replica have to be there, and for a collective of the replica.
+# The agent ends processes that hang; compiling a model may take long.
 _START = 600.0
-_PATIENCE = 600.0
+_PATIENCE = 3600.0
 # Dimensions of a mesh whose processes compute the same samples.
 _SAME_SAMPLES = ("tp", "pp", "cp")
 _LOOPBACK = "127.0.0.1"
@@ -111,6 +115,10 @@ class Replica:
         except RuntimeError as error:
             raise self.lost(error) from error
 
+    def close(self) -> None:
+        """Ends the group for the replica's own decisions."""
+        self._control = None
+
     def may_explain(self, error: RuntimeError) -> bool:
         """Whether the loss of a process of the replica may be the cause of an error, such as that
         of a collective within a sharded model."""
@@ -158,7 +166,17 @@ def replica_mesh(*names: str, shape: Sequence[int] | None = None, data: Sequence
     device = "cuda" if torch.cuda.is_available() else "cpu"
     replica.mesh = init_device_mesh(device, tuple(sizes), mesh_dim_names=tuple(names))
     _current = replica
+    atexit.register(_end, replica)
     return replica.mesh
+
+
+def _end(replica: Replica) -> None:
+    """Ends the groups of the replica before the interpreter: their threads would abort the process
+    if they still ran then."""
+    replica.close()
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
 
 
 def check_join(local_world_size: int) -> None:
@@ -214,13 +232,13 @@ def _store(file: pathlib.Path, shard: int) -> dist.Store:
     """The store of the processes of this worker: the first process serves it, and names its port in
     a file."""
     if shard == 0:
-        store = dist.TCPStore(_LOOPBACK, 0, is_master=True, timeout=duration(_START), wait_for_workers=False)
+        store, port = serve(_LOOPBACK, 0, _START)
         partial = file.with_name(file.name + ".partial")
-        partial.write_text(str(store.port))
+        partial.write_text(str(port))
         partial.replace(file)
         return store
-    port = _until(lambda: file.read_text() if file.exists() else None, f"the first process of this worker ({file})")
-    return dist.TCPStore(_LOOPBACK, int(port), is_master=False, timeout=duration(_START), wait_for_workers=False)
+    known = _until(lambda: file.read_text() if file.exists() else None, f"the first process of this worker ({file})")
+    return dist.TCPStore(_LOOPBACK, int(known), is_master=False, timeout=duration(_START), wait_for_workers=False)
 
 
 def _until(look: Callable[[], Answer | None], what: str) -> Answer:
