@@ -119,7 +119,7 @@ class Replica:
 
     @staticmethod
     def lost(error: BaseException) -> PeerLost:
-        return PeerLost(f"a process of this replica is lost, so the replica begins again: {words_of(error)}")
+        return PeerLost(f"a process of this replica is lost, so all its processes restart: {words_of(error)}")
 
 
 def replica_mesh(*names: str, shape: Sequence[int] | None = None, data: Sequence[str] | None = None) -> Any:
@@ -186,7 +186,7 @@ def _shape(names: Sequence[str], shape: Sequence[int] | None, size: int) -> list
     if math.prod(sizes) != size:
         raise ConfigError(
             f"rh.replica_mesh: shape={tuple(sizes)} is for {math.prod(sizes)} processes, and a worker has {size}: change the shape, or "
-            "workers.gpusPerWorker or workers.procsPerWorker"
+            "workers.procsPerWorker, which is by default the number of GPUs of a worker"
         )
     return sizes
 
