@@ -22,8 +22,9 @@ import torch.distributed as dist
 from .errors import ConfigError, PeerLost, words_of
 from .groups import duration, gloo
 
-# Seconds until all processes of a replica have to be there, and for one of its own collectives.
+# Seconds until all processes of a replica have to be there.
 _START = 600.0
+# Seconds for one collective within the replica.
 _PATIENCE = 600.0
 # Dimensions of a mesh whose processes compute the same samples.
 _SAME_SAMPLES = ("tp", "pp", "cp")
@@ -199,10 +200,10 @@ def _begin(size: int) -> Replica:
             "TrainingJob"
         )
     shard = int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else 0
-    # PyTorch would listen on the address of the host name, and its own groups are those of one pod.
+    # PyTorch would listen on the address of the host name, but these groups are within one pod.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # The launcher's variables name another store, which is not that of this worker.
     store: dist.Store = dist.HashStore() if size == 1 else _store(pathlib.Path(file), shard)
-    # A store of the processes of this worker; the launcher's variables name another one.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(
         backend, store=dist.PrefixStore("default", store), rank=shard, world_size=size, timeout=duration(_PATIENCE)
