@@ -14,7 +14,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, IterableDataset
 
-from .errors import ConfigError, DataMismatch, PeerLost
+from .errors import ConfigError, DataMismatch
 from .migration import words_of_second_run
 from .sampler import Sampler, Step
 from .seeding import Probe, mixed, seed_all

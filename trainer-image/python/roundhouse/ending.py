@@ -53,7 +53,7 @@ def explained(error: BaseException) -> tuple[int | None, str]:
 
 
 def write_result(file: Path, state: dict[str, torch.Tensor]) -> None:
-    """Writes the tensors of a module as safetensors. The file is complete or does not exist."""
+    """Writes a ``state_dict`` as safetensors. The file is complete or does not exist."""
     from safetensors.torch import save_file
 
     file.parent.mkdir(parents=True, exist_ok=True)

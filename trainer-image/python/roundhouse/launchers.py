@@ -18,7 +18,7 @@ _MODULE = "accelerate.state"
 
 def hide_local_rank() -> None:
     """In a worker of a job, lets ``Accelerator()`` and ``TrainingArguments()`` of Hugging Face work
-    as in a process that no launcher has started. They may be imported before or later."""
+    as in a process that no launcher has started. The libraries may be imported before or later."""
     if not os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"):
         return
     if _MODULE in sys.modules:
@@ -28,7 +28,7 @@ def hide_local_rank() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Changes the module of accelerate when it is imported. The package itself does not import
+    """Changes the module of accelerate when the script imports it. This package does not import
     it."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:

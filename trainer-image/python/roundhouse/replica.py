@@ -127,7 +127,7 @@ class Replica:
 
     @staticmethod
     def lost(error: BaseException) -> PeerLost:
-        return PeerLost(f"a process of this replica is lost, so the replica begins again: {words_of(error)}")
+        return PeerLost(f"a process of this replica is lost, so all its processes restart: {words_of(error)}")
 
 
 def replica_mesh(*names: str, shape: Sequence[int] | None = None, data: Sequence[str] | None = None) -> Any:
@@ -204,7 +204,7 @@ def _shape(names: Sequence[str], shape: Sequence[int] | None, size: int) -> list
     if math.prod(sizes) != size:
         raise ConfigError(
             f"rh.replica_mesh: shape={tuple(sizes)} is for {math.prod(sizes)} processes, and a worker has {size}: change the shape, or "
-            "workers.gpusPerWorker or workers.procsPerWorker"
+            "workers.procsPerWorker, which is by default the number of GPUs of a worker"
         )
     return sizes
 
@@ -217,10 +217,10 @@ def _begin(size: int) -> Replica:
             "TrainingJob"
         )
     shard = int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else 0
-    # PyTorch would listen on the address of the host name, and its own groups are those of one pod.
+    # PyTorch would listen on the address of the host name, but these groups are within one pod.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # The launcher's variables name another store, which is not that of this worker.
     store: dist.Store = dist.HashStore() if size == 1 else _store(pathlib.Path(file), shard)
-    # A store of the processes of this worker; the launcher's variables name another one.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(
         backend, store=dist.PrefixStore("default", store), rank=shard, world_size=size, timeout=duration(_PATIENCE)

@@ -209,7 +209,6 @@ class ColumnSums:
         squares = torch.stack([norm.to(device) for norm in norms]).square()
         return float((squares / torch.tensor(copies, dtype=torch.float64, device=device)).sum())
 
-
     def numbers(
         self, loss: Number | None, weight: Number, step: Step, reduction: str, parameters: Sequence[torch.Tensor]
     ) -> tuple[Number, Number, float]:

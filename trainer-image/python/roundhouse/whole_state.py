@@ -17,14 +17,14 @@ def whole_state(module: torch.nn.Module, replica: Replica) -> dict[str, torch.Te
     others get an empty dict. All processes of the replica must call it."""
     reshard([module])
     state = {name: tensor for name, tensor in module.state_dict(keep_vars=True).items() if isinstance(tensor, torch.Tensor)}
-    names = [[name, list(tensor.shape), str(tensor.dtype), is_sharded(tensor)] for name, tensor in state.items()]
+    names = [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in state.items()]
     of_all = replica.gather(f"result/{_next(replica)}", names)
     order: dict[str, list[Any]] = {}
     for shard, those in enumerate(of_all):
-        for name, shape, dtype, sharded in those:
-            order.setdefault(name, [shard, shape, dtype, sharded])
+        for name, shape, dtype in those:
+            order.setdefault(name, [shard, shape, dtype])
     result = {}
-    for name, (first, shape, dtype, _) in order.items():
+    for name, (first, shape, dtype) in order.items():
         whole: Any = state.get(name)
         if whole is not None:
             # A collective of the processes that have a part of it.

@@ -137,7 +137,7 @@ def test_export_without_a_module_is_explained():
                 job.export("weights")
 
 
-def test_file_is_complete_whenever_rank_0_is_killed(tmp_path):
+def test_file_is_complete_after_kills_of_a_writing_rank_0(tmp_path):
     file = tmp_path / "exports" / "best.safetensors"
     with World(tmp_path, "export.py", 60, file, variables={"LARGE": "32"}) as world:
         members = world.begin(2)

@@ -7,7 +7,9 @@ import roundhouse as rh
 import torch
 import torch.distributed as dist
 from roundhouse import replica
+from roundhouse.gradients import Gradients
 from roundhouse.replica import Replica
+from roundhouse.sharded import ColumnSums, ShardedModel
 from roundhouse.shared_views import SharedViews
 from roundhouse.state import Row
 from torch.distributed.fsdp import fully_shard
@@ -165,9 +167,6 @@ class OfTwo(Replica):
 
 
 def test_plain_parameters_with_different_samples_are_refused():
-    from roundhouse.gradients import Gradients
-    from roundhouse.sharded import ShardedModel
-
     rh.replica_mesh()
     with refused(rh.ConfigError, "weight, bias of Linear would train on the samples of one process only"):
         ShardedModel(torch.nn.Linear(2, 2), Gradients(), OfTwo([]))
@@ -188,6 +187,9 @@ def test_tensors_with_missing_parts_are_refused():
 def test_copies_count_once_in_the_norm():
     mesh = rh.replica_mesh()
     copied = DTensor.from_local(torch.ones(2), mesh, [Replicate()])
-    views = Row({"copied": copied}, replica.current()).views
+    row = Row({"copied": copied}, replica.current())
     other = [["copied", "F32", [2], 8, [[0, 8, 1, 8]]]]
-    assert SharedViews(OfTwo(other), views).copies_of(copied) == 2
+    row.shared_views = SharedViews(OfTwo(other), row.views)
+    copied.grad = 3 * copied
+    # Each of the two processes adds the half.
+    assert ColumnSums(Gradients(), replica.current(), row).own_square([copied]) == pytest.approx(9)

@@ -110,7 +110,7 @@ LOOPS = {
     "no step": (lambda script: {"step": lambda: None}, r"optimizer.step\(\) was not called after the last pass"),
     "scaled": (lambda script: {"clip": lambda: [weight.grad.mul_(2) for weight in script.bare.parameters()]}, "the gradients were changed"),
     "torch clips": (
-        lambda script: {"clip": lambda: torch.nn.utils.clip_grad_norm_(script.bare.parameters(), 1e-3)}, "use|clip them with accelerator",
+        lambda script: {"clip": lambda: torch.nn.utils.clip_grad_norm_(script.bare.parameters(), 1e-3)}, "clip them with accelerator",
     ),
     "part": (lambda script: {"clip": lambda: script.accelerator.clip_grad_norm_([script.bare.layer.bias], 1.0)}, "without 1 of the optimizer's"),
     "norm": (lambda script: {"clip": lambda: script.accelerator.clip_grad_norm_(script.bare.parameters(), 1.0, norm_type=1)}, "norm_type=1"),

@@ -30,7 +30,7 @@ def evaluated(worker):
     return [float(loss) for loss in re.findall(r"'eval_loss': '?([\d.]+)", worker.log.read_text())]
 
 
-def test_fine_tuning_of_the_page_is_exact_with_a_kill(tmp_path):
+def test_fine_tuning_of_the_page_equals_one_process(tmp_path):
     torch.manual_seed(1)
     end = "<|endoftext|>"
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(ROMEO / "tokenizer.json"), eos_token=end)

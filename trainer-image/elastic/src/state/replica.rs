@@ -17,7 +17,7 @@ pub fn claims_of_replicas(claims: &[Claim], num_shards: usize) -> Vec<Claim> {
             return *first;
         }
         let found = own.iter().filter(|claim| claim.origin == Origin::Loaded);
-        // The greatest claim that is not torn comes last in this order, whether it is whole or not.
+        // The newest state that any process claims, whole or torn: not all of them have it.
         let known = own.iter().map(Claim::id).max();
         let lost = own.iter().find(|claim| Some(claim.id()) == known);
         found

@@ -103,8 +103,8 @@ fn has_stopped(directory: &Directory, path: &Path, longest_pause: Duration) -> b
     while_it_grows(directory, path, longest_pause, || true)
 }
 
-/// Waits as long as files in `path` grow and `is_incomplete`. Returns whether they have stopped to
-/// grow; `false` also if the directory was renamed or removed.
+/// Waits as long as files in `path` grow and `is_incomplete`. Returns whether they have stopped
+/// growing; `false` also if the directory was renamed or removed.
 pub(crate) fn while_it_grows(
     directory: &Directory,
     path: &Path,

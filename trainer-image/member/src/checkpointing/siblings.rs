@@ -22,8 +22,8 @@ use crate::state::State;
 /// A sibling whose files have not grown for this long is assumed to have ended. It computes the
 /// checksum of its part before it writes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Names of directories of replicas, beside those of processes that write all of a checkpoint and
-/// count their attempts from 1.
+/// Set in the number of a replica's directory. A process that writes a whole checkpoint alone
+/// counts its attempts from 1, so the names differ.
 const FIRST_OF_REPLICAS: u32 = 1 << 31;
 
 impl Checkpointing {

@@ -9,7 +9,7 @@
 
 Workers of a TrainingJob may die, leave and join while ``train`` runs. Import it, or ``roundhouse``,
 before ``TrainingArguments`` are made. It needs the extra of the package:
-``pip install 'roundhouse[hf]'``. The package itself never imports it.
+``pip install 'roundhouse[hf]'``. ``import roundhouse`` does not import this module.
 """
 
 from .internals.accelerator import Accelerator

@@ -88,7 +88,7 @@ def refuse_objects(kinds: Mapping[str, int]) -> None:
     if kinds["optimizer"] > 1:
         raise ConfigError(
             f"roundhouse.hf: accelerator.prepare with {kinds['optimizer']} optimizers: a step of a job has one update; write the loop "
-            "with job.commit, which takes several, see docs/python.md"
+            "with job.commit, which takes several, see docs/guides/python-recipes.md"
         )
     raise ConfigError(
         "roundhouse.hf: accelerator.prepare needs the model, its optimizer and the training loader in one call, and the scheduler "
@@ -100,7 +100,7 @@ def refuse_second_training() -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` for a second optimizer or trained model."""
     raise ConfigError(
         "roundhouse.hf: a second accelerator.prepare with a trained model, an optimizer or a scheduler: a step of a job has one "
-        "update; give all of them to the first call, or write the loop with job.commit, see docs/python.md"
+        "update; give all of them to the first call, or write the loop with job.commit, see docs/guides/python-recipes.md"
     )
 
 
@@ -111,7 +111,7 @@ def refuse_loader(loader: Any, accumulation: int) -> None:
     if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
         raise ConfigError(
             f"roundhouse.hf: the training loader reads a {type(dataset).__name__}, which can only be read from its beginning: give a "
-            "data set with __getitem__ and __len__, or write the loop with job.shard_of, see docs/python.md"
+            "data set with __getitem__ and __len__, or write the loop with job.shard_of, see Streams in docs/guides/python-recipes.md"
         )
     if loader.batch_size is None and type(loader.batch_sampler).__name__ in ("NoneType", "BatchSampler"):
         raise ConfigError("roundhouse.hf: the training loader has no batch_size: give it the number of samples of a pass")

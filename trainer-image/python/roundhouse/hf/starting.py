@@ -1,4 +1,4 @@
-"""How a process becomes a worker: once."""
+"""How a script of Hugging Face's libraries joins its job, once, and how its membership ends."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Weighing:
         for words, yes, no in zip(facts, found[::2], found[1::2]):
             if yes and no:
                 raise ConfigError(
-                    f"roundhouse.hf: the loss {words} as {yes:.0f} workers have measured, and not as {no:.0f} others have: give all "
+                    f"roundhouse.hf: the loss {words} as {yes:.0f} ranks have measured, and not as {no:.0f} others have: give all "
                     "workers the same model, and let all samples have the same entries"
                 )
         self._divides, self._shifts = (

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ..errors import PeerLost
 from ..job import Job
 
-# Ranks begin an evaluation at about the same time, right after a commit. Where a rank was lost, the
-# others wait for so long.
+# Ranks begin an evaluation at about the same time, right after a commit. If one of them does not,
+# because it is lost or because rank 0 evaluates alone, the others wait for this long.
 _SECONDS_TO_BEGIN = 3.0
 
 

@@ -8,7 +8,8 @@
     trainer.fit(module, loader)
 
 Workers of a TrainingJob may die, leave and join while ``fit`` runs. It needs the extra of the
-package: ``pip install 'roundhouse[lightning]'``. The package itself never imports it.
+package: ``pip install 'roundhouse[lightning]'``. ``import roundhouse`` does not import this
+module.
 """
 
 from .internals import check_library

@@ -143,7 +143,7 @@ class ElasticFabric(SingleDeviceStrategy):
         if self._loader is None or len(self._optimizers) != 1:
             raise ConfigError(
                 f"roundhouse.lightning: epochs() with {len(self._optimizers)} optimizers and {'no' if self._loader is None else 'a'} "
-                "train loader: give fabric.setup one optimizer, and fabric.setup_dataloaders the train loader first, before it"
+                "train loader: give fabric.setup one optimizer, and fabric.setup_dataloaders the train loader first, both before epochs()"
             )
         known = [*self._more_state.values(), *([] if self._scheduler is None else [self._scheduler.inner])]
         refusals.refuse_unknown_schedulers(internals.schedulers_of(self._optimizers[0]), known)

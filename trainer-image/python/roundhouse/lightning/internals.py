@@ -1,6 +1,6 @@
-"""All that depends on the inside of Lightning: the counters of its loops, the values that a module
-logs, and the rank that it takes for its own. The names are checked when this package is imported,
-and those of a Trainer when its training begins.
+"""The inside of Lightning: the counters of its loops, the values that a module logs, and the rank
+that it takes for its own. The methods that the strategies replace are checked when this package is
+imported, and the attributes of a Trainer when its training begins.
 
 Lightning believes that it trains on one device. Its loop gets one batch per step of the job, which
 is this rank's share, and hands the strategy a closure of the forward and the backward pass. The

@@ -1,4 +1,4 @@
-"""The only training of a worker."""
+"""Joins the job, which a worker can do once."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def refuse_loader(loader: Any) -> None:
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         _refuse(
             f"the train data is a {type(dataset).__name__}, which can only be read from its beginning",
-            "give a data set with __getitem__ and __len__, or write the loop with job.shard_of, see docs/python.md",
+            "give a data set with __getitem__ and __len__, or write the loop with job.shard_of, see Streams in docs/guides/python-recipes.md",
         )
     sampler = sampler_of(loader)
     is_plain = type(sampler) is torch.utils.data.SequentialSampler or (

@@ -1,2 +1,2 @@
-"""All that depends on the inside of transformers and accelerate. Other modules of roundhouse.hf
-neither import these libraries nor name their methods."""
+"""What replaces methods of transformers and accelerate. Other modules of roundhouse.hf do not
+import these libraries."""
