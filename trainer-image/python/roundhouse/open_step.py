@@ -299,6 +299,8 @@ class OpenStep:
     def collective_failed(self, error: BaseException) -> bool:
         """Must be called when a collective of the script may have failed in the loop. Returns
         whether the loop continues and repeats an open step."""
+        if self._replica is not None and self._replica.explains(error):
+            return False
         # A rank is lost, and the rest of the body runs without a group. The loop then repeats the
         # step.
         is_dropped = self.is_in_body and self._generations.is_between_generations

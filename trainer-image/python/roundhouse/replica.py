@@ -52,6 +52,8 @@ class Replica:
         # Sums of the replica's own decisions go through host memory, whatever the device is.
         self._control = None if store is None else gloo(dist.PrefixStore("control", store), shard, size, _PATIENCE, _LOOPBACK)
         self.mesh: Any = None
+        # The error of a lost process of the replica.
+        self._loss: PeerLost | None = None
         # Which of the samples of the replica this process computes, of how many parts.
         self.data_index, self.num_data = shard, size
         # Whether this process is the first of those with the same samples.
@@ -117,9 +119,19 @@ class Replica:
         words = str(error)
         return self.size > 1 and any(known in words for known in _OF_LOST_PEERS)
 
-    @staticmethod
-    def lost(error: BaseException) -> PeerLost:
-        return PeerLost(f"a process of this replica is lost, so the replica begins again: {words_of(error)}")
+    def lost(self, error: BaseException) -> PeerLost:
+        self._loss = PeerLost(f"a process of this replica is lost, so the replica begins again: {words_of(error)}")
+        return self._loss
+
+    def check(self) -> None:
+        """Raises :class:`~roundhouse.errors.PeerLost` if a process of the replica is lost. A script
+        may have caught the first error, as it may if another replica is lost."""
+        if self._loss is not None:
+            raise self._loss
+
+    def explains(self, error: BaseException) -> bool:
+        """Whether an error of the script shows that a process of the replica is lost."""
+        return self._loss is not None or isinstance(error, RuntimeError) and self.may_explain(error)
 
 
 def replica_mesh(*names: str, shape: Sequence[int] | None = None, data: Sequence[str] | None = None) -> Any:
