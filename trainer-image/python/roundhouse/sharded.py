@@ -274,6 +274,14 @@ def _buckets(parts: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     yield from open_.values()
 
 
+def kind_of(entry: Any) -> str:
+    """The class of an entry of the state as the script has written it. ``fully_shard`` gives a
+    module another one, and other numbers of processes may be sharded in another way."""
+    kinds = type(entry).__mro__
+    is_unit = hasattr(entry, "set_requires_gradient_sync") and kinds[0].__name__.startswith("FSDP") and len(kinds) > 2
+    return kinds[2].__name__ if is_unit else kinds[0].__name__
+
+
 def reshard(modules: Sequence[torch.nn.Module]) -> None:
     """Frees whole parameters that FSDP2 has kept after a pass, such as those of the last module
     after an evaluation."""
