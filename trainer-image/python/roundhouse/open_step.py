@@ -18,7 +18,7 @@ from .generations import Generations
 from .local_parts import local_gradients
 from .migration import is_without_group
 from .sampler import Sampler, Step
-from .sharded import ColumnSums, check_scaler, clip, reshard
+from .sharded import ColumnSums, check_scaler, clip, forget_accumulated, reshard
 from .state import Row
 from .step_numbers import Number, StepNumbers
 from .structure import Structure
@@ -54,7 +54,8 @@ class OpenStep:
         # Whether the body of the loop runs, also after its commit.
         self.is_in_body = False
         self._scalers = [entry for entry in entries if isinstance(entry, torch.amp.GradScaler)]
-        self._buffers = Buffers([entry for entry in entries if isinstance(entry, torch.nn.Module)])
+        self._modules = [entry for entry in entries if isinstance(entry, torch.nn.Module)]
+        self._buffers = Buffers(self._modules)
         self._structure = Structure(row.entries)
         self._process = process
         self._row = row
@@ -122,7 +123,7 @@ class OpenStep:
         ended_at = time.perf_counter()
         if self._replica is not None:
             check_scaler(scaler)
-            reshard([entry for entry in self._row.entries.values() if isinstance(entry, torch.nn.Module)])
+            reshard(self._modules)
         self._structure.check()
         trained = self._trained(optimizers)
         self._check_shared(optimizers)
@@ -287,6 +288,8 @@ class OpenStep:
         self._buffers.restore()
         # Also those of optimizers that the step does not use, because its passes are repeated.
         forget_gradients(self.optimizers)
+        if self._replica is not None:
+            forget_accumulated(self._modules)
         self._forget_gradients_of_models()
 
     def _forget_gradients_of_models(self) -> None:

@@ -290,6 +290,19 @@ def reshard(modules: Sequence[torch.nn.Module]) -> None:
             unit.reshard()
 
 
+def forget_accumulated(modules: Sequence[torch.nn.Module]) -> None:
+    """Drops what FSDP2 has accumulated for whole parameters in passes without sums. The next pass
+    with a sum would add it."""
+    for module in modules:
+        for unit in _units(module):
+            group = unit._get_fsdp_state()._fsdp_param_group
+            for parameter in [] if group is None else group.fsdp_params:
+                parameter.unsharded_accumulated_grad = None
+                whole = getattr(parameter, "_unsharded_param", None)
+                if whole is not None:
+                    whole.grad = None
+
+
 def _units(module: torch.nn.Module) -> list[Any]:
     """The modules to which ``fully_shard`` was applied."""
     return [unit for unit in module.modules() if hasattr(unit, "set_requires_gradient_sync")]
