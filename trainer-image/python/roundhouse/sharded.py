@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from ._native import fault_point
 from .errors import ConfigError
 from .gradients import Gradients
-from .local_parts import local
+from .local_parts import is_sharded, local
 from .replica import Replica
 from .step_numbers import Number
 from .traces import shortened
@@ -162,6 +162,7 @@ class ColumnSums:
         """Sums what this process has of the gradients. An error of a lost peer is recorded, and the
         step is dropped later."""
         self._gradients.computed_at = time.perf_counter()
+        _complete(parameters)
         if self._gradients.broken is not None:
             return
         if group is not None and self._gradients.step is not None:
@@ -247,6 +248,16 @@ def check_scaler(scaler: Any) -> None:
             "job.commit: a GradScaler finds infinite gradients in the shard of one process, and the others would not skip the step: "
             "train a sharded model in bfloat16, without a scaler"
         )
+
+
+def _complete(parameters: Sequence[torch.Tensor]) -> None:
+    """Completes gradients whose sums over the processes of the replica are pending, as sequence
+    parallelism leaves them. The optimizer would do so later; norms need it now."""
+    for parameter in parameters:
+        gradient: Any = parameter.grad
+        if gradient is not None and is_sharded(gradient) and any(one.is_partial() for one in gradient.placements):
+            own: Any = parameter
+            parameter.grad = gradient.redistribute(placements=own.placements)
 
 
 def _align(parameters: Sequence[torch.Tensor], group: Group) -> None:
