@@ -56,17 +56,20 @@ class Replica:
         self._loss: PeerLost | None = None
         # Which of the samples of the replica this process computes, of how many parts.
         self.data_index, self.num_data = shard, size
+        # The processes with which this one has other samples, and which have the same part of each
+        # dimension with the same samples.
+        self.of_data = set(range(size))
         # Whether this process is the first of those with the same samples.
         self.counts = True
 
     def divide(self, names: Sequence[str], shape: Sequence[int], data: Sequence[str]) -> None:
         """Notes which dimensions of the mesh compute other samples."""
-        at, rest = [], self.shard
-        for size in reversed(shape):
-            at.append(rest % size)
-            rest //= size
+        at = _place(self.shard, shape)
+        same = [index for index, name in enumerate(names) if name not in data]
+        places = {shard: _place(shard, shape) for shard in range(self.size)}
+        self.of_data = {shard for shard, other in places.items() if all(other[index] == at[index] for index in same)}
         self.data_index, self.num_data, self.counts = 0, 1, True
-        for name, size, index in zip(names, shape, reversed(at)):
+        for name, size, index in zip(names, shape, at):
             if name in data:
                 self.data_index = self.data_index * size + index
                 self.num_data *= size
@@ -201,6 +204,15 @@ def _shape(names: Sequence[str], shape: Sequence[int] | None, size: int) -> list
             "workers.gpusPerWorker or workers.procsPerWorker"
         )
     return sizes
+
+
+def _place(shard: int, shape: Sequence[int]) -> list[int]:
+    """The place of a process in a mesh of this shape."""
+    at = []
+    for size in reversed(shape):
+        at.append(shard % size)
+        shard //= size
+    return at[::-1]
 
 
 def _begin(size: int) -> Replica:

@@ -60,7 +60,8 @@ class ShardedModel(torch.nn.Module):
         self._gradients = gradients
         self._replica = replica
         _check_sharding(module, replica)
-        self._ids = frozenset(id(parameter) for parameter in module.parameters() if parameter.requires_grad)
+        # Also of frozen parameters, which may be trained later.
+        self._ids = frozenset(id(parameter) for parameter in module.parameters() if _is_summed(parameter, replica))
         gradients.models.append(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -131,16 +132,26 @@ class ShardedModel(torch.nn.Module):
             return getattr(self.module, name)
 
 
+def _unscaled(value: Any, factor: float) -> Any:
+    """Undoes the factor for the gradient that leaves a module: another module, or another pass of
+    this one, may have computed the tensor, and multiplies its gradient, too."""
+    if not (isinstance(value, torch.Tensor) and value.requires_grad and factor):
+        return value
+    # A module may change its input in place, which PyTorch refuses for a view.
+    return scale(value, 1.0 / factor).clone()
+
+
+def _is_summed(parameter: Any, replica: Replica) -> bool:
+    """Whether a parameter is sharded over the processes of the replica that have other samples."""
+    mesh = getattr(parameter, "device_mesh", None)
+    return replica.num_data == 1 or mesh is not None and replica.of_data.issubset(mesh.mesh.flatten().tolist())
+
+
 def _check_sharding(module: torch.nn.Module, replica: Replica) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` if gradients would not be summed over the
     processes of the replica that have other samples."""
-    if replica.num_data == 1:
-        return
-    plain = []
-    for name, parameter in module.named_parameters():
-        mesh = getattr(parameter, "device_mesh", None)
-        if parameter.requires_grad and (mesh is None or mesh.size() < replica.num_data):
-            plain.append(name)
+    parameters = module.named_parameters()
+    plain = [name for name, parameter in parameters if parameter.requires_grad and not _is_summed(parameter, replica)]
     if plain:
         raise ConfigError(
             f"job.model: {shortened(plain)} of {type(module).__name__} would train on the samples of one process only: apply "
