@@ -88,11 +88,23 @@ class OpenStep:
         gradients.begin(step)
         is_mean = sampler.reduction == "mean"
         gradients.weight = step.size / step.global_size if is_mean else float(step.size > 0)
+        gradients.weight_of_replica = self._weight_of_replica(step, sampler) if is_mean else 1.0
         self._buffers.remember()
         self._is_left_to_script = False
         self.step = step
         self._began_at = self._loaded_at = time.perf_counter()
         fault_point("Forward", self._generations.place.rank, step.number)
+
+    def _weight_of_replica(self, step: Step, sampler: Sampler) -> float:
+        """The share of the samples that the processes of this replica have together."""
+        if self._replica is None:
+            return 1.0
+        first = step.rank - self._replica.data_index
+        parts = [
+            sampler.schedule.part(0, step.global_size, rank, step.world_size)
+            for rank in range(first, first + self._replica.num_data)
+        ]
+        return sum(end - start for start, end in parts) / step.global_size
 
     def loaded(self) -> None:
         """Must be called when the samples of the step are loaded."""

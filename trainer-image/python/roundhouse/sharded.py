@@ -65,22 +65,24 @@ class ShardedModel(torch.nn.Module):
         gradients.models.append(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        result = self.module(*args, **kwargs)
         gradients = self._gradients
         if not (torch.is_grad_enabled() and getattr(self.module, "_orig_mod", self.module).training):
-            return result
+            return self.module(*args, **kwargs)
         if gradients.accumulates:
             gradients.summed.discard(self._ids)
         else:
             gradients.summed.add(self._ids)
         if self._replica.num_data == 1:
-            return result
-        return self._scaled(result)
+            return self.module(*args, **kwargs)
+        # FSDP takes the mean over the processes with other samples. So the gradient of each is
+        # multiplied by its share of the samples of the replica.
+        share = gradients.weight / gradients.weight_of_replica if gradients.weight else 0.0
+        factor = share * self._replica.num_data
+        args, kwargs = tree_map(lambda value: _unscaled(value, factor), (args, kwargs))
+        return self._scaled(self.module(*args, **kwargs), factor)
 
-    def _scaled(self, result: Any) -> Any:
-        """FSDP takes the mean over the processes with other samples, and the replicas sum: so the
-        gradient of each process is multiplied by its share of the samples."""
-        factor = self._gradients.weight * self._replica.num_data
+    def _scaled(self, result: Any, factor: float) -> Any:
+        """Multiplies the gradients of what the module returns."""
         found = False
 
         def scaled(value: Any) -> Any:
@@ -178,8 +180,8 @@ class ColumnSums:
             return
         if group is not None and self._gradients.step is not None:
             fault_point("Backward", group.rank, self._gradients.step.number)
-        # With different samples the backward pass has weighted the gradients.
-        weight = self._gradients.weight if self._replica.num_data == 1 else 1.0
+        # With different samples the backward pass has weighted the gradients within the replica.
+        weight = self._gradients.weight if self._replica.num_data == 1 else self._gradients.weight_of_replica
         column = None if group is None else group.column
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         try:
