@@ -218,6 +218,10 @@ class Generations:
         if self.place.generation == before:
             return
         self.group = self._process.group()
+        if self.replica is not None:
+            # The state may have been replaced, and FSDP2 may keep whole parameters of an earlier
+            # pass.
+            reshard([entry for entry in self._row.entries.values() if isinstance(entry, torch.nn.Module)])
         if self.group is not None and self.replica is None:
             self.group.become_default()
         self.gradients.group = self.group

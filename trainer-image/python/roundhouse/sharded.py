@@ -59,6 +59,8 @@ class ShardedModel(torch.nn.Module):
         self.module = module
         self._gradients = gradients
         self._replica = replica
+        # After a pass FSDP2 may have whole tensors in the place of the parameters.
+        reshard([module])
         _check_sharding(module, replica)
         # Also of frozen parameters, which may be trained later.
         self._ids = frozenset(id(parameter) for parameter in module.parameters() if _is_summed(parameter, replica))
