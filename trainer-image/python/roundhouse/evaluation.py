@@ -61,8 +61,19 @@ class Evaluation:
         return is_end or (rest == 0 and self.every_epochs > 0 and epochs % self.every_epochs == 0)
 
     @torch.no_grad()
-    def sums(self, rank: int, world_size: int) -> dict[str, float]:
-        """The sums over this rank's part of the data set."""
+    def sums(self, rank: int, world_size: int, least: int = 0) -> dict[str, float]:
+        """The sums over this rank's part of the data set. ``least``: the number of calls that the
+        function gets at least, because those of a replica wait for each other."""
+        totals = self._totals(rank, world_size)
+        for _ in range(least - self.num_calls(rank, world_size)):
+            self._called(self._loader(0, 1))  # A sample that does not count.
+        return totals
+
+    def num_calls(self, rank: int, world_size: int) -> int:
+        """Number of calls of the function for a rank's part of the data set."""
+        return max(len(self._loader(*SampleSchedule.part(0, len(self.dataset), rank, world_size))), 1)
+
+    def _totals(self, rank: int, world_size: int) -> dict[str, float]:
         start, end = SampleSchedule.part(0, len(self.dataset), rank, world_size)
         totals: dict[str, float] = {}
         if start == end:
@@ -118,7 +129,7 @@ def evaluate(
     for own in modules:
         own.eval()
     try:
-        sums = [one.sums(*generations.data_place) for one in evaluations]
+        sums = [_sums(one, generations) for one in evaluations]
     finally:
         for module, was_training in were_training:
             module.training = was_training
@@ -142,6 +153,15 @@ def evaluate(
             evaluation.then(found)
     first = means[0]
     process.end_evaluation(num_samples=len(evaluations[0].dataset), loss=first["loss"], **_reported(first))
+
+
+def _sums(evaluation: Evaluation, generations: Generations) -> dict[str, float]:
+    (rank, world_size), replica = generations.data_place, generations.replica
+    if replica is None:
+        return evaluation.sums(rank, world_size)
+    first = rank - replica.data_index
+    calls = [evaluation.num_calls(other, world_size) for other in range(first, first + replica.num_data)]
+    return evaluation.sums(rank, world_size, max(calls))
 
 
 def _reported(means: dict[str, float]) -> dict[str, float]:

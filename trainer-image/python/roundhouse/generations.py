@@ -16,7 +16,7 @@ from .groups import Group
 from .network import Network
 from .replica import Replica
 from .sampler import Sampler, Step
-from .sharded import ShardedModel
+from .sharded import ShardedModel, kind_of, reshard
 from .state import Row
 
 
@@ -84,7 +84,7 @@ class Generations:
             identity["parts of a replica's samples"] = self.replica.num_data
         self._network = Network(self.device, identity, tensors, self.replica)
         state = self._row.entries
-        settings = {f"state.{name}": type(entry).__name__ for name, entry in state.items()}
+        settings = {f"state.{name}": kind_of(entry) for name, entry in state.items()}
         settings |= {f"structure of {name}": words for name, words in self._row.structures().items()}
         settings["reduction"] = sampler.reduction
         if sampler.in_order:
@@ -93,7 +93,7 @@ class Generations:
             settings["drop_last"] = "true"
         self._process.prepare(
             schedule=sampler.schedule,
-            model=" ".join(type(module).__name__ for module in modules),
+            model=" ".join(map(kind_of, modules)),
             optimizer=" ".join(type(optimizer).__name__ for optimizer in optimizers),
             settings=settings,
             network=self._network,
@@ -218,6 +218,10 @@ class Generations:
         if self.place.generation == before:
             return
         self.group = self._process.group()
+        if self.replica is not None:
+            # The state may have been replaced, and FSDP2 may keep whole parameters of an earlier
+            # pass.
+            reshard([entry for entry in self._row.entries.values() if isinstance(entry, torch.nn.Module)])
         if self.group is not None and self.replica is None:
             self.group.become_default()
         self.gradients.group = self.group
@@ -234,6 +238,6 @@ def _identity(sampler: Sampler, row: Row) -> dict[str, Any]:
         "reduction": sampler.reduction,
         "order of the samples": "as in the data set" if sampler.in_order else "permuted",
         "end of an epoch": "the last whole batch" if sampler.drop_last else "the last sample",
-        "entries of state": [f"{name}: {type(entry).__name__}" for name, entry in row.entries.items()],
+        "entries of state": [f"{name}: {kind_of(entry)}" for name, entry in row.entries.items()],
         **{f"structure of {name}": words.split("; ") for name, words in row.structures().items()},
     }

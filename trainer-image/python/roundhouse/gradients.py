@@ -54,6 +54,8 @@ class Gradients:
         self.step: Step | None = None
         # Factor of this rank's gradients before the sum.
         self.weight = 1.0
+        # With replicas: the factor of all processes of this replica together.
+        self.weight_of_replica = 1.0
         # The error message of a failed collective of this step.
         self.broken: str | None = None
         # That error, if the cause is not a lost peer.

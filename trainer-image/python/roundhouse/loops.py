@@ -126,6 +126,8 @@ class Loops:
                 raise
             finally:
                 self._open.is_in_body = False
+            if generations.replica is not None:
+                generations.replica.check()
             if self._open.step is step:
                 raise NotCommitted(
                     f"step {step.number}: the body of the loop has ended without job.commit(loss, optimizer); each step needs it"

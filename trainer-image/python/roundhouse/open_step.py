@@ -18,7 +18,7 @@ from .generations import Generations
 from .local_parts import local_gradients
 from .migration import is_without_group
 from .sampler import Sampler, Step
-from .sharded import ColumnSums, check_scaler, clip, reshard
+from .sharded import ColumnSums, check_scaler, clip, forget_accumulated, reshard
 from .state import Row
 from .step_numbers import Number, StepNumbers
 from .structure import Structure
@@ -54,7 +54,8 @@ class OpenStep:
         # Whether the body of the loop runs, also after its commit.
         self.is_in_body = False
         self._scalers = [entry for entry in entries if isinstance(entry, torch.amp.GradScaler)]
-        self._buffers = Buffers([entry for entry in entries if isinstance(entry, torch.nn.Module)])
+        self._modules = [entry for entry in entries if isinstance(entry, torch.nn.Module)]
+        self._buffers = Buffers(self._modules)
         self._structure = Structure(row.entries)
         self._process = process
         self._row = row
@@ -87,11 +88,23 @@ class OpenStep:
         gradients.begin(step)
         is_mean = sampler.reduction == "mean"
         gradients.weight = step.size / step.global_size if is_mean else float(step.size > 0)
+        gradients.weight_of_replica = self._weight_of_replica(step, sampler) if is_mean else 1.0
         self._buffers.remember()
         self._is_left_to_script = False
         self.step = step
         self._began_at = self._loaded_at = time.perf_counter()
         fault_point("Forward", self._generations.place.rank, step.number)
+
+    def _weight_of_replica(self, step: Step, sampler: Sampler) -> float:
+        """The share of the samples that the processes of this replica have together."""
+        if self._replica is None:
+            return 1.0
+        first = step.rank - self._replica.data_index
+        parts = [
+            sampler.schedule.part(0, step.global_size, rank, step.world_size)
+            for rank in range(first, first + self._replica.num_data)
+        ]
+        return sum(end - start for start, end in parts) / step.global_size
 
     def loaded(self) -> None:
         """Must be called when the samples of the step are loaded."""
@@ -122,7 +135,7 @@ class OpenStep:
         ended_at = time.perf_counter()
         if self._replica is not None:
             check_scaler(scaler)
-            reshard([entry for entry in self._row.entries.values() if isinstance(entry, torch.nn.Module)])
+            reshard(self._modules)
         self._structure.check()
         trained = self._trained(optimizers)
         self._check_shared(optimizers)
@@ -287,6 +300,8 @@ class OpenStep:
         self._buffers.restore()
         # Also those of optimizers that the step does not use, because its passes are repeated.
         forget_gradients(self.optimizers)
+        if self._replica is not None:
+            forget_accumulated(self._modules)
         self._forget_gradients_of_models()
 
     def _forget_gradients_of_models(self) -> None:
@@ -299,6 +314,8 @@ class OpenStep:
     def collective_failed(self, error: BaseException) -> bool:
         """Must be called when a collective of the script may have failed in the loop. Returns
         whether the loop continues and repeats an open step."""
+        if self._replica is not None and self._replica.explains(error):
+            return False
         # A rank is lost, and the rest of the body runs without a group. The loop then repeats the
         # step.
         is_dropped = self.is_in_body and self._generations.is_between_generations

@@ -56,19 +56,24 @@ class Replica:
         # Sums of the replica's own decisions go through host memory, whatever the device is.
         self._control = None if store is None else gloo(dist.PrefixStore("control", store), shard, size, _PATIENCE, _LOOPBACK)
         self.mesh: Any = None
+        # The error of a lost process of the replica.
+        self._loss: PeerLost | None = None
         # Which of the samples of the replica this process computes, of how many parts.
         self.data_index, self.num_data = shard, size
+        # The processes with which this one has other samples, and which have the same part of each
+        # dimension with the same samples.
+        self.of_data = set(range(size))
         # Whether this process is the first of those with the same samples.
         self.counts = True
 
     def divide(self, names: Sequence[str], shape: Sequence[int], data: Sequence[str]) -> None:
         """Notes which dimensions of the mesh compute other samples."""
-        at, rest = [], self.shard
-        for size in reversed(shape):
-            at.append(rest % size)
-            rest //= size
+        at = _place(self.shard, shape)
+        same = [index for index, name in enumerate(names) if name not in data]
+        places = {shard: _place(shard, shape) for shard in range(self.size)}
+        self.of_data = {shard for shard, other in places.items() if all(other[index] == at[index] for index in same)}
         self.data_index, self.num_data, self.counts = 0, 1, True
-        for name, size, index in zip(names, shape, reversed(at)):
+        for name, size, index in zip(names, shape, at):
             if name in data:
                 self.data_index = self.data_index * size + index
                 self.num_data *= size
@@ -125,9 +130,19 @@ class Replica:
         words = str(error)
         return self.size > 1 and any(known in words for known in _OF_LOST_PEERS)
 
-    @staticmethod
-    def lost(error: BaseException) -> PeerLost:
-        return PeerLost(f"a process of this replica is lost, so all its processes restart: {words_of(error)}")
+    def lost(self, error: BaseException) -> PeerLost:
+        self._loss = PeerLost(f"a process of this replica is lost, so all its processes restart: {words_of(error)}")
+        return self._loss
+
+    def check(self) -> None:
+        """Raises :class:`~roundhouse.errors.PeerLost` if a process of the replica is lost. A script
+        may have caught the first error, as it may if another replica is lost."""
+        if self._loss is not None:
+            raise self._loss
+
+    def explains(self, error: BaseException) -> bool:
+        """Whether an error of the script shows that a process of the replica is lost."""
+        return self._loss is not None or isinstance(error, RuntimeError) and self.may_explain(error)
 
 
 def replica_mesh(*names: str, shape: Sequence[int] | None = None, data: Sequence[str] | None = None) -> Any:
@@ -207,6 +222,15 @@ def _shape(names: Sequence[str], shape: Sequence[int] | None, size: int) -> list
             "workers.procsPerWorker, which is by default the number of GPUs of a worker"
         )
     return sizes
+
+
+def _place(shard: int, shape: Sequence[int]) -> list[int]:
+    """The place of a process in a mesh of this shape."""
+    at = []
+    for size in reversed(shape):
+        at.append(shard % size)
+        shard //= size
+    return at[::-1]
 
 
 def _begin(size: int) -> Replica:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from ._native import fault_point
 from .errors import ConfigError
 from .gradients import Gradients
-from .local_parts import local
+from .local_parts import is_sharded, local
 from .replica import Replica
 from .step_numbers import Number
 from .traces import shortened
@@ -59,27 +59,32 @@ class ShardedModel(torch.nn.Module):
         self.module = module
         self._gradients = gradients
         self._replica = replica
+        # After a pass FSDP2 may have whole tensors in the place of the parameters.
+        reshard([module])
         _check_sharding(module, replica)
-        self._ids = frozenset(id(parameter) for parameter in module.parameters() if parameter.requires_grad)
+        # Also of frozen parameters, which may be trained later.
+        self._ids = frozenset(id(parameter) for parameter in module.parameters() if _is_summed(parameter, replica))
         gradients.models.append(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        result = self.module(*args, **kwargs)
         gradients = self._gradients
         if not (torch.is_grad_enabled() and getattr(self.module, "_orig_mod", self.module).training):
-            return result
+            return self.module(*args, **kwargs)
         if gradients.accumulates:
             gradients.summed.discard(self._ids)
         else:
             gradients.summed.add(self._ids)
         if self._replica.num_data == 1:
-            return result
-        return self._scaled(result)
+            return self.module(*args, **kwargs)
+        # FSDP takes the mean over the processes with other samples. So the gradient of each is
+        # multiplied by its share of the samples of the replica.
+        share = gradients.weight / gradients.weight_of_replica if gradients.weight else 0.0
+        factor = share * self._replica.num_data
+        args, kwargs = tree_map(lambda value: _unscaled(value, factor), (args, kwargs))
+        return self._scaled(self.module(*args, **kwargs), factor)
 
-    def _scaled(self, result: Any) -> Any:
-        """FSDP takes the mean over the processes with other samples, and the replicas sum: so the
-        gradient of each process is multiplied by its share of the samples."""
-        factor = self._gradients.weight * self._replica.num_data
+    def _scaled(self, result: Any, factor: float) -> Any:
+        """Multiplies the gradients of what the module returns."""
         found = False
 
         def scaled(value: Any) -> Any:
@@ -131,16 +136,26 @@ class ShardedModel(torch.nn.Module):
             return getattr(self.module, name)
 
 
+def _unscaled(value: Any, factor: float) -> Any:
+    """Undoes the factor for the gradient that leaves a module: another module, or another pass of
+    this one, may have computed the tensor, and multiplies its gradient, too."""
+    if not (isinstance(value, torch.Tensor) and value.requires_grad and factor):
+        return value
+    # A module may change its input in place, which PyTorch refuses for a view.
+    return scale(value, 1.0 / factor).clone()
+
+
+def _is_summed(parameter: Any, replica: Replica) -> bool:
+    """Whether a parameter is sharded over the processes of the replica that have other samples."""
+    mesh = getattr(parameter, "device_mesh", None)
+    return replica.num_data == 1 or mesh is not None and replica.of_data.issubset(mesh.mesh.flatten().tolist())
+
+
 def _check_sharding(module: torch.nn.Module, replica: Replica) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` if gradients would not be summed over the
     processes of the replica that have other samples."""
-    if replica.num_data == 1:
-        return
-    plain = []
-    for name, parameter in module.named_parameters():
-        mesh = getattr(parameter, "device_mesh", None)
-        if parameter.requires_grad and (mesh is None or mesh.size() < replica.num_data):
-            plain.append(name)
+    parameters = module.named_parameters()
+    plain = [name for name, parameter in parameters if parameter.requires_grad and not _is_summed(parameter, replica)]
     if plain:
         raise ConfigError(
             f"job.model: {shortened(plain)} of {type(module).__name__} would train on the samples of one process only: apply "
@@ -162,12 +177,13 @@ class ColumnSums:
         """Sums what this process has of the gradients. An error of a lost peer is recorded, and the
         step is dropped later."""
         self._gradients.computed_at = time.perf_counter()
+        _complete(parameters)
         if self._gradients.broken is not None:
             return
         if group is not None and self._gradients.step is not None:
             fault_point("Backward", group.rank, self._gradients.step.number)
-        # With different samples the backward pass has weighted the gradients.
-        weight = self._gradients.weight if self._replica.num_data == 1 else 1.0
+        # With different samples the backward pass has weighted the gradients within the replica.
+        weight = self._gradients.weight if self._replica.num_data == 1 else self._gradients.weight_of_replica
         column = None if group is None else group.column
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         try:
@@ -248,6 +264,16 @@ def check_scaler(scaler: Any) -> None:
         )
 
 
+def _complete(parameters: Sequence[torch.Tensor]) -> None:
+    """Completes gradients whose sums over the processes of the replica are pending, as sequence
+    parallelism leaves them. The optimizer would do so later; norms need it now."""
+    for parameter in parameters:
+        gradient: Any = parameter.grad
+        if gradient is not None and is_sharded(gradient) and any(one.is_partial() for one in gradient.placements):
+            own: Any = parameter
+            parameter.grad = gradient.redistribute(placements=own.placements)
+
+
 def _align(parameters: Sequence[torch.Tensor], group: Group) -> None:
     """Makes the same parameters have gradients in all replicas: a pass may have left some out."""
     device = group.device
@@ -273,12 +299,33 @@ def _buckets(parts: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     yield from open_.values()
 
 
+def kind_of(entry: Any) -> str:
+    """The class of an entry of the state as the script has written it. ``fully_shard`` gives a
+    module another one, and other numbers of processes may be sharded in another way."""
+    kinds = type(entry).__mro__
+    is_unit = hasattr(entry, "set_requires_gradient_sync") and kinds[0].__name__.startswith("FSDP") and len(kinds) > 2
+    return kinds[2].__name__ if is_unit else kinds[0].__name__
+
+
 def reshard(modules: Sequence[torch.nn.Module]) -> None:
     """Frees whole parameters that FSDP2 has kept after a pass, such as those of the last module
     after an evaluation."""
     for module in modules:
         for unit in _units(module):
             unit.reshard()
+
+
+def forget_accumulated(modules: Sequence[torch.nn.Module]) -> None:
+    """Drops what FSDP2 has accumulated for whole parameters in passes without sums. The next pass
+    with a sum would add it."""
+    for module in modules:
+        for unit in _units(module):
+            group = unit._get_fsdp_state()._fsdp_param_group
+            for parameter in [] if group is None else group.fsdp_params:
+                parameter.unsharded_accumulated_grad = None
+                whole = getattr(parameter, "_unsharded_param", None)
+                if whole is not None:
+                    whole.grad = None
 
 
 def _units(module: torch.nn.Module) -> list[Any]:

@@ -70,8 +70,11 @@ def test_last_of_two_replicas_continues(tmp_path, alone):
     assert difference(alone(), load(tmp_path / "weights")) <= ROUNDING
 
 
-@pytest.mark.parametrize("parallel, size, later", [("fsdp", 2, 1), ("fsdp", 3, 2), ("tp", 2, 4), ("both", 4, 2)])
-def test_checkpoint_is_read_by_other_numbers_of_processes(tmp_path, alone, parallel, size, later):
+@pytest.mark.parametrize(
+    "parallel, size, other, later",
+    [("fsdp", 2, "fsdp", 1), ("fsdp", 3, "fsdp", 2), ("tp", 2, "tp", 4), ("both", 4, "both", 2), ("both", 4, "tp", 2), ("tp", 2, "both", 4)],
+)
+def test_checkpoint_is_read_by_other_numbers_of_processes(tmp_path, alone, parallel, size, other, later):
     variables = {"SGD": "1", "PARALLEL": parallel}
     options = {"checkpoints": True, "every_steps": 8, "variables": variables}
     with ReplicaWorld(tmp_path, "sharded.py", STEPS, "weights", size=size, **options) as world:
@@ -81,7 +84,7 @@ def test_checkpoint_is_read_by_other_numbers_of_processes(tmp_path, alone, paral
         for replica in replicas:
             replica.kill()
         world.slow(0)
-        world.size = later
+        world.size, world.variables["PARALLEL"] = later, other
         replicas = world.begin_replicas(2)
         world.end_replicas(replicas)
         log = replicas[0].processes[0].log.read_text()

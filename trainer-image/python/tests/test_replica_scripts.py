@@ -1,0 +1,89 @@
+"""Replicas of scripts that do more than one pass through one model: see scripts/shapes.py."""
+
+import pytest
+from conftest import difference, load
+from replicas import ReplicaWorld
+from world import until
+
+STEPS = 16
+ROUNDING = 1e-12
+
+
+def trained(directory, size, replicas, script="shapes.py", **variables):
+    """The weights after an undisturbed training."""
+    directory.mkdir()
+    with ReplicaWorld(directory, script, STEPS, directory / "weights", size=size, variables=variables) as world:
+        world.end_replicas(world.begin_replicas(replicas))
+    return load(directory / "weights")
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        # One model takes what another one returns.
+        {"SHAPE": "chain"},
+        # The loss depends on parameters outside of the passes.
+        {"SHAPE": "penalty"},
+        # The norm of gradients whose sum over the replica is pending.
+        {"SHAPE": "sequence", "CLIP": "0.1"},
+        # Processes of one replica have different numbers of batches to evaluate.
+        {"SHAPE": "evaluate", "SAMPLES": "501"},
+        # A frozen layer is trained later.
+        {"SHAPE": "unfreeze-tp"},
+    ],
+    ids=lambda variables: variables["SHAPE"],
+)
+def test_replicas_train_to_the_weights_of_one_process(tmp_path, variables):
+    alone = trained(tmp_path / "alone", 1, 1, **variables)
+    assert difference(alone, trained(tmp_path / "replicas", 2, 2, **variables)) <= ROUNDING
+
+
+def test_first_stage_of_a_pipeline_knows_no_loss(tmp_path):
+    alone = trained(tmp_path / "alone", 1, 1, script="stages.py", CLIP="0.3")
+    pipelines = trained(tmp_path / "pipelines", 2, 2, script="stages.py", CLIP="0.3")
+    assert difference(alone, pipelines) <= ROUNDING
+
+
+def test_dropped_step_leaves_no_gradients_of_its_first_pass(tmp_path):
+    variables = {"SHAPE": "halves"}
+    alone = trained(tmp_path / "alone", 1, 1, **variables)
+    with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", variables=variables) as world:
+        replicas = world.begin_replicas(2, fault="2:7:Forward", doomed=(1, 0))
+        world.lost(replicas[1])
+        world.publish(replicas[:1])
+        world.end_replicas(replicas[:1])
+    assert difference(alone, load(tmp_path / "weights")) <= ROUNDING
+
+
+def test_passes_before_the_loop_do_not_keep_older_weights(tmp_path):
+    variables = {"SHAPE": "look-first"}
+    alone = trained(tmp_path / "alone", 1, 1, **variables)
+    with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", variables=variables) as world:
+        world.slow(200)
+        replicas = world.begin_replicas(1)
+        more = world.start_replica(1)
+        world.reach_replicas(replicas, 3)
+        world.form_replicas([*replicas, more])
+        world.slow(0)
+        world.end_replicas([*replicas, more])
+    assert difference(alone, load(tmp_path / "weights")) <= ROUNDING
+
+
+@pytest.mark.parametrize("point", ["Forward", "Backward", "Agree"])
+def test_process_whose_sibling_is_killed_does_not_fail_the_job(tmp_path, point):
+    with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", variables={"SHAPE": "with"}) as world:
+        replicas = world.begin_replicas(2, fault=f"3:7:{point}", doomed=(1, 1))
+        sibling = replicas[1].processes[0]
+        until("the sibling ends", sibling.is_gone)
+        # 64 would fail the job; after 75 the agent starts the replica again.
+        assert sibling.process.returncode == 75
+        assert "a process of this replica is lost" in sibling.words()["message"]
+
+
+def test_parameters_of_some_dimensions_are_refused(tmp_path):
+    with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", size=4, variables={"SHAPE": "half-sharded"}) as world:
+        replica = world.start_replica(0)
+        # Its siblings may notice its end before they are refused themselves.
+        until("the first process ends", replica.processes[0].is_gone)
+        assert replica.processes[0].process.returncode == 64
+        assert "would train on the samples of one process only" in replica.processes[0].log.read_text()
