@@ -76,7 +76,7 @@ class Training:
         trainer, plan, job = self._trainer, self.plan, self.job
         job.on_generation(self._enter_generation)
         model = job.model(trainer.lightning_module, **ddp)
-        options = options_of(plan.loader)
+        options = {**options_of(plan.loader), "worker_init_fn": plan.loader.worker_init_fn}
         options["collate_fn"] = Parts(plan.loader.collate_fn, plan.batch_size)
         self.steps = Steps(job, job.steps(plan.loader.dataset, plan.sampler, **options), plan.steps)
         metrics = internals.metrics_of(trainer.lightning_module)
