@@ -51,6 +51,20 @@ def test_loop_that_is_left_continues_with_the_next_step():
     assert counted == [1, 2, 3] and list(script.train) == []
 
 
+def test_pass_of_a_missed_step_does_not_prepare_ddp_for_a_sum():
+    script = Script(scheduler=False, loader=loader(batch_size=2))
+    loop = script.accelerator._loop
+    accumulates = []
+
+    def after():
+        accumulates.append(script.model._gradients.accumulates)
+        if len(accumulates) == 2:
+            loop.counted -= 1  # As if the other ranks had committed a step without this one.
+
+    script.epoch(after=after)
+    assert accumulates == [False, False, True, False, False, False]
+
+
 def test_samples_in_tuples_count_the_same():
     points = [(sample["x"], sample["labels"]) for sample in samples()]
     weights = []

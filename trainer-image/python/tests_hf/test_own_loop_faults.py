@@ -93,6 +93,24 @@ def test_worker_that_was_stopped_counts_the_steps_it_missed(training, plain, fir
     assert result.logged("eval_loss", rank=first) == pytest.approx(wanted, rel=1e-6)
 
 
+def test_worker_that_missed_steps_has_the_average_of_the_others(training, plain):
+    with training("sgd", "average") as world:
+        world.slow(150)
+        workers = world.begin(2)
+        world.reach(workers, 3)
+        workers[1].kill(signal.SIGSTOP)
+        world.form([workers[0]], others_leave=False)
+        world.reach([workers[0]], 9)
+        workers[1].kill(signal.SIGCONT)
+        world.form(workers)
+        world.slow(0)
+        world.ends(workers)
+    result, wanted = Result(world.dir / "out"), plain("sgd", "average")
+    assert difference(wanted, result) <= ROUNDING
+    averages = [result.ranks[rank]["average"] for rank in (0, 1)]
+    assert averages == pytest.approx([wanted.ranks[0]["average"]] * 2, rel=ROUNDING, abs=0)
+
+
 @pytest.mark.parametrize(("step", "killed"), [(6, 0), (12, 1), (18, 0)])
 def test_worker_lost_in_an_evaluation_is_replaced(training, plain, step, killed):
     with training("sgd", "epochs") as world:

@@ -61,7 +61,7 @@ def test_killed_worker_and_newcomer_lose_no_step(training, plain, uses, rank, po
 # An epoch has 6 steps.
 @pytest.mark.parametrize("stopped_after", [3, 5])
 def test_worker_that_was_stopped_for_an_epoch_joins_again(training, plain, stopped_after):
-    with training("sgd") as world:
+    with training("sgd", "average") as world:
         world.slow(150)
         workers = world.begin(2)
         world.reach(workers, stopped_after)
@@ -74,8 +74,10 @@ def test_worker_that_was_stopped_for_an_epoch_joins_again(training, plain, stopp
         world.reach(workers, 15)
         world.slow(0)
         world.ends(workers)
-    result, wanted = Result(world.dir / "out"), plain("sgd")
+    result, wanted = Result(world.dir / "out"), plain("sgd", "average")
     check(result, wanted)
+    averages = [result.ranks[rank]["average"] for rank in (0, 1)]
+    assert averages == pytest.approx([wanted.ranks[0]["average"]] * 2, rel=ROUNDING, abs=0)
     seen = result.steps(rank=1)
     assert seen == sorted(set(seen)) and set(STEPS) - set(seen) and seen[-1] == STEPS[-1]
     known = {step: [step, epoch, index] for step, epoch, index in wanted.ranks[0]["steps"]}

@@ -195,3 +195,11 @@ def test_progress_bar_of_a_new_first_rank_is_shown(tmp_path):
 def test_length_of_zero_steps_is_refused(tmp_path):
     with pytest.raises(rh.ConfigError, match="steps is 0"):
         weights_after(elastic(tmp_path, max_epochs=0))
+
+
+def test_worker_init_fn_of_the_train_loader_is_called(tmp_path):
+    def begin(number):
+        (tmp_path / f"worker-{number}").touch()
+
+    weights_after(elastic(tmp_path), train=loader(num_workers=1, worker_init_fn=begin))
+    assert (tmp_path / "worker-0").exists()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..data import Batch
+from ..integration.missed import unchanged
 from ..integration.parts import part_sizes
 from ..integration.steps import Steps
 from ..job import Job
@@ -43,6 +44,7 @@ class OwnLoop:
     ``pass_size`` samples. ``between()`` is called before the next step is known, ``begin(batch)``
     before its passes, and ``show(is_last)`` when a pass begins or was dropped.
     ``weigh(inputs, size, loss)`` returns the factor that makes the loss of a pass a sum.
+    ``more_state``: entries of the state that the script changes itself.
     """
 
     def __init__(
@@ -60,11 +62,13 @@ class OwnLoop:
         begin: Callable[[Batch], None],
         show: Callable[[bool], None],
         weigh: Callable[[Any, int, Any], float],
+        more_state: Sequence[Any],
     ):
         self._job, self._net, self._steps = job, net, steps
         self._optimizer, self._schedulers = optimizer, list(schedulers)
         self._pass_size, self.total, self.steps_per_epoch = pass_size, total, steps_per_epoch
         self._between, self._begin, self._show, self._weigh = between, begin, show, weigh
+        self._more_state = more_state
         self.stage = Stage.NONE
         # Number of steps that the script has counted. In a new worker it begins with those of the
         # job.
@@ -100,7 +104,11 @@ class OwnLoop:
                 self.stage = Stage.MISSED
                 self.counted += 1
                 self._show(True)
-                yield self._inputs
+                self._steps.until_next.enter_context(unchanged(self._more_state, self._optimizer))
+                # Otherwise DDP would prepare for a backward pass, and sum in the next pass, also in
+                # no_sync.
+                with self._net.no_sync():
+                    yield self._inputs
             if self.stage is not Stage.DROPPED and self.counted % self.steps_per_epoch == 0:
                 return
 

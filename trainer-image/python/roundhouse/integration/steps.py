@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +39,8 @@ class Steps:
         self.batch: Batch | None = None
         # Whether other ranks have committed that step without this one, which got their state.
         self.is_behind = False
+        # Ends before the next step.
+        self.until_next = contextlib.ExitStack()
 
     def meet(self) -> bool:
         """Waits for the other ranks, so that ``job.steps_done`` is known. Returns whether a step is
@@ -82,10 +85,12 @@ class Steps:
         if self._job.steps_done == self._total:
             following = self.take()  # The loop completes the training with all ranks.
             assert following is None
+        self.until_next.close()
         self._batches.close()
         complete(self._job, stops)
 
     def take(self) -> Batch | None:
         """The next batch; None where all steps are committed."""
+        self.until_next.close()
         batch, self.ahead = self.ahead, None
         return next(self._batches, None) if batch is None else batch

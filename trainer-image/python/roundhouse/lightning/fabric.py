@@ -168,7 +168,7 @@ class ElasticFabric(SingleDeviceStrategy):
             for late in self._modules:
                 if any(id(parameter) in trained for parameter in late.module.parameters()):
                     late.summed.append(job.model(late.module))
-            options = options_of(plan.loader)
+            options = {**options_of(plan.loader), "worker_init_fn": plan.loader.worker_init_fn}
             options["collate_fn"] = plan.loader.collate_fn
             self._pause = Pause(job, self._patience)
             self._repeats = Repeats(job, job.steps(plan.loader.dataset, plan.sampler, **options), plan.steps)

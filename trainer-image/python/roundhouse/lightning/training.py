@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from ..data import Batch
 from ..errors import ConfigError
 from ..integration.loaders import options_of
+from ..integration.missed import unchanged
 from ..integration.parts import Parts
 from ..integration.steps import Steps
 from ..integration.waiting import may_lose_peer
@@ -65,6 +66,7 @@ class Training:
         self._states = CallbackStates([pair for pair in named if is_overridden("state_dict", pair[1])], trainer)
         entries = {"model": trainer.lightning_module, "optimizer": trainer.optimizers[0], "callbacks": self._states}
         entries |= {f"scheduler{index}": scheduler for index, (scheduler, _, _) in enumerate(self._schedulers)}
+        self._more_state = list(state.values())
         self.job: Job = join_once({**entries, **state}, options, "fit()")
         self.job.__enter__()
         self._pause = Pause(self.job, patience)
@@ -74,7 +76,7 @@ class Training:
         trainer, plan, job = self._trainer, self.plan, self.job
         job.on_generation(self._enter_generation)
         model = job.model(trainer.lightning_module, **ddp)
-        options = options_of(plan.loader)
+        options = {**options_of(plan.loader), "worker_init_fn": plan.loader.worker_init_fn}
         options["collate_fn"] = Parts(plan.loader.collate_fn, plan.batch_size)
         self.steps = Steps(job, job.steps(plan.loader.dataset, plan.sampler, **options), plan.steps)
         metrics = internals.metrics_of(trainer.lightning_module)
@@ -164,6 +166,7 @@ class Training:
         self.logs.drop()
         self._missed.callback(setattr, self._trainer, "limit_val_batches", self._trainer.limit_val_batches)
         self._trainer.limit_val_batches = 0
+        self.steps.until_next.enter_context(unchanged(self._more_state, self._trainer.optimizers[0]))
 
     def end_step(self) -> bool:
         """Must be called before the next step. Returns whether rank 0 has stopped the training."""

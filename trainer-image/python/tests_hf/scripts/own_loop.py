@@ -44,6 +44,10 @@ def mean_loss(scores, labels):
     return torch.nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
 
+def total_of(module):
+    return sum(float(weight.detach().abs().sum()) for weight in module.parameters())
+
+
 samples = [sample(index) for index in range(NUM_SAMPLES)]
 config = transformers.GPT2Config(
     n_layer=1, n_head=2, n_embd=8, vocab_size=17, n_positions=NUM_WORDS, bos_token_id=0, eos_token_id=0,
@@ -53,11 +57,13 @@ model = Causal(config)
 optimizer = (torch.optim.AdamW if "adamw" in USES else torch.optim.SGD)(model.parameters(), lr=0.02)
 
 # In one process a single pass has the whole batch, because a mean of means would differ.
+average = torch.optim.swa_utils.AveragedModel(model)
 if IS_PLAIN:
     accelerator = accelerate.Accelerator(cpu=True)
     epochs_done = steps_done = 0
 else:
-    counted = {"num_items": lambda batch: (batch["labels"][:, 1:] != -100).sum()} if "own" in USES else {}
+    counted = {"state": {"average": average}} if "average" in USES else {}
+    counted |= {"num_items": lambda batch: (batch["labels"][:, 1:] != -100).sum()} if "own" in USES else {}
     accelerator = Accelerator(epochs=NUM_EPOCHS, gradient_accumulation_steps=3, cpu=True, **counted)
 batch_size = 6 if IS_PLAIN else 2
 train_loader = torch.utils.data.DataLoader(samples, batch_size=batch_size)
@@ -111,6 +117,8 @@ for epoch in range(epochs_done, NUM_EPOCHS):
         if accelerator.sync_gradients:
             completed += 1
             steps.append(completed)
+            if "average" in USES:
+                average.update_parameters(accelerator.unwrap_model(model))
             note("learning_rate", rate)
             if IS_PLAIN or accelerator.steps_done == completed:
                 note("loss", loss.item() if IS_PLAIN else accelerator.job.loss)
@@ -128,5 +136,5 @@ accelerator.wait_for_everyone()
 rank = accelerator.process_index
 OUT.mkdir(exist_ok=True)
 accelerator.save(accelerator.unwrap_model(model).state_dict(), OUT / "weights.pt")
-(OUT / f"rank-{rank}.json").write_text(json.dumps({"steps": steps, "log": log, "last": completed}))
+(OUT / f"rank-{rank}.json").write_text(json.dumps({"steps": steps, "log": log, "last": completed, "average": total_of(average)}))
 accelerator.end_training()

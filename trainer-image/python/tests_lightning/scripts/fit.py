@@ -78,6 +78,8 @@ class Record(Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, index):
         self.steps.append([trainer.global_step, trainer.current_epoch, index])
         self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+        if "average" in USES:
+            average.update_parameters(module.net)
 
     def on_train_epoch_end(self, trainer, module):
         self.epochs.append([trainer.current_epoch, float(trainer.callback_metrics["loss_epoch"])])
@@ -125,8 +127,11 @@ if "clip" in USES:
     options["gradient_clip_val"] = 0.3
 if "steps" in USES:
     options["max_steps"] = 14
+module = Module()
+average = torch.optim.swa_utils.AveragedModel(module.net.to(torch.float64))
 if not IS_PLAIN:
-    options["strategy"] = roundhouse.lightning.Elastic(global_batch_size=BATCH)
+    state = {"average": average} if "average" in USES else {}
+    options["strategy"] = roundhouse.lightning.Elastic(global_batch_size=BATCH, state=state)
 trainer = lightning.Trainer(
     max_epochs=EPOCHS,
     accelerator="cpu",
@@ -140,7 +145,6 @@ trainer = lightning.Trainer(
     default_root_dir=OUT,
     **options,
 )
-module = Module()
 loader = DataLoader(data, BATCH if IS_PLAIN else 2)
 if "shuffle" in USES:
     if IS_PLAIN:
@@ -158,4 +162,5 @@ if rank == 0:
     torch.save(module.state_dict(), OUT / "weights.pt")
 best = pathlib.Path(callbacks[-1].best_model_path).name if "stop" in USES else None
 found = {name: getattr(Record, name) for name in ("steps", "epochs", "rates", "validated")}
-(OUT / f"rank-{rank}.json").write_text(json.dumps({**found, "log": Log.entries, "last": trainer.global_step, "best": best}))
+total = sum(float(weight.detach().abs().sum()) for weight in average.parameters())
+(OUT / f"rank-{rank}.json").write_text(json.dumps({**found, "log": Log.entries, "last": trainer.global_step, "best": best, "average": total}))

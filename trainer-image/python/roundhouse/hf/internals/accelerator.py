@@ -172,6 +172,7 @@ class Accelerator(AroundSteps, accelerate.Accelerator):
             begin=self._begin_step,
             show=self._show,
             weigh=self._weigh,
+            more_state=[*self._custom_objects, *self._more_state.values()],
         )
 
     def _enter_generation(self, job: Job) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...integration.missed import unchanged
 from ...integration.parts import part_sizes
 from ...integration.steps import Steps
 from ...job import Job
@@ -32,6 +33,8 @@ class OneStep(Host):
     # The model whose backward pass sums gradients over the ranks.
     _net: Any
     _weighing: Weighing
+    # More entries of the state, which callbacks may change.
+    _more_state: dict[str, Any]
     # Whether the passes of a step are running.
     _is_passing = False
     # Learning rate of the current step.
@@ -56,6 +59,7 @@ class OneStep(Host):
         self._is_passing = False
         if not is_committed:
             self._skip_missed()
+            self._steps.until_next.enter_context(unchanged(self._more_state.values(), optimizer))
         return torch.tensor(job.loss if is_committed else 0.0, device=self.args.device)
 
     def _skip_missed(self) -> None:
