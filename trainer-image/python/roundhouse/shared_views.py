@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .digests import sum_of_words
 from .errors import StateError
 from .local_parts import Part
 from .replica import Replica
@@ -42,12 +43,25 @@ class SharedViews:
         places = {name: index for index, name in enumerate(table)}
         # The processes with the same part of a view.
         same = {view.name: [shard for shard, runs in holders[view.name] if runs == _listed(view)] for view in views}
+        self._check_copies([view for view in views if hasattr(view, "tensor") and len(same[view.name]) > 1])
         self._copies = {id(view.tensor): len(same[view.name]) for view in views if hasattr(view, "tensor")}
         written = {view.name: same[view.name][0] == replica.shard for view in views}
         self.own = sorted(views, key=lambda view: (not written[view.name], places[view.name]))
         self._owned: list[Owned] = [
             (places[view.name], *runs, written[view.name]) for view in self.own for runs in _part(view).runs
         ]
+
+    def _check_copies(self, copies: Sequence[Any]) -> None:
+        """Raises StateError if processes that have the same part of a tensor have other values in
+        it, as two stages of a pipeline with tensors of one name."""
+        own = {view.name: int(sum_of_words(view.read())) for view in copies}
+        for shard, others in enumerate(self._replica.gather("values", own)):
+            for name, number in own.items():
+                if others.get(name, number) != number:
+                    raise StateError(
+                        f"{name} of rh.join(state=...) has other values in process {shard} of the replica: call torch.manual_seed "
+                        "with one number before the model is made, and give tensors of different pipeline stages different names"
+                    )
 
     def described(self) -> tuple[int, int, int, list[Owned]]:
         """Index of the process, number of processes, number of the replica's life, and the bytes of

@@ -163,7 +163,11 @@ class OfTwo(Replica):
         self.size, self.num_data, self._others = 2, 2, others
 
     def gather(self, key, own):
-        return [super().gather(key, own)[0], self._others]
+        own = super().gather(key, own)[0]
+        return [own, self._others if key == "views" else {name: number + self.differs for name, number in own.items()}]
+
+    # By how much the values of the other process differ.
+    differs = 0
 
 
 def test_plain_parameters_with_different_samples_are_refused():
@@ -176,6 +180,15 @@ def test_different_tensors_of_one_name_are_refused():
     views = Row({"model": torch.nn.Linear(2, 2, bias=False)}).views
     with refused(rh.StateError, "model.weight", "give tensors of different processes different names"):
         SharedViews(OfTwo([["model.weight", "F32", [3, 2], 24, [[0, 24, 1, 24]]]]), views)
+
+
+def test_copies_with_different_values_are_refused():
+    row = Row({"model": torch.nn.Linear(2, 2, bias=False)})
+    other = OfTwo([["model.weight", "F32", [2, 2], 16, [[0, 16, 1, 16]]]])
+    assert len(SharedViews(other, row.views).own) == 1
+    other.differs = 1
+    with refused(rh.StateError, "model.weight", "has other values in process 1", "torch.manual_seed"):
+        SharedViews(other, row.views)
 
 
 def test_tensors_with_missing_parts_are_refused():
