@@ -43,7 +43,7 @@ class SharedViews:
         places = {name: index for index, name in enumerate(table)}
         # The processes with the same part of a view.
         same = {view.name: [shard for shard, runs in holders[view.name] if runs == _listed(view)] for view in views}
-        self._check_copies([view for view in views if hasattr(view, "tensor") and len(same[view.name]) > 1])
+        self._check_copies([view for view in views if hasattr(view, "tensor")], same)
         self._copies = {id(view.tensor): len(same[view.name]) for view in views if hasattr(view, "tensor")}
         written = {view.name: same[view.name][0] == replica.shard for view in views}
         self.own = sorted(views, key=lambda view: (not written[view.name], places[view.name]))
@@ -51,13 +51,14 @@ class SharedViews:
             (places[view.name], *runs, written[view.name]) for view in self.own for runs in _part(view).runs
         ]
 
-    def _check_copies(self, copies: Sequence[Any]) -> None:
+    def _check_copies(self, tensors: Sequence[Any], same: dict[str, list[int]]) -> None:
         """Raises StateError if processes that have the same part of a tensor have other values in
-        it, as two stages of a pipeline with tensors of one name."""
-        own = {view.name: int(sum_of_words(view.read())) for view in copies}
+        it, as two stages of a pipeline with tensors of one name. ``same``: the processes with the
+        same part, by the name of the tensor."""
+        own = {view.name: int(sum_of_words(view.read())) for view in tensors if len(same[view.name]) > 1}
         for shard, others in enumerate(self._replica.gather("values", own)):
             for name, number in own.items():
-                if others.get(name, number) != number:
+                if shard in same[name] and others[name] != number:
                     raise StateError(
                         f"{name} of rh.join(state=...) has other values in process {shard} of the replica: call torch.manual_seed "
                         "with one number before the model is made, and give tensors of different pipeline stages different names"
