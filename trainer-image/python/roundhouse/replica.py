@@ -56,6 +56,8 @@ class Replica:
         # Sums of the replica's own decisions go through host memory, whatever the device is.
         self._control = None if store is None else gloo(dist.PrefixStore("control", store), shard, size, _PATIENCE, _LOOPBACK)
         self.mesh: Any = None
+        # Each exchange has its own keys in the store.
+        self._num_gathered = 0
         # The error of a lost process of the replica.
         self._loss: PeerLost | None = None
         # Which of the samples of the replica this process computes, of how many parts.
@@ -111,7 +113,10 @@ class Replica:
             raise self.lost(error) from error
 
     def gather(self, key: str, own: Any) -> list[Any]:
-        """What each process of the replica passes, in order. It must be JSON."""
+        """What each process of the replica passes, in order. It must be JSON. All of them must call
+        this in the same order."""
+        self._num_gathered += 1
+        key = f"{key}/{self._num_gathered}"
         if self._store is None:
             return [json.loads(json.dumps(own))]
         try:

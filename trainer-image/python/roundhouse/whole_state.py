@@ -18,7 +18,7 @@ def whole_state(module: torch.nn.Module, replica: Replica) -> dict[str, torch.Te
     reshard([module])
     state = {name: tensor for name, tensor in module.state_dict(keep_vars=True).items() if isinstance(tensor, torch.Tensor)}
     names = [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in state.items()]
-    of_all = replica.gather(f"result/{_next(replica)}", names)
+    of_all = replica.gather("result", names)
     order: dict[str, list[Any]] = {}
     for shard, those in enumerate(of_all):
         for name, shape, dtype in those:
@@ -38,11 +38,3 @@ def whole_state(module: torch.nn.Module, replica: Replica) -> dict[str, torch.Te
         if replica.shard == 0 and whole is not None:
             result[name] = whole.cpu()
     return result
-
-
-_calls: dict[int, int] = {}
-
-
-def _next(replica: Replica) -> int:
-    _calls[id(replica)] = _calls.get(id(replica), 0) + 1
-    return _calls[id(replica)]

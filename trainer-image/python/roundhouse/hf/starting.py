@@ -8,20 +8,17 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import AlreadyJoined, ConfigError
+from ..integration import joining
 from ..job import Job
-from ..joining import join
 
 
 def join_once(state: dict[str, Any], options: dict[str, Any]) -> Job:
-    """``rh.join`` for the only training of a worker. Alone a process may train again."""
-    try:
-        return join(state, **options)
-    except AlreadyJoined as error:
-        raise ConfigError(
-            "roundhouse.hf: a second train() or accelerator.prepare in this process: a job is one training; start a job for each, or "
-            "train with one Trainer and one call of train()"
-        ) from error
+    """``rh.join`` for the only training of a worker."""
+    advice = (
+        "roundhouse.hf: a second train() or accelerator.prepare in this process: a job is one training; start a job for each, or "
+        "train with one Trainer and one call of train()"
+    )
+    return joining.join_once(state, options, advice)
 
 
 class Membership:
