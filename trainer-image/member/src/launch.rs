@@ -34,8 +34,6 @@ pub struct Launch {
     pub local_rank: u32,
     /// Number of processes of this worker.
     pub local_world_size: u32,
-    /// Whether the processes of this worker together hold one copy of the state, as a replica.
-    pub sharded: bool,
     /// Source of the process' place in a generation.
     pub source: Source,
     /// File for the final weights (safetensors), written by rank 0; `None`: not written.
@@ -81,7 +79,7 @@ impl Launch {
         let LaunchEnvironment {
             local_rank,
             local_world_size,
-            sharded,
+            sharded: _,
             pod_ip,
             rendezvous_port,
             membership_file,
@@ -102,7 +100,6 @@ impl Launch {
             run_dir: Some(run_dir),
             local_rank,
             local_world_size,
-            sharded,
             source: Source::Membership {
                 file: membership_file,
                 own_address,
@@ -149,7 +146,6 @@ impl Launch {
             run_dir,
             local_rank: 0,
             local_world_size: 1,
-            sharded: false,
             source: Source::Alone,
             save_weights: None,
             checkpoint: None,
