@@ -39,7 +39,7 @@ pub struct Agent {
     /// Whether all ranks have left the phase `Preparing`. A worker that dies earlier restarts with
     /// a growing back-off.
     pub is_prepared: bool,
-    /// The lowest generation in which the ranks train; 0 if a rank does not train.
+    /// The lowest generation of which the ranks are members; 0 if a rank is outside of all.
     pub generation: u64,
 }
 

@@ -108,7 +108,7 @@ impl LocalRun {
                     }),
                     generation: statuses
                         .iter()
-                        .map(|it| trained(it.as_ref()))
+                        .map(|it| generation_of(it.as_ref()))
                         .min()
                         .unwrap_or(0),
                 }
@@ -203,8 +203,14 @@ fn statuses_under(agent: u32) -> Vec<Option<RankStatus>> {
         .collect()
 }
 
-/// The generation in which a process trains; 0 if the process does not train.
-fn trained(status: Option<&RankStatus>) -> u64 {
-    let training = status.filter(|it| it.phase == Phase::Training);
-    training.map_or(0, |it| it.generation)
+/// The generation of which a process is a member; 0 if it is outside of all. A member that evaluates
+/// or saves at this moment is still one.
+fn generation_of(status: Option<&RankStatus>) -> u64 {
+    let member = status.filter(|it| {
+        matches!(
+            it.phase,
+            Phase::Training | Phase::Evaluating | Phase::Saving
+        )
+    });
+    member.map_or(0, |it| it.generation)
 }
