@@ -203,8 +203,8 @@ fn statuses_under(agent: u32) -> Vec<Option<RankStatus>> {
         .collect()
 }
 
-/// The generation of which a process is a member; 0 if it is outside of all. A member that evaluates
-/// or saves at this moment is still one.
+/// The generation of which a process is a member; 0 if it is outside of all. A member may evaluate
+/// or save at this moment.
 fn generation_of(status: Option<&RankStatus>) -> u64 {
     let member = status.filter(|it| {
         matches!(
