@@ -8,6 +8,7 @@ import sys
 import time
 
 import world
+from replicas import ReplicaWorld
 from world import World, until
 
 STEPS = 60
@@ -25,10 +26,16 @@ class Setting:
         self._numbers = itertools.count()
         self._alone = {}
 
-    def ranks(self, script, *arguments, **variables):
+    def directory(self):
         directory = self.place / f"job-{next(self._numbers)}"
         directory.mkdir()
-        return Ranks(self, directory, script, *arguments, variables={"DEVICE": self.device, **variables})
+        return directory
+
+    def ranks(self, script, *arguments, **variables):
+        return Ranks(self, self.directory(), script, *arguments, variables={"DEVICE": self.device, **variables})
+
+    def replicas(self, **variables):
+        return Replicas(self, self.directory(), variables={"DEVICE": self.device, **variables})
 
     def alone(self, script, *arguments):
         """The weights of the same training with one rank."""
@@ -49,9 +56,7 @@ class Ranks(World):
         return super().start(index, **self.setting.variables(index), **variables)
 
     def weights(self):
-        from safetensors.torch import load_file
-
-        return load_file(self.dir / "weights")
+        return loaded(self.dir)
 
     def lose(self, workers, lost, step):
         """Forms a generation without a lost rank. Returns its workers, and the seconds until they
@@ -61,6 +66,29 @@ class Ranks(World):
         self.form(others, others_leave=False)
         self.reach(others, step)
         return others, time.monotonic() - started
+
+
+class Replicas(ReplicaWorld):
+    """Workers of two processes, which share a copy of the model with FSDP2 on this machine's
+    device."""
+
+    def __init__(self, setting, directory, **options):
+        super().__init__(directory, "sharded.py", STEPS, directory / "weights", **options)
+        self.setting = setting
+
+    def start_replica(self, index, doomed=None):
+        # For NCCL each process is on another host, those of one replica, too.
+        own = {rank: self.setting.variables(index * self.size + rank) for rank in range(self.size)}
+        return super().start_replica(index, {rank: {**own[rank], **(doomed or {}).get(rank, {})} for rank in own})
+
+    def weights(self):
+        return loaded(self.dir)
+
+
+def loaded(directory):
+    from safetensors.torch import load_file
+
+    return load_file(directory / "weights")
 
 
 def apart(mine, theirs):
@@ -164,6 +192,32 @@ def reads(setting):
     return "one for each step"
 
 
+def sharded(setting):
+    with setting.replicas() as replicas:
+        replicas.end_replicas(replicas.begin_replicas(2))
+        return same(replicas.weights(), setting.alone("sharded.py"))
+
+
+def killed_in_replica(setting):
+    """A process of one of two replicas is killed. The other replica continues, and a new process
+    group per shard includes the replica that has started again."""
+    with setting.replicas() as replicas:
+        replicas.slow(20)
+        both = replicas.begin_replicas(2, fault="3:31:Backward", doomed=(1, 1))
+        replicas.lost(both[1])
+        started = time.monotonic()
+        replicas.publish(both[:1])
+        replicas.reach_replicas(both[:1], 32)
+        seconds = time.monotonic() - started
+        replicas.slow(500)
+        again = [both[0], replicas.start_replica(1)]
+        replicas.form_replicas(again)
+        replicas.reach_replicas(again, replicas.step(both[0].processes[0]) + 1)
+        replicas.slow(0)
+        replicas.end_replicas(again)
+        return f"next step after {seconds:.1f} s, {same(replicas.weights(), setting.alone('sharded.py'))}"
+
+
 def pace(setting):
     """Steps per second with the package and with DDP alone, in alternating runs."""
     found = {"elastic": [], "plain": []}
@@ -196,7 +250,9 @@ CASES = {
     "one rank becomes three": grows,
     "a group of the script": parts,
     "a scaler": scaler,
+    "two replicas of two": sharded,
+    "a process of a replica is killed": killed_in_replica,
     "reads from the device in a commit": reads,
     "speed": pace,
 }
-SHORT = ["two ranks", "killed in the backward pass", "a scaler", "reads from the device in a commit"]
+SHORT = ["two ranks", "killed in the backward pass", "a scaler", "a process of a replica is killed", "reads from the device in a commit"]

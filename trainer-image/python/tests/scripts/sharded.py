@@ -1,5 +1,5 @@
 """Trains a network that the processes of each worker share. Arguments: STEPS and the path of the
-weights. PARALLEL: fsdp, tp or both."""
+weights. PARALLEL: fsdp, tp or both. DEVICE: cpu or cuda."""
 
 import contextlib
 import os
@@ -31,7 +31,8 @@ class Block(torch.nn.Module):
         return x + self.down(torch.tanh(self.up(self.norm(x))))
 
 
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), Block(), Block(), torch.nn.Linear(16, 2)).double()
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), Block(), Block(), torch.nn.Linear(16, 2))
+model = model.to(os.environ.get("DEVICE", "cpu"), torch.float64)
 if PARALLEL == "fsdp":
     mesh = rh.replica_mesh("shard")
 elif PARALLEL == "tp":
@@ -74,7 +75,7 @@ with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
     sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5)
     net = job.model(model)
     for batch in job.steps(dataset, sampler, evaluation=evaluation):
-        x, y = batch
+        x, y = batch.to(job.device)
         total = 0.0
         for index, (xs, ys) in enumerate(zip(x.chunk(PASSES), y.chunk(PASSES))):
             is_last = index == len(x.chunk(PASSES)) - 1
