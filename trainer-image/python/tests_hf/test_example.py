@@ -1,6 +1,7 @@
 """The example examples/pytorch/hf.py."""
 
-from conftest import HERE, environment
+from conftest import HERE
+from libraries import environment
 
 EXAMPLE = HERE.parents[2] / "examples" / "pytorch" / "hf.py"
 
