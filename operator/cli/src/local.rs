@@ -277,9 +277,7 @@ impl Run {
             self.wake_at = requeue_after.map(|after| Instant::now() + after);
             self.executor.apply(&actions)?;
             self.job.status = Some(status);
-            if let Some(line) = self.executor.new_processes(&actions) {
-                self.screen.note(&format!("  {line}"));
-            }
+            self.list_processes();
             for event in events {
                 self.recorder.note(&self.job, &event);
                 let words = format!("  {}: {}", event.reason, plain(&event.message));
@@ -288,7 +286,15 @@ impl Run {
         }
     }
 
+    fn list_processes(&mut self) {
+        if let Some(line) = self.executor.new_processes() {
+            self.screen.note(&format!("  {line}"));
+        }
+    }
+
     fn show(&mut self) {
+        // A script in restart mode starts some time after its generation has formed.
+        self.list_processes();
         if let Some(ProgressSample { progress, at: _ }) = self.executor.progress() {
             let status = self.job.status.as_ref();
             if status.is_some_and(|status| is_in_new_trouble(status, &progress)) {
