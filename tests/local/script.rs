@@ -88,6 +88,14 @@ fn script_without_join_fails_with_the_missing_call() {
     assert!(output.contains("roundhouse.join()"), "{output}");
 }
 
+/// Whether the output names these processes.
+fn lists(run: &LocalRun, pids: &[u32]) -> bool {
+    let output = run.output();
+    let lines = output.lines().filter(|line| line.contains("Processes: "));
+    let words: Vec<&str> = lines.flat_map(|line| line.split([' ', ','])).collect();
+    pids.iter().all(|pid| words.contains(&&*pid.to_string()))
+}
+
 #[test]
 fn restart_mode_restarts_the_script_in_all_workers() {
     let files = tempfile::tempdir().unwrap();
@@ -108,6 +116,8 @@ fn restart_mode_restarts_the_script_in_all_workers() {
     let mut run = LocalRun::start(&job("Restart", &command), &[]).unwrap();
     run.wait_for("steps", |run| run.step() > 20).unwrap();
     let before: Vec<u32> = run.agents().into_iter().flat_map(|it| it.ranks).collect();
+    run.wait_for("their list", |run| lists(run, &before))
+        .unwrap();
     assert!(send(before[0], Signal::KILL));
     run.wait_for("steps of a later generation", |run| {
         let statuses = run.statuses().into_iter();
@@ -123,6 +133,8 @@ fn restart_mode_restarts_the_script_in_all_workers() {
         "{}",
         run.output()
     );
+    run.wait_for("their list", |run| lists(run, &after))
+        .unwrap();
     assert!(run.end().unwrap().success(), "{}", run.output());
     assert!(run.output().contains("counted to 200 in 200 steps"));
 }

@@ -1,5 +1,31 @@
-# Runs pytest for the Python package. Sourced after common.sh.
+# Runs pytest for the Python package, with or without libraries. Sourced after common.sh.
 # shellcheck shell=bash
+
+# use_packages NAME SIZE PACKAGE...: sets `python` to the interpreter of an environment of that name
+# in the cache. The environment also sees the packages of tests/run/torch, among them PyTorch and
+# pytest.
+use_packages() {
+  local name=$1 size=$2
+  shift 2
+  venv=$ROUNDHOUSE_CACHE/$name torch=$(tests/run/torch)
+  [ -e "$venv/complete" ] || step "an environment for $name" make_environment >&2
+  # An environment from an earlier commit may lack a package.
+  [ "$(cat "$venv/packages" 2>/dev/null)" = "$*" ] || step "$* ($size in $ROUNDHOUSE_CACHE)" install_packages "$@" >&2
+  python=$venv/bin/python
+}
+# shellcheck disable=SC2317 # step calls it.
+make_environment() {
+  rm -rf "$venv"
+  "$torch" -m venv "$venv"
+  local site='import sysconfig; print(sysconfig.get_path("purelib"))'
+  "$torch" -c "$site" > "$("$venv/bin/python" -c "$site")/pytorch.pth"
+  touch "$venv/complete"
+}
+# shellcheck disable=SC2317 # step calls it.
+install_packages() {
+  "$venv/bin/python" -m pip install --no-cache-dir --disable-pip-version-check "$@"
+  echo "$*" > "$venv/packages"
+}
 
 # run_pytest PYTHON TESTS ARGUMENT...: tests the staged package with that interpreter and that
 # folder of trainer-image/python. The last line has the form that tests/run/test counts.

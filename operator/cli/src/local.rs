@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use roundhouse_api::{Scheduling, TrainingJob};
+use roundhouse_api::{Scheduling, TrainingJob, TrainingJobStatus};
 use roundhouse_contract::Progress;
 use roundhouse_planner::status::counted;
 use roundhouse_planner::{Observed, Plan, ProgressSample, ValidatedJob, is_in_new_trouble, plan};
@@ -163,6 +163,13 @@ fn validated(job: &TrainingJob, gpus: &GpuNames) -> anyhow::Result<ValidatedJob>
     })
 }
 
+/// Whether no step was committed since an incident. The planner updates its count only with the
+/// next incident.
+fn is_stuck(status: &TrainingJobStatus, progress: Option<&Progress>) -> bool {
+    let step = progress.map_or(0, |progress| progress.step);
+    status.incidents.since_progress > 0 && step <= status.incidents.last_step
+}
+
 struct Run {
     edits: Edits,
     executor: Executor,
@@ -234,16 +241,17 @@ impl Run {
         Ok(INTERRUPTED)
     }
 
-    /// Whether a worker has failed since the last committed step, or waits after a crash.
+    /// Whether the job makes no progress because of a failure.
     fn fails(&self) -> bool {
-        let incidents = self.job.status.as_ref().map(|status| &status.incidents);
         let waits = |observed: &Observed| {
             observed
                 .pods
                 .iter()
                 .any(|pod| pod.container.waiting.is_some())
         };
-        incidents.is_some_and(|it| it.since_progress > 0) || self.last.as_ref().is_some_and(waits)
+        let status = self.job.status.as_ref();
+        status.is_some_and(|status| is_stuck(status, self.progress.as_ref()))
+            || self.last.as_ref().is_some_and(waits)
     }
 
     /// If the observed state has changed, plans and applies until it no longer changes.
@@ -277,9 +285,7 @@ impl Run {
             self.wake_at = requeue_after.map(|after| Instant::now() + after);
             self.executor.apply(&actions)?;
             self.job.status = Some(status);
-            if let Some(line) = self.executor.new_processes(&actions) {
-                self.screen.note(&format!("  {line}"));
-            }
+            self.list_processes();
             for event in events {
                 self.recorder.note(&self.job, &event);
                 let words = format!("  {}: {}", event.reason, plain(&event.message));
@@ -288,7 +294,15 @@ impl Run {
         }
     }
 
+    fn list_processes(&mut self) {
+        if let Some(line) = self.executor.new_processes() {
+            self.screen.note(&format!("  {line}"));
+        }
+    }
+
     fn show(&mut self) {
+        // A script in restart mode starts some time after its generation has formed.
+        self.list_processes();
         if let Some(ProgressSample { progress, at: _ }) = self.executor.progress() {
             let status = self.job.status.as_ref();
             if status.is_some_and(|status| is_in_new_trouble(status, &progress)) {
@@ -328,5 +342,31 @@ impl Run {
         let view = View::of(&self.job, self.progress.clone());
         self.screen.close(&view.end());
         Some(u8::from(!succeeded))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_api::Incidents;
+
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn job_is_stuck_until_a_step_follows_the_incident() {
+        let at = |step| Progress {
+            step,
+            ..testing::progress()
+        };
+        let mut status = TrainingJobStatus::default();
+        assert!(!is_stuck(&status, Some(&at(9))), "no incident");
+        status.incidents = Incidents {
+            total: 1,
+            since_progress: 1,
+            last_step: 9,
+            last_generation: Some(1),
+        };
+        assert!(is_stuck(&status, None) && is_stuck(&status, Some(&at(9))));
+        assert!(!is_stuck(&status, Some(&at(10))));
     }
 }

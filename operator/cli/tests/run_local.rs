@@ -1,4 +1,5 @@
-//! `run --local` when its output cannot be written. The agent of these tests only sleeps.
+//! `run --local` when its output cannot be written, and after it was killed. The agent of these
+//! tests only sleeps.
 
 #![allow(clippy::unwrap_used, reason = "tests and their helpers")]
 
@@ -54,6 +55,22 @@ fn ends(mut child: Child) {
     assert_eq!((status.code(), &*error), (INTERRUPTED, ""));
 }
 
+/// Waits until both agents have started.
+fn waits_for_agents(directory: &Path) {
+    let begun = Instant::now();
+    while pids(directory).len() < 2 {
+        assert!(begun.elapsed() < DEADLINE, "not in time");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn interrupt(child: &Child) {
+    let interrupt = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(interrupt.unwrap().success());
+}
+
 /// Pids of the agents that have started.
 fn pids(directory: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(directory.join("agent.pids")).unwrap_or_default();
@@ -78,15 +95,29 @@ fn run_continues_when_its_output_disk_is_full() {
     let directory = tempfile::tempdir().unwrap();
     let full = File::options().write(true).open("/dev/full").unwrap();
     let child = run(directory.path(), full.into());
-    let begun = Instant::now();
-    while pids(directory.path()).len() < 2 {
-        assert!(begun.elapsed() < DEADLINE, "not in time");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    waits_for_agents(directory.path());
     std::thread::sleep(Duration::from_secs(1));
-    let interrupt = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
-    assert!(interrupt.unwrap().success());
+    interrupt(&child);
     ends(child);
+}
+
+#[test]
+fn next_run_removes_worker_files_of_a_killed_run() {
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let link = directories[0].path().join("run/workers");
+    let mut killed = run(directories[0].path(), Stdio::null());
+    waits_for_agents(directories[0].path());
+    let files = std::fs::read_link(&link).unwrap();
+    assert!(files.is_dir());
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    for pid in pids(directories[0].path()) {
+        let ended = Command::new("kill").args(["-KILL", &pid]).status();
+        assert!(ended.unwrap().success());
+    }
+    let next = run(directories[1].path(), Stdio::null());
+    waits_for_agents(directories[1].path());
+    assert!(!files.exists(), "{}", files.display());
+    interrupt(&next);
+    ends(next);
 }

@@ -55,8 +55,10 @@ fn every_test_named_in_the_documentation_exists() {
     for directory in ["operator", "tests", "trainer-image"] {
         crate::read_all(&repository().join(directory), "rs", &mut sources);
     }
-    let python = repository().join("trainer-image/python/tests");
-    crate::read_all(&python, "py", &mut scripts);
+    for tests in ["tests", "tests_hf", "tests_lightning", "tests_trackers"] {
+        let python = repository().join("trainer-image/python").join(tests);
+        crate::read_all(&python, "py", &mut scripts);
+    }
     let functions = sources.split("fn ").skip(1);
     let functions = functions.chain(scripts.split("def ").skip(1));
     let known: HashSet<&str> = functions.filter_map(|it| it.split('(').next()).collect();

@@ -1,17 +1,8 @@
-"""Fixtures, and the path of the package: installed, or staged by ``make test``."""
+"""Fixtures. The package is installed, or staged by ``make test``."""
 
 import multiprocessing
-import pathlib
-import signal
-import sys
 
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
-# A shell that runs the tests in the background makes them ignore Ctrl-C, and their child processes,
-# too.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Steps of scripts/train.py in tests of several ranks.
 STEPS = 60
@@ -22,12 +13,9 @@ ROUNDING = 1e-6
 @pytest.fixture(scope="session", autouse=True)
 def starter():
     """Starts scripts in processes that have already imported PyTorch."""
-    from starter import Starter
-    from world import World
+    from starter import starts_scripts
 
-    World.starter = Starter()
-    yield World.starter
-    World.starter.close()
+    yield from starts_scripts()
 
 
 @pytest.fixture(autouse=True)

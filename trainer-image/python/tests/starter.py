@@ -110,6 +110,18 @@ class Starter:
         self._process.wait(60)
 
 
+def starts_scripts(*modules):
+    """A fixture: the starter of a whole run of tests, with which each World starts its workers."""
+    from world import World
+
+    # A shell that runs the tests in the background makes them ignore Ctrl-C, and their child
+    # processes, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    World.starter = Starter(*modules)
+    yield World.starter
+    World.starter.close()
+
+
 def serve(channel, modules):
     """Forks for each request. Returns the request in the new process. Ends when the tests have
     ended."""

@@ -134,16 +134,6 @@ def test_stopped_rank_joins_a_later_generation(tmp_path, undisturbed):
 
 def test_killed_job_continues_from_its_checkpoint(tmp_path, undisturbed):
     with World(tmp_path, "train.py", STEPS, "weights", checkpoints=True, every_steps=10) as world:
-        world.slow(100)
-        workers = world.begin(2)
-        world.reach(workers, 25)
-        for worker in workers:
-            worker.kill()
-        until("both are gone", lambda: all(worker.is_gone() for worker in workers))
-        world.slow(0)
-        later = [world.start(index) for index in range(3)]
-        world.prepared(later)
-        world.form(later)
-        world.ends(later)
+        later = world.restart_after(25)
         assert "step 20 of generation 1" in later[0].log.read_text()
     assert difference(undisturbed(STEPS), load(world.state / "weights")) <= ROUNDING

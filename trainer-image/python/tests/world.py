@@ -176,6 +176,35 @@ class World:
         self.form(workers, others_leave=False)
         return workers
 
+    def replace_killed(self, killed, number=2, **variables):
+        """Starts a number of workers, of which ``killed`` ends by itself because of its
+        ``variables``. A new worker takes its place as the last rank, and the training ends."""
+        newcomer = self.start(number)
+        self.prepared([newcomer])
+        workers = [self.start(index, **(variables if index == killed else {})) for index in range(number)]
+        self.prepared(workers)
+        self.form(workers, others_leave=False)
+        until("the worker is killed", workers[killed].is_gone)
+        left = [*workers[:killed], *workers[killed + 1 :], newcomer]
+        self.form(left)
+        self.ends(left)
+
+    def restart_after(self, step):
+        """Kills both workers of a job after a number of steps, and ends the training with three new
+        workers, which read the checkpoint. Returns the new workers."""
+        self.slow(150)
+        workers = self.begin(2)
+        self.reach(workers, step)
+        for worker in workers:
+            worker.kill()
+        until("both are gone", lambda: all(worker.is_gone() for worker in workers))
+        self.slow(0)
+        later = [self.start(index) for index in range(3)]
+        self.prepared(later)
+        self.form(later)
+        self.ends(later)
+        return later
+
     def step(self, worker):
         return worker.status().get("step", 0)
 

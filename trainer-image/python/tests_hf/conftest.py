@@ -1,35 +1,22 @@
 """Fixtures. The processes of a job are those of the package's own tests, in ``tests``."""
 
 import gc
-import json
-import os
 import pathlib
-import signal
-import sys
 
+import libraries
 import pytest
 
 HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests"))
-
-# Tolerance for sums in another order, in 64 bits.
-ROUNDING = 1e-12
-
-# A shell that runs the tests in the background makes them ignore Ctrl-C.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def starter():
     """Starts scripts in processes that have already imported PyTorch and transformers."""
-    from starter import Starter
-    from world import World
+    from starter import starts_scripts
 
     # transformers calls the garbage collector in each training.
     gc.freeze()
-    World.starter = Starter("accelerate", "transformers", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2", "trl.trainer.sft_trainer")
-    yield World.starter
-    World.starter.close()
+    yield from starts_scripts("accelerate", "transformers", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2", "trl.trainer.sft_trainer")
 
 
 @pytest.fixture
@@ -49,18 +36,8 @@ def fine_tuning(job):
 @pytest.fixture(scope="session")
 def plain_of(starter, tmp_path_factory):
     """The result of a script with the classes of the libraries themselves, in one process."""
-    known = {}
-
-    def result(script, *uses):
-        if (script, uses) not in known:
-            directory = tmp_path_factory.mktemp("plain")
-            arguments = [HERE / "scripts" / script, directory / "out", "plain", *uses]
-            process = starter.start(arguments, environment(), directory / "log")
-            assert process.wait(240) == 0, (directory / "log").read_text()
-            known[script, uses] = Result(directory / "out")
-        return known[script, uses]
-
-    return result
+    result = libraries.plain_results(starter, tmp_path_factory, Result)
+    return lambda script, *uses: result(HERE / "scripts" / script, *uses)
 
 
 @pytest.fixture
@@ -84,28 +61,8 @@ def ended_loops(monkeypatch):
         one.fail(RuntimeError("the test is over"))
 
 
-def environment():
-    """The environment of a process that no agent has started."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+class Result(libraries.Result):
+    """What the ranks of a script with transformers or accelerate have written."""
 
-
-class Result:
-    """What the ranks of a script have written."""
-
-    def __init__(self, directory):
-        import torch
-
-        self.weights = torch.load(directory / "weights.pt")
-        self.ranks = {int(file.stem.split("-")[1]): json.loads(file.read_text()) for file in directory.glob("rank-*.json")}
-
-    def logged(self, name, rank=0):
-        """The values of an entry of the log, by step."""
-        pairs = [(entry["step"], entry[name]) for entry in self.ranks[rank]["log"] if name in entry]
-        assert len(dict(pairs)) == len(pairs), f"a step was logged twice: {pairs}"
-        return dict(pairs)
-
-
-def difference(left, right):
-    """The largest difference of a tensor, relative to its largest weight."""
-    pairs = [(left.weights[name], right.weights[name]) for name in left.weights]
-    return max(float((one - other).abs().max() / one.abs().max()) for one, other in pairs)
+    def log(self, rank):
+        return [(entries["step"], entries) for entries in self.ranks[rank]["log"]]

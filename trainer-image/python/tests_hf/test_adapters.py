@@ -5,9 +5,8 @@ import peft
 import pytest
 import torch
 import transformers
-from conftest import ROUNDING, difference
+from libraries import ROUNDING, difference
 from test_features import with_newcomer
-
 
 CASES = [("sgd", 0, ROUNDING), ("adamw", 1, ROUNDING), ("sft exact sgd", 0, ROUNDING), ("sft adamw evaluate", 1, 1e-6)]
 

@@ -1,20 +1,32 @@
-"""The examples of examples/pytorch with the Trainer of transformers."""
+"""The examples of examples/pytorch with transformers and accelerate."""
 
 import re
 import signal
 
-from conftest import HERE, environment
+from conftest import HERE
+from libraries import environment
 from world import until
 
 EXAMPLES = HERE.parents[2] / "examples" / "pytorch"
 
 
+def output_of(starter, directory, example, epochs):
+    """The output of an example in one process, which saves its model in the folder ``out``."""
+    variables = {**environment(), "OUT": str(directory / "out"), "EPOCHS": epochs}
+    process = starter.start([EXAMPLES / example], variables, directory / "log")
+    log = directory / "log"
+    assert process.wait(240) == 0, log.read_text()
+    assert (directory / "out" / "model.safetensors").is_file()
+    return log.read_text()
+
+
 def test_example_trains_and_saves_in_one_process(starter, tmp_path):
-    variables = {**environment(), "OUT": str(tmp_path / "out"), "EPOCHS": "0.1"}
-    process = starter.start([EXAMPLES / "hf.py"], variables, tmp_path / "log")
-    assert process.wait(240) == 0, (tmp_path / "log").read_text()
-    assert "loss on the last speeches: " in (tmp_path / "log").read_text()
-    assert (tmp_path / "out" / "model.safetensors").is_file()
+    assert "loss on the last speeches: " in output_of(starter, tmp_path, "hf.py", "0.1")
+
+
+def test_loop_of_the_example_trains_in_one_process(starter, tmp_path):
+    accuracies = re.findall(r"([\d.]+)% of the test images", output_of(starter, tmp_path, "accelerate_digits.py", "4"))
+    assert len(accuracies) == 4 and float(accuracies[-1]) > 80
 
 
 def test_example_of_restarts_continues_from_the_step_of_sigterm(starter, tmp_path):

@@ -4,8 +4,8 @@ once."""
 import signal
 
 import pytest
-from conftest import ROUNDING, Result, difference
-from world import until
+from conftest import Result
+from libraries import ROUNDING, difference
 
 STEPS = list(range(1, 15))
 
@@ -34,12 +34,7 @@ KILLS += [("adamw clip evaluate", 1, point) for point in ("Backward", "Agree", "
 def test_killed_worker_and_newcomer_lose_no_step(fine_tuning, plain, uses, rank, point):
     uses = uses.split()
     with fine_tuning(*uses) as world:
-        newcomer = world.start(2)
-        world.prepared([newcomer])
-        workers = world.begin(2, fault=f"{rank}:5:{point}")
-        until("the worker is killed", workers[rank].is_gone)
-        world.form([workers[1 - rank], newcomer])
-        world.ends([workers[1 - rank], newcomer])
+        world.replace_killed(rank, ROUNDHOUSE_FAULT=f"{rank}:5:{point}")
     result = Result(world.dir / "out")
     check(result, plain(*uses))
     # The newcomer sees all steps from its first one on.

@@ -3,23 +3,15 @@ early stopping, and losses of different kinds."""
 
 import pytest
 import transformers
-from conftest import ROUNDING, Result, difference
-from world import until
+from conftest import Result
+from libraries import ROUNDING, difference
 
 IS_OLD = int(transformers.__version__.split(".")[1]) < 16
 
 
 def with_newcomer(world, killed, **variables):
-    """Starts two workers, one of which ends by itself, and replaces that one."""
-    newcomer = world.start(2)
-    world.prepared([newcomer])
-    workers = [world.start(index, **(variables if index == killed else {})) for index in range(2)]
-    world.prepared(workers)
-    world.form(workers, others_leave=False)
-    until("the worker is killed", workers[killed].is_gone)
-    left = [workers[1 - killed], newcomer]
-    world.form(left)
-    world.ends(left)
+    """The result of a job of two workers that replaces one which ends by itself."""
+    world.replace_killed(killed, **variables)
     return Result(world.dir / "out")
 
 
@@ -69,17 +61,7 @@ def test_newcomer_gets_a_best_metric_that_is_not_finite(fine_tuning, plain):
 
 def test_job_from_a_checkpoint_keeps_the_patience_of_callbacks(fine_tuning, plain):
     with fine_tuning("sgd", "stop", checkpoints=True, every_steps=4) as world:
-        world.slow(150)
-        workers = world.begin(2)
-        world.reach(workers, 8)
-        for worker in workers:
-            worker.kill()
-        until("both are gone", lambda: all(worker.is_gone() for worker in workers))
-        world.slow(0)
-        later = [world.start(index) for index in range(3)]
-        world.prepared(later)
-        world.form(later)
-        world.ends(later)
+        world.restart_after(8)
     result = Result(world.dir / "out")
     # Without its earlier evaluations the callback would wait until step 14.
     assert result.ranks[0]["last"] == 9 and result.ranks[0]["steps"][0] > 1

@@ -4,7 +4,8 @@ script counts each once."""
 import signal
 
 import pytest
-from conftest import ROUNDING, Result, difference
+from conftest import Result
+from libraries import ROUNDING, difference
 from world import until
 
 STEPS = list(range(1, 19))
@@ -47,12 +48,7 @@ KILLS += [("adamw clip evaluate", 1, point) for point in ("Backward", "Agree", "
 def test_killed_worker_and_newcomer_lose_no_step(training, plain, uses, rank, point):
     uses = uses.split()
     with training(*uses) as world:
-        newcomer = world.start(2)
-        world.prepared([newcomer])
-        workers = world.begin(2, fault=f"{rank}:5:{point}")
-        until("the worker is killed", workers[rank].is_gone)
-        world.form([workers[1 - rank], newcomer])
-        world.ends([workers[1 - rank], newcomer])
+        world.replace_killed(rank, ROUNDHOUSE_FAULT=f"{rank}:5:{point}")
     result = Result(world.dir / "out")
     check(result, plain(*uses))
     # The newcomer counts all steps from its first one on.
@@ -114,14 +110,7 @@ def test_worker_that_missed_steps_has_the_average_of_the_others(training, plain)
 @pytest.mark.parametrize(("step", "killed"), [(6, 0), (12, 1), (18, 0)])
 def test_worker_lost_in_an_evaluation_is_replaced(training, plain, step, killed):
     with training("sgd", "epochs") as world:
-        newcomer = world.start(2)
-        world.prepared([newcomer])
-        workers = [world.start(index, **({"KILL_IN_EVALUATION": f"{killed}:{step}"} if index == killed else {})) for index in range(2)]
-        world.prepared(workers)
-        world.form(workers, others_leave=False)
-        until("the worker is killed", workers[killed].is_gone)
-        world.form([workers[1 - killed], newcomer])
-        world.ends([workers[1 - killed], newcomer])
+        world.replace_killed(killed, KILL_IN_EVALUATION=f"{killed}:{step}")
     result = Result(world.dir / "out")
     check(result, plain("sgd", "epochs"), "eval_loss", "accuracy")
     assert result.ranks[1]["steps"] == STEPS[step:]
@@ -137,17 +126,7 @@ def test_workers_leave_the_loop_early_together(training, plain):
 
 def test_job_from_a_checkpoint_continues_the_counters(training, plain):
     with training("sgd", checkpoints=True, every_steps=4) as world:
-        world.slow(150)
-        workers = world.begin(2)
-        world.reach(workers, 9)
-        for worker in workers:
-            worker.kill()
-        until("both are gone", lambda: all(worker.is_gone() for worker in workers))
-        world.slow(0)
-        later = [world.start(index) for index in range(3)]
-        world.prepared(later)
-        world.form(later)
-        world.ends(later)
+        world.restart_after(9)
     result = Result(world.dir / "out")
     assert difference(plain("sgd"), result) <= ROUNDING
     assert result.ranks[0]["steps"] == STEPS[-len(result.ranks[0]["steps"]) :] and result.ranks[0]["last"] == 18

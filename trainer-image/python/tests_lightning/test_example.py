@@ -2,7 +2,8 @@
 
 import re
 
-from conftest import HERE, environment
+from conftest import HERE
+from libraries import environment
 
 EXAMPLE = HERE.parents[2] / "examples" / "pytorch" / "lightning_digits.py"
 

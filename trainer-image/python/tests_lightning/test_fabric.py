@@ -1,8 +1,8 @@
 """Loops with Fabric in a job: killed workers cost no step, and new ones continue."""
 
 import pytest
-from conftest import ROUNDING, Result, close, difference
-from world import until
+from conftest import Result, close
+from libraries import ROUNDING, difference
 
 
 def check(result, wanted):
@@ -26,12 +26,7 @@ KILLS += [("adamw clip epochs", 0, point) for point in ("Backward", "Commit")]
 def test_killed_worker_and_newcomer_lose_no_step(looping, plain_loop, uses, rank, point):
     uses = uses.split()
     with looping(*uses) as world:
-        newcomer = world.start(2)
-        world.prepared([newcomer])
-        workers = world.begin(2, fault=f"{rank}:9:{point}")
-        until("the worker is killed", workers[rank].is_gone)
-        world.form([workers[1 - rank], newcomer])
-        world.ends([workers[1 - rank], newcomer])
+        world.replace_killed(rank, ROUNDHOUSE_FAULT=f"{rank}:9:{point}")
     result, wanted = Result(world.dir / "out"), plain_loop(*uses)
     check(result, wanted)
     seen = result.ranks[1]["steps"]

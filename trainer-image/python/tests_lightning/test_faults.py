@@ -4,8 +4,8 @@ once."""
 import signal
 
 import pytest
-from conftest import ROUNDING, Result, close, difference
-from world import until
+from conftest import Result, close
+from libraries import ROUNDING, difference
 
 STEPS = list(range(1, 19))
 
@@ -40,12 +40,7 @@ KILLS += [("adamw clip", 1, point) for point in ("Backward", "Agree", "Commit")]
 def test_killed_worker_and_newcomer_lose_no_step(training, plain, uses, rank, point):
     uses = uses.split()
     with training(*uses) as world:
-        newcomer = world.start(2)
-        world.prepared([newcomer])
-        workers = world.begin(2, fault=f"{rank}:9:{point}")
-        until("the worker is killed", workers[rank].is_gone)
-        world.form([workers[1 - rank], newcomer])
-        world.ends([workers[1 - rank], newcomer])
+        world.replace_killed(rank, ROUNDHOUSE_FAULT=f"{rank}:9:{point}")
     result, wanted = Result(world.dir / "out"), plain(*uses)
     check(result, wanted)
     # The newcomer sees all steps from its first one on, with their epochs.

@@ -4,21 +4,13 @@ stopping, ModelCheckpoint."""
 import csv
 
 import pytest
-from conftest import ROUNDING, Result, close, difference
-from world import until
+from conftest import Result, close
+from libraries import ROUNDING, difference
 
 
 def with_newcomer(world, killed, number=2, **variables):
-    """Starts workers, one of which ends by itself, and replaces that one."""
-    newcomer = world.start(number)
-    world.prepared([newcomer])
-    workers = [world.start(index, **(variables if index == killed else {})) for index in range(number)]
-    world.prepared(workers)
-    world.form(workers, others_leave=False)
-    until("the worker is killed", workers[killed].is_gone)
-    left = [worker for index, worker in enumerate(workers) if index != killed] + [newcomer]
-    world.form(left)
-    world.ends(left)
+    """The result of a job that replaces a worker which ends by itself."""
+    world.replace_killed(killed, number, **variables)
     return Result(world.dir / "out")
 
 
@@ -50,17 +42,7 @@ def test_newcomer_stops_early_with_the_others(training, plain, where):
 
 def test_job_from_a_checkpoint_keeps_the_patience_of_callbacks(training, plain):
     with training("sgd", "stop", checkpoints=True, every_steps=4) as world:
-        world.slow(150)
-        workers = world.begin(2)
-        world.reach(workers, 8)
-        for worker in workers:
-            worker.kill()
-        until("both are gone", lambda: all(worker.is_gone() for worker in workers))
-        world.slow(0)
-        later = [world.start(index) for index in range(3)]
-        world.prepared(later)
-        world.form(later)
-        world.ends(later)
+        world.restart_after(8)
     result = Result(world.dir / "out")
     # Without its earlier evaluations the callback would wait until step 12 or longer.
     assert result.ranks[0]["last"] == 9 and result.steps()[0] > 1

@@ -71,6 +71,30 @@ def test_outputs_of_a_step_have_the_loss_of_all_passes(tmp_path):
     assert own.batches == [2] * 4  # A callback gets the batch of the first pass.
 
 
+class Labelled(Tiny):
+    """Returns the labels of its pass."""
+
+    def training_step(self, batch, index):
+        return {"loss": super().training_step(batch, index), "labels": batch[1]}
+
+
+class Lengths(callbacks.Callback):
+    """Notes how many samples the batch of a step and its outputs have."""
+
+    def __init__(self):
+        self.found = set()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        self.found.add((len(batch[0]), len(outputs["labels"])))
+
+
+def test_callback_gets_first_batch_and_last_outputs(tmp_path):
+    lengths = Lengths()
+    weights_after(elastic(tmp_path, callbacks=[lengths]), Labelled(), loader(2))
+    # The 5 samples of a step are passes of 2, 2 and 1.
+    assert lengths.found == {(2, 1)}
+
+
 def test_mixed_precision_equals_that_of_a_plain_trainer(tmp_path):
     wanted = weights_after(trainer(tmp_path, precision="bf16-mixed"), Tiny().float(), single(5))
     found = weights_after(elastic(tmp_path, precision="bf16-mixed"), Tiny().float(), single(2))

@@ -2,7 +2,8 @@
 
 import signal
 
-from conftest import HERE, ROUNDING, Result, difference
+from conftest import HERE, Result
+from libraries import ROUNDING, difference
 from world import World
 
 LINES = [

@@ -10,21 +10,14 @@ import urllib.request
 import pytest
 
 HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests"))
-
-# A shell that runs the tests in the background makes them ignore Ctrl-C.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def starter():
     """Starts scripts in processes that have already imported PyTorch and the trackers."""
-    from starter import Starter
-    from world import World
+    from starter import starts_scripts
 
-    World.starter = Starter("mlflow", "torch.utils.tensorboard", "wandb")
-    yield World.starter
-    World.starter.close()
+    yield from starts_scripts("mlflow", "torch.utils.tensorboard", "wandb")
 
 
 @pytest.fixture(scope="session")

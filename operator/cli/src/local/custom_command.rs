@@ -47,6 +47,14 @@ pub(super) fn of(
         is_there,
         "{field}.command: there is no program {program} on this machine: activate the environment that has it, or correct its name"
     );
+    if let Some(script) = script(&command) {
+        ensure!(
+            // A shell also finds a script on the PATH.
+            Path::new(script).exists() || programs::on_path(script).is_some(),
+            "{field}.command: there is no file {script}{}: correct its path",
+            place_of(script)
+        );
+    }
     Ok((command, variables))
 }
 
@@ -137,6 +145,43 @@ fn refuse_path_of_pods(container: &Container, text: &str, field: &str) -> anyhow
     }
 }
 
+/// The script that Python or a shell runs, if the command has one.
+fn script(command: &[String]) -> Option<&str> {
+    let (program, arguments) = command.split_first()?;
+    let name = Path::new(program).file_name()?.to_str()?;
+    // Options with a value, and letters after which no script follows: those of a command, a module
+    // or standard input.
+    let (with_value, without_script): (&[&str], &[char]) = match name {
+        "sh" | "bash" | "dash" => (&["-o", "+o", "-O", "+O", "--rcfile"], &['c', 's']),
+        _ if name.starts_with("python") => (&["-W", "-X", "--check-hash-based-pycs"], &['c', 'm']),
+        _ => return None,
+    };
+    let mut arguments = arguments.iter().map(|argument| &**argument);
+    while let Some(argument) = arguments.next() {
+        if argument == "--" {
+            return arguments.next();
+        }
+        if !argument.starts_with(['-', '+']) {
+            return Some(argument);
+        }
+        let is_long = argument.starts_with("--");
+        if argument == "-" || (!is_long && argument.contains(without_script)) {
+            return None;
+        }
+        if with_value.contains(&argument) {
+            arguments.next();
+        }
+    }
+    None
+}
+
+/// Where a relative path was searched.
+fn place_of(script: &str) -> String {
+    let here = std::env::current_dir().ok();
+    let here = here.filter(|_| Path::new(script).is_relative());
+    here.map_or_else(String::new, |it| format!(" in {}", it.display()))
+}
+
 /// Replaces `$(NAME)` by its value, as Kubernetes does in commands and variables. An unknown name
 /// stays as it is, and `$$` becomes `$`.
 fn expand(text: &str, known: &BTreeMap<&str, &str>) -> String {
@@ -188,12 +233,43 @@ mod tests {
             {"name": "ALL", "value": "--lr=$(LR)"},
             {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
         ]});
-        let command = ["sh", "$(ALL)", "$$(LR)", "$(UNKNOWN)", "$HOME", "a$(", "$"];
+        let command = ["env", "$(ALL)", "$$(LR)", "$(UNKNOWN)", "$HOME", "a$(", "$"];
         let (command, variables) = invocation(&env, &command).unwrap();
-        let expected = ["sh", "--lr=0.1", "$(LR)", "$(UNKNOWN)", "$HOME", "a$(", "$"];
+        let expected = [
+            "env",
+            "--lr=0.1",
+            "$(LR)",
+            "$(UNKNOWN)",
+            "$HOME",
+            "a$(",
+            "$",
+        ];
         assert_eq!(command, expected);
         assert_eq!(variables[1], ("ALL".to_owned(), "--lr=0.1".to_owned()));
         assert_eq!(variables.len(), 2, "the third is inherited");
+    }
+
+    #[test]
+    fn script_is_the_first_argument_after_options() {
+        for (command, expected) in [
+            ("python train.py --lr=1", Some("train.py")),
+            (
+                "/opt/bin/python3.12 -u -W ignore -Xdev train.py -c x",
+                Some("train.py"),
+            ),
+            ("python -- -train.py", Some("-train.py")),
+            ("python -O train.py", Some("train.py")),
+            ("bash -eux -o pipefail run.sh", Some("run.sh")),
+            ("python -um torch.distributed.run train.py", None),
+            ("python -c print()", None),
+            ("sh -ec exit", None),
+            ("python -", None),
+            ("python", None),
+            ("torchrun train.py", None),
+        ] {
+            let command: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            assert_eq!(script(&command), expected, "{command:?}");
+        }
     }
 
     #[test]
@@ -211,6 +287,11 @@ mod tests {
                 json!({}),
                 &["no-such-python", "train.py"],
                 "no program no-such-python",
+            ),
+            (
+                json!({}),
+                &["bash", "no-such.sh"],
+                "no file no-such.sh in /",
             ),
         ] {
             let refused = invocation(&container, command).unwrap_err().to_string();

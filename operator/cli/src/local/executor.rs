@@ -171,16 +171,13 @@ impl Executor {
         Ok(())
     }
 
-    /// Process ids of workers that join with these actions, if they were not printed yet.
-    pub(crate) fn new_processes(&mut self, actions: &[Action]) -> Option<String> {
+    /// Process ids of workers that have joined a generation, if they were not printed yet.
+    pub(crate) fn new_processes(&mut self) -> Option<String> {
         let mut joined = Vec::new();
-        for action in actions {
-            if let Action::IssueMembership { pod, .. } = action
-                && let Some(worker) = self.workers.get_mut(pod)
-                && let Some(pids) = worker.new_processes()
-            {
+        for (name, worker) in &mut self.workers {
+            if let Some(pids) = worker.new_processes(&self.launch_plan) {
                 let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-                joined.push(format!("{pod} {}", pids.join(" ")));
+                joined.push(format!("{name} {}", pids.join(" ")));
             }
         }
         (!joined.is_empty()).then(|| format!("Processes: {}", joined.join(", ")))

@@ -11,7 +11,7 @@ use roundhouse_elastic::CheckpointId;
 use tempfile::TempDir;
 
 use super::launch_plan::state;
-use super::memory;
+use super::memory::{self, WorkerFiles};
 use crate::view::span::ago;
 
 /// Lock file with the pid of the run; the run holds the lock while it is in the directory.
@@ -26,7 +26,7 @@ pub(super) struct RunDirectory {
     /// A directory without `--dir`; dropping it removes the directory.
     temporary: Option<TempDir>,
     /// The small files of the workers; dropping it removes them.
-    workers: TempDir,
+    workers: WorkerFiles,
     /// Committed steps of the newest checkpoint of an earlier run.
     found: Option<u64>,
     /// The kernel holds the lock while the file is open.

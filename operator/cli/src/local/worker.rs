@@ -60,8 +60,10 @@ pub(crate) struct Worker {
     ready_at: Option<Timestamp>,
     /// Whether the present agent was ever ready.
     was_ready: bool,
-    /// The agent whose processes were printed.
-    announced_agent: Option<u32>,
+    /// Pids of the processes that were printed last.
+    printed: Vec<u32>,
+    /// Whether a membership was issued whose processes were not printed yet.
+    prints: bool,
     termination: Option<Termination>,
     membership: Option<Membership>,
     /// When to write the membership again after a failed write.
@@ -112,7 +114,8 @@ impl Worker {
             ready: false,
             ready_at: None,
             was_ready: false,
-            announced_agent: None,
+            printed: Vec::new(),
+            prints: false,
             termination: None,
             membership: None,
             write_again_at: None,

@@ -17,7 +17,7 @@ const READS: &str = "only reads; other tests check the fields that it shows";
 const ONE_VERSION: &str = "the API has one version so far";
 
 /// The proof of each command, by the start of the command. The longest start that matches counts.
-pub(super) const KNOWN: [(&str, Proof); 51] = [
+pub(super) const KNOWN: [(&str, Proof); 52] = [
     (
         "cargo build --release -p kubectl-roundhouse",
         Runs("scripts/programs", "kubectl-roundhouse"),
@@ -171,6 +171,13 @@ pub(super) const KNOWN: [(&str, Proof); 51] = [
     (
         "python examples/pytorch/hf.py",
         Runs("trainer-image/python/tests_hf/test_example.py", "\"hf.py\""),
+    ),
+    (
+        "python examples/pytorch/accelerate_digits.py",
+        Runs(
+            "trainer-image/python/tests_hf/test_example.py",
+            "\"accelerate_digits.py\"",
+        ),
     ),
     (
         "python examples/pytorch/lightning_digits.py",

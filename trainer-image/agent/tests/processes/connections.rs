@@ -41,7 +41,7 @@ fn idle_connections_delay_neither_probes_nor_supervision() {
         assert_eq!(agent.get("/readyz").0, 503);
         assert_eq!(agent.get("/healthz").0, 200);
     }
-    std::fs::write(agent.run_dir().join("go"), "").unwrap();
+    agent.touch("go");
     let (status, message) = agent.finish();
     assert_eq!(
         (status.code(), message.reason),

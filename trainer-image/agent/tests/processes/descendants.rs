@@ -122,6 +122,21 @@ fn processes_end_with_a_killed_agent_outside_of_a_pod() {
 }
 
 #[test]
+fn test_that_stops_early_leaves_no_process() {
+    let agent = Agent::start_restarting(
+        "cd $ROUNDHOUSE_RUN_DIR; trap '' TERM
+        setsid bash -c 'echo $$ > new.far; mv new.far far; sleep 1000; true' &
+        echo $$ > new; mv new main; while :; do sleep 0.02; done",
+    );
+    agent.join(1);
+    let pids = [pid(&agent, "main"), pid(&agent, "far")];
+    drop(agent);
+    for pid in pids {
+        assert!(!runs(&pid), "{pid}");
+    }
+}
+
+#[test]
 fn unstartable_program_is_explained_outside_of_a_pod() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"));

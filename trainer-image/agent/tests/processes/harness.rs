@@ -7,12 +7,17 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use roundhouse_contract::ports::NONCE_HEADER;
-use roundhouse_contract::{TerminationMessage, environment, paths};
+use roundhouse_contract::{ProcessRestarts, TerminationMessage, environment, paths};
+use roundhouse_process_tree::{Process, processes, send_all, variable};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::{FIRST_GENERATION, NONCE};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Variable of the agent and all its descendants, with a directory of their own.
+const DIRECTORY: &str = "TMPDIR";
 
 pub(crate) struct Agent {
     pub(crate) child: Child,
@@ -77,7 +82,7 @@ impl Agent {
         let mut child = Command::new(env!("CARGO_BIN_EXE_roundhouse-agent"))
             .envs(variables.iter().copied())
             .env("NCCL_NVLS_ENABLE", "2")
-            .env("TMPDIR", dir.path())
+            .env(DIRECTORY, dir.path())
             .args(options)
             .args(["--procs", &procs.to_string(), "--grace-seconds", "1"])
             .args(["--http-address", "127.0.0.1:0", "--worker-index", "3"])
@@ -145,6 +150,18 @@ impl Agent {
         self.dir.path().join("run")
     }
 
+    /// Creates a file in the run directory, for which a script waits.
+    pub(crate) fn touch(&self, file: &str) {
+        std::fs::write(self.run_dir().join(file), "").unwrap();
+    }
+
+    /// What the agent reports of processes that it has restarted.
+    pub(crate) fn restarts(&self) -> ProcessRestarts {
+        let (code, text) = self.get_as_reader("/restarts");
+        assert_eq!(code, 200);
+        serde_json::from_str(&text).unwrap()
+    }
+
     pub(crate) fn stdout(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("stdout")).unwrap()
     }
@@ -168,6 +185,20 @@ impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // In a pod the kernel kills the processes of a killed agent. One scan is not enough: a
+        // process may start another one and end during the scan.
+        let directory = self.dir.path().display().to_string();
+        let deadline = Instant::now() + DEADLINE;
+        let mut clean_scans = 0;
+        while clean_scans < 2 && Instant::now() < deadline {
+            let left: Vec<Process> = processes()
+                .into_iter()
+                .filter(|it| variable(it.pid, DIRECTORY).as_ref() == Some(&directory))
+                .collect();
+            send_all(&left, Signal::KILL);
+            clean_scans = if left.is_empty() { clean_scans + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 

@@ -39,16 +39,6 @@ fn life(agent: &Agent, local_rank: u32, number: u32) -> (String, String) {
     })
 }
 
-fn restarts(agent: &Agent) -> ProcessRestarts {
-    let (code, text) = agent.get_as_reader("/restarts");
-    assert_eq!(code, 200);
-    serde_json::from_str(&text).unwrap()
-}
-
-fn touch(agent: &Agent, file: &str) {
-    std::fs::write(agent.run_dir().join(file), "").unwrap();
-}
-
 #[test]
 fn dead_process_is_restarted_beside_its_sibling() {
     let mut agent = worker(TRAINER);
@@ -56,13 +46,13 @@ fn dead_process_is_restarted_beside_its_sibling() {
     let (victim, _) = life(&agent, 1, 1);
     assert_eq!(first, "none", "the first process of a container");
     assert_eq!(agent.get("/readyz").0, 200);
-    assert_eq!(restarts(&agent), ProcessRestarts::default());
+    assert_eq!(agent.restarts(), ProcessRestarts::default());
 
     send("KILL", &victim);
     let (successor, former) = life(&agent, 1, 2);
     assert_ne!(successor, victim);
     assert_eq!(former, "4", "the generation that broke");
-    let record = restarts(&agent);
+    let record = agent.restarts();
     assert_eq!((record.total, record.preparing), (1, vec![1]));
     let end = record.last.unwrap();
     assert_eq!((end.local_rank, end.exit_code), (1, 137));
@@ -75,16 +65,16 @@ fn dead_process_is_restarted_beside_its_sibling() {
     assert_eq!(code, 503);
     assert!(text.contains("[1] of 2"), "{text}");
 
-    touch(&agent, "prepared");
+    agent.touch("prepared");
     until("the worker is ready again", || {
         (agent.get("/readyz").0 == 200).then_some(())
     });
-    assert!(restarts(&agent).preparing.is_empty());
+    assert!(agent.restarts().preparing.is_empty());
     let (_, metrics) = agent.get("/metrics");
     let count = "roundhouse_agent_process_restarts_total 1\n";
     assert!(metrics.contains(count), "{metrics}");
 
-    touch(&agent, "finish");
+    agent.touch("finish");
     let (status, message) = agent.finish();
     assert_eq!(
         (status.code(), message.reason),
@@ -114,7 +104,7 @@ fn permanent_exit_code_ends_a_worker_that_trains() {
     let mut agent = worker(&script);
     life(&agent, 0, 1);
     life(&agent, 1, 1);
-    touch(&agent, "finish");
+    agent.touch("finish");
     let (status, message) = agent.finish();
     assert_eq!(
         (status.code(), message.reason),

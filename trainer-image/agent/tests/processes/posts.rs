@@ -27,10 +27,6 @@ fn wait_for_step(agent: &Agent, step: u64) -> String {
 /// Waits for a file in the run directory.
 const WAIT: &str = "wait_for() { until [ -e $ROUNDHOUSE_RUN_DIR/$1 ]; do sleep 0.02; done; }";
 
-fn allow(agent: &Agent, name: &str) {
-    std::fs::write(agent.run_dir().join(name), "").unwrap();
-}
-
 #[test]
 fn posted_training_is_shown_in_restart_mode() {
     let lines = format!("{WAIT}; post train 8 10 40; wait_for end; post train 11 40 40");
@@ -43,7 +39,7 @@ fn posted_training_is_shown_in_restart_mode() {
     ] {
         assert!(progress.contains(part), "{progress}");
     }
-    allow(&agent, "end");
+    agent.touch("end");
     let (status, message) = agent.finish();
     assert_eq!(
         (status.code(), message.reason, message.step),
@@ -65,7 +61,7 @@ fn file_of_the_script_comes_before_its_posts() {
     let agent = Agent::start_restarting(&script(&lines));
     agent.join(1);
     wait_for_step(&agent, 30);
-    allow(&agent, "file");
+    agent.touch("file");
     wait_for_step(&agent, 7);
 }
 
@@ -186,7 +182,7 @@ fn silent_and_many_connections_do_not_delay_a_post() {
         }
         silent.push(stream);
     }
-    allow(&agent, "full");
+    agent.touch("full");
     wait_for_step(&agent, 6);
     assert_eq!(agent.get("/healthz").0, 200);
     // A body that never ends costs its client the connection.

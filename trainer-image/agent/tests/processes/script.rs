@@ -26,7 +26,7 @@ fn joined_script_is_supervised_like_the_trainer() {
     });
     agent.join(1);
     assert_eq!(agent.get_as_reader("/trace?steps=1").0, 404);
-    std::fs::write(agent.run_dir().join("train"), "").unwrap();
+    agent.touch("train");
     let (status, message) = agent.finish();
     assert_eq!(
         (status.code(), message.reason, message.step),
@@ -148,7 +148,7 @@ fn unreadable_progress_is_reported_once() {
         let (_, progress) = agent.get("/progress");
         (progress.contains("\"step\":7") && !progress.contains("loss")).then_some(())
     });
-    std::fs::write(agent.run_dir().join("next"), "").unwrap();
+    agent.touch("next");
     let (status, message) = agent.finish();
     assert_eq!((status.code(), message.step), (Some(9), 7));
     let log = agent.stderr();

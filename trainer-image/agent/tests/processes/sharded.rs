@@ -80,16 +80,6 @@ fn replica_file(runs: &[Run; 3]) -> &str {
     &runs[0].replica_file
 }
 
-fn restarts(agent: &Agent) -> ProcessRestarts {
-    let (code, text) = agent.get_as_reader("/restarts");
-    assert_eq!(code, 200);
-    serde_json::from_str(&text).unwrap()
-}
-
-fn touch(agent: &Agent, file: &str) {
-    std::fs::write(agent.run_dir().join(file), "").unwrap();
-}
-
 fn is_gone(pid: &str) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
     // A zombie has no resources; its parent has not collected it yet.
@@ -101,11 +91,11 @@ fn death_of_one_process_restarts_the_whole_replica() {
     let mut agent = worker(SHARD);
     let first = life(&agent, 1);
     assert_eq!(agent.get("/readyz").0, 200);
-    assert_eq!(restarts(&agent), ProcessRestarts::default());
+    assert_eq!(agent.restarts(), ProcessRestarts::default());
 
     send("KILL", &first[1].pid);
     let record = until("the end is reported", || {
-        Some(restarts(&agent)).filter(|record| record.total > 0)
+        Some(agent.restarts()).filter(|record| record.total > 0)
     });
     assert_eq!((record.total, record.preparing), (1, vec![0, 1, 2]));
     assert!(record.without_state);
@@ -128,28 +118,28 @@ fn death_of_one_process_restarts_the_whole_replica() {
         assert_eq!(run.former, "5", "all join the same generations");
     }
     assert_ne!(replica_file(&first), replica_file(&second));
-    assert_eq!(restarts(&agent).total, 1);
+    assert_eq!(agent.restarts().total, 1);
 
     for (prepared, waiting) in [(0, vec![1, 2]), (1, vec![2]), (2, vec![])] {
-        touch(&agent, &format!("prepared.{prepared}"));
+        agent.touch(&format!("prepared.{prepared}"));
         until("a process is in the lobby", || {
-            let found = restarts(&agent);
+            let found = agent.restarts();
             assert!(found.without_state);
             (found.preparing == waiting).then_some(())
         });
         // The operator would believe that a Ready worker still trains.
         assert_eq!(agent.get("/readyz").0, 503);
     }
-    touch(&agent, "formed");
+    agent.touch("formed");
     until("the worker is ready again", || {
         (agent.get("/readyz").0 == 200).then_some(())
     });
-    assert!(!restarts(&agent).without_state);
+    assert!(!agent.restarts().without_state);
     let (_, metrics) = agent.get("/metrics");
     let count = "roundhouse_agent_process_restarts_total 1\n";
     assert!(metrics.contains(count), "{metrics}");
 
-    touch(&agent, "finish");
+    agent.touch("finish");
     let (status, message) = agent.finish();
     assert_eq!(
         (status.code(), message.reason),
@@ -172,7 +162,7 @@ fn completed_process_leaves_its_siblings_alone() {
     });
     assert!(is_gone(&runs[0].pid));
     assert!(!is_gone(&runs[1].pid) && !is_gone(&runs[2].pid));
-    touch(&agent, "finish");
+    agent.touch("finish");
     let (status, message) = agent.finish();
     assert_eq!(
         (status.code(), message.reason),
@@ -186,7 +176,7 @@ fn permanent_exit_code_ends_the_sharded_worker() {
     let script = SHARD.replace("exit 0", "[ $LOCAL_RANK = 1 ] && exit 65; sleep 1000");
     let mut agent = worker(&script);
     let runs = life(&agent, 1);
-    touch(&agent, "finish");
+    agent.touch("finish");
     let (status, message) = agent.finish();
     assert_eq!(
         (status.code(), message.reason),
@@ -248,7 +238,7 @@ fn leaving_sharded_worker_restarts_no_process() {
 fn restarted_container_gets_another_replica_file() {
     let mut first = worker(SHARD);
     let before = life(&first, 1);
-    touch(&first, "finish");
+    first.touch("finish");
     first.finish();
     // The run directory survives the container.
     let dir = TempDir::new().unwrap();
@@ -268,6 +258,6 @@ fn restarted_container_gets_another_replica_file() {
             .to_owned()
     };
     assert_ne!(name(&before), name(&after));
-    touch(&second, "finish");
+    second.touch("finish");
     second.finish();
 }

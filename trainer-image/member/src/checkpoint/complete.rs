@@ -255,4 +255,4 @@ pub fn remove(path: &Path) -> Result<(), VolumeError> {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

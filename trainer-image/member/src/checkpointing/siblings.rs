@@ -64,38 +64,111 @@ impl Checkpointing {
                 bytes,
                 io_watch: directory.io_watch(),
             };
-            checkpoint::shard::write(&path, &part)?;
-            if shard > 0 {
-                return wait_for_the_first(&directory, &path, id);
+            match checkpoint::shard::write(&path, &part) {
+                Ok(()) => finish(&directory, &path, shard, manifest),
+                Err(error) => unless_held(&directory, id, error),
             }
-            wait_for_all(&directory, &path, num_shards);
-            complete::complete_from(&directory, &path, manifest).map(Some)
         };
         Ok(self.ask(work, reporter)??)
     }
 }
 
-/// Waits until the parts of all siblings are durable. If one stays away, completing fails and names
-/// its part.
-fn wait_for_all(directory: &Directory, path: &Path, num_shards: u32) {
+/// Waits for the parts of all siblings and completes the checkpoint, or waits until the first
+/// sibling has done so. If a sibling stays away, completing fails and names its part. `None`: a
+/// checkpoint holds this state or a newer one.
+fn finish(
+    directory: &Directory,
+    path: &Path,
+    shard: u32,
+    manifest: Manifest,
+) -> Result<Option<Manifest>, VolumeError> {
+    let (id, num_shards) = (manifest.id(), manifest.world_size);
     let names: Vec<_> = (0..num_shards)
         .map(|shard| path.join(record_name(shard, num_shards)))
         .collect();
+    let is_incomplete = || shard > 0 || names.iter().any(|name| !name.exists());
+    // Another replica may have saved the same state. Siblings that start later find its checkpoint,
+    // and write no part.
+    let is_needed = || !alone::is_held(directory, id).unwrap_or(false);
     alone::while_it_grows(directory, path, LONGEST_PAUSE, || {
-        names.iter().any(|name| !name.exists())
+        is_incomplete() && is_needed()
     });
+    let completed = if shard == 0 {
+        complete::complete_from(directory, path, manifest).map(Some)
+    } else {
+        let reason = checkpoint::Reason::NotShared(record_name(0, 1));
+        Err(VolumeError::with(path)(reason))
+    };
+    completed.or_else(|error| unless_held(directory, id, error))
 }
 
-/// Waits until the first sibling has completed the checkpoint.
-fn wait_for_the_first(
+/// The error of a save, unless a checkpoint holds its state. A newer generation that has saved
+/// meanwhile removes incomplete checkpoints.
+fn unless_held(
     directory: &Directory,
-    path: &Path,
     id: CheckpointId,
+    error: VolumeError,
 ) -> Result<Option<Manifest>, VolumeError> {
-    alone::while_it_grows(directory, path, LONGEST_PAUSE, || true);
     if alone::is_held(directory, id)? {
         return Ok(None);
     }
-    let reason = checkpoint::Reason::NotShared(record_name(0, 1));
-    Err(VolumeError::with(path)(reason))
+    Err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::checkpoint::complete::tests::{manifest_of, write_part};
+
+    const ID: CheckpointId = CheckpointId {
+        generation: 3,
+        step: 40,
+    };
+
+    /// The volume of a job, whose replica 0 of one process has saved the state.
+    fn saved_by_another() -> (tempfile::TempDir, Directory) {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::new(root.path().to_owned());
+        let first = directory.alone(ID, FIRST_OF_REPLICAS);
+        write_part(&first, &manifest_of(ID));
+        let saved = finish(&directory, &first, 0, manifest_of(ID)).unwrap();
+        assert!(saved.is_some());
+        (root, directory)
+    }
+
+    fn of_two_processes() -> Manifest {
+        Manifest {
+            world_size: 2,
+            ..manifest_of(ID)
+        }
+    }
+
+    #[test]
+    fn replica_waits_for_no_part_of_a_saved_state() {
+        let (_root, directory) = saved_by_another();
+        let second = directory.alone(ID, FIRST_OF_REPLICAS | 1);
+        for shard in [0, 1] {
+            std::fs::create_dir_all(&second).unwrap();
+            let begun = Instant::now();
+            let saved = finish(&directory, &second, shard, of_two_processes()).unwrap();
+            assert!(saved.is_none());
+            assert!(begun.elapsed() < LONGEST_PAUSE / 2);
+        }
+    }
+
+    #[test]
+    fn removed_directory_is_no_failure_if_the_state_is_saved() {
+        let (_root, directory) = saved_by_another();
+        let second = directory.alone(ID, FIRST_OF_REPLICAS | 1);
+        for shard in [0, 1] {
+            let saved = finish(&directory, &second, shard, of_two_processes()).unwrap();
+            assert!(saved.is_none());
+        }
+        let newer = CheckpointId { step: 41, ..ID };
+        let manifest = manifest_of(newer);
+        let lost = finish(&directory, &second, 0, manifest).unwrap_err();
+        assert!(lost.to_string().contains("is not here"), "{lost}");
+    }
 }

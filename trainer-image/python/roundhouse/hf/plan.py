@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from ..integration.loaders import is_sequential
-from ..sampler import Sampler
+from ..sampler import Sampler, steps_per_epoch
 
 
 class Plan(NamedTuple):
@@ -20,10 +20,8 @@ class Plan(NamedTuple):
 def plan_of(args: Any, loader: Any, global_batch_size: int) -> Plan:
     """The plan for ``TrainingArguments`` and the script's own loader."""
     num_samples = len(loader.dataset)
-    batch_size = min(global_batch_size, num_samples)
-    rounded = math.floor if args.dataloader_drop_last else math.ceil
-    steps_per_epoch = rounded(num_samples / batch_size)
-    steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * steps_per_epoch)
+    per_epoch = steps_per_epoch(num_samples, global_batch_size, drop_last=args.dataloader_drop_last)
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
     sampler = Sampler(
         num_samples,
         global_batch_size,
@@ -34,4 +32,4 @@ def plan_of(args: Any, loader: Any, global_batch_size: int) -> Plan:
         in_order=is_sequential(loader),
         drop_last=args.dataloader_drop_last,
     )
-    return Plan(sampler, steps_per_epoch, steps)
+    return Plan(sampler, per_epoch, steps)

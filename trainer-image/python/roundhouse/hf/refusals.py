@@ -12,7 +12,8 @@ import torch
 from ..errors import ConfigError
 from ..integration.loaders import sampler_of
 
-_ONE_PROCESS = "the whole model is in each worker, and Roundhouse sums the gradients; leave it out"
+# Why options that distribute a model are refused.
+ONE_PROCESS = "the whole model is in each worker, and Roundhouse sums the gradients; leave it out"
 _NEEDS_METRIC = "its step needs the metric of an evaluation, and a job steps the scheduler in each committed step; use another one"
 # Optimizers that change the weights in the backward pass, or for an evaluation.
 _STEPS_EARLY = ("lomo", "adalomo", "layerwise", "schedule_free")
@@ -42,13 +43,13 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "the loss would depend on the number of workers; leave it out",
     ),
     "dataloader_in_order": (lambda value: value is False, "steps would get the samples of other steps; leave it out"),
-    "deepspeed": (_is_set, _ONE_PROCESS),
+    "deepspeed": (_is_set, ONE_PROCESS),
     "enable_jit_checkpoint": (_is_set, "Roundhouse handles SIGTERM and writes the checkpoints of the job; leave it out"),
     "eval_on_start": (
         _is_set,
         "a worker that joins later would evaluate while the others train; call trainer.evaluate() before trainer.train()",
     ),
-    "fsdp": (_is_set, _ONE_PROCESS),
+    "fsdp": (_is_set, ONE_PROCESS),
     "gradient_accumulation_steps": (
         lambda value: value != 1,
         "the number of passes of a step follows from the number of workers; give Trainer the global_batch_size, which counts the "
@@ -61,7 +62,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "lr_scheduler_type": (lambda value: _text(value) in ("reduce_lr_on_plateau", "greedy"), _NEEDS_METRIC),
     "mixed_precision": (lambda value: value not in ("no", "bf16"), "only bf16 is supported; give bf16=True, or neither"),
     "optim": (_steps_early, "it changes weights outside of the optimizer's step; use another optimizer"),
-    "parallelism_config": (lambda value: value is not None, _ONE_PROCESS),
+    "parallelism_config": (lambda value: value is not None, ONE_PROCESS),
     "train_sampling_strategy": (
         lambda value: value not in ("random", "sequential"),
         'Roundhouse deals the samples; give "random" or "sequential"',

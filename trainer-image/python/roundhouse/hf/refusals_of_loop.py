@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import ConfigError
-
-_IGNORED = -100
+from .weighing import IGNORED_LABEL
 
 
 def refuse_unread_counters(were_read: bool) -> None:
@@ -95,7 +94,7 @@ def refuse_unclear_loss(inputs: Any) -> None:
     over labels, whose number only the script knows."""
     values = list(inputs.values()) if isinstance(inputs, Mapping) else list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     for value in values:
-        if torch.is_tensor(value) and value.ndim > 1 and not value.is_floating_point() and bool(value.eq(_IGNORED).any()):
+        if torch.is_tensor(value) and value.ndim > 1 and not value.is_floating_point() and bool(value.eq(IGNORED_LABEL).any()):
             raise ConfigError(
                 "roundhouse.hf: the loss is not the one that the model returns, and the batch has labels of -100, so its samples may have "
                 "different numbers of labels: say of how many items the loss is the mean, as in "

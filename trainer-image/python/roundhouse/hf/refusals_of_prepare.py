@@ -10,8 +10,7 @@ import torch
 
 from ..errors import ConfigError
 from ..integration.loaders import sampler_of
-
-_ONE_PROCESS = "the whole model is in each worker, and Roundhouse sums the gradients; leave it out"
+from .refusals import ONE_PROCESS
 
 
 def _is_given(value: Any) -> bool:
@@ -20,12 +19,12 @@ def _is_given(value: Any) -> bool:
 
 # Options of accelerate.Accelerator: whether a value is refused, and why.
 _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "deepspeed_plugin": (_is_given, _ONE_PROCESS),
-    "deepspeed_plugins": (_is_given, _ONE_PROCESS),
-    "fsdp_plugin": (_is_given, _ONE_PROCESS),
-    "megatron_lm_plugin": (_is_given, _ONE_PROCESS),
-    "parallelism_config": (_is_given, _ONE_PROCESS),
-    "torch_tp_plugin": (_is_given, _ONE_PROCESS),
+    "deepspeed_plugin": (_is_given, ONE_PROCESS),
+    "deepspeed_plugins": (_is_given, ONE_PROCESS),
+    "fsdp_plugin": (_is_given, ONE_PROCESS),
+    "megatron_lm_plugin": (_is_given, ONE_PROCESS),
+    "parallelism_config": (_is_given, ONE_PROCESS),
+    "torch_tp_plugin": (_is_given, ONE_PROCESS),
     "mixed_precision": (
         lambda value: value is not None and str(value) not in ("no", "bf16"),
         'only bf16 is supported; give "bf16", or leave it out',

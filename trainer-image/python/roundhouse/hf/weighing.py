@@ -14,7 +14,8 @@ from ..errors import ConfigError
 from ..sampler import Step
 from .passes import divides
 
-_IGNORED = -100
+# The label that the losses of PyTorch and transformers leave out.
+IGNORED_LABEL = -100
 # Relative difference of losses that count as equal, in 32 bits and in 16 bits. At the beginning a
 # loss with class weights is almost the mean.
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 2e-3
@@ -135,7 +136,7 @@ class Weighing:
         elif labels.ndim > 1 and (self._fallback if self._shifts is None else self._shifts):
             labels = labels[..., 1:]
         # A loss that is not divided was a mean.
-        count = int(labels.ne(_IGNORED).sum())
+        count = int(labels.ne(IGNORED_LABEL).sum())
         return Weight(None, count, count)
 
 
@@ -146,12 +147,12 @@ def ignores_first_label(loss_of: Callable[[Any], float], labels: Any) -> bool | 
     The losses of own models are not known, so this changes labels to other ones of the same pass.
     Returns None if that proves nothing.
     """
-    used = labels[labels != _IGNORED]
+    used = labels[labels != IGNORED_LABEL]
     if used.numel() == 0:
         return None
     least, most = used.min(), used.max()
     other = torch.where(labels == most, least, most)
-    changed = torch.where(labels == _IGNORED, labels, other)
+    changed = torch.where(labels == IGNORED_LABEL, labels, other)
     first, rest = labels.clone(), changed.clone()
     first[:, 0], rest[:, 0] = changed[:, 0], labels[:, 0]
     if torch.equal(first, labels):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any, NamedTuple
 
 from ..integration.loaders import is_sequential
-from ..sampler import Sampler
+from ..sampler import Sampler, steps_per_epoch
 
 
 class Plan(NamedTuple):
@@ -27,10 +26,8 @@ def plan_of(loader: Any, global_batch_size: int, *, epochs: int, steps: int = -1
     ``seed_everything``, or 0.
     """
     num_samples = len(loader.dataset)
-    batch_size = min(global_batch_size, num_samples)
-    rounded = math.floor if loader.drop_last else math.ceil
-    steps_per_epoch = rounded(num_samples / batch_size)
-    lengths = [length for length in (epochs * steps_per_epoch, steps) if length >= 0]
+    per_epoch = steps_per_epoch(num_samples, global_batch_size, drop_last=loader.drop_last)
+    lengths = [length for length in (epochs * per_epoch, steps) if length >= 0]
     total = min(lengths)
     sampler = Sampler(
         num_samples,
@@ -40,4 +37,4 @@ def plan_of(loader: Any, global_batch_size: int, *, epochs: int, steps: int = -1
         in_order=is_sequential(loader),
         drop_last=loader.drop_last,
     )
-    return Plan(loader, sampler, loader.batch_size, steps_per_epoch, total)
+    return Plan(loader, sampler, loader.batch_size, per_epoch, total)

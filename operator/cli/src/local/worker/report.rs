@@ -1,6 +1,6 @@
 //! Reads the status files of a worker's processes, and lists these processes.
 
-use roundhouse_contract::{ProcessRestarts, Progress, RankStatus, paths};
+use roundhouse_contract::{Mode, ProcessRestarts, Progress, RankStatus, paths};
 use roundhouse_planner::Processes;
 
 use super::Worker;
@@ -58,13 +58,25 @@ impl Worker {
         self.status(plan, 0)?.progress
     }
 
-    /// Pids of the agent's processes, once for each agent.
-    pub(crate) fn new_processes(&mut self) -> Option<Vec<u32>> {
-        let agent = self.child.as_ref()?.id();
-        if self.announced_agent.replace(agent) == Some(agent) {
+    /// Pids of the agent's processes in the generation that was issued last, once and only if they
+    /// have changed.
+    pub(crate) fn new_processes(&mut self, plan: &LaunchPlan) -> Option<Vec<u32>> {
+        if !self.prints {
             return None;
         }
-        let pids = pids::children(agent);
-        (!pids.is_empty()).then_some(pids)
+        let pids = pids::children(self.child.as_ref()?.id());
+        let is_new = |pid: &u32| !self.printed.contains(pid);
+        // In restart mode each generation has new processes. Until they start, the agent has those
+        // of the former generation, or only some of the new ones.
+        let num_procs = plan.job.procs_per_worker as usize;
+        if plan.job.program.mode() == Mode::Restart
+            && (pids.len() < num_procs || !pids.iter().all(is_new))
+        {
+            return None;
+        }
+        self.prints = false;
+        let has_changed = pids.iter().any(is_new);
+        self.printed.clone_from(&pids);
+        has_changed.then_some(pids)
     }
 }

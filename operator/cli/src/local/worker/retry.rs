@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use roundhouse_contract::{Membership, paths};
+use roundhouse_contract::{Action, Membership, paths};
 
 use super::{LaunchPlan, Worker};
 
@@ -59,6 +59,7 @@ impl Worker {
 
     /// Issues a membership document. As in a pod, the agent may read it later.
     pub(crate) fn issue(&mut self, plan: &LaunchPlan, membership: Membership) {
+        self.prints = membership.action == Action::Join;
         self.membership = Some(membership);
         self.write_membership(plan);
     }

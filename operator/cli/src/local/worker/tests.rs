@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use roundhouse_contract::{Incarnation, Master, environment, paths};
-use roundhouse_planner::ValidatedJob;
+use roundhouse_planner::{Program, Script, ValidatedJob};
 use serde_json::json;
 
 use super::retry::RETRY;
@@ -63,6 +63,56 @@ fn agent_environment_has_all_variables_of_the_job() {
     ] {
         assert_eq!(variable(name).as_deref(), value, "{name}");
     }
+}
+
+/// An agent that replaces its process when it gets SIGUSR1.
+const REPLACES_PROCESS: &str = "#!/bin/sh
+trap 'kill -9 $!; wait $!; sleep 600 & wait $!' USR1
+sleep 600 &
+wait $!
+";
+
+#[tokio::test]
+async fn processes_of_each_generation_are_printed_once() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("logs")).unwrap();
+    let mut plan = plan(directory.path());
+    let built_in = plan.job.program.clone();
+    std::fs::write(&plan.agent, REPLACES_PROCESS).unwrap();
+    plan.job.program = Program::Script(Script {
+        command: Vec::new(),
+        peer_failure_window: SOON,
+        leave_grace: SOON,
+    });
+    let mut worker = Worker::start(&plan, "w".to_owned(), (0, 0), 1).unwrap();
+    assert_eq!(worker.new_processes(&plan), None, "no membership");
+    let mut printed = Vec::new();
+    for is_first in [true, false] {
+        worker.issue(&plan, document(Action::Join));
+        if !is_first {
+            assert_eq!(worker.new_processes(&plan), None, "those of the former one");
+            worker.signal(Signal::USR1);
+        }
+        until(|| {
+            let new = worker.new_processes(&plan);
+            let is_there = new.is_some();
+            printed.extend(new.into_iter().flatten());
+            is_there
+        })
+        .await;
+        assert_eq!(worker.new_processes(&plan), None, "once");
+    }
+    plan.job.program = built_in;
+    worker.issue(&plan, document(Action::Join));
+    assert_eq!(worker.new_processes(&plan), None, "they are still the same");
+    worker.kill();
+    until(|| worker.collect().unwrap()).await;
+    assert!(
+        printed.len() == 2 && printed[0] != printed[1],
+        "{printed:?}"
+    );
+    let last = Pid::from_raw(printed[1].cast_signed()).unwrap();
+    kill_process(last, Signal::KILL).unwrap();
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ fn written(root: &Path) -> (Directory, Manifest) {
 }
 
 /// The manifest of a state with one tensor, written in one part by one rank.
-pub(in crate::checkpoint) fn manifest_of(id: CheckpointId) -> Manifest {
+pub(crate) fn manifest_of(id: CheckpointId) -> Manifest {
     let identity = LedgerIdentity {
         num_samples: 100,
         global_batch: 10,
@@ -79,7 +79,7 @@ fn a_checkpoint_with_all_its_bytes_gets_its_name() {
 }
 
 /// Writes the only part of a checkpoint.
-pub(in crate::checkpoint) fn write_part(partial: &Path, manifest: &Manifest) {
+pub(crate) fn write_part(partial: &Path, manifest: &Manifest) {
     let part = shard::Part {
         id: manifest.id(),
         rank: 0,

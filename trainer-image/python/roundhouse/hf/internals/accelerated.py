@@ -3,7 +3,6 @@ its loaders."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.utils import send_to_device
 
+from ...sampler import steps_per_epoch
 from ..own_loop import OwnLoop, Stage
 from ..refusals_of_prepare import refuse_late_scheduler
 
@@ -54,8 +54,7 @@ class TrainingLoader:
     def __init__(self, loader: Any, loop: OwnLoop, device: Any, begin: Callable[[], None], end: Callable[[], None]):
         self.dataset, self.collate_fn, self.batch_size = loader.dataset, loader.collate_fn, loader.batch_size
         self._loop, self._device, self._begin, self._end = loop, device, begin, end
-        rounded = math.floor if loader.drop_last else math.ceil
-        self._length: int = rounded(len(loader.dataset) / loader.batch_size)
+        self._length = steps_per_epoch(len(loader.dataset), loader.batch_size, drop_last=loader.drop_last)
 
     def __len__(self) -> int:
         return self._length

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import math
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +21,7 @@ from ...integration.loaders import is_sequential, options_of
 from ...integration.parts import Parts
 from ...integration.steps import Steps
 from ...job import Job
-from ...sampler import Sampler
+from ...sampler import Sampler, steps_per_epoch
 from .. import refusals_of_loop, refusals_of_prepare as refusals
 from ..own_loop import OwnLoop, Stage
 from ..random_numbers import same_random_numbers
@@ -131,7 +130,6 @@ class Accelerator(AroundSteps, accelerate.Accelerator):
     def _join(self, model: Any, net: Any, optimizer: Any, schedulers: list[Any], loader: Any) -> None:
         batch_size = loader.batch_size * self.gradient_accumulation_steps
         num_samples = len(loader.dataset)
-        rounded = math.floor if loader.drop_last else math.ceil
         sampler = Sampler(
             num_samples,
             batch_size,
@@ -167,7 +165,7 @@ class Accelerator(AroundSteps, accelerate.Accelerator):
             schedulers,
             pass_size=loader.batch_size,
             total=sampler.total_steps,
-            steps_per_epoch=rounded(num_samples / min(batch_size, num_samples)),
+            steps_per_epoch=steps_per_epoch(num_samples, batch_size, drop_last=loader.drop_last),
             between=self._end_wait,
             begin=self._begin_step,
             show=self._show,
