@@ -6,12 +6,17 @@ import signal
 import sys
 
 import pytest
+import torch
+from roundhouse.versions import OLDEST_WITH_REPLICAS
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 # A shell that runs the tests in the background makes them ignore Ctrl-C, and their child processes,
 # too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An older PyTorch has no replicas; test_versions.py tests that they are refused.
+collect_ignore_glob = [] if torch.__version__ >= OLDEST_WITH_REPLICAS else ["test_replica*.py"]
 
 # Steps of scripts/train.py in tests of several ranks.
 STEPS = 60
@@ -59,7 +64,6 @@ def undisturbed(tmp_path_factory):
 @pytest.fixture
 def parts():
     """The objects of a small script."""
-    import torch
     from small_script import Parts
 
     torch.manual_seed(1)
