@@ -17,6 +17,14 @@ with the next generation, and every sample is used exactly once per epoch. Outsi
 the script trains alone, with a world size of 1.
 """
 
+from .migration import watch_beginning
+from .versions import OLDEST, require_torch
+
+# In a worker this reports an error of the next line, and of what follows.
+watch_beginning()
+require_torch(OLDEST, "roundhouse")
+
+# ruff: noqa: E402
 from ._native import VERSION as __version__
 from .data import Batch
 from .errors import (
@@ -37,7 +45,6 @@ from .evaluation import Evaluation
 from .job import Job
 from .joining import join
 from .launchers import hide_local_rank
-from .migration import watch_beginning
 from .replica import replica_mesh
 from .sampler import Sampler, Step, steps_per_epoch
 
@@ -65,5 +72,4 @@ __all__ = [
     "steps_per_epoch",
 ]
 
-watch_beginning()
 hide_local_rank()

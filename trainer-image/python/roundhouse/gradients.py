@@ -31,16 +31,19 @@ _SYNC = ("_verify_param_shape_across_processes", "_sync_module_states")
 @contextlib.contextmanager
 def _without_sync() -> Iterator[dict[str, Any]]:
     """Options for a DDP that neither compares nor broadcasts the parameters, because all ranks have
-    the same state."""
-    if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
-        yield {"init_sync": False}
+    the same state, and does not broadcast buffers, because the commit does."""
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    # PyTorch 2.15 warns of the older name.
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    if "init_sync" in known:
+        yield {"init_sync": False, buffers: False}
         return
     # DDP has no such option before PyTorch 2.7.
     before = {name: getattr(distributed, name) for name in _SYNC}
     for name in _SYNC:
         setattr(distributed, name, lambda *_, **__: None)
     try:
-        yield {}
+        yield {buffers: False}
     finally:
         for name, function in before.items():
             setattr(distributed, name, function)
@@ -256,14 +259,12 @@ class Model(torch.nn.Module):
             self.drop()
             self._train(trained)
         if not self._ddp:
-            # The commit broadcasts buffers. Gradients are views of the buckets, so they are not
-            # copied.
+            # Gradients are views of the buckets, so they are not copied.
             options = {"gradient_as_bucket_view": True} | self._options
             with _without_sync() as without_sync:
                 ddp = DistributedDataParallel(
                     self.module,
                     process_group=gradients.group.process_group,
-                    broadcast_buffers=False,
                     **without_sync,
                     **options,
                 )

@@ -41,6 +41,7 @@ _MOST_AT_END, _MOST_AT_LEAVE = 600.0, 5.0
 _REFUSED_BY_MODEL = {
     "process_group",
     "broadcast_buffers",
+    "forward_sync_buffers",
     "init_sync",
     "delay_all_reduce_named_params",
     "param_to_hook_all_reduce",

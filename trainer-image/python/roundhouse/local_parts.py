@@ -30,10 +30,11 @@ class Part(NamedTuple):
 
 def is_sharded(tensor: Any) -> bool:
     """Whether a tensor is a DTensor."""
-    # Importing DTensor takes time, and a script that has one has imported it.
-    module = sys.modules.get("torch.distributed.tensor")
-    kind = getattr(module, "DTensor", None)
-    return kind is not None and isinstance(tensor, kind)
+    # Importing DTensor takes time, and a script that has one has imported it. PyTorch 2.4 has it in
+    # the private module only.
+    modules = (sys.modules.get(name) for name in ("torch.distributed.tensor", "torch.distributed._tensor"))
+    kinds = tuple(module.DTensor for module in modules if module is not None and hasattr(module, "DTensor"))
+    return isinstance(tensor, kinds)
 
 
 def local(tensor: Any) -> torch.Tensor:

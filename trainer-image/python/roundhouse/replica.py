@@ -24,6 +24,7 @@ import torch.distributed as dist
 from .errors import ConfigError, PeerLost, words_of
 from .groups import duration, gloo
 from .stores import serve
+from .versions import OLDEST_WITH_REPLICAS, require_torch
 
 # Seconds until all processes of a replica have to be there, and for a collective of the replica.
 # The agent ends processes that hang; compiling a model may take long.
@@ -162,9 +163,10 @@ def replica_mesh(*names: str, shape: Sequence[int] | None = None, data: Sequence
     default is one dimension of all processes, ``"shard"``. ``data``: the dimensions whose processes
     compute other samples; by default all but those that are named ``tp``, ``pp`` or ``cp``.
 
-    Raises :class:`~roundhouse.errors.ConfigError` if the shape does not fit the number of processes
-    of a worker.
+    It needs PyTorch 2.7 or newer. Raises :class:`~roundhouse.errors.ConfigError` if PyTorch is
+    older, or if the shape does not fit the number of processes of a worker.
     """
+    require_torch(OLDEST_WITH_REPLICAS, "rh.replica_mesh")
     from torch.distributed.device_mesh import init_device_mesh
 
     global _current

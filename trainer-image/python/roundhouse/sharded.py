@@ -320,12 +320,27 @@ def forget_accumulated(modules: Sequence[torch.nn.Module]) -> None:
     with a sum would add it."""
     for module in modules:
         for unit in _units(module):
-            group = unit._get_fsdp_state()._fsdp_param_group
-            for parameter in [] if group is None else group.fsdp_params:
-                parameter.unsharded_accumulated_grad = None
-                whole = getattr(parameter, "_unsharded_param", None)
-                if whole is not None:
-                    whole.grad = None
+            for group in _groups(unit):
+                # Sums over one of two dimensions of a mesh.
+                group._partial_reduce_output = None
+                for parameter in group.fsdp_params:
+                    whole = getattr(parameter, "_unsharded_param", None)
+                    if whole is not None:
+                        whole.grad = None
+                    # In PyTorch 2.15 this is the gradient of the whole parameter, and has no
+                    # setter.
+                    if parameter.unsharded_accumulated_grad is not None:
+                        parameter.unsharded_accumulated_grad = None
+
+
+def _groups(unit: Any) -> Sequence[Any]:
+    """What FSDP2 has for the parameters of a module."""
+    state = unit._get_fsdp_state()
+    # PyTorch 2.15 has several groups if the parameters have several meshes.
+    groups: Sequence[Any] | None = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [] if state._fsdp_param_group is None else [state._fsdp_param_group]
+    return groups
 
 
 def _units(module: torch.nn.Module) -> list[Any]:

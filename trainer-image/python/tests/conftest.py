@@ -3,6 +3,11 @@
 import multiprocessing
 
 import pytest
+import torch
+from roundhouse.versions import OLDEST_WITH_REPLICAS
+
+# An older PyTorch has no replicas; test_versions.py tests that they are refused.
+collect_ignore_glob = [] if torch.__version__ >= OLDEST_WITH_REPLICAS else ["test_replica*.py"]
 
 # Steps of scripts/train.py in tests of several ranks.
 STEPS = 60
@@ -47,7 +52,6 @@ def undisturbed(tmp_path_factory):
 @pytest.fixture
 def parts():
     """The objects of a small script."""
-    import torch
     from small_script import Parts
 
     torch.manual_seed(1)

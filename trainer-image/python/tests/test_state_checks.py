@@ -58,10 +58,12 @@ def test_lazy_modules_and_sharded_tensors_are_refused(tmp_path):
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        from torch.distributed.tensor import Shard as Sharded
-        from torch.distributed.tensor import distribute_tensor, init_device_mesh
+        from torch.distributed import tensor as module
 
-        part = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (1,)), [Sharded(0)])
+        if not hasattr(module, "DTensor"):  # Before PyTorch 2.5.
+            from torch.distributed import _tensor as module
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        part = module.distribute_tensor(torch.ones(4), mesh, [module.Shard(0)])
         with pytest.raises(rh.StateError, match="weights of .* is a DTensor, of which each rank has a part"):
             rh.join(state={"weights": part})
     finally:

@@ -24,7 +24,7 @@ import torch
 from ..errors import ConfigError
 from ..sampler import Step
 
-_SUPPORTED = "lightning 2.4 and newer, tested with 2.6.6"
+_SUPPORTED = "lightning 2.4 and newer, tested up to 2.6.6"
 IS_WORKER = bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
 
 # Methods that the strategies replace or call, by class.

@@ -14,7 +14,7 @@ import torch
 from ...errors import ConfigError
 from ...job import Job
 
-SUPPORTED = "transformers 5.5 and newer, tested with 5.24.0 and accelerate 1.15.0"
+SUPPORTED = "transformers 5.5 and newer with accelerate 1.4 and newer, tested up to transformers 5.24.0 and accelerate 1.15.0"
 try:
     import transformers  # noqa: F401
     from accelerate import PartialState
