@@ -62,7 +62,7 @@ test: ## Run everything CI runs, least powerful layer first (an hour; Debian or 
 	@tests/run/test
 
 .PHONY: test-long
-test-long: ## Run what is too long for make test: a thousand faults in each job, and more (four hours)
+test-long: ## Run what is too long for make test: a thousand faults in each job, and more (six hours)
 	@tests/run/test-long
 
 .PHONY: test-python

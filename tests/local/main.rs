@@ -12,3 +12,4 @@ mod python;
 mod resume;
 mod scale;
 mod script;
+mod sharded;

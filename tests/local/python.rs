@@ -3,13 +3,11 @@
 
 use anyhow::Context;
 use roundhouse_contract::{Phase, RankStatus};
-use roundhouse_tests::local::{self, LocalRun, Program};
-use roundhouse_tests::manifests::repository;
+use roundhouse_tests::local::{LocalRun, Program};
+use roundhouse_tests::pytorch::Script;
 use roundhouse_tests::weights::difference;
-use serde_json::{Value, json};
+use serde_json::json;
 
-/// The name of the file in which the script saves its weights.
-pub(crate) const WEIGHTS: &str = "weights.safetensors";
 /// Enough steps that training outlasts all kills.
 const STEPS: u64 = 800;
 const POINTS: [&str; 5] = ["Forward", "Backward", "Agree", "Update", "Commit"];
@@ -22,35 +20,6 @@ const SUCCESSOR_PAUSE_MILLIS: u64 = 500;
 /// computes with 64 bits and saves 32 bits, so the order of sums over two or three ranks changes a
 /// saved weight by at most one unit in the last place.
 const TOLERANCE: f32 = f32::EPSILON;
-
-/// A job that runs the script of the Python package's tests.
-pub(crate) fn job(workers: u32, steps: u64) -> anyhow::Result<Value> {
-    let python = std::env::var("ROUNDHOUSE_PYTHON")
-        .context("set ROUNDHOUSE_PYTHON, or run tests/run/python-local")?;
-    let script = repository().canonicalize()?;
-    let script = script.join("trainer-image/python/tests/scripts/train.py");
-    let command = json!(["env", "SGD=1", python, script, steps.to_string(), WEIGHTS]);
-    let mut job = local::job(workers, steps);
-    let spec = job["spec"].as_object_mut().context("a job has a spec")?;
-    spec.remove("trainer");
-    spec["elastic"]["mode"] = "InProcess".into();
-    spec["workers"]["template"] = json!({"spec": {"containers": [{"name": "trainer", "image": "none:1", "command": command}]}});
-    spec.insert(
-        "checkpoint".to_owned(),
-        json!({"volume": {"hostPath": {"path": "/srv"}}, "everySteps": 50}),
-    );
-    Ok(job)
-}
-
-/// The same job with `DOUBLE=1`: the script computes with 64 bits.
-fn in_double(mut job: Value) -> anyhow::Result<Value> {
-    let command = job.pointer_mut("/spec/workers/template/spec/containers/0/command");
-    let command = command.and_then(Value::as_array_mut);
-    command
-        .context("a job has a command")?
-        .insert(1, "DOUBLE=1".into());
-    Ok(job)
-}
 
 /// The processes of the workers that train in the newest generation, if there are `workers` of
 /// them.
@@ -76,11 +45,12 @@ fn all_train(run: &mut LocalRun, workers: u32, before: u64) -> anyhow::Result<Ve
 
 fn each_rank_is_killed_at_each_point(workers: u32) -> anyhow::Result<()> {
     let program = Program::built_in()?;
-    let alone = in_double(job(1, STEPS)?)?;
-    let mut undisturbed = LocalRun::start_program(program.clone(), &alone, &[])?;
+    let mut script = Script::whole(STEPS)?;
+    script.variables.push(("DOUBLE", "1".to_owned()));
+    let mut undisturbed = LocalRun::start_program(program.clone(), &script.job(1), &[])?;
     anyhow::ensure!(undisturbed.end()?.success(), "{}", undisturbed.output());
 
-    let mut wanted = in_double(job(workers, STEPS)?)?;
+    let mut wanted = script.job(workers);
     wanted["spec"]["failurePolicy"] = json!({"backoffLimit": 100});
     let mut run = LocalRun::start_program(program, &wanted, &[])?;
     run.slow_down(PAUSE_MILLIS)?;
@@ -103,7 +73,10 @@ fn each_rank_is_killed_at_each_point(workers: u32) -> anyhow::Result<()> {
     run.slow_down(0)?;
     assert!(run.end()?.success(), "{}", run.output());
     println!("{}", run.audit()?);
-    let apart = difference(&undisturbed.result(WEIGHTS)?, &run.result(WEIGHTS)?)?;
+    let apart = difference(
+        &undisturbed.result(script.weights)?,
+        &run.result(script.weights)?,
+    )?;
     println!("weights differ by {apart:e}");
     assert!(apart <= TOLERANCE, "{apart:e}");
     Ok(())

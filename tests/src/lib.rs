@@ -10,4 +10,5 @@ pub mod nodes;
 pub mod peers;
 pub mod processes;
 pub mod prometheus;
+pub mod pytorch;
 pub mod weights;

@@ -44,10 +44,22 @@ pub fn main_process(namespace: &str, pod: &str, container: &str) -> anyhow::Resu
 /// # Errors
 /// The agent has no child, or more than one.
 pub fn process(namespace: &str, pod: &str) -> anyhow::Result<u32> {
+    let found = processes(namespace, pod)?;
+    ensure!(found.len() == 1, "{pod}: {found:?}");
+    Ok(found[0])
+}
+
+/// The process ids of the children of a worker's agent: the processes that train.
+///
+/// # Errors
+/// The container does not run.
+pub fn processes(namespace: &str, pod: &str) -> anyhow::Result<Vec<u32>> {
     let agent = agent(namespace, pod)?;
     let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"))?;
-    let child = children.trim();
-    child.parse().with_context(|| format!("{pod}: {child}"))
+    let children = children.split_whitespace().map(str::parse);
+    children
+        .collect::<Result<_, _>>()
+        .with_context(|| format!("{pod}: the children of its agent"))
 }
 
 /// Creates an empty directory that all nodes of the local cluster mount and any user may write to.

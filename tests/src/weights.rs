@@ -46,6 +46,10 @@ fn values(tensor: &TensorView<'_>) -> anyhow::Result<Vec<f64>> {
             let words = data.as_chunks().0.iter();
             Ok(words.map(|it| f32::from_le_bytes(*it).into()).collect())
         }
+        Dtype::F64 => {
+            let words = data.as_chunks().0.iter();
+            Ok(words.map(|it| f64::from_le_bytes(*it)).collect())
+        }
         Dtype::I64 => {
             let words = data.as_chunks().0.iter();
             Ok(words.map(|it| i64::from_le_bytes(*it) as f64).collect())
@@ -72,6 +76,17 @@ mod tests {
     fn difference_is_relative_to_the_largest_weight() {
         let found = difference(&weights(&[4.0, 1.0]), &weights(&[4.0, 2.0])).unwrap();
         assert!((found - 0.25).abs() < 1e-6, "{found}");
+    }
+
+    #[test]
+    fn weights_of_64_bits_differ_by_less_than_32_bits_resolve() {
+        let of = |values: [f64; 2]| {
+            let bytes: Vec<u8> = values.iter().flat_map(|it| it.to_le_bytes()).collect();
+            let view = TensorView::new(Dtype::F64, vec![2], &bytes).unwrap();
+            serialize([("weight", view)], None).unwrap()
+        };
+        let found = difference(&of([2.0, 1.0]), &of([2.0, 1.0 + 2e-12])).unwrap();
+        assert!((found - 1e-12).abs() < 1e-15, "{found}");
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Drill {
     }
 
     /// Runs the auditor on the ledger, and returns its report.
-    fn audit(&self) -> String {
+    pub(super) fn audit(&self) -> String {
         let trainer = local::programs().unwrap().join("roundhouse-train");
         let audit = Command::new(trainer)
             .arg("audit")

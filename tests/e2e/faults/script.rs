@@ -1,11 +1,15 @@
-//! A PyTorch script that joins, in real pods. Its container mounts Python, PyTorch and the package
+//! PyTorch scripts that join, in real pods. Their container mounts Python, PyTorch and the package
 //! from this machine, because an image with them would have gigabytes.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use kube::ResourceExt;
 use roundhouse_contract::labels;
-use roundhouse_tests::{local, manifests};
+use roundhouse_tests::cluster::{DEADLINE, until};
+use roundhouse_tests::pytorch::Script;
+use roundhouse_tests::weights::difference;
+use roundhouse_tests::{nodes, processes};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::drill::{Drill, PACE};
@@ -13,102 +17,95 @@ use super::fault::Fault;
 
 /// A step takes 50 ms until both faults are over. A process imports PyTorch for seconds.
 const STEPS: u64 = 3_000;
-const WEIGHTS: &str = "weights.safetensors";
+/// A step of the sharded script takes longer.
+const STEPS_OF_SHARDED: u64 = 1_500;
+/// The processes of each worker of the sharded script.
+const REPLICA: usize = 2;
+/// The largest allowed difference in 64 bits, as a fraction of the largest weight of a tensor.
+const ROUNDING: f32 = 1e-12;
 
-/// The paths of the interpreter, the package and the script on this machine.
-struct Script {
-    python: PathBuf,
-    package: PathBuf,
-    file: PathBuf,
+/// The package on this machine.
+fn package() -> PathBuf {
+    PathBuf::from(std::env::var_os("PYTHONPATH").unwrap())
 }
 
-impl Script {
-    fn find() -> Self {
-        let variable = |name: &str| PathBuf::from(std::env::var_os(name).unwrap());
-        let repository = manifests::repository().canonicalize().unwrap();
-        Self {
-            python: variable("ROUNDHOUSE_PYTHON"),
-            package: variable("PYTHONPATH"),
-            file: repository.join("trainer-image/python/tests/scripts/train.py"),
+/// The directories of this machine that the container mounts at the same paths.
+fn directories(script: &Script) -> Vec<PathBuf> {
+    let (package, real) = (package(), script.python.canonicalize().unwrap());
+    // Distributions keep the dynamic loader and the targets of links in these directories.
+    let mut all: Vec<PathBuf> = ["/usr", "/lib", "/lib64"].map(PathBuf::from).into();
+    for directory in [
+        parent(parent(&script.python)),
+        parent(parent(&real)),
+        &package,
+        parent(&script.file),
+    ] {
+        if !all.iter().any(|known| directory.starts_with(known)) {
+            all.push(directory.to_owned());
         }
     }
-
-    /// The directories of this machine that the container mounts at the same paths.
-    fn directories(&self) -> Vec<PathBuf> {
-        let environment = parent(parent(&self.python));
-        let real = self.python.canonicalize().unwrap();
-        // Distributions keep the dynamic loader and the targets of links in these directories.
-        let mut all: Vec<PathBuf> = ["/usr", "/lib", "/lib64"].map(PathBuf::from).into();
-        for directory in [
-            environment,
-            parent(parent(&real)),
-            &self.package,
-            parent(&self.file),
-        ] {
-            if !all.iter().any(|known| directory.starts_with(known)) {
-                all.push(directory.to_owned());
-            }
-        }
-        all
-    }
-
-    fn job(&self) -> Value {
-        let mut job = local::job(3, STEPS);
-        let spec = job["spec"].as_object_mut().unwrap();
-        spec.remove("trainer");
-        spec["elastic"]["mode"] = json!("InProcess");
-        let directories: Vec<PathBuf> = self.directories();
-        let names: Vec<String> = (0..directories.len())
-            .map(|at| format!("python-{at}"))
-            .collect();
-        let places = || names.iter().zip(&directories);
-        let volumes =
-            places().map(|(name, path)| json!({"name": name, "hostPath": {"path": path}}));
-        let mounts =
-            places().map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
-        spec["workers"]["template"] = json!({"spec": {
-            "volumes": volumes.collect::<Vec<_>>(),
-            "containers": [{
-                "name": labels::TRAINER_CONTAINER,
-                "image": "localhost/roundhouse-trainer:dev",
-                "command": [self.python, self.file, STEPS.to_string(), WEIGHTS],
-                "env": [
-                    {"name": "ROUNDHOUSE_FAULT_STEP_FILE", "value": PACE},
-                    {"name": "PYTHONPATH", "value": self.package},
-                    {"name": "SGD", "value": "1"},
-                    {"name": "HOME", "value": "/tmp"},
-                ],
-                "volumeMounts": mounts.collect::<Vec<_>>(),
-            }],
-        }});
-        job
-    }
-
-    /// The weights of an undisturbed run in one process.
-    fn weights_alone(&self) -> Vec<u8> {
-        let directory = tempfile::tempdir().unwrap();
-        let weights = directory.path().join(WEIGHTS);
-        let run = Command::new(&self.python)
-            .arg(&self.file)
-            .arg(STEPS.to_string())
-            .arg(&weights)
-            .env("SGD", "1")
-            .env("OMP_NUM_THREADS", "1")
-            .output()
-            .unwrap();
-        assert!(run.status.success(), "{run:?}");
-        std::fs::read(weights).unwrap()
-    }
+    all
 }
 
 fn parent(path: &Path) -> &Path {
     path.parent().unwrap()
 }
 
+/// The job with three workers.
+fn job(script: &Script) -> Value {
+    let directories = directories(script);
+    let names: Vec<String> = (0..directories.len())
+        .map(|at| format!("python-{at}"))
+        .collect();
+    let places = || names.iter().zip(&directories);
+    let volumes = places().map(|(name, path)| json!({"name": name, "hostPath": {"path": path}}));
+    let mounts =
+        places().map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
+    let mut variables = vec![
+        json!({"name": "ROUNDHOUSE_FAULT_STEP_FILE", "value": PACE}),
+        json!({"name": "PYTHONPATH", "value": package()}),
+        json!({"name": "HOME", "value": "/tmp"}),
+    ];
+    let own = script.variables.iter();
+    variables.extend(own.map(|(name, value)| json!({"name": name, "value": value})));
+    let mut command = [&script.python, &script.file]
+        .map(|path| json!(path))
+        .to_vec();
+    command.extend(script.arguments.iter().map(|argument| json!(argument)));
+    let template = json!({"spec": {
+        "volumes": volumes.collect::<Vec<_>>(),
+        "containers": [{
+            "name": labels::TRAINER_CONTAINER,
+            "image": "localhost/roundhouse-trainer:dev",
+            "command": command,
+            "env": variables,
+            "volumeMounts": mounts.collect::<Vec<_>>(),
+        }],
+    }});
+    script.job_of(3, &template)
+}
+
+fn processes_of(drill: &Drill, pod: &str) -> Vec<u32> {
+    nodes::processes(&drill.space.name, pod).unwrap()
+}
+
+/// Kills a process of a worker, and waits until its agent has started all of them again.
+async fn kill_one_of(drill: &Drill, pod: &str) {
+    let before = processes_of(drill, pod);
+    assert_eq!(before.len(), REPLICA, "{before:?}");
+    assert!(processes::send(before[1], Signal::KILL));
+    let restarted = until("the replica restarts", DEADLINE, || async {
+        let now = nodes::processes(&drill.space.name, pod)?;
+        let is_new = now.iter().all(|pid| !before.contains(pid));
+        Ok((now.len() == REPLICA && is_new).then_some(()))
+    });
+    drill.or_dump(restarted.await).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn script_survives_a_killed_process_and_a_deleted_pod() {
-    let script = Script::find();
-    let drill = Drill::start_job("e2e-python", script.job()).await;
+    let script = Script::whole(STEPS).unwrap();
+    let drill = Drill::start_job("e2e-python", job(&script)).await;
     let first = drill.trains(3, 0).await;
     let (killed, survivors) = Fault::KillRankZero.victim(&drill.members(first).await);
     Fault::KillRankZero.inject(&drill, &killed).await;
@@ -117,7 +114,42 @@ async fn script_survives_a_killed_process_and_a_deleted_pod() {
     Fault::Delete.inject(&drill, &deleted).await;
     drill.trains(3, second).await;
     drill.ends_well(1, &survivors[1..]).await;
-    let own = std::fs::read(drill.state().join(WEIGHTS)).unwrap();
-    drill.differs_by_rounding(&script.weights_alone(), &own, STEPS as f64);
+    let own = std::fs::read(drill.state().join(script.weights)).unwrap();
+    drill.differs_by_rounding(&script.weights_alone().unwrap(), &own, STEPS as f64);
+    drill.delete().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sharded_script_survives_a_killed_process_and_a_deleted_pod() {
+    let script = Script::sharded(STEPS_OF_SHARDED).unwrap();
+    let drill = Drill::start_job("e2e-sharded", job(&script)).await;
+    let first = drill.trains(3, 0).await;
+    let members = drill.members(first).await;
+    let names: Vec<String> = members.iter().map(ResourceExt::name_any).collect();
+    let [killed, deleted, untouched] = names.as_slice() else {
+        panic!("{names:?}")
+    };
+    let of_deleted = processes_of(&drill, deleted);
+    let of_untouched = processes_of(&drill, untouched);
+
+    kill_one_of(&drill, killed).await;
+    let second = drill.trains(3, first).await;
+    assert_eq!(processes_of(&drill, deleted), of_deleted);
+    assert_eq!(processes_of(&drill, untouched), of_untouched);
+
+    Fault::Delete.inject(&drill, deleted).await;
+    drill.trains(3, second).await;
+    assert_eq!(processes_of(&drill, untouched), of_untouched);
+
+    // The agent restarts a replica without its container.
+    drill
+        .ends_well(1, &[killed.clone(), untouched.clone()])
+        .await;
+    let audit = drill.audit();
+    assert!(!audit.contains("lost"), "{audit}");
+    let own = std::fs::read(drill.state().join(script.weights)).unwrap();
+    let apart = difference(&script.weights_alone().unwrap(), &own).unwrap();
+    println!("{}: weights differ by {apart:e}", drill.space.name);
+    assert!(apart <= ROUNDING, "{apart:e}");
     drill.delete().await;
 }

@@ -8,7 +8,8 @@ use roundhouse_tests::local::LocalRun;
 use roundhouse_tests::processes::send;
 use rustix::process::Signal;
 
-use super::MOST_WORKERS;
+/// The limit of a wait for a step. A busy machine may need many times as long as an idle one.
+const PATIENCE: Duration = Duration::from_mins(8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Event {
@@ -52,15 +53,23 @@ const EVENTS_BY_WEIGHT: [Event; 20] = [
 pub(super) struct Chaos {
     pub(super) rng: Rng,
     pub(super) run: LocalRun,
+    /// The most workers and spares together.
+    most_workers: u32,
+    workers: u32,
+    spares: u32,
     stopped: Vec<(u32, Instant)>,
     counts: BTreeMap<Event, u64>,
 }
 
 impl Chaos {
-    pub(super) fn of(run: LocalRun, seed: u64) -> Self {
+    /// Faults of a job with three workers.
+    pub(super) fn of(run: LocalRun, seed: u64, most_workers: u32) -> Self {
         Self {
             rng: Rng::with_seed(seed),
             run,
+            most_workers,
+            workers: 3,
+            spares: 0,
             stopped: Vec::new(),
             counts: BTreeMap::new(),
         }
@@ -88,7 +97,7 @@ impl Chaos {
         if event == Event::KillAll && !agents.iter().all(|agent| agent.is_prepared) {
             return false;
         }
-        match (event, agent.ranks.first()) {
+        match (event, self.rng.choice(&agent.ranks)) {
             (Event::KillRank, Some(rank)) => send(*rank, Signal::KILL),
             (Event::KillAgent, _) => send(agent.pid, Signal::KILL),
             (Event::Drain, _) => send(agent.pid, Signal::TERM),
@@ -100,11 +109,13 @@ impl Chaos {
                 send(*rank, Signal::STOP)
             }
             (Event::Scale, _) => {
-                let workers = self.rng.u32(1..=MOST_WORKERS);
-                self.run.scale(workers).is_ok()
+                self.workers = self.rng.u32(1..=self.most_workers - self.spares);
+                self.run.scale(self.workers).is_ok()
             }
             (Event::Spare, _) => {
-                let spares = self.rng.u32(..=1);
+                let most = u32::from(self.workers < self.most_workers);
+                self.spares = self.rng.u32(..=most);
+                let spares = self.spares;
                 let edited = self
                     .run
                     .edit(|spec| spec["workers"]["spares"] = spares.into());
@@ -156,6 +167,17 @@ impl Chaos {
             });
             std::thread::sleep(pause.min(Duration::from_millis(5)));
         }
+    }
+
+    /// Waits until another step is committed. It may be an earlier one, after the death of all
+    /// workers.
+    pub(super) fn wait_for_a_step(&mut self) -> anyhow::Result<()> {
+        let (before, deadline) = (self.run.step(), Instant::now() + PATIENCE);
+        while [0, before].contains(&self.run.step()) {
+            self.pause(Duration::from_millis(20));
+            anyhow::ensure!(Instant::now() < deadline, "no step: {}", self.run.output());
+        }
+        Ok(())
     }
 
     pub(super) fn total(&self) -> u64 {

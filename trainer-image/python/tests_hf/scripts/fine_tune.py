@@ -1,6 +1,6 @@
 """Fine-tunes a tiny GPT-2 in 64 bits on sentences of different lengths. Arguments: the directory of
-its output, and the names of features. With ``plain`` it uses the Trainer of transformers, in one
-process, which makes the same steps."""
+its output, and the names of features. STEPS: the number of steps. With ``plain`` it uses the
+Trainer of transformers, in one process, which makes the same steps."""
 
 import json
 import os
@@ -88,7 +88,7 @@ class Record(transformers.TrainerCallback):
 
 arguments = {
     "per_device_train_batch_size": BATCH if IS_PLAIN else 2,
-    "max_steps": 14,
+    "max_steps": int(os.environ.get("STEPS", "14")),
     "learning_rate": 0.02,
     "optim": "adamw_torch" if "adamw" in USES else "sgd",
     "max_grad_norm": 0.3 if "clip" in USES else 0,
@@ -136,9 +136,13 @@ options = {
 }
 trainer = transformers.Trainer(**options) if IS_PLAIN else roundhouse.hf.Trainer(**options, global_batch_size=BATCH)
 result = trainer.train()
-rank = 0 if IS_PLAIN else trainer.job.rank
-OUT.mkdir(exist_ok=True)
-if trainer.is_world_process_zero():
-    torch.save(model.state_dict(), OUT / "weights.pt")
-found = {"steps": Record.steps, "log": trainer.state.log_history, "last": result.global_step}
-(OUT / f"rank-{rank}.json").write_text(json.dumps(found))
+if "result" in USES:
+    # Beside the checkpoints of the job. Rank 0 alone writes it.
+    trainer.save_model(os.path.join(os.environ["ROUNDHOUSE_CHECKPOINT_DIR"], "model"))
+else:
+    rank = 0 if IS_PLAIN else trainer.job.rank
+    OUT.mkdir(exist_ok=True)
+    if trainer.is_world_process_zero():
+        torch.save(model.state_dict(), OUT / "weights.pt")
+    found = {"steps": Record.steps, "log": trainer.state.log_history, "last": result.global_step}
+    (OUT / f"rank-{rank}.json").write_text(json.dumps(found))
