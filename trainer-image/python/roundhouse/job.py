@@ -276,6 +276,7 @@ class Job:
         """
         if self._generations.sampler is None:
             raise ConfigError("job.sum before the loop over job.steps: the ranks meet when the loop begins")
+        self._check_no_slice("job.sum")
         numbers = [float(value) for value in values]
         if not all(math.isfinite(number) for number in numbers):
             raise ConfigError(f"job.sum: {numbers} are not all finite, and the ranks agree on finite numbers alone")
@@ -314,10 +315,19 @@ class Job:
             raise ConfigError(f"job.patience: {seconds} seconds; give a number from 1 to {_MOST_PATIENCE:.0f}, which are a week")
         if self._generations.sampler is None:
             raise ConfigError("job.patience and job.alone before the loop over job.steps: the ranks meet when the loop begins")
+        self._check_no_slice("job.patience and job.alone")
         self._process.begin_wait(seconds)
         yield
         if not self._process.end_wait():
             self._lost("a rank was lost while the others waited for it")
+
+    def _check_no_slice(self, what: str) -> None:
+        sampler = self._generations.sampler
+        if sampler is not None and sampler.slices is not None and self._open.is_incomplete:
+            raise ConfigError(
+                f"{what} within a step of slices: ranks have different numbers of slices, and would wait for each other; call it "
+                "after a job.commit that returned True"
+            )
 
     def _lost(self, words: str) -> NoReturn:
         """Must be called when the generation has failed between passes."""
