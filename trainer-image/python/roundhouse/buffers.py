@@ -109,8 +109,8 @@ class Buffers:
 
     @torch.no_grad()
     def move(self, sums: Sequence[torch.Tensor]) -> None:
-        """Changes the buffers by the sums of what all slices have changed. Buffers of other numbers,
-        such as counts, become those of the first slice; :meth:`share` copies them to other ranks."""
+        """Changes the buffers by the sums of what all slices have changed. Other buffers, such as
+        counts, become those of the first slice; :meth:`share` copies them to the other ranks."""
         for place, moved in zip(self._moving, sums):
             buffer = place.buffer()
             if buffer is not None:

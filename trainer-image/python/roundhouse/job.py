@@ -211,8 +211,8 @@ class Job:
         evaluation: Evaluation | Sequence[Evaluation] | None = None,
         **options: Any,
     ) -> Loop[Batch]:
-        """The batches of this rank, one per step. The script must end each step with
-        :meth:`commit`.
+        """The batches of this rank, one per step, or one per slice with
+        ``job.sampler(..., slices=...)``. The script must end each one with :meth:`commit`.
 
         ``dataset`` has ``__getitem__`` and ``__len__``, or is the result of :meth:`shard_of`.
         ``evaluation``: one or several evaluations, which run between steps. ``options`` are those
@@ -259,7 +259,8 @@ class Job:
         they are those of the mean over all tokens.
 
         Returns True if the step counts. False means that the generation failed: nothing has
-        changed, and the loop repeats the step.
+        changed, and the loop repeats the step. With slices it is also False for each slice of this
+        rank but the last one, whose commit ends the step.
 
         Raises :class:`~roundhouse.errors.Diverged` if loss or gradients are not finite and there is
         no scaler, or if the scale of the scaler has fallen to 0.

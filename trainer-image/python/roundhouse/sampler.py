@@ -104,7 +104,7 @@ class Sampler:
         return Step(steps + 1, epoch, indices, end - start, ends_epoch, *place)
 
     def _share(self, start: int, end: int, rank: int, world_size: int) -> tuple[int, int]:
-        """The places of a rank's samples among those of a step. With slices they are whole slices."""
+        """The places of a rank's samples in the order of an epoch; with slices, of whole slices."""
         if self.slices is None:
             return self.schedule.part(start, end, rank, world_size)
         number = self.num_slices(end - start)

@@ -15,8 +15,8 @@ from .replica import Replica
 
 
 def check_slices(modules: Sequence[torch.nn.Module], replica: Replica | None, *, is_manual: bool, seeds: bool) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for a script that cannot be exact, and sets the
-    number of threads."""
+    """Raises :class:`~roundhouse.errors.ConfigError` for a script that cannot be exact, and sets
+    the number of threads."""
     where = "job.sampler(..., slices=...)"
     if replica is not None:
         raise ConfigError(f"{where} with rh.replica_mesh(): gradients of sharded models are not summed by slices; leave out slices")
@@ -38,6 +38,6 @@ def check_slices(modules: Sequence[torch.nn.Module], replica: Replica | None, *,
                 "those of a slice"
             )
     if "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() != 1:
-        # Kernels divide sums among threads, whose number must not depend on the number of processes.
+        # Kernels divide sums among threads. Their number must not depend on that of processes.
         torch.set_num_threads(1)
         print("slices: this process computes with one thread; set OMP_NUM_THREADS to change it", file=sys.stderr, flush=True)

@@ -1,5 +1,5 @@
-"""Steps with slices: weights, the optimizer's state, losses, norms and evaluations are equal bit for
-bit for every number of ranks and every history of the job."""
+"""Steps with slices: weights, the optimizer's state, losses, norms and evaluations are equal bit
+for bit for every number of ranks and every history of the job."""
 
 import pytest
 import torch
