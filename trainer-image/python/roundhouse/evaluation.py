@@ -66,24 +66,34 @@ class Evaluation:
     def sums(self, rank: int, world_size: int, least: int = 0) -> dict[str, float]:
         """The sums over this rank's part of the data set. ``least``: the number of calls that the
         function gets at least, because those of a replica wait for each other."""
-        totals = self._totals(rank, world_size)
-        for _ in range(least - self.num_calls(rank, world_size)):
+        return self._sums(*SampleSchedule.part(0, len(self.dataset), rank, world_size), least)
+
+    def _sums(self, start: int, end: int, least: int) -> dict[str, float]:
+        totals = self._totals(start, end)
+        for _ in range(least - self._num_calls(start, end)):
             self._called(self._loader(0, 1))  # A sample that does not count.
         return totals
 
-    def sums_of_slices(self, num_slices: int, rank: int, world_size: int) -> dict[str, list[float]]:
-        """The sums over each slice of the data set; 0 for the slices of other ranks."""
-        first, end = owned(num_slices, rank, world_size)
-        found = {index: self._totals(index, num_slices) for index in range(first, end)}
-        names = found[first] if found else self._called(self._loader(0, 1))
-        return {name: [found[index][name] if index in found else 0.0 for index in range(num_slices)] for name in names}
+    @torch.no_grad()
+    def sums_of_slices(self, slices: int, rank: int, world_size: int, part: int, num_parts: int) -> dict[str, list[float]]:
+        """The sums over each slice of the data set; 0 for those of other ranks. A replica divides a
+        slice into ``num_parts``."""
+        number = min(slices, len(self.dataset))
+        found: dict[int, dict[str, float]] = {}
+        for index in range(*owned(number, rank, world_size)):
+            cuts = [SampleSchedule.part(*SampleSchedule.part(0, len(self.dataset), index, number), one, num_parts) for one in range(num_parts)]
+            found[index * num_parts + part] = self._sums(*cuts[part], max(self._num_calls(*cut) for cut in cuts))
+        names = next(iter(found.values())) if found else self._called(self._loader(0, 1))
+        return {name: [found[place][name] if place in found else 0.0 for place in range(number * num_parts)] for name in names}
 
     def num_calls(self, rank: int, world_size: int) -> int:
         """Number of calls of the function for a rank's part of the data set."""
-        return max(len(self._loader(*SampleSchedule.part(0, len(self.dataset), rank, world_size))), 1)
+        return self._num_calls(*SampleSchedule.part(0, len(self.dataset), rank, world_size))
 
-    def _totals(self, rank: int, world_size: int) -> dict[str, float]:
-        start, end = SampleSchedule.part(0, len(self.dataset), rank, world_size)
+    def _num_calls(self, start: int, end: int) -> int:
+        return max(len(self._loader(start, end)), 1)
+
+    def _totals(self, start: int, end: int) -> dict[str, float]:
         totals: dict[str, float] = {}
         if start == end:
             # This rank needs the names of the other ranks: get them from a sample that does not
@@ -171,7 +181,11 @@ def _sums(evaluation: Evaluation, generations: Generations) -> dict[str, list[fl
     slices = None if generations.sampler is None else generations.sampler.slices
     if slices is None:
         return {name: [value] for name, value in _share(evaluation, generations).items()}
-    return evaluation.sums_of_slices(min(slices, len(evaluation.dataset)), *generations.data_place)
+    (rank, world_size), replica = generations.data_place, generations.replica
+    if replica is None:
+        return evaluation.sums_of_slices(slices, rank, world_size, 0, 1)
+    part, num_parts = replica.data_index, replica.num_data
+    return evaluation.sums_of_slices(slices, rank // num_parts, world_size // num_parts, part, num_parts)
 
 
 def _share(evaluation: Evaluation, generations: Generations) -> dict[str, float]:

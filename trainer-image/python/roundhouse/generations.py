@@ -74,6 +74,8 @@ class Generations:
             return
         self.sampler = sampler
         self.gradients.is_sliced = sampler.slices is not None
+        if self.replica is not None:
+            sampler.num_parts = self.replica.num_data
         if self._process.has_agent:
             # The first DDP of a process imports this module, which takes seconds. In the lobby no
             # rank waits for it.

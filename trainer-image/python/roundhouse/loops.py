@@ -93,7 +93,7 @@ class Loops:
     def _steps(self, sampler: Sampler, evaluations: Sequence[Evaluation]) -> Iterator[Step]:
         generations = self._generations
         if sampler.slices is not None:
-            check_slices(self._modules, generations.replica, is_manual=self._open.is_manual, seeds=self._seeds)
+            check_slices(self._modules, is_manual=self._open.is_manual, seeds=self._seeds)
         generations.prepare(sampler, self._modules, self._open.optimizers)
         while True:
             is_due = generations.advance()

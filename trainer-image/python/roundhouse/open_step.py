@@ -18,9 +18,8 @@ from .generations import Generations
 from .local_parts import local_gradients
 from .migration import is_without_group
 from .sampler import Sampler, Step
-from .sharded import ColumnSums, check_scaler, clip, forget_accumulated, reshard
+from .sharded import ColumnSums, check_scaler, clip, complete, forget_accumulated, reshard
 from .slice_sums import SliceSums
-from .slices import owned
 from .state import Row
 from .step_numbers import Number, StepNumbers
 from .structure import Structure
@@ -47,6 +46,12 @@ class Outcome(NamedTuple):
     grad_norm: float
 
 
+def _known(loss: Number | None) -> Number:
+    if loss is None:
+        raise ConfigError("job.commit(None, ...): give the loss; None is for processes of a replica that do not know it")
+    return loss
+
+
 class OpenStep:
     """The current step, if there is one, and the objects that a step changes."""
 
@@ -67,7 +72,7 @@ class OpenStep:
         self.is_manual = is_manual
         self._replica = generations.replica
         self._columns = None if self._replica is None else ColumnSums(self._gradients, self._replica, row)
-        self._slices = SliceSums(self._gradients, self._buffers)
+        self._slices = SliceSums(self._gradients, self._buffers, self._replica)
         self._is_committing = False
         # Whether the step was committed without optimizers: the script changes its tensors itself
         # in the rest of the body.
@@ -118,6 +123,8 @@ class OpenStep:
         """The share of the samples that the processes of this replica have together."""
         if self._replica is None:
             return 1.0
+        if sampler.slices is not None:
+            return sampler.share_of_slice(step)
         first = step.rank - self._replica.data_index
         parts = [
             sampler.schedule.part(0, step.global_size, rank, step.world_size)
@@ -168,22 +175,21 @@ class OpenStep:
         assert sampler is not None
         reduction = sampler.reduction
         own_weight = weight_of(weight, step, reduction, is_manual=self.is_manual)
-        if self._columns is not None:
-            self._columns.sum(trained, self._generations.group)
-            total, own_weight, shared_norm = self._columns.numbers(loss, own_weight, step, reduction, trained)
-        else:
-            if loss is None:
-                raise ConfigError("job.commit(None, ...): give the loss; None is for processes of a replica that do not know it")
-            total, shared_norm = loss_sum(loss, step, reduction), None
+        shared_norm = None
         if sampler.slices is not None:
             self._check_unscaled(scaler, optimizers)
-            self._slices.add(step, sampler, trained, total, own_weight)
+            self._add_slice(step, sampler, trained, loss, own_weight)
             if not step.ends_step:
                 # No gradient of this slice must enter the next one.
                 self._forget_gradients(optimizers)
                 self.step = None
                 return False
-            total, own_weight = self._slices.sum(step, sampler, self._generations.group)
+            total, own_weight, shared_norm = self._sum_slices(step, sampler, trained)
+        elif self._columns is not None:
+            self._columns.sum(trained, self._generations.group)
+            total, own_weight, shared_norm = self._columns.numbers(loss, own_weight, step, reduction, trained)
+        else:
+            total = loss_sum(_known(loss), step, reduction)
         digest = self._digest(optimizers, trained, self._share_buffers(step))
         # Everything that can fail on a single rank comes before the vote, because the others commit
         # what this rank has voted for. The norm of summed gradients is computed during the vote,
@@ -241,6 +247,29 @@ class OpenStep:
         self._apply(step, optimizers, schedulers, scaler, norm, ended_at=ended_at, agreed_at=agreed_at)
         self.outcome = Outcome(mean_loss, norm)
         return True
+
+    def _add_slice(
+        self, step: Step, sampler: Sampler, trained: Sequence[torch.Tensor], loss: Number | None, weight: Number
+    ) -> None:
+        """Takes the gradients of a slice, and its numbers."""
+        if self._columns is None:
+            total = loss_sum(_known(loss), step, sampler.reduction)
+        else:
+            complete(trained)
+            total, weight = self._columns.numbers_of_slice(loss, weight, step, sampler.reduction)
+        self._slices.add(step, sampler, trained, total, weight)
+
+    def _sum_slices(
+        self, step: Step, sampler: Sampler, trained: Sequence[torch.Tensor]
+    ) -> tuple[Number, Number, float | None]:
+        """Sums the slices of a step over the ranks. Returns this rank's part of the loss and of its
+        weight, and the norm of the gradients if they are sharded."""
+        group, norm = self._generations.group, None
+        total, weight = self._slices.sum(step, sampler, group)
+        if self._columns is not None:
+            total, weight, norm = self._columns.totals(total, weight, trained)
+        # One rank contributes the sums to the vote, so that they are not added up again.
+        return (total, weight, norm) if group is None or group.rank == 0 else (0.0, 0.0, norm)
 
     def _apply(
         self,
@@ -301,10 +330,13 @@ class OpenStep:
             return None
         sampler = self._generations.sampler
         if sampler is not None and sampler.slices is not None:
-            # The rank of the first slice.
-            number = sampler.num_slices(step.global_size)
-            has_first = [owned(number, rank, step.world_size)[1] > 0 for rank in range(step.world_size)]
-            return self._buffers.share(group, has_first.index(True), self._gradients)
+            # The rank of the first slice, or its replica.
+            ends = [sampler.owned(step.global_size, rank, step.world_size)[1] for rank in range(step.world_size)]
+            first = next(rank for rank, end in enumerate(ends) if end > 0) // sampler.num_parts
+            if self._replica is not None and self._replica.num_data == 1:
+                column = (group.column, group.rank // self._replica.size)
+                return None if group.column is None else self._buffers.share(group, first, self._gradients, column)
+            return self._buffers.share(group, first * (1 if self._replica is None else self._replica.size), self._gradients)
         # Running statistics are those of rank 0, as in DDP, or of the last rank if rank 0 has no
         # samples.
         has_samples = step.global_size >= step.world_size

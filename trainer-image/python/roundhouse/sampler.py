@@ -8,6 +8,7 @@ from typing import Any
 
 from ._native import SampleSchedule
 from .errors import ConfigError
+from .slices import owned
 
 # As in the built-in trainer.
 _MOST_SLICES = 4096
@@ -75,6 +76,8 @@ class Sampler:
         self.in_order = in_order
         self.drop_last = drop_last
         self.slices = slices
+        # Number of processes of a replica among which each slice is divided.
+        self.num_parts = 1
         # Number of samples that an epoch uses.
         self.num_used = num_samples - num_samples % self.global_batch_size if drop_last else num_samples
         self.schedule = SampleSchedule(self.num_used, global_batch_size, steps=steps, epochs=epochs, seed=seed)
@@ -99,34 +102,54 @@ class Sampler:
         if batch is None:
             return None
         epoch, start, end, ends_epoch = batch
-        low, high = self._share(start, end, *place[1:])
-        indices = tuple(range(low, high) if self.in_order else self._order.samples(epoch, low, high))
+        indices: tuple[int, ...] = ()
+        for _, first, after in self._shares(end - start, *place[1:]):
+            low, high = start + first, start + after
+            indices += tuple(range(low, high) if self.in_order else self._order.samples(epoch, low, high))
         return Step(steps + 1, epoch, indices, end - start, ends_epoch, *place)
 
-    def _share(self, start: int, end: int, rank: int, world_size: int) -> tuple[int, int]:
-        """The places of a rank's samples in the order of an epoch; with slices, of whole slices."""
+    def _shares(self, size: int, rank: int, world_size: int) -> list[tuple[int | None, int, int]]:
+        """The places of a rank's samples among those of a step: each slice of this rank, its first
+        place, and the one after the last."""
         if self.slices is None:
-            return self.schedule.part(start, end, rank, world_size)
-        number = self.num_slices(end - start)
-        cuts = [cut * (end - start) // number for cut in self.schedule.part(0, number, rank, world_size)]
-        return start + cuts[0], start + cuts[1]
+            return [(None, *self.schedule.part(0, size, rank, world_size))]
+        shares: list[tuple[int | None, int, int]] = []
+        part = rank % self.num_parts
+        for index in range(*self.owned(size, rank, world_size)):
+            first, end = self.slice_of(size, index)
+            shares.append((index, *self.schedule.part(first, end, part, self.num_parts)))
+        return shares
 
-    def num_slices(self, global_size: int) -> int:
+    def num_slices(self, size: int) -> int:
         """Number of slices of a step with this number of samples; 1 without slices."""
-        return min(self.slices or 1, global_size)
+        return min(self.slices or 1, size)
+
+    def owned(self, size: int, rank: int, world_size: int) -> tuple[int, int]:
+        """The first slice of a rank, and the one after its last. The processes of a replica have
+        the same slices."""
+        return owned(self.num_slices(size), rank // self.num_parts, world_size // self.num_parts)
+
+    def slice_of(self, size: int, index: int) -> tuple[int, int]:
+        """The places of a slice among those of a step."""
+        return self.schedule.part(0, size, index, self.num_slices(size))
+
+    def share_of_slice(self, step: Step) -> float:
+        """The share of a slice in the samples of its step."""
+        if step.slice is None:
+            return 0.0
+        first, end = self.slice_of(step.global_size, step.slice)
+        return (end - first) / step.global_size
 
     def passes(self, step: Step) -> Sequence[Step]:
         """The passes of a rank in a step: its slices, or the whole step without slices."""
-        number = self.num_slices(step.global_size)
-        first, end = self.schedule.part(0, number, step.rank, step.world_size)
-        if self.slices is None or first == end:
+        shares = self._shares(step.global_size, step.rank, step.world_size)
+        if self.slices is None or not shares:
             return [step]
         parts, at = [], 0
-        for index in range(first, end):
-            low, high = self.schedule.part(0, step.global_size, index, number)
-            indices = step.indices[at : at + high - low]
+        for index, first, end in shares:
+            indices = step.indices[at : at + end - first]
             at += len(indices)
-            parts.append(replace(step, indices=indices, slice=index, ends_step=index == end - 1))
+            parts.append(replace(step, indices=indices, slice=index, ends_step=index == shares[-1][0]))
         return parts
 
     @property

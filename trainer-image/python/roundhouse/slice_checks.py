@@ -11,15 +11,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from .errors import ConfigError
-from .replica import Replica
 
 
-def check_slices(modules: Sequence[torch.nn.Module], replica: Replica | None, *, is_manual: bool, seeds: bool) -> None:
+def check_slices(modules: Sequence[torch.nn.Module], *, is_manual: bool, seeds: bool) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` for a script that cannot be exact, and sets
     the number of threads."""
     where = "job.sampler(..., slices=...)"
-    if replica is not None:
-        raise ConfigError(f"{where} with rh.replica_mesh(): gradients of sharded models are not summed by slices; leave out slices")
     if is_manual:
         raise ConfigError(
             f'{where} with rh.join(gradients="manual"): the job sums the gradients of slices; leave out gradients, and remove the '

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -20,6 +20,8 @@ from ._native import fault_point
 from .buffers import Buffers
 from .errors import ConfigError
 from .gradients import Gradients
+from .local_parts import is_sharded, local
+from .replica import Replica
 from .sampler import Sampler, Step
 from .slices import Node, Partial, nodes_of, owned, total
 from .step_numbers import Number
@@ -34,12 +36,22 @@ _PORTION = 64 << 20
 Tensors = list[torch.Tensor]
 
 
+class Ranks(NamedTuple):
+    """The ranks that exchange nodes."""
+
+    group: Group
+    backend: Any
+    rank: int
+    size: int
+
+
 class SliceSums:
     """The sums of the current step's slices that this rank has computed."""
 
-    def __init__(self, gradients: Gradients, buffers: Buffers):
+    def __init__(self, gradients: Gradients, buffers: Buffers, replica: Replica | None):
         self._gradients = gradients
         self._buffers = buffers
+        self._replica = replica
         self._partial: Partial[Tensors] | None = None
         self._parameters: list[torch.Tensor] = []
         # The trained parameters that have had a gradient in a slice of this rank.
@@ -63,15 +75,14 @@ class SliceSums:
         trained = list({id(p): p for p in parameters if p.requires_grad}.values())
         if self._partial is None:
             self._parameters = trained
-            number = sampler.num_slices(step.global_size)
-            self._partial = Partial(number, owned(number, step.rank, step.world_size), _added)
+            number, share = sampler.num_slices(step.global_size), sampler.owned(step.global_size, step.rank, step.world_size)
+            self._partial = Partial(number, share, _added)
         elif [id(p) for p in trained] != [id(p) for p in self._parameters]:
             raise ConfigError(
                 f"job.commit of slice {step.slice} trains other parameters than that of the slice before: give the commits of a step "
                 "the same optimizers, and freeze layers only after a commit that returned True"
             )
-        factor = step.size / step.global_size
-        moves = self._buffers.end_slice(step.slice, factor)
+        moves = self._buffers.end_slice(step.slice, sampler.share_of_slice(step))
         if step.slice is None:
             # This rank has no slice, and the gradients of its spare sample do not count.
             for parameter in trained:
@@ -79,8 +90,11 @@ class SliceSums:
             return
         present = [parameter.grad is not None for parameter in trained]
         gradients = [_taken(parameter) for parameter in trained]
-        if self._gradients.weight != 1.0 and gradients:
-            torch._foreach_mul_(gradients, self._gradients.weight)
+        # With different samples the backward pass has weighted the gradients within the replica.
+        is_weighted = self._replica is not None and self._replica.num_data > 1
+        factor = self._gradients.weight_of_replica if is_weighted else self._gradients.weight
+        if factor != 1.0 and gradients:
+            torch._foreach_mul_(gradients, factor)
         self._has.update(id(parameter) for parameter, has in zip(trained, present) if has)
         numbers = _row_of([loss, _valid(weight), *present], self._device(trained))
         self._partial.put(Node(0, step.slice), [*gradients, *moves, numbers])
@@ -99,15 +113,17 @@ class SliceSums:
             fault_point("Backward", group.rank, step.number)
         device = self._device(parameters)
         moved = self._buffers.moving()
-        layout = [*(torch.empty_like(p, dtype=wide(p.dtype), device="meta") for p in parameters), *moved]
+        layout = [*(torch.empty_like(local(p), dtype=wide(p.dtype), device="meta") for p in parameters), *moved]
         layout.append(torch.empty(len(parameters) + 2, dtype=torch.float64, device="meta"))
         sums: dict[int, torch.Tensor] = {}
         try:
-            for index, summed in _totals(number, nodes, layout, group, device):
+            for index, summed in _totals(number, nodes, layout, self._ranks(group), device):
                 if index < len(parameters):
                     # In memory of its own also in a process alone: a norm depends on the layout.
                     own = parameters[index]
-                    own.grad = torch.empty_like(own).copy_(summed.view(own.shape))
+                    own.grad = torch.empty_like(own)
+                    part = local(own.grad)
+                    part.copy_(summed.view(part.shape))
                 else:
                     sums[index - len(parameters)] = summed
         except RuntimeError as error:
@@ -121,9 +137,14 @@ class SliceSums:
             for index in unknown:
                 if counts[index] == 0:
                     parameters[index].grad = None
-        # One rank contributes the sums to the vote, so that they are not added up again.
-        is_first = group is None or group.rank == 0
-        return (numbers[0], numbers[1]) if is_first else (0.0, 0.0)
+        return numbers[0], numbers[1]
+
+    def _ranks(self, group: Group | None) -> Ranks | None:
+        """The ranks among which the slices are divided: all, or one of each replica."""
+        if group is None or self._replica is None:
+            return None if group is None else Ranks(group, group.backend, group.rank, group.size)
+        size = self._replica.size
+        return None if group.column is None else Ranks(group, group.column, group.rank // size, group.size // size)
 
     def _device(self, parameters: Sequence[torch.Tensor]) -> torch.device:
         return parameters[0].device if parameters else torch.device("cpu")
@@ -136,14 +157,18 @@ def _added(left: Tensors, right: Tensors) -> Tensors:
 
 def _taken(parameter: torch.Tensor) -> torch.Tensor:
     """Takes the gradient from a parameter; zeros if it has none."""
-    gradient, parameter.grad = parameter.grad, None
+    gradient: Any = parameter.grad
+    parameter.grad = None
     if gradient is None:
-        return torch.zeros_like(parameter, dtype=wide(parameter.dtype))
+        return torch.zeros_like(local(parameter), dtype=wide(parameter.dtype))
     if gradient.layout != torch.strided:
         raise ConfigError(
             f"job.sampler(..., slices=...): a gradient of shape {list(gradient.shape)} is sparse: leave out sparse=True of the embedding"
         )
-    return gradient.detach().to(wide(parameter.dtype))
+    own: Any = parameter
+    if is_sharded(gradient) and gradient.placements != own.placements:
+        gradient = gradient.redistribute(placements=own.placements)
+    return local(gradient).detach().to(wide(parameter.dtype))
 
 
 def _valid(weight: Number) -> Number:
@@ -163,23 +188,23 @@ def _row_of(numbers: Sequence[Number], device: torch.device) -> torch.Tensor:
 
 
 def _totals(
-    num_slices: int, nodes: list[tuple[Node, Tensors]], layout: Sequence[torch.Tensor], group: Group | None, device: torch.device
+    num_slices: int, nodes: list[tuple[Node, Tensors]], layout: Sequence[torch.Tensor], ranks: Ranks | None, device: torch.device
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """The sum of each tensor of the nodes over all slices, with its index. Uses up the nodes."""
-    if group is None:
+    if ranks is None:
         sums = total(num_slices, nodes, _added)
         nodes.clear()
         while sums:
             yield len(sums) - 1, sums.pop()
         return
-    shares = [nodes_of(num_slices, owned(num_slices, rank, group.size)) for rank in range(group.size)]
+    shares = [nodes_of(num_slices, owned(num_slices, rank, ranks.size)) for rank in range(ranks.size)]
     for indices in _portions(layout):
         parts = [[tensors[index] for index in indices] for _, tensors in nodes]
         for _, tensors in nodes:
             for index in indices:
                 tensors[index] = _USED
         lengths = [layout[index].numel() for index in indices]
-        summed = _exchanged(num_slices, parts, sum(lengths), layout[indices[0]].dtype, shares, group, device)
+        summed = _exchanged(num_slices, parts, sum(lengths), layout[indices[0]].dtype, shares, ranks, device)
         yield from zip(indices, torch.split(summed, lengths))
 
 
@@ -192,12 +217,12 @@ def _exchanged(
     length: int,
     kind: torch.dtype,
     shares: Sequence[Sequence[Node]],
-    group: Group,
+    ranks: Ranks,
     device: torch.device,
 ) -> torch.Tensor:
     """The sum of one portion of all nodes of all ranks. ``parts``: the portion of each node of this
     rank. ``length``: its number of elements. ``shares``: the nodes of each rank."""
-    size = group.size
+    size = ranks.size
     chunk = max(-(-length // size), 1)
     # Ordered by rank and node: the elements for one rank are contiguous.
     sent = torch.zeros(size, len(parts), chunk, dtype=kind, device=device)
@@ -209,31 +234,31 @@ def _exchanged(
         if whole < size:
             sent[whole, index, : length - whole * chunk] = row[whole * chunk :]
     received = torch.empty(sum(map(len, shares)) * chunk, dtype=kind, device=device)
-    _trade(group, sent.view(-1), received, chunk, [len(nodes) for nodes in shares])
+    _trade(ranks, sent.view(-1), received, chunk, [len(nodes) for nodes in shares])
     del sent
     theirs = torch.split(received, chunk)
     own = total(num_slices, zip((node for nodes in shares for node in nodes), ([one] for one in theirs)), _added)[0]
     gathered = torch.empty(size * chunk, dtype=kind, device=device)
-    group.bounded(group.backend._allgather_base(gathered, own.contiguous())).wait()
+    ranks.group.bounded(ranks.backend._allgather_base(gathered, own.contiguous())).wait()
     return gathered[:length]
 
 
-def _trade(group: Group, sent: torch.Tensor, received: torch.Tensor, chunk: int, num_nodes: Sequence[int]) -> None:
+def _trade(ranks: Ranks, sent: torch.Tensor, received: torch.Tensor, chunk: int, num_nodes: Sequence[int]) -> None:
     """Sends each rank its chunks of this rank's nodes, and receives those of all ranks."""
-    backend: Any = group.backend
-    to, lengths = [num_nodes[group.rank] * chunk] * group.size, [number * chunk for number in num_nodes]
-    if group.waits is not None:
-        group.bounded(backend.alltoall_base(received, sent, lengths, to)).wait()
+    backend = ranks.backend
+    to, lengths = [num_nodes[ranks.rank] * chunk] * ranks.size, [number * chunk for number in num_nodes]
+    if ranks.group.waits is not None:
+        ranks.group.bounded(backend.alltoall_base(received, sent, lengths, to)).wait()
         return
     # Over NCCL sends and receives in one launch: see docs/decisions/038-nccl-aborts.md.
     parts, places = torch.split(sent, to), torch.split(received, lengths)
-    places[group.rank].copy_(parts[group.rank])
+    places[ranks.rank].copy_(parts[ranks.rank])
     backend._start_coalescing()
     try:
-        for rank in range(group.size):
-            if rank != group.rank and lengths[rank]:
+        for rank in range(ranks.size):
+            if rank != ranks.rank and lengths[rank]:
                 backend.recv([places[rank]], rank, 0)
-            if rank != group.rank and to[rank]:
+            if rank != ranks.rank and to[rank]:
                 backend.send([parts[rank]], rank, 0)
     finally:
         work = backend._end_coalescing()
