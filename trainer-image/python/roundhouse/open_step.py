@@ -72,7 +72,7 @@ class OpenStep:
         self.is_manual = is_manual
         self._replica = generations.replica
         self._columns = None if self._replica is None else ColumnSums(self._gradients, self._replica, row)
-        self._slices = SliceSums(self._gradients, self._buffers, self._replica)
+        self._slices = SliceSums(self._gradients, self._buffers, self._replica, generations.device)
         self._is_committing = False
         # Whether the step was committed without optimizers: the script changes its tensors itself
         # in the rest of the body.

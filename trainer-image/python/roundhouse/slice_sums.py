@@ -48,10 +48,11 @@ class Ranks(NamedTuple):
 class SliceSums:
     """The sums of the current step's slices that this rank has computed."""
 
-    def __init__(self, gradients: Gradients, buffers: Buffers, replica: Replica | None):
+    def __init__(self, gradients: Gradients, buffers: Buffers, replica: Replica | None, device: torch.device):
         self._gradients = gradients
         self._buffers = buffers
         self._replica = replica
+        self._device = device
         self._partial: Partial[Tensors] | None = None
         self._parameters: list[torch.Tensor] = []
         # The trained parameters that have had a gradient in a slice of this rank.
@@ -96,7 +97,7 @@ class SliceSums:
         if factor != 1.0 and gradients:
             torch._foreach_mul_(gradients, factor)
         self._has.update(id(parameter) for parameter, has in zip(trained, present) if has)
-        numbers = _row_of([loss, _valid(weight), *present], self._device(trained))
+        numbers = _row_of([loss, _valid(weight), *present], self._device)
         self._partial.put(Node(0, step.slice), [*gradients, *moves, numbers])
 
     @torch.no_grad()
@@ -111,13 +112,12 @@ class SliceSums:
         self.forget()
         if group is not None:
             fault_point("Backward", group.rank, step.number)
-        device = self._device(parameters)
         moved = self._buffers.moving()
         layout = [*(torch.empty_like(local(p), dtype=wide(p.dtype), device="meta") for p in parameters), *moved]
         layout.append(torch.empty(len(parameters) + 2, dtype=torch.float64, device="meta"))
         sums: dict[int, torch.Tensor] = {}
         try:
-            for index, summed in _totals(number, nodes, layout, self._ranks(group), device):
+            for index, summed in _totals(number, nodes, layout, self._ranks(group), self._device):
                 if index < len(parameters):
                     # In memory of its own also in a process alone: a norm depends on the layout.
                     own = parameters[index]
@@ -145,9 +145,6 @@ class SliceSums:
             return None if group is None else Ranks(group, group.backend, group.rank, group.size)
         size = self._replica.size
         return None if group.column is None else Ranks(group, group.column, group.rank // size, group.size // size)
-
-    def _device(self, parameters: Sequence[torch.Tensor]) -> torch.device:
-        return parameters[0].device if parameters else torch.device("cpu")
 
 
 def _added(left: Tensors, right: Tensors) -> Tensors:

@@ -8,6 +8,7 @@ import torch
 from roundhouse.data import Sampler
 from roundhouse.slices import Node, Partial, nodes_of, owned, total
 from small_script import DATA, loss_of
+from test_commit import LocalReads, Reads
 
 
 def joined(left, right):
@@ -111,6 +112,18 @@ def test_commit_is_true_once_per_step(parts):
     seen = []
     run(parts, lambda job, batch, loss: seen.append((batch.step.slice, batch.step.ends_step, job.commit(loss, parts.both))))
     assert seen == [(0, False, False), (1, False, False), (2, False, False), (3, True, True)] * 2
+
+
+def test_commit_of_a_slice_reads_nothing_from_the_device(parts):
+    seen = []
+
+    def body(job, batch, loss):
+        with Reads() as reads, LocalReads() as local_reads:
+            job.commit(loss, parts.both, max_grad_norm=0.1)
+        seen.append(reads.seen + local_reads.seen)
+
+    run(parts, body)
+    assert seen == [[], [], [], ["tolist"]] * 2
 
 
 def test_slice_draws_its_own_random_numbers(parts):
