@@ -5,7 +5,7 @@ A node is a list of tensors: the gradient of each trained parameter, what the sl
 each buffer, and one row of numbers. The ranks exchange them in portions. Each rank gets a chunk of
 all nodes, adds up the rest of the tree for it (:mod:`roundhouse.slices`), and the ranks gather the
 chunks. With n bytes of gradients and k nodes, a rank sends (k + 1) * n * (W - 1) / W bytes, where a
-ring sends 2 * n * (W - 1) / W. It keeps at most log2(S) + 1 nodes of n bytes.
+ring sends 2 * n * (W - 1) / W. During a pass it keeps about log2(S) nodes of n bytes.
 """
 
 from __future__ import annotations

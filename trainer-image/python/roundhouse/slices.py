@@ -49,8 +49,7 @@ class Partial(Generic[Value]):
         self._num_slices = num_slices
         self._first, self._end = owned
         self._add = add
-        # Nodes that wait for their right neighbours, in order. Until the last slice there are at
-        # most log2(num_slices) + 1 of them.
+        # Nodes that wait for others, in order: about log2(num_slices) of them.
         self.waiting: list[tuple[Node, Value]] = []
 
     def put(self, node: Node, value: Value) -> None:

@@ -25,7 +25,7 @@ def test_order_of_a_sum_depends_on_the_tree_alone(num_slices):
             partial = Partial(num_slices, share, joined)
             for index in range(*share):
                 partial.put(Node(0, index), str(index))
-                assert len(partial.waiting) <= 2 * num_slices.bit_length()
+                assert len(partial.waiting) <= num_slices.bit_length() + 1
             assert [node for node, _ in partial.waiting] == nodes_of(num_slices, share)
             nodes += partial.waiting
         orders.add(total(num_slices, nodes, joined))
