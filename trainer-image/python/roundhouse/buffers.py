@@ -12,6 +12,7 @@ from .errors import StateError
 from .gradients import Gradients
 from .groups import Group
 from .optimizer import bytes_of
+from .updates import wide
 
 
 class Place:
@@ -41,6 +42,10 @@ class Place:
         return torch.zeros(self.num_bytes, dtype=torch.uint8, device=self.device) if buffer is None else bytes_of(buffer)
 
 
+def _cloned(buffer: torch.Tensor | None) -> torch.Tensor | None:
+    return None if buffer is None else buffer.clone()
+
+
 class Buffers:
     """The buffers of all modules of the state."""
 
@@ -51,10 +56,15 @@ class Buffers:
         self._places = [
             Place(owner, key, buffer) for owner in owners for key, buffer in owner._buffers.items() if buffer is not None
         ]
+        # Those that slices move, and those that they do not.
+        self._moving = [place for place in self._places if place.dtype.is_floating_point or place.dtype.is_complex]
+        self._fixed = [place for place in self._places if place not in self._moving]
         self._others = [place for place in self._places if not place.is_persistent]
         self._kept: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor | None]] = []
         self._buffers: list[torch.Tensor] = []
         self._before: list[torch.Tensor] = []
+        # With slices: the other buffers as the first slice has left them, if this rank has it.
+        self._after_first: list[torch.Tensor | None] = []
 
     @torch.no_grad()
     def remember(self) -> None:
@@ -74,6 +84,42 @@ class Buffers:
             torch._foreach_copy_(self._buffers, self._before)
         for owner, key, buffer in self._kept:
             owner[key] = buffer
+
+    def moving(self) -> list[torch.Tensor]:
+        """Shapes and types of what :meth:`end_slice` returns, as tensors without memory."""
+        return [torch.empty(place.shape, dtype=wide(place.dtype), device="meta") for place in self._moving]
+
+    @torch.no_grad()
+    def end_slice(self, index: int | None, factor: float) -> list[torch.Tensor]:
+        """Restores the buffers, from which each slice of the step begins. Returns what the slice
+        has changed in buffers of floating-point numbers, multiplied by ``factor``."""
+        after = [_cloned(place.buffer()) for place in self._moving] if index is not None else []
+        if index == 0:
+            self._after_first = [_cloned(place.buffer()) for place in self._fixed]
+        self.restore()
+        moves = []
+        for place, now in zip(self._moving, after):
+            before, kind = place.buffer(), wide(place.dtype)
+            if now is None or before is None:
+                moves.append(torch.zeros(place.shape, dtype=kind, device=place.device))
+                continue
+            # Infinite elements that are the same would give NaN.
+            moves.append(torch.where(now == before, 0, now.to(kind) - before.to(kind)) * factor)
+        return moves
+
+    @torch.no_grad()
+    def move(self, sums: Sequence[torch.Tensor]) -> None:
+        """Changes the buffers by the sums of what all slices have changed. Other buffers, such as
+        counts, become those of the first slice; :meth:`share` copies them to the other ranks."""
+        for place, moved in zip(self._moving, sums):
+            buffer = place.buffer()
+            if buffer is not None:
+                buffer.copy_(buffer.to(moved.dtype) + moved.view(place.shape))
+        for place, first in zip(self._fixed, self._after_first):
+            buffer = place.buffer()
+            if buffer is not None and first is not None:
+                buffer.copy_(first)
+        self._after_first = []
 
     @torch.no_grad()
     def share(

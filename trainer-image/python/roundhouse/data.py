@@ -205,8 +205,10 @@ class Loader:
         self._feed.wanted = self._next_keys
         self._place = (0, 0, 1)
         self._at: tuple[int, int] | None = None
-        # Steps whose samples the loader was asked to read, in order.
+        # Passes whose samples the loader was asked to read, in order, and those of the last step
+        # that it is asked for next.
         self._asked: deque[Step] = deque()
+        self._next: deque[Step] = deque()
         if options.get("num_workers"):
             options.setdefault("persistent_workers", True)
             options["worker_init_fn"] = Worker(options.get("worker_init_fn"))
@@ -219,13 +221,16 @@ class Loader:
 
     def _next_keys(self) -> list[tuple[int, int]] | None:
         assert self._at is not None
-        step = self._sampler.plan(*self._at, self._place)
-        if step is None:
-            return None
-        indices = step.indices or (self._spare(*self._at),)
-        self._at = (self._at[0] + 1, self._at[1] + step.global_size)
-        self._asked.append(step)
-        return [(step.epoch, index) for index in indices]
+        if not self._next:
+            step = self._sampler.plan(*self._at, self._place)
+            if step is None:
+                return None
+            self._next.extend(self._sampler.passes(step))
+        part, at = self._next.popleft(), self._at
+        if not self._next:
+            self._at = (at[0] + 1, at[1] + part.global_size)
+        self._asked.append(part)
+        return [(part.epoch, index) for index in part.indices or (self._spare(*at),)]
 
     def _spare(self, steps: int, samples: int) -> int:
         """The sample of a rank without samples; its gradients do not count. It is not sample 0, for
@@ -240,12 +245,12 @@ class Loader:
             # Batches in progress belong to another share: read and discard them. The workers
             # continue.
             self._place = place
-            self._at = (step.number - 1, samples)
+            self._begin_at(step, samples)
         while True:
             try:
                 if self._batches is None:
                     self._asked.clear()
-                    self._at = (step.number - 1, samples)
+                    self._begin_at(step, samples)
                     self._batches = iter(self._loader)
                 data = next(self._batches)
             except (RuntimeError, BrokenPipeError) as error:
@@ -263,8 +268,13 @@ class Loader:
                 self._batches = None
                 continue
             asked = self._asked.popleft()
-            if (asked.generation, asked.number) == (step.generation, step.number):
+            if (asked.generation, asked.number, asked.slice) == (step.generation, step.number, step.slice):
                 return data
+
+    def _begin_at(self, step: Step, samples: int) -> None:
+        """Lets the loader read from the first pass of a step on."""
+        self._at = (step.number - 1, samples)
+        self._next.clear()
 
     def _ran_script_again(self, error: BaseException) -> bool:
         """Whether a worker of the loader has ended because it ran the script again and `rh.join`

@@ -3,6 +3,7 @@ repeats it."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -17,6 +18,7 @@ from .data import Worker, all_batches
 from .errors import ConfigError, Diverged
 from .generations import Generations, Place
 from .sharded import reshard
+from .slices import owned
 
 # The results of a function are reported under these names.
 _REPORTED = ("accuracy", "top5", "perplexity")
@@ -64,17 +66,34 @@ class Evaluation:
     def sums(self, rank: int, world_size: int, least: int = 0) -> dict[str, float]:
         """The sums over this rank's part of the data set. ``least``: the number of calls that the
         function gets at least, because those of a replica wait for each other."""
-        totals = self._totals(rank, world_size)
-        for _ in range(least - self.num_calls(rank, world_size)):
+        return self._sums(*SampleSchedule.part(0, len(self.dataset), rank, world_size), least)
+
+    def _sums(self, start: int, end: int, least: int) -> dict[str, float]:
+        totals = self._totals(start, end)
+        for _ in range(least - self._num_calls(start, end)):
             self._called(self._loader(0, 1))  # A sample that does not count.
         return totals
 
+    @torch.no_grad()
+    def sums_of_slices(self, slices: int, rank: int, world_size: int, part: int, num_parts: int) -> dict[str, list[float]]:
+        """The sums over each slice of the data set; 0 for those of other ranks. A replica divides a
+        slice into ``num_parts``."""
+        number = min(slices, len(self.dataset))
+        found: dict[int, dict[str, float]] = {}
+        for index in range(*owned(number, rank, world_size)):
+            cuts = [SampleSchedule.part(*SampleSchedule.part(0, len(self.dataset), index, number), one, num_parts) for one in range(num_parts)]
+            found[index * num_parts + part] = self._sums(*cuts[part], max(self._num_calls(*cut) for cut in cuts))
+        names = next(iter(found.values())) if found else self._called(self._loader(0, 1))
+        return {name: [found[place][name] if place in found else 0.0 for place in range(number * num_parts)] for name in names}
+
     def num_calls(self, rank: int, world_size: int) -> int:
         """Number of calls of the function for a rank's part of the data set."""
-        return max(len(self._loader(*SampleSchedule.part(0, len(self.dataset), rank, world_size))), 1)
+        return self._num_calls(*SampleSchedule.part(0, len(self.dataset), rank, world_size))
 
-    def _totals(self, rank: int, world_size: int) -> dict[str, float]:
-        start, end = SampleSchedule.part(0, len(self.dataset), rank, world_size)
+    def _num_calls(self, start: int, end: int) -> int:
+        return max(len(self._loader(start, end)), 1)
+
+    def _totals(self, start: int, end: int) -> dict[str, float]:
         totals: dict[str, float] = {}
         if start == end:
             # This rank needs the names of the other ranks: get them from a sample that does not
@@ -135,19 +154,21 @@ def evaluate(
             module.training = was_training
     reshard(modules)
     for values in sums:
-        if not all(math.isfinite(value) for value in values.values()):
+        if not all(math.isfinite(value) for own in values.values() for value in own):
             raise Diverged(f"the evaluation after step {place.steps} is not finite on rank {place.rank}: {values}")
-    names = [(index, name) for index, values in enumerate(sums) for name in sorted(values)]
+    names = [(index, name, len(values[name])) for index, values in enumerate(sums) for name in sorted(values)]
     # One sum for all evaluations: no rank calls a `then` before each rank has all sums.
     # Of the processes of a replica with the same samples one counts.
     counts = generations.replica is None or generations.replica.counts
-    total = process.sum([sums[index][name] if counts else 0.0 for index, name in names])
+    total = process.sum([value if counts else 0.0 for index, name, _ in names for value in sums[index][name]])
     if not generations.confirm(total is not None):
         return
     assert total is not None
     means: list[dict[str, float]] = [{} for _ in evaluations]
-    for (index, name), value in zip(names, total):
-        means[index][name] = value / len(evaluations[index].dataset)
+    numbers = iter(total)
+    for index, name, length in names:
+        # A slice is computed by one rank, so its number is exact, and so is the order of this sum.
+        means[index][name] = sum(itertools.islice(numbers, length)) / len(evaluations[index].dataset)
     for evaluation, found in zip(evaluations, means):
         if evaluation.then is not None:
             evaluation.then(found)
@@ -155,7 +176,19 @@ def evaluate(
     process.end_evaluation(num_samples=len(evaluations[0].dataset), loss=first["loss"], **_reported(first))
 
 
-def _sums(evaluation: Evaluation, generations: Generations) -> dict[str, float]:
+def _sums(evaluation: Evaluation, generations: Generations) -> dict[str, list[float]]:
+    """This rank's sums under each name: one, or those of all slices."""
+    slices = None if generations.sampler is None else generations.sampler.slices
+    if slices is None:
+        return {name: [value] for name, value in _share(evaluation, generations).items()}
+    (rank, world_size), replica = generations.data_place, generations.replica
+    if replica is None:
+        return evaluation.sums_of_slices(slices, rank, world_size, 0, 1)
+    part, num_parts = replica.data_index, replica.num_data
+    return evaluation.sums_of_slices(slices, rank // num_parts, world_size // num_parts, part, num_parts)
+
+
+def _share(evaluation: Evaluation, generations: Generations) -> dict[str, float]:
     (rank, world_size), replica = generations.data_place, generations.replica
     if replica is None:
         return evaluation.sums(rank, world_size)

@@ -73,6 +73,9 @@ class Generations:
                 raise ConfigError("job.steps with a second sampler: a job has one; make it longer instead")
             return
         self.sampler = sampler
+        self.gradients.is_sliced = sampler.slices is not None
+        if self.replica is not None:
+            sampler.num_parts = self.replica.num_data
         if self._process.has_agent:
             # The first DDP of a process imports this module, which takes seconds. In the lobby no
             # rank waits for it.
@@ -91,6 +94,8 @@ class Generations:
             settings["in_order"] = "true"
         if sampler.drop_last:
             settings["drop_last"] = "true"
+        if sampler.slices is not None:
+            settings["slices"] = str(sampler.slices)
         self._process.prepare(
             schedule=sampler.schedule,
             model=" ".join(map(kind_of, modules)),
@@ -236,6 +241,7 @@ def _identity(sampler: Sampler, row: Row) -> dict[str, Any]:
         "samples per step": sampler.global_batch_size,
         "seed": sampler.seed,
         "reduction": sampler.reduction,
+        "slices": sampler.slices,
         "order of the samples": "as in the data set" if sampler.in_order else "permuted",
         "end of an epoch": "the last whole batch" if sampler.drop_last else "the last sample",
         "entries of state": [f"{name}: {kind_of(entry)}" for name, entry in row.entries.items()],

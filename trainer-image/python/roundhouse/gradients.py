@@ -66,6 +66,8 @@ class Gradients:
         # When this rank computed its last own gradients.
         self.computed_at = 0.0
         self.accumulates = False
+        # Whether the step is divided into slices, whose gradients no DDP sums.
+        self.is_sliced = False
         self.models: list[Any] = []
         # Ids of the parameters of each DDP that has summed all its gradients in this step. With one
         # process: of each model whose DDP would have done so, so that mistakes show before a second
@@ -161,6 +163,7 @@ class Model(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._check_static()
+        self._check_slices()
         ddp = self._wrapped()
         if ddp is None:
             self._note_alone()
@@ -227,6 +230,14 @@ class Model(torch.nn.Module):
                 "make one pass per step, without no_sync"
             )
 
+    def _check_slices(self) -> None:
+        """Raises ConfigError for options of DDP, which is not used with slices."""
+        if self._options and self._gradients.is_sliced:
+            raise ConfigError(
+                f"job.model(..., {', '.join(self._options)}) with job.sampler(..., slices=...): these are options of DDP, and the job "
+                "sums the gradients of slices without it, also those of layers that a pass leaves out; leave the options out"
+            )
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
@@ -250,7 +261,7 @@ class Model(torch.nn.Module):
 
     def _wrapped(self) -> DistributedDataParallel | None:
         gradients = self._gradients
-        if gradients.group is None or gradients.broken is not None or not self._trains():
+        if gradients.group is None or gradients.is_sliced or gradients.broken is not None or not self._trains():
             return None
         trained = [parameter.requires_grad for parameter in self._all]
         if not any(trained):
@@ -273,9 +284,9 @@ class Model(torch.nn.Module):
         return self._ddp[0]
 
     def _note_alone(self) -> None:
-        """Records a pass of a process alone, whose gradients a DDP would sum."""
+        """Records a pass whose gradients a DDP would sum: of a process alone, or of a slice."""
         gradients = self._gradients
-        if gradients.group is not None or not (self._trains() and torch.is_grad_enabled()):
+        if gradients.group is not None and not gradients.is_sliced or not (self._trains() and torch.is_grad_enabled()):
             return
         if gradients.accumulates:
             # As with a DDP, the last pass of a step must be summed.

@@ -212,8 +212,8 @@ class Job:
         evaluation: Evaluation | Sequence[Evaluation] | None = None,
         **options: Any,
     ) -> Loop[Batch]:
-        """The batches of this rank, one per step. The script must end each step with
-        :meth:`commit`.
+        """The batches of this rank, one per step, or one per slice with
+        ``job.sampler(..., slices=...)``. The script must end each one with :meth:`commit`.
 
         ``dataset`` has ``__getitem__`` and ``__len__``, or is the result of :meth:`shard_of`.
         ``evaluation``: one or several evaluations, which run between steps. ``options`` are those
@@ -260,7 +260,8 @@ class Job:
         they are those of the mean over all tokens.
 
         Returns True if the step counts. False means that the generation failed: nothing has
-        changed, and the loop repeats the step.
+        changed, and the loop repeats the step. With slices it is also False for each slice of this
+        rank but the last one, whose commit ends the step.
 
         Raises :class:`~roundhouse.errors.Diverged` if loss or gradients are not finite and there is
         no scaler, or if the scale of the scaler has fallen to 0.
@@ -277,6 +278,7 @@ class Job:
         """
         if self._generations.sampler is None:
             raise ConfigError("job.sum before the loop over job.steps: the ranks meet when the loop begins")
+        self._check_no_slice("job.sum")
         numbers = [float(value) for value in values]
         if not all(math.isfinite(number) for number in numbers):
             raise ConfigError(f"job.sum: {numbers} are not all finite, and the ranks agree on finite numbers alone")
@@ -315,10 +317,19 @@ class Job:
             raise ConfigError(f"job.patience: {seconds} seconds; give a number from 1 to {_MOST_PATIENCE:.0f}, which are a week")
         if self._generations.sampler is None:
             raise ConfigError("job.patience and job.alone before the loop over job.steps: the ranks meet when the loop begins")
+        self._check_no_slice("job.patience and job.alone")
         self._process.begin_wait(seconds)
         yield
         if not self._process.end_wait():
             self._lost("a rank was lost while the others waited for it")
+
+    def _check_no_slice(self, what: str) -> None:
+        sampler = self._generations.sampler
+        if sampler is not None and sampler.slices is not None and self._open.is_incomplete:
+            raise ConfigError(
+                f"{what} within a step of slices: ranks have different numbers of slices, and would wait for each other; call it "
+                "after a job.commit that returned True"
+            )
 
     def _lost(self, words: str) -> NoReturn:
         """Must be called when the generation has failed between passes."""

@@ -15,6 +15,7 @@ from .generations import Generations
 from .open_step import OpenStep
 from .sampler import Sampler, Step
 from .seeding import mixed, seed_all
+from .slice_checks import check_slices
 
 
 Item = TypeVar("Item")
@@ -91,6 +92,8 @@ class Loops:
 
     def _steps(self, sampler: Sampler, evaluations: Sequence[Evaluation]) -> Iterator[Step]:
         generations = self._generations
+        if sampler.slices is not None:
+            check_slices(self._modules, is_manual=self._open.is_manual, seeds=self._seeds)
         generations.prepare(sampler, self._modules, self._open.optimizers)
         while True:
             is_due = generations.advance()
@@ -112,27 +115,33 @@ class Loops:
                 if generations.confirm(self._process.finish()):
                     break
                 continue
-            step = generations.next_step()
-            self._open.begin(step, sampler)
-            self.has_left = False
-            try:
-                self._open.is_in_body = True
-                yield step
-            except GeneratorExit:
-                self.has_left = True
-                if self._open.step is step:
-                    # The training is complete after the last committed step.
-                    self._open.forget()
-                raise
-            finally:
-                self._open.is_in_body = False
-            if generations.replica is not None:
-                generations.replica.check()
-            if self._open.step is step:
-                raise NotCommitted(
-                    f"step {step.number}: the body of the loop has ended without job.commit(loss, optimizer); each step needs it"
-                )
+            for step in sampler.passes(generations.next_step()):
+                yield from self._pass(step, sampler)
+                if not self._open.is_between_slices:
+                    break
         self.is_finished = True
+
+    def _pass(self, step: Step, sampler: Sampler) -> Iterator[Step]:
+        """Yields a step or a slice to the body of the loop, which must commit it."""
+        self._open.begin(step, sampler)
+        self.has_left = False
+        try:
+            self._open.is_in_body = True
+            yield step
+        except GeneratorExit:
+            self.has_left = True
+            if self._open.is_incomplete:
+                # The training is complete after the last committed step.
+                self._open.forget()
+            raise
+        finally:
+            self._open.is_in_body = False
+        if self._generations.replica is not None:
+            self._generations.replica.check()
+        if self._open.step is step:
+            raise NotCommitted(
+                f"step {step.number}: the body of the loop has ended without job.commit(loss, optimizer); each step needs it"
+            )
 
     def evaluated(self, **result: Any) -> None:
         """Lets the job report an evaluation that the script has made itself in the body of a step.
@@ -152,7 +161,7 @@ class Loops:
 
     def _seed(self, step: Step) -> None:
         if self._seeds and self._generations.sampler is not None:
-            seed_all(mixed(self._generations.sampler.seed, step.number, step.rank, 1))
+            seed_all(mixed(self._generations.sampler.seed, step.number, step.rank if step.slice is None else step.slice, 1))
 
     def finish(self) -> None:
         """Completes the training, also if all ranks have left the loop at the same step."""

@@ -18,7 +18,8 @@ from .generations import Generations
 from .local_parts import local_gradients
 from .migration import is_without_group
 from .sampler import Sampler, Step
-from .sharded import ColumnSums, check_scaler, clip, forget_accumulated, reshard
+from .sharded import ColumnSums, check_scaler, clip, complete, forget_accumulated, reshard
+from .slice_sums import SliceSums
 from .state import Row
 from .step_numbers import Number, StepNumbers
 from .structure import Structure
@@ -27,6 +28,7 @@ from .updates import (
     divide_gradients,
     forget_gradients,
     gradient_norm,
+    is_unscaled,
     learning_rate,
     loss_sum,
     schedulers_of,
@@ -42,6 +44,12 @@ class Outcome(NamedTuple):
     loss: float
     # Norm of the step's gradients before clipping.
     grad_norm: float
+
+
+def _known(loss: Number | None) -> Number:
+    if loss is None:
+        raise ConfigError("job.commit(None, ...): give the loss; None is for processes of a replica that do not know it")
+    return loss
 
 
 class OpenStep:
@@ -61,14 +69,17 @@ class OpenStep:
         self._row = row
         self._generations = generations
         self._gradients = generations.gradients
-        self._is_manual = is_manual
+        self.is_manual = is_manual
         self._replica = generations.replica
         self._columns = None if self._replica is None else ColumnSums(self._gradients, self._replica, row)
+        self._slices = SliceSums(self._gradients, self._buffers, self._replica, generations.device)
         self._is_committing = False
         # Whether the step was committed without optimizers: the script changes its tensors itself
         # in the rest of the body.
         self._is_left_to_script = False
-        self._began_at = self._loaded_at = 0.0
+        self._began_at = self._pass_began_at = 0.0
+        # Seconds in which the step has waited for its samples.
+        self._waited = 0.0
         # The outcome of the last committed step of this process.
         self.outcome: Outcome | None = None
         self._hook = register_optimizer_step_pre_hook(self._check_step)
@@ -79,9 +90,20 @@ class OpenStep:
         self.step = None
         self.is_in_body = False
 
+    @property
+    def is_between_slices(self) -> bool:
+        """Whether a slice of a step is committed, and a further one has not begun."""
+        return self.step is None and self._slices.has_begun
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a step has begun that is neither committed nor dropped."""
+        return self.step is not None or self._slices.has_begun
+
     def begin(self, step: Step, sampler: Sampler) -> None:
-        """Begins a step."""
+        """Begins a step, or its next slice."""
         gradients = self._gradients
+        is_first = not self._slices.has_begun
         if self._is_left_to_script:
             # The script has used the gradients of the previous step in the rest of its body.
             self._forget_gradients_of_models()
@@ -89,16 +111,20 @@ class OpenStep:
         is_mean = sampler.reduction == "mean"
         gradients.weight = step.size / step.global_size if is_mean else float(step.size > 0)
         gradients.weight_of_replica = self._weight_of_replica(step, sampler) if is_mean else 1.0
-        self._buffers.remember()
         self._is_left_to_script = False
         self.step = step
-        self._began_at = self._loaded_at = time.perf_counter()
-        fault_point("Forward", self._generations.place.rank, step.number)
+        self._pass_began_at = time.perf_counter()
+        if is_first:
+            self._buffers.remember()
+            self._began_at, self._waited = self._pass_began_at, 0.0
+            fault_point("Forward", self._generations.place.rank, step.number)
 
     def _weight_of_replica(self, step: Step, sampler: Sampler) -> float:
         """The share of the samples that the processes of this replica have together."""
         if self._replica is None:
             return 1.0
+        if sampler.slices is not None:
+            return sampler.share_of_slice(step)
         first = step.rank - self._replica.data_index
         parts = [
             sampler.schedule.part(0, step.global_size, rank, step.world_size)
@@ -107,8 +133,8 @@ class OpenStep:
         return sum(end - start for start, end in parts) / step.global_size
 
     def loaded(self) -> None:
-        """Must be called when the samples of the step are loaded."""
-        self._loaded_at = time.perf_counter()
+        """Must be called when the samples of the pass are loaded."""
+        self._waited += time.perf_counter() - self._pass_began_at
 
     def commit(
         self,
@@ -145,27 +171,36 @@ class OpenStep:
         # With a weight, gradients are clipped after the division by the weight of all ranks, which
         # is known later.
         clipped_to = max_grad_norm if scaler is None and weight is None else None
-        assert self._generations.sampler is not None
-        reduction = self._generations.sampler.reduction
-        own_weight = weight_of(weight, step, reduction, is_manual=self._is_manual)
-        if self._columns is not None:
+        sampler = self._generations.sampler
+        assert sampler is not None
+        reduction = sampler.reduction
+        own_weight = weight_of(weight, step, reduction, is_manual=self.is_manual)
+        shared_norm = None
+        if sampler.slices is not None:
+            self._check_unscaled(scaler, optimizers)
+            self._add_slice(step, sampler, trained, loss, own_weight)
+            if not step.ends_step:
+                # No gradient of this slice must enter the next one.
+                self._forget_gradients(optimizers)
+                self.step = None
+                return False
+            total, own_weight, shared_norm = self._sum_slices(step, sampler, trained)
+        elif self._columns is not None:
             self._columns.sum(trained, self._generations.group)
             total, own_weight, shared_norm = self._columns.numbers(loss, own_weight, step, reduction, trained)
         else:
-            if loss is None:
-                raise ConfigError("job.commit(None, ...): give the loss; None is for processes of a replica that do not know it")
-            total, shared_norm = loss_sum(loss, step, reduction), None
+            total = loss_sum(_known(loss), step, reduction)
         digest = self._digest(optimizers, trained, self._share_buffers(step))
         # Everything that can fail on a single rank comes before the vote, because the others commit
         # what this rank has voted for. The norm of summed gradients is computed during the vote,
         # because it is the same on all ranks; the norm of a script that sums gradients itself may
         # differ. With a scaler the gradients stay scaled until the vote, because unscaling cannot
         # be repeated. The host reads no number from the device before the vote: see StepNumbers.
-        norm = gradient_norm(trained, clipped_to) if self._is_manual else 0.0
+        norm = gradient_norm(trained, clipped_to) if self.is_manual else 0.0
         numbers = StepNumbers(self._generations.device, total, own_weight, norm if scaler is None else 0.0, digest)
         if gradients.broken is None:
             self._process.vote(numbers)
-        if self._is_manual:
+        if self.is_manual:
             numbers.norm = norm
         elif shared_norm is not None:
             numbers.norm = clip(local_gradients(trained), shared_norm, clipped_to)
@@ -213,6 +248,29 @@ class OpenStep:
         self.outcome = Outcome(mean_loss, norm)
         return True
 
+    def _add_slice(
+        self, step: Step, sampler: Sampler, trained: Sequence[torch.Tensor], loss: Number | None, weight: Number
+    ) -> None:
+        """Takes the gradients of a slice, and its numbers."""
+        if self._columns is None:
+            total = loss_sum(_known(loss), step, sampler.reduction)
+        else:
+            complete(trained)
+            total, weight = self._columns.numbers_of_slice(loss, weight, step, sampler.reduction)
+        self._slices.add(step, sampler, trained, total, weight)
+
+    def _sum_slices(
+        self, step: Step, sampler: Sampler, trained: Sequence[torch.Tensor]
+    ) -> tuple[Number, Number, float | None]:
+        """Sums the slices of a step over the ranks. Returns this rank's part of the loss and of its
+        weight, and the norm of the gradients if they are sharded."""
+        group, norm = self._generations.group, None
+        total, weight = self._slices.sum(step, sampler, group)
+        if self._columns is not None:
+            total, weight, norm = self._columns.totals(total, weight, trained)
+        # One rank contributes the sums to the vote, so that they are not added up again.
+        return (total, weight, norm) if group is None or group.rank == 0 else (0.0, 0.0, norm)
+
     def _apply(
         self,
         step: Step,
@@ -237,9 +295,9 @@ class OpenStep:
         forget_gradients([*self.optimizers, *optimizers])
         computed = self._gradients.computed_at or ended_at
         spent = [
-            max(self._loaded_at - self._began_at, 0.0),
+            max(self._waited, 0.0),
             0.0,
-            max(computed - self._loaded_at, 0.0),
+            max(computed - self._began_at - self._waited, 0.0),
             max(ended_at - computed, 0.0) + agreed_at - ended_at,
             time.perf_counter() - agreed_at,
         ]
@@ -258,10 +316,10 @@ class OpenStep:
         if self._generations.group is None or gradients.broken is not None:
             return 0.0
         summed: Iterable[torch.Tensor] = gradients.buckets.values()
-        if self._is_manual:
+        if self.is_manual:
             # A script that changes its tensors itself may sum other values.
             summed = portions([p.grad for p in trained if p.grad is not None]) if optimizers else ()
-        elif self._columns is not None:
+        elif self._columns is not None or gradients.is_sliced:
             summed = portions(local_gradients(trained))
         return digest_of([*summed, *([] if shared is None else [shared])], self._generations.device)
 
@@ -270,6 +328,15 @@ class OpenStep:
         group = self._generations.group
         if group is None:
             return None
+        sampler = self._generations.sampler
+        if sampler is not None and sampler.slices is not None:
+            # The rank of the first slice, or its replica.
+            ends = [sampler.owned(step.global_size, rank, step.world_size)[1] for rank in range(step.world_size)]
+            first = next(rank for rank, end in enumerate(ends) if end > 0) // sampler.num_parts
+            if self._replica is not None and self._replica.num_data == 1:
+                column = (group.column, group.rank // self._replica.size)
+                return None if group.column is None else self._buffers.share(group, first, self._gradients, column)
+            return self._buffers.share(group, first * (1 if self._replica is None else self._replica.size), self._gradients)
         # Running statistics are those of rank 0, as in DDP, or of the last rank if rank 0 has no
         # samples.
         has_samples = step.global_size >= step.world_size
@@ -296,12 +363,17 @@ class OpenStep:
             # The scaler must also forget that the script has unscaled the gradients.
             scaler._per_optimizer_states.clear()
         self.step = None
+        self._slices.forget()
         self._gradients.buckets.clear()
         self._buffers.restore()
         # Also those of optimizers that the step does not use, because its passes are repeated.
         forget_gradients(self.optimizers)
         if self._replica is not None:
             forget_accumulated(self._modules)
+        self._forget_gradients_of_models()
+
+    def _forget_gradients(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        forget_gradients([*self.optimizers, *optimizers])
         self._forget_gradients_of_models()
 
     def _forget_gradients_of_models(self) -> None:
@@ -327,7 +399,7 @@ class OpenStep:
             # job.sum has lost the generation. A process that a newer generation has superseded
             # ends.
             return error.newer is None
-        is_open = self.step is not None
+        is_open = self.is_incomplete
         if self._generations.group is None or self._generations.is_of_script(error, is_open=is_open):
             return False
         self._gradients.broke(error)
@@ -387,7 +459,7 @@ class OpenStep:
                 "no parameter of the optimizer has a gradient: call loss.backward() before job.commit, and remove "
                 "optimizer.zero_grad(), job.commit does it"
             )
-        if optimizers and not self._gradients.models and not self._is_manual:
+        if optimizers and not self._gradients.models and not self.is_manual:
             raise NotCommitted(
                 "the loss was computed without job.model(model), which sums the gradients as soon as there are two workers: use "
                 'what it returns in place of the model; a script that sums them itself gives rh.join(gradients="manual")'
@@ -395,7 +467,7 @@ class OpenStep:
 
     def _check_summed(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         gradients = self._gradients
-        if self._is_manual or gradients.broken is not None:
+        if self.is_manual or gradients.broken is not None:
             return
         unsummed = gradients.unsummed(optimizers)
         if not gradients.summed:
@@ -414,6 +486,13 @@ class OpenStep:
             raise NotCommitted(
                 "gradients were summed over the ranks twice in this step: put all passes but the last one into "
                 "`with net.no_sync()`"
+            )
+
+    def _check_unscaled(self, scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        if scaler is not None and any(is_unscaled(scaler, one) for one in optimizers):
+            raise ConfigError(
+                "scaler.unscale_ in a step with slices: the scale is removed from the sum of all slices; remove the call, and give "
+                "job.commit max_grad_norm for clipping"
             )
 
     def _check_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -177,7 +177,7 @@ class ColumnSums:
         """Sums what this process has of the gradients. An error of a lost peer is recorded, and the
         step is dropped later."""
         self._gradients.computed_at = time.perf_counter()
-        _complete(parameters)
+        complete(parameters)
         if self._gradients.broken is not None:
             return
         if group is not None and self._gradients.step is not None:
@@ -233,19 +233,40 @@ class ColumnSums:
         Processes with the same samples may all know the loss, as in tensor parallelism, or one of
         them, as in a pipeline: it counts once.
         """
-        replica = self._replica
-        knows = [0.0] * replica.num_data
-        knows[replica.data_index] = float(loss is not None)
-        square, *known = replica.sum([self.own_square(parameters), *knows])
+        square, *known = self._replica.sum([self.own_square(parameters), *self._knows(loss)])
+        return *self._share(loss, weight, step, reduction, known), _root(square)
+
+    def numbers_of_slice(self, loss: Number | None, weight: Number, step: Step, reduction: str) -> tuple[Number, Number]:
+        """This process' share of the loss of a slice and of its weight."""
+        return self._share(loss, weight, step, reduction, self._replica.sum(self._knows(loss)))
+
+    def totals(self, loss: Number, weight: Number, parameters: Sequence[torch.Tensor]) -> tuple[float, float, float]:
+        """The loss and the weight of all processes of the replica, which have their sums over all
+        slices, and the norm of the whole gradient."""
+        total, all_weight, square = self._replica.sum([float(loss), float(weight), self.own_square(parameters)])
+        return total, all_weight, _root(square)
+
+    def _knows(self, loss: Number | None) -> list[float]:
+        """Which part of the replica's samples this process knows the loss of."""
+        knows = [0.0] * self._replica.num_data
+        knows[self._replica.data_index] = float(loss is not None)
+        return knows
+
+    def _share(
+        self, loss: Number | None, weight: Number, step: Step, reduction: str, known: Sequence[float]
+    ) -> tuple[Number, Number]:
         if 0.0 in known:
             raise ConfigError(
                 "job.commit(None, ...) in all processes with the same samples: give the loss in the process that has computed it"
             )
-        norm = math.sqrt(square) if square >= 0 else math.nan
         if loss is None:
-            return 0.0, 0.0, norm
-        number = known[replica.data_index]
-        return loss_sum(loss, step, reduction) / number, weight / number, norm
+            return 0.0, 0.0
+        number = known[self._replica.data_index]
+        return loss_sum(loss, step, reduction) / number, weight / number
+
+
+def _root(square: float) -> float:
+    return math.sqrt(square) if square >= 0 else math.nan
 
 
 def clip(parts: Sequence[torch.Tensor], norm: float, most: float | None) -> float:
@@ -264,7 +285,7 @@ def check_scaler(scaler: Any) -> None:
         )
 
 
-def _complete(parameters: Sequence[torch.Tensor]) -> None:
+def complete(parameters: Sequence[torch.Tensor]) -> None:
     """Completes gradients whose sums over the processes of the replica are pending, as sequence
     parallelism leaves them. The optimizer would do so later; norms need it now."""
     for parameter in parameters:

@@ -72,7 +72,8 @@ CLIP = None if os.environ.get("SGD") else 0.5
 PASSES = int(os.environ.get("PASSES", "1"))
 
 with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
-    sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5)
+    slices = int(os.environ["SLICES"]) if os.environ.get("SLICES") else None
+    sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5, slices=slices)
     net = job.model(model)
     for batch in job.steps(dataset, sampler, evaluation=evaluation):
         x, y = batch.to(job.device)
@@ -84,5 +85,5 @@ with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
                 loss.backward()
             total += loss.detach()
         if job.commit(total, opt, schedule, max_grad_norm=CLIP):
-            print(f"step {job.steps_done}: {job.loss:.12f} {job.grad_norm:.12f}", flush=True)
+            print(f"step {job.steps_done}: {job.loss:.17g} {job.grad_norm:.17g}", flush=True)
     job.save_result(WEIGHTS)
