@@ -16,6 +16,7 @@ from ._native import Process, SampleSchedule
 from .data import Worker, all_batches
 from .errors import ConfigError, Diverged
 from .generations import Generations, Place
+from .replica import Replica, current
 from .sharded import reshard
 
 # The results of a function are reported under these names.
@@ -30,15 +31,16 @@ class Evaluation:
     The job calls ``function(batch)`` without gradients, with the modules of the state in evaluation
     mode, for the collated batches of this rank's part of ``dataset``. The function returns **sums**
     over the samples of the batch, such as ``{"loss": ..., "accuracy": number of correct samples}``,
-    and must call no collective. The means over the whole data set are the same on all ranks.
-    ``loss`` is required; ``accuracy`` and ``top5`` are reported, too. The job calls ``then(means)``
-    on all ranks of the generation before the evaluation counts as done. A rank that lost its peers
-    right before receives the state of a rank that has called it, so keep everything that
-    ``then`` changes in ``rh.join(state=...)``.
+    and must call no collective but those of the model. A process of a replica that does not know
+    the sums, such as the first stage of a pipeline, returns None for each batch. The means over the
+    whole data set are the same on all ranks. ``loss`` is required; ``accuracy`` and ``top5`` are
+    reported, too. The job calls ``then(means)`` on all ranks of the generation before the
+    evaluation counts as done. A rank that lost its peers right before receives the state of a rank
+    that has called it, so keep everything that ``then`` changes in ``rh.join(state=...)``.
     """
 
     dataset: Any
-    function: Callable[[Any], dict[str, float]]
+    function: Callable[[Any], dict[str, float] | None]
     batch_size: int = 256
     every_epochs: int = 1
     then: Callable[[dict[str, float]], None] | None = None
@@ -61,7 +63,7 @@ class Evaluation:
         return is_end or (rest == 0 and self.every_epochs > 0 and epochs % self.every_epochs == 0)
 
     @torch.no_grad()
-    def sums(self, rank: int, world_size: int, least: int = 0) -> dict[str, float]:
+    def sums(self, rank: int, world_size: int, least: int = 0) -> dict[str, float] | None:
         """The sums over this rank's part of the data set. ``least``: the number of calls that the
         function gets at least, because those of a replica wait for each other."""
         totals = self._totals(rank, world_size)
@@ -73,16 +75,23 @@ class Evaluation:
         """Number of calls of the function for a rank's part of the data set."""
         return max(len(self._loader(*SampleSchedule.part(0, len(self.dataset), rank, world_size))), 1)
 
-    def _totals(self, rank: int, world_size: int) -> dict[str, float]:
+    def _totals(self, rank: int, world_size: int) -> dict[str, float] | None:
         start, end = SampleSchedule.part(0, len(self.dataset), rank, world_size)
-        totals: dict[str, float] = {}
+        totals: dict[str, float] | None = None
         if start == end:
             # This rank needs the names of the other ranks: get them from a sample that does not
             # count.
-            return {name: 0.0 for name in self._called(self._loader(0, 1))}
+            sums = self._called(self._loader(0, 1))
+            return None if sums is None else dict.fromkeys(sums, 0.0)
         with closing(all_batches(self._loader(start, end))) as batches:
-            for batch in batches:
-                for name, value in self._called([batch]).items():
+            for index, batch in enumerate(batches):
+                sums = self._called([batch])
+                if index == 0:
+                    totals = None if sums is None else {}
+                if (sums is None) is not (totals is None):
+                    raise ConfigError("the function of rh.Evaluation has returned None for some batches and sums for others")
+                for name, value in (sums or {}).items():
+                    assert totals is not None
                     totals[name] = totals.get(name, 0.0) + float(value)
         return totals
 
@@ -92,8 +101,10 @@ class Evaluation:
             options["worker_init_fn"] = Worker(options.get("worker_init_fn"))
         return DataLoader(Subset(self.dataset, range(start, end)), batch_size=self.batch_size, **options)
 
-    def _called(self, batches: Any) -> dict[str, float]:
+    def _called(self, batches: Any) -> dict[str, float] | None:
         sums = self.function(next(iter(batches)))
+        if sums is None and current() is not None:
+            return None
         if not isinstance(sums, dict) or "loss" not in sums:
             raise ConfigError(
                 'the function of rh.Evaluation has to return a dict of sums with "loss", such as {"loss": loss.item() * len(x)}'
@@ -135,13 +146,12 @@ def evaluate(
             module.training = was_training
     reshard(modules)
     for values in sums:
-        if not all(math.isfinite(value) for value in values.values()):
+        if not all(math.isfinite(value) for value in (values or {}).values()):
             raise Diverged(f"the evaluation after step {place.steps} is not finite on rank {place.rank}: {values}")
-    names = [(index, name) for index, values in enumerate(sums) for name in sorted(values)]
+    counted = [_counted(values, generations.replica) for values in sums]
+    names = [(index, name) for index, values in enumerate(counted) for name in sorted(values)]
     # One sum for all evaluations: no rank calls a `then` before each rank has all sums.
-    # Of the processes of a replica with the same samples one counts.
-    counts = generations.replica is None or generations.replica.counts
-    total = process.sum([sums[index][name] if counts else 0.0 for index, name in names])
+    total = process.sum([counted[index][name] for index, name in names])
     if not generations.confirm(total is not None):
         return
     assert total is not None
@@ -155,7 +165,26 @@ def evaluate(
     process.end_evaluation(num_samples=len(evaluations[0].dataset), loss=first["loss"], **_reported(first))
 
 
-def _sums(evaluation: Evaluation, generations: Generations) -> dict[str, float]:
+def _counted(sums: dict[str, float] | None, replica: Replica | None) -> dict[str, float]:
+    """What a process adds to the sums over all ranks. Of the processes of a replica with the same
+    samples one counts: the last one that has sums. Others add 0 under the same names."""
+    if replica is None or replica.num_data == replica.size:
+        if sums is None:
+            raise ConfigError("the function of rh.Evaluation has returned None in a process that alone has these samples")
+        return sums
+    names = replica.gather("evaluation", None if sums is None else sorted(sums))
+    voices = replica.voices([float(known is not None) for known in names])
+    if not voices:
+        raise ConfigError(
+            "the function of rh.Evaluation has returned None in all processes with the same samples: return the sums in the process "
+            "that has computed them, such as the last stage of a pipeline"
+        )
+    if voices[-1] == replica.shard and sums is not None:
+        return sums
+    return dict.fromkeys(names[voices[-1]], 0.0)
+
+
+def _sums(evaluation: Evaluation, generations: Generations) -> dict[str, float] | None:
     (rank, world_size), replica = generations.data_place, generations.replica
     if replica is None:
         return evaluation.sums(rank, world_size)

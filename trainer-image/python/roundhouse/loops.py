@@ -105,6 +105,8 @@ class Loops:
                     # has superseded ends.
                     if error.newer is not None:
                         raise
+                    if generations.replica is not None:
+                        generations.replica.check()
                 continue
             if self._reports(place.generation):
                 continue

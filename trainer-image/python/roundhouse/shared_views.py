@@ -39,8 +39,10 @@ class SharedViews:
                 holders.setdefault(name, []).append((shard, runs))
         for name, (_, _, num_bytes) in table.items():
             _check_cover(name, num_bytes, [runs for _, runs in holders[name]])
-        self.table = [(name, dtype, shape, num_bytes) for name, (dtype, shape, num_bytes) in table.items()]
-        places = {name: index for index, name in enumerate(table)}
+        # In an order that does not depend on which process has a tensor: any number of stages reads
+        # a checkpoint.
+        self.table = [(name, *table[name]) for name in sorted(table)]
+        places = {name: index for index, name in enumerate(sorted(table))}
         # The processes with the same part of a view.
         same = {view.name: [shard for shard, runs in holders[view.name] if runs == _listed(view)] for view in views}
         self._check_copies([view for view in views if hasattr(view, "tensor")], same)
