@@ -120,15 +120,6 @@ def clip(parts: Sequence[torch.Tensor], norm: float, most: float | None) -> floa
     return norm
 
 
-def check_scaler(scaler: Any) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for a scaler that scales."""
-    if scaler is not None:
-        raise ConfigError(
-            "job.commit: a GradScaler finds infinite gradients in the shard of one process, and the others would not skip the step: "
-            "train a sharded model in bfloat16, without a scaler"
-        )
-
-
 def _complete(parameters: Sequence[torch.Tensor]) -> None:
     """Completes gradients whose sums over the processes of the replica are pending, as sequence
     parallelism leaves them. The optimizer would do so later; norms need it now."""

@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ._native import Process, fault_point
 from .buffers import Buffers
-from .column_sums import ColumnSums, check_scaler, clip
+from .column_sums import ColumnSums, clip
 from .digests import digest_of, portions
 from .errors import ConfigError, Diverged, NotCommitted, PeerLost
 from .generations import Generations
@@ -20,6 +20,7 @@ from .local_parts import local_gradients
 from .migration import is_without_group
 from .sampler import Sampler, Step
 from .sharded import forget_accumulated, reshard
+from .shared_scaler import check_scaler, unscale, update_scaled
 from .state import Row
 from .step_numbers import Number, StepNumbers
 from .structure import Structure
@@ -137,10 +138,11 @@ class OpenStep:
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         ended_at = time.perf_counter()
         if self._replica is not None:
-            check_scaler(scaler)
             reshard(self._modules)
         self._structure.check()
         trained = self._trained(optimizers)
+        if self._replica is not None:
+            check_scaler(scaler, optimizers, trained, self._generations.device)
         self._check_shared(optimizers)
         self._check_gradients(optimizers, trained)
         self._check_summed(optimizers)
@@ -195,7 +197,7 @@ class OpenStep:
         if all_weight > 0:
             divide_gradients(trained, all_weight)
             norm /= all_weight
-            if shared_norm is not None:
+            if shared_norm is not None and scaler is None:
                 clip(local_gradients(trained), norm, max_grad_norm)
             elif scaler is None and max_grad_norm is not None:
                 gradient_norm(trained, max_grad_norm)
@@ -206,7 +208,11 @@ class OpenStep:
                     f"step {step.number}: loss {mean_loss:.4}: the scale of the scaler has fallen to 0, because the gradients of "
                     "many steps were not finite: training diverges; lower the learning rate or add a warm-up"
                 )
-            norm = unscaled_norm(optimizers, trained, max_grad_norm, scaler, norm, float(numbers.scale))
+            if self._replica is not None:
+                unscale(trained, float(numbers.scale))
+                norm = clip(local_gradients(trained), norm / float(numbers.scale), max_grad_norm)
+            else:
+                norm = unscaled_norm(optimizers, trained, max_grad_norm, scaler, norm, float(numbers.scale))
         elif not (all_finite and math.isfinite(mean_loss)):
             raise Diverged(
                 f"step {step.number}: loss {mean_loss:.4}, gradient norm {norm:.4}: training diverges; lower the learning "
@@ -232,7 +238,10 @@ class OpenStep:
         rate = learning_rate(optimizers)
         self._is_committing = True
         try:
-            skipped = update(optimizers, schedulers, scaler)
+            if self._replica is not None and scaler is not None:
+                skipped = update_scaled(optimizers, schedulers, scaler, norm)
+            else:
+                skipped = update(optimizers, schedulers, scaler)
         finally:
             self._is_committing = False
         # Also those of optimizers that this step does not use: a pass through a discriminator

@@ -88,7 +88,7 @@ def unscaled_norm(
 ) -> float:
     """The norm without the ``scale`` of a GradScaler. ``scaled`` is the norm of the current
     gradients."""
-    still_scaled = [one for one in optimizers if not _is_unscaled(scaler, one)]
+    still_scaled = [one for one in optimizers if not is_unscaled(scaler, one)]
     if most is None and len(still_scaled) == len(optimizers):
         return scaled / scale
     for one in still_scaled:
@@ -96,7 +96,7 @@ def unscaled_norm(
     return float(gradient_norm(parameters, most))
 
 
-def _is_unscaled(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
+def is_unscaled(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
     """Whether the script has called ``scaler.unscale_`` in this step. A scaler refuses a second
     call."""
     state = scaler._per_optimizer_states.get(id(optimizer))
@@ -190,7 +190,7 @@ def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
 def _is_any_infinite(scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
     """Whether an optimizer has gradients that are not finite. Unscales the gradients."""
     for optimizer in optimizers:
-        if not _is_unscaled(scaler, optimizer):
+        if not is_unscaled(scaler, optimizer):
             scaler.unscale_(optimizer)
     found = [scaler._per_optimizer_states[id(one)]["found_inf_per_device"].values() for one in optimizers]
     # This waits for the device, because the ledger contains whether the step was skipped.
