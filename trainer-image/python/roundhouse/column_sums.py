@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ._native import fault_point
+from .digests import digest_of, portions
 from .errors import ConfigError
 from .gradients import Gradients
 from .local_parts import is_sharded, local
 from .replica import Replica
 from .step_numbers import Number
+from .traces import shortened
 from .updates import loss_sum
 
 if TYPE_CHECKING:
     from .groups import Group
     from .sampler import Step
+    from .shared_views import SharedViews
     from .state import Row
 
 # Bytes of gradients that are summed at once.
@@ -36,6 +39,14 @@ class ColumnSums:
         self._gradients = gradients
         self._replica = replica
         self._row = row
+        # The digest of the gradients of this process for each set of processes with copies.
+        self._copied: dict[tuple[int, ...], float] = {}
+
+    @property
+    def _views(self) -> SharedViews:
+        views = self._row.shared_views
+        assert views is not None
+        return views
 
     @torch.no_grad()
     def sum(self, parameters: Sequence[torch.Tensor], group: Group | None) -> None:
@@ -43,6 +54,11 @@ class ColumnSums:
         step is dropped later."""
         self._gradients.computed_at = time.perf_counter()
         _complete(parameters)
+        factors = {key: factor for model in self._gradients.models for key, factor in model.factors.items()}
+        for parameter in parameters if factors else ():
+            if parameter.grad is not None and id(parameter) in factors:
+                local(parameter.grad).mul_(factors[id(parameter)])
+        self._copied = self._digests(parameters)
         if self._gradients.broken is not None:
             return
         if group is not None and self._gradients.step is not None:
@@ -54,11 +70,43 @@ class ColumnSums:
         try:
             if trained and column is not None and group is not None:
                 _align(trained, group)
-            gradients = [part for part in (local(p.grad) for p in trained if p.grad is not None) if part.numel()]
-            for bucket in _buckets(gradients):
+            for bucket in _buckets(self._in_order(trained)):
                 self._sum(bucket, weight, group if column is not None else None)
         except RuntimeError as error:
             self._gradients.broke(error)
+
+    def _in_order(self, parameters: Sequence[torch.Tensor]) -> list[tuple[Any, torch.Tensor]]:
+        """The parts of the gradients, each with the processes that have a copy of it. Copies are
+        summed in the same order by all of them, so that they stay the same bit by bit."""
+        views = self._views
+        found = [(views.copied_in(p), views.place_of(p), local(p.grad)) for p in parameters if p.grad is not None]
+        own = [(copied, part) for copied, _, part in found if not copied and part.numel()]
+        shared = sorted((one for one in found if one[0] and one[2].numel()), key=lambda one: one[:2])
+        return own + [(copied, part) for copied, _, part in shared]
+
+    def _digests(self, parameters: Sequence[torch.Tensor]) -> dict[tuple[int, ...], float]:
+        """The digest of the gradients of this replica for each set of processes with copies."""
+        views = self._views
+        found: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        for parameter in sorted(parameters, key=views.place_of) if views.copied else ():
+            if parameter.grad is not None and (copied := views.copied_in(parameter)):
+                found.setdefault(copied, []).append(local(parameter.grad))
+        return {copied: float(digest_of(portions(those), those[0].device)) for copied, those in found.items()}
+
+    def _check_copies(self, digests: Sequence[float], parameters: Sequence[torch.Tensor]) -> None:
+        """Raises :class:`~roundhouse.errors.ConfigError` if copies of a tensor in several processes
+        have different gradients, and so would not stay copies."""
+        given = iter(digests)
+        for copied in self._views.copied:
+            by_shard = {shard: next(given) for shard in copied}
+            if len(set(by_shard.values())) > 1:
+                names = self._row.names_of([one for one in parameters if self._views.copied_in(one) == copied])
+                raise ConfigError(
+                    f"job.commit: {shortened(names) or 'a tensor'} has other gradients in process {copied[1]} of the replica than in "
+                    f"process {copied[0]}, each of which has a copy: before job.commit take their mean over the parts of a sequence, "
+                    "with torch.distributed.all_reduce, or apply fully_shard along that dimension; sum them over the stages of a "
+                    "pipeline"
+                )
 
     def _sum(self, parts: list[torch.Tensor], weight: float, group: Group | None) -> None:
         if group is None:
@@ -83,9 +131,7 @@ class ColumnSums:
         norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
         if not norms:
             return 0.0
-        shared_views = self._row.shared_views
-        assert shared_views is not None
-        copies = [shared_views.copies_of(parameter) for parameter in with_gradient]
+        copies = [self._views.copies_of(parameter) for parameter in with_gradient]
         device = norms[0].device
         squares = torch.stack([norm.to(device) for norm in norms]).square()
         return float((squares / torch.tensor(copies, dtype=torch.float64, device=device)).sum())
@@ -101,7 +147,12 @@ class ColumnSums:
         replica = self._replica
         knows = [0.0] * replica.size
         knows[replica.shard] = float(loss is not None)
-        square, *knows = replica.sum([self.own_square(parameters), *knows])
+        digests = [
+            self._copied.get(copied, 0.0) if shard == replica.shard else 0.0 for copied in self._views.copied for shard in copied
+        ]
+        square, *others = replica.sum([self.own_square(parameters), *knows, *digests])
+        knows = others[: replica.size]
+        self._check_copies(others[replica.size :], parameters)
         voices = replica.voices(knows)
         if not voices:
             raise ConfigError(
@@ -140,12 +191,12 @@ def _align(parameters: Sequence[torch.Tensor], group: Group) -> None:
             parameter.grad = torch.zeros_like(parameter)
 
 
-def _buckets(parts: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Tensors of one type and device, in their order, that together have a limited size."""
+def _buckets(parts: Sequence[tuple[Any, torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
+    """Tensors of one kind, type and device, in their order, that together have a limited size."""
     open_: dict[Any, list[torch.Tensor]] = {}
     sizes: dict[Any, int] = {}
-    for part in parts:
-        key = part.dtype, part.device
+    for kind, part in parts:
+        key = kind, part.dtype, part.device
         own = part.numel() * part.element_size()
         if key in open_ and sizes[key] + own > _BUCKET:
             yield open_.pop(key)

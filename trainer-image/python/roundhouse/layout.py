@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 # Dimensions of a mesh whose processes compute the same samples.
 SAME_SAMPLES = ("tp", "pp", "cp")
+# Those along which each process computes a part of the gradient of a copied tensor.
+_OWN_GRADIENTS = ("pp", "cp")
 _STAGES = "pp"
 
 Place = tuple[int, ...]
@@ -27,6 +29,11 @@ class Layout:
         of_part = {part: [shard for shard, other in enumerate(parts) if other == part] for part in dict.fromkeys(parts)}
         self.parts = list(of_part.values())
         self.part_of = [list(of_part).index(part) for part in parts]
+        # The place of each process in the dimensions along which copies of a tensor get the same
+        # gradient.
+        self.alike = [
+            tuple(at for name, at in zip(names, place) if name in data or name not in _OWN_GRADIENTS) for place in places
+        ]
         self._stages = [place[names.index(_STAGES)] if _STAGES in names else 0 for place in places]
 
     def voices(self, shard: int, knows: Sequence[float]) -> list[int]:

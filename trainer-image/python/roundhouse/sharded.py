@@ -48,6 +48,8 @@ class ShardedModel(torch.nn.Module):
         _check_sharding(module, replica)
         # Also of frozen parameters, which may be trained later.
         self._ids = frozenset(id(parameter) for parameter in module.parameters() if _is_summed(parameter, replica))
+        # By the id of a parameter: what its gradient has to be multiplied by before the sum.
+        self.factors = _factors(module, replica)
         gradients.models.append(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -146,6 +148,23 @@ def _check_sharding(module: torch.nn.Module, replica: Replica) -> None:
             "fully_shard(model, mesh=mesh) to the whole model after its parts, with the mesh of rh.replica_mesh(); if all processes "
             'compute the same samples, give rh.replica_mesh(..., data=())'
         )
+
+
+def _factors(module: torch.nn.Module, replica: Replica) -> dict[int, float]:
+    """The factors of gradients of which FSDP2 does not take the mean over all processes with other
+    samples, by the ids of parameters.
+
+    Experts are sharded over such processes. An all-to-all brings them the tokens of all, so their
+    gradient is a sum.
+    """
+    averaged: dict[int, int] = {}
+    for unit in _units(module) if replica.num_data > 1 else ():
+        group = unit._get_fsdp_state()._fsdp_param_group
+        for parameter in [] if group is None else group.fsdp_params:
+            shards = group.mesh_info.mesh.mesh.flatten().tolist()
+            averaged[id(parameter.sharded_param)] = len(replica.of_data.intersection(shards))
+    factors = {id(parameter): averaged.get(id(parameter), 1) / replica.num_data for parameter in module.parameters()}
+    return {key: factor for key, factor in factors.items() if factor != 1}
 
 
 def kind_of(entry: Any) -> str:

@@ -27,3 +27,10 @@ def test_samples_without_a_voice_are_noticed_by_all():
     layout = Layout(["pp", "fsdp"], [2, 2], ["fsdp"])
     assert layout.voices(0, [0, 0, 1, 1]) == [2] and layout.voices(1, [0, 0, 1, 1]) == [3]
     assert layout.voices(0, [0, 0, 1, 0]) == [] == layout.voices(1, [0, 0, 1, 0])
+
+
+def test_copies_are_compared_along_stages_and_sequences():
+    assert Layout(["pp", "cp"], [2, 2], []).alike == [()] * 4
+    assert len(set(Layout(["fsdp", "tp"], [2, 2], ["fsdp"]).alike)) == 4
+    # A script may give each part of a sequence other samples.
+    assert len(set(Layout(["cp"], [2], ["cp"]).alike)) == 2
