@@ -85,6 +85,11 @@ class Buffers:
         for owner, key, buffer in self._kept:
             owner[key] = buffer
 
+    @property
+    def num_bytes(self) -> int:
+        """Number of bytes that :meth:`share` copies."""
+        return len(self._others) + sum(place.num_bytes for place in self._places)
+
     def moving(self) -> list[torch.Tensor]:
         """Shapes and types of what :meth:`end_slice` returns, as tensors without memory."""
         return [torch.empty(place.shape, dtype=wide(place.dtype), device="meta") for place in self._moving]
@@ -128,19 +133,49 @@ class Buffers:
         """Copies the buffers of rank ``source`` to all other ranks, as DDP does; an error drops the
         step. Returns the copied bytes, which are the same on all ranks. ``column``: a part of the
         group, in which ``source`` counts, and the rank in it."""
-        if not self._places or gradients.broken is not None:
-            return None
+        backend, rank = (None, group.rank) if column is None else column
+        row = self._row() if self._places else None
+        if row is not None and self._copy(group, row, source, gradients, backend) and rank != source:
+            self._take(row)
+        return row if gradients.broken is None else None
+
+    def share_parts(
+        self, group: Group, parts: Sequence[tuple[int, int]], own: int, gradients: Gradients
+    ) -> torch.Tensor | None:
+        """Does the same for a replica whose processes have different parts of the model. ``parts``:
+        for each part the rank whose buffers are copied, and their number of bytes. ``own``: the
+        index of this process' part."""
+        row = None
+        for index, (source, num_bytes) in enumerate(parts):
+            if num_bytes == 0:
+                continue
+            piece = self._row() if index == own else torch.empty(num_bytes, dtype=torch.uint8, device=group.device)
+            if not self._copy(group, piece, source, gradients):
+                return None
+            if index == own:
+                row = piece
+                if group.rank != source:
+                    self._take(row)
+        return row
+
+    @torch.no_grad()
+    def _row(self) -> torch.Tensor:
         there = torch.tensor([place.buffer() is not None for place in self._others], dtype=torch.uint8)
         parts = [place.bytes() for place in self._places]
-        row = torch.cat([there.to(parts[0].device), *parts])
+        return torch.cat([there.to(parts[0].device), *parts])
+
+    def _copy(self, group: Group, row: torch.Tensor, source: int, gradients: Gradients, backend: Any = None) -> bool:
+        if gradients.broken is not None:
+            return False
         try:
-            backend, rank = (None, group.rank) if column is None else column
             group.begin_broadcast(row, source, backend).wait()
         except RuntimeError as error:
             gradients.broke(error)
-            return None
-        if rank == source:
-            return row
+            return False
+        return True
+
+    @torch.no_grad()
+    def _take(self, row: torch.Tensor) -> None:
         # Only if there are such buffers, because on a GPU this waits for the broadcast.
         is_there = dict(zip(self._others, row[: len(self._others)].tolist() if self._others else []))
         at = len(self._others)
@@ -151,4 +186,3 @@ class Buffers:
             if buffer is not None and is_there.get(place, True):
                 # A copy is aligned for its type; a piece may not be.
                 buffer.copy_(piece.clone().view(place.dtype).reshape(place.shape))
-        return row

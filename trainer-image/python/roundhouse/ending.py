@@ -14,6 +14,9 @@ from .errors import ConfigError, Left, RoundhouseError, exit_code_of
 from .migration import recognized
 from .traces import cut, words_and_place
 
+# A part of the message of a PipelineStage for an error of its module.
+_OF_STAGE = "failed to run forward"
+
 
 def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> None:
     """Ends a worker's process after an exception, with the exit code of the error."""
@@ -30,11 +33,19 @@ def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> No
 
 
 def _code_of(error: BaseException) -> int:
+    error = _own_cause(error)
     if recognized(error) is not None:
         return ConfigError.exit_code
     # The exit code of a shell for a signal.
     other = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return exit_code_of(error) or other
+
+
+def _own_cause(error: BaseException) -> BaseException:
+    """The error of the script. A schedule of a pipeline raises another one from that of a stage,
+    with the shapes of the inputs as its message."""
+    cause = error.__cause__
+    return cause if cause is not None and type(error) is RuntimeError and _OF_STAGE in str(error) else error
 
 
 def explained(error: BaseException) -> tuple[int | None, str]:
@@ -43,6 +54,7 @@ def explained(error: BaseException) -> tuple[int | None, str]:
     if isinstance(error, SystemExit):
         words = " ".join(str(error.code).split())
         return (error.code if isinstance(error.code, int) else 1), f"the script has exited with {cut(words)}"
+    error = _own_cause(error)
     kind, words, place = words_and_place(error)
     advice = recognized(error)
     if advice is not None:

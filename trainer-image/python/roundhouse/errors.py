@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ._native import own_failure
 
 
@@ -88,6 +90,16 @@ def is_own(error: BaseException) -> bool:
     if type(error).__name__ == "OutOfMemoryError":
         return True
     return _own_failure(error) is not None
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, the one that it was raised from, and so on."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__
 
 
 def exit_code_of(error: BaseException) -> int | None:

@@ -17,11 +17,14 @@ from ._native import Process, SampleSchedule
 from .data import Worker, all_batches
 from .errors import ConfigError, Diverged
 from .generations import Generations, Place
+from .replica import Replica, current
 from .sharded import reshard
 from .slices import owned
 
 # The results of a function are reported under these names.
 _REPORTED = ("accuracy", "top5", "perplexity")
+# Under each name one sum, or those of all slices.
+Sums = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,16 @@ class Evaluation:
     The job calls ``function(batch)`` without gradients, with the modules of the state in evaluation
     mode, for the collated batches of this rank's part of ``dataset``. The function returns **sums**
     over the samples of the batch, such as ``{"loss": ..., "accuracy": number of correct samples}``,
-    and must call no collective. The means over the whole data set are the same on all ranks.
-    ``loss`` is required; ``accuracy`` and ``top5`` are reported, too. The job calls ``then(means)``
-    on all ranks of the generation before the evaluation counts as done. A rank that lost its peers
-    right before receives the state of a rank that has called it, so keep everything that
-    ``then`` changes in ``rh.join(state=...)``.
+    and must call no collective but those of the model. A process of a replica that does not know
+    the sums, such as the first stage of a pipeline, returns None for each batch. The means over the
+    whole data set are the same on all ranks. ``loss`` is required; ``accuracy`` and ``top5`` are
+    reported, too. The job calls ``then(means)`` on all ranks of the generation before the
+    evaluation counts as done. A rank that lost its peers right before receives the state of a rank
+    that has called it, so keep everything that ``then`` changes in ``rh.join(state=...)``.
     """
 
     dataset: Any
-    function: Callable[[Any], dict[str, float]]
+    function: Callable[[Any], dict[str, float] | None]
     batch_size: int = 256
     every_epochs: int = 1
     then: Callable[[dict[str, float]], None] | None = None
@@ -63,28 +67,31 @@ class Evaluation:
         return is_end or (rest == 0 and self.every_epochs > 0 and epochs % self.every_epochs == 0)
 
     @torch.no_grad()
-    def sums(self, rank: int, world_size: int, least: int = 0) -> dict[str, float]:
+    def sums(self, rank: int, world_size: int, least: int = 0) -> dict[str, float] | None:
         """The sums over this rank's part of the data set. ``least``: the number of calls that the
         function gets at least, because those of a replica wait for each other."""
         return self._sums(*SampleSchedule.part(0, len(self.dataset), rank, world_size), least)
 
-    def _sums(self, start: int, end: int, least: int) -> dict[str, float]:
+    def _sums(self, start: int, end: int, least: int) -> dict[str, float] | None:
         totals = self._totals(start, end)
         for _ in range(least - self._num_calls(start, end)):
             self._called(self._loader(0, 1))  # A sample that does not count.
         return totals
 
     @torch.no_grad()
-    def sums_of_slices(self, slices: int, rank: int, world_size: int, part: int, num_parts: int) -> dict[str, list[float]]:
+    def sums_of_slices(self, slices: int, rank: int, world_size: int, part: int, num_parts: int) -> Sums | None:
         """The sums over each slice of the data set; 0 for those of other ranks. A replica divides a
         slice into ``num_parts``."""
         number = min(slices, len(self.dataset))
-        found: dict[int, dict[str, float]] = {}
+        found: dict[int, dict[str, float] | None] = {}
         for index in range(*owned(number, rank, world_size)):
             cuts = [SampleSchedule.part(*SampleSchedule.part(0, len(self.dataset), index, number), one, num_parts) for one in range(num_parts)]
             found[index * num_parts + part] = self._sums(*cuts[part], max(self._num_calls(*cut) for cut in cuts))
         names = next(iter(found.values())) if found else self._called(self._loader(0, 1))
-        return {name: [found[place][name] if place in found else 0.0 for place in range(number * num_parts)] for name in names}
+        known = {place: sums for place, sums in found.items() if sums is not None}
+        if names is None or len(known) < len(found):
+            return None
+        return {name: [known[place][name] if place in known else 0.0 for place in range(number * num_parts)] for name in names}
 
     def num_calls(self, rank: int, world_size: int) -> int:
         """Number of calls of the function for a rank's part of the data set."""
@@ -93,15 +100,22 @@ class Evaluation:
     def _num_calls(self, start: int, end: int) -> int:
         return max(len(self._loader(start, end)), 1)
 
-    def _totals(self, start: int, end: int) -> dict[str, float]:
-        totals: dict[str, float] = {}
+    def _totals(self, start: int, end: int) -> dict[str, float] | None:
+        totals: dict[str, float] | None = None
         if start == end:
             # This rank needs the names of the other ranks: get them from a sample that does not
             # count.
-            return {name: 0.0 for name in self._called(self._loader(0, 1))}
+            sums = self._called(self._loader(0, 1))
+            return None if sums is None else dict.fromkeys(sums, 0.0)
         with closing(all_batches(self._loader(start, end))) as batches:
-            for batch in batches:
-                for name, value in self._called([batch]).items():
+            for index, batch in enumerate(batches):
+                sums = self._called([batch])
+                if index == 0:
+                    totals = None if sums is None else {}
+                if (sums is None) is not (totals is None):
+                    raise ConfigError("the function of rh.Evaluation has returned None for some batches and sums for others")
+                for name, value in (sums or {}).items():
+                    assert totals is not None
                     totals[name] = totals.get(name, 0.0) + float(value)
         return totals
 
@@ -111,8 +125,10 @@ class Evaluation:
             options["worker_init_fn"] = Worker(options.get("worker_init_fn"))
         return DataLoader(Subset(self.dataset, range(start, end)), batch_size=self.batch_size, **options)
 
-    def _called(self, batches: Any) -> dict[str, float]:
+    def _called(self, batches: Any) -> dict[str, float] | None:
         sums = self.function(next(iter(batches)))
+        if sums is None and current() is not None:
+            return None
         if not isinstance(sums, dict) or "loss" not in sums:
             raise ConfigError(
                 'the function of rh.Evaluation has to return a dict of sums with "loss", such as {"loss": loss.item() * len(x)}'
@@ -154,13 +170,12 @@ def evaluate(
             module.training = was_training
     reshard(modules)
     for values in sums:
-        if not all(math.isfinite(value) for own in values.values() for value in own):
+        if not all(math.isfinite(value) for own in (values or {}).values() for value in own):
             raise Diverged(f"the evaluation after step {place.steps} is not finite on rank {place.rank}: {values}")
-    names = [(index, name, len(values[name])) for index, values in enumerate(sums) for name in sorted(values)]
+    counted = [_counted(values, generations.replica) for values in sums]
+    names = [(index, name, len(values[name])) for index, values in enumerate(counted) for name in sorted(values)]
     # One sum for all evaluations: no rank calls a `then` before each rank has all sums.
-    # Of the processes of a replica with the same samples one counts.
-    counts = generations.replica is None or generations.replica.counts
-    total = process.sum([value if counts else 0.0 for index, name, _ in names for value in sums[index][name]])
+    total = process.sum([value for index, name, _ in names for value in counted[index][name]])
     if not generations.confirm(total is not None):
         return
     assert total is not None
@@ -176,11 +191,31 @@ def evaluate(
     process.end_evaluation(num_samples=len(evaluations[0].dataset), loss=first["loss"], **_reported(first))
 
 
-def _sums(evaluation: Evaluation, generations: Generations) -> dict[str, list[float]]:
-    """This rank's sums under each name: one, or those of all slices."""
+def _counted(sums: Sums | None, replica: Replica | None) -> Sums:
+    """What a process adds to the sums over all ranks. Of the processes of a replica with the same
+    samples one counts: the last one that has sums. Others add 0 under the same names."""
+    if replica is None or replica.num_data == replica.size:
+        if sums is None:
+            raise ConfigError("the function of rh.Evaluation has returned None in a process that alone has these samples")
+        return sums
+    lengths = replica.gather("evaluation", None if sums is None else {name: len(sums[name]) for name in sorted(sums)})
+    voices = replica.voices([float(known is not None) for known in lengths])
+    if not voices:
+        raise ConfigError(
+            "the function of rh.Evaluation has returned None in all processes with the same samples: return the sums in the process "
+            "that has computed them, such as the last stage of a pipeline"
+        )
+    if voices[-1] == replica.shard and sums is not None:
+        return sums
+    return {name: [0.0] * length for name, length in lengths[voices[-1]].items()}
+
+
+def _sums(evaluation: Evaluation, generations: Generations) -> Sums | None:
+    """This rank's sums."""
     slices = None if generations.sampler is None else generations.sampler.slices
     if slices is None:
-        return {name: [value] for name, value in _share(evaluation, generations).items()}
+        share = _share(evaluation, generations)
+        return None if share is None else {name: [value] for name, value in share.items()}
     (rank, world_size), replica = generations.data_place, generations.replica
     if replica is None:
         return evaluation.sums_of_slices(slices, rank, world_size, 0, 1)
@@ -188,7 +223,7 @@ def _sums(evaluation: Evaluation, generations: Generations) -> dict[str, list[fl
     return evaluation.sums_of_slices(slices, rank // num_parts, world_size // num_parts, part, num_parts)
 
 
-def _share(evaluation: Evaluation, generations: Generations) -> dict[str, float]:
+def _share(evaluation: Evaluation, generations: Generations) -> dict[str, float] | None:
     (rank, world_size), replica = generations.data_place, generations.replica
     if replica is None:
         return evaluation.sums(rank, world_size)

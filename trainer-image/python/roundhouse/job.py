@@ -268,9 +268,11 @@ class Job:
         """
         return self._open.commit(loss, optimizer, scheduler, scaler=scaler, max_grad_norm=max_grad_norm, weight=weight)
 
-    def sum(self, values: Sequence[float]) -> list[float]:
+    def sum(self, values: Sequence[float] | None) -> list[float]:
         """Sums numbers over the ranks, outside of a step's passes. All ranks must call it at the
-        same place.
+        same place. Of the processes of a replica with the same samples one counts: the last one
+        that gives numbers. None in a process that does not know them, such as the first stage of a
+        pipeline.
 
         Raises :class:`~roundhouse.errors.PeerLost` if the generation fails in this call or failed
         before. Then continue with the loop, or call it in ``with batch:``, which continues the
@@ -279,12 +281,13 @@ class Job:
         if self._generations.sampler is None:
             raise ConfigError("job.sum before the loop over job.steps: the ranks meet when the loop begins")
         self._check_no_slice("job.sum")
-        numbers = [float(value) for value in values]
-        if not all(math.isfinite(number) for number in numbers):
+        numbers = None if values is None else [float(value) for value in values]
+        if numbers is not None and not all(math.isfinite(number) for number in numbers):
             raise ConfigError(f"job.sum: {numbers} are not all finite, and the ranks agree on finite numbers alone")
-        if self._replica is not None and not self._replica.counts:
-            # Processes of a replica with the same samples count once.
-            numbers = [0.0] * len(numbers)
+        if self._replica is not None:
+            numbers = self._replica.counted(numbers)
+        if numbers is None:
+            raise ConfigError("job.sum(None): give the numbers; None is for processes of a replica that do not know them")
         sums = self._process.sum(numbers)
         if not self._generations.confirm(sums is not None) or sums is None:
             self._lost("a rank was lost while the ranks summed numbers")

@@ -93,7 +93,7 @@ class Loops:
     def _steps(self, sampler: Sampler, evaluations: Sequence[Evaluation]) -> Iterator[Step]:
         generations = self._generations
         if sampler.slices is not None:
-            check_slices(self._modules, is_manual=self._open.is_manual, seeds=self._seeds)
+            check_slices(self._modules, generations.replica, generations.gradients, is_manual=self._open.is_manual, seeds=self._seeds)
         generations.prepare(sampler, self._modules, self._open.optimizers)
         while True:
             is_due = generations.advance()
@@ -108,6 +108,8 @@ class Loops:
                     # has superseded ends.
                     if error.newer is not None:
                         raise
+                    if generations.replica is not None:
+                        generations.replica.check()
                 continue
             if self._reports(place.generation):
                 continue

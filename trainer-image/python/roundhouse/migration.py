@@ -23,6 +23,8 @@ _NOT_OF_NOW = (
 # communicator.
 _IN_PROGRESS = "NCCL Error 7"
 _NO_RANK = "Error initializing torch.distributed using env://"
+# The class of the error of a pipeline for a micro-batch of another shape than the first one.
+_OTHER_SHAPE = "PipeliningShapeError"
 _ONE_SAMPLE = "Expected more than 1 value per channel when training"
 
 
@@ -32,6 +34,11 @@ def recognized(error: BaseException | None) -> str | None:
     if not isinstance(error, (ValueError, RuntimeError)):
         return None
     words = str(error)
+    if type(error).__name__ == _OTHER_SHAPE:
+        return (
+            f"{words}: a PipelineStage keeps the shapes of its first micro-batch: give all micro-batches of a step one size, and make the "
+            "stage again when the share of this replica has changed; see 'Pipelines' in docs/guides/sharded-models.md"
+        )
     if _is_of_older_generation(words):
         return (
             "the script uses a process group or a DeviceMesh of an earlier generation, which is over: each generation has other "

@@ -12,13 +12,15 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ._native import Process, fault_point
 from .buffers import Buffers
+from .column_sums import ColumnSums, clip, complete
 from .digests import digest_of, portions
 from .errors import ConfigError, Diverged, NotCommitted, PeerLost
 from .generations import Generations
 from .local_parts import local_gradients
 from .migration import is_without_group
 from .sampler import Sampler, Step
-from .sharded import ColumnSums, check_scaler, clip, complete, forget_accumulated, reshard
+from .sharded import forget_accumulated, reshard
+from .shared_scaler import check_scaler, unscale, update_scaled
 from .slice_sums import SliceSums
 from .state import Row
 from .step_numbers import Number, StepNumbers
@@ -73,6 +75,8 @@ class OpenStep:
         self._replica = generations.replica
         self._columns = None if self._replica is None else ColumnSums(self._gradients, self._replica, row)
         self._slices = SliceSums(self._gradients, self._buffers, self._replica, generations.device)
+        # Number of bytes of the buffers of each process of the replica.
+        self._bytes_of_buffers = [] if self._replica is None else self._replica.gather("buffers", self._buffers.num_bytes)
         self._is_committing = False
         # Whether the step was committed without optimizers: the script changes its tensors itself
         # in the rest of the body.
@@ -160,10 +164,11 @@ class OpenStep:
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         ended_at = time.perf_counter()
         if self._replica is not None:
-            check_scaler(scaler)
             reshard(self._modules)
         self._structure.check()
         trained = self._trained(optimizers)
+        if self._replica is not None:
+            check_scaler(scaler, optimizers, trained, self._generations.device)
         self._check_shared(optimizers)
         self._check_gradients(optimizers, trained)
         self._check_summed(optimizers)
@@ -227,7 +232,7 @@ class OpenStep:
         if all_weight > 0:
             divide_gradients(trained, all_weight)
             norm /= all_weight
-            if shared_norm is not None:
+            if shared_norm is not None and scaler is None:
                 clip(local_gradients(trained), norm, max_grad_norm)
             elif scaler is None and max_grad_norm is not None:
                 gradient_norm(trained, max_grad_norm)
@@ -238,7 +243,11 @@ class OpenStep:
                     f"step {step.number}: loss {mean_loss:.4}: the scale of the scaler has fallen to 0, because the gradients of "
                     "many steps were not finite: training diverges; lower the learning rate or add a warm-up"
                 )
-            norm = unscaled_norm(optimizers, trained, max_grad_norm, scaler, norm, float(numbers.scale))
+            if self._replica is not None:
+                unscale(trained, float(numbers.scale))
+                norm = clip(local_gradients(trained), norm / float(numbers.scale), max_grad_norm)
+            else:
+                norm = unscaled_norm(optimizers, trained, max_grad_norm, scaler, norm, float(numbers.scale))
         elif not (all_finite and math.isfinite(mean_loss)):
             raise Diverged(
                 f"step {step.number}: loss {mean_loss:.4}, gradient norm {norm:.4}: training diverges; lower the learning "
@@ -287,7 +296,10 @@ class OpenStep:
         rate = learning_rate(optimizers)
         self._is_committing = True
         try:
-            skipped = update(optimizers, schedulers, scaler)
+            if self._replica is not None and scaler is not None:
+                skipped = update_scaled(optimizers, schedulers, scaler, norm)
+            else:
+                skipped = update(optimizers, schedulers, scaler)
         finally:
             self._is_committing = False
         # Also those of optimizers that this step does not use: a pass through a discriminator
@@ -340,15 +352,20 @@ class OpenStep:
         # Running statistics are those of rank 0, as in DDP, or of the last rank if rank 0 has no
         # samples.
         has_samples = step.global_size >= step.world_size
-        if self._replica is not None and self._replica.num_data == 1:
-            # Processes with the same samples may have other modules and so other buffers.
-            if group.column is None:
-                return None
-            replica, num_replicas = group.rank // self._replica.size, group.size // self._replica.size
-            return self._buffers.share(
-                group, 0 if has_samples else num_replicas - 1, self._gradients, (group.column, replica)
-            )
-        return self._buffers.share(group, 0 if has_samples else group.size - 1, self._gradients)
+        replica = self._replica
+        if replica is None or replica.num_data == replica.size:
+            return self._buffers.share(group, 0 if has_samples else group.size - 1, self._gradients)
+        # Processes with the same samples may have other modules and so other buffers.
+        if replica.num_data > 1:
+            first = 0 if has_samples else group.size - replica.size
+            parts = [
+                (first + shards[0 if has_samples else -1], self._bytes_of_buffers[shards[0]]) for shards in replica.layout.parts
+            ]
+            return self._buffers.share_parts(group, parts, replica.layout.part_of[replica.shard], self._gradients)
+        if group.column is None:
+            return None
+        source = 0 if has_samples else group.size // replica.size - 1
+        return self._buffers.share(group, source, self._gradients, (group.column, group.rank // replica.size))
 
     def drop(self) -> None:
         """Undoes the step and ends the generation."""
@@ -454,7 +471,10 @@ class OpenStep:
             seen.update(parameters)
 
     def _check_gradients(self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor]) -> None:
-        if optimizers and all(parameter.grad is None for parameter in trained):
+        # Another stage of a pipeline may have all parameters that train.
+        may_train_nothing = self._replica is not None and self._replica.num_data < self._replica.size
+        is_frozen = may_train_nothing and not any(parameter.requires_grad for parameter in trained)
+        if optimizers and not is_frozen and all(parameter.grad is None for parameter in trained):
             raise NotCommitted(
                 "no parameter of the optimizer has a gradient: call loss.backward() before job.commit, and remove "
                 "optimizer.zero_grad(), job.commit does it"

@@ -21,8 +21,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from .errors import ConfigError, PeerLost, words_of
+from .errors import ConfigError, PeerLost, causes, words_of
 from .groups import duration, gloo
+from .layout import SAME_SAMPLES, Layout
 from .stores import serve
 from .versions import OLDEST_WITH_REPLICAS, require_torch
 
@@ -30,8 +31,6 @@ from .versions import OLDEST_WITH_REPLICAS, require_torch
 # The agent ends processes that hang; compiling a model may take long.
 _START = 600.0
 _PATIENCE = 3600.0
-# Dimensions of a mesh whose processes compute the same samples.
-_SAME_SAMPLES = ("tp", "pp", "cp")
 _LOOPBACK = "127.0.0.1"
 # Parts of PyTorch's errors of a collective whose peer is gone.
 _OF_LOST_PEERS = ("Connection", "connection", "closed by peer", "Broken pipe", "Timed out", "NCCL", "socketPoll")
@@ -61,27 +60,38 @@ class Replica:
         self._num_gathered = 0
         # The error of a lost process of the replica.
         self._loss: PeerLost | None = None
-        # Which of the samples of the replica this process computes, of how many parts.
-        self.data_index, self.num_data = shard, size
-        # The processes with which this one has other samples, and which have the same part of each
-        # dimension with the same samples.
-        self.of_data = set(range(size))
-        # Whether this process is the first of those with the same samples.
-        self.counts = True
+        self.divide(Layout(["shard"], [size], ["shard"]))
 
-    def divide(self, names: Sequence[str], shape: Sequence[int], data: Sequence[str]) -> None:
-        """Notes which dimensions of the mesh compute other samples."""
-        at = _place(self.shard, shape)
-        same = [index for index, name in enumerate(names) if name not in data]
-        places = {shard: _place(shard, shape) for shard in range(self.size)}
-        self.of_data = {shard for shard, other in places.items() if all(other[index] == at[index] for index in same)}
-        self.data_index, self.num_data, self.counts = 0, 1, True
-        for name, size, index in zip(names, shape, at):
-            if name in data:
-                self.data_index = self.data_index * size + index
-                self.num_data *= size
-            elif index > 0:
-                self.counts = False
+    def divide(self, layout: Layout) -> None:
+        """Notes which processes have the same samples or the same part of the model."""
+        self.layout = layout
+        # Which of the samples of the replica this process computes, of how many parts.
+        self.data_index, self.num_data = layout.data_indices[self.shard], layout.num_data
+        # The processes with which this one has other samples of the same part of the model.
+        self.of_data = set(layout.parts[layout.part_of[self.shard]])
+
+    def voices(self, knows: Sequence[float]) -> list[int]:
+        """The processes with the same samples as this one whose values count: see
+        :meth:`Layout.voices <roundhouse.layout.Layout.voices>`."""
+        return self.layout.voices(self.shard, knows)
+
+    def counted(self, values: Sequence[float] | None) -> list[float]:
+        """What this process adds to a sum over all processes of the job: its ``values``, or zeros
+        if another process with the same samples has them, too. None if it does not know them."""
+        lengths = [0.0] * self.size
+        lengths[self.shard] = 0.0 if values is None else len(values) + 1.0
+        # Without such processes each one has to know its values.
+        if self.num_data < self.size:
+            lengths = self.sum(lengths)
+            voices = self.voices(lengths)
+        else:
+            voices = [self.shard] if values is not None else []
+        if not voices:
+            raise ConfigError("job.sum(None) in all processes with the same samples: give the numbers in the process that has them")
+        # One of them, not their mean: a sum of whole numbers stays whole.
+        if voices[-1] == self.shard and values is not None:
+            return list(values)
+        return [0.0] * (int(lengths[voices[-1]]) - 1)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Sums numbers over the processes of the replica.
@@ -133,7 +143,8 @@ class Replica:
     def may_explain(self, error: RuntimeError) -> bool:
         """Whether the loss of a process of the replica may be the cause of an error, such as that
         of a collective within a sharded model."""
-        words = str(error)
+        # A schedule of a pipeline raises an error of its own from that of a collective.
+        words = " ".join(str(one) for one in causes(error))
         return self.size > 1 and any(known in words for known in _OF_LOST_PEERS)
 
     def lost(self, error: BaseException) -> PeerLost:
@@ -175,7 +186,7 @@ def replica_mesh(*names: str, shape: Sequence[int] | None = None, data: Sequence
     size = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if _has_agent() else 1
     names = names or ("shard",)
     sizes = _shape(names, shape, size)
-    data = [name for name in names if name not in _SAME_SAMPLES] if data is None else list(data)
+    data = [name for name in names if name not in SAME_SAMPLES] if data is None else list(data)
     unknown = [name for name in data if name not in names]
     if unknown:
         raise ConfigError(f"rh.replica_mesh: data names {', '.join(unknown)}, which is no dimension of {', '.join(names)}")
@@ -184,7 +195,7 @@ def replica_mesh(*names: str, shape: Sequence[int] | None = None, data: Sequence
             "rh.replica_mesh: PyTorch has a default group already; remove torch.distributed.init_process_group, rh.replica_mesh makes it"
         )
     replica = _begin(size)
-    replica.divide(names, sizes, data)
+    replica.divide(Layout(names, sizes, data))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     replica.mesh = init_device_mesh(device, tuple(sizes), mesh_dim_names=tuple(names))
     _current = replica
@@ -229,15 +240,6 @@ def _shape(names: Sequence[str], shape: Sequence[int] | None, size: int) -> list
             "workers.procsPerWorker, which is by default the number of GPUs of a worker"
         )
     return sizes
-
-
-def _place(shard: int, shape: Sequence[int]) -> list[int]:
-    """The place of a process in a mesh of this shape."""
-    at = []
-    for size in reversed(shape):
-        at.append(shard % size)
-        shard //= size
-    return at[::-1]
 
 
 def _begin(size: int) -> Replica:

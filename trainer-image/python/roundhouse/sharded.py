@@ -1,36 +1,20 @@
 """Models whose parameters the processes of a replica share. FSDP2, tensor and pipeline parallelism
-sum gradients within the replica; this module sums them over the replicas, when a step ends.
-
-The sums are over what each process has of the gradients, so no parallelism has to be known here.
+sum gradients within the replica; :mod:`.column_sums` sums them over the replicas.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
-from ._native import fault_point
 from .errors import ConfigError
 from .gradients import Gradients
-from .local_parts import is_sharded, local
 from .replica import Replica
-from .step_numbers import Number
 from .traces import shortened
-from .updates import loss_sum
-
-if TYPE_CHECKING:
-    from .groups import Group
-    from .sampler import Step
-    from .state import Row
-
-# Bytes of gradients that are summed at once.
-_BUCKET = 64 << 20
 
 
 class Scale(torch.autograd.Function):
@@ -64,6 +48,8 @@ class ShardedModel(torch.nn.Module):
         _check_sharding(module, replica)
         # Also of frozen parameters, which may be trained later.
         self._ids = frozenset(id(parameter) for parameter in module.parameters() if _is_summed(parameter, replica))
+        # By the id of a parameter: what its gradient has to be multiplied by before the sum.
+        self.factors = _factors(module, replica)
         gradients.models.append(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -164,160 +150,21 @@ def _check_sharding(module: torch.nn.Module, replica: Replica) -> None:
         )
 
 
-class ColumnSums:
-    """Sums the gradients of a step over the processes with the same shard, one of each replica."""
+def _factors(module: torch.nn.Module, replica: Replica) -> dict[int, float]:
+    """The factors of gradients of which FSDP2 does not take the mean over all processes with other
+    samples, by the ids of parameters.
 
-    def __init__(self, gradients: Gradients, replica: Replica, row: Row):
-        self._gradients = gradients
-        self._replica = replica
-        self._row = row
-
-    @torch.no_grad()
-    def sum(self, parameters: Sequence[torch.Tensor], group: Group | None) -> None:
-        """Sums what this process has of the gradients. An error of a lost peer is recorded, and the
-        step is dropped later."""
-        self._gradients.computed_at = time.perf_counter()
-        complete(parameters)
-        if self._gradients.broken is not None:
-            return
-        if group is not None and self._gradients.step is not None:
-            fault_point("Backward", group.rank, self._gradients.step.number)
-        # With different samples the backward pass has weighted the gradients within the replica.
-        weight = self._gradients.weight if self._replica.num_data == 1 else self._gradients.weight_of_replica
-        column = None if group is None else group.column
-        trained = [parameter for parameter in parameters if parameter.requires_grad]
-        try:
-            if column is not None and group is not None:
-                _align(trained, group)
-            gradients = [part for part in (local(p.grad) for p in trained if p.grad is not None) if part.numel()]
-            for bucket in _buckets(gradients):
-                self._sum(bucket, weight, group if column is not None else None)
-        except RuntimeError as error:
-            self._gradients.broke(error)
-
-    def _sum(self, parts: list[torch.Tensor], weight: float, group: Group | None) -> None:
-        if group is None:
-            if weight != 1.0:
-                torch._foreach_mul_(parts, weight)
-            return
-        flat = torch.cat([part.reshape(-1) for part in parts])
-        if weight == 0:
-            flat.zero_()
-        elif weight != 1.0:
-            flat.mul_(weight)
-        group.bounded(group.column.allreduce([flat])).wait()
-        summed = torch.split(flat, [part.numel() for part in parts])
-        torch._foreach_copy_(parts, [one.view_as(part) for one, part in zip(summed, parts)])
-
-    @torch.no_grad()
-    def own_square(self, parameters: Sequence[torch.Tensor]) -> float:
-        """The sum of the squares of this process' share of the gradients: a part that several
-        processes have counts once."""
-        with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
-        parts = [local(parameter.grad) for parameter in with_gradient]
-        norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
-        if not norms:
-            return 0.0
-        shared_views = self._row.shared_views
-        assert shared_views is not None
-        copies = [shared_views.copies_of(parameter) for parameter in with_gradient]
-        device = norms[0].device
-        squares = torch.stack([norm.to(device) for norm in norms]).square()
-        return float((squares / torch.tensor(copies, dtype=torch.float64, device=device)).sum())
-
-    def numbers(
-        self, loss: Number | None, weight: Number, step: Step, reduction: str, parameters: Sequence[torch.Tensor]
-    ) -> tuple[Number, Number, float]:
-        """This process' share of the loss and of its weight, and the norm of the whole gradient.
-
-        Processes with the same samples may all know the loss, as in tensor parallelism, or one of
-        them, as in a pipeline: it counts once.
-        """
-        square, *known = self._replica.sum([self.own_square(parameters), *self._knows(loss)])
-        return *self._share(loss, weight, step, reduction, known), _root(square)
-
-    def numbers_of_slice(self, loss: Number | None, weight: Number, step: Step, reduction: str) -> tuple[Number, Number]:
-        """This process' share of the loss of a slice and of its weight."""
-        return self._share(loss, weight, step, reduction, self._replica.sum(self._knows(loss)))
-
-    def totals(self, loss: Number, weight: Number, parameters: Sequence[torch.Tensor]) -> tuple[float, float, float]:
-        """The loss and the weight of all processes of the replica, which have their sums over all
-        slices, and the norm of the whole gradient."""
-        total, all_weight, square = self._replica.sum([float(loss), float(weight), self.own_square(parameters)])
-        return total, all_weight, _root(square)
-
-    def _knows(self, loss: Number | None) -> list[float]:
-        """Which part of the replica's samples this process knows the loss of."""
-        knows = [0.0] * self._replica.num_data
-        knows[self._replica.data_index] = float(loss is not None)
-        return knows
-
-    def _share(
-        self, loss: Number | None, weight: Number, step: Step, reduction: str, known: Sequence[float]
-    ) -> tuple[Number, Number]:
-        if 0.0 in known:
-            raise ConfigError(
-                "job.commit(None, ...) in all processes with the same samples: give the loss in the process that has computed it"
-            )
-        if loss is None:
-            return 0.0, 0.0
-        number = known[self._replica.data_index]
-        return loss_sum(loss, step, reduction) / number, weight / number
-
-
-def _root(square: float) -> float:
-    return math.sqrt(square) if square >= 0 else math.nan
-
-
-def clip(parts: Sequence[torch.Tensor], norm: float, most: float | None) -> float:
-    """Clips gradients of this norm as PyTorch does. Returns the norm."""
-    if most is not None and parts and most < norm + 1e-6 and math.isfinite(norm):
-        torch._foreach_mul_(list(parts), most / (norm + 1e-6))
-    return norm
-
-
-def check_scaler(scaler: Any) -> None:
-    """Raises :class:`~roundhouse.errors.ConfigError` for a scaler that scales."""
-    if scaler is not None:
-        raise ConfigError(
-            "job.commit: a GradScaler finds infinite gradients in the shard of one process, and the others would not skip the step: "
-            "train a sharded model in bfloat16, without a scaler"
-        )
-
-
-def complete(parameters: Sequence[torch.Tensor]) -> None:
-    """Completes gradients whose sums over the processes of the replica are pending, as sequence
-    parallelism leaves them. The optimizer would do so later; norms need it now."""
-    for parameter in parameters:
-        gradient: Any = parameter.grad
-        if gradient is not None and is_sharded(gradient) and any(one.is_partial() for one in gradient.placements):
-            own: Any = parameter
-            parameter.grad = gradient.redistribute(placements=own.placements)
-
-
-def _align(parameters: Sequence[torch.Tensor], group: Group) -> None:
-    """Makes the same parameters have gradients in all replicas: a pass may have left some out."""
-    device = group.device
-    has = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.float32).to(device)
-    group.bounded(group.column.allreduce([has])).wait()
-    for parameter, number in zip(parameters, has.tolist()):
-        if number > 0 and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-
-
-def _buckets(parts: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Tensors of one type and device, in their order, that together have a limited size."""
-    open_: dict[Any, list[torch.Tensor]] = {}
-    sizes: dict[Any, int] = {}
-    for part in parts:
-        key = part.dtype, part.device
-        own = part.numel() * part.element_size()
-        if key in open_ and sizes[key] + own > _BUCKET:
-            yield open_.pop(key)
-            sizes[key] = 0
-        open_.setdefault(key, []).append(part)
-        sizes[key] = sizes.get(key, 0) + own
-    yield from open_.values()
+    Experts are sharded over such processes. An all-to-all brings them the tokens of all, so their
+    gradient is a sum.
+    """
+    averaged: dict[int, int] = {}
+    for unit in _units(module) if replica.num_data > 1 else ():
+        for group in _groups(unit):
+            shards = group.mesh_info.mesh.mesh.flatten().tolist()
+            for parameter in group.fsdp_params:
+                averaged[id(parameter.sharded_param)] = len(replica.of_data.intersection(shards))
+    factors = {id(parameter): averaged.get(id(parameter), 1) / replica.num_data for parameter in module.parameters()}
+    return {key: factor for key, factor in factors.items() if factor != 1}
 
 
 def kind_of(entry: Any) -> str:

@@ -39,12 +39,23 @@ class SharedViews:
                 holders.setdefault(name, []).append((shard, runs))
         for name, (_, _, num_bytes) in table.items():
             _check_cover(name, num_bytes, [runs for _, runs in holders[name]])
-        self.table = [(name, dtype, shape, num_bytes) for name, (dtype, shape, num_bytes) in table.items()]
-        places = {name: index for index, name in enumerate(table)}
+        # In an order that does not depend on which process has a tensor: any number of stages reads
+        # a checkpoint.
+        self.table = [(name, *table[name]) for name in sorted(table)]
+        places = {name: index for index, name in enumerate(sorted(table))}
         # The processes with the same part of a view.
         same = {view.name: [shard for shard, runs in holders[view.name] if runs == _listed(view)] for view in views}
         self._check_copies([view for view in views if hasattr(view, "tensor")], same)
         self._copies = {id(view.tensor): len(same[view.name]) for view in views if hasattr(view, "tensor")}
+        # The place of each tensor in the table, which all processes have.
+        self._place_of = {id(view.tensor): places[view.name] for view in views if hasattr(view, "tensor")}
+        # For each tensor, the processes that have copies of a part of it and each compute a part of
+        # their gradient. All processes know all of these sets, in the same order.
+        copied = {name: _beside(replica, those) for name, those in holders.items()}
+        self.copied = sorted({one for sets in copied.values() for one in sets})
+        self._copied = {
+            id(view.tensor): one for view in views if hasattr(view, "tensor") for one in copied[view.name] if replica.shard in one
+        }
         written = {view.name: same[view.name][0] == replica.shard for view in views}
         self.own = sorted(views, key=lambda view: (not written[view.name], places[view.name]))
         self._owned: list[Owned] = [
@@ -69,9 +80,28 @@ class SharedViews:
         this process in the order of its row."""
         return self._replica.shard, self._replica.size, self._replica.number, self._owned
 
+    def copied_in(self, tensor: Any) -> tuple[int, ...]:
+        """The processes with the same part of a tensor of which each has a gradient of its own, in
+        :attr:`copied`; empty if this process alone has it."""
+        return self._copied.get(id(tensor), ())
+
+    def place_of(self, tensor: Any) -> int:
+        """The place of a tensor of the state in the table."""
+        return self._place_of.get(id(tensor), 0)
+
     def copies_of(self, tensor: Any) -> int:
         """How many processes of the replica have the same part of a tensor of the state."""
         return self._copies.get(id(tensor), 1)
+
+
+def _beside(replica: Replica, those: list[tuple[int, list[Any]]]) -> list[tuple[int, ...]]:
+    """The sets of processes that have the same part of a tensor and differ at most in their part of
+    the sequence and in their stage. ``those``: the processes that have parts, and which."""
+    sets: dict[Any, list[int]] = {}
+    alike = replica.layout.alike
+    for shard, runs in those if len(set(alike)) < len(alike) else ():
+        sets.setdefault((alike[shard], tuple(map(tuple, runs))), []).append(shard)
+    return [tuple(shards) for shards in sets.values() if len(shards) > 1]
 
 
 def _part(view: Any) -> Part:

@@ -11,9 +11,13 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from .errors import ConfigError
+from .gradients import Gradients
+from .replica import Replica
 
 
-def check_slices(modules: Sequence[torch.nn.Module], *, is_manual: bool, seeds: bool) -> None:
+def check_slices(
+    modules: Sequence[torch.nn.Module], replica: Replica | None, gradients: Gradients, *, is_manual: bool, seeds: bool
+) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` for a script that cannot be exact, and sets
     the number of threads."""
     where = "job.sampler(..., slices=...)"
@@ -25,6 +29,11 @@ def check_slices(modules: Sequence[torch.nn.Module], *, is_manual: bool, seeds: 
     if not seeds:
         raise ConfigError(
             f"{where} with rh.join(seed_each_step=False): dropout would draw other numbers on another rank; leave out seed_each_step"
+        )
+    if replica is not None and (replica.layout.has_own_gradients or any(model.factors for model in gradients.models)):
+        raise ConfigError(
+            f"{where} with pipeline, context or expert parallelism: gradients of slices are summed for FSDP2 and tensor parallelism "
+            "only; leave out slices"
         )
     for module in (inner for own in modules for inner in own.modules()):
         if isinstance(module, DistributedDataParallel):

@@ -7,9 +7,10 @@ import roundhouse as rh
 import torch
 import torch.distributed as dist
 from roundhouse import replica
+from roundhouse.column_sums import ColumnSums
 from roundhouse.gradients import Gradients
 from roundhouse.replica import Replica
-from roundhouse.sharded import ColumnSums, ShardedModel, forget_accumulated
+from roundhouse.sharded import ShardedModel, forget_accumulated
 from roundhouse.shared_views import SharedViews
 from roundhouse.state import Row
 from torch.distributed.fsdp import fully_shard
@@ -152,14 +153,28 @@ def test_options_of_ddp_are_refused():
         loop(job, model)
 
 
-def test_scaler_is_refused_before_weights_change():
+def test_gradients_unscaled_by_the_script_are_refused():
     model, opt = sharded()
     before = model[0].weight.full_tensor().clone()
     scaler = torch.amp.GradScaler("cpu")
-    with refused(rh.ConfigError, "train a sharded model in bfloat16"):
+    scaler.scale(torch.zeros(()))
+    with refused(rh.ConfigError, "scaler.unscale_(optimizer)", "remove the call"):
         with rh.join(state={"model": model, "opt": opt, "scaler": scaler}) as job:
-            loop(job, model, scaler=scaler)
+            loop(job, model, scaler=scaler, change=lambda net: scaler.unscale_(opt))
     assert torch.equal(before, model[0].weight.full_tensor())
+
+
+def test_scaler_of_half_precision_weights_is_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2)).half()
+    rh.replica_mesh("tp")
+    opt, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    with refused(rh.ConfigError, "keep the parameters in float32"):
+        with rh.join(state={"model": model, "opt": opt, "scaler": scaler}) as job:
+            net = job.model(model)
+            for batch in job.steps([(torch.ones(4).half(), 1)] * 8, job.sampler(8, 4, steps=2)):
+                loss = torch.nn.functional.cross_entropy(net(batch.x).float(), batch.y)
+                loss.backward()
+                job.commit(loss, opt, scaler=scaler)
 
 
 def test_loss_has_to_be_known_by_one_process():
@@ -167,6 +182,27 @@ def test_loss_has_to_be_known_by_one_process():
     with refused(rh.ConfigError, "in all processes with the same samples"):
         with rh.join(state={"model": model, "opt": opt}) as job:
             loop(job, model, loss=None)
+
+
+def test_sums_have_to_be_known_by_one_process():
+    model, opt = sharded()
+    with refused(rh.ConfigError, "job.sum(None) in all processes with the same samples"):
+        with rh.join(state={"model": model, "opt": opt}) as job:
+            loop(job, model, change=lambda net: job.sum(None))
+
+
+@pytest.mark.parametrize("name", ["tp", "shard"])
+def test_evaluation_has_to_be_known_by_one_process(name):
+    rh.replica_mesh(name)
+    model = torch.nn.Linear(4, 2)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    with refused(rh.ConfigError, "the function of rh.Evaluation has returned None"):
+        with rh.join(state={"model": model, "opt": opt}) as job:
+            net, evaluation = job.model(model), rh.Evaluation([(torch.ones(4), 1)], lambda batch: None)
+            for batch in job.steps([(torch.ones(4), 1)] * 8, job.sampler(8, 4, steps=1), evaluation=evaluation):
+                loss = torch.nn.functional.cross_entropy(net(batch.x), batch.y)
+                loss.backward()
+                job.commit(loss)
 
 
 def test_group_of_a_generation_is_refused():

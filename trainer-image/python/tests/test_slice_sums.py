@@ -1,11 +1,15 @@
 """Slices with one process: the tree, equal gradients, and what is refused."""
 
 import contextlib
+import types
 
 import pytest
 import roundhouse as rh
 import torch
 from roundhouse.data import Sampler
+from roundhouse.gradients import Gradients
+from roundhouse.layout import Layout
+from roundhouse.slice_checks import check_slices
 from roundhouse.slices import Node, Partial, nodes_of, owned, total
 from small_script import DATA, loss_of
 from test_commit import LocalReads, Reads
@@ -235,3 +239,12 @@ def test_unscaling_by_the_script_is_refused(parts):
 def test_number_of_slices_has_bounds(slices):
     with pytest.raises(rh.ConfigError, match=f"slices is {slices}; it has to be from 1 to 4096"):
         Sampler(40, 8, epochs=1, slices=slices)
+
+
+@pytest.mark.parametrize("name", ["pp", "cp"])
+def test_slices_of_copies_with_own_gradients_are_refused(name):
+    replica = types.SimpleNamespace(layout=Layout([name], [2], []))
+    with pytest.raises(rh.ConfigError, match="leave out slices"):
+        check_slices([], replica, Gradients(), is_manual=False, seeds=True)
+    replica.layout = Layout([name], [1], [])
+    check_slices([], replica, Gradients(), is_manual=False, seeds=True)

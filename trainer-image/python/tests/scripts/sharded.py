@@ -69,9 +69,12 @@ if os.environ.get("EVALUATE"):
         then=lambda means: print(f"evaluated after {job.steps_done}: {means['loss']:.10f} {means['accuracy']:.4f}", flush=True),
     )
 CLIP = None if os.environ.get("SGD") else 0.5
+# A scaler, and steps in which the gradient of one process is infinite.
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3) if os.environ.get("SCALE") else None
+state = {"model": model, "opt": opt, "schedule": schedule} | ({"scaler": scaler} if scaler else {})
 PASSES = int(os.environ.get("PASSES", "1"))
 
-with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
+with rh.join(state=state) as job:
     slices = int(os.environ["SLICES"]) if os.environ.get("SLICES") else None
     sampler = job.sampler(len(dataset), 64, steps=STEPS, seed=5, slices=slices)
     net = job.model(model)
@@ -82,8 +85,13 @@ with rh.join(state={"model": model, "opt": opt, "schedule": schedule}) as job:
             is_last = index == len(x.chunk(PASSES)) - 1
             with contextlib.nullcontext() if is_last else net.no_sync():
                 loss = torch.nn.functional.cross_entropy(net(xs), ys) * (len(xs) / len(x))
-                loss.backward()
+                (scaler.scale(loss) if scaler else loss).backward()
             total += loss.detach()
-        if job.commit(total, opt, schedule, max_grad_norm=CLIP):
+        if scaler and batch.step.number in (4, 9) and job.rank == job.world_size - 1:
+            up = model[1].up.weight.grad
+            getattr(up, "_local_tensor", up)[-1, -1] = float("inf")
+        if job.commit(total, opt, schedule, max_grad_norm=CLIP, scaler=scaler):
             print(f"step {job.steps_done}: {job.loss:.17g} {job.grad_norm:.17g}", flush=True)
+    if scaler:
+        print(f"scale {scaler.get_scale()} after {schedule.last_epoch} updates", flush=True)
     job.save_result(WEIGHTS)
