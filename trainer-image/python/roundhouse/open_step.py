@@ -168,7 +168,7 @@ class OpenStep:
         if self._is_manual:
             numbers.norm = norm
         elif shared_norm is not None:
-            numbers.norm = clip(local_gradients(trained), shared_norm, clipped_to)
+            numbers.norm = clip(trained, shared_norm, clipped_to)
         else:
             numbers.norm = gradient_norm(trained, clipped_to)
         if scaler is not None:
@@ -192,10 +192,8 @@ class OpenStep:
         if all_weight > 0:
             divide_gradients(trained, all_weight)
             norm /= all_weight
-            if shared_norm is not None:
-                clip(local_gradients(trained), norm, max_grad_norm)
-            elif scaler is None and max_grad_norm is not None:
-                gradient_norm(trained, max_grad_norm)
+            if scaler is None:
+                clip(trained, norm, max_grad_norm)
         if scaler is not None:
             # PyTorch would divide by 0, and the weights would become NaN.
             if numbers.scale == 0:
