@@ -112,7 +112,7 @@ bench-operator: ## Compare the cost of many and large jobs with JobSet and Kubef
 	@tests/run/bench-operator
 
 .PHONY: bench-python
-bench-python: ## Measure what the Python package adds to a step of plain DDP (13 min; fetches 3 GB the first time)
+bench-python: ## Measure what the Python package adds to a step (13 min; fetches 3 GB the first time; PEERS=fsdp, trainer or lightning)
 	@tests/run/bench-python
 
 .PHONY: bench-trainer

@@ -18,6 +18,7 @@ import pods
 import python
 import python_pods
 import scripts
+import sharded
 import torchft_world
 import torchrun
 
@@ -33,6 +34,8 @@ SYSTEMS = {
     "python-pods": "PyTorch script with roundhouse, pods",
     "restart": "PyTorch script on Roundhouse's pods",
     "torchft": "torchft, tuned",
+    "sharded": "FSDP2 script with roundhouse, local executor",
+    "torchft-sharded": "FSDP2 script with torchft, tuned",
     "defaults": "torchrun, defaults",
     "tuned": "torchrun, tuned",
 }
@@ -47,7 +50,16 @@ class Setting:
     at_step: int
 
 
-OURS = {"local": local, "python": python, "pods": pods, "python-pods": python_pods, "restart": scripts, "torchft": torchft_world}
+OURS = {
+    "local": local,
+    "python": python,
+    "pods": pods,
+    "python-pods": python_pods,
+    "restart": scripts,
+    "torchft": torchft_world.PLAIN,
+    "sharded": sharded,
+    "torchft-sharded": torchft_world.SHARDED,
+}
 
 
 def measure(setting, system, event, repeat):

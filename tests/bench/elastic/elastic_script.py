@@ -1,6 +1,7 @@
 """The script for the Python package: train.py's MLP with the same digits, batch and optimizer. The
 package replaces train.py's checkpoints and its distribution of the samples. With --out each process
-appends a line per committed step to its own file."""
+appends a line per committed step to its own file. With --sharded the processes of a worker share
+the model by FSDP2."""
 import argparse
 import gzip
 import os
@@ -8,6 +9,7 @@ import pathlib
 import time
 
 import torch
+from torch.distributed.fsdp import fully_shard
 
 import roundhouse as rh
 
@@ -22,6 +24,7 @@ def main():
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--steps", type=int, default=10_000_000)
     parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--sharded", action="store_true")
     options = parser.parse_args()
     out = open(options.out / f"steps-{os.getpid()}", "w", buffering=1, encoding="utf-8") if options.out else None
 
@@ -31,6 +34,10 @@ def main():
     net = torch.nn.Sequential(
         torch.nn.Linear(images.shape[1], 32), torch.nn.ReLU(), torch.nn.Linear(32, int(labels.max()) + 1)
     )
+    if options.sharded:
+        mesh = rh.replica_mesh()
+        fully_shard(net[0], mesh=mesh)
+        fully_shard(net, mesh=mesh)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     with rh.join(state={"net": net, "optimizer": optimizer}) as job:
         model = job.model(net)

@@ -18,12 +18,14 @@ def job(workers, volume):
     return _of(workers, volume, {"trainer": TRAINER})
 
 
-def joining(workers, volume, command):
+def joining(workers, volume, command, sharded_over=1):
     """A TrainingJob of a command that joins with the Python package. The caller sets
-    `PYTHONPATH`."""
+    `PYTHONPATH`. `sharded_over`: number of processes of a worker, which share the model."""
     threads = [{"name": "OMP_NUM_THREADS", "value": "1"}]
     container = {"name": "trainer", "image": "localhost/script:1", "command": command, "env": threads}
     manifest = _of(workers, volume, {"elastic": {"mode": "InProcess"}})
+    if sharded_over > 1:
+        manifest["spec"]["workers"] |= {"sharded": True, "procsPerWorker": sharded_over}
     manifest["spec"]["workers"]["template"] = {"spec": {"containers": [container]}}
     return manifest
 

@@ -84,6 +84,11 @@ def outcome(run, before, first, since, world, verdict, pause=None):
     )
 
 
+def trains_whole(run):
+    """Whether all three workers train."""
+    return run.worlds().get(run.ledger.steps[-1].life) == str(3 * run.procs_per_worker)
+
+
 def kill(run, setting, victims):
     """Kills processes of a run with SIGKILL, and returns the outcome."""
     ledger, before = run.ledger, list(run.ledger.steps)
@@ -92,8 +97,7 @@ def kill(run, setting, victims):
         os.kill(victim, 9)
     if not run.wait(setting.limit, lambda: ledger.newer(before[-1].life)):
         run.fail("a step after the kill")
-    # Wait until all three workers train again.
-    run.wait(setting.limit, lambda: run.worlds().get(ledger.steps[-1].life) == "3")
+    run.wait(setting.limit, lambda: trains_whole(run))
     time.sleep(0.5)
     return run.result(before, ledger.newer(before[-1].life)[0], since)
 
@@ -105,7 +109,7 @@ def grow(run, setting, add):
     add()
     # Reads the logs only after a newer step, because reading takes CPU time from the measured
     # processes.
-    grown = lambda: ledger.newer(before[-1].life) and run.worlds().get(ledger.steps[-1].life) == "3"
+    grown = lambda: ledger.newer(before[-1].life) and trains_whole(run)
     if not run.wait(setting.limit, grown):
         run.fail("a step of three workers")
     time.sleep(0.5)

@@ -17,6 +17,8 @@ from steps import children, until, variable
 class Run:
     """A running local executor with its processes."""
 
+    procs_per_worker = 1
+
     def __init__(self, setting, workers, job=job, options=()):
         self.programs, self.job = setting.programs, job
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-"))

@@ -11,11 +11,17 @@ class Run(local.Run):
     """A run whose processes write their commit times. A line of the ledger appears up to 50 ms
     later."""
 
+    # Options of the script.
+    options = []
+
     def __init__(self, setting, workers):
-        command = [str(setting.python), str(SCRIPT), f"--data={setting.data.resolve()}"]
+        command = [str(setting.python), str(SCRIPT), f"--data={setting.data.resolve()}", *self.options]
         super().__init__(
-            setting, workers, lambda workers, volume: joining(workers, volume, [*command, f"--out={self.home}"])
+            setting, workers, lambda workers, volume: self.job_of(workers, volume, [*command, f"--out={self.home}"])
         )
+
+    def job_of(self, workers, volume, command):
+        return joining(workers, volume, command)
 
     def at(self, step):
         lines = [line.split() for path in self.home.glob("steps-*") for line in path.read_text().splitlines()]

@@ -1,5 +1,5 @@
-"""One run of torchft on this machine: a lighthouse, and one replica group of one process per
-worker."""
+"""One run of torchft on this machine: a lighthouse, and one replica group per worker, of one
+process or of several that share the model."""
 import atexit
 import os
 import pathlib
@@ -22,8 +22,8 @@ LIGHTHOUSE = ["--min_replicas=2", "--quorum_tick_ms=20", "--join_timeout_ms=2000
 class Run:
     """The processes of the lighthouse and the workers."""
 
-    def __init__(self, setting, workers):
-        self.setting = setting
+    def __init__(self, setting, workers, size):
+        self.setting, self.size = setting, size
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bench-elastic-torchft-"))
         installed = os.environ["TORCHFT"]
         self.port, self.processes = free_port(), {}
@@ -52,8 +52,10 @@ class Run:
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment)
 
     def add_worker(self, worker):
-        data = f"--data={self.setting.data.resolve()}"
-        self.start(f"worker-{worker}", SCRIPT, data, f"--out={self.home}", f"--worker={worker}", "--timeout=10")
+        options = [f"--data={self.setting.data.resolve()}", f"--out={self.home}", f"--worker={worker}", "--timeout=10"]
+        options += [f"--store-port={free_port()}", f"--size={self.size}"]
+        for rank in range(self.size):
+            self.start(f"worker-{worker}-{rank}", SCRIPT, *options, f"--rank={rank}")
 
     def steps(self):
         return lines.steps(self.home)
@@ -85,20 +87,30 @@ class Run:
         return shown
 
 
-def kill(setting, repeat, _whole_agent):
-    """Kills a worker's only process with SIGKILL. No agent restarts it."""
-    run = Run(setting, 3)
-    since = time.time()
-    run.processes[f"worker-{repeat % 3}"].kill()
-    first = run.wait(setting.limit, lambda: [step for step in run.steps() if step.life not in run.known and step.at > since])
-    return run.result(since, first and first[0])
+class System:
+    """torchft with a number of processes in each replica group."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def kill(self, setting, repeat, _whole_agent):
+        """Kills a worker with SIGKILL: its only process, or one of them, and the others at the same
+        moment, as an ideal launcher does. Nothing restarts it."""
+        run = Run(setting, 3, self.size)
+        since = time.time()
+        for rank in range(self.size):
+            run.processes[f"worker-{repeat % 3}-{rank}"].kill()
+        first = run.wait(setting.limit, lambda: [step for step in run.steps() if step.life not in run.known and step.at > since])
+        return run.result(since, first and first[0])
+
+    def grow(self, setting, _repeat):
+        """Adds a third worker."""
+        run = Run(setting, 2, self.size)
+        since = time.time()
+        run.add_worker(2)
+        first = run.wait(setting.limit, lambda: [step for step in run.steps() if step.world == 3])
+        pause = first and first[0].at - max(step.at for step in run.steps() if step.life in run.known)
+        return run.result(since, first and first[0], pause)
 
 
-def grow(setting, _repeat):
-    """Adds a third worker."""
-    run = Run(setting, 2)
-    since = time.time()
-    run.add_worker(2)
-    first = run.wait(setting.limit, lambda: [step for step in run.steps() if step.world == 3])
-    pause = first and first[0].at - max(step.at for step in run.steps() if step.life in run.known)
-    return run.result(since, first and first[0], pause)
+PLAIN, SHARDED = System(1), System(2)

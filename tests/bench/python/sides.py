@@ -5,13 +5,36 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Listener, wait
 from typing import NamedTuple
 
+from replicas import ReplicaWorld
 from world import World, free_port
 
 HERE = pathlib.Path(__file__).parent
 LIMIT_SECONDS = 300
+# Processes of a replica.
+SIZE = 2
+
+
+class Peer(NamedTuple):
+    """What roundhouse is compared with, and the scripts of both sides."""
+
+    title: Callable[[int], str]
+    plain: str
+    elastic: str
+    # Whether the processes share the model.
+    is_sharded: bool = False
+
+
+PEERS = {
+    "bare": Peer(lambda _: "the bare model", "plain.py", "elastic.py"),
+    "ddp": Peer(lambda _: "DDP", "plain.py", "elastic.py"),
+    "fsdp": Peer(lambda world: "FSDP2" if world == SIZE else "HSDP", "plain_sharded.py", "elastic_sharded.py", is_sharded=True),
+    "trainer": Peer(lambda _: "transformers.Trainer", "plain_trainer.py", "elastic_trainer.py"),
+    "lightning": Peer(lambda _: "lightning.Trainer", "plain_lightning.py", "elastic_lightning.py"),
+}
 
 
 class Turn(NamedTuple):
@@ -59,14 +82,18 @@ def listening():
 
 
 @contextlib.contextmanager
-def plain(name, world, is_bare):
-    """The side with PyTorch alone. A bare model needs no process group."""
+def plain(kind, name, world):
+    """The side without roundhouse. One rank needs no launcher, and starts without its variables if
+    that trains the bare model."""
     variables = os.environ | {"OMP_NUM_THREADS": "1"}
+    launched = kind != "bare" and (kind == "ddp" or world > 1)
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1")), "WORLD_SIZE": str(world)}
     with listening() as listener:
-        command = [sys.executable, HERE / "plain.py", "--model", name, "--port", str(listener.address[1])]
-        command += ["--world", str(world), "--master-port", str(free_port("127.0.0.1"))]
-        command += ["--bare"] if is_bare else []
-        ranks = [subprocess.Popen([*command, "--rank", str(rank)], env=variables) for rank in range(world)]
+        command = [sys.executable, HERE / PEERS[kind].plain, name, str(listener.address[1])]
+        ranks = [
+            subprocess.Popen(command, env=variables | (master | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if launched else {}))
+            for rank in range(world)
+        ]
         try:
             side = Side(listener, world)
             yield side
@@ -80,13 +107,20 @@ def plain(name, world, is_bare):
 
 
 @contextlib.contextmanager
-def elastic(name, world, directory):
+def elastic(kind, name, world, directory):
     """The side with roundhouse. Ledger and agreement are as in a job, but no checkpoint is written
     while it is timed."""
     with listening() as listener:
-        arguments = [HERE / "elastic.py", name, listener.address[1]]
-        with World(directory, *arguments, checkpoints=True, every_steps=1_000_000_000) as job:
-            workers = job.begin(world)
+        arguments = [HERE / PEERS[kind].elastic, name, listener.address[1]]
+        options = {"checkpoints": True, "every_steps": 1_000_000_000, "variables": {"BENCH_WORLD": str(world)}}
+        if PEERS[kind].is_sharded:
+            job = ReplicaWorld(directory, *arguments, size=SIZE, **options)
+            begin = lambda: [one for replica in job.begin_replicas(world // SIZE) for one in replica.processes]
+        else:
+            job = World(directory, *arguments, **options)
+            begin = lambda: job.begin(world)
+        with job:
+            workers = begin()
             side = Side(listener, world)
             yield side
             side.end()

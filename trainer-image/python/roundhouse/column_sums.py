@@ -16,11 +16,11 @@ from ._native import fault_point
 from .digests import digest_of, portions
 from .errors import ConfigError
 from .gradients import Gradients
-from .local_parts import is_sharded, local
+from .local_parts import is_sharded, local, local_gradients
 from .replica import Replica
 from .step_numbers import Number
 from .traces import shortened
-from .updates import loss_sum
+from .updates import loss_sum, norms_of
 
 if TYPE_CHECKING:
     from .groups import Group
@@ -128,12 +128,11 @@ class ColumnSums:
         processes have counts once."""
         with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
         parts = [local(parameter.grad) for parameter in with_gradient]
-        norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
-        if not norms:
+        if not parts:
             return 0.0
         copies = [self._views.copies_of(parameter) for parameter in with_gradient]
-        device = norms[0].device
-        squares = torch.stack([norm.to(device) for norm in norms]).square()
+        device = parts[0].device
+        squares = torch.stack([norm.to(device, torch.float64) for norm in norms_of(parts)]).square()
         return float((squares / torch.tensor(copies, dtype=torch.float64, device=device)).sum())
 
     def numbers(
@@ -183,10 +182,11 @@ def _root(square: float) -> float:
     return math.sqrt(square) if square >= 0 else math.nan
 
 
-def clip(parts: Sequence[torch.Tensor], norm: float, most: float | None) -> float:
+def clip(parameters: Sequence[torch.Tensor], norm: float, most: float | None) -> float:
     """Clips gradients of this norm as PyTorch does. Returns the norm."""
-    if most is not None and parts and most < norm + 1e-6 and math.isfinite(norm):
-        torch._foreach_mul_(list(parts), most / (norm + 1e-6))
+    if most is not None and most < norm + 1e-6 and math.isfinite(norm):
+        if parts := local_gradients(parameters):
+            torch._foreach_mul_(parts, most / (norm + 1e-6))
     return norm
 
 

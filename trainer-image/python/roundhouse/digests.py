@@ -11,8 +11,9 @@ from .optimizer import bytes_of
 
 # The largest prime below 2**52: a double holds each remainder, and no bit of a sum is lost.
 _PRIME = 4_503_599_627_370_449
-# Number of bytes of small tensors that are copied together before they are summed.
-_PORTION = 16 << 20
+# Number of bytes of small tensors that are copied together before they are summed. A GPU then
+# starts fewer kernels. A CPU starts a sum faster than it copies 64 kB.
+_PORTION, _PORTION_ON_CPU = 16 << 20, 64 << 10
 
 
 def sum_of_words(row: torch.Tensor) -> torch.Tensor:
@@ -40,12 +41,13 @@ def portions(tensors: Sequence[torch.Tensor]) -> Iterable[torch.Tensor]:
     num_bytes: dict[torch.device, int] = {}
     for tensor in tensors:
         row, device = bytes_of(tensor), tensor.device
-        if row.numel() >= _PORTION:
+        portion = _PORTION_ON_CPU if device.type == "cpu" else _PORTION
+        if row.numel() >= portion:
             yield row
             continue
         small.setdefault(device, []).append(row)
         num_bytes[device] = num_bytes.get(device, 0) + row.numel()
-        if num_bytes[device] >= _PORTION:
+        if num_bytes[device] >= portion:
             yield torch.cat(small.pop(device))
             num_bytes[device] = 0
     for rows in small.values():

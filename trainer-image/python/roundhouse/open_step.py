@@ -208,7 +208,7 @@ class OpenStep:
         if self.is_manual:
             numbers.norm = norm
         elif shared_norm is not None:
-            numbers.norm = clip(local_gradients(trained), shared_norm, clipped_to)
+            numbers.norm = clip(trained, shared_norm, clipped_to)
         else:
             numbers.norm = gradient_norm(trained, clipped_to)
         if scaler is not None:
@@ -232,10 +232,8 @@ class OpenStep:
         if all_weight > 0:
             divide_gradients(trained, all_weight)
             norm /= all_weight
-            if shared_norm is not None and scaler is None:
-                clip(local_gradients(trained), norm, max_grad_norm)
-            elif scaler is None and max_grad_norm is not None:
-                gradient_norm(trained, max_grad_norm)
+            if scaler is None:
+                clip(trained, norm, max_grad_norm)
         if scaler is not None:
             # PyTorch would divide by 0, and the weights would become NaN.
             if numbers.scale == 0:
@@ -245,7 +243,7 @@ class OpenStep:
                 )
             if self._replica is not None:
                 unscale(trained, float(numbers.scale))
-                norm = clip(local_gradients(trained), norm / float(numbers.scale), max_grad_norm)
+                norm = clip(trained, norm / float(numbers.scale), max_grad_norm)
             else:
                 norm = unscaled_norm(optimizers, trained, max_grad_norm, scaler, norm, float(numbers.scale))
         elif not (all_finite and math.isfinite(mean_loss)):

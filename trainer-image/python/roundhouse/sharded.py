@@ -29,6 +29,8 @@ class Scale(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         # The gradients of a process without samples may be NaN.
+        if context.factor == 1.0:
+            return gradient, None
         return (gradient * context.factor if context.factor else torch.zeros_like(gradient)), None
 
 

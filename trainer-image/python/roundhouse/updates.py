@@ -64,12 +64,13 @@ def gradient_norm(parameters: Sequence[torch.Tensor], most: float | None) -> Num
         return 0.0
     if most is not None:
         return torch.nn.utils.clip_grad_norm_(parameters, most)
-    norms = _norms(gradients)
+    norms = norms_of(gradients)
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
     return norm
 
 
-def _norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+def norms_of(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The norm of each tensor, in its own type, but not in half precision."""
     halves = [gradient for gradient in gradients if gradient.dtype in (torch.float16, torch.bfloat16)]
     if not halves:
         return list(torch._foreach_norm(gradients))

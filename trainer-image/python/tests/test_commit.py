@@ -252,6 +252,13 @@ def test_job_has_loss_and_norm_after_a_commit(parts, most):
     assert len(set(seen)) == 3
 
 
+def test_portions_copy_only_small_tensors_on_a_cpu():
+    small, large = [torch.randn(3) for _ in range(4)], torch.randn(64 << 8)
+    first, rest = portions([*small[:2], large, *small[2:]])
+    assert first.data_ptr() == large.data_ptr() and first.numel() == large.numel() * 4
+    assert torch.equal(rest, torch.cat(small).view(torch.uint8))
+
+
 def test_digest_of_gradients_detects_each_bit():
     generator = torch.Generator().manual_seed(4)
     kinds = [((7, 3), torch.float32), ((5,), torch.bfloat16), ((2, 2), torch.float64)]
