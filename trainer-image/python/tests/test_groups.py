@@ -54,9 +54,12 @@ def test_objects_use_the_device_of_the_group(kind):
     # Like a group over NCCL: checking the device of objects needs no GPU.
     group.device = torch.device(kind)
     group.become_default()
+    c10d = torch.distributed.distributed_c10d
+    # PyTorch 2.4 has the other one.
+    device_of = getattr(c10d, "_get_object_coll_device", None) or c10d._get_pg_default_device
     try:
         for own in (group.process_group, torch.distributed.new_group([0])):
-            assert torch.distributed.distributed_c10d._get_object_coll_device(own) == kind
+            assert torch.device(device_of(own)) == torch.device(kind)
             assert torch.device(kind) in own._device_types
     finally:
         group.close()
