@@ -170,14 +170,14 @@ class ColumnSums:
     def _share(
         self, loss: Number | None, weight: Number, step: Step, reduction: str, knows: Sequence[float]
     ) -> tuple[Number, Number]:
-        voices = self._replica.voices(knows)
-        if not voices:
+        sources = self._replica.sources(knows)
+        if not sources:
             raise ConfigError(
                 "job.commit(None, ...) in all processes with the same samples: give the loss in the process that has computed it"
             )
-        if loss is None or self._replica.shard not in voices:
+        if loss is None or self._replica.shard not in sources:
             return 0.0, 0.0
-        return loss_sum(loss, step, reduction) / len(voices), weight / len(voices)
+        return loss_sum(loss, step, reduction) / len(sources), weight / len(sources)
 
 
 def _root(square: float) -> float:
