@@ -259,11 +259,11 @@ pub struct Workers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub procs_per_worker: Option<u32>,
-    /// The processes of a worker share one copy of the model (FSDP2, tensor or pipeline
-    /// parallelism), as one replica. If one of them dies, all processes of the worker restart
-    /// together, and the other workers keep training. It is for a Python script that calls
-    /// `roundhouse.join()`. Default: false, so each process has its own copy, and a process that
-    /// dies restarts alone. Immutable while the job is not suspended.
+    /// The processes of a worker share one copy of the model, as one replica: by FSDP2, or by
+    /// tensor, pipeline, context or expert parallelism. If one of them dies, all processes of the
+    /// worker restart together, and the other workers keep training. It is for a Python script
+    /// that calls `roundhouse.join()`. Default: false, so each process has its own copy, and a
+    /// process that dies restarts alone. Immutable while the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharded: Option<bool>,
     /// Pod template of the workers: resources, node selection, volumes, image. The container named

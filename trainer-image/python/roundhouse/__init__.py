@@ -20,7 +20,7 @@ the script trains alone, with a world size of 1.
 from .migration import watch_beginning
 from .versions import OLDEST, require_torch
 
-# In a worker this reports an error of the next line, and of what follows.
+# First, because in a worker it reports the errors of all that follows.
 watch_beginning()
 require_torch(OLDEST, "roundhouse")
 

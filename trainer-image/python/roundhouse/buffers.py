@@ -56,7 +56,8 @@ class Buffers:
         self._places = [
             Place(owner, key, buffer) for owner in owners for key, buffer in owner._buffers.items() if buffer is not None
         ]
-        # Those that slices move, and those that they do not.
+        # Changes of the first kind are averaged over slices. Buffers of the second kind, such as
+        # counts, get the values of the first slice.
         self._moving = [place for place in self._places if place.dtype.is_floating_point or place.dtype.is_complex]
         self._fixed = [place for place in self._places if place not in self._moving]
         self._others = [place for place in self._places if not place.is_persistent]
@@ -91,13 +92,15 @@ class Buffers:
         return len(self._others) + sum(place.num_bytes for place in self._places)
 
     def moving(self) -> list[torch.Tensor]:
-        """Shapes and types of what :meth:`end_slice` returns, as tensors without memory."""
+        """Tensors without memory that have the shapes and types of those that :meth:`end_slice`
+        returns."""
         return [torch.empty(place.shape, dtype=wide(place.dtype), device="meta") for place in self._moving]
 
     @torch.no_grad()
     def end_slice(self, index: int | None, factor: float) -> list[torch.Tensor]:
-        """Restores the buffers, from which each slice of the step begins. Returns what the slice
-        has changed in buffers of floating-point numbers, multiplied by ``factor``."""
+        """Gives the buffers their values from before the step, with which each slice begins.
+        Returns the changes that the slice has made to buffers of floating-point numbers, multiplied
+        by ``factor``."""
         after = [_cloned(place.buffer()) for place in self._moving] if index is not None else []
         if index == 0:
             self._after_first = [_cloned(place.buffer()) for place in self._fixed]
@@ -114,8 +117,8 @@ class Buffers:
 
     @torch.no_grad()
     def move(self, sums: Sequence[torch.Tensor]) -> None:
-        """Changes the buffers by the sums of what all slices have changed. Other buffers, such as
-        counts, become those of the first slice; :meth:`share` copies them to the other ranks."""
+        """Adds the sums of the changes of all slices to the buffers. Other buffers, such as counts,
+        get the values of the first slice, which :meth:`share` copies to the other ranks."""
         for place, moved in zip(self._moving, sums):
             buffer = place.buffer()
             if buffer is not None:
@@ -142,9 +145,9 @@ class Buffers:
     def share_parts(
         self, group: Group, parts: Sequence[tuple[int, int]], own: int, gradients: Gradients
     ) -> torch.Tensor | None:
-        """Does the same for a replica whose processes have different parts of the model. ``parts``:
-        for each part the rank whose buffers are copied, and their number of bytes. ``own``: the
-        index of this process' part."""
+        """Copies the buffers as :meth:`share` does, in replicas whose processes have different
+        parts of the model. ``parts``: for each part the rank whose buffers are copied, and their
+        number of bytes. ``own``: the index of this process' part."""
         row = None
         for index, (source, num_bytes) in enumerate(parts):
             if num_bytes == 0:

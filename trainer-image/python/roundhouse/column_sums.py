@@ -99,13 +99,15 @@ class ColumnSums:
         given = iter(digests)
         for copied in self._views.copied:
             by_shard = {shard: next(given) for shard in copied}
-            if len(set(by_shard.values())) > 1:
+            first = copied[0]
+            differing = [shard for shard in copied if by_shard[shard] != by_shard[first]]
+            if differing:
                 names = self._row.names_of([one for one in parameters if self._views.copied_in(one) == copied])
                 raise ConfigError(
-                    f"job.commit: {shortened(names) or 'a tensor'} has other gradients in process {copied[1]} of the replica than in "
-                    f"process {copied[0]}, each of which has a copy: before job.commit take their mean over the parts of a sequence, "
-                    "with torch.distributed.all_reduce, or apply fully_shard along that dimension; sum them over the stages of a "
-                    "pipeline"
+                    f"job.commit: processes {first} and {differing[0]} of the replica have copies of {shortened(names) or 'a tensor'} "
+                    "with different gradients: before job.commit, sum the gradients over the stages of a pipeline, or take their mean "
+                    "over the parts of a sequence, with torch.distributed.all_reduce; with fully_shard along that dimension FSDP2 "
+                    "takes the mean"
                 )
 
     def _sum(self, parts: list[torch.Tensor], weight: float, group: Group | None) -> None:
@@ -168,14 +170,14 @@ class ColumnSums:
     def _share(
         self, loss: Number | None, weight: Number, step: Step, reduction: str, knows: Sequence[float]
     ) -> tuple[Number, Number]:
-        voices = self._replica.voices(knows)
-        if not voices:
+        sources = self._replica.sources(knows)
+        if not sources:
             raise ConfigError(
                 "job.commit(None, ...) in all processes with the same samples: give the loss in the process that has computed it"
             )
-        if loss is None or self._replica.shard not in voices:
+        if loss is None or self._replica.shard not in sources:
             return 0.0, 0.0
-        return loss_sum(loss, step, reduction) / len(voices), weight / len(voices)
+        return loss_sum(loss, step, reduction) / len(sources), weight / len(sources)
 
 
 def _root(square: float) -> float:

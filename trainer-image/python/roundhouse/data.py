@@ -205,8 +205,8 @@ class Loader:
         self._feed.wanted = self._next_keys
         self._place = (0, 0, 1)
         self._at: tuple[int, int] | None = None
-        # Passes whose samples the loader was asked to read, in order, and those of the last step
-        # that it is asked for next.
+        # Passes whose samples the loader was asked to read, in order, and the passes of the same
+        # step for which it was not asked yet.
         self._asked: deque[Step] = deque()
         self._next: deque[Step] = deque()
         if options.get("num_workers"):

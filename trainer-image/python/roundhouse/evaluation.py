@@ -199,15 +199,15 @@ def _counted(sums: Sums | None, replica: Replica | None) -> Sums:
             raise ConfigError("the function of rh.Evaluation has returned None in a process that alone has these samples")
         return sums
     lengths = replica.gather("evaluation", None if sums is None else {name: len(sums[name]) for name in sorted(sums)})
-    voices = replica.voices([float(known is not None) for known in lengths])
-    if not voices:
+    sources = replica.sources([float(known is not None) for known in lengths])
+    if not sources:
         raise ConfigError(
             "the function of rh.Evaluation has returned None in all processes with the same samples: return the sums in the process "
             "that has computed them, such as the last stage of a pipeline"
         )
-    if voices[-1] == replica.shard and sums is not None:
+    if sources[-1] == replica.shard and sums is not None:
         return sums
-    return {name: [0.0] * length for name, length in lengths[voices[-1]].items()}
+    return {name: [0.0] * length for name, length in lengths[sources[-1]].items()}
 
 
 def _sums(evaluation: Evaluation, generations: Generations) -> Sums | None:

@@ -260,8 +260,8 @@ class Job:
         they are those of the mean over all tokens.
 
         Returns True if the step counts. False means that the generation failed: nothing has
-        changed, and the loop repeats the step. With slices it is also False for each slice of this
-        rank but the last one, whose commit ends the step.
+        changed, and the loop repeats the step. With slices it also returns False for each slice of
+        this rank except the last one, whose commit ends the step.
 
         Raises :class:`~roundhouse.errors.Diverged` if loss or gradients are not finite and there is
         no scaler, or if the scale of the scaler has fallen to 0.
@@ -271,8 +271,8 @@ class Job:
     def sum(self, values: Sequence[float] | None) -> list[float]:
         """Sums numbers over the ranks, outside of a step's passes. All ranks must call it at the
         same place. Of the processes of a replica with the same samples one counts: the last one
-        that gives numbers. None in a process that does not know them, such as the first stage of a
-        pipeline.
+        that gives numbers. A process that does not know them, such as the first stage of a
+        pipeline, gives None.
 
         Raises :class:`~roundhouse.errors.PeerLost` if the generation fails in this call or failed
         before. Then continue with the loop, or call it in ``with batch:``, which continues the

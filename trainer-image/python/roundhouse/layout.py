@@ -38,12 +38,12 @@ class Layout:
         self.has_own_gradients = any(size > 1 and name in _OWN_GRADIENTS for name, size in zip(names, shape) if name not in data)
         self._stages = [place[names.index(_STAGES)] if _STAGES in names else 0 for place in places]
 
-    def voices(self, shard: int, knows: Sequence[float]) -> list[int]:
-        """The processes with the samples of ``shard`` whose values count: those that know them, and
-        of several stages of a pipeline the last one that does. ``knows``: not 0 for each process
-        that knows them.
+    def sources(self, shard: int, knows: Sequence[float]) -> list[int]:
+        """The processes whose values count for the samples of ``shard``: those with these samples
+        that know the values. Of several stages of a pipeline only the last one that knows them
+        counts. ``knows``: for each process, 0 if it does not know the values.
 
-        Empty if no process with some of the samples knows them.
+        Empty for all shards if no process knows the values of some samples.
         """
         known = [other for other, number in enumerate(knows) if number]
         if len({self.data_indices[other] for other in known}) < self.num_data:

@@ -70,28 +70,29 @@ class Replica:
         # The processes with which this one has other samples of the same part of the model.
         self.of_data = set(layout.parts[layout.part_of[self.shard]])
 
-    def voices(self, knows: Sequence[float]) -> list[int]:
+    def sources(self, knows: Sequence[float]) -> list[int]:
         """The processes with the same samples as this one whose values count: see
-        :meth:`Layout.voices <roundhouse.layout.Layout.voices>`."""
-        return self.layout.voices(self.shard, knows)
+        :meth:`Layout.sources <roundhouse.layout.Layout.sources>`."""
+        return self.layout.sources(self.shard, knows)
 
     def counted(self, values: Sequence[float] | None) -> list[float]:
-        """What this process adds to a sum over all processes of the job: its ``values``, or zeros
-        if another process with the same samples has them, too. None if it does not know them."""
+        """The numbers that this process adds to a sum over all processes of the job: its
+        ``values``, or zeros if another process counts for the same samples. ``values`` are None if
+        this process does not know them."""
         lengths = [0.0] * self.size
         lengths[self.shard] = 0.0 if values is None else len(values) + 1.0
         # Without such processes each one has to know its values.
         if self.num_data < self.size:
             lengths = self.sum(lengths)
-            voices = self.voices(lengths)
+            sources = self.sources(lengths)
         else:
-            voices = [self.shard] if values is not None else []
-        if not voices:
+            sources = [self.shard] if values is not None else []
+        if not sources:
             raise ConfigError("job.sum(None) in all processes with the same samples: give the numbers in the process that has them")
         # One of them, not their mean: a sum of whole numbers stays whole.
-        if voices[-1] == self.shard and values is not None:
+        if sources[-1] == self.shard and values is not None:
             return list(values)
-        return [0.0] * (int(lengths[voices[-1]]) - 1)
+        return [0.0] * (int(lengths[sources[-1]]) - 1)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Sums numbers over the processes of the replica.

@@ -96,7 +96,8 @@ class SharedViews:
 
 def _beside(replica: Replica, those: list[tuple[int, list[Any]]]) -> list[tuple[int, ...]]:
     """The sets of processes that have the same part of a tensor and differ at most in their part of
-    the sequence and in their stage. ``those``: the processes that have parts, and which."""
+    the sequence and in their stage. ``those``: the processes that have parts, with the runs of each
+    part."""
     sets: dict[Any, list[int]] = {}
     alike = replica.layout.alike
     for shard, runs in those if len(set(alike)) < len(alike) else ():

@@ -4,8 +4,9 @@ ranks when the step ends.
 A node is a list of tensors: the gradient of each trained parameter, what the slice has changed in
 each buffer, and one row of numbers. The ranks exchange them in portions. Each rank gets a chunk of
 all nodes, adds up the rest of the tree for it (:mod:`roundhouse.slices`), and the ranks gather the
-chunks. With n bytes of gradients and k nodes, a rank sends (k + 1) * n * (W - 1) / W bytes, where a
-ring sends 2 * n * (W - 1) / W. During a pass it keeps about log2(S) nodes of n bytes.
+chunks. With n bytes of gradients, W ranks and k nodes that are left on a rank, it sends
+(k + 1) * n * (W - 1) / W bytes, where a ring sends 2 * n * (W - 1) / W. During a pass a rank keeps
+about as many nodes of n bytes as the logarithm of the number of slices to the base 2.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def _row_of(numbers: Sequence[Number], device: torch.device) -> torch.Tensor:
 def _totals(
     num_slices: int, nodes: list[tuple[Node, Tensors]], layout: Sequence[torch.Tensor], ranks: Ranks | None, device: torch.device
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """The sum of each tensor of the nodes over all slices, with its index. Uses up the nodes."""
+    """The sum of each tensor of the nodes over all slices, with its index. Empties the nodes."""
     if ranks is None:
         sums = total(num_slices, nodes, _added)
         nodes.clear()

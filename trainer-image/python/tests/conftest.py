@@ -7,7 +7,8 @@ import torch
 from roundhouse.versions import OLDEST_WITH_REPLICAS
 
 # An older PyTorch has no replicas; test_versions.py tests that they are refused.
-collect_ignore_glob = [] if torch.__version__ >= OLDEST_WITH_REPLICAS else ["test_replica*.py"]
+OF_REPLICAS = ["test_replica*.py", "test_pipelines.py", "test_exchanges.py", "test_slices_of_replicas.py"]
+collect_ignore_glob = [] if torch.__version__ >= OLDEST_WITH_REPLICAS else OF_REPLICAS
 
 # Steps of scripts/train.py in tests of several ranks.
 STEPS = 60

@@ -48,5 +48,5 @@ def test_copies_with_different_gradients_are_refused(tmp_path, shape):
         world.form_replicas([replica])
         until("a process ends", lambda: 64 in [process.process.poll() for process in replica.processes])
         words = [process.words() or {} for process in replica.processes]
-        assert any("has other gradients in process" in one.get("message", "") for one in words)
+        assert any("with different gradients: before job.commit" in one.get("message", "") for one in words)
         assert all(process.status().get("step", 0) == 0 for process in replica.processes)

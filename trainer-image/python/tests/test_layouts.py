@@ -17,16 +17,16 @@ def test_samples_are_numbered_over_all_their_dimensions():
 
 def test_last_stage_that_knows_a_value_counts():
     layout = Layout(["tp", "pp"], [2, 3], [])
-    assert layout.voices(0, [1, 1, 1, 1, 1, 1]) == [2, 5]
-    assert layout.voices(0, [1, 1, 0, 1, 1, 0]) == [1, 4]
+    assert layout.sources(0, [1, 1, 1, 1, 1, 1]) == [2, 5]
+    assert layout.sources(0, [1, 1, 0, 1, 1, 0]) == [1, 4]
     # As in a schedule whose last stage is in the first process.
-    assert layout.voices(5, [1, 0, 0, 0, 0, 0]) == [0]
+    assert layout.sources(5, [1, 0, 0, 0, 0, 0]) == [0]
 
 
-def test_samples_without_a_voice_are_noticed_by_all():
+def test_samples_without_a_source_are_noticed_by_all():
     layout = Layout(["pp", "fsdp"], [2, 2], ["fsdp"])
-    assert layout.voices(0, [0, 0, 1, 1]) == [2] and layout.voices(1, [0, 0, 1, 1]) == [3]
-    assert layout.voices(0, [0, 0, 1, 0]) == [] == layout.voices(1, [0, 0, 1, 0])
+    assert layout.sources(0, [0, 0, 1, 1]) == [2] and layout.sources(1, [0, 0, 1, 1]) == [3]
+    assert layout.sources(0, [0, 0, 1, 0]) == [] == layout.sources(1, [0, 0, 1, 0])
 
 
 def test_copies_are_compared_along_stages_and_sequences():

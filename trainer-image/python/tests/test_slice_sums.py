@@ -191,7 +191,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_exact_is_refused(parts, case):
+def test_inexact_scripts_with_slices_are_refused(parts, case):
     joins, call, words = REFUSED[case]
     before = parts.body.weight.detach().clone()
 
