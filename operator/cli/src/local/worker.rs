@@ -30,6 +30,14 @@ mod tests;
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(30);
 
+/// The processes that were printed last.
+#[derive(Debug, Default)]
+struct Printed {
+    pids: Vec<u32>,
+    /// Whether a membership was issued whose processes were not printed yet.
+    is_outdated: bool,
+}
+
 /// One attempt of a worker, which corresponds to one pod.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -60,10 +68,7 @@ pub(crate) struct Worker {
     ready_at: Option<Timestamp>,
     /// Whether the present agent was ever ready.
     was_ready: bool,
-    /// Pids of the processes that were printed last.
-    printed: Vec<u32>,
-    /// Whether a membership was issued whose processes were not printed yet.
-    prints: bool,
+    printed: Printed,
     termination: Option<Termination>,
     membership: Option<Membership>,
     /// When to write the membership again after a failed write.
@@ -114,8 +119,7 @@ impl Worker {
             ready: false,
             ready_at: None,
             was_ready: false,
-            printed: Vec::new(),
-            prints: false,
+            printed: Printed::default(),
             termination: None,
             membership: None,
             write_again_at: None,

@@ -61,11 +61,11 @@ impl Worker {
     /// Pids of the agent's processes in the generation that was issued last, once and only if they
     /// have changed.
     pub(crate) fn new_processes(&mut self, plan: &LaunchPlan) -> Option<Vec<u32>> {
-        if !self.prints {
+        if !self.printed.is_outdated {
             return None;
         }
         let pids = pids::children(self.child.as_ref()?.id());
-        let is_new = |pid: &u32| !self.printed.contains(pid);
+        let is_new = |pid: &u32| !self.printed.pids.contains(pid);
         // In restart mode each generation has new processes. Until they start, the agent has those
         // of the former generation, or only some of the new ones.
         let num_procs = plan.job.procs_per_worker as usize;
@@ -74,9 +74,9 @@ impl Worker {
         {
             return None;
         }
-        self.prints = false;
+        self.printed.is_outdated = false;
         let has_changed = pids.iter().any(is_new);
-        self.printed.clone_from(&pids);
+        self.printed.pids.clone_from(&pids);
         has_changed.then_some(pids)
     }
 }

@@ -59,7 +59,7 @@ impl Worker {
 
     /// Issues a membership document. As in a pod, the agent may read it later.
     pub(crate) fn issue(&mut self, plan: &LaunchPlan, membership: Membership) {
-        self.prints = membership.action == Action::Join;
+        self.printed.is_outdated = membership.action == Action::Join;
         self.membership = Some(membership);
         self.write_membership(plan);
     }
