@@ -149,7 +149,7 @@ def test_search_of_hyperparameters_is_refused(tmp_path):
 
 
 def test_older_trainer_is_refused_with_its_version():
-    words = "roundhouse.hf supports transformers 5.5 and newer, .*; transformers 4.57.6 is installed, whose TrainerCallback has no _clip_grad"
+    words = "roundhouse.hf supports transformers 5.5 and newer .*; transformers 4.57.6 is installed, whose TrainerCallback has no _clip_grad"
     with pytest.raises(rh.ConfigError, match=words):
         check_methods(transformers.TrainerCallback, METHODS, "transformers 4.57.6")
 
