@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import roundhouse as rh
 import torch
-from roundhouse.data import Sampler
+from roundhouse.data import Loader, Sampler
 from roundhouse.slices import Node, Partial, nodes_of, owned, total
 from small_script import DATA, loss_of
 from test_commit import LocalReads, Reads
@@ -229,6 +229,13 @@ def test_unscaling_by_the_script_is_refused(parts):
             loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
             scaler.scale(loss).backward()
             body(job, batch, loss)
+
+
+def test_rank_without_a_slice_reads_as_many_samples():
+    # BatchNorm refuses a single one.
+    sampler = Sampler(40, 9, steps=1, slices=2)
+    step = sampler.plan(0, 0, (1, 0, 3))
+    assert step.indices == () and len(Loader(DATA, sampler).load(step, 0)[0]) == 5
 
 
 @pytest.mark.parametrize("slices", [0, 4097])
