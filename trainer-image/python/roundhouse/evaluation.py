@@ -17,6 +17,7 @@ from ._native import Process, SampleSchedule
 from .data import Worker, all_batches
 from .errors import ConfigError, Diverged
 from .generations import Generations, Place
+from .seeding import mixed, seed_all
 from .sharded import reshard
 from .slices import owned
 
@@ -75,12 +76,13 @@ class Evaluation:
         return totals
 
     @torch.no_grad()
-    def sums_of_slices(self, slices: int, rank: int, world_size: int, part: int, num_parts: int) -> dict[str, list[float]]:
+    def sums_of_slices(self, slices: int, rank: int, world_size: int, part: int, num_parts: int, seed: int) -> dict[str, list[float]]:
         """The sums over each slice of the data set; 0 for those of other ranks. A replica divides a
         slice into ``num_parts``."""
         number = min(slices, len(self.dataset))
         found: dict[int, dict[str, float]] = {}
         for index in range(*owned(number, rank, world_size)):
+            seed_all(mixed(seed, index))
             cuts = [SampleSchedule.part(*SampleSchedule.part(0, len(self.dataset), index, number), one, num_parts) for one in range(num_parts)]
             found[index * num_parts + part] = self._sums(*cuts[part], max(self._num_calls(*cut) for cut in cuts))
         names = next(iter(found.values())) if found else self._called(self._loader(0, 1))
@@ -179,13 +181,15 @@ def evaluate(
 def _sums(evaluation: Evaluation, generations: Generations) -> dict[str, list[float]]:
     """This rank's sums under each name: one, or those of all slices."""
     slices = None if generations.sampler is None else generations.sampler.slices
-    if slices is None:
+    if slices is None or generations.sampler is None:
         return {name: [value] for name, value in _share(evaluation, generations).items()}
     (rank, world_size), replica = generations.data_place, generations.replica
+    # A slice draws the same numbers on each rank.
+    seed = mixed(generations.sampler.seed, generations.place.steps, 3)
     if replica is None:
-        return evaluation.sums_of_slices(slices, rank, world_size, 0, 1)
+        return evaluation.sums_of_slices(slices, rank, world_size, 0, 1, seed)
     part, num_parts = replica.data_index, replica.num_data
-    return evaluation.sums_of_slices(slices, rank // num_parts, world_size // num_parts, part, num_parts)
+    return evaluation.sums_of_slices(slices, rank // num_parts, world_size // num_parts, part, num_parts, seed)
 
 
 def _share(evaluation: Evaluation, generations: Generations) -> dict[str, float]:

@@ -18,6 +18,7 @@ from .generations import Generations
 from .local_parts import local_gradients
 from .migration import is_without_group
 from .sampler import Sampler, Step
+from .seeding import mixed, seed_all
 from .sharded import ColumnSums, check_scaler, clip, complete, forget_accumulated, reshard
 from .slice_sums import SliceSums
 from .state import Row
@@ -285,6 +286,10 @@ class OpenStep:
         """Applies a step that all ranks have voted for: the optimizers step, and the step
         counts."""
         rate = learning_rate(optimizers)
+        sampler = self._generations.sampler
+        if sampler is not None and sampler.slices is not None:
+            # An optimizer may draw random numbers, and the ranks have computed different slices.
+            seed_all(mixed(sampler.seed, step.number, 0 if self._replica is None else step.rank % sampler.num_parts, 2))
         self._is_committing = True
         try:
             skipped = update(optimizers, schedulers, scaler)
