@@ -60,6 +60,8 @@ class OpenStep:
         entries = row.entries.values()
         self.optimizers = [entry for entry in entries if isinstance(entry, torch.optim.Optimizer)]
         self.step: Step | None = None
+        # The last step or slice that has begun.
+        self.begun: Step | None = None
         # Whether the body of the loop runs, also after its commit.
         self.is_in_body = False
         self._scalers = [entry for entry in entries if isinstance(entry, torch.amp.GradScaler)]
@@ -97,6 +99,11 @@ class OpenStep:
         return self.step is None and self._slices.has_begun
 
     @property
+    def has_slices(self) -> bool:
+        """Whether a slice of a step is committed, and the step is not complete."""
+        return self._slices.has_begun
+
+    @property
     def is_incomplete(self) -> bool:
         """Whether a step has begun that is neither committed nor dropped."""
         return self.step is not None or self._slices.has_begun
@@ -113,7 +120,7 @@ class OpenStep:
         gradients.weight = step.size / step.global_size if is_mean else float(step.size > 0)
         gradients.weight_of_replica = self._weight_of_replica(step, sampler) if is_mean else 1.0
         self._is_left_to_script = False
-        self.step = step
+        self.step = self.begun = step
         self._pass_began_at = time.perf_counter()
         if is_first:
             self._buffers.remember()

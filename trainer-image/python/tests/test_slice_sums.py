@@ -165,14 +165,24 @@ def test_layer_of_one_slice_is_trained_and_of_none_is_not(parts):
     assert not torch.equal(parts.head.bias, before) and torch.equal(parts.head.unused, torch.ones(3))
 
 
-def test_loop_may_be_left_between_slices(parts):
-    before = [parts.body.weight.detach().clone()]
-    with rh.join(state=parts.state()) as job:
-        for batch in job.steps(DATA, job.sampler(40, 8, steps=2, slices=4)):
-            loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
-            loss.backward()
-            assert not job.commit(loss, parts.both)
-            break
+@pytest.mark.parametrize("when", ["uncommitted", "committed", "in the next", "kept", "again"])
+def test_loop_left_between_slices_is_refused(parts, when):
+    before, iterators = [parts.body.weight.detach().clone()], []
+    words = "has left the loop between two slices of a step"
+    with contextlib.nullcontext() if when == "uncommitted" else pytest.raises(rh.NotCommitted, match=words), rh.join(state=parts.state()) as job:
+        sampler = job.sampler(40, 8, steps=2, slices=4)
+        for _ in range(2 if when == "again" else 1):
+            batches = iter(job.steps(DATA, sampler))
+            iterators += [batches] * (when == "kept")
+            for batch in batches:
+                loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
+                loss.backward()
+                if when == "uncommitted" or batch.step.slice == 1:
+                    break
+                assert not job.commit(loss, parts.both)
+                if when != "in the next":
+                    break
+            del batches
     assert job.steps_done == 0 and torch.equal(before[0], parts.body.weight) and parts.body.weight.grad is None
 
 
