@@ -83,6 +83,8 @@ class OpenStep:
         self._began_at = self._pass_began_at = 0.0
         # Seconds in which the step has waited for its samples.
         self._waited = 0.0
+        # The arguments with which the first slice of the step was committed.
+        self._arguments: tuple[object, ...] = ()
         # The outcome of the last committed step of this process.
         self.outcome: Outcome | None = None
         self._hook = register_optimizer_step_pre_hook(self._check_step)
@@ -186,6 +188,7 @@ class OpenStep:
         shared_norm = None
         if sampler.slices is not None:
             self._check_unscaled(scaler, optimizers)
+            self._check_arguments(step, (*map(id, schedulers), scaler is None, max_grad_norm, weight is None))
             self._add_slice(step, sampler, trained, loss, own_weight)
             if not step.ends_step:
                 # No gradient of this slice must enter the next one.
@@ -505,6 +508,17 @@ class OpenStep:
             raise ConfigError(
                 "scaler.unscale_ in a step with slices: the scale is removed from the sum of all slices; remove the call, and give "
                 "job.commit max_grad_norm for clipping"
+            )
+
+    def _check_arguments(self, step: Step, arguments: tuple[object, ...]) -> None:
+        """Raises ConfigError unless all slices of a step have the same arguments: the last commit
+        of each rank decides on the update, and ranks end with different slices."""
+        if not self._slices.has_begun:
+            self._arguments = arguments
+        elif self._arguments != arguments:
+            raise ConfigError(
+                f"job.commit of slice {step.slice} has another scheduler, scaler, max_grad_norm or weight than that of the slice "
+                "before: give all commits of a step the same ones; each rank ends the step with another slice"
             )
 
     def _check_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -186,12 +186,15 @@ def test_loop_left_between_slices_is_refused(parts, when):
     assert job.steps_done == 0 and torch.equal(before[0], parts.body.weight) and parts.body.weight.grad is None
 
 
+_OTHER = "has another scheduler, scaler, max_grad_norm or weight than"
 REFUSED = {
     "manual": ({"gradients": "manual"}, None, 'with rh.join\\(gradients="manual"\\)'),
     "seeds": ({"seed_each_step": False}, None, "with rh.join\\(seed_each_step=False\\)"),
     "options": ({"options": {"find_unused_parameters": True}}, None, "these are options of DDP"),
     "sum": ({}, lambda job, loss, parts: job.sum([1.0]), "job.sum within a step of slices"),
     "alone": ({}, lambda job, loss, parts: job.alone(int), "job.alone within a step of slices"),
+    "clipping": ({}, lambda job, loss, parts: job.commit(loss, parts.both, max_grad_norm=1.0 if job.first else None), _OTHER),
+    "scheduler": ({}, lambda job, loss, parts: job.commit(loss, parts.both, parts.rate if job.first else None), _OTHER),
     "optimizers": ({}, lambda job, loss, parts: job.commit(loss, parts.both[: 1 + job.first]), "trains other parameters than"),
 }
 
@@ -200,6 +203,8 @@ REFUSED = {
 def test_what_cannot_be_exact_is_refused(parts, case):
     joins, call, words = REFUSED[case]
     before = parts.body.weight.detach().clone()
+    parts.rate = torch.optim.lr_scheduler.StepLR(parts.first, 1)
+    joins = {"state": parts.state(rate=parts.rate)} | joins
 
     def body(job, batch, loss):
         job.first = batch.step.slice == 0
