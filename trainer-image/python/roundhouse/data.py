@@ -230,13 +230,18 @@ class Loader:
         if not self._next:
             self._at = (at[0] + 1, at[1] + part.global_size)
         self._asked.append(part)
-        return [(part.epoch, index) for index in part.indices or (self._spare(*at),)]
+        return [(part.epoch, index) for index in part.indices or self._spare(part, *at)]
 
-    def _spare(self, steps: int, samples: int) -> int:
-        """The sample of a rank without samples; its gradients do not count. It is not sample 0, for
-        which a stream would have to start again."""
+    def _spare(self, part: Step, steps: int, samples: int) -> tuple[int, ...]:
+        """The sample of a rank without samples; its gradients do not count. It is not sample 0 of a
+        stream, which would have to start again. A rank without a slice has as many as in the last
+        one, because BatchNorm refuses a single sample."""
+        size = 1
+        if self._sampler.slices is not None and part.slice is None:
+            start, end = self._sampler.slice_of(part.global_size, self._sampler.num_slices(part.global_size) - 1)
+            size = end - start
         batch = self._sampler.schedule.batch(steps, samples)
-        return batch[1] if batch is not None and self._sampler.in_order else 0
+        return tuple(range(batch[1], batch[1] + size)) if batch is not None and self._sampler.in_order else (0,) * size
 
     def load(self, step: Step, samples: int) -> Any:
         """The batch of a step that follows ``samples`` committed samples."""

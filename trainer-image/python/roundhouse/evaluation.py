@@ -18,6 +18,7 @@ from .data import Worker, all_batches
 from .errors import ConfigError, Diverged
 from .generations import Generations, Place
 from .replica import Replica, current
+from .seeding import mixed, seed_all
 from .sharded import reshard
 from .slices import owned
 
@@ -79,12 +80,13 @@ class Evaluation:
         return totals
 
     @torch.no_grad()
-    def sums_of_slices(self, slices: int, rank: int, world_size: int, part: int, num_parts: int) -> Sums | None:
+    def sums_of_slices(self, slices: int, rank: int, world_size: int, part: int, num_parts: int, seed: int) -> Sums | None:
         """The sums over each slice of the data set; 0 for those of other ranks. A replica divides a
         slice into ``num_parts``."""
         number = min(slices, len(self.dataset))
         found: dict[int, dict[str, float] | None] = {}
         for index in range(*owned(number, rank, world_size)):
+            seed_all(mixed(seed, index))
             cuts = [SampleSchedule.part(*SampleSchedule.part(0, len(self.dataset), index, number), one, num_parts) for one in range(num_parts)]
             found[index * num_parts + part] = self._sums(*cuts[part], max(self._num_calls(*cut) for cut in cuts))
         names = next(iter(found.values())) if found else self._called(self._loader(0, 1))
@@ -213,14 +215,16 @@ def _counted(sums: Sums | None, replica: Replica | None) -> Sums:
 def _sums(evaluation: Evaluation, generations: Generations) -> Sums | None:
     """This rank's sums."""
     slices = None if generations.sampler is None else generations.sampler.slices
-    if slices is None:
+    if slices is None or generations.sampler is None:
         share = _share(evaluation, generations)
         return None if share is None else {name: [value] for name, value in share.items()}
     (rank, world_size), replica = generations.data_place, generations.replica
+    # A slice draws the same numbers on each rank.
+    seed = mixed(generations.sampler.seed, generations.place.steps, 3)
     if replica is None:
-        return evaluation.sums_of_slices(slices, rank, world_size, 0, 1)
+        return evaluation.sums_of_slices(slices, rank, world_size, 0, 1, seed)
     part, num_parts = replica.data_index, replica.num_data
-    return evaluation.sums_of_slices(slices, rank // num_parts, world_size // num_parts, part, num_parts)
+    return evaluation.sums_of_slices(slices, rank // num_parts, world_size // num_parts, part, num_parts, seed)
 
 
 def _share(evaluation: Evaluation, generations: Generations) -> dict[str, float] | None:

@@ -61,6 +61,8 @@ class Loops:
         self.is_finished = False
         # Whether the script has left the loop before the last step.
         self.has_left = False
+        # Whether it has left it between the slices of a step.
+        self._has_left_step = False
         # An evaluation that the script has made itself, and its generation.
         self._evaluated: tuple[int, dict[str, Any]] | None = None
 
@@ -92,6 +94,7 @@ class Loops:
 
     def _steps(self, sampler: Sampler, evaluations: Sequence[Evaluation]) -> Iterator[Step]:
         generations = self._generations
+        self._check_left()
         if sampler.slices is not None:
             check_slices(self._modules, generations.replica, generations.gradients, is_manual=self._open.is_manual, seeds=self._seeds)
         generations.prepare(sampler, self._modules, self._open.optimizers)
@@ -132,7 +135,9 @@ class Loops:
             yield step
         except GeneratorExit:
             self.has_left = True
-            if self._open.is_incomplete:
+            # A newer loop may have begun a step before this iterator was released.
+            if self._open.is_incomplete and self._open.begun is step:
+                self._has_left_step |= self._open.has_slices
                 # The training is complete after the last committed step.
                 self._open.forget()
             raise
@@ -143,6 +148,15 @@ class Loops:
         if self._open.step is step:
             raise NotCommitted(
                 f"step {step.number}: the body of the loop has ended without job.commit(loss, optimizer); each step needs it"
+            )
+
+    def _check_left(self) -> None:
+        """Raises NotCommitted if the script has left a loop between the slices of a step: another
+        rank, which has fewer slices, may have committed the step."""
+        if self._has_left_step or self._open.has_slices:
+            raise NotCommitted(
+                "the script has left the loop between two slices of a step, and each rank has others: leave it only after a "
+                "job.commit that returned True, or before the first commit of a step"
             )
 
     def evaluated(self, **result: Any) -> None:
@@ -167,6 +181,7 @@ class Loops:
 
     def finish(self) -> None:
         """Completes the training, also if all ranks have left the loop at the same step."""
+        self._check_left()
         while not self.is_finished:
             self._generations.meet_at_end()
             self.is_finished = self._generations.confirm(self._process.finish())

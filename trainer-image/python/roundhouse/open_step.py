@@ -19,6 +19,7 @@ from .generations import Generations
 from .local_parts import local_gradients
 from .migration import is_without_group
 from .sampler import Sampler, Step
+from .seeding import mixed, seed_all
 from .sharded import forget_accumulated, reshard
 from .shared_scaler import check_scaler, unscale, update_scaled
 from .slice_sums import SliceSums
@@ -61,6 +62,8 @@ class OpenStep:
         entries = row.entries.values()
         self.optimizers = [entry for entry in entries if isinstance(entry, torch.optim.Optimizer)]
         self.step: Step | None = None
+        # The last step or slice that has begun.
+        self.begun: Step | None = None
         # Whether the body of the loop runs, also after its commit.
         self.is_in_body = False
         self._scalers = [entry for entry in entries if isinstance(entry, torch.amp.GradScaler)]
@@ -84,6 +87,8 @@ class OpenStep:
         self._began_at = self._pass_began_at = 0.0
         # Seconds in which the step has waited for its samples.
         self._waited = 0.0
+        # The arguments with which the first slice of the step was committed.
+        self._arguments: tuple[object, ...] = ()
         # The outcome of the last committed step of this process.
         self.outcome: Outcome | None = None
         self._hook = register_optimizer_step_pre_hook(self._check_step)
@@ -98,6 +103,11 @@ class OpenStep:
     def is_between_slices(self) -> bool:
         """Whether a slice of a step is committed, and a further one has not begun."""
         return self.step is None and self._slices.has_begun
+
+    @property
+    def has_slices(self) -> bool:
+        """Whether a slice of a step is committed, and the step is not complete."""
+        return self._slices.has_begun
 
     @property
     def is_incomplete(self) -> bool:
@@ -116,7 +126,7 @@ class OpenStep:
         gradients.weight = step.size / step.global_size if is_mean else float(step.size > 0)
         gradients.weight_of_replica = self._weight_of_replica(step, sampler) if is_mean else 1.0
         self._is_left_to_script = False
-        self.step = step
+        self.step = self.begun = step
         self._pass_began_at = time.perf_counter()
         if is_first:
             self._buffers.remember()
@@ -183,6 +193,7 @@ class OpenStep:
         shared_norm = None
         if sampler.slices is not None:
             self._check_unscaled(scaler, optimizers)
+            self._check_arguments(step, (*map(id, schedulers), scaler is None, max_grad_norm, weight is None))
             self._add_slice(step, sampler, trained, loss, own_weight)
             if not step.ends_step:
                 # No gradient of this slice must enter the next one.
@@ -292,6 +303,10 @@ class OpenStep:
         """Applies a step that all ranks have voted for: the optimizers step, and the step
         counts."""
         rate = learning_rate(optimizers)
+        sampler = self._generations.sampler
+        if sampler is not None and sampler.slices is not None:
+            # An optimizer may draw random numbers, and the ranks have computed different slices.
+            seed_all(mixed(sampler.seed, step.number, 0 if self._replica is None else step.rank % sampler.num_parts, 2))
         self._is_committing = True
         try:
             if self._replica is not None and scaler is not None:
@@ -511,6 +526,17 @@ class OpenStep:
             raise ConfigError(
                 "scaler.unscale_ in a step with slices: the scale is removed from the sum of all slices; remove the call, and give "
                 "job.commit max_grad_norm for clipping"
+            )
+
+    def _check_arguments(self, step: Step, arguments: tuple[object, ...]) -> None:
+        """Raises ConfigError unless all slices of a step have the same arguments: the last commit
+        of each rank decides on the update, and ranks end with different slices."""
+        if not self._slices.has_begun:
+            self._arguments = arguments
+        elif self._arguments != arguments:
+            raise ConfigError(
+                f"job.commit of slice {step.slice} has another scheduler, scaler, max_grad_norm or weight than that of the slice "
+                "before: give all commits of a step the same ones; each rank ends the step with another slice"
             )
 
     def _check_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -6,7 +6,7 @@ import types
 import pytest
 import roundhouse as rh
 import torch
-from roundhouse.data import Sampler
+from roundhouse.data import Loader, Sampler
 from roundhouse.gradients import Gradients
 from roundhouse.layout import Layout
 from roundhouse.slice_checks import check_slices
@@ -169,23 +169,36 @@ def test_layer_of_one_slice_is_trained_and_of_none_is_not(parts):
     assert not torch.equal(parts.head.bias, before) and torch.equal(parts.head.unused, torch.ones(3))
 
 
-def test_loop_may_be_left_between_slices(parts):
-    before = [parts.body.weight.detach().clone()]
-    with rh.join(state=parts.state()) as job:
-        for batch in job.steps(DATA, job.sampler(40, 8, steps=2, slices=4)):
-            loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
-            loss.backward()
-            assert not job.commit(loss, parts.both)
-            break
+@pytest.mark.parametrize("when", ["uncommitted", "committed", "in the next", "kept", "again"])
+def test_loop_left_between_slices_is_refused(parts, when):
+    before, iterators = [parts.body.weight.detach().clone()], []
+    words = "has left the loop between two slices of a step"
+    with contextlib.nullcontext() if when == "uncommitted" else pytest.raises(rh.NotCommitted, match=words), rh.join(state=parts.state()) as job:
+        sampler = job.sampler(40, 8, steps=2, slices=4)
+        for _ in range(2 if when == "again" else 1):
+            batches = iter(job.steps(DATA, sampler))
+            iterators += [batches] * (when == "kept")
+            for batch in batches:
+                loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
+                loss.backward()
+                if when == "uncommitted" or batch.step.slice == 1:
+                    break
+                assert not job.commit(loss, parts.both)
+                if when != "in the next":
+                    break
+            del batches
     assert job.steps_done == 0 and torch.equal(before[0], parts.body.weight) and parts.body.weight.grad is None
 
 
+_OTHER = "has another scheduler, scaler, max_grad_norm or weight than"
 REFUSED = {
     "manual": ({"gradients": "manual"}, None, 'with rh.join\\(gradients="manual"\\)'),
     "seeds": ({"seed_each_step": False}, None, "with rh.join\\(seed_each_step=False\\)"),
     "options": ({"options": {"find_unused_parameters": True}}, None, "these are options of DDP"),
     "sum": ({}, lambda job, loss, parts: job.sum([1.0]), "job.sum within a step of slices"),
     "alone": ({}, lambda job, loss, parts: job.alone(int), "job.alone within a step of slices"),
+    "clipping": ({}, lambda job, loss, parts: job.commit(loss, parts.both, max_grad_norm=1.0 if job.first else None), _OTHER),
+    "scheduler": ({}, lambda job, loss, parts: job.commit(loss, parts.both, parts.rate if job.first else None), _OTHER),
     "optimizers": ({}, lambda job, loss, parts: job.commit(loss, parts.both[: 1 + job.first]), "trains other parameters than"),
 }
 
@@ -194,6 +207,8 @@ REFUSED = {
 def test_inexact_scripts_with_slices_are_refused(parts, case):
     joins, call, words = REFUSED[case]
     before = parts.body.weight.detach().clone()
+    parts.rate = torch.optim.lr_scheduler.StepLR(parts.first, 1)
+    joins = {"state": parts.state(rate=parts.rate)} | joins
 
     def body(job, batch, loss):
         job.first = batch.step.slice == 0
@@ -233,6 +248,13 @@ def test_unscaling_by_the_script_is_refused(parts):
             loss = loss_of(job.model(parts.head)(job.model(parts.body)(batch.x)), batch.y)
             scaler.scale(loss).backward()
             body(job, batch, loss)
+
+
+def test_rank_without_a_slice_reads_as_many_samples():
+    # BatchNorm refuses a single one.
+    sampler = Sampler(40, 9, steps=1, slices=2)
+    step = sampler.plan(0, 0, (1, 0, 3))
+    assert step.indices == () and len(Loader(DATA, sampler).load(step, 0)[0]) == 5
 
 
 @pytest.mark.parametrize("slices", [0, 4097])

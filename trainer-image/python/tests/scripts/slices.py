@@ -36,13 +36,17 @@ if os.environ.get("SGD"):
     opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 else:
     opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
-# Loss, norm of the gradients and rank for each step; loss and accuracy of each evaluation.
-seen, evaluated = torch.zeros(STEPS, 2, dtype=torch.float64), torch.zeros(STEPS + 1, 2, dtype=torch.float64)
+# Loss, norm of the gradients and two random numbers for each step.
+# Loss and accuracy of each evaluation.
+seen, evaluated = torch.zeros(STEPS, 4, dtype=torch.float64), torch.zeros(STEPS + 1, 2, dtype=torch.float64)
+# A number that the optimizer draws.
+drawn = torch.zeros(())
+opt.register_step_post_hook(lambda *_: drawn.copy_(torch.rand(())))
 
 
 def measure(batch):
     x, y = batch
-    scores = model(x)
+    scores = model(x + 0.1 * torch.randn_like(x))
     return {"loss": torch.nn.functional.cross_entropy(scores, y, reduction="sum").item(), "accuracy": (scores.argmax(1) == y).sum().item()}
 
 
@@ -71,7 +75,7 @@ with rh.join(state={"model": model, "opt": opt, "seen": seen, "evaluated": evalu
         if KILL_AT == f"{job.rank}:{step.number}:{step.slice}":
             os.kill(os.getpid(), 9)
         if job.commit(loss, opt, max_grad_norm=0.5, **weighed):
-            seen[step.number - 1] = torch.tensor([job.loss, job.grad_norm], dtype=torch.float64)
+            seen[step.number - 1] = torch.tensor([job.loss, job.grad_norm, drawn.item(), torch.rand(()).item()], dtype=torch.float64)
     tensors = {"seen": seen, "evaluated": evaluated, **model.state_dict()}
     for index, values in opt.state_dict()["state"].items():
         tensors |= {f"opt.{index}.{name}": value for name, value in values.items() if torch.is_tensor(value)}
