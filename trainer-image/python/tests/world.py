@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -13,6 +15,7 @@ import time
 
 DEADLINE = 240.0
 HERE = pathlib.Path(__file__).parent
+_tried = itertools.count()
 
 
 def until(what, condition, seconds=DEADLINE):
@@ -27,9 +30,13 @@ def until(what, condition, seconds=DEADLINE):
 
 
 def free_port(address):
-    with socket.socket() as sock:
-        sock.bind((address, 0))
-        return sock.getsockname()[1]
+    """A free port below the kernel's ephemeral ports. The kernel could give an ephemeral port to a
+    connection before the process listens on it."""
+    while True:
+        port = 20_000 + (os.getpid() * 31 + next(_tried)) % 12_000
+        with contextlib.suppress(OSError), socket.socket() as sock:
+            sock.bind((address, port))
+            return port
 
 
 class Worker:
