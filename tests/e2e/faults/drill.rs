@@ -66,6 +66,11 @@ impl Drill {
         }
     }
 
+    /// Adds this time to each step until the test waits for the job's end.
+    pub(super) fn pace(&self, milliseconds: u64) {
+        set_pace(&self.shared, milliseconds);
+    }
+
     /// The job's status. Fails if the generation is lower than one that was read before.
     pub(super) async fn status(&self) -> anyhow::Result<TrainingJobStatus> {
         let job = self.space.jobs().get(JOB).await?;

@@ -17,8 +17,9 @@ use super::fault::Fault;
 
 /// A step takes 50 ms until both faults are over. A process imports PyTorch for seconds.
 const STEPS: u64 = 3_000;
-/// A step of the sharded script takes longer.
-const STEPS_OF_SHARDED: u64 = 1_500;
+/// Six processes compute a step of the sharded script, which takes longer without a pause, too.
+const STEPS_OF_SHARDED: u64 = 500;
+const PAUSE_OF_SHARDED: u64 = 200;
 /// The processes of each worker of the sharded script.
 const REPLICA: usize = 2;
 /// The largest allowed difference in 64 bits, as a fraction of the largest weight of a tensor.
@@ -123,6 +124,7 @@ async fn script_survives_a_killed_process_and_a_deleted_pod() {
 async fn sharded_script_survives_a_killed_process_and_a_deleted_pod() {
     let script = Script::sharded(STEPS_OF_SHARDED).unwrap();
     let drill = Drill::start_job("e2e-sharded", job(&script)).await;
+    drill.pace(PAUSE_OF_SHARDED);
     let first = drill.trains(3, 0).await;
     let members = drill.members(first).await;
     let names: Vec<String> = members.iter().map(ResourceExt::name_any).collect();
