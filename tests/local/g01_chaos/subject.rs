@@ -66,7 +66,7 @@ impl Subject {
                 most_workers: 4,
             },
             Self::Sharded | Self::FineTuning => Pace {
-                events: 12,
+                events: 8,
                 steps_per_event: 15,
                 pause_millis: 150,
                 steps_per_checkpoint: 10,
