@@ -65,6 +65,15 @@ impl Prometheus {
             Ok(answer.status.success().then_some(()))
         });
         ready.await.with_context(|| log_of(&directory))?;
+        // A rate has no value for what the operator has counted before the first scrape.
+        let scraped = until("Prometheus scrapes the operator", DEADLINE, || async {
+            let query = "/api/v1/query?query=roundhouse_job_start_seconds_count";
+            let answer = started.curl(&[query])?.stdout;
+            Ok(String::from_utf8_lossy(&answer)
+                .contains("\"value\"")
+                .then_some(()))
+        });
+        scraped.await.with_context(|| log_of(&directory))?;
         Ok(started)
     }
 
