@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ._native import fault_point
+from .buckets import buckets
 from .digests import digest_of, portions
 from .errors import ConfigError
 from .gradients import Gradients
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from .sampler import Step
     from .shared_views import SharedViews
     from .state import Row
-
-# Bytes of gradients that are summed at once.
-_BUCKET = 64 << 20
 
 
 class ColumnSums:
@@ -53,7 +51,7 @@ class ColumnSums:
         """Sums what this process has of the gradients. An error of a lost peer is recorded, and the
         step is dropped later."""
         self._gradients.computed_at = time.perf_counter()
-        complete(parameters)
+        _complete(parameters)
         factors = {key: factor for model in self._gradients.models for key, factor in model.factors.items()}
         for parameter in parameters if factors else ():
             if parameter.grad is not None and id(parameter) in factors:
@@ -70,19 +68,22 @@ class ColumnSums:
         try:
             if trained and column is not None and group is not None:
                 _align(trained, group)
-            for bucket in _buckets(self._in_order(trained)):
-                self._sum(bucket, weight, group if column is not None else None)
+            copied, parts = self._in_order(trained)
+            for bucket in buckets(parts, copied):
+                self._sum([parts[index] for index in bucket], weight, group if column is not None else None)
         except RuntimeError as error:
             self._gradients.broke(error)
 
-    def _in_order(self, parameters: Sequence[torch.Tensor]) -> list[tuple[Any, torch.Tensor]]:
-        """The parts of the gradients, each with the processes that have a copy of it. Copies are
-        summed in the same order by all of them, so that they stay the same bit by bit."""
+    def _in_order(self, parameters: Sequence[torch.Tensor]) -> tuple[list[tuple[int, ...]], list[torch.Tensor]]:
+        """For each part of the gradients the processes that have a copy of it, and the parts.
+        Copies are summed in the same order by all of them, so that they stay the same bit by
+        bit."""
         views = self._views
         found = [(views.copied_in(p), views.place_of(p), local(p.grad)) for p in parameters if p.grad is not None]
-        own = [(copied, part) for copied, _, part in found if not copied and part.numel()]
-        shared = sorted((one for one in found if one[0] and one[2].numel()), key=lambda one: one[:2])
-        return own + [(copied, part) for copied, _, part in shared]
+        parts = [one for one in found if one[2].numel()]
+        # Parts without copies are first, in the order of the parameters.
+        parts.sort(key=lambda one: one[:2] if one[0] else ())
+        return [copied for copied, _, _ in parts], [part for _, _, part in parts]
 
     def _digests(self, parameters: Sequence[torch.Tensor]) -> dict[tuple[int, ...], float]:
         """The digest of the gradients of this replica for each set of processes with copies."""
@@ -192,7 +193,7 @@ def clip(parameters: Sequence[torch.Tensor], norm: float, most: float | None) ->
     return norm
 
 
-def complete(parameters: Sequence[torch.Tensor]) -> None:
+def _complete(parameters: Sequence[torch.Tensor]) -> None:
     """Completes gradients whose sums over the processes of the replica are pending, as sequence
     parallelism leaves them. The optimizer would do so later; norms need it now."""
     for parameter in parameters:
@@ -210,18 +211,3 @@ def _align(parameters: Sequence[torch.Tensor], group: Group) -> None:
     for parameter, number in zip(parameters, has.tolist()):
         if number > 0 and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-
-
-def _buckets(parts: Sequence[tuple[Any, torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
-    """Tensors of one kind, type and device, in their order, that together have a limited size."""
-    open_: dict[Any, list[torch.Tensor]] = {}
-    sizes: dict[Any, int] = {}
-    for kind, part in parts:
-        key = kind, part.dtype, part.device
-        own = part.numel() * part.element_size()
-        if key in open_ and sizes[key] + own > _BUCKET:
-            yield open_.pop(key)
-            sizes[key] = 0
-        open_.setdefault(key, []).append(part)
-        sizes[key] = sizes.get(key, 0) + own
-    yield from open_.values()

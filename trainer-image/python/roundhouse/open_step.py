@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ._native import Process, fault_point
 from .buffers import Buffers
-from .column_sums import ColumnSums, clip, complete
+from .column_sums import ColumnSums, clip
 from .digests import digest_of, portions
 from .errors import ConfigError, Diverged, NotCommitted, PeerLost
 from .generations import Generations
@@ -273,7 +273,6 @@ class OpenStep:
         if self._columns is None:
             total = loss_sum(_known(loss), step, sampler.reduction)
         else:
-            complete(trained)
             total, weight = self._columns.numbers_of_slice(loss, weight, step, sampler.reduction)
         self._slices.add(step, sampler, trained, total, weight)
 

@@ -2,7 +2,7 @@
 ranks when the step ends.
 
 A node is a list of tensors: the gradient of each trained parameter, what the slice has changed in
-each buffer, and one row of numbers. The ranks exchange them in portions. Each rank gets a chunk of
+each buffer, and one row of numbers. The ranks exchange them in buckets. Each rank gets a chunk of
 all nodes, adds up the rest of the tree for it (:mod:`roundhouse.slices`), and the ranks gather the
 chunks. With n bytes of gradients, W ranks and k nodes that are left on a rank, it sends
 (k + 1) * n * (W - 1) / W bytes, where a ring sends 2 * n * (W - 1) / W. During a pass a rank keeps
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ._native import fault_point
+from .buckets import buckets
 from .buffers import Buffers
 from .errors import ConfigError
 from .gradients import Gradients
@@ -30,9 +31,6 @@ from .updates import wide
 
 if TYPE_CHECKING:
     from .groups import Group
-
-# Bytes of a node that are exchanged at once.
-_PORTION = 64 << 20
 
 Tensors = list[torch.Tensor]
 
@@ -196,7 +194,7 @@ def _totals(
             yield len(sums) - 1, sums.pop()
         return
     shares = [nodes_of(num_slices, owned(num_slices, rank, ranks.size)) for rank in range(ranks.size)]
-    for indices in _portions(layout):
+    for indices in buckets(layout):
         parts = [[tensors[index] for index in indices] for _, tensors in nodes]
         for _, tensors in nodes:
             for index in indices:
@@ -218,7 +216,7 @@ def _exchanged(
     ranks: Ranks,
     device: torch.device,
 ) -> torch.Tensor:
-    """The sum of one portion of all nodes of all ranks. ``parts``: the portion of each node of this
+    """The sum of one bucket of all nodes of all ranks. ``parts``: the bucket of each node of this
     rank. ``length``: its number of elements. ``shares``: the nodes of each rank."""
     size = ranks.size
     chunk = max(-(-length // size), 1)
@@ -261,17 +259,3 @@ def _trade(ranks: Ranks, sent: torch.Tensor, received: torch.Tensor, chunk: int,
     finally:
         work = backend._end_coalescing()
     work.wait()
-
-
-def _portions(layout: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Indices of tensors of one type that together have a limited size."""
-    open_: dict[torch.dtype, list[int]] = {}
-    sizes: dict[torch.dtype, int] = {}
-    for index, tensor in enumerate(layout):
-        kind, own = tensor.dtype, tensor.numel() * tensor.element_size()
-        if kind in open_ and sizes[kind] + own > _PORTION:
-            yield open_.pop(kind)
-            sizes[kind] = 0
-        open_.setdefault(kind, []).append(index)
-        sizes[kind] = sizes.get(kind, 0) + own
-    yield from open_.values()
