@@ -214,17 +214,16 @@ def _counted(sums: Sums | None, replica: Replica | None) -> Sums:
 
 def _sums(evaluation: Evaluation, generations: Generations) -> Sums | None:
     """This rank's sums."""
-    slices = None if generations.sampler is None else generations.sampler.slices
-    if slices is None or generations.sampler is None:
+    sampler = generations.sampler
+    if sampler is None or sampler.slices is None:
         share = _share(evaluation, generations)
         return None if share is None else {name: [value] for name, value in share.items()}
-    (rank, world_size), replica = generations.data_place, generations.replica
+    (rank, world_size), num_parts = generations.data_place, sampler.num_parts
     # A slice draws the same numbers on each rank.
-    seed = mixed(generations.sampler.seed, generations.place.steps, 3)
-    if replica is None:
-        return evaluation.sums_of_slices(slices, rank, world_size, 0, 1, seed)
-    part, num_parts = replica.data_index, replica.num_data
-    return evaluation.sums_of_slices(slices, rank // num_parts, world_size // num_parts, part, num_parts, seed)
+    seed = mixed(sampler.seed, generations.place.steps, 3)
+    return evaluation.sums_of_slices(
+        sampler.slices, rank // num_parts, world_size // num_parts, rank % num_parts, num_parts, seed
+    )
 
 
 def _share(evaluation: Evaluation, generations: Generations) -> dict[str, float] | None:

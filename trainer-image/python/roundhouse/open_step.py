@@ -349,35 +349,32 @@ class OpenStep:
 
     def _share_buffers(self, step: Step) -> torch.Tensor | None:
         """Broadcasts buffers, and returns the bytes that all ranks then have."""
-        group = self._generations.group
+        group, replica = self._generations.group, self._replica
         if group is None:
             return None
+        size = 1 if replica is None else replica.size
+        source, part = self._source_of_buffers(step, group.size // size)
+        if replica is not None and replica.num_data == 1:
+            # Processes with the same samples may have other modules and so other buffers.
+            if group.column is None:
+                return None
+            return self._buffers.share(group, source, self._gradients, (group.column, group.rank // size))
+        if replica is not None and replica.num_data < size:
+            parts = [(source * size + shards[part], self._bytes_of_buffers[shards[0]]) for shards in replica.layout.parts]
+            return self._buffers.share_parts(group, parts, replica.layout.part_of[replica.shard], self._gradients)
+        return self._buffers.share(group, source * size + part % size, self._gradients)
+
+    def _source_of_buffers(self, step: Step, number: int) -> tuple[int, int]:
+        """Whose buffers all ranks get: the index of a rank or, of ``number`` of them, of a replica,
+        and which of its processes with other samples, 0 or -1 for the first or the last one."""
         sampler = self._generations.sampler
         if sampler is not None and sampler.slices is not None:
-            # The rank of the first slice, or its replica.
+            # The rank or replica of the first slice.
             ends = [sampler.owned(step.global_size, rank, step.world_size)[1] for rank in range(step.world_size)]
-            first = next(rank for rank, end in enumerate(ends) if end > 0) // sampler.num_parts
-            if self._replica is not None and self._replica.num_data == 1:
-                column = (group.column, group.rank // self._replica.size)
-                return None if group.column is None else self._buffers.share(group, first, self._gradients, column)
-            return self._buffers.share(group, first * (1 if self._replica is None else self._replica.size), self._gradients)
+            return next(rank for rank, end in enumerate(ends) if end > 0) // sampler.num_parts, 0
         # Running statistics are those of rank 0, as in DDP, or of the last rank if rank 0 has no
         # samples.
-        has_samples = step.global_size >= step.world_size
-        replica = self._replica
-        if replica is None or replica.num_data == replica.size:
-            return self._buffers.share(group, 0 if has_samples else group.size - 1, self._gradients)
-        # Processes with the same samples may have other modules and so other buffers.
-        if replica.num_data > 1:
-            first = 0 if has_samples else group.size - replica.size
-            parts = [
-                (first + shards[0 if has_samples else -1], self._bytes_of_buffers[shards[0]]) for shards in replica.layout.parts
-            ]
-            return self._buffers.share_parts(group, parts, replica.layout.part_of[replica.shard], self._gradients)
-        if group.column is None:
-            return None
-        source = 0 if has_samples else group.size // replica.size - 1
-        return self._buffers.share(group, source, self._gradients, (group.column, group.rank // replica.size))
+        return (0, 0) if step.global_size >= step.world_size else (number - 1, -1)
 
     def drop(self) -> None:
         """Undoes the step and ends the generation."""
