@@ -13,6 +13,9 @@ import pathlib
 import statistics
 import sys
 
+# For ports.py.
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "trainer"))
+
 import local
 import pods
 import python

@@ -9,8 +9,9 @@ import tempfile
 import time
 
 import lines
+from ports import free_port
 from steps import until
-from torchrun import free_port, listens
+from torchrun import listens
 
 SCRIPT = pathlib.Path(__file__).with_name("torchft_script.py")
 # Short waits, as for tuned torchrun. A worker without a heartbeat for 1 s counts as dead (default:

@@ -1,8 +1,6 @@
 """One run of three torchrun agents on this machine. The lines that train.py appends show its
 steps."""
 import atexit
-import contextlib
-import itertools
 import os
 import pathlib
 import re
@@ -14,6 +12,7 @@ import tempfile
 import time
 
 import lines
+from ports import free_port
 from steps import Outcome, children, until
 
 # The options of PyTorch's documentation of elastic jobs, with more restarts than a run needs.
@@ -32,18 +31,7 @@ CONFS = {
         {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
     ),
 }
-_tried = itertools.count()
 MESSAGE = re.compile(r"(error|fail|restart|rendezvous|timed? ?out|signal)", re.IGNORECASE)
-
-
-def free_port():
-    """A free port below the kernel's ephemeral ports. The kernel could give an ephemeral port to a
-    connection before a process listens on it."""
-    while True:
-        port = 20_000 + (os.getpid() * 31 + next(_tried)) % 12_000
-        with contextlib.suppress(OSError), socket.socket() as sock:
-            sock.bind(("127.0.0.1", port))
-            return port
 
 
 def listens(port):

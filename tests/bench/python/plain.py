@@ -5,30 +5,18 @@ import sys
 
 import torch
 import torch.distributed as dist
-from models import loss_of, optimizer_of, prepared
-from pace import Pace
-from share import Share
+from loops import train_plain
+from models import prepared
 from torch.nn.parallel import DistributedDataParallel
 
 NAME, PORT = sys.argv[1], int(sys.argv[2])
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-IS_BARE = "RANK" not in os.environ
 
 torch.set_num_threads(1)
-model, dataset, batch = prepared(NAME)
-optimizer = optimizer_of(model)
-net = model
-if not IS_BARE:
+net, dataset, batch = prepared(NAME)
+if "RANK" in os.environ:
     dist.init_process_group("gloo")
-    net = DistributedDataParallel(model)
-pace = None
-for x, y in torch.utils.data.DataLoader(dataset, batch_sampler=Share(batch, RANK, WORLD)):
-    loss = loss_of(net(x), y)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    pace = pace or Pace(PORT, RANK)
-    if not pace.continues(loss):
-        break
-if not IS_BARE:
+    net = DistributedDataParallel(net)
+train_plain(net, dataset, batch, PORT, RANK, WORLD)
+if dist.is_initialized():
     dist.destroy_process_group()

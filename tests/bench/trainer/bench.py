@@ -14,7 +14,8 @@ import time
 
 import ours
 import pictures
-from world import free_port, output_of_rank_0
+from ports import free_port
+from world import output_of_rank_0
 
 HERE = pathlib.Path(__file__).parent
 GOALS = {"mlp": 1.3, "resnet18": 1.0, "gpt2": 1.0}

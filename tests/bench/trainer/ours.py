@@ -10,7 +10,8 @@ import time
 import zlib
 from random import Random
 
-from world import World, free_port, output_of_rank_0, until
+from ports import free_port
+from world import World, output_of_rank_0, until
 
 CONFIGURATIONS = {
     "mlp": {

@@ -1,27 +1,12 @@
 """Starts the trainer's processes and issues generations to them by writing their membership
 files."""
-import contextlib
-import itertools
 import json
 import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import time
-
-_tried = itertools.count()
-
-
-def free_port():
-    """A free port below the kernel's ephemeral ports. The kernel could give an ephemeral port to a
-    connection before a process listens on it."""
-    while True:
-        port = 20_000 + (os.getpid() * 31 + next(_tried)) % 12_000
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def replace(path, text):
