@@ -78,6 +78,16 @@ class ReplicaWorld(World):
         until("a process is gone", replica.has_lost_one)
         replica.kill()
 
+    def replace(self, replicas):
+        """Waits until the first replica has lost a process. The others continue, and then a new
+        replica joins them. Returns all of them, the new one last."""
+        lost, *others = replicas
+        self.lost(lost)
+        self.publish(others)
+        again = [*others, self.start_replica(lost.index)]
+        self.form_replicas(again)
+        return again
+
     def end_replicas(self, replicas):
         self.ends([process for replica in replicas for process in replica.processes])
 

@@ -53,11 +53,7 @@ def test_killed_process_costs_its_replica_and_no_step(tmp_path, alone, point, sh
     fault = f"{shard}:11:{point}"
     with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights", variables={"SGD": "1"}) as world:
         replicas = world.begin_replicas(3, fault=fault, doomed=(0, shard))
-        world.lost(replicas[0])
-        world.publish(replicas[1:])
-        again = world.start_replica(0)
-        world.form_replicas([*replicas[1:], again])
-        world.end_replicas([*replicas[1:], again])
+        world.end_replicas(world.replace(replicas))
     assert difference(alone(SGD="1"), load(tmp_path / "weights")) <= ROUNDING
 
 

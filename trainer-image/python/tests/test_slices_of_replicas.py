@@ -16,11 +16,7 @@ def trained(directory, replicas, variables, *, size=2, fault=None):
     with ReplicaWorld(directory, "sharded.py", STEPS, directory / "weights", size=size, variables=variables) as world:
         begun = world.begin_replicas(replicas, fault=fault, doomed=(0, int((fault or "0")[0])))
         if fault is not None:
-            world.lost(begun[0])
-            world.publish(begun[1:])
-            again = world.start_replica(0)
-            world.form_replicas([*begun[1:], again])
-            begun = [*begun[1:], again]
+            begun = world.replace(begun)
         world.end_replicas(begun)
         said = begun[0].processes[0].log.read_text()
     return load(directory / "weights"), re.findall("^(?:step \\d+|evaluated after \\d+): .*$", said, re.MULTILINE)
