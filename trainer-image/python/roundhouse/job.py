@@ -75,7 +75,7 @@ class Job:
         row = Row(state, self._replica)
         self._modules = [entry for entry in state.values() if isinstance(entry, torch.nn.Module)]
         self._generations = Generations(process, row, device, self._replica)
-        self._open = OpenStep(process, row, self._generations, is_manual=is_manual)
+        self._open = OpenStep(process, row, self._generations, is_manual=is_manual, seeds=seeds)
         self._loops = Loops(process, self._generations, self._open, self._modules, seeds=seeds)
         self._exports = Exports()
         self._run_id = os.environ.get("ROUNDHOUSE_JOB_UID") if process.has_agent else f"alone-{uuid.uuid4()}"

@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ._native import Process, fault_point
 from .buffers import Buffers
 from .column_sums import ColumnSums, clip
+from .commit_checks import CommitChecks
 from .digests import digest_of, portions
 from .errors import ConfigError, Diverged, NotCommitted, PeerLost
 from .generations import Generations
@@ -21,17 +22,16 @@ from .migration import is_without_group
 from .sampler import Sampler, Step
 from .seeding import mixed, seed_all
 from .sharded import forget_accumulated, reshard
+from .shared_buffers import SharedBuffers
 from .shared_scaler import check_scaler, unscale, update_scaled
 from .slice_sums import SliceSums
 from .state import Row
 from .step_numbers import Number, StepNumbers
 from .structure import Structure
-from .traces import shortened
 from .updates import (
     divide_gradients,
     forget_gradients,
     gradient_norm,
-    is_unscaled,
     learning_rate,
     loss_sum,
     schedulers_of,
@@ -58,7 +58,7 @@ def _known(loss: Number | None) -> Number:
 class OpenStep:
     """The current step, if there is one, and the objects that a step changes."""
 
-    def __init__(self, process: Process, row: Row, generations: Generations, *, is_manual: bool):
+    def __init__(self, process: Process, row: Row, generations: Generations, *, is_manual: bool, seeds: bool):
         entries = row.entries.values()
         self.optimizers = [entry for entry in entries if isinstance(entry, torch.optim.Optimizer)]
         self.step: Step | None = None
@@ -75,11 +75,12 @@ class OpenStep:
         self._generations = generations
         self._gradients = generations.gradients
         self.is_manual = is_manual
+        self._seeds = seeds
         self._replica = generations.replica
         self._columns = None if self._replica is None else ColumnSums(self._gradients, self._replica, row)
         self._slices = SliceSums(self._gradients, self._buffers, self._replica, generations.device)
-        # Number of bytes of the buffers of each process of the replica.
-        self._bytes_of_buffers = [] if self._replica is None else self._replica.gather("buffers", self._buffers.num_bytes)
+        self._shared_buffers = SharedBuffers(self._buffers, generations)
+        self._checks = CommitChecks(row, self._gradients, self._replica, is_manual=is_manual)
         self._is_committing = False
         # Whether the step was committed without optimizers: the script changes its tensors itself
         # in the rest of the body.
@@ -166,10 +167,10 @@ class OpenStep:
             raise NotCommitted("job.commit outside of a step: call it once in the body of `for batch in job.steps(...)`")
         if hasattr(loss, "param_groups"):
             raise ConfigError(f"job.commit(loss, optimizer, ...): the first argument is the loss, not the {type(loss).__name__}")
-        optimizers = self._chosen(optimizer)
+        optimizers = self._checks.optimizers(optimizer, self.optimizers)
         schedulers = schedulers_of(scheduler)
         for entry in (*schedulers, scaler):
-            self._check_entry(entry)
+            self._checks.entry(entry)
         # Scripts often pass a scaler that is switched off; it scales nothing.
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         ended_at = time.perf_counter()
@@ -179,20 +180,19 @@ class OpenStep:
         trained = self._trained(optimizers)
         if self._replica is not None:
             check_scaler(scaler, optimizers, trained, self._generations.device)
-        self._check_shared(optimizers)
-        self._check_gradients(optimizers, trained)
-        self._check_summed(optimizers)
-        gradients = self._gradients
+        sampler, gradients = self._generations.sampler, self._gradients
+        assert sampler is not None
+        reduction = sampler.reduction
+        self._checks.shared(optimizers)
+        self._checks.gradients(optimizers, trained)
+        self._checks.summed(optimizers, reduction)
         # With a weight, gradients are clipped after the division by the weight of all ranks, which
         # is known later.
         clipped_to = max_grad_norm if scaler is None and weight is None else None
-        sampler = self._generations.sampler
-        assert sampler is not None
-        reduction = sampler.reduction
         own_weight = weight_of(weight, step, reduction, is_manual=self.is_manual)
         shared_norm = None
         if sampler.slices is not None:
-            self._check_unscaled(scaler, optimizers)
+            self._checks.unscaled(scaler, optimizers)
             self._check_arguments(step, (*map(id, schedulers), scaler is None, max_grad_norm, weight is None))
             self._add_slice(step, sampler, trained, loss, own_weight)
             if not step.ends_step:
@@ -206,7 +206,7 @@ class OpenStep:
             total, own_weight, shared_norm = self._columns.numbers(loss, own_weight, step, reduction, trained)
         else:
             total = loss_sum(_known(loss), step, reduction)
-        digest = self._digest(optimizers, trained, self._share_buffers(step))
+        digest = self._digest(optimizers, trained, self._shared_buffers.share(step))
         # Everything that can fail on a single rank comes before the vote, because the others commit
         # what this rank has voted for. The norm of summed gradients is computed during the vote,
         # because it is the same on all ranks; the norm of a script that sums gradients itself may
@@ -303,9 +303,9 @@ class OpenStep:
         counts."""
         rate = learning_rate(optimizers)
         sampler = self._generations.sampler
-        if sampler is not None and sampler.slices is not None:
-            # An optimizer may draw random numbers, and the ranks have computed different slices.
-            seed_all(mixed(sampler.seed, step.number, 0 if self._replica is None else step.rank % sampler.num_parts, 2))
+        if self._seeds and sampler is not None:
+            # An optimizer may draw random numbers, and the passes of each rank have drawn others.
+            seed_all(mixed(sampler.seed, step.number, step.rank % sampler.num_parts, 2))
         self._is_committing = True
         try:
             if self._replica is not None and scaler is not None:
@@ -346,35 +346,6 @@ class OpenStep:
         elif self._columns is not None or gradients.is_sliced:
             summed = portions(local_gradients(trained))
         return digest_of([*summed, *([] if shared is None else [shared])], self._generations.device)
-
-    def _share_buffers(self, step: Step) -> torch.Tensor | None:
-        """Broadcasts buffers, and returns the bytes that all ranks then have."""
-        group, replica = self._generations.group, self._replica
-        if group is None:
-            return None
-        size = 1 if replica is None else replica.size
-        source, part = self._source_of_buffers(step, group.size // size)
-        if replica is not None and replica.num_data == 1:
-            # Processes with the same samples may have other modules and so other buffers.
-            if group.column is None:
-                return None
-            return self._buffers.share(group, source, self._gradients, (group.column, group.rank // size))
-        if replica is not None and replica.num_data < size:
-            parts = [(source * size + shards[part], self._bytes_of_buffers[shards[0]]) for shards in replica.layout.parts]
-            return self._buffers.share_parts(group, parts, replica.layout.part_of[replica.shard], self._gradients)
-        return self._buffers.share(group, source * size + part % size, self._gradients)
-
-    def _source_of_buffers(self, step: Step, number: int) -> tuple[int, int]:
-        """Whose buffers all ranks get: the index of a rank or, of ``number`` of them, of a replica,
-        and which of its processes with other samples, 0 or -1 for the first or the last one."""
-        sampler = self._generations.sampler
-        if sampler is not None and sampler.slices is not None:
-            # The rank or replica of the first slice.
-            ends = [sampler.owned(step.global_size, rank, step.world_size)[1] for rank in range(step.world_size)]
-            return next(rank for rank, end in enumerate(ends) if end > 0) // sampler.num_parts, 0
-        # Running statistics are those of rank 0, as in DDP, or of the last rank if rank 0 has no
-        # samples.
-        return (0, 0) if step.global_size >= step.world_size else (number - 1, -1)
 
     def drop(self) -> None:
         """Undoes the step and ends the generation."""
@@ -437,92 +408,12 @@ class OpenStep:
             self._generations.leave()
         return True
 
-    def _chosen(self, optimizer: Any) -> list[torch.optim.Optimizer]:
-        if optimizer is None:
-            if not self.optimizers:
-                raise ConfigError(
-                    'job.commit without an optimizer, and none is in rh.join(state=...): add it, as in state={..., "opt": opt}; '
-                    "a script that changes its tensors itself after the commit gives job.commit(loss, [])"
-                )
-            return self.optimizers
-        chosen = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-        for one in chosen:
-            if not hasattr(one, "param_groups"):
-                raise ConfigError(f"job.commit(loss, optimizer, ...): the second argument has to be an optimizer, not a {type(one).__name__}")
-            self._check_entry(one)
-        return chosen
-
     def _trained(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
         """The tensors that the step trains, or those of the models for a script that changes its
         tensors itself."""
         if optimizers:
             return [p for one in optimizers for group in one.param_groups for p in group["params"]]
         return [p for model in self._gradients.models for p in model.parameters()]
-
-    def _check_entry(self, entry: Any) -> None:
-        if entry is not None and not any(entry is own for own in self._row.entries.values()):
-            name = type(entry).__name__
-            raise ConfigError(
-                f"job.commit got a new {name}, which is not in rh.join(state=...): new workers would begin with a fresh one; "
-                f'add it, as in state={{..., "{name.lower()}": {name.lower()}}}'
-            )
-
-    def _check_shared(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        seen: set[int] = set()
-        for one in optimizers if len(optimizers) > 1 else ():
-            parameters = {id(p): p for group in one.param_groups for p in group["params"] if p.requires_grad}
-            shared = [p for key, p in parameters.items() if key in seen]
-            if shared:
-                raise ConfigError(
-                    f"job.commit: {self._named(shared)} would be stepped by two optimizers in one step: give each parameter to "
-                    "one of them, or give job.commit the optimizer of this step"
-                )
-            seen.update(parameters)
-
-    def _check_gradients(self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor]) -> None:
-        # Another stage of a pipeline may have all parameters that train.
-        may_train_nothing = self._replica is not None and self._replica.num_data < self._replica.size
-        is_frozen = may_train_nothing and not any(parameter.requires_grad for parameter in trained)
-        if optimizers and not is_frozen and all(parameter.grad is None for parameter in trained):
-            raise NotCommitted(
-                "no parameter of the optimizer has a gradient: call loss.backward() before job.commit, and remove "
-                "optimizer.zero_grad(), job.commit does it"
-            )
-        if optimizers and not self._gradients.models and not self.is_manual:
-            raise NotCommitted(
-                "the loss was computed without job.model(model), which sums the gradients as soon as there are two workers: use "
-                'what it returns in place of the model; a script that sums them itself gives rh.join(gradients="manual")'
-            )
-
-    def _check_summed(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        gradients = self._gradients
-        if self.is_manual or gradients.broken is not None:
-            return
-        unsummed = gradients.unsummed(optimizers)
-        if not gradients.summed:
-            raise NotCommitted(
-                "no gradients were summed over the ranks in this step: compute the loss with job.model(model), in training mode, "
-                "and call loss.backward() before job.commit, the last time outside of no_sync(); a script that sums them itself "
-                'gives rh.join(gradients="manual")'
-            )
-        if unsummed:
-            raise NotCommitted(
-                f"the gradients of {self._named(unsummed)} were not summed over the ranks in this step: compute the loss with "
-                "job.model(...) of the modules that have them, in training mode, and the last pass of each outside of no_sync()"
-            )
-        assert self._generations.sampler is not None
-        if gradients.is_summed_twice and self._generations.sampler.reduction == "sum":
-            raise NotCommitted(
-                "gradients were summed over the ranks twice in this step: put all passes but the last one into "
-                "`with net.no_sync()`"
-            )
-
-    def _check_unscaled(self, scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        if scaler is not None and any(is_unscaled(scaler, one) for one in optimizers):
-            raise ConfigError(
-                "scaler.unscale_ in a step with slices: the scale is removed from the sum of all slices; remove the call, and give "
-                "job.commit max_grad_norm for clipping"
-            )
 
     def _check_arguments(self, step: Step, arguments: tuple[object, ...]) -> None:
         """Raises ConfigError unless all slices of a step have the same arguments: the last commit
@@ -549,8 +440,5 @@ class OpenStep:
         if self._row.names_of(stepped):
             raise NotCommitted(
                 f"{type(optimizer).__name__}.step() of an optimizer that is not in rh.join(state=...) would change "
-                f"{self._named(stepped)}: add it to the state, and remove the call, job.commit does it"
+                f"{self._checks.named(stepped)}: add it to the state, and remove the call, job.commit does it"
             )
-
-    def _named(self, parameters: Sequence[torch.Tensor]) -> str:
-        return shortened(self._row.names_of(parameters)) or "parameters that are not in rh.join(state=...)"

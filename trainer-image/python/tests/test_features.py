@@ -45,6 +45,17 @@ def test_buffers_are_those_of_rank_0_and_the_last_commit(tmp_path):
     assert difference(*found) <= ROUNDING
 
 
+def test_noise_of_an_optimizer_is_the_same_on_all_ranks(tmp_path):
+    found = []
+    for num_workers in (1, 2):
+        directory = tmp_path / str(num_workers)
+        directory.mkdir()
+        with World(directory, "train.py", 20, directory / "weights", variables={"NOISE": "1", "DOUBLE": "1"}) as world:
+            world.ends(world.begin(num_workers))
+        found.append(load(directory / "weights"))
+    assert difference(*found) <= ROUNDING
+
+
 @pytest.mark.parametrize("loaders", [0, 2])
 def test_loader_workers_survive_a_generation(tmp_path, undisturbed, loaders):
     variables = {"LOADERS": str(loaders)}

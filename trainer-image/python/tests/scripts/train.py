@@ -29,6 +29,17 @@ else:
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 200)
 
 
+def add_noise(*_):
+    """Adds noise to the weights, as Langevin dynamics do."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.01)
+
+
+if os.environ.get("NOISE"):
+    opt.register_step_post_hook(add_noise)
+
+
 def right(batch):
     x, y = batch
     scores = model(x)
