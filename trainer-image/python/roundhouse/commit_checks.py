@@ -106,7 +106,8 @@ class CommitChecks:
             )
 
     def unscaled(self, scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Raises :class:`~roundhouse.errors.ConfigError` if the gradients of a slice are unscaled."""
+        """Raises :class:`~roundhouse.errors.ConfigError` if the gradients of a slice are not scaled
+        any more."""
         if scaler is not None and any(is_unscaled(scaler, one) for one in optimizers):
             raise ConfigError(
                 "scaler.unscale_ in a step with slices: the scale is removed from the sum of all slices; remove the call, and give "

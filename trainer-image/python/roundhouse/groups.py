@@ -150,6 +150,12 @@ class Group:
         self.bounded(work).wait()
         return tensor.tolist()
 
+    def begin_vote(self, numbers: torch.Tensor) -> Any:
+        """Starts to sum the numbers of a vote over the ranks, or with replicas over those with the
+        same shard. Then the result is None if there is one replica."""
+        backend = self.column if self.is_of_replicas else self.backend
+        return None if backend is None else self.bounded(backend.allreduce([numbers]))
+
     def uploaded(self, values: list[float]) -> torch.Tensor:
         """Copies numbers to the device without waiting for it."""
         is_cuda = self.device.type == "cuda"
@@ -222,9 +228,10 @@ class Group:
     def set_timeout(self, seconds: float) -> None:
         """Sets how long later collectives wait for their peers."""
         self._timeout = seconds
-        change = getattr(self.backend, "set_timeout", None) or getattr(self.backend, "_set_default_timeout", None)
-        if change is not None:
-            change(duration(seconds))
+        for backend in filter(None, (self.backend, self.column)):
+            change = getattr(backend, "set_timeout", None) or getattr(backend, "_set_default_timeout", None)
+            if change is not None:
+                change(duration(seconds))
 
     def meet(self, place: str) -> bool:
         """Waits until all ranks are at the named place. Returns False if they are not within the

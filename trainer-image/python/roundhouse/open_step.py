@@ -213,7 +213,15 @@ class OpenStep:
         # differ. With a scaler the gradients stay scaled until the vote, because unscaling cannot
         # be repeated. The host reads no number from the device before the vote: see StepNumbers.
         norm = gradient_norm(trained, clipped_to) if self.is_manual else 0.0
-        numbers = StepNumbers(self._generations.device, total, own_weight, norm if scaler is None else 0.0, digest)
+        numbers = StepNumbers(
+            self._generations.device,
+            total,
+            own_weight,
+            norm if scaler is None else 0.0,
+            digest,
+            self._replica,
+            step.number,
+        )
         if gradients.broken is None:
             self._process.vote(numbers)
         if self.is_manual:
@@ -225,6 +233,7 @@ class OpenStep:
         if scaler is not None:
             numbers.scale = scaler.get_scale() if scaler._scale is None else scaler._scale
         agreed = self._process.agree(broke=gradients.broken)
+        numbers.end_without_vote()
         if not self._generations.confirm(isinstance(agreed, tuple)) and isinstance(agreed, tuple):
             agreed, gradients.broken = None, "another process of this replica has lost a rank"
         agreed_at = time.perf_counter()

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from .errors import ConfigError, PeerLost, causes, words_of
 from .groups import duration, gloo
 from .layout import SAME_SAMPLES, Layout
+from .links import Links, Subject
 from .stores import serve
 from .versions import OLDEST_WITH_REPLICAS, require_torch
 
@@ -53,8 +54,12 @@ class Replica:
         # The same in all processes of one life of the replica.
         self.number = zlib.crc32(f"{os.uname().nodename} {life}".encode()) & 0x7FFF_FFFF
         self._store = store
-        # Sums of the replica's own decisions go through host memory, whatever the device is.
-        self._control = None if store is None else gloo(dist.PrefixStore("control", store), shard, size, _PATIENCE, _LOOPBACK)
+        self._links: Links | None = None
+        # For tensors in host memory, whatever the device is.
+        self._control: Any = None
+        if store is not None:
+            self._links = _connected(store, shard, size)
+            self._control = gloo(dist.PrefixStore("control", store), shard, size, _PATIENCE, _LOOPBACK)
         self.mesh: Any = None
         # Each exchange has its own keys in the store.
         self._num_gathered = 0
@@ -100,18 +105,22 @@ class Replica:
         Raises :class:`~roundhouse.errors.PeerLost` if one of them is lost: then the replica is, and
         this process has to end.
         """
-        if self._control is None:
-            return list(values)
-        tensor = torch.tensor(values, dtype=torch.float64)
-        try:
-            self._control.allreduce([tensor]).wait()
-        except RuntimeError as error:
-            raise self.lost(error) from error
-        return tensor.tolist()
+        sums = self.agree(Subject.SUM, values)
+        assert sums is not None
+        return sums
 
     def all(self, holds: bool) -> bool:
         """Whether something holds in all processes of the replica."""
-        return self.sum([float(not holds)])[0] == 0
+        return self.agree(Subject.HOLDS, [] if holds else None) is not None
+
+    def agree(self, subject: Subject, values: Sequence[float] | None) -> list[float] | None:
+        """As :meth:`sum`, but None in all processes if one of them passes None."""
+        if self._links is None:
+            return None if values is None else list(values)
+        try:
+            return self._links.sum(subject, values)
+        except OSError as error:
+            raise self.lost(error) from error
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Copies a tensor in host memory from process ``source`` to the others."""
@@ -138,8 +147,10 @@ class Replica:
             raise self.lost(error) from error
 
     def close(self) -> None:
-        """Ends the group for the replica's own decisions."""
+        """Ends the connections for the replica's own decisions."""
         self._control = None
+        if self._links is not None:
+            self._links.close()
 
     def may_explain(self, error: RuntimeError) -> bool:
         """Whether the loss of a process of the replica may be the cause of an error, such as that
@@ -225,6 +236,13 @@ def check_join(local_world_size: int) -> None:
 
 def _has_agent() -> bool:
     return bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
+
+
+def _connected(store: dist.Store, shard: int, size: int) -> Links:
+    links = Links(store, shard, size, _LOOPBACK, start=_START, patience=_PATIENCE)
+    # Otherwise a process that loads samples would keep the connections of a killed one open.
+    os.register_at_fork(after_in_child=links.close)
+    return links
 
 
 def _shape(names: Sequence[str], shape: Sequence[int] | None, size: int) -> list[int]:

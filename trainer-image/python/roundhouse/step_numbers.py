@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .errors import ConfigError
+from ._native import fault_point
+from .errors import ConfigError, PeerLost
+from .links import Subject
 
 if TYPE_CHECKING:
     from .groups import Group
+    from .replica import Replica
 
 Number = torch.Tensor | float
 
@@ -29,11 +32,29 @@ class StepNumbers:
     ``own_norm``: the norm of gradients that may differ between ranks. ``digest``: the digest of
     gradients that must be the same on all ranks. ``norm`` and ``scale`` are set before :meth:`end`,
     are read with the rest, and are Python numbers afterwards.
+
+    With replicas the sum has two parts: over the ranks with the same shard, and then over the
+    processes of the replica. The second one also makes a replica stay whole: a sum can succeed for
+    one shard and fail for another.
     """
 
     @torch.no_grad()
-    def __init__(self, device: torch.device, loss: Number, weight: Number, own_norm: Number, digest: Number):
+    def __init__(
+        self,
+        device: torch.device,
+        loss: Number,
+        weight: Number,
+        own_norm: Number,
+        digest: Number,
+        replica: Replica | None = None,
+        step: int = 0,
+    ):
         self._device = device
+        self._replica, self._step = replica, step
+        # Known when the vote begins.
+        self._rank = 0
+        # Whether the processes of the replica have summed what they have.
+        self._has_met = False
         self.norm: Number = 0.0
         self.scale: Number = 1.0
         # Set when the numbers are read.
@@ -55,19 +76,47 @@ class StepNumbers:
         # its neighbours, while the sum of these numbers is correct. Adding the abort flag changes
         # this rank's digest if an abort began before.
         self._own[-1:] += group.abort_flag()
+        self._rank = group.rank
         together = group.uploaded(numbers)
         num_values = len(numbers) // 2
         # A checksum is k(1 - x); the checksum of 0 is k.
         witnesses = (1.0 - self._own) * numbers[num_values + places[0]]
         index = group.index_of((*places, *(num_values + place for place in places)))
         together.index_copy_(0, index, torch.cat([self._own, witnesses]))
-        return together, group.backend.allreduce([together])
+        return together, group.begin_vote(together)
 
-    def end(self, group: Group, begun: tuple[torch.Tensor, Any]) -> list[float]:
-        """Waits until all ranks have started the same sum, and returns the sums."""
+    def end(self, begun: tuple[torch.Tensor, Any]) -> list[float]:
+        """Waits until all ranks have started the same sum, and returns the sums. Raises
+        RuntimeError if a rank is lost."""
         together, work = begun
-        group.bounded(work).wait()
-        return self._read(together)
+        try:
+            if work is not None:
+                work.wait()
+            read = self._read(together)
+        except RuntimeError:
+            self._of_replica(None)
+            raise
+        sums = self._of_replica(read)
+        if sums is None:
+            raise RuntimeError("another process of this replica has lost a rank")
+        return sums
+
+    def _of_replica(self, read: list[float] | None) -> list[float] | None:
+        self._has_met = True
+        if self._replica is None:
+            return read
+        fault_point("Column", self._rank, self._step)
+        try:
+            return self._replica.agree(Subject.VOTE, read)
+        except PeerLost as lost:
+            raise RuntimeError(str(lost)) from lost
+
+    def end_without_vote(self) -> None:
+        """Must be called after the vote. The other processes of the replica wait for a process that
+        has not voted."""
+        if self._replica is not None and not self._has_met:
+            self._has_met = True
+            self._replica.agree(Subject.VOTE, None)
 
     def alone(self, numbers: list[float], places: list[int]) -> list[float]:
         """The complete numbers of this rank, for a process alone."""

@@ -243,7 +243,7 @@ def test_rank_that_aborts_has_another_digest():
         numbers = StepNumbers(groups[rank].device, 1.0, 1.0, 1.0, 7.0)
         # The numbers of the host and their checksums. Each rank's digest has its own place.
         begun = numbers.begin(groups[rank], 7 * [0.0] + 7 * [1.0], [0, 1, 2, 3, 4, 5 + rank])
-        return numbers.end(groups[rank], begun)[5:7]
+        return numbers.end(begun)[5:7]
 
     with concurrent.futures.ThreadPoolExecutor() as ranks:
         groups = list(ranks.map(lambda rank: network.connect(stores[rank], 1, rank, 2, 30.0, "127.0.0.1", None), range(2)))

@@ -69,7 +69,7 @@ def test_stages_with_unlike_tensors_train_exactly(tmp_path, alone, shape):
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_killed_stage_costs_its_replica_and_no_step(tmp_path, alone, stage):
-    points = ["Forward", "Backward", "Agree", "Update", "Commit"]
+    points = ["Forward", "Backward", "Agree", "Column", "Update", "Commit"]
     with ReplicaWorld(tmp_path, "pipeline.py", STEPS, tmp_path / "weights", variables={"CLIP": "0.3"}) as world:
         faults = [f"{(0 if index == 0 else 2) + stage}:{2 * index + 3}:{point}" for index, point in enumerate(points)]
         doomed, survivor = world.begin_replicas(2, fault=faults[0], doomed=(0, stage))

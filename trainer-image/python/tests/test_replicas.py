@@ -47,7 +47,7 @@ def test_tensor_parallel_replicas_train_to_the_same_weights(tmp_path, alone, par
 
 
 @pytest.mark.parametrize("shard", [0, 1])
-@pytest.mark.parametrize("point", ["Forward", "Backward", "Agree", "Update", "Commit"])
+@pytest.mark.parametrize("point", ["Forward", "Backward", "Agree", "Column", "Update", "Commit"])
 def test_killed_process_costs_its_replica_and_no_step(tmp_path, alone, point, shard):
     # The ranks of the first replica are 0 and 1.
     fault = f"{shard}:11:{point}"

@@ -146,10 +146,7 @@ impl Training {
         let layout = Layout::of(world);
         let read: Vec<f64> = Python::attach(|py| {
             let read = match sent {
-                Sent::ToPeers { numbers, sum, .. } => {
-                    let group = world.group().map(|group| group.object(py));
-                    numbers.call_method1(py, "end", (group, sum))
-                }
+                Sent::ToPeers { numbers, sum, .. } => numbers.call_method1(py, "end", (sum,)),
                 Sent::Alone { numbers, list } => {
                     let arguments = (list.as_slice(), layout.places());
                     numbers.call_method1(py, "alone", arguments)

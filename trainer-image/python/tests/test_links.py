@@ -1,0 +1,101 @@
+"""The connections on which the processes of a replica agree, here of threads."""
+
+import concurrent.futures
+import functools
+import operator
+import random
+import socket
+import threading
+import time
+
+import pytest
+import torch.distributed as dist
+from roundhouse.links import Links, Subject
+
+
+@pytest.fixture
+def connected():
+    """Connects a number of processes, and closes what they have at the end."""
+    opened = []
+
+    def connect(size):
+        store = dist.HashStore()
+        with concurrent.futures.ThreadPoolExecutor(size) as pool:
+            links = list(pool.map(lambda shard: Links(store, shard, size, "127.0.0.1", start=20, patience=20), range(size)))
+        opened.extend(links)
+        return links
+
+    yield connect
+    for one in opened:
+        one.close()
+
+
+def agreed(links, calls):
+    """What each process gets, or its error. ``calls``: the arguments of each process."""
+
+    def run(shard):
+        try:
+            return links[shard].sum(*calls[shard])
+        except OSError as error:
+            # A process ends after an error.
+            links[shard].close()
+            return error
+
+    with concurrent.futures.ThreadPoolExecutor(len(links)) as pool:
+        return list(pool.map(run, range(len(links))))
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_all_processes_get_the_same_sums(connected, size):
+    links = connected(size)
+    drawn = random.Random(5)
+    for length in (0, 1, 7, 50_000):
+        numbers = [[drawn.uniform(-1, 1) * 10 ** drawn.randint(-9, 9) for _ in range(length)] for _ in range(size)]
+        found = agreed(links, [(Subject.SUM, own) for own in numbers])
+        assert found == [[functools.reduce(operator.add, column) for column in zip(*numbers)]] * size
+
+
+def test_one_process_that_does_not_agree_decides_for_all(connected):
+    links = connected(3)
+    for shard in range(3):
+        calls = [(Subject.VOTE, None if other == shard else [1.0, 2.0]) for other in range(3)]
+        assert agreed(links, calls) == [None] * 3
+    assert agreed(links, [(Subject.HOLDS, [])] * 3) == [[]] * 3
+
+
+@pytest.mark.parametrize("calls", [(Subject.SUM, [1.0]), (Subject.HOLDS, [1.0, 2.0])], ids=["length", "place"])
+def test_processes_at_different_places_end(connected, calls):
+    found = agreed(connected(3), [(Subject.SUM, [1.0, 2.0]), (Subject.SUM, [1.0, 2.0]), calls])
+    assert all(isinstance(one, OSError) for one in found)
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_lost_process_ends_the_wait_of_the_others(connected, lost):
+    links = connected(3)
+    threading.Timer(0.2, links[lost].close).start()
+    began = time.monotonic()
+    others = [shard for shard in range(3) if shard != lost]
+
+    def run(shard):
+        with pytest.raises(OSError):
+            links[shard].sum(Subject.SUM, [1.0])
+        links[shard].close()
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, others))
+    assert time.monotonic() - began < 15
+
+
+def test_other_programs_that_connect_are_ignored():
+    store = dist.HashStore()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first = pool.submit(Links, store, 0, 2, "127.0.0.1", start=20, patience=20)
+        port = int(store.get("links").decode().split()[0])
+        for data in (b"", b"GET / HTTP/1.1\r\nHost: worker\r\nUser-Agent: probe\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port), 20) as other:
+                other.sendall(data)
+        second = Links(store, 1, 2, "127.0.0.1", start=20, patience=20)
+        links = [first.result(), second]
+    assert agreed(links, [(Subject.SUM, [1.0]), (Subject.SUM, [2.0])]) == [[3.0], [3.0]]
+    for one in links:
+        one.close()
