@@ -133,7 +133,9 @@ TRAIN = """
 trainer = roundhouse.hf.Trainer(model=model, args=arguments("out"), train_dataset=samples(), global_batch_size=4)
 trainer.train()
 """
+DEVICE = "roundhouse.hf.refusals.refuse_replica(roundhouse.replica.current(), model, torch.device('cuda:1'))"
 REFUSED = {
+    "another GPU": ("fully_shard(model, mesh=roundhouse.replica_mesh())", DEVICE, "the model is on cpu, and TrainingArguments have cuda:1"),
     "the model is not sharded": ("roundhouse.replica_mesh()", TRAIN, r"fully_shard\(model, mesh=mesh\)"),
     "stages of a pipeline": ("roundhouse.replica_mesh('pp')", TRAIN, "stages of a pipeline"),
     "a loop over Accelerate": ("roundhouse.replica_mesh()", "accelerator = roundhouse.hf.Accelerator(steps=1)", "an Accelerator with rh.replica_mesh"),
@@ -141,7 +143,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_unlike_passes_of_a_sharded_model_are_refused(tmp_path, case):
+def test_refusals_of_a_sharded_model_say_what_to_change(tmp_path, case):
     mesh, rest, words = REFUSED[case]
     script = tmp_path / "script.py"
     script.write_text(f"{BEGIN}{mesh}\n{rest}")

@@ -104,13 +104,12 @@ def refuse_replica(replica: Replica, model: Any, device: torch.device) -> None:
             "roundhouse.hf: rh.replica_mesh with stages of a pipeline or parts of a sequence: a Trainer computes whole passes; shard the "
             "model with fully_shard, or write the loop with rh.join, see docs/guides/sharded-models.md"
         )
-    devices = [] if model is None else [weight.device for weight in model.parameters() if is_sharded(weight)]
-    wrong = [one for one in devices if one.type == device.type == "cuda" and one != device]
-    if wrong:
-        raise ConfigError(
-            f"roundhouse.hf: the model is on {wrong[0]}, and this process has {device}: TrainingArguments choose the first GPU; call "
-            "fully_shard before they are made"
-        )
+    for weight in [] if model is None else model.parameters():
+        if is_sharded(weight) and not weight.is_meta and weight.device != device:
+            raise ConfigError(
+                f"roundhouse.hf: the model is on {weight.device}, and TrainingArguments have {device}: call fully_shard before they are "
+                "made, because they choose the first GPU; with use_cpu there must be no GPU"
+            )
 
 
 def refuse_call(resume_from_checkpoint: Any, trial: Any) -> None:

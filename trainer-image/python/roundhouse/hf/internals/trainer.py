@@ -42,7 +42,7 @@ METHODS = """
     _clip_grad_norm _finalize_training _get_grad_norm _get_learning_rate _get_num_items_in_batch _init_training_state
     _inner_training_loop _load_best_model _maybe_log_save_evaluate _prepare_for_training _save_checkpoint
     _save _save_optimizer_and_scheduler _save_rng_state create_accelerator_and_postprocess create_optimizer
-    create_scheduler evaluation_loop floating_point_ops get_total_train_batch_size get_train_dataloader prediction_step train training_step
+    create_scheduler evaluation_loop floating_point_ops get_total_train_batch_size get_train_dataloader prediction_step save_model train training_step
 """.split()
 
 check_methods(transformers.Trainer, METHODS, f"transformers {transformers.__version__}")

@@ -21,15 +21,22 @@ class WholeFiles(Host):
     tensors, and rank 0 writes them."""
 
     optimizer: Any
+    # The weights of the whole model while it is saved.
+    _whole: dict[str, Any] | None = None
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Writes the whole model on rank 0. All processes have to call it."""
+        replica = current()
+        if replica is not None and self._writes(replica):
+            self._whole = whole_weights(self.model, replica)
+        try:
+            super().save_model(*args, **kwargs)
+        finally:
+            self._whole = None
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        replica = current()
-        if replica is not None and state_dict is None:
-            if not self._writes(replica):
-                return
-            state_dict = whole_weights(self.model, replica)
-        if replica is None or self.args.should_save:
-            super()._save(output_dir, state_dict)
+        # Some versions call this on rank 0 alone.
+        super()._save(output_dir, self._whole if state_dict is None else state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         replica, own = current(), self.optimizer
