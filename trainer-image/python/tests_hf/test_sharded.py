@@ -32,14 +32,13 @@ def check(result, wanted, *names):
     assert result.ranks[0]["last"] == STEPS[-1] and result.ranks[0]["steps"] == STEPS
 
 
-@pytest.mark.parametrize("uses", ["sgd ones recompute before", "sgd unlabelled", "sgd unlabelled tp evaluate", "adamw clip evaluate"])
+@pytest.mark.parametrize("uses", ["sgd ones recompute before", "sgd unlabelled evaluate", "sgd unlabelled tp accuracy", "adamw clip"])
 def test_replicas_equal_one_plain_trainer(sharded, plain, uses):
     uses = uses.split()
     with sharded(*uses) as world:
         world.end_replicas(world.begin_replicas(2))
-    result = Result(world.dir / "out")
-    wanted = plain(*uses)
-    check(result, wanted, *(["eval_loss"] if "evaluate" in uses else []))
+    names = {"evaluate": ["eval_loss"], "accuracy": ["eval_loss", "eval_accuracy"]}
+    check(Result(world.dir / "out"), plain(*uses), *names.get(uses[-1], []))
 
 
 def with_new_replica(world, killed, **variables):
