@@ -58,11 +58,11 @@ def with_new_replica(world, killed, **variables):
     return Result(world.dir / "out")
 
 
-@pytest.mark.parametrize(("uses", "killed", "fault"), [("sgd", (0, 1), "1:5:Backward"), ("adamw clip", (1, 0), "2:5:Commit")])
-def test_killed_process_of_a_sharded_trainer_costs_no_step(sharded, plain, uses, killed, fault):
-    with sharded(*uses.split()) as world:
-        result = with_new_replica(world, killed, ROUNDHOUSE_FAULT=fault)
-    check(result, plain(*uses.split()))
+def test_killed_process_of_a_sharded_trainer_costs_no_step(sharded, plain):
+    uses = ("adamw", "clip")
+    with sharded(*uses) as world:
+        result = with_new_replica(world, (1, 0), ROUNDHOUSE_FAULT="2:5:Commit")
+    check(result, plain(*uses))
 
 
 def test_evaluation_that_loses_a_replica_has_the_same_result(sharded, plain):
