@@ -97,8 +97,9 @@ def test_checkpoints_and_best_model_equal_those_of_one_process(sharded, plain):
         found, known = (one.directory / f"checkpoint-{step}" for one in (result, wanted))
         assert sorted(path.name for path in found.iterdir()) == sorted(path.name for path in known.iterdir())
         for read, name in ((load_file, "model.safetensors"), (states_of, "optimizer.pt")):
-            tensors = read(found / name)
-            for key, tensor in read(known / name).items():
+            tensors, wanted_tensors = read(found / name), read(known / name)
+            assert tensors.keys() == wanted_tensors.keys()
+            for key, tensor in wanted_tensors.items():
                 assert torch.allclose(tensors[key], tensor, rtol=1e-9, atol=1e-12), (step, key)
 
 

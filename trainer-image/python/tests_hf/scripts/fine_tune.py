@@ -61,9 +61,10 @@ class NextWord(torch.nn.Module):
     def forward(self, input_ids, labels=None, **_):
         scores = self.head(self.embedding(input_ids))
         wanted = labels[:, 1:].flatten()
-        losses = torch.nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), wanted, reduction="none")
+        losses = torch.nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), wanted.clamp(0), reduction="none")
+        counts = (wanted != -100).double()
         # The gradient of a mean over no labels is not a number.
-        return {"loss": losses.sum() / (wanted != -100).sum(), "logits": scores}
+        return {"loss": (losses * counts).sum() / counts.sum(), "logits": scores}
 
 
 if "repeated" in USES or "unlabelled" in USES:
