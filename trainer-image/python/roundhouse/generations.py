@@ -169,6 +169,18 @@ class Generations:
         num_replicas = max(place.world_size // replica.size, 1)
         return place.rank // replica.size * replica.num_data + replica.data_index, num_replicas * replica.num_data
 
+    def sizes_of_replica(self, step: Step) -> list[int]:
+        """The numbers of samples of the processes of this replica that have different ones; without
+        a replica that of this process."""
+        if self.replica is None or self.sampler is None:
+            return [step.size]
+        first = step.rank - self.replica.data_index
+        parts = [
+            self.sampler.schedule.part(0, step.global_size, rank, step.world_size)
+            for rank in range(first, first + self.replica.num_data)
+        ]
+        return [end - start for start, end in parts]
+
     def confirm(self, holds: bool) -> bool:
         """Whether the outcome of a collective holds in all processes of the replica. It can succeed
         in one and fail in another, and they have to go the same way."""

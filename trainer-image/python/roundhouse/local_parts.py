@@ -67,6 +67,12 @@ def part_of(name: str, tensor: Any) -> Part:
     return Part(whole, math.prod(whole) * size, runs_of(whole, list(shape), list(offset), size))
 
 
+def block_of(whole: torch.Tensor, tensor: Any) -> torch.Tensor:
+    """The block of a whole tensor that this process has of the sharded ``tensor``."""
+    shape, offset = _local_block(tensor)
+    return whole[tuple(slice(start, start + size) for start, size in zip(offset, shape))]
+
+
 def _local_block(tensor: Any) -> tuple[Sequence[int], Sequence[int]]:
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 

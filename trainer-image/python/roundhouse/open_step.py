@@ -140,12 +140,7 @@ class OpenStep:
             return 1.0
         if sampler.slices is not None:
             return sampler.share_of_slice(step)
-        first = step.rank - self._replica.data_index
-        parts = [
-            sampler.schedule.part(0, step.global_size, rank, step.world_size)
-            for rank in range(first, first + self._replica.num_data)
-        ]
-        return sum(end - start for start, end in parts) / step.global_size
+        return sum(self._generations.sizes_of_replica(step)) / step.global_size
 
     def loaded(self) -> None:
         """Must be called when the samples of the pass are loaded."""

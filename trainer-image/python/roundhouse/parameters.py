@@ -66,6 +66,22 @@ def check_parameters(
             )
 
 
+def check_freed(entries: dict[str, Any]) -> None:
+    """Raises :class:`~roundhouse.errors.StateError` for an optimizer of parameters that FSDP2 has
+    freed. After a pass the whole parameters may be in the place of the sharded ones."""
+    for name, entry in entries.items():
+        groups = entry.param_groups if isinstance(entry, torch.optim.Optimizer) else []
+        if any(_is_freed(parameter) for group in groups for parameter in group["params"]):
+            raise StateError(
+                f"{name} of rh.join(state=...) has whole parameters of a pass, which FSDP2 has freed: make the optimizer before the "
+                "first pass, such as an evaluation, or call model.reshard() before it is made"
+            )
+
+
+def _is_freed(parameter: torch.Tensor) -> bool:
+    return not is_sharded(parameter) and parameter.numel() > 0 and parameter.untyped_storage().size() == 0
+
+
 def _memory(tensor: torch.Tensor) -> tuple[Any, int]:
     try:
         return tensor.device, tensor.untyped_storage().data_ptr()

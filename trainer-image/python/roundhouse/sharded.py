@@ -47,7 +47,7 @@ class ShardedModel(torch.nn.Module):
         self._replica = replica
         # After a pass FSDP2 may have whole tensors in the place of the parameters.
         reshard([module])
-        _check_sharding(module, replica)
+        check_sharding(module, replica)
         # Also of frozen parameters, which may be trained later.
         self._ids = frozenset(id(parameter) for parameter in module.parameters() if _is_summed(parameter, replica))
         # By the id of a parameter: what its gradient has to be multiplied by before the sum.
@@ -139,7 +139,7 @@ def _is_summed(parameter: Any, replica: Replica) -> bool:
     return replica.num_data == 1 or mesh is not None and replica.of_data.issubset(mesh.mesh.flatten().tolist())
 
 
-def _check_sharding(module: torch.nn.Module, replica: Replica) -> None:
+def check_sharding(module: torch.nn.Module, replica: Replica) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` if gradients would not be summed over the
     processes of the replica that have other samples."""
     parameters = module.named_parameters()

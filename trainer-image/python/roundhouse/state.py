@@ -27,8 +27,9 @@ from .errors import StateError
 from .local_parts import is_sharded, local, part_of
 from .optimizer import OptimizerState, bytes_of
 from .packed import Packed, tensors_of
-from .parameters import check_parameters, check_whole
+from .parameters import check_freed, check_parameters, check_whole
 from .replica import Replica
+from .sharded import reshard
 from .shared_views import SharedViews
 from .staging import Staging
 
@@ -193,6 +194,10 @@ class Row:
         self._settled: list[Any] = []
         self.views: list[Any] = []
         owners: dict[str, str] = {}
+        if replica is not None:
+            # The script may have made a pass, such as an evaluation.
+            reshard([entry for entry in entries.values() if isinstance(entry, torch.nn.Module)])
+            check_freed(entries)
         names = None if replica is None else _names(entries)
         for name, entry in entries.items():
             views = self._views_of(name, entry, names)

@@ -37,6 +37,7 @@ class Result:
     def __init__(self, directory):
         import torch
 
+        self.directory = directory
         self.weights = torch.load(directory / "weights.pt")
         self.ranks = {int(file.stem.split("-")[1]): json.loads(file.read_text()) for file in directory.glob("rank-*.json")}
 

@@ -57,6 +57,25 @@ def test_one_process_trains_as_a_replica_of_one(tmp_path):
     assert not torch.equal(before, model[0].weight.full_tensor())
 
 
+def test_optimizer_of_whole_parameters_is_refused():
+    # An evaluation leaves whole parameters in the place of the sharded ones.
+    model, _ = sharded()
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    opt = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with refused(rh.StateError, "make the optimizer before the first pass"):
+        rh.join(state={"opt": opt, "model": model})
+
+
+def test_pass_before_the_join_changes_nothing():
+    model, opt = sharded()
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    with rh.join(state={"opt": opt, "model": model}) as job:
+        loop(job, model)
+    assert job.steps_done == 2
+
+
 @pytest.mark.parametrize("shape", [(1,), (1, 1)])
 def test_forgotten_passes_add_nothing_to_the_next_pass(shape):
     if len(shape) == 2 and torch.__version__ < "2.11":

@@ -3,6 +3,7 @@
 import re
 import signal
 
+import pytest
 from conftest import HERE
 from libraries import environment
 from world import until
@@ -20,8 +21,9 @@ def output_of(starter, directory, example, epochs):
     return log.read_text()
 
 
-def test_example_trains_and_saves_in_one_process(starter, tmp_path):
-    assert "loss on the last speeches: " in output_of(starter, tmp_path, "hf.py", "0.1")
+@pytest.mark.parametrize("example", ["hf.py", "hf_sharded.py"])
+def test_example_trains_and_saves_in_one_process(starter, tmp_path, example):
+    assert "loss on the last speeches: " in output_of(starter, tmp_path, example, "0.1")
 
 
 def test_loop_of_the_example_trains_in_one_process(starter, tmp_path):

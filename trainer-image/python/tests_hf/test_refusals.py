@@ -30,7 +30,7 @@ def trainer(directory, model=None, train_dataset=None, **options):
         ("deepspeed", "zero.json", "the whole model is in each worker"),
         ("enable_jit_checkpoint", True, "Roundhouse handles SIGTERM"),
         ("eval_on_start", True, "a worker that joins later would evaluate while the others train"),
-        ("fsdp", True, "the whole model is in each worker"),
+        ("fsdp", True, "call fully_shard in the script"),
         ("gradient_accumulation_steps", 2, "give Trainer the global_batch_size"),
         ("include_num_input_tokens_seen", "all", "each worker would count its own tokens alone"),
         ("lr_scheduler_type", "greedy", "needs the metric"),
@@ -38,7 +38,7 @@ def trainer(directory, model=None, train_dataset=None, **options):
         ("mixed_precision", "fp16", "only bf16 is supported"),
         ("optim", "lomo", "it changes weights outside of the optimizer's step"),
         ("optim", "galore_adamw_layerwise", "it changes weights outside of the optimizer's step"),
-        ("parallelism_config", "any", "the whole model is in each worker"),
+        ("parallelism_config", "any", "call fully_shard in the script"),
         ("train_sampling_strategy", "group_by_length", 'give "random" or "sequential"'),
     ],
 )

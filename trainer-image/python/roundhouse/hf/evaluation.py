@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .._native import SampleSchedule
+from ..replica import Replica
 
 
 class BatchLosses:
@@ -21,10 +22,19 @@ class BatchLosses:
         # Numbers of samples; negative for a loss that is not finite, and 0 for none.
         self._sizes = [0.0] * num_batches
         self._known = [False] * num_batches
+        # Whether all ranks know all losses.
+        self.is_shared = False
 
     def part(self, rank: int, world_size: int) -> range:
         """The batches that a rank computes."""
         return range(*SampleSchedule.part(0, len(self._losses), rank, world_size))
+
+    def num_passes(self, rank: int, replica: Replica | None, world_size: int) -> int:
+        """The number of passes of a rank: the processes of a replica make the same number."""
+        if replica is None:
+            return len(self.part(rank, world_size))
+        first = rank - replica.data_index
+        return max(len(self.part(other, world_size)) for other in range(first, first + replica.num_data))
 
     def missing(self) -> Iterator[range]:
         """The batches that are not known yet, as ranges."""
@@ -50,6 +60,15 @@ class BatchLosses:
         half = len(self._losses)
         self._losses, self._sizes = numbers[:half], numbers[half:]
         self._known = [True] * half
+        self.is_shared = True
+
+    def share_known(self, summed: Callable[[Sequence[float]], list[float]]) -> None:
+        """Exchanges the losses that are known, so that all processes of a replica compute the same
+        rest. ``summed`` sums numbers over the replica."""
+        numbers = summed([*self._losses, *self._sizes, *map(float, self._known)])
+        length = len(self._losses)
+        self._losses, self._sizes = numbers[:length], numbers[length : 2 * length]
+        self._known = [number > 0 for number in numbers[2 * length :]]
 
     def mean(self, *, skips_infinite: bool) -> float | None:
         """The mean over the samples. None if no batch has a loss."""
@@ -61,7 +80,7 @@ class BatchLosses:
 
 def adopt(metrics: dict[str, Any], rank: int, summed: Callable[[Sequence[float]], list[float]]) -> None:
     """Replaces the metrics of all ranks by those of rank 0, because devices may round differently.
-    All ranks decide by them."""
+    All ranks decide by them. ``rank``: the part of the samples that this process computes."""
     names = sorted(name for name, value in metrics.items() if isinstance(value, (int, float)) and math.isfinite(value))
     for name, value in zip(names, summed([float(metrics[name]) if rank == 0 else 0.0 for name in names])):
         metrics[name] = value

@@ -11,9 +11,15 @@ import torch
 
 from ..errors import ConfigError
 from ..integration.loaders import sampler_of
+from ..local_parts import is_sharded
+from ..replica import Replica
 
 # Why options that distribute a model are refused.
 ONE_PROCESS = "the whole model is in each worker, and Roundhouse sums the gradients; leave it out"
+_SHARDED = (
+    "Roundhouse sums the gradients; leave it out, and for a model that does not fit on one GPU call fully_shard in the script, see "
+    "Sharded models in docs/guides/hugging-face.md"
+)
 _NEEDS_METRIC = "its step needs the metric of an evaluation, and a job steps the scheduler in each committed step; use another one"
 # Optimizers that change the weights in the backward pass, or for an evaluation.
 _STEPS_EARLY = ("lomo", "adalomo", "layerwise", "schedule_free")
@@ -49,7 +55,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         _is_set,
         "a worker that joins later would evaluate while the others train; call trainer.evaluate() before trainer.train()",
     ),
-    "fsdp": (_is_set, ONE_PROCESS),
+    "fsdp": (_is_set, _SHARDED),
     "gradient_accumulation_steps": (
         lambda value: value != 1,
         "the number of passes of a step follows from the number of workers; give Trainer the global_batch_size, which counts the "
@@ -62,7 +68,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "lr_scheduler_type": (lambda value: _text(value) in ("reduce_lr_on_plateau", "greedy"), _NEEDS_METRIC),
     "mixed_precision": (lambda value: value not in ("no", "bf16"), "only bf16 is supported; give bf16=True, or neither"),
     "optim": (_steps_early, "it changes weights outside of the optimizer's step; use another optimizer"),
-    "parallelism_config": (lambda value: value is not None, ONE_PROCESS),
+    "parallelism_config": (lambda value: value is not None, _SHARDED),
     "train_sampling_strategy": (
         lambda value: value not in ("random", "sequential"),
         'Roundhouse deals the samples; give "random" or "sequential"',
@@ -88,6 +94,22 @@ def refuse_launcher(is_used: bool) -> None:
             "roundhouse.hf under a launcher of accelerate, or with its FSDP or DeepSpeed: Roundhouse starts the workers and sums "
             "the gradients; start the script with python, without variables ACCELERATE_*"
         )
+
+
+def refuse_replica(replica: Replica, model: Any, device: torch.device) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for processes that share a model in a way that
+    a Trainer cannot follow. ``device``: that of this process."""
+    if replica.layout.has_own_gradients:
+        raise ConfigError(
+            "roundhouse.hf: rh.replica_mesh with stages of a pipeline or parts of a sequence: a Trainer computes whole passes; shard the "
+            "model with fully_shard, or write the loop with rh.join, see docs/guides/sharded-models.md"
+        )
+    for weight in [] if model is None else model.parameters():
+        if is_sharded(weight) and not weight.is_meta and weight.device != device:
+            raise ConfigError(
+                f"roundhouse.hf: the model is on {weight.device}, and TrainingArguments have {device}: call fully_shard before they are "
+                "made, because they choose the first GPU; with use_cpu there must be no GPU"
+            )
 
 
 def refuse_call(resume_from_checkpoint: Any, trial: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import ConfigError
 from ..integration.loaders import sampler_of
+from ..replica import Replica
 from .refusals import ONE_PROCESS
 
 
@@ -47,6 +48,15 @@ _LAUNCHER = """
     ACCELERATE_USE_CPU ACCELERATE_USE_FSDP ACCELERATE_USE_DEEPSPEED ACCELERATE_USE_MEGATRON_LM ACCELERATE_MIXED_PRECISION
     ACCELERATE_GRADIENT_ACCUMULATION_STEPS ACCELERATE_USE_PARALLELISM_CONFIG
 """.split()
+
+
+def refuse_replica(replica: Replica | None) -> None:
+    """Raises :class:`~roundhouse.errors.ConfigError` for processes that share a model."""
+    if replica is not None:
+        raise ConfigError(
+            "roundhouse.hf: an Accelerator with rh.replica_mesh(): processes that share a model have to make the same number of passes, "
+            "and a loop over a loader does not; use roundhouse.hf.Trainer, or write the loop with rh.join"
+        )
 
 
 def refuse_launcher(environment: Mapping[str, str]) -> None:

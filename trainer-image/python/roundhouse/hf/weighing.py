@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import ConfigError
+from ..replica import Replica
 from ..sampler import Step
+from .lockstep import Lockstep
 from .passes import divides
 
 # The label that the losses of PyTorch and transformers leave out.
@@ -40,11 +42,11 @@ class Weighing:
     ``loss_of(inputs, number, seed=0)``: the loss of a pass for that number of items, or for None,
     without gradients and with the random numbers of the seed. ``shifts``: whether the loss ignores
     the first label of each sequence, where that cannot be measured. ``is_exact``: whether the model
-    computes in at least 32 bits.
+    computes in at least 32 bits. ``replica``: the processes that share the model.
     """
 
-    def __init__(self, loss_of: Callable[..., float], *, shifts: bool, is_exact: bool):
-        self._loss_of = loss_of
+    def __init__(self, loss_of: Callable[..., float], *, shifts: bool, is_exact: bool, replica: Replica | None = None):
+        self._loss_of = Lockstep(loss_of, replica)
         self._fallback = shifts
         self._tolerance = _TOLERANCE if is_exact else _TOLERANCE_16_BITS
         # None until they were measured, by this rank or another one.
@@ -68,8 +70,9 @@ class Weighing:
             self._generation, self._first = step.generation, step.number
         elif None not in (self._divides, self._shifts) or step.number >= self._first + _TRIES:
             return
-        for inputs, items in passes:
-            self._measure(inputs, items)
+        with self._loss_of.together(passes[0][0]):
+            for inputs, items in passes:
+                self._measure(inputs, items)
         facts = {"is divided by num_items_in_batch": self._divides, "ignores the first label of each sequence": self._shifts}
         found = summed([float(fact is value) for fact in facts.values() for value in (True, False)])
         for words, yes, no in zip(facts, found[::2], found[1::2]):
@@ -85,9 +88,11 @@ class Weighing:
     def weight(self, inputs: Any, size: int, items: Any) -> Weight:
         """The weight of a pass of ``size`` samples. ``items``: see :meth:`prepare`."""
         found = self._weight(inputs, size, items)
-        if not self._is_compared and size > 1:
-            self._is_compared = True
-            self._compare(inputs, size, items)
+        if not self._is_compared:
+            with self._loss_of.together(inputs):
+                if size > 1:
+                    self._compare(inputs, size, items)
+            self._is_compared = self._loss_of.any(size > 1)
         return found
 
     def _compare(self, inputs: Any, size: int, items: Any) -> None:
@@ -169,6 +174,19 @@ def nothing(model: torch.nn.Module) -> Any:
     """The loss of a pass without labels: zero, with gradients of zero, because a mean over no
     labels is not a number, and neither are its gradients."""
     return sum((weight * 0).sum() for weight in model.parameters() if weight.requires_grad)
+
+
+def with_labels(inputs: Any) -> Any:
+    """A pass that does not count, with a label in place of each one that the loss leaves out: the
+    gradient of a mean over no labels is not a number."""
+    if not isinstance(inputs, Mapping):
+        return inputs
+    filled = dict(inputs)
+    for name in ("labels", "shift_labels"):
+        labels = filled.get(name)
+        if torch.is_tensor(labels) and not labels.is_floating_point():
+            filled[name] = labels.masked_fill(labels == IGNORED_LABEL, 0)
+    return filled
 
 
 def halves(inputs: Any, size: int) -> tuple[Any, Any] | None:

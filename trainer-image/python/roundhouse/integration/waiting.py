@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ..errors import PeerLost
 from ..job import Job
+from ..replica import current
 
 # Ranks begin an evaluation at about the same time, right after a commit. If one of them does not,
 # because it is lost or because rank 0 evaluates alone, the others wait for this long.
@@ -22,6 +23,8 @@ def may_lose_peer() -> Iterator[None]:
     except PeerLost as lost:
         if lost.newer is not None:
             raise  # A newer generation has superseded this process.
+        if (replica := current()) is not None:
+            replica.check()  # A process of this replica is lost, and this one has to end.
 
 
 @contextlib.contextmanager

@@ -15,6 +15,10 @@ OUT, USES = pathlib.Path(sys.argv[1]), sys.argv[2:]
 IS_PLAIN = "plain" in USES
 if not IS_PLAIN:
     from roundhouse.hf import Elastic, Trainer
+if "sharded" in USES:
+    import roundhouse
+
+    mesh = roundhouse.replica_mesh()
 if "sft" in USES:
     import trl
 
@@ -85,15 +89,30 @@ if "sft" in USES:
 else:
     args = transformers.TrainingArguments(str(OUT), **arguments)
     kind = transformers.Trainer if IS_PLAIN else Trainer
-    trainer = kind(model=peft.get_peft_model(model, lora), args=args, **options, **elastic)
+    model = peft.get_peft_model(model, lora)
+    if "sharded" in USES:
+        for block in model.base_model.model.transformer.h:
+            torch.distributed.fsdp.fully_shard(block, mesh=mesh)
+        torch.distributed.fsdp.fully_shard(model, mesh=mesh)
+    trainer = kind(model=model, args=args, **options, **elastic)
 
 result = trainer.train()
 rank = 0 if IS_PLAIN else trainer.job.rank
 OUT.mkdir(exist_ok=True)
-trained = {name: weight.detach() for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+
+
+def whole(weight):
+    """The whole tensor, of which a process of a replica has a part."""
+    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+
+
+trained = {name: whole(weight.detach()) for name, weight in trainer.model.named_parameters() if weight.requires_grad}
 assert all("lora_" in name for name in trained) and len(trained) == 2
 # The adapter alone has moved.
-now = {name.removeprefix("base_model.model.").replace(".base_layer", ""): weight for name, weight in trainer.model.state_dict().items()}
+now = {
+    name.removeprefix("base_model.model.").replace(".base_layer", ""): whole(weight)
+    for name, weight in trainer.model.state_dict().items()
+}
 assert all(torch.equal(weight, now[name]) for name, weight in base.items())
 # It writes on rank 0 alone.
 trainer.save_model(str(OUT / "adapter"))

@@ -9,11 +9,16 @@ import sys
 
 import torch
 import transformers
+from safetensors.torch import load_file
+from torch.distributed.tensor import parallel as tensor_parallel
 
 OUT, USES = pathlib.Path(sys.argv[1]), sys.argv[2:]
 IS_PLAIN = "plain" in USES
 if not IS_PLAIN:
     import roundhouse.hf
+IS_SHARDED = "sharded" in USES
+if IS_SHARDED:
+    mesh = roundhouse.replica_mesh("tp" if "tp" in USES else "shard")
 
 # The sentences have padding, which no loss counts, so ranks have different numbers of tokens.
 BATCH, NUM_SAMPLES, NUM_WORDS = 6, 32, 11
@@ -24,6 +29,11 @@ lengths = torch.randint(3, NUM_WORDS + 1, (NUM_SAMPLES,)).tolist()
 if "repeated" in USES:
     # All words of the second one of two ranks are the same, which proves nothing.
     words[[*(row for row in range(NUM_SAMPLES) if row % BATCH >= BATCH // 2), NUM_SAMPLES - 1]] = 3
+
+
+if "unlabelled" in USES:
+    # The loss ignores the first label, so these sentences have none.
+    lengths[::3] = [1] * len(lengths[::3])
 
 
 def sample(index):
@@ -50,11 +60,22 @@ class NextWord(torch.nn.Module):
 
     def forward(self, input_ids, labels=None, **_):
         scores = self.head(self.embedding(input_ids))
-        return {"loss": torch.nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten()), "logits": scores}
+        wanted = labels[:, 1:].flatten()
+        losses = torch.nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), wanted.clamp(0), reduction="none")
+        counts = (wanted != -100).double()
+        # The gradient of a mean over no labels is not a number.
+        return {"loss": (losses * counts).sum() / counts.sum(), "logits": scores}
 
 
-if "repeated" in USES:
+if "repeated" in USES or "unlabelled" in USES:
     model = NextWord()
+if "tp" in USES and IS_SHARDED:
+    head = tensor_parallel.ColwiseParallel(output_layouts=torch.distributed.tensor.Replicate())
+    tensor_parallel.parallelize_module(model, mesh, {"head": head})
+elif IS_SHARDED:
+    for block in model.transformer.h if "unlabelled" not in USES else ():
+        torch.distributed.fsdp.fully_shard(block, mesh=mesh)
+    torch.distributed.fsdp.fully_shard(model, mesh=mesh)
 
 
 def token_loss(outputs, labels, num_items_in_batch=None):
@@ -82,14 +103,14 @@ class Record(transformers.TrainerCallback):
         self.steps.append(state.global_step)
 
     def on_prediction_step(self, args, state, control, **_):
-        if not IS_PLAIN and os.environ.get("KILL_IN_EVALUATION") == f"{trainer.job.rank}:{state.global_step}":
+        if not IS_PLAIN and trainer.job and os.environ.get("KILL_IN_EVALUATION") == f"{trainer.job.rank}:{state.global_step}":
             os.kill(os.getpid(), 9)
 
 
 arguments = {
-    "per_device_train_batch_size": BATCH if IS_PLAIN else 2,
+    "per_device_train_batch_size": BATCH if IS_PLAIN else 1 if "ones" in USES else 2,
     "max_steps": int(os.environ.get("STEPS", "14")),
-    "learning_rate": 0.02,
+    "learning_rate": 0.0 if "still" in USES else 0.02,
     "optim": "adamw_torch" if "adamw" in USES else "sgd",
     "max_grad_norm": 0.3 if "clip" in USES else 0,
     "lr_scheduler_type": "cosine",
@@ -109,7 +130,8 @@ if "stop" in USES:
     # No evaluation after the first one is better by so much: training stops after step 9.
     callbacks.append(transformers.EarlyStoppingCallback(2, 10.0))
     arguments |= {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
-    arguments |= {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
+    # "worst": the best model is the first one.
+    arguments |= {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": "worst" in USES}
 if "nan" in USES:
     arguments |= {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
     arguments |= {"metric_for_best_model": "nothing"}
@@ -122,6 +144,8 @@ if "random" in USES:
         samples = [samples[index] for index in step.indices]
     else:
         arguments |= {"train_sampling_strategy": "random", "dataloader_num_workers": 1}
+if "recompute" in USES:
+    arguments |= {"gradient_checkpointing": True}
 if "smooth" in USES:
     arguments |= {"label_smoothing_factor": 0.1}
 
@@ -131,10 +155,21 @@ options = {
     "train_dataset": samples,
     "eval_dataset": evaluated,
     "callbacks": callbacks,
-    "compute_loss_func": None if {"own", "smooth", "repeated"} & set(USES) else token_loss,
+    "compute_loss_func": None if {"own", "smooth", "repeated", "unlabelled"} & set(USES) else token_loss,
     "compute_metrics": accuracy if "accuracy" in USES else nothing if "nan" in USES else None,
 }
+
+
+def saved():
+    """The weights in the file that the Trainer has written."""
+    if isinstance(model, NextWord):
+        return load_file(OUT / "model" / "model.safetensors")
+    return transformers.GPT2LMHeadModel.from_pretrained(OUT / "model", dtype=torch.float64).state_dict()
+
+
 trainer = transformers.Trainer(**options) if IS_PLAIN else roundhouse.hf.Trainer(**options, global_batch_size=BATCH)
+if "before" in USES:
+    trainer.evaluate()
 result = trainer.train()
 if "result" in USES:
     # Beside the checkpoints of the job. Rank 0 alone writes it.
@@ -142,7 +177,9 @@ if "result" in USES:
 else:
     rank = 0 if IS_PLAIN else trainer.job.rank
     OUT.mkdir(exist_ok=True)
+    if IS_SHARDED:
+        trainer.save_model(OUT / "model")
     if trainer.is_world_process_zero():
-        torch.save(model.state_dict(), OUT / "weights.pt")
+        torch.save(saved() if IS_SHARDED else model.state_dict(), OUT / "weights.pt")
     found = {"steps": Record.steps, "log": trainer.state.log_history, "last": result.global_step}
     (OUT / f"rank-{rank}.json").write_text(json.dumps(found))

@@ -21,6 +21,7 @@ from ...integration.loaders import is_sequential, options_of
 from ...integration.parts import Parts
 from ...integration.steps import Steps
 from ...job import Job
+from ...replica import current
 from ...sampler import Sampler, steps_per_epoch
 from .. import refusals_of_loop, refusals_of_prepare as refusals
 from ..own_loop import OwnLoop, Stage
@@ -68,6 +69,7 @@ class Accelerator(AroundSteps, accelerate.Accelerator):
     ):
         refusals.refuse_length(epochs, steps)
         refusals.refuse_launcher(os.environ)
+        refusals.refuse_replica(current())
         refusals.refuse_options(inspect.signature(accelerate.Accelerator).bind(*args, **kwargs).arguments)
         self._length = {"epochs": epochs, "steps": steps}
         self._num_items, self._more_state, self._join_options = num_items, state or {}, join or {}

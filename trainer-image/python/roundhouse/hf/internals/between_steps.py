@@ -13,6 +13,7 @@ from ...integration.loaders import batches_of, is_sequential
 from ...integration.steps import Steps
 from ...integration.waiting import may_lose_peer, waits
 from ...job import Job
+from ...replica import current
 from .. import refusals
 from ..evaluation import BatchLosses, adopt, arguments_of_evaluation
 from .libraries import keeps_metrics
@@ -63,7 +64,7 @@ class BetweenSteps(Host):
             # Metrics need all predictions, so each rank computes all of them.
             output = super().evaluation_loop(dataloader, description, *args, **kwargs)
         with may_lose_peer():
-            adopt(output.metrics, self.job.rank, self.job.sum)
+            adopt(output.metrics, self.job._generations.data_place[0], self.job.sum)
             self._report(self.job, output, prefix)
         return output
 
@@ -79,19 +80,25 @@ class BetweenSteps(Host):
         batches = list(dataloader.batch_sampler)
         losses = BatchLosses(len(batches))
 
-        def compute(indices: range) -> None:
-            with closing(batches_of(dataloader, [batches[index] for index in indices])) as loaded:
-                for index, inputs in zip(indices, loaded):
+        def compute(indices: range, num_passes: int = 0) -> None:
+            # Processes that share a model wait for each other in each pass.
+            spare = [0] * (num_passes - len(indices))
+            with closing(batches_of(dataloader, [batches[index] for index in (*indices, *spare)])) as loaded:
+                for index, inputs in zip([*indices, *(None for _ in spare)], loaded):
                     loss, _, _ = self.prediction_step(self.model, inputs, True, ignore_keys=ignored)
-                    losses.add(index, None if loss is None else float(loss), len(batches[index]))
-                    self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+                    if index is not None:
+                        losses.add(index, None if loss is None else float(loss), len(batches[index]))
+                        self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
         self.model.eval()
         self.callback_handler.eval_dataloader = dataloader
+        replica, (rank, world_size) = current(), job._generations.data_place
         with self._waits():
-            compute(losses.part(job.rank, job.world_size))
+            compute(losses.part(rank, world_size), losses.num_passes(rank, replica, world_size))
         with may_lose_peer():
             losses.share(job.sum)
+        if replica is not None and not losses.is_shared:
+            losses.share_known(lambda values: replica.sum(replica.counted(values)))
         for rest in losses.missing():
             compute(rest)  # A rank was lost, so this one computes the batches of all.
         loss = losses.mean(skips_infinite=self.args.logging_nan_inf_filter)

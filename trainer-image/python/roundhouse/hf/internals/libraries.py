@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from ...errors import ConfigError
 from ...job import Job
+from ...replica import current
 
 SUPPORTED = "transformers 5.5 and newer with accelerate 1.4 and newer, tested up to transformers 5.24.0 and accelerate 1.15.0"
 try:
@@ -25,6 +27,14 @@ except ImportError as error:
     ) from error
 
 IS_WORKER = bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
+
+
+def _is_useful(record: logging.LogRecord) -> bool:
+    return "process group is initialized" not in str(record.msg) or current() is None
+
+
+# TrainingArguments advise a launcher to processes that have a default group, as those of a replica.
+logging.getLogger("transformers.training_args").addFilter(_is_useful)
 
 
 def check_methods(kind: Any, methods: Iterable[str], version: str) -> None:
@@ -59,7 +69,11 @@ def unmeasured(trainer: Any) -> Iterator[None]:
 def take_rank(job: Job, *, is_behind: bool = False) -> None:
     """Gives the libraries the rank of the current generation. They save and report where it is 0.
     ``is_behind``: the others have done that already."""
-    rank = max(job.rank, 1) if is_behind else job.rank
+    set_rank(max(job.rank, 1) if is_behind else job.rank)
+
+
+def set_rank(rank: int) -> None:
+    """Gives the libraries a rank."""
     PartialState().process_index = rank
     if AcceleratorState._shared_state:
         AcceleratorState().process_index = rank

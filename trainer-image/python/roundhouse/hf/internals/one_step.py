@@ -11,9 +11,12 @@ from ...integration.missed import unchanged
 from ...integration.parts import part_sizes
 from ...integration.steps import Steps
 from ...job import Job
+from ...replica import current
+from ...sampler import Step
+from ...sharded import scale
 from .. import refusals
 from ..random_numbers import same_random_numbers
-from ..weighing import Weighing, nothing
+from ..weighing import Weighing, nothing, with_labels
 from .libraries import unmeasured
 
 if TYPE_CHECKING:
@@ -71,14 +74,20 @@ class OneStep(Host):
     def _passes(self, batch: Any, items: list[Any]) -> tuple[Any, Any]:
         """Computes the gradients of this rank's share. ``items``: the number of items of each pass,
         or None. Returns the sum of the losses and their weight."""
-        sizes = part_sizes(batch.step.size, self.args.per_device_train_batch_size)
+        passes = list(zip(batch.data, part_sizes(batch.step.size, self.args.per_device_train_batch_size), items))
+        # Processes that share a model wait for each other in each pass.
+        passes += [(batch.data[-1], 0, items[-1])] * (self._num_passes(batch.step) - len(passes))
         total, weight = torch.zeros((), dtype=torch.float64, device=self.args.device), 0.0
-        for index, (part, size) in enumerate(zip(batch.data, sizes)):
-            counted = self._weighing.weight(part, size, items[index])
+        for index, (part, size, number) in enumerate(passes):
+            counted = self._weighing.weight(part, size, number)
+            if not size:
+                counted = counted._replace(factor=0.0, items=0)
             self._factor = counted.factor
             self.current_gradient_accumulation_steps = 1
             self._has_passed = False
-            with contextlib.nullcontext() if index == len(sizes) - 1 else self._net.no_sync():
+            if not self._factor and current() is not None:
+                part = with_labels(part)
+            with contextlib.nullcontext() if index == len(passes) - 1 else self._net.no_sync():
                 loss = super().training_step(self._net, part, counted.divisor)
             refusals.refuse_own_backward(type(self), self._has_passed)
             if self._factor:  # The mean over no labels is not a number.
@@ -86,9 +95,21 @@ class OneStep(Host):
             weight += counted.items
         return total, weight
 
+    def _num_passes(self, step: Step) -> int:
+        """The number of passes of each process of this replica."""
+        assert self.job is not None
+        sizes = self.job._generations.sizes_of_replica(step)
+        return max(len(part_sizes(size, self.args.per_device_train_batch_size)) for size in sizes)
+
     def _backward(self, loss: Any, **options: Any) -> None:
         self._has_passed = True
-        loss = loss * self._factor if self._factor else nothing(self._net)
+        if self._factor:
+            loss = loss * self._factor
+        elif current() is None:
+            loss = nothing(self._net)
+        else:
+            # The other processes of the replica wait in the backward pass of the model.
+            loss = scale(loss, 0.0)
         type(self.accelerator).backward(self.accelerator, loss, **options)
 
     def _loss_of(self, inputs: Any, number: Any, seed: int = 0) -> float:

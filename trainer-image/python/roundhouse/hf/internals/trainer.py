@@ -9,6 +9,7 @@ returns. The commit has stepped the optimizer and the scheduler, so the loop's o
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,8 @@ from ...integration.loaders import options_of
 from ...integration.parts import Parts
 from ...integration.steps import Steps
 from ...job import Job
+from ...replica import current
+from ...sharded import check_sharding, reshard
 from .. import refusals
 from ..carried import Carried
 from ..plan import plan_of
@@ -28,16 +31,18 @@ from ..stand_ins import Epochs, Stepped
 from ..starting import join_once, warn_of_no_step
 from ..trackers import begin_bars, name_run, restart_trackers
 from ..weighing import Weighing
+from ..whole_tensors import loads_whole_tensors
 from .between_steps import BetweenSteps
-from .libraries import IS_WORKER, check_methods, own_gpu, take_rank
+from .libraries import IS_WORKER, check_methods, own_gpu, set_rank, take_rank
 from .one_step import OneStep
+from .whole_files import WholeFiles
 
-# Methods of Trainer that are replaced or called here, in one_step.py and in between_steps.py.
+# Methods of Trainer that are replaced or called here and in its parts.
 METHODS = """
     _clip_grad_norm _finalize_training _get_grad_norm _get_learning_rate _get_num_items_in_batch _init_training_state
     _inner_training_loop _load_best_model _maybe_log_save_evaluate _prepare_for_training _save_checkpoint
-    _save_rng_state create_accelerator_and_postprocess create_optimizer create_scheduler evaluation_loop
-    floating_point_ops get_total_train_batch_size get_train_dataloader prediction_step train training_step
+    _save _save_optimizer_and_scheduler _save_rng_state create_accelerator_and_postprocess create_optimizer
+    create_scheduler evaluation_loop floating_point_ops get_total_train_batch_size get_train_dataloader prediction_step save_model train training_step
 """.split()
 
 check_methods(transformers.Trainer, METHODS, f"transformers {transformers.__version__}")
@@ -58,7 +63,7 @@ class _Progress(transformers.TrainerCallback):
         self._note()
 
 
-class Elastic(OneStep, BetweenSteps):
+class Elastic(OneStep, BetweenSteps, WholeFiles):
     """Makes a subclass of ``transformers.Trainer`` elastic; it stands before that class among the
     bases.
 
@@ -100,6 +105,9 @@ class Elastic(OneStep, BetweenSteps):
             self.args._n_gpu = 1
         super().create_accelerator_and_postprocess()
         refusals.refuse_launcher(self.accelerator.num_processes > 1 or self.is_deepspeed_enabled or self.is_fsdp_enabled)
+        if (replica := current()) is not None:
+            refusals.refuse_replica(replica, self.model, self.args.device)
+            set_rank(replica.shard)  # The ranks of the job are known in train().
 
     def get_total_train_batch_size(self, args: Any) -> int:
         return self._global_batch_size
@@ -124,6 +132,10 @@ class Elastic(OneStep, BetweenSteps):
         self._plan = plan = plan_of(self.args, loader, self._global_batch_size)
         if self._created_lr_scheduler:
             self.lr_scheduler = None  # An earlier training had other steps.
+        # FSDP2 may have whole parameters of an evaluation in the place of the sharded ones.
+        reshard([self.model])
+        if (replica := current()) is not None:
+            check_sharding(self.model, replica)
         # A subclass may return nothing from these.
         self.create_optimizer()
         self.create_scheduler(num_training_steps=plan.steps)
@@ -134,7 +146,8 @@ class Elastic(OneStep, BetweenSteps):
         exportable = [one for one in self.callback_handler.callbacks if isinstance(one, ExportableState)]
         self._carried = Carried(lambda: self.state, lambda: self.control, exportable)
         is_exact = not self.args.bf16 and all(weight.element_size() >= 4 for weight in self.model.parameters())
-        self._weighing = Weighing(self._loss_of, shifts=getattr(self, "_loss_shifts_labels", False), is_exact=is_exact)
+        shifts = getattr(self, "_loss_shifts_labels", False)
+        self._weighing = Weighing(self._loss_of, shifts=shifts, is_exact=is_exact, replica=replica)
         state = {"model": self.model, "optimizer": own[0], "scheduler": own[1], "trainer": self._carried, **self._more_state}
         with join_once(state, self._join_options) as self.job:
             if IS_WORKER:
@@ -162,7 +175,8 @@ class Elastic(OneStep, BetweenSteps):
             begin_bars(self.callback_handler.callbacks, self.args, self.state, self.control)
         # Devices may round an evaluation differently: all ranks take the numbers of rank 0.
         numbers = self._carried.numbers()
-        self._carried.load(job.sum(numbers if job.rank == 0 else [0.0] * len(numbers)))
+        is_first = job._generations.data_place[0] == 0
+        self._carried.load(job.sum(numbers if is_first else [0.0] * len(numbers)))
 
     def get_train_dataloader(self) -> Any:
         return super().get_train_dataloader() if self._steps is None else self._epochs
@@ -187,7 +201,7 @@ class Elastic(OneStep, BetweenSteps):
 
     def _prepare_for_training(self, max_steps: int, loader: Any, *_: Any) -> tuple[Any, Any]:
         assert self.job is not None
-        options = self.accelerator.ddp_handler.to_kwargs()
+        options = self.accelerator.ddp_handler.to_kwargs() if current() is None else {}
         options.pop("broadcast_buffers", None)  # The commit broadcasts them.
         self._net = self.job.model(self.accelerator.prepare_model(self.model), **options)
         # Trainer asks what kind of model is in the wrapper.
@@ -212,7 +226,9 @@ class Elastic(OneStep, BetweenSteps):
     def _load_best_model(self) -> None:
         # If rank 0 was lost in the last evaluation, there is no export of the best model, which is
         # the current one.
-        if not (self.state.best_global_step == self.state.global_step and self._best_model() is None):
+        if self.state.best_global_step == self.state.global_step and self._best_model() is None:
+            return
+        with contextlib.nullcontext() if current() is None else loads_whole_tensors(self.model):
             super()._load_best_model()
 
     def _best_model(self) -> str | None:
