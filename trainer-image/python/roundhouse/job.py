@@ -323,7 +323,7 @@ class Job:
         self._check_no_slice("job.patience and job.alone")
         self._process.begin_wait(seconds)
         yield
-        if not self._process.end_wait():
+        if not self._generations.confirm(self._process.end_wait()):
             self._lost("a rank was lost while the others waited for it")
 
     def _check_no_slice(self, what: str) -> None:
