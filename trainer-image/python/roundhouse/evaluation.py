@@ -190,7 +190,8 @@ def evaluate(
         if evaluation.then is not None:
             evaluation.then(found)
     first = means[0]
-    process.end_evaluation(num_samples=len(evaluations[0].dataset), loss=first["loss"], **_reported(first))
+    is_over = process.end_evaluation(num_samples=len(evaluations[0].dataset), loss=first["loss"], **_reported(first))
+    generations.confirm(is_over)
 
 
 def _counted(sums: Sums | None, replica: Replica | None) -> Sums:

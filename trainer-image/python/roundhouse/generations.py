@@ -132,7 +132,8 @@ class Generations:
             # job.sum has lost the generation. A process that a newer generation has superseded
             # ends.
             return error.newer is None
-        if self.group is None or self.is_of_script(error, is_open=None):
+        # With replicas PyTorch's default group is that of this replica.
+        if self.replica is not None or self.group is None or self.is_of_script(error, is_open=None):
             return False
         self._process.lose(words_of(error))
         self.leave()

@@ -320,8 +320,8 @@ class Group:
         """Whether NCCL's watchdog has detected a failed collective, which itself does not return.
         For Gloo see :meth:`_watch`."""
         # PyTorch 2.7 and newer have this method.
-        error = getattr(self.backend, "get_error", None)
-        return error is not None and error().name != "SUCCESS"
+        errors = [getattr(backend, "get_error", None) for backend in (self.backend, self.column)]
+        return any(error is not None and error().name != "SUCCESS" for error in errors)
 
     def _watch(self, waits: Waits, own: Connections) -> None:
         """Aborts the group if a collective over Gloo waits although a peer has closed its

@@ -15,7 +15,6 @@ import socket
 import struct
 from array import array
 from collections.abc import Sequence
-from io import BufferedReader
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("<qq")
 # The number of values of a process that does not agree.
 _NONE = -1
+# Seconds in which a process that has connected must name itself.
+_GREETING = 20.0
 
 
 class Subject(enum.IntEnum):
@@ -42,7 +43,6 @@ class _Link:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connection = connection
         self.set_timeout(seconds)
-        self._reader: BufferedReader = connection.makefile("rb")
 
     def set_timeout(self, seconds: float) -> None:
         self.connection.settimeout(seconds)
@@ -58,13 +58,17 @@ class _Link:
         return None if length == _NONE else array("d", self.read(8 * length)).tolist()
 
     def read(self, length: int) -> bytes:
-        data = self._reader.read(length)
-        if len(data) < length:
-            raise ConnectionError("the connection was closed by a process of the replica")
-        return data
+        # A buffered reader has a lock. If another thread forks while this one reads, the child
+        # process would wait for the lock forever when it closes the connection.
+        data = bytearray()
+        while len(data) < length:
+            piece = self.connection.recv(length - len(data))
+            if not piece:
+                raise ConnectionError("the connection was closed by a process of the replica")
+            data += piece
+        return bytes(data)
 
     def close(self) -> None:
-        self._reader.close()
         self.connection.close()
 
 
@@ -91,7 +95,19 @@ class Links:
     def sum(self, subject: Subject, numbers: Sequence[float] | None) -> list[float] | None:
         """Sums numbers over the processes, element by element, in the order of the processes.
         Returns None in all of them if one passes None. All must call it at the same place, with
-        equally many numbers. Raises OSError if a process is lost or does not do that."""
+        equally many numbers.
+
+        Raises OSError if a process is lost or does not do that. Then the connections are closed, so
+        that all processes get an error, and later sums raise it at once."""
+        try:
+            return self._sum(subject, numbers)
+        except BaseException:
+            # A process may wait for this one, which waits for another one. After an interrupt, half
+            # a message may be left.
+            self.close()
+            raise
+
+    def _sum(self, subject: Subject, numbers: Sequence[float] | None) -> list[float] | None:
         if not self._is_first:
             self._links[0].send(subject, numbers)
             return self._links[0].receive(subject)
@@ -122,9 +138,11 @@ def _accepted(store: dist.Store, size: int, address: str, seconds: float) -> lis
         listener.settimeout(seconds)
         store.set("links", f"{listener.getsockname()[1]} {token}")
         while len(found) < size - 1:
-            link = _Link(listener.accept()[0], seconds)
-            # Any program of the host may connect to the port.
+            link = _Link(listener.accept()[0], _GREETING)
+            # Any program of the host may connect to the port, and say something else or nothing.
             with contextlib.suppress(OSError):
                 if link.read(len(token)) == token.encode():
                     found[_HEAD.unpack(link.read(_HEAD.size))[1]] = link
+                    continue
+            link.close()
     return [found[shard] for shard in range(1, size)]

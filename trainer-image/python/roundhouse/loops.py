@@ -172,7 +172,7 @@ class Loops:
         evaluated, self._evaluated = self._evaluated, None
         if evaluated is None or evaluated[0] != generation:
             return False
-        self._process.end_evaluation(**evaluated[1])
+        self._generations.confirm(self._process.end_evaluation(**evaluated[1]))
         return True
 
     def _seed(self, step: Step) -> None:

@@ -396,6 +396,10 @@ class OpenStep:
             return True
         if not isinstance(error, (RuntimeError, PeerLost)):
             return False
+        if self._replica is not None and isinstance(error, RuntimeError):
+            # The script has no collectives over the replicas but job.sum. Without this process the
+            # others of its replica would wait for it.
+            return False
         if isinstance(error, PeerLost):
             # job.sum has lost the generation. A process that a newer generation has superseded
             # ends.

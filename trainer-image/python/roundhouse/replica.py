@@ -117,6 +117,7 @@ class Replica:
         """As :meth:`sum`, but None in all processes if one of them passes None."""
         if self._links is None:
             return None if values is None else list(values)
+        self.check()
         try:
             return self._links.sum(subject, values)
         except OSError as error:

@@ -3,14 +3,18 @@
 import concurrent.futures
 import functools
 import operator
+import os
 import random
+import signal
 import socket
 import threading
 import time
 
 import pytest
+import roundhouse.links
 import torch.distributed as dist
 from roundhouse.links import Links, Subject
+from world import until
 
 
 @pytest.fixture
@@ -37,8 +41,6 @@ def agreed(links, calls):
         try:
             return links[shard].sum(*calls[shard])
         except OSError as error:
-            # A process ends after an error.
-            links[shard].close()
             return error
 
     with concurrent.futures.ThreadPoolExecutor(len(links)) as pool:
@@ -65,8 +67,9 @@ def test_one_process_that_does_not_agree_decides_for_all(connected):
 
 @pytest.mark.parametrize("calls", [(Subject.SUM, [1.0]), (Subject.HOLDS, [1.0, 2.0])], ids=["length", "place"])
 def test_processes_at_different_places_end(connected, calls):
-    found = agreed(connected(3), [(Subject.SUM, [1.0, 2.0]), (Subject.SUM, [1.0, 2.0]), calls])
-    assert all(isinstance(one, OSError) for one in found)
+    links = connected(3)
+    for calls in ([(Subject.SUM, [1.0, 2.0]), (Subject.SUM, [1.0, 2.0]), calls], [(Subject.SUM, [1.0])] * 3):
+        assert all(isinstance(one, OSError) for one in agreed(links, calls))
 
 
 @pytest.mark.parametrize("lost", [0, 2])
@@ -79,14 +82,34 @@ def test_lost_process_ends_the_wait_of_the_others(connected, lost):
     def run(shard):
         with pytest.raises(OSError):
             links[shard].sum(Subject.SUM, [1.0])
-        links[shard].close()
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         list(pool.map(run, others))
     assert time.monotonic() - began < 15
 
 
-def test_other_programs_that_connect_are_ignored():
+def test_fork_while_another_thread_waits(connected):
+    links = connected(2)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        found = pool.submit(links[0].sum, Subject.SUM, [1.0])
+        time.sleep(0.2)
+        child = os.fork()
+        if child == 0:
+            # As after_in_child in a process that loads samples.
+            links[0].close()
+            os._exit(0)
+        try:
+            until("the child process has closed its connections", lambda: os.waitpid(child, os.WNOHANG)[0], 20)
+        except AssertionError:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise
+        finally:
+            assert links[1].sum(Subject.SUM, [2.0]) == found.result() == [3.0]
+
+
+def test_other_programs_that_connect_are_ignored(monkeypatch):
+    monkeypatch.setattr(roundhouse.links, "_GREETING", 0.5)
     store = dist.HashStore()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(Links, store, 0, 2, "127.0.0.1", start=20, patience=20)
@@ -94,7 +117,9 @@ def test_other_programs_that_connect_are_ignored():
         for data in (b"", b"GET / HTTP/1.1\r\nHost: worker\r\nUser-Agent: probe\r\n\r\n"):
             with socket.create_connection(("127.0.0.1", port), 20) as other:
                 other.sendall(data)
-        second = Links(store, 1, 2, "127.0.0.1", start=20, patience=20)
+        with socket.create_connection(("127.0.0.1", port), 20):
+            second = Links(store, 1, 2, "127.0.0.1", start=20, patience=20)
+            first.result()
         links = [first.result(), second]
     assert agreed(links, [(Subject.SUM, [1.0]), (Subject.SUM, [2.0])]) == [[3.0], [3.0]]
     for one in links:

@@ -74,6 +74,16 @@ def test_process_whose_sibling_is_killed_does_not_fail_the_job(tmp_path, point):
         assert "a process of this replica is lost" in sibling.words()["message"]
 
 
+def test_error_of_the_script_in_one_process_ends_its_replica(tmp_path):
+    variables = {"SHAPE": "with", "RAISES": "1:7"}
+    with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", variables=variables) as world:
+        (replica,) = world.begin_replicas(1)
+        for process, code in zip(replica.processes, (75, 1)):
+            # In `with batch:` a job without replicas repeats the step.
+            until(f"{process.rank_file} ends", process.is_gone, 60)
+            assert process.process.returncode == code
+
+
 def test_parameters_of_some_dimensions_are_refused(tmp_path):
     with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", size=4, variables={"SHAPE": "half-sharded"}) as world:
         replica = world.start_replica(0)

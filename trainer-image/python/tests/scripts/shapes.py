@@ -148,6 +148,8 @@ with rh.join(state=state) as job:
         if SHAPE == "with":
             with batch:
                 loss.backward()
+                if os.environ.get("RAISES") == f"{job.rank}:{batch.step.number}":
+                    raise RuntimeError("an error of the script")
                 job.commit(loss, opt)
             continue
         loss.backward()
