@@ -24,6 +24,9 @@ class CommitChecks:
         self._gradients = gradients
         self._replica = replica
         self._is_manual = is_manual
+        # The number of steps of each scheduler after the last commit, in the current generation.
+        self._steps_of_schedulers: dict[int, int] = {}
+        self._generation = -1
 
     def optimizers(self, given: Any, of_state: list[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
         """The optimizers of a commit as a list. ``of_state``: those of the state, which are the
@@ -72,8 +75,8 @@ class CommitChecks:
         is_frozen = may_train_nothing and not any(parameter.requires_grad for parameter in trained)
         if optimizers and not is_frozen and all(parameter.grad is None for parameter in trained):
             raise NotCommitted(
-                "no parameter of the optimizer has a gradient: call loss.backward() before job.commit, and remove "
-                "optimizer.zero_grad(), job.commit does it"
+                "no parameter of the optimizer has a gradient: call loss.backward() before job.commit, the last time outside of "
+                "no_sync(), and remove optimizer.zero_grad(), job.commit does it"
             )
         if optimizers and not self._gradients.models and not self._is_manual:
             raise NotCommitted(
@@ -105,6 +108,29 @@ class CommitChecks:
                 "`with net.no_sync()`"
             )
 
+    def schedulers(self, schedulers: Sequence[Any], generation: int) -> None:
+        """Raises :class:`~roundhouse.errors.NotCommitted` if the script steps one of them
+        itself."""
+        if generation != self._generation:
+            # This process may have received the state of another one.
+            self._steps_of_schedulers.clear()
+            self._generation = generation
+        for one in schedulers:
+            before = self._steps_of_schedulers.get(id(one))
+            now = _steps_of(one)
+            # A script may begin a schedule again.
+            if before is not None and now is not None and now > before:
+                raise NotCommitted(
+                    f"{type(one).__name__}.step() outside of job.commit: job.commit steps the schedulers that it is given, and the learning "
+                    "rate would move twice in a step; remove the call"
+                )
+
+    def stepped(self, schedulers: Sequence[Any]) -> None:
+        """Notes that a commit has stepped the schedulers."""
+        for one in schedulers:
+            if (steps := _steps_of(one)) is not None:
+                self._steps_of_schedulers[id(one)] = steps
+
     def unscaled(self, scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Raises :class:`~roundhouse.errors.ConfigError` if the gradients of a slice are not scaled
         any more."""
@@ -117,3 +143,9 @@ class CommitChecks:
     def named(self, parameters: Sequence[torch.Tensor]) -> str:
         """The names of parameters for a message."""
         return shortened(self._row.names_of(parameters)) or "parameters that are not in rh.join(state=...)"
+
+
+def _steps_of(scheduler: Any) -> int | None:
+    """How often a scheduler of PyTorch was stepped. None for others, which may not count."""
+    steps = getattr(scheduler, "last_epoch", None)
+    return steps if isinstance(steps, int) else None

@@ -34,6 +34,14 @@ class Subject(enum.IntEnum):
     SUM = 0
     HOLDS = 1
     VOTE = 2
+    # A pass of the model begins.
+    PASS = 3
+    # Not all processes have come with the same subject.
+    APART = 4
+
+
+class Elsewhere(ConnectionError):
+    """The processes of a replica are at different places of the script."""
 
 
 class _Link:
@@ -54,7 +62,8 @@ class _Link:
     def receive(self, subject: Subject) -> list[float] | None:
         theirs, length = _HEAD.unpack(self.read(_HEAD.size))
         if theirs != subject:
-            raise ConnectionError(f"processes of a replica are at different places: {Subject(theirs).name} and {subject.name}")
+            other = "another one" if theirs == Subject.APART else Subject(theirs).name
+            raise Elsewhere(f"processes of a replica are at different places: {subject.name} and {other}")
         return None if length == _NONE else array("d", self.read(8 * length)).tolist()
 
     def read(self, length: int) -> bytes:
@@ -113,7 +122,11 @@ class Links:
             return self._links[0].receive(subject)
         total = None if numbers is None else list(numbers)
         for shard, link in enumerate(self._links, 1):
-            others = link.receive(subject)
+            try:
+                others = link.receive(subject)
+            except Elsewhere:
+                self._part()
+                raise
             if total is None or others is None:
                 total = None
             elif len(others) != len(total):
@@ -123,6 +136,12 @@ class Links:
         for link in self._links:
             link.send(subject, total)
         return total
+
+    def _part(self) -> None:
+        """Lets all processes know why they get an error."""
+        for link in self._links:
+            with contextlib.suppress(OSError):
+                link.send(Subject.APART, None)
 
     def close(self) -> None:
         """Closes the connections. The other processes notice it."""

@@ -58,8 +58,9 @@ def recognized(error: BaseException | None) -> str | None:
     if words.startswith(_NO_RANK):
         return (
             "init_process_group has no place in a script that joins: remove it, and destroy_process_group, too; the job makes a "
-            "process group for each generation, from the beginning of the loop over job.steps on; if a library calls it because the "
-            "agent sets LOCAL_RANK, read LOCAL_RANK and delete it from os.environ before"
+            "process group for each generation, from the beginning of the loop over job.steps on; for a sharded model call "
+            "mesh = rh.replica_mesh() before, and give fully_shard the mesh; if a library calls it because the agent sets LOCAL_RANK, "
+            "read LOCAL_RANK and delete it from os.environ before"
         )
     if words.startswith(_ONE_SAMPLE):
         return (

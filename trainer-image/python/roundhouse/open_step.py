@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ._native import Process, fault_point
 from .buffers import Buffers
+from .clipping import Clipping
 from .column_sums import ColumnSums, clip
 from .commit_checks import CommitChecks
 from .digests import digest_of, portions
@@ -82,6 +83,7 @@ class OpenStep:
         self._shared_buffers = SharedBuffers(self._buffers, generations)
         self._checks = CommitChecks(row, self._gradients, self._replica, is_manual=is_manual)
         self._is_committing = False
+        self._is_in_commit = False
         # Whether the step was committed without optimizers: the script changes its tensors itself
         # in the rest of the body.
         self._is_left_to_script = False
@@ -93,10 +95,12 @@ class OpenStep:
         # The outcome of the last committed step of this process.
         self.outcome: Outcome | None = None
         self._hook = register_optimizer_step_pre_hook(self._check_step)
+        self._clipping = Clipping(self._is_not_summed)
 
     def close(self) -> None:
         """Must be called when no further step begins."""
         self._hook.remove()
+        self._clipping.close()
         self.step = None
         self.is_in_body = False
 
@@ -157,6 +161,15 @@ class OpenStep:
         weight: torch.Tensor | float | None,
     ) -> bool:
         """Implements :meth:`Job.commit <roundhouse.job.Job.commit>`."""
+        self._is_in_commit = True
+        try:
+            return self._commit(loss, optimizer, scheduler, scaler, max_grad_norm, weight)
+        finally:
+            self._is_in_commit = False
+
+    def _commit(
+        self, loss: Number | None, optimizer: Any, scheduler: Any, scaler: Any, max_grad_norm: float | None, weight: Number | None
+    ) -> bool:
         step = self.step
         if step is None:
             raise NotCommitted("job.commit outside of a step: call it once in the body of `for batch in job.steps(...)`")
@@ -178,6 +191,7 @@ class OpenStep:
         sampler, gradients = self._generations.sampler, self._gradients
         assert sampler is not None
         reduction = sampler.reduction
+        self._checks.schedulers(schedulers, self._generations.place.generation)
         self._checks.shared(optimizers)
         self._checks.gradients(optimizers, trained)
         self._checks.summed(optimizers, reduction)
@@ -318,6 +332,7 @@ class OpenStep:
                 skipped = update(optimizers, schedulers, scaler)
         finally:
             self._is_committing = False
+        self._checks.stepped(schedulers)
         # Also those of optimizers that this step does not use: a pass through a discriminator
         # leaves gradients, which must not enter the next step.
         forget_gradients([*self.optimizers, *optimizers])
@@ -450,3 +465,9 @@ class OpenStep:
                 f"{type(optimizer).__name__}.step() of an optimizer that is not in rh.join(state=...) would change "
                 f"{self._checks.named(stepped)}: add it to the state, and remove the call, job.commit does it"
             )
+
+    def _is_not_summed(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether the commit has to sum the gradients of these parameters."""
+        if self.step is None or self._is_in_commit or not (self._replica is not None or self._gradients.is_sliced):
+            return False
+        return bool(self._row.names_of(parameters))

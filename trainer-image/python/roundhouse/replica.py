@@ -24,7 +24,7 @@ import torch.distributed as dist
 from .errors import ConfigError, PeerLost, causes, words_of
 from .groups import duration, gloo
 from .layout import SAME_SAMPLES, Layout
-from .links import Links, Subject
+from .links import Elsewhere, Links, Subject
 from .stores import serve
 from .versions import OLDEST_WITH_REPLICAS, require_torch
 
@@ -120,8 +120,21 @@ class Replica:
         self.check()
         try:
             return self._links.sum(subject, values)
+        except Elsewhere as error:
+            self._loss = PeerLost(
+                "one process of this worker begins a pass of the model, and another one does not, so all of them restart: they have to "
+                "make the same number of passes in a step, for which x.tensor_split(4) divides samples into a number of parts, and to "
+                f"call job.sum and others at the same places ({error})"
+            )
+            raise self._loss from error
         except OSError as error:
             raise self.lost(error) from error
+
+    def begin_pass(self) -> None:
+        """Must be called before a pass in which the processes of the replica wait for each other.
+        If they made different numbers of passes, their collectives would wait for minutes."""
+        if not self.layout.has_own_gradients:
+            self.agree(Subject.PASS, [])
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Copies a tensor in host memory from process ``source`` to the others."""

@@ -58,6 +58,7 @@ class ShardedModel(torch.nn.Module):
         gradients = self._gradients
         if not (torch.is_grad_enabled() and getattr(self.module, "_orig_mod", self.module).training):
             return self.module(*args, **kwargs)
+        self._replica.begin_pass()
         if gradients.accumulates:
             gradients.summed.discard(self._ids)
         else:

@@ -84,6 +84,24 @@ def test_error_of_the_script_in_one_process_ends_its_replica(tmp_path):
             assert process.process.returncode == code
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_unequal_passes_of_a_replica_end_it_at_once(tmp_path, rank):
+    variables = {"SHAPE": "passes", "EXTRA_RANK": str(rank)}
+    with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", variables=variables) as world:
+        (replica,) = world.begin_replicas(1)
+        for process in replica.processes:
+            until(f"{process.rank_file} ends", process.is_gone, 60)
+            assert process.process.returncode == 75
+            assert "they have to make the same number of passes in a step" in process.words()["message"]
+
+
+def test_clipping_before_the_sum_over_replicas_is_refused(tmp_path):
+    with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", variables={"SHAPE": "clip"}) as world:
+        (replica,) = world.begin_replicas(1)
+        until("the first process ends", replica.processes[0].is_gone)
+        assert "remove the call, and give job.commit max_grad_norm" in replica.processes[0].log.read_text()
+
+
 def test_parameters_of_some_dimensions_are_refused(tmp_path):
     with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", size=4, variables={"SHAPE": "half-sharded"}) as world:
         replica = world.start_replica(0)

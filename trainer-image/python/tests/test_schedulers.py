@@ -24,6 +24,17 @@ def test_unsupported_scheduler_is_refused_before_the_update(parts):
         schedulers_of(3)
 
 
+def test_scheduler_that_the_script_steps_is_refused(parts):
+    schedule = torch.optim.lr_scheduler.ExponentialLR(parts.first, 0.5)
+
+    def step(job, loss):
+        job.commit(loss, parts.both, schedule)
+        schedule.step()
+
+    with pytest.raises(rh.NotCommitted, match=r"ExponentialLR.step\(\) outside of job.commit: .* remove the call"):
+        train(parts, step, state=parts.state(schedule=schedule), steps=2)
+
+
 def test_plateau_scheduler_follows_evaluations(parts, tmp_path):
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(parts.first, factor=0.5, patience=0)
     followed = torch.tensor(-1)

@@ -50,6 +50,11 @@ def test_arguments_that_a_job_cannot_follow_are_named(tmp_path, name, value, wor
         Trainer(model=Tiny(), args=args, train_dataset=samples(), global_batch_size=4)
 
 
+def test_missing_batch_size_is_explained(tmp_path):
+    with pytest.raises(rh.ConfigError, match="needs global_batch_size=N, the samples of a step over all workers"):
+        Trainer(model=Tiny(), args=arguments(tmp_path), train_dataset=samples())
+
+
 def test_batches_that_accelerate_splits_are_refused(tmp_path):
     with pytest.raises(rh.ConfigError, match="accelerator_config with split_batches"):
         trainer(tmp_path, accelerator_config={"split_batches": True})

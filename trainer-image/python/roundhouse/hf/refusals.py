@@ -87,6 +87,17 @@ def refuse_arguments(args: Any) -> None:
         raise ConfigError("roundhouse.hf: accelerator_config with split_batches: Roundhouse deals the samples; leave it out")
 
 
+def known_batch_size(given: int | None) -> int:
+    """The number of samples of a step. Raises :class:`~roundhouse.errors.ConfigError` without
+    one."""
+    if given is None:
+        raise ConfigError(
+            "roundhouse.hf: Trainer(...) needs global_batch_size=N, the samples of a step over all workers, which stay the same when "
+            "workers come and go: per_device_train_batch_size x gradient_accumulation_steps x number of processes of the script so far"
+        )
+    return given
+
+
 def refuse_launcher(is_used: bool) -> None:
     """Raises :class:`~roundhouse.errors.ConfigError` if accelerate has started this process."""
     if is_used:

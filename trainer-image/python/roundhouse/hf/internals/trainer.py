@@ -81,13 +81,13 @@ class Elastic(OneStep, BetweenSteps, WholeFiles):
     def __init__(
         self,
         *args: Any,
-        global_batch_size: int,
+        global_batch_size: int | None = None,
         state: dict[str, Any] | None = None,
         join: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
         refusals.refuse_overrides(type(self), Elastic, (OneStep, BetweenSteps))
-        self._global_batch_size = global_batch_size
+        self._global_batch_size = refusals.known_batch_size(global_batch_size)
         self._more_state, self._join_options = state or {}, join or {}
         self.job: Job | None = None
         self._steps: Steps | None = None
