@@ -77,7 +77,9 @@ impl Place {
         // The text already contains all causes.
         config.map_err(|words| {
             anyhow!(
-                "no cluster is configured: {words}. Set KUBECONFIG, or check `kubectl config view`"
+                "no cluster is configured: {words}. Set KUBECONFIG, or check `kubectl config view`. \
+                 A job of `run --local --dir DIR` is in no cluster: its terminal, DIR/logs and \
+                 `kubectl-roundhouse ui --local DIR` show it"
             )
         })
     }
@@ -244,6 +246,7 @@ mod tests {
             words.contains("missing") && words.contains("KUBECONFIG"),
             "{words}"
         );
+        assert!(words.contains("ui --local DIR"), "{words}");
         assert_eq!(words.matches("No such file").count(), 1, "{words}");
     }
 

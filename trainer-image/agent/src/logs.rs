@@ -6,9 +6,11 @@ use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+mod explaining;
 mod pieces;
 mod speaker;
 
+use explaining::explaining;
 use pieces::Pieces;
 pub use speaker::Source;
 use speaker::Speaker;
@@ -18,7 +20,7 @@ const KEPT_BYTES: usize = 400;
 /// Maximum number of bytes per read.
 const READ_BYTES: usize = 8 << 10;
 
-/// The last useful line of each process's standard error, with the generation in
+/// The last line of each process's standard error that may explain its end, with the generation in
 /// which it was written.
 #[derive(Clone, Debug, Default)]
 pub struct LastLines(Arc<Mutex<BTreeMap<u32, (u64, String)>>>);
@@ -50,8 +52,7 @@ impl LastLines {
     }
 
     fn keep(&self, speaker: &Speaker, line: &str) {
-        let line = line.trim();
-        if !line.is_empty() {
+        if let Some(line) = explaining(line) {
             let end = line.floor_char_boundary(KEPT_BYTES);
             let kept = (speaker.generation(), line[..end].to_owned());
             let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,6 +117,19 @@ mod tests {
         assert_eq!(last.of(1, 0).as_deref(), Some("three"));
         last.forget_one(1);
         assert_eq!(last.of(1, 0), None);
+    }
+
+    #[test]
+    fn progress_bar_does_not_replace_the_last_line() {
+        let source = Source {
+            worker_index: 0,
+            local_rank: 0,
+            run_dir: "/nonexistent".into(),
+        };
+        let written = "ValueError: no\r 0%|  | 0/9 [00:00<?]\r 11%|█ | 1/9 [00:01<00:08]\n\u{1b}[A";
+        let last = LastLines::default();
+        forward(written.as_bytes(), std::io::sink(), source, Some(&last));
+        assert_eq!(last.of(0, 0).as_deref(), Some("ValueError: no"));
     }
 
     #[test]
