@@ -44,6 +44,13 @@ pub fn end_in_place(pod: &Pod) -> Option<&Termination> {
     (words.generation == document.generation && is_alive(pod)).then_some(end)
 }
 
+/// Whether all processes of a sharded worker ended in the generation of the pod's membership. The
+/// agent has restarted them, and they wait for the next generation without a state.
+#[must_use]
+pub fn has_lost_its_processes(pod: &Pod) -> bool {
+    is_alive(pod) && !may_hold_state(pod) && end_in_place(pod).is_some()
+}
+
 /// Whether the containers of a pod may still run.
 #[must_use]
 pub fn may_hold_resources(pod: &Pod) -> bool {

@@ -9,7 +9,7 @@ use proptest::{collection, proptest};
 use roundhouse_api::Gang;
 use roundhouse_contract::Action as Instruction;
 use roundhouse_planner::testing::{World, raw_gang_job, world, world_of};
-use roundhouse_planner::worker_state::is_alive;
+use roundhouse_planner::worker_state::{has_lost_its_processes, is_alive, is_member_of_any};
 use roundhouse_planner::{PlanReason, Pod, PodPhase};
 
 use self::invariants::{
@@ -27,6 +27,10 @@ enum Event {
     Prepared(usize),
     Ends(usize, i32),
     Restarts(usize),
+    /// A process dies, and the agent restarts all processes of the worker.
+    ReplicaDies(usize),
+    /// Those processes are in the lobby.
+    ReplicaPrepared(usize),
     Vanishes(usize),
     /// A client deletes a pod, and it stays in termination.
     Deleted(usize),
@@ -52,6 +56,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         6 => pod.clone().prop_map(Event::Prepared),
         2 => (pod.clone(), code).prop_map(|(at, code)| Event::Ends(at, code)),
         2 => pod.clone().prop_map(Event::Restarts),
+        4 => pod.clone().prop_map(Event::ReplicaDies),
+        2 => pod.clone().prop_map(Event::ReplicaPrepared),
         1 => pod.clone().prop_map(Event::Vanishes),
         1 => pod.clone().prop_map(Event::Deleted),
         1 => pod.clone().prop_map(Event::Fails),
@@ -75,7 +81,7 @@ fn happen(world: &mut World, event: &Event) {
             only_a_job_that_has_ended_is_deleted(world, &plan);
             world.carry_out(&plan, writes);
         }
-        Event::Prepared(at) if runs(world, at) => {
+        Event::Prepared(at) if runs(world, at) && !is_in_lobby(world, at) => {
             world.prepared(at);
             let has_topology = world.job.scheduling.topology_key.is_some();
             let pod = &mut world.observed.pods[at];
@@ -99,6 +105,13 @@ fn happen(world: &mut World, event: &Event) {
                 world.restarts(at);
             }
         }
+        Event::ReplicaDies(at) if runs(world, at) => {
+            let pod = &world.observed.pods[at];
+            if let Some(document) = pod.membership.as_ref().filter(|_| is_member_of_any(pod)) {
+                world.replica_dies(at, 137, document.generation, 0);
+            }
+        }
+        Event::ReplicaPrepared(at) => world.process_is_prepared(at),
         Event::Vanishes(at) => world.vanishes(at),
         Event::Deleted(at) => world.is_deleted(at),
         Event::Fails(at) if runs(world, at) => world.fails(at, "OutOfcpu"),
@@ -116,7 +129,7 @@ fn happen(world: &mut World, event: &Event) {
         Event::SecondsPass(seconds) => world.seconds_pass(seconds),
         Event::Lingering(is) => world.lingering = is,
         Event::Fresh(is) => world.observed.fresh = is,
-        Event::Prepared(_) | Event::Ends(..) | Event::Fails(_) => {}
+        Event::Prepared(_) | Event::Ends(..) | Event::Fails(_) | Event::ReplicaDies(_) => {}
     }
 }
 
@@ -144,11 +157,18 @@ fn runs(world: &World, at: usize) -> bool {
     })
 }
 
+/// Whether all processes of a pod's member have restarted and wait for the next generation.
+fn is_in_lobby(world: &World, at: usize) -> bool {
+    let pod = world.observed.pods.get(at);
+    pod.is_some_and(has_lost_its_processes)
+}
+
 /// Generations of which every member is alive, reachable and not asked to leave.
 fn live_generations(world: &World) -> Vec<u64> {
     let mut members = HashMap::<u64, (u32, u32)>::new();
     for pod in &world.observed.pods {
-        let lives = is_alive(pod) && !pod.deleting && !pod.unreachable;
+        let trains = is_alive(pod) && !has_lost_its_processes(pod);
+        let lives = trains && !pod.deleting && !pod.unreachable;
         let Some(document) = pod.membership.as_ref().filter(|_| lives) else {
             continue;
         };
@@ -244,6 +264,7 @@ proptest! {
             world.settle();
             for at in 0..world.observed.pods.len() {
                 happen(&mut world, &Event::Restarts(at));
+                happen(&mut world, &Event::ReplicaPrepared(at));
                 let alive = world.observed.pods[at].membership.is_some()
                     && world.observed.pods[at].container.restarts
                         == world.observed.pods[at].membership.as_ref().unwrap().incarnation.restarts;
@@ -258,6 +279,9 @@ proptest! {
                 break;
             }
             for at in 0..world.observed.pods.len() {
+                if is_in_lobby(&world, at) {
+                    continue;
+                }
                 happen(&mut world, &Event::Ends(at, 75));
                 happen(&mut world, &Event::Restarts(at));
                 happen(&mut world, &Event::Prepared(at));

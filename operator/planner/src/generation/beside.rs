@@ -13,7 +13,7 @@ use crate::draft::Draft;
 use crate::lifecycle::suspend::still_leaves;
 use crate::observed::{Observed, Pod};
 use crate::status::time_left;
-use crate::worker_state::{is_alive, is_member_of_any, may_hold_state};
+use crate::worker_state::{has_lost_its_processes, is_alive, is_member_of_any, may_hold_state};
 
 /// How long a deleted pod on a node that does not answer counts as training. Kubernetes itself
 /// gives up the pods of a lost node after this time.
@@ -79,15 +79,17 @@ pub(crate) fn left(draft: &Draft<'_>, next: &[&Pod]) -> Option<Duration> {
                 nodes: it.nodes,
                 found: 0,
                 continues: false,
+                trains: false,
                 left,
             });
             known.found += 1;
             known.continues |= is_next;
+            known.trains |= !has_lost_its_processes(pod);
             known.left = known.left.min(left);
         }
     }
     let beside = all.into_values();
-    let beside = beside.filter(|it| !it.continues && it.found >= it.nodes);
+    let beside = beside.filter(|it| it.trains && !it.continues && it.found >= it.nodes);
     beside.map(|it| it.left).max()
 }
 
@@ -110,6 +112,8 @@ struct Known {
     found: u32,
     /// Whether one of its members would also be a member of the next one.
     continues: bool,
+    /// Whether one of them may still train or hold the state.
+    trains: bool,
     /// Time until the first of its members is given up.
     left: Duration,
 }

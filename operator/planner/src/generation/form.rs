@@ -22,7 +22,7 @@ use crate::status::checkpoint;
 use crate::status::progress;
 use crate::status::waiting;
 use crate::status::{counted, time_left};
-use crate::worker_state::{is_alive, is_survivor};
+use crate::worker_state::{has_lost_its_processes, is_alive, is_survivor};
 
 /// Time that a restarted operator needs to learn which agents do not answer.
 const UNTIL_AGENTS_ARE_KNOWN: Duration = Duration::from_secs(30);
@@ -54,7 +54,9 @@ pub(crate) fn form(draft: &mut Draft<'_>) -> PlanReason {
     }
     let survivors = able.iter().any(|pod| is_survivor(pod));
     // Members that cannot be reached may still train: new workers must not start beside them.
-    if !survivors && draft.members.are_whole() {
+    let members = draft.members.that_live();
+    let all_lost = !members.is_empty() && members.into_iter().all(has_lost_its_processes);
+    if !survivors && !all_lost && draft.members.are_whole() {
         return waiting::explain(draft, able.len());
     }
     let enough = able.len() as u64 >= u64::from(draft.job.min_replicas);

@@ -237,3 +237,35 @@ fn sharded_workers_that_all_restarted_train_again() {
     assert_eq!(world.settle().reason, PlanReason::Training);
     assert_eq!((world.generation(), nodes(&world)), (2, 2));
 }
+
+#[test]
+fn spare_replaces_the_only_replica_that_restarts() {
+    let mut world = sharded(1, 1);
+    world.replica_dies(0, 137, 1, 40);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(node_ranks(&world), [None, Some(0)]);
+    world.is_ready(1, true);
+    world.process_is_prepared(0);
+    world.seconds_pass(60);
+    world.settle();
+    assert_eq!(node_ranks(&world), [None, Some(0)]);
+    world.replica_dies(1, 137, 2, 50);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!(node_ranks(&world), [Some(0), None]);
+}
+
+#[test]
+fn spare_waits_for_an_unreachable_replica_that_may_hold_the_state() {
+    let mut world = sharded(2, 1);
+    world.is_unreachable(1, true);
+    world.replica_dies(0, 137, 1, 40);
+    world.settle();
+    assert_eq!((world.generation(), world.state()), (1, "Recovering"));
+    // It is lost with its pod, and the others begin with the checkpoint.
+    world.replica_dies(1, 137, 1, 40);
+    world.is_unreachable(1, false);
+    world.settle();
+    world.process_is_prepared(0);
+    world.settle();
+    assert_eq!((world.generation(), nodes(&world)), (2, 2));
+}
