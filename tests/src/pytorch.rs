@@ -68,6 +68,7 @@ impl Script {
             file: file("tests_hf/scripts/fine_tune.py")?,
             variables: vec![
                 ("STEPS", steps.to_string()),
+                ("RATE", "0.002".to_owned()),
                 ("HF_HUB_OFFLINE", "1".to_owned()),
             ],
             // It writes nothing into the first one, the directory of its output.

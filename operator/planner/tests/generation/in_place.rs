@@ -255,7 +255,7 @@ fn spare_replaces_the_only_replica_that_restarts() {
 }
 
 #[test]
-fn spare_waits_for_an_unreachable_replica_that_may_hold_the_state() {
+fn spare_waits_for_an_unreachable_replica_with_the_state() {
     let mut world = sharded(2, 1);
     world.is_unreachable(1, true);
     world.replica_dies(0, 137, 1, 40);
