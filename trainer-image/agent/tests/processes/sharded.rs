@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::harness::{Agent, send, until};
 
 /// Each run of a process logs its pid, the generation before it and the file of its replica. In its
-/// first run it trains, local rank 2 in a newer generation than the others. In later runs it
+/// first run it trains, and local rank 2 forms a newer generation than the others. In later runs it
 /// prepares until a file lets it into the lobby, and waits there until another file lets it into a
 /// generation. It ignores SIGTERM, and has a child.
 const SHARD: &str = r#"
@@ -18,9 +18,9 @@ const SHARD: &str = r#"
     life=$(( $(cat lives.$LOCAL_RANK 2>/dev/null || echo 0) + 1 )); echo $life > lives.$LOCAL_RANK
     status() { echo "$1" > new.$LOCAL_RANK; mv new.$LOCAL_RANK rank-$LOCAL_RANK.json; }
     setsid sleep 1000 &
-    generation=$(( LOCAL_RANK == 2 ? 5 : 4 ))
+    forming=$(( LOCAL_RANK == 2 ? 5 : 4 ))
     if [ $life = 1 ]; then
-        status '{"phase":"Training","rank":'$(( 6 + LOCAL_RANK ))',"generation":'$generation',"step":17}'
+        status '{"phase":"Training","rank":'$(( 6 + LOCAL_RANK ))',"generation":4,"forming":'$forming',"step":17}'
     else
         status '{"phase":"Preparing","generation":0,"step":0}'
     fi
@@ -192,7 +192,10 @@ fn permanent_exit_code_ends_the_sharded_worker() {
 
 #[test]
 fn sharded_worker_that_never_trained_ends() {
-    let script = SHARD.replace("'$generation'", "0");
+    let script = SHARD.replace(
+        r#""generation":4,"forming":'$forming'"#,
+        r#""generation":0"#,
+    );
     let mut agent = worker(&script);
     let runs = life(&agent, 1);
     send("KILL", &runs[2].pid);

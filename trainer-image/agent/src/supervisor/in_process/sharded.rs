@@ -87,21 +87,25 @@ impl Worker<'_> {
         }
         // The cause may be in the last lines of a log.
         self.processes.drain_logs().await;
-        let statuses = (0..self.options.procs).filter_map(|local| self.status(local));
-        let generation = statuses.map(|status| status.generation).max().unwrap_or(0);
         let waiting = self.restarts.waiting().to_vec();
-        let mut causes = Vec::new();
-        for ended in waiting {
-            if let Some(status) = self.status(ended.local_rank) {
-                self.restarts.has_formed(ended.local_rank, &status);
+        for local_rank in 0..self.options.procs {
+            if let Some(status) = self.status(local_rank) {
+                self.restarts.has_formed(local_rank, &status);
             }
-            // The siblings may have entered a generation that the first one had not seen.
-            let message = TerminationMessage {
-                generation,
-                ..self.explain(&ended)
-            };
-            causes.push((message, ended));
         }
+        // The siblings may have entered a generation that the first one had not seen, or all died
+        // while it formed. It cannot train any more, because their successors join a newer one.
+        let generation = self.restarts.newest_seen_generation();
+        let causes: Vec<_> = waiting
+            .into_iter()
+            .map(|ended| {
+                let message = TerminationMessage {
+                    generation,
+                    ..self.explain(&ended)
+                };
+                (message, ended)
+            })
+            .collect();
         self.restarts.begin_all(self.step(), &causes);
         self.restarts.keep(self.options);
         self.metrics.count_restart();
