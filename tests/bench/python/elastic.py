@@ -4,8 +4,6 @@ import sys
 from loops import train_elastic
 from models import prepared
 
-import roundhouse as rh
-
 NAME, PORT = sys.argv[1], int(sys.argv[2])
 
-train_elastic(rh.join, *prepared(NAME), PORT)
+train_elastic(*prepared(NAME), PORT)

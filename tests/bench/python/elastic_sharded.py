@@ -11,4 +11,4 @@ NAME, PORT = sys.argv[1], int(sys.argv[2])
 
 model, dataset, batch = prepared(NAME)
 shard(model, rh.replica_mesh())
-train_elastic(rh.join, model, dataset, batch, PORT)
+train_elastic(model, dataset, batch, PORT)

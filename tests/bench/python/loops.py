@@ -6,6 +6,8 @@ from pace import Pace
 from share import Share
 from torch.distributed.fsdp import fully_shard
 
+import roundhouse as rh
+
 
 def shard(model, mesh):
     """Applies FSDP2 to the blocks of a model, and to the rest of it."""
@@ -14,10 +16,10 @@ def shard(model, mesh):
     fully_shard(model, mesh=mesh)
 
 
-def train_elastic(join, model, dataset, batch, port):
-    """Trains with roundhouse until the benchmark ends. ``join`` is ``rh.join``."""
+def train_elastic(model, dataset, batch, port):
+    """Trains with roundhouse until the benchmark ends."""
     optimizer = optimizer_of(model)
-    with join(state={"model": model, "optimizer": optimizer}) as job:
+    with rh.join(state={"model": model, "optimizer": optimizer}) as job:
         torch.set_num_threads(1)
         sampler = job.sampler(len(dataset), batch, steps=10_000_000, seed=SEED)
         net = job.model(model)
