@@ -82,8 +82,8 @@ class OpenStep:
         self._slices = SliceSums(self._gradients, self._buffers, self._replica, generations.device)
         self._shared_buffers = SharedBuffers(self._buffers, generations)
         self._checks = CommitChecks(row, self._gradients, self._replica, is_manual=is_manual)
+        # Whether the job itself changes gradients and steps optimizers.
         self._is_committing = False
-        self._is_in_commit = False
         # Whether the step was committed without optimizers: the script changes its tensors itself
         # in the rest of the body.
         self._is_left_to_script = False
@@ -161,11 +161,11 @@ class OpenStep:
         weight: torch.Tensor | float | None,
     ) -> bool:
         """Implements :meth:`Job.commit <roundhouse.job.Job.commit>`."""
-        self._is_in_commit = True
+        self._is_committing = True
         try:
             return self._commit(loss, optimizer, scheduler, scaler, max_grad_norm, weight)
         finally:
-            self._is_in_commit = False
+            self._is_committing = False
 
     def _commit(
         self, loss: Number | None, optimizer: Any, scheduler: Any, scaler: Any, max_grad_norm: float | None, weight: Number | None
@@ -324,14 +324,10 @@ class OpenStep:
         if self._seeds and sampler is not None:
             # An optimizer may draw random numbers, and the passes of each rank have drawn others.
             seed_all(mixed(sampler.seed, step.number, step.rank % sampler.num_parts, 2))
-        self._is_committing = True
-        try:
-            if self._replica is not None and scaler is not None:
-                skipped = update_scaled(optimizers, schedulers, scaler, norm)
-            else:
-                skipped = update(optimizers, schedulers, scaler)
-        finally:
-            self._is_committing = False
+        if self._replica is not None and scaler is not None:
+            skipped = update_scaled(optimizers, schedulers, scaler, norm)
+        else:
+            skipped = update(optimizers, schedulers, scaler)
         self._checks.stepped(schedulers)
         # Also those of optimizers that this step does not use: a pass through a discriminator
         # leaves gradients, which must not enter the next step.
@@ -468,6 +464,6 @@ class OpenStep:
 
     def _is_not_summed(self, parameters: Sequence[torch.Tensor]) -> bool:
         """Whether the commit has to sum the gradients of these parameters."""
-        if self.step is None or self._is_in_commit or not (self._replica is not None or self._gradients.is_sliced):
+        if self.step is None or self._is_committing or not (self._replica is not None or self._gradients.is_sliced):
             return False
         return bool(self._row.names_of(parameters))
