@@ -231,8 +231,7 @@ def _share(evaluation: Evaluation, generations: Generations) -> dict[str, float]
     (rank, world_size), replica = generations.data_place, generations.replica
     if replica is None:
         return evaluation.sums(rank, world_size)
-    first = rank - replica.data_index
-    calls = [evaluation.num_calls(other, world_size) for other in range(first, first + replica.num_data)]
+    calls = [evaluation.num_calls(other, world_size) for other in replica.data_ranks(rank)]
     return evaluation.sums(rank, world_size, max(calls))
 
 

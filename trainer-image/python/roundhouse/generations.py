@@ -175,11 +175,8 @@ class Generations:
         a replica that of this process."""
         if self.replica is None or self.sampler is None:
             return [step.size]
-        first = step.rank - self.replica.data_index
-        parts = [
-            self.sampler.schedule.part(0, step.global_size, rank, step.world_size)
-            for rank in range(first, first + self.replica.num_data)
-        ]
+        ranks, schedule = self.replica.data_ranks(step.rank), self.sampler.schedule
+        parts = [schedule.part(0, step.global_size, rank, step.world_size) for rank in ranks]
         return [end - start for start, end in parts]
 
     def confirm(self, holds: bool) -> bool:

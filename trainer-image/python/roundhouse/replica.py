@@ -75,6 +75,12 @@ class Replica:
         # The processes with which this one has other samples of the same part of the model.
         self.of_data = set(layout.parts[layout.part_of[self.shard]])
 
+    def data_ranks(self, rank: int) -> range:
+        """The ranks of the processes of this replica that have different samples, if such processes
+        alone are counted. ``rank``: that of this process."""
+        first = rank - self.data_index
+        return range(first, first + self.num_data)
+
     def sources(self, knows: Sequence[float]) -> list[int]:
         """The processes with the same samples as this one whose values count: see
         :meth:`Layout.sources <roundhouse.layout.Layout.sources>`."""
@@ -120,13 +126,6 @@ class Replica:
         self.check()
         try:
             return self._links.sum(subject, values)
-        except Elsewhere as error:
-            self._loss = PeerLost(
-                "one process of this worker begins a pass of the model, and another one does not, so all of them restart: they have to "
-                "make the same number of passes in a step, for which x.tensor_split(4) divides samples into a number of parts, and to "
-                f"call job.sum and others at the same places ({error})"
-            )
-            raise self._loss from error
         except OSError as error:
             raise self.lost(error) from error
 
@@ -174,7 +173,14 @@ class Replica:
         return self.size > 1 and any(known in words for known in _OF_LOST_PEERS)
 
     def lost(self, error: BaseException) -> PeerLost:
-        self._loss = PeerLost(f"a process of this replica is lost, so all its processes restart: {words_of(error)}")
+        words = f"a process of this replica is lost, so all its processes restart: {words_of(error)}"
+        if isinstance(error, Elsewhere):
+            words = (
+                "one process of this worker begins a pass of the model, and another one does not, so all of them restart: they have to "
+                "make the same number of passes in a step, for which x.tensor_split(4) divides samples into a number of parts, and to "
+                f"call job.sum and others at the same places ({error})"
+            )
+        self._loss = PeerLost(words)
         return self._loss
 
     def check(self) -> None:

@@ -33,8 +33,7 @@ class BatchLosses:
         """The number of passes of a rank: the processes of a replica make the same number."""
         if replica is None:
             return len(self.part(rank, world_size))
-        first = rank - replica.data_index
-        return max(len(self.part(other, world_size)) for other in range(first, first + replica.num_data))
+        return max(len(self.part(other, world_size)) for other in replica.data_ranks(rank))
 
     def missing(self) -> Iterator[range]:
         """The batches that are not known yet, as ranges."""
