@@ -20,6 +20,9 @@ pub struct ProcessRestarts {
     /// Whether no process has been in a generation since the restart: the worker holds no state.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_state: bool,
+    /// Whether all processes are ready to train, or train. An older agent reports false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ready: bool,
     /// The end that explains the newest restart; absent while there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<ProcessEnd>,
@@ -33,10 +36,16 @@ impl ProcessRestarts {
         let preparing = (0..).zip(statuses);
         let preparing = preparing.filter(|(_, status)| !status.as_ref().is_some_and(is_prepared));
         let mut known = statuses.iter().flatten();
-        Self {
+        let report = Self {
             preparing: preparing.map(|(local_rank, _)| local_rank).collect(),
             without_state: self.total > 0 && !known.any(|status| status.generation > 0),
             ..self
+        };
+        let is_ready =
+            |status: &Option<RankStatus>| status.as_ref().is_some_and(|it| report.is_ready(it));
+        Self {
+            ready: statuses.iter().all(is_ready),
+            ..report
         }
     }
 
@@ -87,13 +96,16 @@ mod tests {
         let new = Some(status(Phase::Preparing, 0));
         let lobby = Some(status(Phase::Lobby, 0));
         let stranded = Some(status(Phase::Stranded, 3));
-        for (total, statuses, preparing, without_state) in [
-            (0, [None, new.clone()], vec![0, 1], false),
-            (1, [None, new.clone()], vec![0, 1], true),
-            (1, [lobby.clone(), new.clone()], vec![1], true),
-            (1, [lobby.clone(), lobby.clone()], vec![], true),
-            (1, [stranded.clone(), new], vec![1], false),
-            (1, [lobby, stranded], vec![], false),
+        let trains = Some(status(Phase::Training, 3));
+        for (total, statuses, preparing, without_state, ready) in [
+            (0, [None, new.clone()], vec![0, 1], false, false),
+            (0, [lobby.clone(), lobby.clone()], vec![], false, true),
+            (1, [None, new.clone()], vec![0, 1], true, false),
+            (1, [lobby.clone(), new.clone()], vec![1], true, false),
+            (1, [lobby.clone(), lobby.clone()], vec![], true, false),
+            (1, [stranded.clone(), new], vec![1], false, false),
+            (1, [lobby.clone(), stranded], vec![], false, false),
+            (1, [trains.clone(), trains], vec![], false, true),
         ] {
             let record = ProcessRestarts {
                 total,
@@ -102,6 +114,7 @@ mod tests {
             let found = record.with_statuses(&statuses);
             assert_eq!(found.preparing, preparing, "{statuses:?}");
             assert_eq!(found.without_state, without_state, "{statuses:?}");
+            assert_eq!(found.ready, ready, "{statuses:?}");
         }
     }
 
@@ -143,6 +156,7 @@ mod tests {
                 total: 2,
                 preparing: vec![1],
                 without_state: true,
+                ready: true,
                 last: Some(end),
             },
         ] {

@@ -195,6 +195,8 @@ pub struct Processes {
     pub are_preparing: bool,
     /// Whether all of them restarted and none has been in a generation since.
     pub are_without_state: bool,
+    /// Whether all of them are ready to train, or train: a probe of the kubelet got no answer.
+    pub are_ready: bool,
     /// How the process ended that the agent restarted last.
     pub end: Option<Termination>,
 }
@@ -207,6 +209,7 @@ impl Processes {
             total: _,
             preparing,
             without_state,
+            ready,
             last,
         } = report;
         let end = last.map(|end| {
@@ -227,6 +230,7 @@ impl Processes {
         Self {
             are_preparing: !preparing.is_empty(),
             are_without_state: without_state,
+            are_ready: ready,
             end,
         }
     }

@@ -226,6 +226,7 @@ mod tests {
             total: 1,
             preparing: vec![1],
             without_state: false,
+            ready: false,
             last: None,
         }
     }

@@ -65,6 +65,10 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
             found = found.or(Some(pod));
             continue;
         }
+        // The kubelet asks once, and the agent may not have had time to answer.
+        if pod.processes.as_ref().is_some_and(|it| it.are_ready) {
+            continue;
+        }
         // A process group of one rank has no peers to lose.
         if is_alone {
             continue;

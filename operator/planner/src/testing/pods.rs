@@ -88,6 +88,7 @@ impl World {
                 total: 1,
                 preparing: vec![1],
                 without_state,
+                ready: false,
                 last: Some(ProcessEnd {
                     local_rank: 1,
                     exit_code,
@@ -101,6 +102,17 @@ impl World {
                     },
                     ended_at_seconds,
                 }),
+            };
+            pod.processes = Some(Processes::of(report, pod.container.restarts));
+        });
+    }
+
+    /// The agent of a worker that is not Ready reports that all of its processes train.
+    pub fn agent_is_content(&mut self, at: usize) {
+        self.change(at, |pod| {
+            let report = ProcessRestarts {
+                ready: true,
+                ..ProcessRestarts::default()
             };
             pod.processes = Some(Processes::of(report, pod.container.restarts));
         });

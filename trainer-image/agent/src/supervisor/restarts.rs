@@ -148,6 +148,7 @@ impl Restarts {
             // The reader computes these from the statuses of the processes.
             preparing: Vec::new(),
             without_state: false,
+            ready: false,
             last: self.last.clone(),
         };
         if let Err(error) = ranks::keep_restarts(&options.run_dir, &restarts) {

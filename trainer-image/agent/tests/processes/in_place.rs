@@ -46,7 +46,11 @@ fn dead_process_is_restarted_beside_its_sibling() {
     let (victim, _) = life(&agent, 1, 1);
     assert_eq!(first, "none", "the first process of a container");
     assert_eq!(agent.get("/readyz").0, 200);
-    assert_eq!(agent.restarts(), ProcessRestarts::default());
+    let ready = ProcessRestarts {
+        ready: true,
+        ..ProcessRestarts::default()
+    };
+    assert_eq!(agent.restarts(), ready);
 
     send("KILL", &victim);
     let (successor, former) = life(&agent, 1, 2);
