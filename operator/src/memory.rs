@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kube::runtime::watcher::Event;
 use roundhouse_planner::JobIdentity;
+use tokio::sync::Notify;
 
 use self::backoff::Backoff;
 use self::expectations::Expectations;
@@ -83,6 +84,8 @@ impl JobMemory {
 pub struct JobMemories {
     state: Mutex<State>,
     pauses: Pauses,
+    /// Whether an agent is to be polled at once.
+    polls: Notify,
 }
 
 #[derive(Debug)]
@@ -104,6 +107,7 @@ impl JobMemories {
         Self {
             state: Mutex::new(state),
             pauses,
+            polls: Notify::new(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use roundhouse_contract::ports;
 use tokio::sync::mpsc::Sender;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::agents::client::polls::Polls;
 use crate::memory::JobMemories;
@@ -15,6 +15,14 @@ use crate::watch::wake::Wake;
 /// A worker that is not Ready delays the other workers, so its agent is polled often.
 const INTERVAL: Duration = Duration::from_millis(500);
 
+/// Waits until polls are due: at each tick, and when a worker has become unready.
+async fn due(ticks: &mut Interval, memories: &JobMemories) {
+    tokio::select! {
+        _ = ticks.tick() => {}
+        () = memories.unready_worker() => {}
+    }
+}
+
 /// Polls the agents until the operator stops, and wakes the jobs of those that reported something
 /// new.
 pub(crate) async fn poll(memories: Arc<JobMemories>, wake: Sender<Wake>) {
@@ -23,7 +31,7 @@ pub(crate) async fn poll(memories: Arc<JobMemories>, wake: Sender<Wake>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = ticks.tick() => {
+            () = due(&mut ticks, &memories) => {
                 for Poll { job, incarnation, address, nonce } in memories.worker_polls() {
                     polls.start((job, incarnation), address, ports::RESTARTS_PATH, nonce);
                 }

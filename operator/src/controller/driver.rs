@@ -135,8 +135,8 @@ impl Decision {
         let rejection = unreadable
             .or_else(|| refusal.map(Rejection::from))
             .or_else(|| context.policies.refuse(job, &valid, &context.memories));
-        let follow = |memory: &mut JobMemory| memory.workers.follow(&valid, observed);
-        context.memories.with(&JobKey::of(&job.metadata), follow);
+        let key = JobKey::of(&job.metadata);
+        context.memories.follow_workers(&key, &valid, observed);
         Self {
             job: valid,
             rejection,

@@ -70,8 +70,9 @@ impl Workers {
     }
 
     /// Polls the members of the job that are not Ready from now on, and beside them a few that are
-    /// Ready, which show whether the operator reaches agents at all.
-    pub fn follow(&mut self, valid: &ValidatedJob, observed: &Observed) {
+    /// Ready, which show whether the operator reaches agents at all. Returns whether one of several
+    /// processes may just have died, so that its agent is to be polled at once.
+    pub fn follow(&mut self, valid: &ValidatedJob, observed: &Observed) -> bool {
         let pods = observed.pods.iter();
         let pods = pods.filter(|pod| !pod.unreachable || pod.agent_silent);
         let mut polled: Vec<&Pod> = pods.clone().filter(|pod| is_polled(pod)).collect();
@@ -81,10 +82,12 @@ impl Workers {
         }
         let newest = Newest::of(observed);
         let mut before = std::mem::take(&mut self.0);
+        let mut is_urgent = false;
         let workers = polled.into_iter().filter_map(|pod| {
             let known = before.remove(&pod.incarnation());
             let restarts = known.as_ref().and_then(|known| known.restarts.clone());
             let same = known.filter(|known| known.ready == pod.ready);
+            is_urgent |= same.is_none() && !pod.ready && valid.procs_per_worker > 1;
             let worker = Worker {
                 address: pod.ip.clone()?,
                 nonce: pod.membership.as_ref()?.nonce.clone(),
@@ -98,6 +101,7 @@ impl Workers {
             Some((pod.incarnation(), worker))
         });
         self.0 = workers.collect();
+        is_urgent
     }
 
     fn due(&self) -> impl Iterator<Item = (&Incarnation, &Worker)> {
@@ -141,6 +145,18 @@ impl Workers {
 
 /// The polls of all jobs' workers that are not Ready.
 impl JobMemories {
+    /// Polls the members of a job that are not Ready from now on.
+    pub(crate) fn follow_workers(&self, job: &JobKey, valid: &ValidatedJob, observed: &Observed) {
+        if self.with(job, |memory| memory.workers.follow(valid, observed)) {
+            self.polls.notify_one();
+        }
+    }
+
+    /// Waits until an agent is to be polled at once.
+    pub(crate) async fn unready_worker(&self) {
+        self.polls.notified().await;
+    }
+
     /// The agents to poll now.
     pub(crate) fn worker_polls(&self) -> Vec<Poll> {
         let state = self.lock();
@@ -231,6 +247,17 @@ mod tests {
         assert_eq!(follow(&mut workers, &world).len(), 2);
         world.is_ready(1, true);
         assert!(follow(&mut workers, &world).is_empty());
+    }
+
+    #[test]
+    fn agent_of_several_processes_is_polled_at_once() {
+        for (procs, is_urgent) in [(1, false), (2, true)] {
+            let (mut workers, mut world) = (Workers::default(), training(procs));
+            assert!(!workers.follow(&world.job, &world.observed));
+            world.is_ready(1, false);
+            assert_eq!(workers.follow(&world.job, &world.observed), is_urgent);
+            assert!(!workers.follow(&world.job, &world.observed), "once");
+        }
     }
 
     /// Moves everything that happened this far into the past.

@@ -38,6 +38,7 @@ SYSTEMS = {
     "restart": "PyTorch script on Roundhouse's pods",
     "torchft": "torchft, tuned",
     "sharded": "FSDP2 script with roundhouse, local executor",
+    "sharded-pods": "FSDP2 script with roundhouse, pods",
     "torchft-sharded": "FSDP2 script with torchft, tuned",
     "defaults": "torchrun, defaults",
     "tuned": "torchrun, tuned",
@@ -57,10 +58,11 @@ OURS = {
     "local": local,
     "python": python,
     "pods": pods,
-    "python-pods": python_pods,
+    "python-pods": python_pods.PLAIN,
     "restart": scripts,
     "torchft": torchft_world.PLAIN,
     "sharded": sharded,
+    "sharded-pods": python_pods.SHARDED,
     "torchft-sharded": torchft_world.SHARDED,
 }
 

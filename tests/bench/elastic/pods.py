@@ -25,7 +25,9 @@ class Run:
         self.programs = setting.programs
         self.space = Namespace("bench-elastic-pods")
         self.volume = shared_directory(self.space.name)
-        self.space.apply(*self.space.example_data(), job(setting, workers, self.volume))
+        manifest = job(setting, workers, self.volume)
+        self.procs_per_worker = manifest["spec"]["workers"].get("procsPerWorker", 1)
+        self.space.apply(*self.space.example_data(), manifest)
         self.ledger = Ledger(self.volume / self.space.name / JOB)
         if not self.wait(setting.limit, lambda: self.ledger.steps and self.ledger.steps[-1].number >= setting.at_step):
             self.fail(f"step {setting.at_step} within {setting.limit} s")
@@ -64,10 +66,12 @@ class Run:
 
 
 def kill(setting, repeat, whole_agent, job=trainer):
-    """Kills a rank's process, or its agent, which is the container's main process, with SIGKILL."""
+    """Kills one process of a worker, or its agent, which is the container's main process, with
+    SIGKILL."""
     run = Run(setting, 3, job)
     agent = run.space.process(f"{JOB}-worker-{repeat % 3}-0")
-    return ledger.kill(run, setting, [agent] if whole_agent else children(agent))
+    processes = children(agent)
+    return ledger.kill(run, setting, [agent] if whole_agent else [processes[repeat % len(processes)]])
 
 
 def grow(setting, _repeat, job=trainer):

@@ -17,11 +17,11 @@ from .buckets import buckets
 from .digests import digest_of, portions
 from .errors import ConfigError
 from .gradients import Gradients
-from .local_parts import is_sharded, local, local_gradients
+from .local_parts import is_sharded, local
 from .replica import Replica
 from .step_numbers import Number
 from .traces import shortened
-from .updates import loss_sum, norms_of
+from .updates import clip_factor, loss_sum, multiply_gradients, norms_of
 
 if TYPE_CHECKING:
     from .groups import Group
@@ -187,9 +187,8 @@ def _root(square: float) -> float:
 
 def clip(parameters: Sequence[torch.Tensor], norm: float, most: float | None) -> float:
     """Clips gradients of this norm as PyTorch does. Returns the norm."""
-    if most is not None and most < norm + 1e-6 and math.isfinite(norm):
-        if parts := local_gradients(parameters):
-            torch._foreach_mul_(parts, most / (norm + 1e-6))
+    if (factor := clip_factor(norm, most)) != 1.0:
+        multiply_gradients(parameters, factor)
     return norm
 
 

@@ -50,6 +50,12 @@ class Batch:
     def __getitem__(self, key: Any) -> Any:
         return self.data[key]
 
+    def __getattr__(self, name: str) -> Any:
+        # A model that gets the batch itself asks for what a tensor has.
+        raise AttributeError(
+            f"the batch of a step has no attribute {name!r}: its samples are batch.data, or `x, y = batch` if a sample is a tuple"
+        )
+
     def to(self, device: Any, *, non_blocking: bool | None = None) -> Batch:
         """Returns the batch with its tensors on a device.
 

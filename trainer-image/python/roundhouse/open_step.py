@@ -30,11 +30,12 @@ from .state import Row
 from .step_numbers import Number, StepNumbers
 from .structure import Structure
 from .updates import (
-    divide_gradients,
+    clip_factor,
     forget_gradients,
     gradient_norm,
     learning_rate,
     loss_sum,
+    multiply_gradients,
     schedulers_of,
     unscaled_norm,
     update,
@@ -259,10 +260,9 @@ class OpenStep:
         norm = float(numbers.norm)
         all_finite = all_finite and (math.isfinite(norm) or scaler is not None)
         if all_weight > 0:
-            divide_gradients(trained, all_weight)
             norm /= all_weight
-            if scaler is None:
-                clip(trained, norm, max_grad_norm)
+            # One pass over the memory of the gradients divides and clips them.
+            multiply_gradients(trained, clip_factor(norm, max_grad_norm if scaler is None else None) / all_weight)
         if scaler is not None:
             # PyTorch would divide by 0, and the weights would become NaN.
             if numbers.scale == 0:

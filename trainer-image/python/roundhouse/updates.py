@@ -49,11 +49,16 @@ def _check_one(what: str, number: Number, meant: str) -> None:
 
 
 @torch.no_grad()
-def divide_gradients(parameters: Sequence[torch.Tensor], weight: float) -> None:
-    """Turns gradients of the sum over all ranks into gradients of the mean."""
-    gradients = local_gradients(parameters)
-    if gradients:
-        torch._foreach_mul_(gradients, 1.0 / weight)
+def multiply_gradients(parameters: Sequence[torch.Tensor], factor: float) -> None:
+    """Multiplies all gradients, those of a sharded model in the parts of this process."""
+    if gradients := local_gradients(parameters):
+        torch._foreach_mul_(gradients, factor)
+
+
+def clip_factor(norm: float, most: float | None) -> float:
+    """What ``clip_grad_norm_`` of PyTorch multiplies gradients of this norm by."""
+    is_clipped = most is not None and most < norm + 1e-6 and math.isfinite(norm)
+    return most / (norm + 1e-6) if most is not None and is_clipped else 1.0
 
 
 def gradient_norm(parameters: Sequence[torch.Tensor], most: float | None) -> Number:

@@ -38,6 +38,18 @@ def test_replicas_train_to_the_weights_of_one_process(tmp_path, variables):
     assert difference(alone, trained(tmp_path / "replicas", 2, 2, **variables)) <= ROUNDING
 
 
+@pytest.mark.parametrize(
+    ("policy", "most"), [("mixed", 1e-5), ("offloaded", ROUNDING), ("meta", ROUNDING), ("checkpointed", ROUNDING), ("compiled", ROUNDING)]
+)
+def test_policies_of_fsdp_survive_the_loss_of_a_process(tmp_path, policy, most):
+    variables = {"POLICY": policy}
+    alone = trained(tmp_path / "alone", 1, 1, "policies.py", **variables)
+    with ReplicaWorld(tmp_path, "policies.py", STEPS, tmp_path / "weights", variables=variables) as world:
+        replicas = world.begin_replicas(2, fault="1:7:Backward", doomed=(0, 1))
+        world.end_replicas(world.replace(replicas))
+    assert difference(alone, load(tmp_path / "weights")) <= most
+
+
 def test_dropped_step_leaves_no_gradients_of_its_first_pass(tmp_path):
     variables = {"SHAPE": "halves"}
     alone = trained(tmp_path / "alone", 1, 1, **variables)

@@ -218,6 +218,8 @@ fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<
         .extend(variables(job, place.index));
     mount(container, volumes::mounts(job));
     add_ports(container);
+    // The container of one process ends with it. If one of several processes dies, this probe alone
+    // shows it.
     container.readiness_probe = Some(Probe {
         http_get: Some(HTTPGetAction {
             path: Some(ports::READYZ_PATH.to_owned()),
@@ -226,7 +228,7 @@ fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<
         }),
         period_seconds: Some(1),
         timeout_seconds: Some(5),
-        failure_threshold: Some(3),
+        failure_threshold: Some(if job.procs_per_worker > 1 { 1 } else { 3 }),
         ..Probe::default()
     });
     if job.program.trainer().is_some() {

@@ -10,6 +10,14 @@ from .._native import SampleSchedule
 from ..replica import Replica
 
 
+def part_of(num_batches: int, rank: int, world_size: int, replica: Replica | None) -> tuple[range, int]:
+    """The batches that a rank computes, and the number of its passes: the processes of a replica
+    make the same number."""
+    ranks = [rank] if replica is None else replica.data_ranks(rank)
+    parts = {one: range(*SampleSchedule.part(0, num_batches, one, world_size)) for one in ranks}
+    return parts[rank], max(map(len, parts.values()))
+
+
 class BatchLosses:
     """The losses of all batches of an evaluation set.
 
@@ -24,16 +32,6 @@ class BatchLosses:
         self._known = [False] * num_batches
         # Whether all ranks know all losses.
         self.is_shared = False
-
-    def part(self, rank: int, world_size: int) -> range:
-        """The batches that a rank computes."""
-        return range(*SampleSchedule.part(0, len(self._losses), rank, world_size))
-
-    def num_passes(self, rank: int, replica: Replica | None, world_size: int) -> int:
-        """The number of passes of a rank: the processes of a replica make the same number."""
-        if replica is None:
-            return len(self.part(rank, world_size))
-        return max(len(self.part(other, world_size)) for other in replica.data_ranks(rank))
 
     def missing(self) -> Iterator[range]:
         """The batches that are not known yet, as ranges."""

@@ -102,6 +102,17 @@ fn initial_weights_are_mounted_read_only() {
 }
 
 #[test]
+fn one_failed_probe_shows_the_death_of_one_of_several_processes() {
+    for (procs, failures) in [(1, 3), (2, 1)] {
+        let mut raw = raw(&json!({}));
+        raw["spec"]["workers"]["procsPerWorker"] = json!(procs);
+        let pod = pod_of(&validate(&serde_json::from_value(raw).unwrap()).unwrap());
+        let probe = &pod["spec"]["containers"][0]["readinessProbe"];
+        assert_eq!(probe["failureThreshold"], failures);
+    }
+}
+
+#[test]
 fn template_decides_image_user_and_resources() {
     let spec = &built(json!({"spec": {
         "securityContext": {"runAsUser": 7},

@@ -33,6 +33,7 @@ from ..trackers import begin_bars, name_run, restart_trackers
 from ..weighing import Weighing
 from ..whole_tensors import loads_whole_tensors
 from .between_steps import BetweenSteps
+from .evaluations import Evaluations
 from .libraries import IS_WORKER, check_methods, own_gpu, set_rank, take_rank
 from .one_step import OneStep
 from .whole_files import WholeFiles
@@ -63,7 +64,7 @@ class _Progress(transformers.TrainerCallback):
         self._note()
 
 
-class Elastic(OneStep, BetweenSteps, WholeFiles):
+class Elastic(OneStep, Evaluations, BetweenSteps, WholeFiles):
     """Makes a subclass of ``transformers.Trainer`` elastic; it stands before that class among the
     bases.
 
@@ -86,7 +87,7 @@ class Elastic(OneStep, BetweenSteps, WholeFiles):
         join: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
-        refusals.refuse_overrides(type(self), Elastic, (OneStep, BetweenSteps))
+        refusals.refuse_overrides(type(self), Elastic, (OneStep, Evaluations, BetweenSteps))
         self._global_batch_size = refusals.known_batch_size(global_batch_size)
         self._more_state, self._join_options = state or {}, join or {}
         self.job: Job | None = None

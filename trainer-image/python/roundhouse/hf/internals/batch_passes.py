@@ -1,0 +1,110 @@
+"""The passes of a Trainer's evaluation, and its loop with known predictions in place of passes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import torch
+import transformers
+from accelerate.data_loader import DataLoaderShard
+from accelerate.utils import send_to_device
+from torch.utils.data import DataLoader
+
+from ...integration.loaders import batches_of
+from ..predictions import Predictions
+
+
+class BatchPasses:
+    """The passes over batches of a sequential loader. ``options``: the further arguments of
+    ``Trainer.prediction_step``."""
+
+    def __init__(self, trainer: Any, dataloader: Any, *options: Any):
+        self._trainer, self._dataloader, self._options = trainer, dataloader, options
+        self.batches = list(dataloader.batch_sampler)
+        # While the loop replays predictions, the Trainer has others.
+        self._step, self._preprocess = trainer.prediction_step, trainer.preprocess_logits_for_metrics
+        self._on_step = trainer.callback_handler.on_prediction_step
+        # The batches of which the callbacks know.
+        self._noted: set[int] = set()
+
+    def outcomes(self, indices: Sequence[int], num_passes: int = 0) -> Generator[tuple[int | None, Any], None, None]:
+        """The batches of ``indices`` with their loss, logits and labels. Processes that share a
+        model wait for each other in each pass: a pass that makes up for ``num_passes`` has no
+        index."""
+        spare = [0] * (num_passes - len(indices))
+        with closing(batches_of(self._dataloader, [self.batches[index] for index in (*indices, *spare)])) as loaded:
+            for index, inputs in zip([*indices, *(None for _ in spare)], loaded):
+                loss, logits, labels = self._step(self._trainer.model, inputs, *self._options)
+                if logits is not None and self._preprocess is not None:
+                    logits = self._preprocess(logits, labels)
+                if index is not None:
+                    self._note(index)
+                yield index, (loss, logits, labels)
+
+    def _note(self, index: int) -> None:
+        """Lets the callbacks know of a batch, once."""
+        if index in self._noted:
+            return
+        self._noted.add(index)
+        trainer = self._trainer
+        trainer.callback_handler.eval_dataloader = self._dataloader
+        trainer.control = self._on_step(trainer.args, trainer.state, trainer.control)
+
+    @contextlib.contextmanager
+    def replayed(self, known: Predictions) -> Iterator[Any]:
+        """A loader for the loop of the library, which in this context takes ``known`` predictions,
+        and makes the passes of the others."""
+        trainer = self._trainer
+        # The library makes arrays of all, unless metrics are computed batch by batch.
+        device = trainer.args.device if trainer.args.batch_eval_metrics else torch.device("cpu")
+        missing, numbers = set(known.missing()), iter(range(len(self.batches)))
+        with closing(self.outcomes(sorted(missing))) as rest:
+
+            def outcome(*_: Any, **__: Any) -> Any:
+                index = next(numbers)
+                found = next(rest)[1] if index in missing else known.take(index)
+                self._note(index)
+                return send_to_device(found, device)
+
+            handler = trainer.callback_handler
+            with (
+                _replaced(trainer, prediction_step=outcome, preprocess_logits_for_metrics=None),
+                _replaced(handler, on_prediction_step=lambda args, state, control: control),
+            ):
+                yield self._positions()
+            handler.eval_dataloader = self._dataloader
+
+    def _positions(self) -> Any:
+        """A loader with the same batches of positions in place of samples. The library reads the
+        sizes of its batches, and where it ends."""
+        places: Any = range(len(self._dataloader.dataset))
+        sampler = self._dataloader.batch_sampler
+        positions: Any = DataLoader(places, batch_size=sampler.batch_size, drop_last=sampler.drop_last)
+        if not isinstance(self._dataloader, DataLoaderShard):
+            return positions
+        return self._trainer.accelerator.prepare_data_loader(positions, device_placement=False)
+
+
+def replays(trainer: Any, loop: Any, dataloader: Any) -> bool:
+    """Whether a loop of evaluation would do the same with known predictions. ``loop``: the method
+    that it is."""
+    is_own = getattr(loop, "__func__", None) is not transformers.Trainer.evaluation_loop
+    reads_inputs = "inputs" in trainer.args.include_for_metrics
+    return not (is_own or reads_inputs) and type(dataloader) in (DataLoader, DataLoaderShard)
+
+
+@contextlib.contextmanager
+def _replaced(target: Any, **attributes: Any) -> Iterator[None]:
+    """In this context an object has other attributes."""
+    own = vars(target)
+    before = {name: own[name] for name in attributes if name in own}
+    own.update(attributes)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            del own[name]
+        own.update(before)

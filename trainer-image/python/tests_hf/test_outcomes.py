@@ -1,0 +1,58 @@
+"""What a pass of an evaluation returns, as bytes that the ranks exchange."""
+
+import pytest
+import torch
+from roundhouse.hf import predictions
+from roundhouse.hf.outcomes import packed, unpacked
+from roundhouse.hf.predictions import Predictions
+
+KINDS = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.int16, torch.uint8, torch.bool]
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (tuple, list)):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    return one is other
+
+
+def test_nested_tensors_of_any_kind_arrive_as_they_were():
+    tensors = [(torch.arange(12).view(3, 4) % 5).to(kind) for kind in KINDS]
+    wide = torch.randn(6, 5)
+    logits = {"a": (*tensors, [wide.T, wide[:, ::2]]), "b": {"empty": torch.zeros(0, 3), "none": None}, "tensor": ()}
+    outcome = torch.tensor(float("-inf"), dtype=torch.float64), logits, None
+    assert same(unpacked(packed(outcome)), outcome)
+    assert len(packed(torch.zeros(1000)[:2])) < 100
+
+
+@pytest.mark.parametrize("other", ["a word", torch.eye(2).to_sparse(), {1: torch.zeros(1)}, torch.nn.Parameter(torch.zeros(1)), object()])
+def test_outcome_that_no_rank_can_send_stays_unknown(other):
+    found = Predictions(2)
+    found.add(1, (torch.zeros(()), [other], None))
+    assert not found.fits and found.missing() == [0, 1]
+    found.share(list)
+    assert not found.is_shared
+
+
+def added(values):
+    return [sum(column) for column in zip(*values)]
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 6, 100, 1 << 20])
+def test_sums_of_chunks_are_the_bytes_of_each_rank(monkeypatch, chunk):
+    monkeypatch.setattr(predictions, "CHUNK_BYTES", chunk)
+    outcomes = [(torch.tensor(float(index)), torch.randint(0, 256, (index, 3), dtype=torch.uint8), None) for index in range(5)]
+    ranks = [Predictions(5), Predictions(5)]
+    for index, outcome in enumerate(outcomes):
+        ranks[index % 2].add(index, outcome)
+    # The second rank records what it gives to each sum, and the first one adds that to its own.
+    given = [[float(len(packed(outcome)) if index % 2 else 0.0) for index, outcome in enumerate(outcomes)] + [0.0]]
+    row = torch.cat([packed(outcome) if index % 2 else torch.zeros_like(packed(outcome)) for index, outcome in enumerate(outcomes)])
+    given += [predictions._numbers(part) for part in row.split(chunk)]
+    others = iter(given)
+    ranks[0].share(lambda own: added([own, next(others)]))
+    assert ranks[0].is_shared and not ranks[0].missing() and next(others, None) is None
+    assert all(same(ranks[0].take(index), outcome) for index, outcome in enumerate(outcomes))
