@@ -3,7 +3,6 @@ training draw the same numbers."""
 
 from __future__ import annotations
 
-import pickle
 import random
 import sys
 from typing import Any
@@ -52,38 +51,6 @@ def seed_all(seed: int) -> None:
             devices.manual_seed_all(seed)
     if _HAS_MPS:
         torch.mps.manual_seed(seed)
-
-
-class States:
-    """The states of all generators that :func:`seed_all` seeds, at this moment."""
-
-    def __init__(self) -> None:
-        numpy: Any = sys.modules.get("numpy")
-        self._python, self._of_numpy = random.getstate(), None if numpy is None else numpy.random.get_state()
-        self._torch = torch.default_generator.get_state()
-        self._devices = [(one, one.get_rng_state_all()) for one in (torch.cuda, torch.xpu) if one.is_initialized()]
-        self._mps = [torch.mps.get_rng_state()] if _HAS_MPS else []
-
-    def restore(self) -> None:
-        """Sets the generators to these states."""
-        random.setstate(self._python)
-        if self._of_numpy is not None:
-            sys.modules["numpy"].random.set_state(self._of_numpy)
-        torch.default_generator.set_state(self._torch)
-        for devices, states in self._devices:
-            devices.set_rng_state_all(states)
-        for state in self._mps:
-            torch.mps.set_rng_state(state)
-
-    def is_same(self, other: States) -> bool:
-        """Whether nothing has drawn a number between the two moments."""
-        mine, others = self._tensors(), other._tensors()
-        if len(mine) != len(others) or not all(map(torch.equal, mine, others)):
-            return False
-        return pickle.dumps((self._python, self._of_numpy)) == pickle.dumps((other._python, other._of_numpy))
-
-    def _tensors(self) -> list[torch.Tensor]:
-        return [self._torch, *(state for _, states in self._devices for state in states), *self._mps]
 
 
 class Probe:

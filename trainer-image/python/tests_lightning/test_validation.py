@@ -1,11 +1,13 @@
 """Validations whose batches the workers divide: the metrics are those of a plain Trainer, bit for
 bit."""
 
-import pytest
-from conftest import HERE, Result
-from world import World
+import math
 
-SCRIPT = HERE / "scripts" / "validate.py"
+import pytest
+import roundhouse as rh
+import torch
+from conftest import Result
+from roundhouse.lightning.logged import Logged, batches_of_row, row_of
 
 STEPS = [2, 4, 6, 8]
 
@@ -25,6 +27,8 @@ def check(result, wanted):
         for name in ("found", "names", "last", "best"):
             assert one[name] == wanted[name], (rank, name)
     assert result.ranks[0]["log"] == wanted["log"]
+    # What follows a validation draws the same random numbers on all ranks.
+    assert {tuple(one["drawn"]) for one in result.ranks.values()} == {tuple(result.ranks[0]["drawn"])}
 
 
 def num_batches(one, step):
@@ -38,11 +42,9 @@ def test_divided_validation_has_the_metrics_of_one_process(validating, wanted, u
         world.ends(world.begin(number))
     result = Result(world.dir / "out")
     check(result, wanted(*uses))
-    # Each batch on one rank, apart from the first one, with which each rank begins in step 2.
-    batches = sorted(place for one in result.ranks.values() for place in one["seen"])
-    assert batches == [[2, 0, 0]] * (number - 1) + wanted(*uses)["seen"]
+    # Each batch on one rank.
+    assert sorted(place for one in result.ranks.values() for place in one["seen"]) == wanted(*uses)["seen"]
     assert [step for step, _ in result.ranks[0]["found"]] == STEPS
-    assert {tuple(one["drawn"]) for one in result.ranks.values()} == {tuple(result.ranks[0]["drawn"])}
 
 
 @pytest.mark.parametrize(("killed", "number"), [(0, 2), (1, 2), (1, 3)])
@@ -60,35 +62,43 @@ def test_worker_killed_in_a_divided_validation(validating, wanted, killed, numbe
             assert num_batches(one, 4) == 7 and num_batches(one, 6) < 7
 
 
-@pytest.mark.parametrize("uses", ["hook", "metric", "shuffled"])
-def test_validation_that_cannot_be_divided_stays_whole(validating, wanted, uses):
+@pytest.mark.parametrize(
+    ("uses", "copies", "words"),
+    [
+        ("metric", 1, "the module has a MulticlassAccuracy of torchmetrics"),
+        ("large", 1, "the logged values have more than 64 MiB"),
+        ("uneven", 2, "the workers have validation sets of different lengths"),
+    ],
+)
+def test_validation_that_is_not_divided_has_the_same_metrics(validating, wanted, uses, copies, words):
     with validating(uses) as world:
-        world.ends(world.begin(2))
+        workers = [world.start(0), world.start(1, NUM_COPIES=str(copies))]
+        world.prepared(workers)
+        world.form(workers)
+        world.ends(workers)
     result = Result(world.dir / "out")
-    if uses != "shuffled":
-        check(result, wanted(uses))
-    for one in result.ranks.values():
-        assert [num_batches(one, step) for step in STEPS] == [7] * 4
+    check(result, wanted(uses))
+    assert [num_batches(result.ranks[0], step) for step in STEPS] == [7] * 4
+    logs = [worker.log.read_text().count(f"each worker runs the whole validation: {words}") for worker in workers]
+    assert logs == [1, 0]
 
 
-@pytest.mark.parametrize("uses", ["keeps", "writes"])
-def test_side_effect_of_a_validation_makes_it_whole(validating, wanted, uses):
-    with validating(uses) as world:
-        world.ends(world.begin(2))
-    result = Result(world.dir / "out")
-    assert result.ranks[0]["log"] == wanted(uses)["log"]
-    assert result.ranks[0]["seen"] == wanted(uses)["seen"]  # Rank 0 has kept the order.
-    for one in result.ranks.values():
-        assert one["found"] == wanted(uses)["found"]
+OPTIONS = {"prog_bar": True, "on_step": None, "batch_size": 3}
+VALUES = [0.1, -0.0, math.inf, 1e-45, 2.0**-1074, 3]
 
 
-@pytest.mark.parametrize("uses", ["random", "later"])
-def test_random_numbers_of_a_validation_are_those_of_a_whole(tmp_path, uses):
-    ranks = []
-    for number, more in enumerate([(), ("off",)]):
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        with World(directory, SCRIPT, directory / "out", uses, *more) as world:
-            world.ends(world.begin(2))
-        ranks += Result(directory / "out").ranks.values()
-    assert [(one["found"], one["drawn"]) for one in ranks] == [(ranks[0]["found"], ranks[0]["drawn"])] * 4
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool])
+@pytest.mark.parametrize("reduce_fx", ["mean", "MAX", torch.min, min])
+def test_logged_values_arrive_with_all_bits(dtype, reduce_fx):
+    values = [torch.tensor(value).to(dtype) for value in VALUES if math.isfinite(value) or dtype.is_floating_point]
+    options = {**OPTIONS, "reduce_fx": reduce_fx}
+    found = batches_of_row(row_of({7: [Logged("loss", value, options) for value in values]}), torch.device("cpu"))
+    assert list(found) == [7]
+    for value, (name, other, others) in zip(values, found[7]):
+        assert (name, others, other.dtype) == ("loss", options, dtype)
+        assert torch.equal(value, other) and torch.equal(value.signbit(), other.signbit())
+
+
+def test_reduction_that_lightning_does_not_know_is_refused():
+    with pytest.raises(rh.ConfigError, match=r"self.log\('loss', reduce_fx=.*: give mean, sum, min or max"):
+        row_of({0: [Logged("loss", torch.ones(()), {**OPTIONS, "reduce_fx": torch.prod})]})

@@ -29,12 +29,11 @@ def is_sequential(loader: Any) -> bool:
     return isinstance(sampler_of(loader), SequentialSampler) and hasattr(loader.dataset, "__len__")
 
 
-def batches_of(loader: Any, indices: list[list[int]], generator: Any = None) -> Generator[Any, None, None]:
-    """Some batches of a loader, given by the indices of their samples. ``generator``: that of the
-    seeds of worker processes; the default is PyTorch's own."""
+def batches_of(loader: Any, indices: list[list[int]]) -> Generator[Any, None, None]:
+    """Some batches of a loader, given by the indices of their samples."""
     if not indices:
         return
     options = options_of(loader)
     if loader.num_workers:
         options["worker_init_fn"] = Worker(loader.worker_init_fn)
-    yield from all_batches(DataLoader(loader.dataset, batch_sampler=indices, generator=generator, **options))
+    yield from all_batches(DataLoader(loader.dataset, batch_sampler=indices, **options))

@@ -1,9 +1,9 @@
-"""Values and bytes as finite numbers, which the ranks can sum."""
+"""Any value as finite numbers, which the ranks can sum."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,9 +11,6 @@ from typing import Any
 _NOT_FINITE = (math.inf, -math.inf, math.nan)
 # The kinds of other values. An unknown one stays as it is.
 _UNKNOWN, _NONE, _BOOL, _INT, _FLOAT = range(len(_NOT_FINITE), len(_NOT_FINITE) + 5)
-
-# Bytes per number: 64-bit floats have all integers up to 2^53.
-_BYTES = 6
 
 
 def encoded(value: Any) -> list[float]:
@@ -39,18 +36,3 @@ def decoded(kind: float, number: float, own: Any) -> Any:
         return own
     kinds: dict[int, Callable[[float], Any]] = {_NONE: lambda _: None, _BOOL: bool, _INT: int, _FLOAT: float}
     return kinds[int(kind)](number)
-
-
-def packed(content: bytes) -> list[float]:
-    """Bytes as numbers, of which there are :func:`num_packed`."""
-    return [float(int.from_bytes(content[start : start + _BYTES].ljust(_BYTES, b"\0"), "big")) for start in range(0, len(content), _BYTES)]
-
-
-def num_packed(length: int) -> int:
-    """How many numbers hold ``length`` bytes."""
-    return -(-length // _BYTES)
-
-
-def unpacked(numbers: Sequence[float], length: int) -> bytes:
-    """The bytes of :func:`packed`."""
-    return b"".join(int(number).to_bytes(_BYTES, "big") for number in numbers)[:length]

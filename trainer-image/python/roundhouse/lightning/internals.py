@@ -44,7 +44,7 @@ _ATTRIBUTES = """
     _accelerator_connector.cluster_environment _data_connector log_every_n_steps
     _signal_connector.received_sigterm _signal_connector.register_signal_handlers
     fit_loop.epoch_loop._batches_that_stepped fit_loop.epoch_loop._results fit_loop.epoch_loop.val_loop._results
-    fit_loop.epoch_loop.val_loop._combined_loader loggers
+    fit_loop.epoch_loop.val_loop._combined_loader
     fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed
     fit_loop.epoch_loop.batch_progress.current.processed fit_loop.epoch_progress.current.processed
     fit_loop.setup_data fit_loop._can_stop_early

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 import zlib
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..integration.numbers import decoded, encoded, num_packed, packed, unpacked
+from ..integration.numbers import decoded, encoded
 from ..integration.waiting import may_lose_peer
 from ..job import Job
 from ..sampler import Step
@@ -37,15 +36,6 @@ def gathered(job: Job, numbers: Sequence[float]) -> list[list[float]]:
     summed = job.sum([0.0] * before + row + [0.0] * after)
     found = [decoded(kind, number, math.nan) for kind, number in zip(summed[::2], summed[1::2])]
     return [found[start : start + len(numbers)] for start in range(0, len(found), len(numbers))]
-
-
-def gathered_bytes(job: Job, content: bytes) -> list[bytes]:
-    """The bytes of each rank, in the order of the ranks."""
-    lengths = [int(length) for (length,) in gathered(job, [len(content)])]
-    sizes = [num_packed(length) for length in lengths]
-    summed = job.sum([0.0] * sum(sizes[: job.rank]) + packed(content) + [0.0] * sum(sizes[job.rank + 1 :]))
-    ends = list(itertools.accumulate(sizes))
-    return [unpacked(summed[end - size : end], length) for end, size, length in zip(ends, sizes, lengths)]
 
 
 class Exchange:

@@ -183,5 +183,5 @@ def refuse_evaluation_loader(loader: Any) -> None:
     if isinstance(getattr(loader, "sampler", None), torch.utils.data.DistributedSampler):
         _refuse(
             "a validation loader with a DistributedSampler",
-            "the workers divide the batches, or each evaluates all of them; leave the sampler out",
+            "each worker evaluates all samples, and all take the metrics of rank 0; leave the sampler out",
         )

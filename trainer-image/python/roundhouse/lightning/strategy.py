@@ -31,7 +31,7 @@ class Elastic(SingleDeviceStrategy):
     ``{"checkpoint_dir": "run"}`` for a process alone. ``ddp``: options of PyTorch's DDP, such as
     ``{"find_unused_parameters": True}``. ``patience``: seconds for which the workers wait for one
     that evaluates or saves. ``divide_validation``: whether each worker runs ``validation_step`` for
-    a part of the batches, where the metrics are the same; False makes each worker run it for all.
+    a part of the batches. Then ``validation_step`` must only compute and call ``self.log``.
 
     ``job`` is the job from the beginning of ``fit`` on. What a job cannot follow raises a
     :class:`~roundhouse.errors.ConfigError` when ``fit`` begins.
@@ -48,7 +48,7 @@ class Elastic(SingleDeviceStrategy):
         join: dict[str, Any] | None = None,
         ddp: dict[str, Any] | None = None,
         patience: float = 1800.0,
-        divide_validation: bool = True,
+        divide_validation: bool = False,
         **options: Any,
     ):
         super().__init__(**options)

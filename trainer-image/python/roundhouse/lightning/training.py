@@ -51,7 +51,7 @@ class _First(Callback):
 
 class Training:
     """One call of ``fit``. ``state``: more entries for ``rh.join(state=...)``. ``options``: those
-    of ``rh.join``. ``divides``: whether the ranks divide a validation if they can."""
+    of ``rh.join``. ``divides``: whether the ranks divide its validations."""
 
     def __init__(
         self, trainer: Any, plan: Plan, *, state: dict[str, Any], options: dict[str, Any], patience: float, divides: bool
@@ -74,6 +74,7 @@ class Training:
         self.job.__enter__()
         self._pause = Pause(self.job, patience)
         self._divides = divides
+        self._validations: Validations | None = None
 
     def begin(self, ddp: dict[str, Any]) -> Any:
         """Meets the other ranks. Returns the module whose backward pass sums the gradients."""
@@ -99,8 +100,9 @@ class Training:
         first = _First(self)
         trainer.callbacks.insert(0, first)
         undo(lambda: trainer.callbacks.remove(first))
-        self._validations = Validations(self.job, trainer, lambda: self._divides and self._is_with_others)
-        undo(self._validations.close)
+        if self._divides:
+            self._validations = Validations(self.job, trainer, lambda: self._is_with_others)
+            undo(self._validations.close)
         for config in trainer.strategy.lr_scheduler_configs:
             undo(setattr, config, "scheduler", config.scheduler)
             config.scheduler = Stepped(config.scheduler)
@@ -231,6 +233,7 @@ class Training:
     def adopt(self) -> None:
         """All ranks take the metrics of the evaluation of rank 0, unless they have computed it
         together."""
-        if not self._validations.end() and self._is_with_others and self.job.world_size > 1:
+        is_shared = self._validations is not None and self._validations.end()
+        if not is_shared and self._is_with_others and self.job.world_size > 1:
             with may_lose_peer():
                 adopt_evaluation(self.job, self._trainer)

@@ -1,4 +1,4 @@
-"""Validations that the ranks compute together.
+"""Validations whose batches the ranks divide.
 
 Each rank runs ``validation_step`` for its part of the batches and keeps what it logs, without
 reducing it. The ranks exchange these values, and each rank then logs those of all batches in their
@@ -9,194 +9,151 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import torch
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from .._native import SampleSchedule
 from ..integration.loaders import batches_of
+from ..integration.random_numbers import kept_random_numbers
+from ..integration.rows import MOST_BYTES, shared_rows
 from ..integration.waiting import may_lose_peer
 from ..job import Job
-from ..replica import current
-from ..seeding import States
-from .kept import Kept, is_same
-from .logged import Logged, batches_of_text, text_of
-from .logs import gathered_bytes
-from .validation_internals import Loaders, is_divisible, kept_of, log_again, logged_by
+from .logged import Logged, batches_of_row, row_of
+from .logs import gathered
+from .validation_internals import log_again, logged_by, obstacle_to
 
 
-def _finish(work: Iterator[None]) -> None:
-    for _ in work:
-        pass
+class Validations:
+    """The validations of a training. ``is_with_others()``: whether all ranks are at this place."""
+
+    def __init__(self, job: Job, trainer: Any, is_with_others: Callable[[], bool]):
+        self._job, self._trainer, self._is_with_others = job, trainer, is_with_others
+        self._loop = trainer.fit_loop.epoch_loop.val_loop
+        self._reset, self._loop.reset = self._loop.reset, self._begin
+        self._division: _Division | None = None
+        # The script's loaders, while there is a division.
+        self._whole: Any = None
+        self._has_warned = False
+
+    def _begin(self) -> None:
+        """Chooses the loaders of a validation."""
+        self.end()
+        whole, obstacle = self._loop._combined_loader, obstacle_to(self._trainer)
+        if obstacle is not None:
+            self._warn(obstacle)
+        elif self._is_with_others() and self._job.world_size > 1:
+            limits = [int(min(len(loader), limit)) for loader, limit in zip(whole.flattened, self._loop.max_batches)]
+            self._whole, self._division = whole, _Division(self._job, self._trainer, self._warn, whole.flattened, limits)
+            self._loop._combined_loader = CombinedLoader(whole.iterables, "sequential")
+            self._loop._combined_loader.flattened = self._division.stand_ins()
+        self._reset()
+
+    def _warn(self, obstacle: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            rank_zero_warn(f"roundhouse.lightning: divide_validation=True: each worker runs the whole validation: {obstacle}")
+
+    def end(self) -> bool:
+        """Must be called at the end of a validation. Returns whether all ranks have its result."""
+        division, self._division = self._division, None
+        if division is None:
+            return False
+        self._loop._combined_loader = self._whole
+        return division.is_shared
+
+    def close(self) -> None:
+        """Must be called at the end of the training."""
+        self.end()
+        del self._loop.reset
 
 
 class Slot:
-    """Stands for a batch whose logged values are known."""
+    """Stands for a batch, in the loop of Lightning."""
 
-    def __init__(self, logged: list[Logged]):
-        self._logged = logged
+    def __init__(self, division: _Division, index: int):
+        self._division, self._index = division, index
 
     def log(self, module: Any) -> None:
         """Logs the values of the batch."""
-        log_again(module, self._logged)
+        log_again(module, self._division.logged(self._index))
 
 
-class Slots:
+class _Slots:
     """What the loop reads in place of a loader: the slots of its batches."""
 
-    def __init__(self, loader: Any, indices: range, logged: Callable[[int], list[Logged]]):
-        self._loader, self._indices, self._logged_of = loader, indices, logged
+    def __init__(self, loader: Any, division: _Division, indices: range):
+        self._loader, self._division, self._indices = loader, division, indices
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def __iter__(self) -> Iterator[Slot]:
-        # As a DataLoader does, so that what follows the validation draws the same numbers.
-        torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
-        return (Slot(self._logged_of(index)) for index in self._indices)
+        return (Slot(self._division, index) for index in self._indices)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
 
-class Validations:
-    """The validations of a training. ``divides()``: whether this rank may divide the next one."""
-
-    def __init__(self, job: Job, trainer: Any, divides: Callable[[], bool]):
-        self._job, self._trainer, self._divides = job, trainer, divides
-        self._loaders = Loaders(trainer, self._stand_ins)
-        self._current: _Division | None = None
-        # Whether validation_step has done more than to log, the last time. None before the first
-        # validation.
-        self._had_side_effects: bool | None = None
-
-    def _stand_ins(self, loaders: list[Any], limits: list[int]) -> list[Any] | None:
-        self._current = None
-        if not self._divides() or self._job.world_size == 1 or current() is not None or not is_divisible(self._trainer):
-            return None
-        self._current = _Division(self._job, self._trainer, loaders, limits, self._had_side_effects)
-        return self._current.stand_ins()
-
-    def end(self) -> bool:
-        """Must be called at the end of a validation. Returns whether all ranks have its result."""
-        self._loaders.restore()
-        division, self._current = self._current, None
-        if division is None:
-            return False
-        self._had_side_effects = division.has_side_effects
-        return division.is_shared
-
-    def close(self) -> None:
-        """Must be called at the end of the training."""
-        self._loaders.close()
-
-
 class _Division:
     """One validation. ``limits``: the number of batches of each loader. The batches of all loaders
-    are counted through. ``had_side_effects``: whether this rank expects that it cannot divide them;
-    None if it has to find out."""
+    are counted through. ``warn``: called with what keeps the ranks from dividing them."""
 
-    def __init__(
-        self, job: Job, trainer: Any, loaders: Sequence[Any], limits: Sequence[int], had_side_effects: bool | None
-    ):
-        self._job, self._trainer, self._loaders, self._limits = job, trainer, loaders, list(limits)
-        self._starts = [0, *itertools.accumulate(limits)]
-        self._all = range(self._starts[-1])
-        self._own = range(*SampleSchedule.part(0, len(self._all), job.rank, job.world_size))
+    def __init__(self, job: Job, trainer: Any, warn: Callable[[str], None], loaders: list[Any], limits: list[int]):
+        self._job, self._trainer, self._warn, self._limits = job, trainer, warn, limits
+        starts = [0, *itertools.accumulate(limits)]
+        self._parts = [(loader, range(start, end)) for loader, start, end in zip(loaders, starts, starts[1:])]
+        self._all = range(starts[-1])
         self._known: dict[int, list[Logged]] = {}
         # Whether all ranks know the values of all batches.
         self.is_shared = False
-        # Whether validation_step has done more than to log, on some rank.
-        self.has_side_effects = False
-        self._work = self._compute_all(had_side_effects)
 
     def stand_ins(self) -> list[Any]:
         """What the loop reads in place of the loaders."""
-        return [
-            Slots(loader, range(start, end), self._logged)
-            for loader, start, end in zip(self._loaders, self._starts, self._starts[1:])
-        ]
+        return [_Slots(loader, self, indices) for loader, indices in self._parts]
 
-    def _logged(self, index: int) -> list[Logged]:
-        """What a batch has logged. Computes batches until this is known."""
-        while index not in self._known:
-            next(self._work)
-        if index == self._all[-1]:
-            _finish(self._work)  # Other ranks may wait for the values of this one.
+    def logged(self, index: int) -> list[Logged]:
+        """What a batch has logged."""
+        if not self._known:
+            # The ranks draw different random numbers in here, and the same ones afterwards.
+            with kept_random_numbers(self._trainer.strategy.root_device):
+                own = range(*SampleSchedule.part(0, len(self._all), self._job.rank, self._job.world_size))
+                self._compute(own)
+                with may_lose_peer():
+                    self._share(own)
+                # The batches of a rank that was lost.
+                self._compute(self._all)
         return self._known[index]
 
-    def _compute_all(self, had_side_effects: bool | None) -> Iterator[None]:
-        """Computes this rank's part, and what no other rank has computed. Yields when more batches
-        are known."""
-        begun, kept = States(), kept_of(self._trainer)
-        # A rank that begins with the first batch computes them all in their order, if it has to.
-        is_in_order = had_side_effects or self._own.start == 0
-        if not is_in_order and had_side_effects is None:
-            _finish(self._compute(range(1)))
-            is_in_order = self._finds_side_effects(kept)
-        if is_in_order:
-            yield from self._compute(self._own if self._own.start == 0 else self._all)
-        else:
-            # The loop must not use the first batch yet: it may be computed again.
-            _finish(self._compute(self._own))
-        self._finds_side_effects(kept)
-        self._share()
-        if self.has_side_effects and not is_in_order:
-            # Like the whole validation of the other ranks.
-            begun.restore()
-            self._known.clear()
-        yield
-        # The batches of a lost rank, or all others after a side effect.
-        yield from self._compute(self._all)
-
-    def _compute(self, indices: range) -> Iterator[None]:
+    def _compute(self, indices: Iterable[int]) -> None:
         """Computes those of the batches that are not known."""
-        for number, loader in enumerate(self._loaders):
-            start = self._starts[number]
-            wanted = [index for index in range(start, self._starts[number + 1]) if index in indices]
-            places = [index - start for index in wanted if index not in self._known]
-            if not places:
+        missing = set(indices).difference(self._known)
+        for number, (loader, of_loader) in enumerate(self._parts):
+            wanted = [index for index in of_loader if index in missing]
+            if not wanted:
                 continue
-            samples, generator = list(loader.batch_sampler), torch.Generator()
-            generator.set_state(torch.default_generator.get_state())
-            with contextlib.closing(batches_of(loader, [samples[place] for place in places], generator)) as loaded:
-                for place in places:
-                    before = States()
-                    logged = logged_by(self._trainer, next(loaded), place, number, self._note_side_effect)
-                    if not before.is_same(States()):
-                        self._note_side_effect()
-                    self._known[start + place] = logged
-                    yield
+            samples = list(loader.batch_sampler)
+            places = [index - of_loader.start for index in wanted]
+            with contextlib.closing(batches_of(loader, [samples[place] for place in places])) as batches:
+                for index, place, batch in zip(wanted, places, batches):
+                    self._known[index] = logged_by(self._trainer, batch, place, number)
 
-    def _note_side_effect(self) -> None:
-        self.has_side_effects = True
-
-    def _finds_side_effects(self, kept: Kept) -> bool:
-        """Whether ``validation_step`` has done more than to log. ``kept``: what the script kept
-        before."""
-        if not is_same(kept, kept_of(self._trainer)):
-            self._note_side_effect()
-        return self.has_side_effects
-
-    def _share(self) -> None:
-        """Exchanges what the ranks have logged."""
-        with may_lose_peer():
-            rows = [json.loads(zlib.decompress(row)) for row in gathered_bytes(self._job, zlib.compress(self._row()))]
-            texts = [text for limits, text in rows if limits == self._limits and text is not None]
-            self.has_side_effects |= len(texts) < len(rows)
-            if not self.has_side_effects:
-                for text in texts:
-                    found = batches_of_text(text, self._trainer.strategy.root_device)
-                    self._known.update({index: found[index] for index in found if index not in self._known})
-                self.is_shared = True
-
-    def _row(self) -> bytes:
-        """What this rank sends. Ranks whose data sets have different lengths divide nothing."""
-        text = None
-        if not self.has_side_effects:
-            with contextlib.suppress(TypeError):
-                text = text_of({index: self._known[index] for index in self._own})
-        return json.dumps([self._limits, text]).encode()
+    def _share(self, own: range) -> None:
+        """Exchanges what the ranks have logged, if their loaders have the same lengths."""
+        job = self._job
+        digest = float(zlib.crc32(repr(self._limits).encode()))
+        if any(row != [digest] for row in gathered(job, [digest])):
+            self._warn("the workers have validation sets of different lengths; give all the same samples")
+            return
+        row = row_of({index: self._known[index] for index in own})
+        rows = shared_rows([row if rank == job.rank else None for rank in range(job.world_size)], job.sum)
+        if rows is None:
+            self._warn(f"the logged values have more than {MOST_BYTES >> 20} MiB; log fewer values, or leave the option out")
+            return
+        for found in rows:
+            assert found is not None
+            self._known = batches_of_row(found, self._trainer.strategy.root_device) | self._known
+        self.is_shared = True

@@ -12,14 +12,17 @@ import lightning
 import torch
 import torchmetrics
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 OUT, USES = pathlib.Path(sys.argv[1]), sys.argv[2:]
 IS_PLAIN = "plain" in USES
 if not IS_PLAIN:
     import roundhouse.lightning
+    from roundhouse.integration import rows
 
+    rows.MOST_BYTES = 10 if "large" in USES else rows.MOST_BYTES
 warnings.filterwarnings("ignore")
+warnings.filterwarnings("always", message="roundhouse")
 torch.manual_seed(5)
 points, labels = torch.randn(32, 4), torch.randint(3, (32,))
 data = TensorDataset(points, labels)
@@ -43,7 +46,6 @@ class Module(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.net = torch.nn.Linear(4, 3)
-        self.seen, self.kept = [], []
         # A helper of the script may have got this method.
         self.report = self.log
 
@@ -55,29 +57,17 @@ class Module(lightning.LightningModule):
         if not IS_PLAIN and os.environ.get("KILL_IN_EVALUATION") == f"{self.trainer.strategy.job.rank}:{step}":
             os.kill(os.getpid(), 9)
         seen.append([step, dataloader_idx, index])
-        if "random" in USES or ("later" in USES and index == 4):
-            self.log("noise", torch.rand(()))
         # Better in each of the first 4 steps.
         losses = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1], reduction="none") / min(step, 4)
         self.log("val_loss", losses.mean(), prog_bar=True)
         self.log_dict({"most": losses.max(), "both": losses.double().sum()}, on_step=True, on_epoch=True, reduce_fx="max")
         self.log("least", losses.neg().max(), reduce_fx=min)
         self.report("half", losses.mean().bfloat16(), batch_size=index + 1, sync_dist=True, add_dataloader_idx=dataloader_idx == 0)
-        if index % 2:
+        if index in (1, 3, 5):
             self.log(f"odd_{index}", float("inf") if index == 3 else index / 3, on_step=True, reduce_fx="sum")
         if "metric" in USES:
             self.metric(self.net(batch[0]), batch[1])
             self.log("metric", self.metric)
-        if "keeps" in USES:
-            self.kept.append(float(losses.mean()))
-            self.log("kept", sum(self.kept))
-        if "writes" in USES:
-            self.logger.log_metrics({"written": index})
-
-
-class Ends(Module):
-    def on_validation_epoch_end(self):
-        """Might use what the batches have left."""
 
 
 class Record(Callback):
@@ -105,11 +95,11 @@ class Log(lightning.pytorch.loggers.Logger):
 
 
 found, names, seen, drawn = [], [], [], []
-module = Ends() if "hook" in USES else Module()
+module = Module()
 if "metric" in USES:
     module.metric = torchmetrics.classification.MulticlassAccuracy(3, average="micro")
 module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), lr=0.0)
-strategy = {} if IS_PLAIN else {"strategy": roundhouse.lightning.Elastic(6, divide_validation="off" not in USES)}
+strategy = {} if IS_PLAIN else {"strategy": roundhouse.lightning.Elastic(6, divide_validation=True)}
 monitor = "val_loss/dataloader_idx_1" if "two" in USES else "val_loss"
 best = ModelCheckpoint(OUT / "best", "{step}", monitor=monitor)
 trainer = lightning.Trainer(
@@ -127,11 +117,10 @@ trainer = lightning.Trainer(
     limit_val_batches=5 if "limit" in USES else 1.0,
     **strategy,
 )
-loaders = DataLoader(data, 5)
+# A worker that has been given other data.
+loaders = DataLoader(ConcatDataset([data] * int(os.environ.get("NUM_COPIES", "1"))), 5)
 if "two" in USES:
     loaders = [DataLoader(Scaled(points, labels), 8, num_workers=1, worker_init_fn=begin), loaders]
-if "shuffled" in USES:
-    loaders = DataLoader(data, 5, shuffle=True)
 trainer.fit(module, DataLoader(data, 6 if IS_PLAIN else 2), loaders)
 OUT.mkdir(exist_ok=True, parents=True)
 rank = 0 if IS_PLAIN else trainer.strategy.job.rank
