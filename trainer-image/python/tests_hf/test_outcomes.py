@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from roundhouse.hf import predictions
 from roundhouse.hf.outcomes import packed, unpacked
 from roundhouse.hf.predictions import Predictions
+from roundhouse.integration import rows
 
 KINDS = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.int16, torch.uint8, torch.bool]
 
@@ -43,7 +43,7 @@ def added(values):
 
 @pytest.mark.parametrize("chunk", [1, 5, 6, 100, 1 << 20])
 def test_sums_of_chunks_are_the_bytes_of_each_rank(monkeypatch, chunk):
-    monkeypatch.setattr(predictions, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(rows, "CHUNK_BYTES", chunk)
     outcomes = [(torch.tensor(float(index)), torch.randint(0, 256, (index, 3), dtype=torch.uint8), None) for index in range(5)]
     ranks = [Predictions(5), Predictions(5)]
     for index, outcome in enumerate(outcomes):
@@ -51,7 +51,7 @@ def test_sums_of_chunks_are_the_bytes_of_each_rank(monkeypatch, chunk):
     # The second rank records what it gives to each sum, and the first one adds that to its own.
     given = [[float(len(packed(outcome)) if index % 2 else 0.0) for index, outcome in enumerate(outcomes)] + [0.0]]
     row = torch.cat([packed(outcome) if index % 2 else torch.zeros_like(packed(outcome)) for index, outcome in enumerate(outcomes)])
-    given += [predictions._numbers(part) for part in row.split(chunk)]
+    given += [rows.numbers_of(part) for part in row.split(chunk)]
     others = iter(given)
     ranks[0].share(lambda own: added([own, next(others)]))
     assert ranks[0].is_shared and not ranks[0].missing() and next(others, None) is None

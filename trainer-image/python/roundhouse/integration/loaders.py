@@ -35,5 +35,5 @@ def batches_of(loader: Any, indices: list[list[int]]) -> Generator[Any, None, No
         return
     options = options_of(loader)
     if loader.num_workers:
-        options["worker_init_fn"] = Worker(None)
+        options["worker_init_fn"] = Worker(loader.worker_init_fn)
     yield from all_batches(DataLoader(loader.dataset, batch_sampler=indices, **options))

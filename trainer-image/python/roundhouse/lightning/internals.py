@@ -30,9 +30,12 @@ IS_WORKER = bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
 # Methods that the strategies replace or call, by class.
 _METHODS = {
     "pytorch.strategies:SingleDeviceStrategy": """backward batch_to_device on_exception optimizer_step
-        process_dataloader setup teardown training_step all_gather is_global_zero root_device""",
+        process_dataloader setup teardown training_step validation_step all_gather is_global_zero root_device""",
     "pytorch.plugins:Precision": "_wrap_closure convert_input",
-    "pytorch:LightningModule": "_on_before_batch_transfer configure_gradient_clipping lr_scheduler_step",
+    "pytorch:LightningModule": "_on_before_batch_transfer configure_gradient_clipping log lr_scheduler_step validation_step",
+    "pytorch.loops.evaluation_loop:_EvaluationLoop": """reset max_batches num_dataloaders _is_sequential _build_kwargs
+        _build_step_args_from_hook_kwargs""",
+    "pytorch.utilities.combined_loader:CombinedLoader": "flattened iterables",
     "fabric.strategies:SingleDeviceStrategy": """backward clip_gradients_norm load_checkpoint optimizer_step
         process_dataloader setup_module_and_optimizers setup_module setup_optimizer""",
 }
@@ -41,6 +44,7 @@ _ATTRIBUTES = """
     _accelerator_connector.cluster_environment _data_connector log_every_n_steps
     _signal_connector.received_sigterm _signal_connector.register_signal_handlers
     fit_loop.epoch_loop._batches_that_stepped fit_loop.epoch_loop._results fit_loop.epoch_loop.val_loop._results
+    fit_loop.epoch_loop.val_loop._combined_loader
     fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed
     fit_loop.epoch_loop.batch_progress.current.processed fit_loop.epoch_progress.current.processed
     fit_loop.setup_data fit_loop._can_stop_early
@@ -53,8 +57,10 @@ def check_library() -> None:
         import lightning
         import lightning.fabric.plugins
         import lightning.fabric.strategies
+        import lightning.pytorch.loops.evaluation_loop
         import lightning.pytorch.plugins
         import lightning.pytorch.strategies
+        import lightning.pytorch.utilities.combined_loader
     except ImportError as error:
         raise ConfigError(
             f"roundhouse.lightning needs lightning ({_SUPPORTED}): {error}; pip install 'roundhouse[lightning]'"
@@ -196,11 +202,11 @@ def _set(progress: Any, number: int) -> None:
 # One pass.
 
 
-def moved(trainer: Any, batch: Any) -> Any:
-    """A batch as the loop hands it to ``training_step``."""
+def moved(trainer: Any, batch: Any, dataloader_idx: int = 0) -> Any:
+    """A batch as the loop hands it to ``training_step`` or ``validation_step``."""
     batch = trainer.precision_plugin.convert_input(batch)
-    batch = trainer.lightning_module._on_before_batch_transfer(batch, dataloader_idx=0)
-    return trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+    batch = trainer.lightning_module._on_before_batch_transfer(batch, dataloader_idx=dataloader_idx)
+    return trainer.strategy.batch_to_device(batch, dataloader_idx=dataloader_idx)
 
 
 def log_for(trainer: Any, batch: Any) -> None:

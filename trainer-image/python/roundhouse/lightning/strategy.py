@@ -18,6 +18,7 @@ from . import internals, refusals
 from .plan import Plan, plan_of
 from .stand_ins import Epochs
 from .training import Training
+from .validation import Slot
 
 
 class Elastic(SingleDeviceStrategy):
@@ -29,7 +30,8 @@ class Elastic(SingleDeviceStrategy):
     more entries for ``rh.join(state=...)``. ``join``: more options of ``rh.join``, such as
     ``{"checkpoint_dir": "run"}`` for a process alone. ``ddp``: options of PyTorch's DDP, such as
     ``{"find_unused_parameters": True}``. ``patience``: seconds for which the workers wait for one
-    that evaluates or saves.
+    that evaluates or saves. ``divide_validation``: whether each worker runs ``validation_step`` for
+    a part of the batches. Then ``validation_step`` must only compute and call ``self.log``.
 
     ``job`` is the job from the beginning of ``fit`` on. What a job cannot follow raises a
     :class:`~roundhouse.errors.ConfigError` when ``fit`` begins.
@@ -46,12 +48,13 @@ class Elastic(SingleDeviceStrategy):
         join: dict[str, Any] | None = None,
         ddp: dict[str, Any] | None = None,
         patience: float = 1800.0,
+        divide_validation: bool = False,
         **options: Any,
     ):
         super().__init__(**options)
         self._global_batch_size, self._seed = global_batch_size, seed
         self._more_state, self._join_options, self._ddp_options = state or {}, join or {}, ddp or {}
-        self._patience = patience
+        self._patience, self._divides = patience, divide_validation
         # The Trainer sets these, as it finds the attributes.
         self.parallel_devices: Any = None
         self.num_nodes = 1
@@ -108,7 +111,14 @@ class Elastic(SingleDeviceStrategy):
             raise ConfigError(
                 "roundhouse.lightning: the module has no training_step, or fit no train data: there is nothing to train"
             )
-        training = Training(trainer, self._plan, state=self._more_state, options=self._join_options, patience=self._patience)
+        training = Training(
+            trainer,
+            self._plan,
+            state=self._more_state,
+            options=self._join_options,
+            patience=self._patience,
+            divides=self._divides,
+        )
         self._training, self.job = training, training.job
         self.model = training.begin(self._ddp_options)
 
@@ -216,6 +226,16 @@ class Elastic(SingleDeviceStrategy):
         if self._factor != 1.0:
             closure_loss = closure_loss * self._factor
         return super().backward(closure_loss, optimizer, *args, **kwargs)
+
+    # A validation that the ranks divide.
+
+    def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        return batch if isinstance(batch, Slot) else super().batch_to_device(batch, *args, **kwargs)
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], Slot):
+            return args[0].log(self.lightning_module)
+        return super().validation_step(*args, **kwargs)
 
     def all_gather(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._is_passing:

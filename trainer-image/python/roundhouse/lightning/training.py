@@ -24,6 +24,7 @@ from .logs import TrainingLogs, adopt_evaluation
 from .pauses import Pause
 from .plan import Plan
 from .stand_ins import Stepped
+from .validation import Validations
 
 
 class _First(Callback):
@@ -50,9 +51,11 @@ class _First(Callback):
 
 class Training:
     """One call of ``fit``. ``state``: more entries for ``rh.join(state=...)``. ``options``: those
-    of ``rh.join``."""
+    of ``rh.join``. ``divides``: whether the ranks divide its validations."""
 
-    def __init__(self, trainer: Any, plan: Plan, *, state: dict[str, Any], options: dict[str, Any], patience: float):
+    def __init__(
+        self, trainer: Any, plan: Plan, *, state: dict[str, Any], options: dict[str, Any], patience: float, divides: bool
+    ):
         self._trainer, self.plan = trainer, plan
         # To undo at the end, and before the next step.
         self._changes, self._missed = contextlib.ExitStack(), contextlib.ExitStack()
@@ -70,6 +73,8 @@ class Training:
         self.job: Job = join_once({**entries, **state}, options, "fit()")
         self.job.__enter__()
         self._pause = Pause(self.job, patience)
+        self._divides = divides
+        self._validations: Validations | None = None
 
     def begin(self, ddp: dict[str, Any]) -> Any:
         """Meets the other ranks. Returns the module whose backward pass sums the gradients."""
@@ -95,6 +100,9 @@ class Training:
         first = _First(self)
         trainer.callbacks.insert(0, first)
         undo(lambda: trainer.callbacks.remove(first))
+        if self._divides:
+            self._validations = Validations(self.job, trainer, lambda: self._is_with_others)
+            undo(self._validations.close)
         for config in trainer.strategy.lr_scheduler_configs:
             undo(setattr, config, "scheduler", config.scheduler)
             config.scheduler = Stepped(config.scheduler)
@@ -187,9 +195,14 @@ class Training:
 
     # Between two steps.
 
+    @property
+    def _is_with_others(self) -> bool:
+        """Whether all ranks are at this place."""
+        return not (self._has_left or self._trainer.sanity_checking or self._is_apart)
+
     def begin_pause(self) -> None:
         """Begins a time in which a rank may evaluate or save."""
-        if not (self._has_left or self._trainer.sanity_checking or self._is_apart):
+        if self._is_with_others:
             self._pause.begin()
 
     def _end_pause(self) -> None:
@@ -218,7 +231,9 @@ class Training:
         self.logs.end_epoch()
 
     def adopt(self) -> None:
-        """All ranks take the metrics of the evaluation of rank 0."""
-        if not (self._has_left or self._trainer.sanity_checking or self._is_apart or self.job.world_size == 1):
+        """All ranks take the metrics of the evaluation of rank 0, unless they have computed it
+        together."""
+        is_shared = self._validations is not None and self._validations.end()
+        if not is_shared and self._is_with_others and self.job.world_size > 1:
             with may_lose_peer():
                 adopt_evaluation(self.job, self._trainer)

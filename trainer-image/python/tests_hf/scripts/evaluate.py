@@ -16,7 +16,7 @@ OUT, USES = pathlib.Path(sys.argv[1]), sys.argv[2:]
 IS_PLAIN = "plain" in USES
 if not IS_PLAIN:
     import roundhouse.hf
-    from roundhouse.hf import predictions
+    from roundhouse.integration import rows
 IS_SHARDED = "sharded" in USES
 if IS_SHARDED:
     mesh = roundhouse.replica_mesh()
@@ -127,11 +127,11 @@ def rank():
 
 
 if not IS_PLAIN:
-    predictions.CHUNK_BYTES = 600
+    rows.CHUNK_BYTES = 600
     if "large" in USES:
-        predictions.MOST_BYTES = 3000
+        rows.MOST_BYTES = 3000
     if "KILL_IN_CHUNK" in os.environ:
-        numbers, chunks = predictions._numbers, []
+        numbers, chunks = rows.numbers_of, []
 
         def kill(row):
             chunks.append(row)
@@ -139,7 +139,7 @@ if not IS_PLAIN:
                 os.kill(os.getpid(), 9)
             return numbers(row)
 
-        predictions._numbers = kill
+        rows.numbers_of = kill
 
 torch.manual_seed(6)
 if "generate" in USES:

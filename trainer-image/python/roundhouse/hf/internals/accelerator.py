@@ -19,13 +19,13 @@ from accelerate.utils import send_to_device
 from ...data import Batch
 from ...integration.loaders import is_sequential, options_of
 from ...integration.parts import Parts
+from ...integration.random_numbers import same_random_numbers
 from ...integration.steps import Steps
 from ...job import Job
 from ...replica import current
 from ...sampler import Sampler, steps_per_epoch
 from .. import refusals_of_loop, refusals_of_prepare as refusals
 from ..own_loop import OwnLoop, Stage
-from ..random_numbers import same_random_numbers
 from ..starting import Membership, join_once, warn_of_no_step
 from ..weighing import Weighing
 from .accelerated import CommittedScheduler, CommittingOptimizer, TrainingLoader

@@ -9,13 +9,13 @@ import torch
 
 from ...integration.missed import unchanged
 from ...integration.parts import part_sizes
+from ...integration.random_numbers import same_random_numbers
 from ...integration.steps import Steps
 from ...job import Job
 from ...replica import current
 from ...sampler import Step
 from ...sharded import scale
 from .. import refusals
-from ..random_numbers import same_random_numbers
 from ..weighing import Weighing, nothing, with_labels
 from .libraries import unmeasured
 

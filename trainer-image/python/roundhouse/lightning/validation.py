@@ -1,0 +1,159 @@
+"""Validations whose batches the ranks divide.
+
+Each rank runs ``validation_step`` for its part of the batches and keeps what it logs, without
+reducing it. The ranks exchange these values, and each rank then logs those of all batches in their
+order. So Lightning itself reduces them, and the metrics are those of one process bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+from .._native import SampleSchedule
+from ..integration.loaders import batches_of
+from ..integration.random_numbers import kept_random_numbers
+from ..integration.rows import MOST_BYTES, shared_rows
+from ..integration.waiting import may_lose_peer
+from ..job import Job
+from .logged import Logged, batches_of_row, row_of
+from .logs import gathered
+from .validation_internals import log_again, logged_by, obstacle_to
+
+
+class Validations:
+    """The validations of a training. ``is_with_others()``: whether all ranks are at this place."""
+
+    def __init__(self, job: Job, trainer: Any, is_with_others: Callable[[], bool]):
+        self._job, self._trainer, self._is_with_others = job, trainer, is_with_others
+        self._loop = trainer.fit_loop.epoch_loop.val_loop
+        self._reset, self._loop.reset = self._loop.reset, self._begin
+        self._division: _Division | None = None
+        # The script's loaders, while there is a division.
+        self._whole: Any = None
+        self._has_warned = False
+
+    def _begin(self) -> None:
+        """Chooses the loaders of a validation."""
+        self.end()
+        whole, obstacle = self._loop._combined_loader, obstacle_to(self._trainer)
+        if obstacle is not None:
+            self._warn(obstacle)
+        elif self._is_with_others() and self._job.world_size > 1:
+            limits = [int(min(len(loader), limit)) for loader, limit in zip(whole.flattened, self._loop.max_batches)]
+            self._whole, self._division = whole, _Division(self._job, self._trainer, self._warn, whole.flattened, limits)
+            self._loop._combined_loader = CombinedLoader(whole.iterables, "sequential")
+            self._loop._combined_loader.flattened = self._division.stand_ins()
+        self._reset()
+
+    def _warn(self, obstacle: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            rank_zero_warn(f"roundhouse.lightning: divide_validation=True: each worker runs the whole validation: {obstacle}")
+
+    def end(self) -> bool:
+        """Must be called at the end of a validation. Returns whether all ranks have its result."""
+        division, self._division = self._division, None
+        if division is None:
+            return False
+        self._loop._combined_loader = self._whole
+        return division.is_shared
+
+    def close(self) -> None:
+        """Must be called at the end of the training."""
+        self.end()
+        del self._loop.reset
+
+
+class Slot:
+    """Stands for a batch, in the loop of Lightning."""
+
+    def __init__(self, division: _Division, index: int):
+        self._division, self._index = division, index
+
+    def log(self, module: Any) -> None:
+        """Logs the values of the batch."""
+        log_again(module, self._division.logged(self._index))
+
+
+class _Slots:
+    """What the loop reads in place of a loader: the slots of its batches."""
+
+    def __init__(self, loader: Any, division: _Division, indices: range):
+        self._loader, self._division, self._indices = loader, division, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return (Slot(self._division, index) for index in self._indices)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Division:
+    """One validation. ``limits``: the number of batches of each loader. The batches of all loaders
+    are counted through. ``warn``: called with what keeps the ranks from dividing them."""
+
+    def __init__(self, job: Job, trainer: Any, warn: Callable[[str], None], loaders: list[Any], limits: list[int]):
+        self._job, self._trainer, self._warn, self._limits = job, trainer, warn, limits
+        starts = [0, *itertools.accumulate(limits)]
+        self._parts = [(loader, range(start, end)) for loader, start, end in zip(loaders, starts, starts[1:])]
+        self._all = range(starts[-1])
+        self._known: dict[int, list[Logged]] = {}
+        # Whether all ranks know the values of all batches.
+        self.is_shared = False
+
+    def stand_ins(self) -> list[Any]:
+        """What the loop reads in place of the loaders."""
+        return [_Slots(loader, self, indices) for loader, indices in self._parts]
+
+    def logged(self, index: int) -> list[Logged]:
+        """What a batch has logged."""
+        if not self._known:
+            # The ranks draw different random numbers in here, and the same ones afterwards.
+            with kept_random_numbers(self._trainer.strategy.root_device):
+                own = range(*SampleSchedule.part(0, len(self._all), self._job.rank, self._job.world_size))
+                self._compute(own)
+                with may_lose_peer():
+                    self._share(own)
+                # The batches of a rank that was lost.
+                self._compute(self._all)
+        return self._known[index]
+
+    def _compute(self, indices: Iterable[int]) -> None:
+        """Computes those of the batches that are not known."""
+        missing = set(indices).difference(self._known)
+        for number, (loader, of_loader) in enumerate(self._parts):
+            wanted = [index for index in of_loader if index in missing]
+            if not wanted:
+                continue
+            samples = list(loader.batch_sampler)
+            places = [index - of_loader.start for index in wanted]
+            with contextlib.closing(batches_of(loader, [samples[place] for place in places])) as batches:
+                for index, place, batch in zip(wanted, places, batches):
+                    self._known[index] = logged_by(self._trainer, batch, place, number)
+
+    def _share(self, own: range) -> None:
+        """Exchanges what the ranks have logged, if their loaders have the same lengths."""
+        job = self._job
+        digest = float(zlib.crc32(repr(self._limits).encode()))
+        if any(row != [digest] for row in gathered(job, [digest])):
+            self._warn("the workers have validation sets of different lengths; give all the same samples")
+            return
+        row = row_of({index: self._known[index] for index in own})
+        rows = shared_rows([row if rank == job.rank else None for rank in range(job.world_size)], job.sum)
+        if rows is None:
+            self._warn(f"the logged values have more than {MOST_BYTES >> 20} MiB; log fewer values, or leave the option out")
+            return
+        for found in rows:
+            assert found is not None
+            self._known = batches_of_row(found, self._trainer.strategy.root_device) | self._known
+        self.is_shared = True
