@@ -84,8 +84,8 @@ impl JobMemory {
 pub struct JobMemories {
     state: Mutex<State>,
     pauses: Pauses,
-    /// Whether an agent is to be polled at once.
-    polls: Notify,
+    /// Wakes the task that polls agents, before its next tick.
+    poll_requests: Notify,
 }
 
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl JobMemories {
         Self {
             state: Mutex::new(state),
             pauses,
-            polls: Notify::new(),
+            poll_requests: Notify::new(),
         }
     }
 

@@ -36,17 +36,14 @@ impl ProcessRestarts {
         let preparing = (0..).zip(statuses);
         let preparing = preparing.filter(|(_, status)| !status.as_ref().is_some_and(is_prepared));
         let mut known = statuses.iter().flatten();
-        let report = Self {
+        let mut report = Self {
             preparing: preparing.map(|(local_rank, _)| local_rank).collect(),
             without_state: self.total > 0 && !known.any(|status| status.generation > 0),
             ..self
         };
-        let is_ready =
-            |status: &Option<RankStatus>| status.as_ref().is_some_and(|it| report.is_ready(it));
-        Self {
-            ready: statuses.iter().all(is_ready),
-            ..report
-        }
+        let mut all = statuses.iter();
+        report.ready = all.all(|it| it.as_ref().is_some_and(|it| report.is_ready(it)));
+        report
     }
 
     /// Whether a process with this status makes the worker Ready. A worker that lost its state is

@@ -195,7 +195,8 @@ pub struct Processes {
     pub are_preparing: bool,
     /// Whether all of them restarted and none has been in a generation since.
     pub are_without_state: bool,
-    /// Whether all of them are ready to train, or train: a probe of the kubelet got no answer.
+    /// Whether all of them are ready to train, or train. If the pod is not Ready nevertheless, a
+    /// probe of the kubelet failed.
     pub are_ready: bool,
     /// How the process ended that the agent restarted last.
     pub end: Option<Termination>,

@@ -15,11 +15,11 @@ use crate::watch::wake::Wake;
 /// A worker that is not Ready delays the other workers, so its agent is polled often.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Waits until polls are due: at each tick, and when a worker has become unready.
+/// Waits until polls are due: at each tick, and when one was requested.
 async fn due(ticks: &mut Interval, memories: &JobMemories) {
     tokio::select! {
         _ = ticks.tick() => {}
-        () = memories.unready_worker() => {}
+        () = memories.poll_requested() => {}
     }
 }
 

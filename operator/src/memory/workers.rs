@@ -69,9 +69,10 @@ impl Workers {
         worker.silence.declared_at().filter(|_| is_polled(pod))
     }
 
-    /// Polls the members of the job that are not Ready from now on, and beside them a few that are
-    /// Ready, which show whether the operator reaches agents at all. Returns whether one of several
-    /// processes may just have died, so that its agent is to be polled at once.
+    /// Updates the workers whose agents are polled: the members that are not Ready, and a few that
+    /// are Ready, which show whether the operator reaches agents at all. Returns whether a worker
+    /// of several processes has just become unready: one process may have died, so its agent should
+    /// be polled before the next tick.
     pub fn follow(&mut self, valid: &ValidatedJob, observed: &Observed) -> bool {
         let pods = observed.pods.iter();
         let pods = pods.filter(|pod| !pod.unreachable || pod.agent_silent);
@@ -85,9 +86,11 @@ impl Workers {
         let mut is_urgent = false;
         let workers = polled.into_iter().filter_map(|pod| {
             let known = before.remove(&pod.incarnation());
-            let restarts = known.as_ref().and_then(|known| known.restarts.clone());
+            let mut restarts = known.as_ref().and_then(|known| known.restarts.clone());
             let same = known.filter(|known| known.ready == pod.ready);
-            is_urgent |= same.is_none() && !pod.ready && valid.procs_per_worker > 1;
+            if same.is_none() {
+                not_ready(&mut restarts);
+            }
             let worker = Worker {
                 address: pod.ip.clone()?,
                 nonce: pod.membership.as_ref()?.nonce.clone(),
@@ -96,8 +99,12 @@ impl Workers {
                 ready: pod.ready,
                 since: same.as_ref().map_or_else(Instant::now, |same| same.since),
                 is_dispensable: newest.does_without(pod),
-                silence: same.map(|same| same.silence).unwrap_or_default(),
+                silence: same
+                    .as_ref()
+                    .map(|same| same.silence.clone())
+                    .unwrap_or_default(),
             };
+            is_urgent |= same.is_none() && !worker.ready && worker.has_several;
             Some((pod.incarnation(), worker))
         });
         self.0 = workers.collect();
@@ -123,17 +130,19 @@ impl Workers {
         is_news
     }
 
-    /// An agent has not answered. Returns whether the agent counts as silent from now on.
+    /// An agent has not answered. Returns whether the planner would see a change: the agent counts
+    /// as silent from now on, or its last answer was that its processes are ready.
     fn unanswered(&mut self, incarnation: &Incarnation) -> bool {
         let Some(worker) = self.0.get_mut(incarnation) else {
             return false;
         };
         worker.silence.missed();
+        let was_ready = not_ready(&mut worker.restarts);
         if worker.ready || !worker.is_dispensable || !worker.silence.is_due() {
-            return false;
+            return was_ready;
         }
         if !silence::do_most_answer(self.0.values().map(|worker| &worker.silence)) {
-            return false;
+            return was_ready;
         }
         let worker = self.0.get_mut(incarnation);
         worker.is_some_and(|worker| {
@@ -145,16 +154,17 @@ impl Workers {
 
 /// The polls of all jobs' workers that are not Ready.
 impl JobMemories {
-    /// Polls the members of a job that are not Ready from now on.
+    /// Updates the members that are polled, and requests a poll at once if one has just become
+    /// unready.
     pub(crate) fn follow_workers(&self, job: &JobKey, valid: &ValidatedJob, observed: &Observed) {
         if self.with(job, |memory| memory.workers.follow(valid, observed)) {
-            self.polls.notify_one();
+            self.poll_requests.notify_one();
         }
     }
 
-    /// Waits until an agent is to be polled at once.
-    pub(crate) async fn unready_worker(&self) {
-        self.polls.notified().await;
+    /// Waits until a worker needs a poll before the next tick.
+    pub(crate) async fn poll_requested(&self) {
+        self.poll_requests.notified().await;
     }
 
     /// The agents to poll now.
@@ -198,6 +208,13 @@ impl JobMemories {
             is_news.then(|| memory.name.clone())
         })
     }
+}
+
+/// Forgets that all processes were ready, which may not be so any more. Returns whether they were.
+fn not_ready(restarts: &mut Option<ProcessRestarts>) -> bool {
+    restarts
+        .as_mut()
+        .is_some_and(|restarts| std::mem::take(&mut restarts.ready))
 }
 
 /// Whether a worker may hold state although it is not Ready.
@@ -251,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn agent_of_several_processes_is_polled_at_once() {
+    fn unready_worker_of_several_processes_requests_one_immediate_poll() {
         for (procs, is_urgent) in [(1, false), (2, true)] {
             let (mut workers, mut world) = (Workers::default(), training(procs));
             assert!(!workers.follow(&world.job, &world.observed));
@@ -267,6 +284,33 @@ mod tests {
             worker.since = worker.since.checked_sub(span).unwrap();
             worker.silence.pass(span);
         }
+    }
+
+    #[test]
+    fn answer_that_processes_are_ready_does_not_outlive_a_missed_poll() {
+        let (mut workers, mut world) = (Workers::default(), training(2));
+        let ready = |workers: &Workers, world: &World| {
+            workers
+                .processes(&world.observed.pods[1])
+                .unwrap()
+                .are_ready
+        };
+        let answer = Some(ProcessRestarts {
+            ready: true,
+            ..ProcessRestarts::default()
+        });
+        world.is_ready(0, false);
+        follow(&mut workers, &world);
+        let incarnation = world.observed.pods[1].incarnation();
+        workers.answered(&incarnation, answer.clone());
+        world.is_ready(1, false);
+        follow(&mut workers, &world);
+        assert!(!ready(&workers, &world), "it was polled while it was Ready");
+        assert!(workers.answered(&incarnation, answer));
+        assert!(ready(&workers, &world));
+        assert!(workers.unanswered(&incarnation), "the job wakes");
+        assert!(!ready(&workers, &world));
+        assert!(!workers.unanswered(&incarnation));
     }
 
     #[test]

@@ -65,7 +65,8 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
             found = found.or(Some(pod));
             continue;
         }
-        // The kubelet asks once, and the agent may not have had time to answer.
+        // One failed probe makes this worker not Ready, and a busy machine can cause that. Its
+        // agent has answered since that all processes are ready.
         if pod.processes.as_ref().is_some_and(|it| it.are_ready) {
             continue;
         }

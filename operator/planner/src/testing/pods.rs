@@ -108,7 +108,7 @@ impl World {
     }
 
     /// The agent of a worker that is not Ready reports that all of its processes train.
-    pub fn agent_is_content(&mut self, at: usize) {
+    pub fn agent_reports_ready(&mut self, at: usize) {
         self.change(at, |pod| {
             let report = ProcessRestarts {
                 ready: true,

@@ -158,15 +158,15 @@ fn worker_without_agent_report_has_time_to_prepare() {
 
 #[test]
 fn failed_probe_of_a_worker_that_trains_breaks_no_generation() {
-    for (is_content, generation) in [(true, 1), (false, 2)] {
+    for (reports_ready, generation) in [(true, 1), (false, 2)] {
         let mut world = training(2);
         world.is_ready(1, false);
-        if is_content {
-            world.agent_is_content(1);
+        if reports_ready {
+            world.agent_reports_ready(1);
         }
         world.seconds_pass(10);
         world.settle();
-        assert_eq!(world.generation(), generation, "{is_content}");
+        assert_eq!(world.generation(), generation, "{reports_ready}");
     }
 }
 

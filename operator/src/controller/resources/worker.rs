@@ -218,8 +218,8 @@ fn complete_trainer(container: &mut Container, job: &ValidatedJob, place: Place<
         .extend(variables(job, place.index));
     mount(container, volumes::mounts(job));
     add_ports(container);
-    // The container of one process ends with it. If one of several processes dies, this probe alone
-    // shows it.
+    // A container with one process ends when the process dies. With several processes only this
+    // probe shows a death, so one failure is enough.
     container.readiness_probe = Some(Probe {
         http_get: Some(HTTPGetAction {
             path: Some(ports::READYZ_PATH.to_owned()),
