@@ -51,9 +51,9 @@ class Batch:
         return self.data[key]
 
     def __getattr__(self, name: str) -> Any:
-        # A model that gets the batch itself asks for what a tensor has.
+        # Code that expects a tensor reads attributes of one, such as `shape`.
         raise AttributeError(
-            f"the batch of a step has no attribute {name!r}: its samples are batch.data, or `x, y = batch` if a sample is a tuple"
+            f"the batch of a step has no attribute {name!r}: use batch.data, or `x, y = batch` if a sample is a tuple"
         )
 
     def to(self, device: Any, *, non_blocking: bool | None = None) -> Batch:

@@ -1,5 +1,8 @@
 """What a pass of an evaluation returns, as bytes that the ranks exchange."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from roundhouse.hf.outcomes import packed, unpacked
@@ -37,22 +40,27 @@ def test_outcome_that_no_rank_can_send_stays_unknown(other):
     assert not found.is_shared
 
 
-def added(values):
-    return [sum(column) for column in zip(*values)]
-
-
 @pytest.mark.parametrize("chunk", [1, 5, 6, 100, 1 << 20])
-def test_sums_of_chunks_are_the_bytes_of_each_rank(monkeypatch, chunk):
+def test_ranks_exchange_the_same_bytes_in_chunks_of_any_size(monkeypatch, chunk):
     monkeypatch.setattr(rows, "CHUNK_BYTES", chunk)
     outcomes = [(torch.tensor(float(index)), torch.randint(0, 256, (index, 3), dtype=torch.uint8), None) for index in range(5)]
     ranks = [Predictions(5), Predictions(5)]
     for index, outcome in enumerate(outcomes):
         ranks[index % 2].add(index, outcome)
-    # The second rank records what it gives to each sum, and the first one adds that to its own.
-    given = [[float(len(packed(outcome)) if index % 2 else 0.0) for index, outcome in enumerate(outcomes)] + [0.0]]
-    row = torch.cat([packed(outcome) if index % 2 else torch.zeros_like(packed(outcome)) for index, outcome in enumerate(outcomes)])
-    given += [rows.numbers_of(part) for part in row.split(chunk)]
-    others = iter(given)
-    ranks[0].share(lambda own: added([own, next(others)]))
-    assert ranks[0].is_shared and not ranks[0].missing() and next(others, None) is None
-    assert all(same(ranks[0].take(index), outcome) for index, outcome in enumerate(outcomes))
+    given, meets = {}, threading.Barrier(2, timeout=60)
+
+    def share(rank):
+        def summed(values):
+            given[rank] = values
+            meets.wait()
+            sums = [one + other for one, other in zip(given[0], given[1], strict=True)]
+            meets.wait()
+            return sums
+
+        ranks[rank].share(summed)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(share, range(2)))
+    for found in ranks:
+        assert found.is_shared and not found.missing()
+        assert all(same(found.take(index), outcome) for index, outcome in enumerate(outcomes))

@@ -11,8 +11,8 @@ from ..replica import Replica
 
 
 def part_of(num_batches: int, rank: int, world_size: int, replica: Replica | None) -> tuple[range, int]:
-    """The batches that a rank computes, and the number of its passes: the processes of a replica
-    make the same number."""
+    """The batches that a rank computes, and its number of passes, which is the same for all
+    processes of a replica."""
     ranks = [rank] if replica is None else replica.data_ranks(rank)
     parts = {one: range(*SampleSchedule.part(0, num_batches, one, world_size)) for one in ranks}
     return parts[rank], max(map(len, parts.values()))

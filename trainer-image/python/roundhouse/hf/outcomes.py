@@ -1,7 +1,7 @@
-"""What ``Trainer.prediction_step`` returns for a batch, as a row of bytes and back: its loss,
-logits and labels, which are tensors in tuples, lists and dicts.
+"""Packs what ``Trainer.prediction_step`` returns for a batch into a row of bytes, and unpacks it:
+loss, logits and labels, which are tensors in tuples, lists and dicts.
 
-Such a row can only make tensors, other than pickle.
+Unlike pickle, a row can only create tensors and these containers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-# The length of the header, at the beginning of a row, has so many bytes.
+# Bytes at the start of a row that hold the length of its header.
 _LENGTH = 8
 
 

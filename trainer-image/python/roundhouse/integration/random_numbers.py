@@ -1,4 +1,4 @@
-"""The random numbers of code that is no part of the training."""
+"""Keeps the random numbers of the training unchanged by other code."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-# The most bytes of all rows, which take each rank about 0.1 s of a CPU per MiB.
+# Limit for all rows together. Each MiB takes each rank about 0.1 s of CPU time.
 MOST_BYTES = 64 << 20
-# A sum has so many bytes. Each of its numbers has six of them, so that it is a whole number that a
-# sum with zeros keeps.
+# Bytes per sum. Each number holds six of them, so it is an integer below 2^48, which a sum with zeros
+# keeps exact.
 CHUNK_BYTES = 3 << 20
 _IN_NUMBER = 6
 
@@ -17,8 +17,11 @@ _IN_NUMBER = 6
 def shared_rows(
     rows: Sequence[torch.Tensor | None], summed: Callable[[Sequence[float]], list[float]], *, fits: bool = True
 ) -> list[torch.Tensor | None] | None:
-    """The rows of all ranks, each of which gives None for the rows that it does not know. None if
-    they are too large, or not ``fits`` on some rank. ``summed`` sums numbers over the ranks."""
+    """Returns the rows of all ranks. Each rank passes None for rows that it does not know.
+
+    Returns None if the rows are too large, or if ``fits`` is False on any rank. ``summed`` sums
+    numbers over the ranks.
+    """
     own = [0 if row is None else len(row) for row in rows]
     *sums, num_unfit = summed([*map(float, own), float(not fits)])
     lengths = list(map(int, sums))
@@ -27,8 +30,8 @@ def shared_rows(
     whole = torch.zeros(sum(lengths), dtype=torch.uint8)
     found = torch.split_with_sizes(whole, lengths)
     for row, known in zip(found, rows):
-        # Of the processes of a replica with the same samples one counts, and others may have other
-        # lengths.
+        # Processes of a replica with the same samples may have rows of other lengths. Only one of
+        # them counts in the sum.
         if known is not None and len(known) == len(row):
             row.copy_(known)
     for begin in range(0, len(whole), CHUNK_BYTES):

@@ -23,12 +23,13 @@ class Logged(NamedTuple):
 
 
 def is_mean(reduce_fx: Any) -> bool:
-    """Whether a value of ``reduce_fx`` stands for the mean."""
+    """Whether ``reduce_fx`` is the mean."""
     return reduce_fx is torch.mean or (isinstance(reduce_fx, str) and reduce_fx.lower() in ("mean", "avg"))
 
 
 def row_of(batches: dict[int, list[Logged]]) -> torch.Tensor:
-    """What batches have logged, by their indices, as bytes. All bits of a number are kept."""
+    """What batches have logged, by their indices, as bytes. Finite numbers and infinities keep all
+    bits."""
     text = json.dumps({index: [_packed(one) for one in logged] for index, logged in batches.items()})
     return torch.frombuffer(bytearray(zlib.compress(text.encode())), dtype=torch.uint8)
 

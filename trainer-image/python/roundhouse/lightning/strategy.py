@@ -18,7 +18,7 @@ from . import internals, refusals
 from .plan import Plan, plan_of
 from .stand_ins import Epochs
 from .training import Training
-from .validation import Slot
+from .validation import BatchStandIn
 
 
 class Elastic(SingleDeviceStrategy):
@@ -230,10 +230,10 @@ class Elastic(SingleDeviceStrategy):
     # A validation that the ranks divide.
 
     def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        return batch if isinstance(batch, Slot) else super().batch_to_device(batch, *args, **kwargs)
+        return batch if isinstance(batch, BatchStandIn) else super().batch_to_device(batch, *args, **kwargs)
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], Slot):
+        if args and isinstance(args[0], BatchStandIn):
             return args[0].log(self.lightning_module)
         return super().validation_step(*args, **kwargs)
 

@@ -19,7 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from .._native import SampleSchedule
 from ..integration.loaders import batches_of
 from ..integration.random_numbers import kept_random_numbers
-from ..integration.rows import MOST_BYTES, shared_rows
+from ..integration import rows
 from ..integration.waiting import may_lose_peer
 from ..job import Job
 from .logged import Logged, batches_of_row, row_of
@@ -71,8 +71,8 @@ class Validations:
         del self._loop.reset
 
 
-class Slot:
-    """Stands for a batch, in the loop of Lightning."""
+class BatchStandIn:
+    """Takes the place of a batch in Lightning's loop, and logs the values of that batch."""
 
     def __init__(self, division: _Division, index: int):
         self._division, self._index = division, index
@@ -82,8 +82,8 @@ class Slot:
         log_again(module, self._division.logged(self._index))
 
 
-class _Slots:
-    """What the loop reads in place of a loader: the slots of its batches."""
+class _LoaderStandIn:
+    """What the loop reads in place of a loader."""
 
     def __init__(self, loader: Any, division: _Division, indices: range):
         self._loader, self._division, self._indices = loader, division, indices
@@ -91,16 +91,16 @@ class _Slots:
     def __len__(self) -> int:
         return len(self._indices)
 
-    def __iter__(self) -> Iterator[Slot]:
-        return (Slot(self._division, index) for index in self._indices)
+    def __iter__(self) -> Iterator[BatchStandIn]:
+        return (BatchStandIn(self._division, index) for index in self._indices)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
 
 class _Division:
-    """One validation. ``limits``: the number of batches of each loader. The batches of all loaders
-    are counted through. ``warn``: called with what keeps the ranks from dividing them."""
+    """One validation. ``limits``: the number of batches of each loader. Batches are numbered
+    over all loaders. ``warn``: called with the reason why they are not divided."""
 
     def __init__(self, job: Job, trainer: Any, warn: Callable[[str], None], loaders: list[Any], limits: list[int]):
         self._job, self._trainer, self._warn, self._limits = job, trainer, warn, limits
@@ -113,7 +113,7 @@ class _Division:
 
     def stand_ins(self) -> list[Any]:
         """What the loop reads in place of the loaders."""
-        return [_Slots(loader, self, indices) for loader, indices in self._parts]
+        return [_LoaderStandIn(loader, self, indices) for loader, indices in self._parts]
 
     def logged(self, index: int) -> list[Logged]:
         """What a batch has logged."""
@@ -149,11 +149,11 @@ class _Division:
             self._warn("the workers have validation sets of different lengths; give all the same samples")
             return
         row = row_of({index: self._known[index] for index in own})
-        rows = shared_rows([row if rank == job.rank else None for rank in range(job.world_size)], job.sum)
-        if rows is None:
-            self._warn(f"the logged values have more than {MOST_BYTES >> 20} MiB; log fewer values, or leave the option out")
+        of_all = rows.shared_rows([row if rank == job.rank else None for rank in range(job.world_size)], job.sum)
+        if of_all is None:
+            self._warn(f"the logged values have more than {rows.MOST_BYTES / 2**20:.0f} MiB; log fewer values, or leave the option out")
             return
-        for found in rows:
+        for found in of_all:
             assert found is not None
             self._known = batches_of_row(found, self._trainer.strategy.root_device) | self._known
         self.is_shared = True

@@ -24,8 +24,8 @@ from .logged import Logged, is_mean
 _OF_CALLBACKS = ("on_validation_batch_start", "on_validation_batch_end")
 _OF_DATA = ("on_before_batch_transfer",)
 _OF_MODULES = (*_OF_CALLBACKS, *_OF_DATA, "on_validation_epoch_end", "on_validation_end")
-# Lightning's own callbacks whose methods use no batch.
-_BLIND = ("lightning.pytorch.callbacks.progress.", "lightning.pytorch.callbacks.device_stats_monitor")
+# Modules of Lightning's callbacks whose methods do not use the batch.
+_LIBRARY_CALLBACKS = ("lightning.pytorch.callbacks.progress.", "lightning.pytorch.callbacks.device_stats_monitor")
 
 
 def obstacle_to(trainer: Any) -> str | None:
@@ -69,7 +69,7 @@ def _hook_with_batches(trainer: Any) -> str | None:
         for name in names:
             if owner is None or not is_overridden(name, owner):
                 continue
-            if not getattr(getattr(owner, name), "__module__", "").startswith(_BLIND):
+            if not getattr(getattr(owner, name), "__module__", "").startswith(_LIBRARY_CALLBACKS):
                 return f"{type(owner).__name__}.{name}"
     return None
 
@@ -81,7 +81,7 @@ def logged_by(trainer: Any, batch: Any, index: int, dataloader_idx: int) -> list
     options = loop._build_kwargs(batch, index, dataloader_idx if loop.num_dataloaders > 1 else None)
     arguments = loop._build_step_args_from_hook_kwargs(options, "validation_step")
     with _logs_of(loop._results, batch) as logged, trainer.precision_plugin.val_step_context():
-        # Not by way of DDP, because the ranks may have different numbers of batches.
+        # DDP would synchronize buffers, and the ranks may have different numbers of batches.
         module.validation_step(*arguments)
     return logged
 

@@ -12,6 +12,7 @@ from torch.distributed.tensor import distribute_tensor
 from torch.nn.functional import cross_entropy
 
 STEPS, WEIGHTS, POLICY = int(sys.argv[1]), sys.argv[2], os.environ["POLICY"]
+assert POLICY in ("mixed", "offloaded", "meta", "checkpointed", "compiled"), POLICY
 torch.manual_seed(3)
 points = torch.randn(500, 8, dtype=torch.float64)
 labels = (points[:, 0] * points[:, 1] > 0).long()
@@ -26,6 +27,7 @@ class Block(torch.nn.Module):
         self.up, self.down = torch.nn.Linear(16, 61), torch.nn.Linear(61, 16)
 
     def forward(self, x):
+        assert x.dtype == (torch.float32 if POLICY == "mixed" else torch.float64)
         return x + self.down(torch.tanh(self.up(self.norm(x))))
 
 

@@ -117,7 +117,7 @@ trainer = lightning.Trainer(
     limit_val_batches=5 if "limit" in USES else 1.0,
     **strategy,
 )
-# A worker that has been given other data.
+# NUM_COPIES gives one worker another data set.
 loaders = DataLoader(ConcatDataset([data] * int(os.environ.get("NUM_COPIES", "1"))), 5)
 if "two" in USES:
     loaders = [DataLoader(Scaled(points, labels), 8, num_workers=1, worker_init_fn=begin), loaders]

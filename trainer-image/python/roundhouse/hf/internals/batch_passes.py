@@ -1,4 +1,4 @@
-"""The passes of a Trainer's evaluation, and its loop with known predictions in place of passes."""
+"""Runs the passes of an evaluation, and runs the library's loop on known predictions."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class BatchPasses:
     def __init__(self, trainer: Any, dataloader: Any, *options: Any):
         self._trainer, self._dataloader, self._options = trainer, dataloader, options
         self.batches = list(dataloader.batch_sampler)
-        # While the loop replays predictions, the Trainer has others.
+        # ``replayed`` replaces these attributes of the Trainer, so the originals are kept here.
         self._step, self._preprocess = trainer.prediction_step, trainer.preprocess_logits_for_metrics
         self._on_step = trainer.callback_handler.on_prediction_step
-        # The batches of which the callbacks know.
+        # Batches that were reported to the callbacks.
         self._noted: set[int] = set()
 
     def outcomes(self, indices: Sequence[int], num_passes: int = 0) -> Generator[tuple[int | None, Any], None, None]:
-        """The batches of ``indices`` with their loss, logits and labels. Processes that share a
-        model wait for each other in each pass: a pass that makes up for ``num_passes`` has no
-        index."""
+        """Yields each batch's index with its loss, logits and labels. Processes that share a model
+        must make equally many passes: a pass beyond ``indices``, up to ``num_passes``, has the
+        index None."""
         spare = [0] * (num_passes - len(indices))
         with closing(batches_of(self._dataloader, [self.batches[index] for index in (*indices, *spare)])) as loaded:
             for index, inputs in zip([*indices, *(None for _ in spare)], loaded):
@@ -45,7 +45,7 @@ class BatchPasses:
                 yield index, (loss, logits, labels)
 
     def _note(self, index: int) -> None:
-        """Lets the callbacks know of a batch, once."""
+        """Reports a batch to the callbacks, once."""
         if index in self._noted:
             return
         self._noted.add(index)
@@ -55,10 +55,11 @@ class BatchPasses:
 
     @contextlib.contextmanager
     def replayed(self, known: Predictions) -> Iterator[Any]:
-        """A loader for the loop of the library, which in this context takes ``known`` predictions,
-        and makes the passes of the others."""
+        """Within this context the library's loop takes ``known`` predictions, and makes only the
+        passes of the others. Yields the loader for that loop."""
         trainer = self._trainer
-        # The library makes arrays of all, unless metrics are computed batch by batch.
+        # The library converts predictions to arrays on the CPU, unless metrics are computed for each
+        # batch.
         device = trainer.args.device if trainer.args.batch_eval_metrics else torch.device("cpu")
         missing, numbers = set(known.missing()), iter(range(len(self.batches)))
         with closing(self.outcomes(sorted(missing))) as rest:
@@ -78,8 +79,8 @@ class BatchPasses:
             handler.eval_dataloader = self._dataloader
 
     def _positions(self) -> Any:
-        """A loader with the same batches of positions in place of samples. The library reads the
-        sizes of its batches, and where it ends."""
+        """A loader whose batches have the same sizes, with positions as samples: the library reads
+        only sizes."""
         places: Any = range(len(self._dataloader.dataset))
         sampler = self._dataloader.batch_sampler
         positions: Any = DataLoader(places, batch_size=sampler.batch_size, drop_last=sampler.drop_last)
@@ -88,12 +89,12 @@ class BatchPasses:
         return self._trainer.accelerator.prepare_data_loader(positions, device_placement=False)
 
 
-def replays(trainer: Any, loop: Any, dataloader: Any) -> bool:
-    """Whether a loop of evaluation would do the same with known predictions. ``loop``: the method
-    that it is."""
-    is_own = getattr(loop, "__func__", None) is not transformers.Trainer.evaluation_loop
+def can_replay(trainer: Any, loop: Any, dataloader: Any) -> bool:
+    """Whether the loop gives the same result with known predictions: it is the library's own, and
+    reads nothing else of a batch. ``loop``: the bound method."""
+    is_replaced = getattr(loop, "__func__", None) is not transformers.Trainer.evaluation_loop
     reads_inputs = "inputs" in trainer.args.include_for_metrics
-    return not (is_own or reads_inputs) and type(dataloader) in (DataLoader, DataLoaderShard)
+    return not (is_replaced or reads_inputs) and type(dataloader) in (DataLoader, DataLoaderShard)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The evaluations of a Trainer. The ranks divide their batches, and wait for each other."""
+"""The evaluations of a Trainer: the ranks divide the batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...job import Job
 from ...replica import current
 from ..evaluation import BatchLosses, adopt, arguments_of_evaluation, part_of
 from ..predictions import Predictions
-from .batch_passes import BatchPasses, replays
+from .batch_passes import BatchPasses, can_replay
 from .libraries import keeps_metrics
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ class Evaluations(Host):
             return super().evaluation_loop(dataloader, description, *args, **kwargs)
         only_loss, ignored, prefix = arguments_of_evaluation(*args, **kwargs)
         only_loss = self.args.prediction_loss_only if only_loss is None else only_loss
-        # The ranks know all batches, and a pass leaves nothing else behind.
+        # All ranks know the batches in advance, and a pass changes nothing but its result.
         is_divisible = is_sequential(dataloader) and not keeps_metrics(self)
         if only_loss and is_divisible:
             output = self._losses(self.job, dataloader, ignored, prefix)
             self._report(self.job, output, prefix)
             return output
         library = super().evaluation_loop
-        if is_divisible and replays(self, library, dataloader) and self.job._generations.data_place[1] > 1:
+        if is_divisible and can_replay(self, library, dataloader) and self.job._generations.data_place[1] > 1:
             passes = BatchPasses(self, dataloader, False, ignored)
             known = self._predictions(self.job, passes)
             with self._waits(), passes.replayed(known) as replayed:
@@ -88,8 +88,9 @@ class Evaluations(Host):
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(dataloader.dataset))
 
     def _predictions(self, job: Job, passes: BatchPasses) -> Predictions:
-        """The predictions for an evaluation set, of which each rank computes a part. They lack
-        those of other ranks if there are too many bytes, or if a rank is lost."""
+        """The predictions for an evaluation set, of which each rank computes a part. If they are too
+        large or a rank is lost, only this rank's own predictions are known; in a replica, those
+        that its processes can exchange, or none."""
         known, replica = Predictions(len(passes.batches)), current()
         self.model.eval()
         part = part_of(len(passes.batches), *job._generations.data_place, replica)
