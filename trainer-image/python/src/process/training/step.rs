@@ -129,7 +129,7 @@ impl Training {
             }
             Ok(Ended::NoWeight) => {
                 self.lose(
-                    "a rank has given job.commit a weight that is not a number of at least 0",
+                    "a rank has given job.commit a weight that is not a number from 0 to 1e300",
                 );
                 Ok(None)
             }
