@@ -105,7 +105,7 @@ class Generations:
             row=self._row,
             views=self._row.described(),
             shared=self._row.shared(),
-            leave=self.leave,
+            generations=self,
         )
 
     def advance(self) -> bool:
@@ -189,6 +189,12 @@ class Generations:
         if holds:
             self._process.lose("another process of this replica has lost a rank")
         return False
+
+    def check_replica(self) -> None:
+        """Raises :class:`~roundhouse.errors.PeerLost` if a process of the replica has ended. The
+        native part calls this while it waits for a generation."""
+        if self.replica is not None:
+            self.replica.check_alive()
 
     def meet_at_end(self) -> None:
         """Waits for all ranks after they have left the loop before the last step.

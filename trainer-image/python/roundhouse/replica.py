@@ -189,6 +189,12 @@ class Replica:
         if self._loss is not None:
             raise self._loss
 
+    def check_alive(self) -> None:
+        """As :meth:`check`, and notices a process that has ended since the last sum."""
+        self.check()
+        if self._links is not None and self._links.is_cut():
+            raise self.lost(ConnectionError("a process of the replica has ended"))
+
     def explains(self, error: BaseException) -> bool:
         """Whether an error of the script shows that a process of the replica is lost."""
         return self._loss is not None or isinstance(error, RuntimeError) and self.may_explain(error)

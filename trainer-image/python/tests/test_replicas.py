@@ -57,6 +57,21 @@ def test_killed_process_costs_its_replica_and_no_step(tmp_path, alone, point, sh
     assert difference(alone(SGD="1"), load(tmp_path / "weights")) <= ROUNDING
 
 
+@pytest.mark.parametrize("shard", [0, 1])
+def test_process_that_waits_for_a_generation_ends_after_its_sibling(tmp_path, shard):
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights") as world:
+        world.slow(100)
+        lost, replica = world.begin_replicas(2)
+        world.reach_replicas([lost, replica], 2)
+        lost.kill()
+        until("both are stranded", lambda: all(process.status().get("phase") == "Stranded" for process in replica.processes))
+        replica.processes[shard].kill()
+        sibling = replica.processes[1 - shard]
+        until("the sibling ends", sibling.is_gone, 60)
+        assert sibling.process.returncode == 75
+        assert "a process of this replica is lost" in sibling.words()["message"]
+
+
 def test_last_of_two_replicas_continues(tmp_path, alone):
     with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights") as world:
         replicas = world.begin_replicas(2, fault="3:11:Backward", doomed=(1, 1))

@@ -17,17 +17,21 @@ use roundhouse_member::world::{RankVote, StepOutcome};
 use roundhouse_member::{Checkpointing, Failure, Launch, LocalState, Member, State as _};
 use roundhouse_report::Reporter;
 
+pub(super) use self::generations::Generations;
 use self::step::Sent;
 pub(super) use self::step::{Agreed, CommitReport};
 use super::{Started, internal};
-use crate::failure::message_of;
 use crate::network::PyNetwork;
 use crate::sampler::SampleSchedule;
 use crate::state::PyState;
 
 mod edges;
+mod generations;
 mod numbers;
 mod step;
+
+/// Interval at which a process in the lobby checks that its replica is whole.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The names that identify a training.
 #[derive(Debug)]
@@ -42,8 +46,7 @@ pub(super) struct Named {
 pub(super) struct Training {
     member: Member<'static, StoreRendezvous<PyNetwork>>,
     state: PyState,
-    /// Drops all uses of the current generation's group.
-    leave_group: Py<PyAny>,
+    generations: Generations,
     data_schedule: DataSchedule,
     scaling: Scaling,
     timeouts: CollectiveTimeouts,
@@ -72,7 +75,7 @@ impl Training {
         named: Named,
         network: PyNetwork,
         state: PyState,
-        leave_group: Py<PyAny>,
+        generations: Generations,
     ) -> Result<Self, Failure> {
         let Started {
             reporter,
@@ -131,7 +134,7 @@ impl Training {
         Ok(Self {
             member: Member::prepared(control, local_state, checkpointing, reporter),
             state,
-            leave_group,
+            generations,
             data_schedule: *data_schedule,
             scaling: *scaling,
             timeouts: launch.timeouts,
@@ -149,7 +152,7 @@ impl Training {
     pub(super) fn advance(&mut self) -> Result<bool, Failure> {
         self.end_body()?;
         loop {
-            match self.member.next_todo() {
+            match self.next_todo()? {
                 Todo::Form(place) => match self.form(&place) {
                     Ok(true) => self.member.apply(Event::Formed),
                     // A newer generation arrived while this one was forming.
@@ -159,7 +162,7 @@ impl Training {
                 },
                 Todo::Step => return self.begin(),
                 Todo::SaveAlone => {
-                    self.leave_group()?;
+                    self.generations.leave()?;
                     self.member.save_alone(&self.state);
                     self.member.apply(Event::SavedAlone);
                 }
@@ -173,10 +176,29 @@ impl Training {
         }
     }
 
+    /// The next action. In the lobby it waits until there is one.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] if a process of this replica is lost meanwhile.
+    fn next_todo(&mut self) -> Result<Todo, Failure> {
+        loop {
+            if let Some(todo) = self.member.next_todo_within(CHECK_INTERVAL) {
+                return Ok(todo);
+            }
+            if let Err(lost) = self.generations.check_replica() {
+                // If the other process has ended because it was asked to leave, so was this one.
+                return match self.member.next_todo_within(Duration::ZERO) {
+                    Some(todo @ (Todo::SaveAlone | Todo::Exit(_))) => Ok(todo),
+                    Some(Todo::Form(_) | Todo::Step) | None => Err(lost),
+                };
+            }
+        }
+    }
+
     fn form(&mut self, place: &Place) -> Result<bool, Failure> {
         (self.begun, self.sent) = (None, None);
         self.own_time = Duration::ZERO;
-        self.leave_group()?;
+        self.generations.leave()?;
         let Some(origin) = self.member.form(place, &mut self.state)? else {
             return Ok(false);
         };
@@ -195,12 +217,6 @@ impl Training {
         self.member.reporter.enter(Phase::Training);
         self.ended = Instant::now();
         Ok(true)
-    }
-
-    fn leave_group(&self) -> Result<(), Failure> {
-        let left = Python::attach(|py| self.leave_group.call0(py));
-        left.map(|_| ())
-            .map_err(|error| internal(&message_of(&error)))
     }
 
     fn begin(&mut self) -> Result<bool, Failure> {
