@@ -214,6 +214,14 @@ impl Process {
         Ok(())
     }
 
+    /// Must be called before [`Self::advance`]. Begins the saves that are due after the body of a
+    /// committed step. Returns whether the collectives of this have succeeded; None if there was
+    /// none.
+    fn end_body(&mut self, py: Python<'_>) -> PyResult<Option<bool>> {
+        let training = self.training()?;
+        returned(py.detach(|| training.end_body()))
+    }
+
     /// Forms generations until a step is due, and returns True. Returns False when all steps are
     /// committed.
     fn advance(&mut self, py: Python<'_>) -> PyResult<bool> {

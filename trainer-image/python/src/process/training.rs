@@ -32,6 +32,8 @@ mod step;
 
 /// Interval at which a process in the lobby checks that its replica is whole.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Why a process loses a generation in which it has lost no rank itself.
+const LOST_IN_REPLICA: &str = "another process of this replica has lost a rank";
 
 /// The names that identify a training.
 #[derive(Debug)]
@@ -148,18 +150,12 @@ impl Training {
         })
     }
 
-    /// Forms generations until a step is due. False when all steps are committed.
+    /// Forms generations until a step is due. False when all steps are committed. Call
+    /// [`Self::end_body`] before it.
     pub(super) fn advance(&mut self) -> Result<bool, Failure> {
-        self.end_body()?;
         loop {
             match self.next_todo()? {
-                Todo::Form(place) => match self.form(&place) {
-                    Ok(true) => self.member.apply(Event::Formed),
-                    // A newer generation arrived while this one was forming.
-                    Ok(false) => {}
-                    Err(Failure::PeerLost(why)) => self.lose(&why),
-                    Err(failure) => return Err(failure),
-                },
+                Todo::Form(place) => self.form_in_replica(&place)?,
                 Todo::Step => return self.begin(),
                 Todo::SaveAlone => {
                     self.generations.leave()?;
@@ -193,6 +189,25 @@ impl Training {
                 };
             }
         }
+    }
+
+    /// Forms a generation, which counts only if it has formed in all processes of this replica.
+    fn form_in_replica(&mut self, place: &Place) -> Result<(), Failure> {
+        let formed = match self.form(place) {
+            Err(Failure::PeerLost(why)) => Err(why),
+            formed => Ok(formed?),
+        };
+        let has_formed = self
+            .generations
+            .formed(place.generation, formed == Ok(true))?;
+        match formed {
+            Ok(true) if has_formed => self.member.apply(Event::Formed),
+            Ok(true) => self.lose(LOST_IN_REPLICA),
+            // A newer generation arrived while this one was forming.
+            Ok(false) => {}
+            Err(why) => self.lose(&why),
+        }
+        Ok(())
     }
 
     fn form(&mut self, place: &Place) -> Result<bool, Failure> {

@@ -20,6 +20,15 @@ impl Generations {
         self.call("leave", ()).map(|_: Option<bool>| ())
     }
 
+    /// Whether a generation has formed in all processes of this replica. `has_formed`: whether it
+    /// has in this process.
+    ///
+    /// # Errors
+    /// The failure that ends this process if another process of the replica is lost.
+    pub(super) fn formed(&self, generation: u64, has_formed: bool) -> Result<bool, Failure> {
+        self.call("formed", (generation, has_formed))
+    }
+
     /// Checks in the lobby that the other processes of this replica are alive.
     ///
     /// # Errors
