@@ -5,6 +5,8 @@
 //! - `_FREEZE`: the same with SIGSTOP, until a SIGCONT.
 //! - `_FILE`: a file with `rank:point` kills the first process that reaches the point as that rank,
 //!   in any step, once. The process removes the file.
+//! - `_LOSE`: `rank:step:point` lets a collective that has succeeded there count as failed on that
+//!   rank, as if a peer was lost between two of its sends.
 //! - `_STEP_FILE`: a file, or `<file>-<index of the worker>`, with milliseconds by which each step
 //!   takes longer.
 //! - `_EVALUATION_FILE`: a file with milliseconds by which each batch of an evaluation takes
@@ -21,6 +23,8 @@
 //! - `_SUM`: breaks a sum over the stand-in (`c10d/src/bridge/fake_nccl.cpp`).
 //! - `_FLIP=rank:step`: flips one bit of the first weight of that rank after that step.
 //! - `_CHUNK_BYTES`: size of a chunk in which a state is sent.
+
+use crate::failure::Failure;
 
 /// A point at which a fault can strike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +53,10 @@ pub enum Point {
     /// When the process has the state and the receivers have it too, before all ranks know. `step`
     /// is the state's.
     Received,
+    /// When the collectives of a generation that forms have succeeded. `step` is the generation.
+    Formed,
+    /// When the ranks have compared their states before a checkpoint. `step` is the checkpoint's.
+    Compare,
     /// When half of a checkpoint's part is written. `step` is the checkpoint's.
     Checkpoint,
     /// On rank 0, when all parts and the manifest of a checkpoint are written, before it gets its
@@ -79,6 +87,19 @@ pub fn point(point: Point, rank: u32, step: u64) {
             let _ = signal_hook::low_level::raise(SIGKILL);
         }
     }
+}
+
+/// Fails as a collective that has lost a peer, if a variable names this point.
+///
+/// # Errors
+/// [`Failure::PeerLost`] if the point is named.
+#[cfg(feature = "faults")]
+pub fn lose(point: Point, rank: u32, step: u64) -> Result<(), Failure> {
+    let here = format!("{rank}:{step}:{point:?}");
+    if std::env::var("ROUNDHOUSE_FAULT_LOSE").is_ok_and(|value| value == here) {
+        return Err(Failure::PeerLost("a test has lost a peer".to_owned()));
+    }
+    Ok(())
 }
 
 /// Makes a step take longer, if a file says so.
@@ -218,6 +239,15 @@ pub const fn device_failure(_: u32, _: u64) -> Option<&'static str> {
 
 #[cfg(not(feature = "faults"))]
 pub const fn point(_: Point, _: u32, _: u64) {}
+
+/// Loses no peer, because no test runs without the feature.
+///
+/// # Errors
+/// Never returns an error.
+#[cfg(not(feature = "faults"))]
+pub const fn lose(_: Point, _: u32, _: u64) -> Result<(), Failure> {
+    Ok(())
+}
 
 #[cfg(not(feature = "faults"))]
 pub const fn slow_down() {}

@@ -210,6 +210,7 @@ impl<R: Rendezvous> Member<'_, R> {
             // whole state.
             world.barrier()?;
         }
+        faults::lose(Point::Formed, world.rank(), place.generation)?;
         Ok(agreed.source.claim.origin)
     }
 

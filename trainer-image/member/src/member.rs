@@ -1,5 +1,7 @@
 //! A process as a member of generations: its next action and the result of the last one.
 
+use std::time::{Duration, Instant};
+
 use roundhouse_contract::Phase;
 use roundhouse_elastic::{Action, Activity, Event, JoinWait, Machine, Outcome, Place};
 use roundhouse_report::{Reporter, say_error};
@@ -92,19 +94,30 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
     /// Returns the next action. In the lobby it waits until there is one.
     pub fn next_todo(&mut self) -> Todo {
         loop {
+            if let Some(todo) = self.next_todo_within(Duration::MAX) {
+                return todo;
+            }
+        }
+    }
+
+    /// Returns the next action; `None` if there is none within the `span`.
+    pub fn next_todo_within(&mut self, span: Duration) -> Option<Todo> {
+        let begun = Instant::now();
+        loop {
             self.poll_inputs();
             match self.machine.next() {
+                Action::Wait if begun.elapsed() >= span => return None,
                 Action::Wait => std::thread::sleep(POLL_INTERVAL),
                 Action::Form(place) => {
                     self.generation = place.generation;
-                    return Todo::Form(place.clone());
+                    return Some(Todo::Form(place.clone()));
                 }
                 Action::Step(place) => {
                     self.generation = place.generation;
-                    return Todo::Step;
+                    return Some(Todo::Step);
                 }
-                Action::SaveAlone => return Todo::SaveAlone,
-                Action::Exit(outcome) => return Todo::Exit(outcome),
+                Action::SaveAlone => return Some(Todo::SaveAlone),
+                Action::Exit(outcome) => return Some(Todo::Exit(outcome)),
             }
         }
     }
@@ -185,7 +198,7 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
     /// The longest step to expect in this generation; zero if unknown, and for a process that
     /// trains alone.
     #[must_use]
-    pub fn longest_step(&self) -> std::time::Duration {
+    pub fn longest_step(&self) -> Duration {
         let peers = self.peers.as_ref();
         peers.map_or_else(Default::default, |peers| peers.interrupter.longest_step())
     }

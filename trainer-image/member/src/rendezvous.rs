@@ -38,8 +38,9 @@ use hosted::Hosted;
 /// to ranks that lack it. 3: ranks report whether their last step was cut short. 4: ranks report
 /// their save in flight. 5: the rank that reads a checkpoint reports whether its bytes are damaged
 /// or unreadable. 6: ranks report the bytes of the state that they have, and the state may go from
-/// replica to replica in shards.
-pub(crate) const PROTOCOL: u32 = 6;
+/// replica to replica in shards. 7: the factor of checksums is below 1, so that none of them
+/// overflows.
+pub(crate) const PROTOCOL: u32 = 7;
 /// How long the port may be in use, for example by a process that is about to end.
 const HOST_DEADLINE: Duration = Duration::from_secs(15);
 

@@ -171,6 +171,11 @@ impl<G: Group> World<G> {
         Packing::new(self.rank, self.size)
     }
 
+    /// Number of sums that have begun.
+    pub fn num_sums(&self) -> u64 {
+        self.num_sums.load(Ordering::Relaxed)
+    }
+
     /// Number of a sum that is computed elsewhere over this group. All ranks compute the same sums
     /// in the same order, so the number is the same on all of them.
     pub fn next_turn(&self) -> u64 {

@@ -1,6 +1,6 @@
 """The native part; its documentation is in ``src/*.rs``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -60,9 +60,10 @@ class Process:
         network: Any,
         row: Any,
         views: Sequence[tuple[str, str, list[int], int]],
-        leave: Callable[[], None],
+        generations: Any,
         shared: tuple[int, int, int, list[tuple[int, int, int, int, int, bool]]] | None = None,
     ) -> None: ...
+    def end_body(self) -> bool | None: ...
     def advance(self) -> bool: ...
     def group(self) -> Any: ...
     def place(self) -> tuple[int, int, int, int, int]: ...

@@ -181,6 +181,8 @@ def evaluate(
     if not generations.confirm(total is not None):
         return
     assert total is not None
+    if not all(map(math.isfinite, total)):
+        raise Diverged(f"the evaluation after step {place.steps} is not finite: the sums over all ranks are {total}")
     means: list[dict[str, float]] = [{} for _ in evaluations]
     numbers = iter(total)
     for index, name, length in names:

@@ -105,12 +105,15 @@ class Generations:
             row=self._row,
             views=self._row.described(),
             shared=self._row.shared(),
-            leave=self.leave,
+            generations=self,
         )
 
     def advance(self) -> bool:
         """Forms generations until a step is due. Returns False when all steps are committed."""
         while True:
+            has_ended = self._process.end_body()
+            if has_ended is not None:
+                self.confirm(has_ended)
             try:
                 is_due = self._process.advance()
             except RoundhouseError as error:
@@ -189,6 +192,17 @@ class Generations:
         if holds:
             self._process.lose("another process of this replica has lost a rank")
         return False
+
+    def formed(self, generation: int, has_formed: bool) -> bool:
+        """Whether a generation has formed in all processes of the replica. The native part calls
+        this after each attempt, which may succeed in one process and fail in another."""
+        return has_formed if self.replica is None else self.replica.decide(f"formed/{generation}", has_formed)
+
+    def check_replica(self) -> None:
+        """Raises :class:`~roundhouse.errors.PeerLost` if a process of the replica has ended. The
+        native part calls this while it waits for a generation."""
+        if self.replica is not None:
+            self.replica.check_alive()
 
     def meet_at_end(self) -> None:
         """Waits for all ranks after they have left the loop before the last step.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import secrets
+import select
 import socket
 import struct
 from array import array
@@ -136,6 +137,16 @@ class Links:
         for link in self._links:
             link.send(subject, total)
         return total
+
+    def is_cut(self) -> bool:
+        """Whether a connection is closed, as it is when the other process has ended. Does not
+        wait."""
+        ends = select.poll()
+        for link in self._links:
+            if link.connection.fileno() < 0:
+                return True  # This process has closed it.
+            ends.register(link.connection, select.POLLRDHUP)
+        return bool(ends.poll(0))
 
     def _part(self) -> None:
         """Lets all processes know why they get an error."""

@@ -32,6 +32,8 @@ from .versions import OLDEST_WITH_REPLICAS, require_torch
 # The agent ends processes that hang; compiling a model may take long.
 _START = 600.0
 _PATIENCE = 3600.0
+# Seconds between two checks whether another process has decided.
+_LOOK_INTERVAL = 0.005
 _LOOPBACK = "127.0.0.1"
 # Parts of PyTorch's errors of a collective whose peer is gone.
 _OF_LOST_PEERS = ("Connection", "connection", "closed by peer", "Broken pipe", "Timed out", "NCCL", "socketPoll")
@@ -129,6 +131,26 @@ class Replica:
         except OSError as error:
             raise self.lost(error) from error
 
+    def decide(self, key: str, holds: bool) -> bool:
+        """Whether something holds in all processes of the replica. Unlike :meth:`all`, a process in
+        which it does not hold does not wait: the others may never come to the same place. Each
+        decision has its own ``key``."""
+        if self._store is None:
+            return holds
+        try:
+            self._store.set(f"{key}/{self.shard}", str(int(holds)))
+            return holds and all(self._awaited(f"{key}/{shard}") == b"1" for shard in range(self.size))
+        except RuntimeError as error:
+            raise self.lost(error) from error
+
+    def _awaited(self, key: str) -> bytes:
+        """The value of a key that another process of the replica sets."""
+        assert self._store is not None
+        while not self._store.check([key]):
+            self.check_alive()
+            time.sleep(_LOOK_INTERVAL)
+        return self._store.get(key)
+
     def begin_pass(self) -> None:
         """Must be called before a pass in which the processes of the replica wait for each other.
         If they made different numbers of passes, their collectives would wait for minutes."""
@@ -188,6 +210,12 @@ class Replica:
         may have caught the first error, as it may if another replica is lost."""
         if self._loss is not None:
             raise self._loss
+
+    def check_alive(self) -> None:
+        """As :meth:`check`, and notices a process that has ended since the last sum."""
+        self.check()
+        if self._links is not None and self._links.is_cut():
+            raise self.lost(ConnectionError("a process of the replica has ended"))
 
     def explains(self, error: BaseException) -> bool:
         """Whether an error of the script shows that a process of the replica is lost."""

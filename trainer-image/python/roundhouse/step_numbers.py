@@ -8,7 +8,6 @@ code runs on CPUs.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +21,10 @@ if TYPE_CHECKING:
     from .replica import Replica
 
 Number = torch.Tensor | float
+
+# The largest weight of a rank. The sum over all ranks has to be finite, because gradients are
+# divided by it.
+_MOST_WEIGHT = 1e300
 
 
 class StepNumbers:
@@ -61,7 +64,7 @@ class StepNumbers:
         self.weight = 0.0
         self._brought = brought = self._stacked(loss, own_norm, weight, digest)
         is_finite = brought.isfinite()
-        is_weight = is_finite[2].logical_and(brought[2] >= 0)
+        is_weight = (brought[2] >= 0).logical_and(brought[2] <= _MOST_WEIGHT)
         is_right = torch.stack([is_finite[0], is_finite[:2].all(), is_weight])
         finite = brought.nan_to_num(0.0, 0.0, 0.0)
         # The order is that of Layout::places in src/process/training/numbers.rs.
@@ -125,11 +128,11 @@ class StepNumbers:
         return numbers
 
     def check_weight(self) -> None:
-        """Raises ConfigError if the weight is not a number of at least 0. In this case no rank
+        """Raises ConfigError if the weight is not a number from 0 to 1e300. In this case no rank
         commits the step."""
-        if not (math.isfinite(self.weight) and self.weight >= 0):
+        if not 0 <= self.weight <= _MOST_WEIGHT:
             raise ConfigError(
-                f"job.commit: the weight is {self.weight}; give a number of at least 0, such as that of the rank's tokens"
+                f"job.commit: the weight is {self.weight}; give a number from 0 to {_MOST_WEIGHT}, such as that of the rank's tokens"
             )
 
     @torch.no_grad()

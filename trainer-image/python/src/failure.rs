@@ -75,6 +75,18 @@ pub(crate) fn lost(py: Python<'_>, error: &PyErr) -> Failure {
     }
 }
 
+/// The failure for an exception that ends this process: a `PeerLost` of the package if a process of
+/// the replica is lost.
+pub(crate) fn ending(py: Python<'_>, error: &PyErr) -> Failure {
+    let words = words(py, error);
+    let code = error.value(py).getattr("exit_code");
+    let code = code.and_then(|code| code.extract::<i32>());
+    if code.is_ok_and(|code| code == roundhouse_contract::ExitCode::PeerLost.code()) {
+        return Failure::PeerLost(words);
+    }
+    Failure::Internal(words)
+}
+
 /// The failure for an error message of PyTorch if the cause is local and not a peer.
 fn own(words: &str) -> Option<fn(String) -> Failure> {
     match ErrorKind::of_message(words) {
@@ -102,12 +114,6 @@ pub(crate) fn refused(py: Python<'_>, error: &PyErr) -> Failure {
         REFUSAL.set(Some(error.clone_ref(py)));
         Failure::State(words)
     }
-}
-
-/// The message of an unexpected exception.
-pub(crate) fn message_of(error: &PyErr) -> String {
-    unwanted(error);
-    error.to_string()
 }
 
 /// Records an interrupt in a call whose error is ignored.

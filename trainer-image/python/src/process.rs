@@ -30,7 +30,7 @@ use crate::state::{PyState, Shared};
 
 mod training;
 
-use training::{Agreed, Training};
+use training::{Agreed, Generations, Training};
 
 /// One process of a training.
 #[pyclass(module = "roundhouse._native")]
@@ -168,10 +168,10 @@ impl Process {
     /// Enters the lobby after all preparations. `network` creates stores and groups. `row` has the
     /// trained bytes, which consist of `views` (name, type, shape, bytes). `model`, `optimizer` and
     /// `settings` identify the training: they must be equal to continue from a checkpoint.
-    /// `leave()` drops all uses of the current generation's group. `shared`: the bytes of the views
+    /// `generations` is a `roundhouse.generations.Generations`. `shared`: the bytes of the views
     /// that this process of a replica has.
     #[expect(clippy::too_many_arguments, reason = "as keywords, from one place")]
-    #[pyo3(signature = (*, schedule, model, optimizer, settings, network, row, views, leave, shared = None))]
+    #[pyo3(signature = (*, schedule, model, optimizer, settings, network, row, views, generations, shared = None))]
     fn prepare(
         &mut self,
         py: Python<'_>,
@@ -182,7 +182,7 @@ impl Process {
         network: Py<PyAny>,
         row: Py<PyAny>,
         views: Vec<(String, String, Vec<usize>, u64)>,
-        leave: Py<PyAny>,
+        generations: Py<PyAny>,
         shared: Option<Shared>,
     ) -> PyResult<()> {
         let Stage::Started(started) = std::mem::replace(self.stage(), Stage::Over) else {
@@ -195,13 +195,31 @@ impl Process {
             settings,
         };
         let network = PyNetwork::new(network);
+        let generations = Generations::new(generations);
         let launch = &self.launch;
-        let prepare =
-            || Training::prepare(launch, *started, schedule, named, network, state, leave);
+        let prepare = || {
+            Training::prepare(
+                launch,
+                *started,
+                schedule,
+                named,
+                network,
+                state,
+                generations,
+            )
+        };
         let training = py.detach(prepare);
         let training = training.map_err(failed_early)?;
         *self.stage() = Stage::Training(Box::new(training));
         Ok(())
+    }
+
+    /// Must be called before [`Self::advance`]. Begins the saves that are due after the body of a
+    /// committed step. Returns whether the collectives of this have succeeded; None if there was
+    /// none.
+    fn end_body(&mut self, py: Python<'_>) -> PyResult<Option<bool>> {
+        let training = self.training()?;
+        returned(py.detach(|| training.end_body()))
     }
 
     /// Forms generations until a step is due, and returns True. Returns False when all steps are

@@ -88,6 +88,16 @@ def test_lost_process_ends_the_wait_of_the_others(connected, lost):
     assert time.monotonic() - began < 15
 
 
+def test_closed_connection_is_noticed_without_a_sum(connected):
+    links = connected(2)
+    assert not links[0].is_cut() and not links[1].is_cut()
+    # What a process has sent before does not hide its end.
+    links[1]._links[0].send(Subject.SUM, [1.0])
+    links[1].close()
+    until("the end is noticed", links[0].is_cut, 20)
+    assert links[1].is_cut()
+
+
 def test_fork_while_another_thread_waits(connected):
     links = connected(2)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

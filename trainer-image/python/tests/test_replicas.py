@@ -57,6 +57,35 @@ def test_killed_process_costs_its_replica_and_no_step(tmp_path, alone, point, sh
     assert difference(alone(SGD="1"), load(tmp_path / "weights")) <= ROUNDING
 
 
+# The processes of a replica would continue with different steps, and wait for each other.
+@pytest.mark.parametrize("fault", ["1:1:Formed", "1:8:Compare"])
+def test_collective_that_fails_in_one_process_fails_in_its_replica(tmp_path, alone, fault):
+    options = {"checkpoints": True, "every_steps": 8, "variables": {"SGD": "1"}}
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, "weights", **options) as world:
+        replicas = [world.start_replica(0, {1: {"ROUNDHOUSE_FAULT_LOSE": fault}}), world.start_replica(1)]
+        world.form_replicas(replicas)
+        processes = [process for replica in replicas for process in replica.processes]
+        until("all wait for a generation", lambda: all(process.status().get("phase") == "Stranded" for process in processes), 60)
+        world.publish(replicas)
+        world.end_replicas(replicas)
+    assert difference(alone(SGD="1"), load(world.state / "weights")) <= ROUNDING
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_process_that_waits_for_a_generation_ends_after_its_sibling(tmp_path, shard):
+    with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights") as world:
+        world.slow(100)
+        lost, replica = world.begin_replicas(2)
+        world.reach_replicas([lost, replica], 2)
+        lost.kill()
+        until("both are stranded", lambda: all(process.status().get("phase") == "Stranded" for process in replica.processes))
+        replica.processes[shard].kill()
+        sibling = replica.processes[1 - shard]
+        until("the sibling ends", sibling.is_gone, 60)
+        assert sibling.process.returncode == 75
+        assert "a process of this replica is lost" in sibling.words()["message"]
+
+
 def test_last_of_two_replicas_continues(tmp_path, alone):
     with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights") as world:
         replicas = world.begin_replicas(2, fault="3:11:Backward", doomed=(1, 1))

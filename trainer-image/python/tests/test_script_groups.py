@@ -54,6 +54,15 @@ def test_job_sum_works_after_a_failed_commit(tmp_path):
         world.ends(others)
 
 
+# In a step, the sum of the losses of all samples is a finite number with the first factor alone.
+@pytest.mark.parametrize(("factor", "code"), [("1e306", 0), ("2e307", 64)])
+def test_losses_of_any_size_are_summed_or_diverge(tmp_path, factor, code):
+    with World(tmp_path, "sums.py", 5, tmp_path / "weights", variables={"FACTOR": factor}) as world:
+        workers = world.begin(2)
+        world.ends(workers, code)
+        assert code == 0 or "step 1: loss inf, gradient norm" in workers[0].words()["message"]
+
+
 @pytest.mark.parametrize("what", ["mesh", "part", "world"])
 def test_group_of_an_earlier_generation_ends_with_advice(tmp_path, what):
     with World(tmp_path, "kept.py", what, "caught") as world:

@@ -9,6 +9,7 @@ use super::{Checkpointing, Saved};
 use crate::checkpoint::Manifest;
 use crate::checkpoint::manifest::SCHEMA_VERSION;
 use crate::failure::Failure;
+use crate::faults::{self, Point};
 use crate::group::Rendezvous;
 use crate::ledger::{Ledger, Opening};
 use crate::member::Member;
@@ -166,8 +167,9 @@ impl<R: Rendezvous> Member<'_, R> {
             return Ok(());
         }
         let world = self.world()?;
-        match replicas::compare(world, state, self.local_state.position.step)? {
-            None => Ok(()),
+        let step = self.local_state.position.step;
+        match replicas::compare(world, state, step)? {
+            None => faults::lose(Point::Compare, world.rank(), step),
             Some(difference) => Err(state.differs(difference, world.rank())),
         }
     }

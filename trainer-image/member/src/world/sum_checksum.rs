@@ -22,22 +22,28 @@ pub(super) fn append(values: &[f64], turn: u64) -> Vec<f64> {
 }
 
 /// Returns the sums of the values, if their checksum confirms contributions of all `world_size`
-/// ranks.
+/// ranks. A sum of finite values that is too large for a number is infinite.
 pub(super) fn verified(sums: &[f64], turn: u64, world_size: u32) -> Option<Vec<f64>> {
     let (values, checksum) = sums.split_at(sums.len() / 2);
     let (factor, size) = (factor(turn), f64::from(world_size));
     let is_true = |(value, checksum): (&f64, &f64)| {
         let error = (value + checksum / factor - size).abs();
         // A comparison with NaN is false.
-        value.is_finite() && error <= TOLERANCE * value.abs().max(size)
+        if value.is_finite() {
+            error <= TOLERANCE * value.abs().max(size)
+        } else {
+            // The checksum has the opposite sign, and is smaller by the factor.
+            *value > 0.0 && checksum / factor <= -f64::MAX * (1.0 - TOLERANCE)
+        }
     };
     let all_true = values.iter().zip(checksum).all(is_true);
     all_true.then(|| values.to_vec())
 }
 
-/// Powers of two, so that the product is not rounded.
+/// Powers of two, so that the product is not rounded. Below 1, so that the checksum of the largest
+/// number is finite.
 fn factor(turn: u64) -> f64 {
-    (1_u64 << (1 + turn % NUM_FACTORS)) as f64
+    1.0 / (1_u64 << (1 + turn % NUM_FACTORS)) as f64
 }
 
 #[cfg(test)]
@@ -58,6 +64,16 @@ mod tests {
             verified(&sums, 3, 2),
             Some(vec![0.1 + 0.7, 2.0 + 1e15, 0.0])
         );
+    }
+
+    #[test]
+    fn checksum_confirms_sum_that_overflows() {
+        for turn in 0..NUM_FACTORS {
+            let sums = summed(&[&[f64::MAX, -f64::MAX], &[f64::MAX / 2.0, 0.0]], turn);
+            let found = verified(&sums, turn, 2);
+            assert_eq!(found, Some(vec![f64::INFINITY, -f64::MAX]));
+            assert_eq!(verified(&[f64::INFINITY, 0.0], turn, 2), None);
+        }
     }
 
     #[test]

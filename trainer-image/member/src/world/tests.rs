@@ -168,6 +168,19 @@ fn large_losses_that_cancel_pass_the_checksum() {
 }
 
 #[test]
+fn sums_of_the_largest_numbers_pass_the_checksum() {
+    for (sums, loss) in each(2, |world| {
+        let is_first = world.rank() == 0;
+        let values = [if is_first { -f64::MAX } else { 0.0 }, f64::MAX, 1.0];
+        let end = world.end_step(f64::MAX, &FINE).unwrap();
+        (world.sum_signed(&values).unwrap(), end.loss_sum)
+    }) {
+        assert_eq!(sums, [-f64::MAX, f64::INFINITY, 2.0]);
+        assert!(loss.is_infinite());
+    }
+}
+
+#[test]
 fn nan_loss_of_one_rank_makes_loss_nan() {
     for (loss, all_finite, ranks) in each(3, |world| {
         let own = if world.rank() == 2 { f64::NAN } else { 1.0 };

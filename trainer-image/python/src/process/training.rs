@@ -17,17 +17,23 @@ use roundhouse_member::world::{RankVote, StepOutcome};
 use roundhouse_member::{Checkpointing, Failure, Launch, LocalState, Member, State as _};
 use roundhouse_report::Reporter;
 
+pub(super) use self::generations::Generations;
 use self::step::Sent;
 pub(super) use self::step::{Agreed, CommitReport};
 use super::{Started, internal};
-use crate::failure::message_of;
 use crate::network::PyNetwork;
 use crate::sampler::SampleSchedule;
 use crate::state::PyState;
 
 mod edges;
+mod generations;
 mod numbers;
 mod step;
+
+/// Interval at which a process in the lobby checks that its replica is whole.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Why a process loses a generation in which it has lost no rank itself.
+const LOST_IN_REPLICA: &str = "another process of this replica has lost a rank";
 
 /// The names that identify a training.
 #[derive(Debug)]
@@ -42,8 +48,7 @@ pub(super) struct Named {
 pub(super) struct Training {
     member: Member<'static, StoreRendezvous<PyNetwork>>,
     state: PyState,
-    /// Drops all uses of the current generation's group.
-    leave_group: Py<PyAny>,
+    generations: Generations,
     data_schedule: DataSchedule,
     scaling: Scaling,
     timeouts: CollectiveTimeouts,
@@ -72,7 +77,7 @@ impl Training {
         named: Named,
         network: PyNetwork,
         state: PyState,
-        leave_group: Py<PyAny>,
+        generations: Generations,
     ) -> Result<Self, Failure> {
         let Started {
             reporter,
@@ -131,7 +136,7 @@ impl Training {
         Ok(Self {
             member: Member::prepared(control, local_state, checkpointing, reporter),
             state,
-            leave_group,
+            generations,
             data_schedule: *data_schedule,
             scaling: *scaling,
             timeouts: launch.timeouts,
@@ -145,21 +150,15 @@ impl Training {
         })
     }
 
-    /// Forms generations until a step is due. False when all steps are committed.
+    /// Forms generations until a step is due. False when all steps are committed. Call
+    /// [`Self::end_body`] before it.
     pub(super) fn advance(&mut self) -> Result<bool, Failure> {
-        self.end_body()?;
         loop {
-            match self.member.next_todo() {
-                Todo::Form(place) => match self.form(&place) {
-                    Ok(true) => self.member.apply(Event::Formed),
-                    // A newer generation arrived while this one was forming.
-                    Ok(false) => {}
-                    Err(Failure::PeerLost(why)) => self.lose(&why),
-                    Err(failure) => return Err(failure),
-                },
+            match self.next_todo()? {
+                Todo::Form(place) => self.form_in_replica(&place)?,
                 Todo::Step => return self.begin(),
                 Todo::SaveAlone => {
-                    self.leave_group()?;
+                    self.generations.leave()?;
                     self.member.save_alone(&self.state);
                     self.member.apply(Event::SavedAlone);
                 }
@@ -173,10 +172,48 @@ impl Training {
         }
     }
 
+    /// The next action. In the lobby it waits until there is one.
+    ///
+    /// # Errors
+    /// [`Failure::PeerLost`] if a process of this replica is lost meanwhile.
+    fn next_todo(&mut self) -> Result<Todo, Failure> {
+        loop {
+            if let Some(todo) = self.member.next_todo_within(CHECK_INTERVAL) {
+                return Ok(todo);
+            }
+            if let Err(lost) = self.generations.check_replica() {
+                // If the other process has ended because it was asked to leave, so was this one.
+                return match self.member.next_todo_within(Duration::ZERO) {
+                    Some(todo @ (Todo::SaveAlone | Todo::Exit(_))) => Ok(todo),
+                    Some(Todo::Form(_) | Todo::Step) | None => Err(lost),
+                };
+            }
+        }
+    }
+
+    /// Forms a generation, which counts only if it has formed in all processes of this replica.
+    fn form_in_replica(&mut self, place: &Place) -> Result<(), Failure> {
+        let formed = match self.form(place) {
+            Err(Failure::PeerLost(why)) => Err(why),
+            formed => Ok(formed?),
+        };
+        let has_formed = self
+            .generations
+            .formed(place.generation, formed == Ok(true))?;
+        match formed {
+            Ok(true) if has_formed => self.member.apply(Event::Formed),
+            Ok(true) => self.lose(LOST_IN_REPLICA),
+            // A newer generation arrived while this one was forming.
+            Ok(false) => {}
+            Err(why) => self.lose(&why),
+        }
+        Ok(())
+    }
+
     fn form(&mut self, place: &Place) -> Result<bool, Failure> {
         (self.begun, self.sent) = (None, None);
         self.own_time = Duration::ZERO;
-        self.leave_group()?;
+        self.generations.leave()?;
         let Some(origin) = self.member.form(place, &mut self.state)? else {
             return Ok(false);
         };
@@ -195,12 +232,6 @@ impl Training {
         self.member.reporter.enter(Phase::Training);
         self.ended = Instant::now();
         Ok(true)
-    }
-
-    fn leave_group(&self) -> Result<(), Failure> {
-        let left = Python::attach(|py| self.leave_group.call0(py));
-        left.map(|_| ())
-            .map_err(|error| internal(&message_of(&error)))
     }
 
     fn begin(&mut self) -> Result<bool, Failure> {

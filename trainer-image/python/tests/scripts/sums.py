@@ -11,6 +11,8 @@ import torch
 
 STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
 HOW = os.environ.get("HOW", "")
+# By which the losses are multiplied.
+FACTOR = float(os.environ.get("FACTOR", "1"))
 
 torch.manual_seed(3)
 points = torch.randn(100, 8)
@@ -27,7 +29,7 @@ def num_ranks(job, step):
 
 def check_outcome(loss, step):
     """Checks that all ranks have the loss of all samples, and the same norm."""
-    own = loss.item() * step.size / step.global_size
+    own = loss.item() * FACTOR * step.size / step.global_size
     mean, norms = job.sum([own, job.grad_norm])
     assert math.isclose(mean, job.loss, rel_tol=1e-6) and math.isclose(norms, job.world_size * job.grad_norm), (mean, job.loss)
 
@@ -38,7 +40,7 @@ def train(batch):
     if HOW == "in a step":
         assert num_ranks(job, batch.step.number) == job.world_size
     # Also after a failed commit.
-    job.commit(loss, opt)
+    job.commit(loss.detach().double() * FACTOR, opt)
     if HOW != "in a step":
         assert num_ranks(job, batch.step.number) == job.world_size
         check_outcome(loss, batch.step)

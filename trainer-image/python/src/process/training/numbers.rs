@@ -2,10 +2,10 @@
 //! `roundhouse/step_numbers.py` fills in those that only the device knows, without waiting for the
 //! device.
 //!
-//! After the list of [`Packing`] follow: 1 for each rank whose weight is not a number of at least
-//! 0; the weight of the losses; and for each rank a digest of its summed gradients. All ranks with
-//! the same shard must have the same digest: a collective that was cut off may leave garbage on one
-//! rank while the following sum is correct.
+//! After the list of [`Packing`] follow: 1 for each rank whose weight is invalid; the weight of the
+//! losses; and for each rank a digest of its summed gradients. All ranks with the same shard must
+//! have the same digest: a collective that was cut off may leave garbage on one rank while the
+//! following sum is correct.
 
 use roundhouse_member::Failure;
 use roundhouse_member::group::Group;

@@ -129,7 +129,7 @@ impl Training {
             }
             Ok(Ended::NoWeight) => {
                 self.lose(
-                    "a rank has given job.commit a weight that is not a number of at least 0",
+                    "a rank has given job.commit a weight that is not a number from 0 to 1e300",
                 );
                 Ok(None)
             }
@@ -222,12 +222,19 @@ impl Training {
     /// Carries out the requests of the last committed step's outcome, after the body of the loop
     /// has ended. So a checkpoint contains all changes of the state after the commit. All ranks do
     /// this after the same step. A peer that is lost here ends the generation.
-    pub(in crate::process) fn end_body(&mut self) -> Result<(), Failure> {
+    ///
+    /// Returns whether the collectives that this needed have succeeded; `None` if it needed none.
+    pub(in crate::process) fn end_body(&mut self) -> Result<Option<bool>, Failure> {
         let Some(end) = self.ended_step.take() else {
-            return Ok(());
+            return Ok(None);
         };
+        let num_sums = self.member.world()?.num_sums();
         let result = self.act(&end);
-        self.lost_or(result).map(|_| ())
+        if self.lost_or(result)?.is_none() {
+            return Ok(Some(false));
+        }
+        let has_summed = self.member.world()?.num_sums() > num_sums;
+        Ok(has_summed.then_some(true))
     }
 
     fn act(&mut self, end: &StepOutcome) -> Result<(), Failure> {
