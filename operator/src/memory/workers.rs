@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_that_processes_are_ready_does_not_outlive_a_missed_poll() {
+    fn ready_processes_are_forgotten_when_a_poll_is_missed() {
         let (mut workers, mut world) = (Workers::default(), training(2));
         let ready = |workers: &Workers, world: &World| {
             workers

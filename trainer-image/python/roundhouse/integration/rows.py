@@ -8,8 +8,8 @@ import torch
 
 # Limit for all rows together. Each MiB takes each rank about 0.1 s of CPU time.
 MOST_BYTES = 64 << 20
-# Bytes per sum. Each number holds six of them, so it is an integer below 2^48, which a sum with zeros
-# keeps exact.
+# Bytes per sum. Each number holds six of them, so it is an integer below 2^48, which a sum with
+# zeros keeps exact.
 CHUNK_BYTES = 3 << 20
 _IN_NUMBER = 6
 

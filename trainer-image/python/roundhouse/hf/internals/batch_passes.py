@@ -58,7 +58,7 @@ class BatchPasses:
         """Within this context the library's loop takes ``known`` predictions, and makes only the
         passes of the others. Yields the loader for that loop."""
         trainer = self._trainer
-        # The library converts predictions to arrays on the CPU, unless metrics are computed for each
+        # The library converts predictions to arrays on the CPU, unless it computes metrics for each
         # batch.
         device = trainer.args.device if trainer.args.batch_eval_metrics else torch.device("cpu")
         missing, numbers = set(known.missing()), iter(range(len(self.batches)))

@@ -88,8 +88,8 @@ class Evaluations(Host):
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(dataloader.dataset))
 
     def _predictions(self, job: Job, passes: BatchPasses) -> Predictions:
-        """The predictions for an evaluation set, of which each rank computes a part. If they are too
-        large or a rank is lost, only this rank's own predictions are known; in a replica, those
+        """The predictions for an evaluation set, of which each rank computes a part. If they are
+        too large or a rank is lost, only this rank's own predictions are known; in a replica, those
         that its processes can exchange, or none."""
         known, replica = Predictions(len(passes.batches)), current()
         self.model.eval()
