@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn unready_worker_of_several_processes_requests_one_immediate_poll() {
+    fn unready_worker_of_several_processes_requests_one_poll() {
         for (procs, is_urgent) in [(1, false), (2, true)] {
             let (mut workers, mut world) = (Workers::default(), training(procs));
             assert!(!workers.follow(&world.job, &world.observed));

@@ -71,8 +71,9 @@ pub fn unfinished(end: End, status: Option<&RankStatus>) -> Option<TerminationMe
     }
     let joined = status.filter(|status| status.phase != Phase::Preparing);
     let message = match joined {
-        None => "the script ended without a call of roundhouse.join(): add the call, or, for a script that runs under \
-                 torchrun, set spec.elastic.mode to Restart"
+        None => "the script ended without a call of roundhouse.join(): add the call, or use roundhouse.hf.Trainer or \
+                 strategy=roundhouse.lightning.Elastic(...); for a script that runs under torchrun, set \
+                 spec.elastic.mode to Restart"
             .to_owned(),
         Some(status) if status.phase == Phase::Done => return None,
         Some(status) => {
@@ -130,7 +131,8 @@ pub fn explain(
         ),
         End::Signaled(signal) => (Reason::Killed, format!("killed by signal {signal}")),
     };
-    let message = match last_line {
+    // What a process wrote before it was killed does not explain that.
+    let message = match last_line.filter(|_| end != End::Signaled(9)) {
         Some(line) => format!("{what}; last line of its log: {line}"),
         None => what,
     };
@@ -295,8 +297,10 @@ mod tests {
         );
         let said = &message.message;
         assert!(
-            said.starts_with("killed by SIGKILL") && said.ends_with("; last line of its log: oh")
+            said.starts_with("killed by SIGKILL") && !said.contains("oh")
         );
+        let crashed = explain(End::Exited(1), None, None, Some("oh"), None);
+        assert!(crashed.message.ends_with("; last line of its log: oh"));
         for (has_memory, words) in [(false, "ran out of memory"), (true, "has not run out")] {
             let killed = explain(End::Signaled(9), None, None, None, Some(has_memory));
             assert!(killed.message.contains(words), "{killed:?}");

@@ -171,7 +171,8 @@ impl<G: Group> World<G> {
         Packing::new(self.rank, self.size)
     }
 
-    /// Number of sums that have begun.
+    /// Number of sums that have begun. A script's process compares it to learn whether the end of a
+    /// step used a collective, so every collective of this path must be a sum.
     pub fn num_sums(&self) -> u64 {
         self.num_sums.load(Ordering::Relaxed)
     }

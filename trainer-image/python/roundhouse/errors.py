@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from ._native import own_failure
 
+# Why a process loses a generation in which it has lost no rank itself.
+LOST_IN_REPLICA = "another process of this replica has lost a rank"
+
 
 class RoundhouseError(Exception):
     """An error after which this process cannot continue to train.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ._native import Process
-from .errors import ConfigError, PeerLost, RoundhouseError, words_of
+from .errors import LOST_IN_REPLICA, ConfigError, PeerLost, RoundhouseError, words_of
 from .failures import Failures
 from .gradients import Gradients, Model
 from .groups import Group
@@ -190,7 +190,7 @@ class Generations:
         if self.replica.all(holds):
             return True
         if holds:
-            self._process.lose("another process of this replica has lost a rank")
+            self._process.lose(LOST_IN_REPLICA)
         return False
 
     def formed(self, generation: int, has_formed: bool) -> bool:

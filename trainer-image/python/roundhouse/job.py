@@ -21,6 +21,7 @@ from .evaluation import Evaluation, all_of
 from .exports import Exports, copies_of, module_of_file
 from .generations import Generations, Place
 from .gradients import Model
+from .links import Subject
 from .loops import Loop, Loops
 from .migration import is_without_group
 from .open_step import OpenStep
@@ -382,6 +383,8 @@ class Job:
             )
         module = module_of_file("save_result", module, self._modules)
         self._loops.finish()
+        if self._replica is not None:
+            self._replica.meet(Subject.RESULT)
         file = self._file(path)
         while True:
             if self._replica is None:
@@ -455,6 +458,9 @@ class Job:
                 "the script has ended without a loop over job.steps(...) or job.indices(...): it has trained nothing"
             )
         self._loops.finish()
+        if self._replica is not None:
+            # Another process may be in save_result.
+            self._replica.meet(Subject.END)
         self._generations.leave()
         self._exports.wait(_MOST_AT_END)
         self._process.done()

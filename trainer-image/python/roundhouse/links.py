@@ -39,6 +39,9 @@ class Subject(enum.IntEnum):
     PASS = 3
     # Not all processes have come with the same subject.
     APART = 4
+    # The script writes its result, and leaves the job.
+    RESULT = 5
+    END = 6
 
 
 class Elsewhere(ConnectionError):
@@ -138,9 +141,9 @@ class Links:
             link.send(subject, total)
         return total
 
-    def is_cut(self) -> bool:
-        """Whether a connection is closed, as it is when the other process has ended. Does not
-        wait."""
+    def is_closed(self) -> bool:
+        """Whether a connection is closed, for example because the other process has ended. Returns
+        at once."""
         ends = select.poll()
         for link in self._links:
             if link.connection.fileno() < 0:

@@ -16,7 +16,7 @@ from .clipping import Clipping
 from .column_sums import ColumnSums, clip
 from .commit_checks import CommitChecks
 from .digests import digest_of, portions
-from .errors import ConfigError, Diverged, NotCommitted, PeerLost
+from .errors import LOST_IN_REPLICA, ConfigError, Diverged, NotCommitted, PeerLost
 from .generations import Generations
 from .local_parts import local_gradients
 from .migration import is_without_group
@@ -245,7 +245,7 @@ class OpenStep:
         agreed = self._process.agree(broke=gradients.broken)
         numbers.end_without_vote()
         if not self._generations.confirm(isinstance(agreed, tuple)) and isinstance(agreed, tuple):
-            agreed, gradients.broken = None, "another process of this replica has lost a rank"
+            agreed, gradients.broken = None, LOST_IN_REPLICA
         agreed_at = time.perf_counter()
         # Drop the gradients; their memory belongs to DDP.
         gradients.buckets.clear()

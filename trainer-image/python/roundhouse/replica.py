@@ -32,7 +32,7 @@ from .versions import OLDEST_WITH_REPLICAS, require_torch
 # The agent ends processes that hang; compiling a model may take long.
 _START = 600.0
 _PATIENCE = 3600.0
-# Seconds between two checks whether another process has decided.
+# Seconds between two reads of another process's decision.
 _LOOK_INTERVAL = 0.005
 _LOOPBACK = "127.0.0.1"
 # Parts of PyTorch's errors of a collective whose peer is gone.
@@ -132,9 +132,9 @@ class Replica:
             raise self.lost(error) from error
 
     def decide(self, key: str, holds: bool) -> bool:
-        """Whether something holds in all processes of the replica. Unlike :meth:`all`, a process in
-        which it does not hold does not wait: the others may never come to the same place. Each
-        decision has its own ``key``."""
+        """Whether something holds in all processes of the replica. Unlike in :meth:`all`, a process
+        in which it does not hold returns at once, because the other processes may never call this.
+        ``key`` must be new for each decision."""
         if self._store is None:
             return holds
         try:
@@ -150,6 +150,10 @@ class Replica:
             self.check_alive()
             time.sleep(_LOOK_INTERVAL)
         return self._store.get(key)
+
+    def meet(self, subject: Subject) -> None:
+        """Must be called where all processes of the replica have to be at the same place."""
+        self.agree(subject, [])
 
     def begin_pass(self) -> None:
         """Must be called before a pass in which the processes of the replica wait for each other.
@@ -197,11 +201,7 @@ class Replica:
     def lost(self, error: BaseException) -> PeerLost:
         words = f"a process of this replica is lost, so all its processes restart: {words_of(error)}"
         if isinstance(error, Elsewhere):
-            words = (
-                "one process of this worker begins a pass of the model, and another one does not, so all of them restart: they have to "
-                "make the same number of passes in a step, for which x.tensor_split(4) divides samples into a number of parts, and to "
-                f"call job.sum and others at the same places ({error})"
-            )
+            words = _words_of_places(error)
         self._loss = PeerLost(words)
         return self._loss
 
@@ -214,7 +214,7 @@ class Replica:
     def check_alive(self) -> None:
         """As :meth:`check`, and notices a process that has ended since the last sum."""
         self.check()
-        if self._links is not None and self._links.is_cut():
+        if self._links is not None and self._links.is_closed():
             raise self.lost(ConnectionError("a process of the replica has ended"))
 
     def explains(self, error: BaseException) -> bool:
@@ -284,6 +284,20 @@ def check_join(local_world_size: int) -> None:
 
 def _has_agent() -> bool:
     return bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
+
+
+def _words_of_places(error: Elsewhere) -> str:
+    """What to change if the processes of a replica are at different places of the script."""
+    if Subject.RESULT.name in str(error):
+        return (
+            "one process of this worker calls job.save_result, and another one does not, so all of them restart: call it in all "
+            f"processes, and not behind `if job.rank == 0` ({error})"
+        )
+    return (
+        "one process of this worker begins a pass of the model, and another one does not, so all of them restart: they have to "
+        "make the same number of passes in a step, for which x.tensor_split(4) divides samples into a number of parts, and to "
+        f"call job.sum and others at the same places ({error})"
+    )
 
 
 def _connected(store: dist.Store, shard: int, size: int) -> Links:

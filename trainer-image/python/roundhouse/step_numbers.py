@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ._native import fault_point
-from .errors import ConfigError, PeerLost
+from .errors import LOST_IN_REPLICA, ConfigError, PeerLost
 from .links import Subject
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class StepNumbers:
             raise
         sums = self._of_replica(read)
         if sums is None:
-            raise RuntimeError("another process of this replica has lost a rank")
+            raise RuntimeError(LOST_IN_REPLICA)
         return sums
 
     def _of_replica(self, read: list[float] | None) -> list[float] | None:

@@ -75,9 +75,9 @@ pub(crate) fn lost(py: Python<'_>, error: &PyErr) -> Failure {
     }
 }
 
-/// The failure for an exception that ends this process: a `PeerLost` of the package if a process of
-/// the replica is lost.
-pub(crate) fn ending(py: Python<'_>, error: &PyErr) -> Failure {
+/// The failure for an exception of `Generations`: [`Failure::PeerLost`] if it has that exit code,
+/// else [`Failure::Internal`].
+pub(crate) fn of_generations(py: Python<'_>, error: &PyErr) -> Failure {
     let words = words(py, error);
     let code = error.value(py).getattr("exit_code");
     let code = code.and_then(|code| code.extract::<i32>());

@@ -90,12 +90,12 @@ def test_lost_process_ends_the_wait_of_the_others(connected, lost):
 
 def test_closed_connection_is_noticed_without_a_sum(connected):
     links = connected(2)
-    assert not links[0].is_cut() and not links[1].is_cut()
+    assert not links[0].is_closed() and not links[1].is_closed()
     # What a process has sent before does not hide its end.
     links[1]._links[0].send(Subject.SUM, [1.0])
     links[1].close()
-    until("the end is noticed", links[0].is_cut, 20)
-    assert links[1].is_cut()
+    until("the end is noticed", links[0].is_closed, 20)
+    assert links[1].is_closed()
 
 
 def test_fork_while_another_thread_waits(connected):

@@ -107,6 +107,15 @@ def test_unequal_passes_of_a_replica_end_it_at_once(tmp_path, rank):
             assert "they have to make the same number of passes in a step" in process.words()["message"]
 
 
+def test_result_that_one_process_saves_alone_ends_its_replica(tmp_path):
+    with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", variables={"SHAPE": "result"}) as world:
+        (replica,) = world.begin_replicas(1)
+        for process in replica.processes:
+            until(f"{process.rank_file} ends", process.is_gone, 60)
+            assert process.process.returncode == 75
+            assert "call it in all processes, and not behind" in process.words()["message"]
+
+
 def test_clipping_before_the_sum_over_replicas_is_refused(tmp_path):
     with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", variables={"SHAPE": "clip"}) as world:
         (replica,) = world.begin_replicas(1)

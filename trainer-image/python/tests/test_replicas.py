@@ -57,7 +57,7 @@ def test_killed_process_costs_its_replica_and_no_step(tmp_path, alone, point, sh
     assert difference(alone(SGD="1"), load(tmp_path / "weights")) <= ROUNDING
 
 
-# The processes of a replica would continue with different steps, and wait for each other.
+# Otherwise one process would begin a step and wait for the other, which waits for a generation.
 @pytest.mark.parametrize("fault", ["1:1:Formed", "1:8:Compare"])
 def test_collective_that_fails_in_one_process_fails_in_its_replica(tmp_path, alone, fault):
     options = {"checkpoints": True, "every_steps": 8, "variables": {"SGD": "1"}}

@@ -70,6 +70,10 @@ def test_checkpoint_of_lightning_is_refused_before_it_is_loaded(tmp_path):
     )
 
 
+def test_last_checkpoint_is_refused_before_there_is_one(tmp_path):
+    refused(tmp_path, r"fit\(ckpt_path='last'\): a job continues from its own", fit={"ckpt_path": "last"})
+
+
 class Manual(Tiny):
     def __init__(self):
         super().__init__()

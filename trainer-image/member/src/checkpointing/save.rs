@@ -168,10 +168,10 @@ impl<R: Rendezvous> Member<'_, R> {
         }
         let world = self.world()?;
         let step = self.local_state.position.step;
-        match replicas::compare(world, state, step)? {
-            None => faults::lose(Point::Compare, world.rank(), step),
-            Some(difference) => Err(state.differs(difference, world.rank())),
+        if let Some(difference) = replicas::compare(world, state, step)? {
+            return Err(state.differs(difference, world.rank()));
         }
+        faults::lose(Point::Compare, world.rank(), step)
     }
 }
 

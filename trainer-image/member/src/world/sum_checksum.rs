@@ -27,12 +27,13 @@ pub(super) fn verified(sums: &[f64], turn: u64, world_size: u32) -> Option<Vec<f
     let (values, checksum) = sums.split_at(sums.len() / 2);
     let (factor, size) = (factor(turn), f64::from(world_size));
     let is_true = |(value, checksum): (&f64, &f64)| {
-        let error = (value + checksum / factor - size).abs();
-        // A comparison with NaN is false.
         if value.is_finite() {
+            let error = (value + checksum / factor - size).abs();
+            // A comparison with NaN is false.
             error <= TOLERANCE * value.abs().max(size)
         } else {
-            // The checksum has the opposite sign, and is smaller by the factor.
+            // The sum overflowed. Its checksum is smaller by the factor, so it may be finite, and
+            // must be about -MAX or lower after the division.
             *value > 0.0 && checksum / factor <= -f64::MAX * (1.0 - TOLERANCE)
         }
     };

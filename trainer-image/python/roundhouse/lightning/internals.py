@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import math
 import operator
 import os
@@ -367,3 +368,16 @@ def evaluated(trainer: Any) -> dict[str, Any]:
 def set_evaluated(trainer: Any, key: str, value: float) -> None:
     metric = trainer.fit_loop.epoch_loop.val_loop._results[key]
     metric._computed = torch.full_like(metric._computed, value)
+
+
+def asked_checkpoint() -> Any:
+    """What the script has given ``fit(ckpt_path=...)``. Lightning keeps no "last" while there is no
+    such file, and a worker that starts again would find one."""
+    from lightning.pytorch import Trainer
+
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is Trainer.fit.__code__:
+            return frame.f_locals.get("ckpt_path")
+        frame = frame.f_back
+    return None

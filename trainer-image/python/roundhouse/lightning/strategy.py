@@ -102,6 +102,8 @@ class Elastic(SingleDeviceStrategy):
             super().setup(trainer)
             return
         internals.check_trainer(trainer)
+        if (path := internals.asked_checkpoint()) is not None:
+            refusals.refuse_checkpoint(path)
         refusals.refuse_trainer(trainer, self.parallel_devices, self.num_nodes, self._layer_sync)
         refusals.refuse_module(self.lightning_module, lambda name: is_overridden(name, self.lightning_module))
         super().setup(trainer)

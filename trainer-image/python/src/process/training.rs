@@ -182,7 +182,7 @@ impl Training {
                 return Ok(todo);
             }
             if let Err(lost) = self.generations.check_replica() {
-                // If the other process has ended because it was asked to leave, so was this one.
+                // If both processes are leaving, the sibling may end first. That is not a loss.
                 return match self.member.next_todo_within(Duration::ZERO) {
                     Some(todo @ (Todo::SaveAlone | Todo::Exit(_))) => Ok(todo),
                     Some(Todo::Form(_) | Todo::Step) | None => Err(lost),

@@ -161,4 +161,5 @@ with rh.join(state=state) as job:
             nets[0](x[:1]).sum().backward()
         if job.commit(loss, opt, max_grad_norm=clip, weight=weight):
             print(f"step {job.steps_done}: {job.loss:.12f} {job.grad_norm:.12f}", flush=True)
-    job.save_result(WEIGHTS)
+    if SHAPE != "result" or job.rank == 0:
+        job.save_result(WEIGHTS)

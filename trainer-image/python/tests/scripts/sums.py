@@ -11,7 +11,7 @@ import torch
 
 STEPS, WEIGHTS = int(sys.argv[1]), sys.argv[2]
 HOW = os.environ.get("HOW", "")
-# By which the losses are multiplied.
+# Factor of the losses.
 FACTOR = float(os.environ.get("FACTOR", "1"))
 
 torch.manual_seed(3)

@@ -4,7 +4,7 @@ use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use roundhouse_member::Failure;
 
-use crate::failure::ending;
+use crate::failure::of_generations;
 
 /// A `roundhouse.generations.Generations`, which documents its methods.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Generations {
             let found = self.0.bind(py).call_method1(method, arguments);
             found
                 .and_then(|found| found.extract())
-                .map_err(|error| ending(py, &error))
+                .map_err(|error| of_generations(py, &error))
         })
     }
 }

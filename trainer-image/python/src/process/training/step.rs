@@ -223,7 +223,7 @@ impl Training {
     /// has ended. So a checkpoint contains all changes of the state after the commit. All ranks do
     /// this after the same step. A peer that is lost here ends the generation.
     ///
-    /// Returns whether the collectives that this needed have succeeded; `None` if it needed none.
+    /// Returns whether the collectives succeeded; `None` if there were none.
     pub(in crate::process) fn end_body(&mut self) -> Result<Option<bool>, Failure> {
         let Some(end) = self.ended_step.take() else {
             return Ok(None);
