@@ -112,18 +112,24 @@ mod scheduling;
         .message("model.channels is for a cnn: remove it (an mlp has model.hidden)").field_path(".trainer.model"),
     validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['resnet18', 'resnet50'] || !(has(self.trainer.model.stem) || has(self.trainer.model.batchNorm) || has(self.trainer.model.ghostBatch) || has(self.trainer.model.zeroInitResidual))")
         .message("model.stem, batchNorm, ghostBatch and zeroInitResidual are for resnet18 and resnet50: remove them").field_path(".trainer.model"),
-    validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['gpt2', 'bert'] || !(has(self.trainer.model.layers) || has(self.trainer.model.heads) || has(self.trainer.model.width) || has(self.trainer.model.context) || has(self.trainer.model.vocabulary) || has(self.trainer.model.dropout))")
-        .message("model.layers, heads, width, context, vocabulary and dropout are for gpt2 and bert: remove them").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['gpt2', 'bert', 'llama'] || !(has(self.trainer.model.layers) || has(self.trainer.model.heads) || has(self.trainer.model.width) || has(self.trainer.model.context) || has(self.trainer.model.vocabulary) || has(self.trainer.model.dropout))")
+        .message("model.layers, heads, width, context, vocabulary and dropout are for gpt2, bert and llama: remove them").field_path(".trainer.model"),
     validation = Rule::new("!has(self.trainer) || (has(self.trainer.model.width) ? self.trainer.model.width : 768) % (has(self.trainer.model.heads) ? self.trainer.model.heads : 12) == 0")
         .message("model.heads must divide model.width (default 768; 12 heads)").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name == 'llama' || !(has(self.trainer.model.numKeyValueHeads) || has(self.trainer.model.innerWidth) || has(self.trainer.model.ropeTheta) || has(self.trainer.model.normEpsilon) || has(self.trainer.model.tieEmbeddings))")
+        .message("model.numKeyValueHeads, innerWidth, ropeTheta, normEpsilon and tieEmbeddings are for llama: remove them").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name != 'llama' || !has(self.trainer.model.numKeyValueHeads) || (has(self.trainer.model.heads) ? self.trainer.model.heads : 12) % self.trainer.model.numKeyValueHeads == 0")
+        .message("model.numKeyValueHeads must divide model.heads (default 12)").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name != 'llama' || ((has(self.trainer.model.width) ? self.trainer.model.width : 768) / (has(self.trainer.model.heads) ? self.trainer.model.heads : 12)) % 2 == 0")
+        .message("model.width / model.heads must be even for llama (default 768; 12 heads)").field_path(".trainer.model"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.model.batchNorm) || !has(self.trainer.model.ghostBatch) || (self.trainer.model.batchNorm == 'Ghost' && self.trainer.model.ghostBatch > 0)")
         .message("model.ghostBatch, at least 1, is for batchNorm Ghost: remove it with batchNorm Sync or PerRank").field_path(".trainer.model"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.model.batchNorm) || self.trainer.model.batchNorm != 'Sync' || !(has(self.trainer.microBatchSize) || has(self.trainer.slices) || (has(self.trainer.activationCheckpointing) && self.trainer.activationCheckpointing == 'Blocks'))")
         .message("model.batchNorm Sync needs the global batch in one pass, once: remove trainer.microBatchSize, slices and activationCheckpointing, or set model.batchNorm to Ghost").field_path(".trainer"),
-    validation = Rule::new("!has(self.trainer) || !(self.trainer.model.name in ['gpt2', 'bert']) || self.trainer.data.format in ['tokens', 'text', 'parquet', 'custom']")
-        .message("gpt2 and bert read tokens: set data.format to tokens, text or parquet, or choose a model of images").field_path(".trainer.data"),
-    validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['gpt2', 'bert', 'custom'] || !(self.trainer.data.format in ['tokens', 'text'])")
-        .message("data.format tokens and text are for gpt2 and bert: choose one of these models, or a format of images").field_path(".trainer.data"),
+    validation = Rule::new("!has(self.trainer) || !(self.trainer.model.name in ['gpt2', 'bert', 'llama']) || self.trainer.data.format in ['tokens', 'text', 'parquet', 'custom']")
+        .message("gpt2, bert and llama read tokens: set data.format to tokens, text or parquet, or choose a model of images").field_path(".trainer.data"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['gpt2', 'bert', 'llama', 'custom'] || !(self.trainer.data.format in ['tokens', 'text'])")
+        .message("data.format tokens and text are for gpt2, bert and llama: choose one of these models, or a format of images").field_path(".trainer.data"),
     validation = Rule::new("!has(self.trainer) || !(self.trainer.data.format in ['tokens', 'text']) || has(self.trainer.data.tokens)")
         .message("give data.tokens.context, the tokens of a sample: data.format tokens and text need it").field_path(".trainer.data"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.mix) || size(self.trainer.data.mix) == 0 || (self.trainer.data.format != 'idx' && !has(self.trainer.data.train))")
@@ -140,8 +146,8 @@ mod scheduling;
         .message("trainer.ddp.powerSGD is for compression PowerSGD: remove it, or set trainer.ddp.compression to PowerSGD").field_path(".trainer"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.tensorboard) || !self.trainer.tensorboard || has(self.checkpoint)")
         .message("trainer.tensorboard writes beside the checkpoints: give checkpoint.volume, or remove it").field_path(".trainer"),
-    validation = Rule::new("!has(self.trainer) || !has(self.checkpoint) || !has(self.checkpoint.best) || self.checkpoint.best.metric == 'loss' || self.trainer.model.name == 'custom' || (self.checkpoint.best.metric == 'perplexity') == (self.trainer.model.name in ['gpt2', 'bert'])")
-        .message("checkpoint.best.metric must be loss, top1 or top5 for a model of images, and loss or perplexity for gpt2 and bert").field_path(".checkpoint"),
+    validation = Rule::new("!has(self.trainer) || !has(self.checkpoint) || !has(self.checkpoint.best) || self.checkpoint.best.metric == 'loss' || self.trainer.model.name == 'custom' || (self.checkpoint.best.metric == 'perplexity') == (self.trainer.model.name in ['gpt2', 'bert', 'llama'])")
+        .message("checkpoint.best.metric must be loss, top1 or top5 for a model of images, and loss or perplexity for gpt2, bert and llama").field_path(".checkpoint"),
     validation = Rule::new("has(self.trainer) || !has(self.checkpoint) || !has(self.checkpoint.best)")
         .message("leave out checkpoint.best: it is for the built-in trainer, which evaluates; a script of your own keeps its best state itself").field_path(".checkpoint"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.volume) || has(self.trainer.data.volume.configMap) != has(self.trainer.data.volume.persistentVolumeClaim)")

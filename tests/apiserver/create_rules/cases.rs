@@ -197,11 +197,20 @@ pub(super) fn bad_trainers() -> Vec<(Value, &'static str)> {
         ),
         (
             model(json!({"name": "resnet18", "layers": 18})),
-            "are for gpt2 and bert",
+            "are for gpt2, bert and llama",
         ),
         (
             json!({"trainer": {"model": {"name": "gpt2", "heads": 7}, "data": {"format": "tokens", "tokens": {"context": 8}}}}),
             "must divide model.width",
+        ),
+        (model(json!({"ropeTheta": 1e4})), "are for llama"),
+        (
+            json!({"trainer": {"model": {"name": "llama", "numKeyValueHeads": 5}, "data": {"format": "parquet"}}}),
+            "must divide model.heads",
+        ),
+        (
+            json!({"trainer": {"model": {"name": "llama", "width": 36}, "data": {"format": "parquet"}}}),
+            "must be even for llama",
         ),
         (
             model(json!({"name": "resnet18", "batchNorm": "Sync", "ghostBatch": 8})),
@@ -215,10 +224,13 @@ pub(super) fn bad_trainers() -> Vec<(Value, &'static str)> {
             json!({"trainer": {"model": {"name": "resnet18", "batchNorm": "Sync"}, "activationCheckpointing": "Blocks"}}),
             "remove trainer.microBatchSize, slices and activationCheckpointing",
         ),
-        (model(json!({"name": "gpt2"})), "gpt2 and bert read tokens"),
+        (
+            model(json!({"name": "gpt2"})),
+            "gpt2, bert and llama read tokens",
+        ),
         (
             data(json!({"format": "tokens", "tokens": {"context": 8}})),
-            "are for gpt2 and bert",
+            "are for gpt2, bert and llama",
         ),
         (
             json!({"trainer": {"model": {"name": "gpt2"}, "data": {"format": "tokens"}}}),
@@ -275,6 +287,8 @@ pub(super) fn good_trainers() -> Vec<Value> {
         json!({"trainer": {"model": {"name": "gpt2", "width": 64, "heads": 4}, "data": tokens, "ddp": {"compression": "bf16"}}}),
         json!({"trainer": {"data": {"format": "webdataset", "mix": [{"train": "a", "weight": 1.0}]}, "tensorboard": true},
             "checkpoint": {"volume": volume, "best": {"metric": "top1"}}}),
+        json!({"trainer": {"model": {"name": "llama", "heads": 8, "numKeyValueHeads": 2, "width": 64, "innerWidth": 160,
+            "ropeTheta": 500_000, "normEpsilon": 1e-6, "tieEmbeddings": true}, "data": {"format": "parquet"}}}),
         json!({"trainer": {"onNonFinite": "Skip", "maxConsecutiveSkips": 5}}),
         json!({"trainer": {"ddp": {"compression": "PowerSGD", "powerSGD": {"rank": 4}}}}),
         json!({"workers": {"template": {"spec": {"priorityClassName": "low"}}}, "scheduling": {"priorityClassName": "low"}}),

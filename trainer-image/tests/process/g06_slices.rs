@@ -88,6 +88,18 @@ fn gpt2(steps: u64) -> Value {
 }
 
 #[test]
+fn llama_with_grouped_queries_in_slices_is_bit_identical() {
+    let directory = tempfile::tempdir().unwrap();
+    write_tokens(directory.path());
+    let mut config = gpt2(5);
+    config["model"] = json!({
+        "name": "llama", "layers": 2, "heads": 4, "numKeyValueHeads": 2, "width": 32, "innerWidth": 48, "context": 16,
+        "vocabulary": 64, "dropout": 0.1,
+    });
+    assert_equal_for_every_world(&config, directory.path());
+}
+
+#[test]
 fn gpt2_with_dropout_in_slices_is_bit_identical() {
     let directory = tempfile::tempdir().unwrap();
     write_tokens(directory.path());

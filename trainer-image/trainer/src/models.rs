@@ -15,6 +15,7 @@ mod cnn;
 pub mod gpt2;
 mod init;
 mod layers;
+pub mod llama;
 pub mod masking;
 mod mlp;
 mod norm;
@@ -26,6 +27,7 @@ pub use bert::Bert;
 pub use classifier::{Classifier, Network};
 pub use cnn::Cnn;
 pub use gpt2::Gpt2;
+pub use llama::Llama;
 pub use mlp::Mlp;
 pub use norm::{BatchNorm, Groups};
 pub use pass::Pass;
@@ -111,7 +113,7 @@ fn of_images(
         }
         ModelName::Resnet18 => resnet(config, recomputes, Depth::Layers18, shape)?,
         ModelName::Resnet50 => resnet(config, recomputes, Depth::Layers50, shape)?,
-        ModelName::Gpt2 | ModelName::Bert | ModelName::Custom => {
+        ModelName::Gpt2 | ModelName::Bert | ModelName::Llama | ModelName::Custom => {
             let message = format!(
                 "{} reads tokens, and the data is images",
                 config.name.as_str()
@@ -163,6 +165,7 @@ fn of_tokens(
     }
     Ok(match config.name {
         ModelName::Bert => Box::new(Bert::new(config, shape.length)?.recomputing(recomputes)),
+        ModelName::Llama => Box::new(Llama::new(config, shape.length)?.recomputing(recomputes)),
         _ => Box::new(Gpt2::new(config, shape.length)?.recomputing(recomputes)),
     })
 }

@@ -35,7 +35,7 @@ pub enum WeightsError {
         reason: String,
     },
     /// A tensor of the model is not in the file.
-    #[error("{}: tensor {tensor} of shape {model:?} is missing; add its name to initFrom.skip to start with random values", path.display())]
+    #[error("{}: tensor {tensor} of shape {model:?} is missing; {}", path.display(), remedy(tensor))]
     Missing {
         /// Path of the file.
         path: PathBuf,
@@ -66,6 +66,16 @@ pub enum WeightsError {
         file: Vec<usize>,
         /// Shape of the tensor in the model.
         model: Vec<i64>,
+    },
+    /// The file has two tensors for one of the model, and they differ.
+    #[error("{}: tensors {tensor} and {other} differ, and the model ties them; set tieEmbeddings: false for a llama, or remove one of them from the file", path.display())]
+    Tied {
+        /// Path of the file.
+        path: PathBuf,
+        /// Name of the tensor in the file.
+        tensor: String,
+        /// Name of the tensor in the file that should be equal.
+        other: String,
     },
     /// A tensor is not of a floating-point type with at least 16 bits.
     #[error("{}: tensor {tensor} has type {kind:?}; give F32, F16, BF16 or F64", path.display())]
@@ -104,6 +114,17 @@ impl Loaded {
         let unused = unless_none("the model has no place for", unused);
         let path = path.display();
         format!("initFrom: the model begins with {path}{skipped}{unused}")
+    }
+}
+
+/// What to change if a tensor is missing.
+fn remedy(tensor: &str) -> &'static str {
+    match tensor {
+        "lm_head.weight" => {
+            "set tieEmbeddings: true for a llama whose head is its embedding, or add the name to initFrom.skip to start with random \
+             values"
+        }
+        _ => "add its name to initFrom.skip to start with random values",
     }
 }
 
@@ -156,7 +177,7 @@ pub fn load(
             loaded.skipped.push(name.to_owned());
             values.push(None);
         } else {
-            let (found, view) = find(path, &file, name, tensor)?;
+            let (found, view) = find(path, &file, parameters, name, tensor)?;
             values.push(Some(value(path, &found, &view, &tensor.size())?));
         }
     }
@@ -177,18 +198,27 @@ pub fn load(
 fn find<'a>(
     path: &Path,
     file: &SafeTensors<'a>,
+    parameters: &Parameters,
     name: &str,
     tensor: &Tensor,
 ) -> Result<(String, TensorView<'a>), WeightsError> {
-    names::candidates(name)
+    let mut found = names::candidates(parameters, name)
         .into_iter()
-        .find_map(|candidate| Some((file.tensor(&candidate).ok()?, candidate)))
-        .map(|(view, candidate)| (candidate, view))
-        .ok_or_else(|| WeightsError::Missing {
+        .filter_map(|candidate| Some((file.tensor(&candidate).ok()?, candidate)))
+        .map(|(view, candidate)| (candidate, view));
+    let (tensor, view) = found.next().ok_or_else(|| WeightsError::Missing {
+        path: path.to_owned(),
+        tensor: name.to_owned(),
+        model: tensor.size(),
+    })?;
+    match found.find(|(_, other)| other.data() != view.data()) {
+        None => Ok((tensor, view)),
+        Some((other, _)) => Err(WeightsError::Tied {
             path: path.to_owned(),
-            tensor: name.to_owned(),
-            model: tensor.size(),
-        })
+            tensor,
+            other,
+        }),
+    }
 }
 
 fn value(

@@ -60,7 +60,7 @@ fn unreadable_parts_are_named_and_left_out() {
         ),
         (
             "/spec/trainer/model/name",
-            json!("llama"),
+            json!("mamba"),
             "spec.trainer.model.name",
         ),
         (
@@ -105,7 +105,7 @@ fn only_the_unreadable_part_is_lost() {
     assert_eq!(spec.failure_policy.rules.len(), 1, "the other rule");
     assert_eq!(spec.clean_pod_policy, CleanPodPolicy::default());
     assert_eq!(spec.workers.replicas, 2);
-    let spec = read(&[("/spec/trainer/model/name", json!("llama"))])
+    let spec = read(&[("/spec/trainer/model/name", json!("mamba"))])
         .job
         .spec;
     assert_eq!((spec.trainer, spec.workers.replicas), (None, 2));

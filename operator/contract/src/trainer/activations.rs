@@ -12,7 +12,7 @@ pub enum ActivationCheckpointing {
     /// All activations are kept.
     #[default]
     None,
-    /// Each block of a `gpt2`, `bert`, `resnet18` or `resnet50` keeps only its input.
+    /// Each block of a `gpt2`, `bert`, `llama`, `resnet18` or `resnet50` keeps only its input.
     Blocks,
 }
 
@@ -29,9 +29,14 @@ pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     let name = config.model.name;
     let advice = match (config.activation_checkpointing, name) {
         (ActivationCheckpointing::None, _)
-        | (_, ModelName::Gpt2 | ModelName::Bert | ModelName::Resnet18 | ModelName::Resnet50) => {
-            return Ok(());
-        }
+        | (
+            _,
+            ModelName::Gpt2
+            | ModelName::Bert
+            | ModelName::Llama
+            | ModelName::Resnet18
+            | ModelName::Resnet50,
+        ) => return Ok(()),
         (_, ModelName::Linear | ModelName::Mlp | ModelName::Cnn) => {
             "lower microBatchSize to save memory"
         }
@@ -40,7 +45,7 @@ pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     invalid(
         "activationCheckpointing",
         format!(
-            "Blocks is for gpt2, bert, resnet18 and resnet50; remove it for model.name: {}, and {advice}",
+            "Blocks is for gpt2, bert, llama, resnet18 and resnet50; remove it for model.name: {}, and {advice}",
             name.as_str()
         ),
     )
@@ -65,7 +70,7 @@ mod tests {
 
     #[test]
     fn blocks_need_a_model_with_blocks() {
-        for model in ["gpt2", "bert", "resnet18", "resnet50"] {
+        for model in ["gpt2", "bert", "llama", "resnet18", "resnet50"] {
             assert_eq!(config(model, "Blocks").validate(), Ok(()), "{model}");
         }
         for (model, advice) in [

@@ -31,6 +31,9 @@ pub enum ModelName {
     Gpt2,
     /// Encoder-only transformer (Devlin et al. 2018), trained to predict masked tokens.
     Bert,
+    /// Decoder-only transformer with rotary positions (Touvron et al. 2023), trained to predict the
+    /// next token.
+    Llama,
     /// A model of your own, with settings in `trainer.options`: the container `trainer` needs an
     /// image with your program.
     Custom,
@@ -70,8 +73,8 @@ pub enum BatchNorm {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Model {
-    /// Name of the model: `linear`, `mlp`, `cnn`, `resnet18`, `resnet50`, `gpt2` or `bert`;
-    /// `custom` for a model of your own.
+    /// Name of the model: `linear`, `mlp`, `cnn`, `resnet18`, `resnet50`, `gpt2`, `bert` or
+    /// `llama`; `custom` for a model of your own.
     pub name: ModelName,
     /// Units of each hidden layer of an `mlp`. Default: 128, 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,28 +110,53 @@ pub struct Model {
     /// et al. 2017). Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zero_init_residual: Option<bool>,
-    /// Number of blocks of a `gpt2` or `bert`. Default: 12.
+    /// Number of blocks of a `gpt2`, `bert` or `llama`. Default: 12.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 256)))]
     pub layers: Option<u32>,
-    /// Attention heads of each block; they divide `width`. Default: 12.
+    /// Attention heads of each block; they divide `width`. For `llama` `width` / `heads` is even.
+    /// Default: 12.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 256)))]
     pub heads: Option<u32>,
+    /// Heads of keys and values in each block of a `llama`; they divide `heads`. Each of them
+    /// serves `heads` / `numKeyValueHeads` heads of queries (Ainslie et al. 2023). Default:
+    /// `heads`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 256)))]
+    pub num_key_value_heads: Option<u32>,
     /// Size of a token's vector. Default: 768.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 65_536)))]
     pub width: Option<u32>,
-    /// Longest sequence in tokens. Default: 1024 for `gpt2`, 512 for `bert`.
+    /// Size of the vectors inside the perceptron of each block of a `llama`. Default: 8/3 of
+    /// `width`, rounded up to a multiple of 256.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_048_576)))]
+    pub inner_width: Option<u32>,
+    /// Longest sequence in tokens. Default: 1024 for `gpt2`, 512 for `bert`, 2048 for `llama`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_048_576)))]
     pub context: Option<u32>,
-    /// Number of different tokens. Default: 50257 for `gpt2`, 30522 for `bert`.
+    /// Number of different tokens. Default: 50257 for `gpt2`, 30522 for `bert`, 32000 for `llama`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 2, max = 16_777_216)))]
     pub vocabulary: Option<u32>,
-    /// Probability that training drops a value of a `gpt2` or `bert`, at least 0 and below 1.
-    /// Default: 0.
+    /// Base of the wavelengths of the rotary positions of a `llama` (Su et al. 2021). Default:
+    /// 10000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1.0, max = 1e9)))]
+    pub rope_theta: Option<f64>,
+    /// Constant that each normalization of a `llama` adds to the mean of squares. Default: 0.00001.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1e-12, max = 0.1)))]
+    pub norm_epsilon: Option<f64>,
+    /// Whether a `llama` uses its embeddings of tokens for the scores, too, instead of weights of
+    /// their own. Default: false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tie_embeddings: Option<bool>,
+    /// Probability that training drops a value of a `gpt2` or `bert`, or an attention weight of a
+    /// `llama`, at least 0 and below 1. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 0.0, max = 0.99)))]
     pub dropout: Option<f64>,
@@ -149,7 +177,7 @@ impl ModelName {
     pub const fn reads_images(self) -> bool {
         match self {
             Self::Linear | Self::Mlp | Self::Cnn | Self::Resnet18 | Self::Resnet50 => true,
-            Self::Gpt2 | Self::Bert | Self::Custom => false,
+            Self::Gpt2 | Self::Bert | Self::Llama | Self::Custom => false,
         }
     }
 
@@ -164,6 +192,7 @@ impl ModelName {
             Self::Resnet50 => "resnet50",
             Self::Gpt2 => "gpt2",
             Self::Bert => "bert",
+            Self::Llama => "llama",
             Self::Custom => "custom",
         }
     }
@@ -183,9 +212,14 @@ impl Model {
             zero_init_residual: None,
             layers: None,
             heads: None,
+            num_key_value_heads: None,
             width: None,
+            inner_width: None,
             context: None,
             vocabulary: None,
+            rope_theta: None,
+            norm_epsilon: None,
+            tie_embeddings: None,
             dropout: None,
             label_smoothing: None,
             init_from: None,

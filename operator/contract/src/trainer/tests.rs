@@ -251,6 +251,8 @@ fn model_must_read_the_data_format() {
         ("mlp", "tokens", Some("data.format")),
         ("resnet18", "text", Some("data.format")),
         ("gpt2", "tokens", None),
+        ("llama", "idx", Some("data.format")),
+        ("llama", "text", None),
         ("bert", "parquet", None),
         ("gpt2", "custom", None),
         ("mlp", "custom", None),

@@ -25,6 +25,18 @@ fn of_model() -> Vec<(&'static str, Value)> {
             json!({"model": {"name": "gpt2", "heads": 7}, "data": {"format": "tokens", "tokens": {"context": 8}}}),
         ),
         (
+            "model.numKeyValueHeads, innerWidth",
+            json!({"model": {"ropeTheta": 10_000}}),
+        ),
+        (
+            "model.numKeyValueHeads must divide",
+            json!({"model": {"name": "llama", "numKeyValueHeads": 5}, "data": {"format": "parquet"}}),
+        ),
+        (
+            "model.width / model.heads",
+            json!({"model": {"name": "llama", "width": 36}, "data": {"format": "parquet"}}),
+        ),
+        (
             "model.ghostBatch",
             json!({"model": {"name": "resnet18", "batchNorm": "Sync", "ghostBatch": 8}}),
         ),
@@ -38,7 +50,7 @@ fn of_model() -> Vec<(&'static str, Value)> {
 fn of_data_and_numbers() -> Vec<(&'static str, Value)> {
     vec![
         (
-            "gpt2 and bert read tokens",
+            "gpt2, bert and llama read tokens",
             json!({"model": {"name": "gpt2"}}),
         ),
         (

@@ -73,7 +73,7 @@ impl Bert {
             num_heads: config.heads().into(),
             dropout: config.dropout(),
             label_smoothing: config.label_smoothing(),
-            flops_per_sample: flops_of_blocks(num_layers, width, length) + head,
+            flops_per_sample: flops_of_blocks(num_layers, 12 * width * width, width, length) + head,
         })
     }
 

@@ -1,13 +1,12 @@
 //! GPT-2 (Radford et al. 2019). Names, layout and initialization are those of Transformers.
 
 use roundhouse_contract::trainer::model::Model as ModelConfig;
-use tch::{Kind, TchError, Tensor};
+use tch::{TchError, Tensor};
 
 use super::init;
 use super::layers::LayerNorm;
-use super::transformer::{Dropout, flops_of_blocks};
+use super::transformer::{Dropout, flops_of_blocks, loss_of_next_tokens};
 use crate::batch::Batch;
-use crate::loss;
 use crate::parameters::{Parameters, Role};
 use crate::segment::Segment;
 use crate::task::{LossSum, Mode, Task};
@@ -68,7 +67,8 @@ impl Gpt2 {
             num_heads: config.heads().into(),
             dropout: config.dropout(),
             label_smoothing: config.label_smoothing(),
-            flops_per_sample: flops_of_blocks(num_layers, width, length) + scores,
+            flops_per_sample: flops_of_blocks(num_layers, 12 * width * width, width, length)
+                + scores,
         })
     }
 
@@ -112,22 +112,8 @@ impl Gpt2 {
 
 impl Task for Gpt2 {
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError> {
-        if batch.num_samples == 0 {
-            return Ok(LossSum {
-                loss: self.parameters.no_loss()?,
-                counts: Vec::new(),
-            });
-        }
-        let scores_nv = self.scores(&batch.inputs, mode)?;
-        let (smoothing, counts) = match mode {
-            Mode::Train { .. } => (self.label_smoothing, Vec::new()),
-            Mode::Evaluate => (0.0, loss::count_tokens(&scores_nv, &batch.targets)?),
-        };
-        let loss = loss::of_sequences(&scores_nv, &batch.targets, smoothing)?;
-        Ok(LossSum {
-            loss: loss.f_to_kind(Kind::Float)?,
-            counts,
-        })
+        let scores = || self.scores(&batch.inputs, mode);
+        loss_of_next_tokens(&self.parameters, batch, mode, self.label_smoothing, scores)
     }
 
     /// `6 · (12 · L · W² + V · W) + 12 · L · W · T` for each of T tokens. This is 0.86 · 10⁹ for

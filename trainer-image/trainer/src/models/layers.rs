@@ -5,11 +5,11 @@ use tch::{TchError, Tensor};
 use super::init;
 use crate::parameters::{Parameters, Role};
 
-/// `x · Wᵀ + b` with a weight `[out, in]`.
+/// `x · Wᵀ`, or `x · Wᵀ + b`, with a weight `[out, in]`.
 #[derive(Debug)]
 pub(super) struct Linear {
     weight: usize,
-    bias: usize,
+    bias: Option<usize>,
 }
 
 impl Linear {
@@ -24,7 +24,7 @@ impl Linear {
         parameters.add_layer(name, &[num_outputs, num_inputs])?;
         Ok(Self {
             weight,
-            bias: weight + 1,
+            bias: Some(weight + 1),
         })
     }
 
@@ -35,15 +35,31 @@ impl Linear {
         num_inputs: i64,
         num_outputs: i64,
     ) -> Result<Self, TchError> {
+        let without_bias = Self::without_bias(parameters, name, num_inputs, num_outputs)?;
+        let bias = constant(parameters, format!("{name}.bias"), num_outputs, 0.0)?;
+        Ok(Self {
+            bias: Some(bias),
+            ..without_bias
+        })
+    }
+
+    /// Initialized as in Transformers: a normal weight.
+    pub(super) fn without_bias(
+        parameters: &mut Parameters,
+        name: &str,
+        num_inputs: i64,
+        num_outputs: i64,
+    ) -> Result<Self, TchError> {
         let weight = init::normal(&[num_outputs, num_inputs], 0.02)?;
         Ok(Self {
             weight: parameters.push(format!("{name}.weight"), Role::Weight, &weight)?,
-            bias: constant(parameters, format!("{name}.bias"), num_outputs, 0.0)?,
+            bias: None,
         })
     }
 
     pub(super) fn apply(&self, parameters: &Parameters, x: &Tensor) -> Result<Tensor, TchError> {
-        x.f_linear(parameters.at(self.weight), Some(parameters.at(self.bias)))
+        let bias = self.bias.map(|place| parameters.at(place));
+        x.f_linear(parameters.at(self.weight), bias)
     }
 }
 
@@ -128,6 +144,32 @@ impl LayerNorm {
     pub(super) fn apply(&self, parameters: &Parameters, x: &Tensor) -> Result<Tensor, TchError> {
         let (weight, bias) = (parameters.at(self.weight), parameters.at(self.bias));
         x.f_layer_norm(weight.size(), Some(weight), Some(bias), self.epsilon, true)
+    }
+}
+
+/// Division by the root of the mean of squares over the last dimension (Zhang and Sennrich 2019).
+#[derive(Debug)]
+pub(super) struct RmsNorm {
+    weight: usize,
+    epsilon: f64,
+}
+
+impl RmsNorm {
+    pub(super) fn new(
+        parameters: &mut Parameters,
+        name: &str,
+        width: i64,
+        epsilon: f64,
+    ) -> Result<Self, TchError> {
+        Ok(Self {
+            weight: constant(parameters, format!("{name}.weight"), width, 1.0)?,
+            epsilon,
+        })
+    }
+
+    pub(super) fn apply(&self, parameters: &Parameters, x: &Tensor) -> Result<Tensor, TchError> {
+        let weight = parameters.at(self.weight);
+        x.f_rms_norm(weight.size(), Some(weight), self.epsilon)
     }
 }
 

@@ -1,9 +1,13 @@
-//! Parts that decoder and encoder share: attention over heads, dropout, and the operation count.
+//! Parts that transformers share: attention over heads, dropout, the loss of next tokens, and the
+//! operation count.
 
-use tch::{TchError, Tensor};
+use tch::{Kind, TchError, Tensor};
 
+use crate::batch::Batch;
+use crate::loss;
+use crate::parameters::Parameters;
 use crate::random::Draws;
-use crate::task::Mode;
+use crate::task::{LossSum, Mode};
 
 /// Drops values in a pass of a training step. The random numbers of each use are a function of the
 /// pass's seed, step and slice, and of the number of the use within the pass. A copy of this struct
@@ -50,18 +54,23 @@ impl Dropout {
         num_heads: i64,
         is_causal: bool,
     ) -> Result<Tensor, TchError> {
-        let size = q_btw.size();
-        let heads = |x_btw: &Tensor| {
-            x_btw
-                .f_reshape([size[0], size[1], num_heads, size[2] / num_heads])?
-                .f_transpose(1, 2)
-        };
+        let heads = |x_btw: &Tensor| in_heads(x_btw, num_heads);
         let (q, k, v) = (heads(q_btw)?, heads(k_btw)?, heads(v_btw)?);
-        let mixed = self.once(|probability| {
+        self.attention_of_heads([&q, &k, &v], is_causal)
+    }
+
+    /// [`Self::attention`] of queries, keys and values `[B, H, T, D]` of H heads. The result is
+    /// `[B, T, H · D]`.
+    pub(super) fn attention_of_heads(
+        &mut self,
+        [q_bhtd, k_bhtd, v_bhtd]: [&Tensor; 3],
+        is_causal: bool,
+    ) -> Result<Tensor, TchError> {
+        let mixed_bhtd = self.once(|probability| {
             Tensor::f_scaled_dot_product_attention(
-                &q,
-                &k,
-                &v,
+                q_bhtd,
+                k_bhtd,
+                v_bhtd,
                 None::<Tensor>,
                 probability,
                 is_causal,
@@ -69,18 +78,52 @@ impl Dropout {
                 false,
             )
         })?;
-        mixed.f_transpose(1, 2)?.f_reshape(size)
+        mixed_bhtd.f_transpose(1, 2)?.f_flatten(2, 3)
     }
 }
 
+/// Splits vectors `[B, T, H · D]` into heads `[B, H, T, D]`.
+pub(super) fn in_heads(x_btw: &Tensor, num_heads: i64) -> Result<Tensor, TchError> {
+    let size = x_btw.size();
+    x_btw
+        .f_reshape([size[0], size[1], num_heads, size[2] / num_heads])?
+        .f_transpose(1, 2)
+}
+
+/// Loss and counts of a model that predicts next tokens. `scores` returns those of the batch's
+/// tokens, `[B · T, V]`.
+pub(super) fn loss_of_next_tokens(
+    parameters: &Parameters,
+    batch: &Batch,
+    mode: Mode,
+    label_smoothing: f64,
+    scores: impl FnOnce() -> Result<Tensor, TchError>,
+) -> Result<LossSum, TchError> {
+    if batch.num_samples == 0 {
+        return Ok(LossSum {
+            loss: parameters.no_loss()?,
+            counts: Vec::new(),
+        });
+    }
+    let scores_nv = scores()?;
+    let (smoothing, counts) = match mode {
+        Mode::Train { .. } => (label_smoothing, Vec::new()),
+        Mode::Evaluate => (0.0, loss::count_tokens(&scores_nv, &batch.targets)?),
+    };
+    let loss = loss::of_sequences(&scores_nv, &batch.targets, smoothing)?;
+    Ok(LossSum {
+        loss: loss.f_to_kind(Kind::Float)?,
+        counts,
+    })
+}
+
 /// Floating-point operations of blocks for one sequence, forward and backward (Chowdhery et al.
-/// 2022, appendix B): `6 · N + 12 · L · W · T` for each of T tokens. N is the number of weights in
-/// the blocks' matrices, `12 · L · W²`. The second term counts the products of queries with keys
-/// and of attention weights with values.
-pub(super) fn flops_of_blocks(num_layers: i64, width: i64, length: i64) -> f64 {
-    let (num_layers, width, length) = (num_layers as f64, width as f64, length as f64);
-    let per_token = 6.0 * 12.0 * num_layers * width * width + 12.0 * num_layers * width * length;
-    length * per_token
+/// 2022, appendix B): `L · (6 · N + 12 · W · T)` for each of T tokens. N is the number of weights
+/// in the matrices of one block. The second term counts the products of queries with keys and of
+/// attention weights with values.
+pub(super) fn flops_of_blocks(num_layers: i64, block_weights: i64, width: i64, length: i64) -> f64 {
+    let per_token = 6 * block_weights + 12 * width * length;
+    (num_layers * length) as f64 * per_token as f64
 }
 
 #[cfg(test)]

@@ -37,8 +37,15 @@ fn settings(config: &TrainerConfig) -> BTreeMap<String, String> {
     let none = || "none".to_owned();
     let mut settings = BTreeMap::new();
     let mut set = |field: &str, value: String| settings.insert(field.to_owned(), value);
-    if matches!(model.name, ModelName::Gpt2 | ModelName::Bert) {
+    if matches!(
+        model.name,
+        ModelName::Gpt2 | ModelName::Bert | ModelName::Llama
+    ) {
         set("model.heads", model.heads().to_string());
+    }
+    if model.name == ModelName::Llama {
+        set("model.ropeTheta", model.rope_theta().to_string());
+        set("model.normEpsilon", model.norm_epsilon().to_string());
     }
     if let Some(batch_norm) = model.batch_norm() {
         set("model.batchNorm", name(&batch_norm));
@@ -110,6 +117,16 @@ mod tests {
             it["model"]["dropout"] = 0.5.into();
         });
         assert_eq!(of(&tuned), before);
+    }
+
+    #[test]
+    fn rotary_positions_of_a_llama_are_part_of_the_identity() {
+        let of = |model: serde_json::Value| settings(&config(|it| it["model"] = model));
+        let default = of(serde_json::json!({"name": "llama"}));
+        for (field, value) in [("ropeTheta", 5e5), ("normEpsilon", 1e-6)] {
+            let changed = of(serde_json::json!({"name": "llama", field: value}));
+            assert_ne!(changed, default, "{field}");
+        }
     }
 
     #[test]

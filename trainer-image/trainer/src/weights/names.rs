@@ -5,29 +5,33 @@ use std::collections::HashSet;
 use crate::parameters::Parameters;
 
 /// Names of a tensor that is used twice: the name that Transformers saves, and the name that it
-/// leaves out. Files of other programs may have both, or only the second.
-const TIED: [(&str, &str); 3] = [
+/// leaves out. Files of other programs may have both, or only the second. A model that has tensors
+/// for both names does not tie them.
+const TIED: [(&str, &str); 4] = [
     ("transformer.wte.weight", "lm_head.weight"),
     (
         "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.weight",
     ),
     ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    ("model.embed_tokens.weight", "lm_head.weight"),
 ];
 
 /// Prefixes that are missing in the file of a model without its head.
-const PREFIXES: [&str; 2] = ["transformer.", "bert."];
+const PREFIXES: [&str; 3] = ["transformer.", "bert.", "model."];
 
 /// Suffixes of the names of constants that some files have beside the weights.
-const CONSTANTS: [&str; 4] = [
+const CONSTANTS: [&str; 5] = [
     ".num_batches_tracked",
     ".attn.bias",
     ".attn.masked_bias",
     "embeddings.position_ids",
+    ".rotary_emb.inv_freq",
 ];
 
-/// Names under which a file may have a tensor, the usual name first.
-pub(super) fn candidates(name: &str) -> Vec<String> {
+/// Names under which a file may have a tensor of a model, the usual name first.
+pub(super) fn candidates(parameters: &Parameters, name: &str) -> Vec<String> {
+    let is_another = |other: &str| parameters.iter().any(|(name, _)| name == other);
     let mut candidates = vec![name.to_owned()];
     candidates.extend(
         PREFIXES
@@ -35,7 +39,9 @@ pub(super) fn candidates(name: &str) -> Vec<String> {
             .filter_map(|prefix| name.strip_prefix(prefix))
             .map(str::to_owned),
     );
-    let tied = TIED.iter().filter(|(saved, _)| *saved == name);
+    let tied = TIED
+        .iter()
+        .filter(|(saved, other)| *saved == name && !is_another(other));
     candidates.extend(tied.map(|(_, other)| (*other).to_owned()));
     // The first published files of BERT were converted from TensorFlow.
     for index in 0..candidates.len() {
@@ -59,7 +65,7 @@ impl Known {
         Self(
             parameters
                 .iter()
-                .flat_map(|(name, _)| candidates(name))
+                .flat_map(|(name, _)| candidates(parameters, name))
                 .collect(),
         )
     }
@@ -71,7 +77,10 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use tch::Tensor;
+
     use super::*;
+    use crate::parameters::Role;
 
     #[test]
     fn tensor_is_found_by_short_tied_and_old_names() {
@@ -96,7 +105,21 @@ mod tests {
             ),
         ];
         for (name, expected) in cases {
-            assert_eq!(candidates(name), expected);
+            assert_eq!(candidates(&Parameters::default(), name), expected);
         }
+    }
+
+    #[test]
+    fn head_of_its_own_is_not_an_embedding() {
+        let mut parameters = Parameters::default();
+        let embedding = "model.embed_tokens.weight";
+        let short = "embed_tokens.weight";
+        let tied = candidates(&parameters, embedding);
+        assert_eq!(tied, [embedding, short, "lm_head.weight"]);
+        let value = Tensor::zeros([2, 2], tch::kind::FLOAT_CPU);
+        parameters
+            .push("lm_head.weight", Role::Weight, &value)
+            .unwrap();
+        assert_eq!(candidates(&parameters, embedding), [embedding, short]);
     }
 }

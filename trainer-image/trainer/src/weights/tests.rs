@@ -136,6 +136,42 @@ fn unusable_file_is_an_error_of_its_kind() {
 }
 
 #[test]
+fn tied_tensors_of_a_file_must_be_equal() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weights.safetensors");
+    let name = "model.embed_tokens.weight";
+    let written = |values: [(&str, [f32; 2]); 2]| {
+        let mut tensors = Parameters::default();
+        for (name, value) in values {
+            let value = Tensor::from_slice(&value);
+            tensors.push(name, Role::Weight, &value).unwrap();
+        }
+        save(&path, &tensors, 1).unwrap();
+    };
+    let mut tied = Parameters::default();
+    tied.push(name, Role::Weight, &Tensor::from_slice(&[0.0_f32; 2]))
+        .unwrap();
+    written([(name, [1.0, 2.0]), ("lm_head.weight", [1.0, 2.0])]);
+    assert_eq!(load(&path, &mut tied, &[]).unwrap(), Loaded::default());
+    written([(name, [1.0, 2.0]), ("lm_head.weight", [3.0, 4.0])]);
+    let error = load(&path, &mut tied, &[]).unwrap_err();
+    assert!(matches!(error, WeightsError::Tied { .. }), "{error}");
+    assert!((sum(&tied) - 3.0).abs() < 1e-9);
+    // A model with both tensors takes each from its own.
+    tied.push(
+        "lm_head.weight",
+        Role::Weight,
+        &Tensor::from_slice(&[0.0_f32; 2]),
+    )
+    .unwrap();
+    load(&path, &mut tied, &[]).unwrap();
+    assert!((sum(&tied) - 10.0).abs() < 1e-9);
+    let path = file(directory.path(), Dtype::F32, &ONE, &[(name, &[2])]);
+    let error = load(&path, &mut tied, &[]).unwrap_err();
+    assert!(error.to_string().contains("tieEmbeddings: true"), "{error}");
+}
+
+#[test]
 fn saved_file_reads_back_with_pytorchs_tensors() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("saved.safetensors");

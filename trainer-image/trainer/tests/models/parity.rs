@@ -3,7 +3,7 @@
 
 use roundhouse_contract::trainer::model::{Model as ModelConfig, ModelName};
 use roundhouse_trainer::models::{
-    Bert, Classifier, Cnn, Depth, Gpt2, ImageShape, Mlp, Network, ResNet,
+    Bert, Classifier, Cnn, Depth, Gpt2, ImageShape, Llama, Mlp, Network, ResNet,
 };
 use roundhouse_trainer::random::seeded;
 use roundhouse_trainer::{Batch, Mode, Parameters, Task, weights};
@@ -168,6 +168,29 @@ fn gpt2_equals_transformers() {
 #[test]
 fn bert_equals_transformers() {
     check_language("bert", bert(), |model, tokens| model.scores(tokens, TRAIN));
+}
+
+#[test]
+fn llama_equals_transformers() {
+    for tied in [false, true] {
+        let name = if tied { "llama-tied" } else { "llama" };
+        check_language(name, llama(tied), |model, tokens| {
+            model.scores(tokens, TRAIN)
+        });
+    }
+}
+
+pub(crate) fn llama(tied: bool) -> Llama {
+    let mut config = ModelConfig::new(ModelName::Llama);
+    (config.layers, config.heads, config.width) = (Some(2), Some(4), Some(16));
+    (config.inner_width, config.vocabulary) = (Some(24), Some(50));
+    config.num_key_value_heads = Some(2);
+    if tied {
+        config.num_key_value_heads = Some(1);
+        (config.rope_theta, config.norm_epsilon) = (Some(500.0), Some(1e-3));
+        config.tie_embeddings = Some(true);
+    }
+    seeded(0, || Llama::new(&config, 12)).unwrap()
 }
 
 pub(crate) fn gpt2() -> Gpt2 {

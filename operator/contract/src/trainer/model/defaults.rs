@@ -2,6 +2,21 @@
 
 use super::{BatchNorm, Model, ModelName, Stem};
 
+/// Context and vocabulary of the published transformer; without effect for other models.
+const fn published(name: ModelName) -> (u32, u32) {
+    match name {
+        ModelName::Bert => (512, 30_522),
+        ModelName::Llama => (2048, 32_000),
+        ModelName::Gpt2
+        | ModelName::Linear
+        | ModelName::Mlp
+        | ModelName::Cnn
+        | ModelName::Resnet18
+        | ModelName::Resnet50
+        | ModelName::Custom => (1024, 50_257),
+    }
+}
+
 impl Model {
     /// Units of each hidden layer of an `mlp`.
     #[must_use]
@@ -37,6 +52,7 @@ impl Model {
             | ModelName::Cnn
             | ModelName::Gpt2
             | ModelName::Bert
+            | ModelName::Llama
             | ModelName::Custom => None,
         }
     }
@@ -66,32 +82,55 @@ impl Model {
         self.heads.unwrap_or(12)
     }
 
+    /// Number of heads of keys and values of each block.
+    #[must_use]
+    pub fn num_key_value_heads(&self) -> u32 {
+        self.num_key_value_heads.unwrap_or_else(|| self.heads())
+    }
+
     /// Number of elements of a token's vector.
     #[must_use]
     pub fn width(&self) -> u32 {
         self.width.unwrap_or(768)
     }
 
+    /// Number of elements of the vectors inside the perceptron of a `llama`: by default the rule of
+    /// Touvron et al. 2023.
+    #[must_use]
+    pub fn inner_width(&self) -> u32 {
+        let eight_thirds = self.width().saturating_mul(8) / 3;
+        self.inner_width
+            .unwrap_or_else(|| eight_thirds.next_multiple_of(256))
+    }
+
     /// Longest sequence in tokens: by default the published model's.
     #[must_use]
     pub fn context(&self) -> u32 {
-        let default = if self.name == ModelName::Bert {
-            512
-        } else {
-            1024
-        };
-        self.context.unwrap_or(default)
+        self.context.unwrap_or(published(self.name).0)
     }
 
     /// Number of different tokens: by default that of the published model's tokenizer.
     #[must_use]
     pub fn vocabulary(&self) -> u32 {
-        let default = if self.name == ModelName::Bert {
-            30_522
-        } else {
-            50_257
-        };
-        self.vocabulary.unwrap_or(default)
+        self.vocabulary.unwrap_or(published(self.name).1)
+    }
+
+    /// Base of the wavelengths of rotary positions.
+    #[must_use]
+    pub fn rope_theta(&self) -> f64 {
+        self.rope_theta.unwrap_or(10_000.0)
+    }
+
+    /// Constant that the normalizations of a `llama` add to the mean of squares.
+    #[must_use]
+    pub fn norm_epsilon(&self) -> f64 {
+        self.norm_epsilon.unwrap_or(1e-5)
+    }
+
+    /// Whether a `llama` uses its embeddings of tokens for the scores, too.
+    #[must_use]
+    pub fn tie_embeddings(&self) -> bool {
+        self.tie_embeddings.unwrap_or(false)
     }
 
     /// Probability that training drops a value.

@@ -1,7 +1,7 @@
 use super::super::data::DataVolume;
 use super::*;
 
-const ALL: [ModelName; 8] = [
+const ALL: [ModelName; 9] = [
     ModelName::Linear,
     ModelName::Mlp,
     ModelName::Cnn,
@@ -9,6 +9,7 @@ const ALL: [ModelName; 8] = [
     ModelName::Resnet50,
     ModelName::Gpt2,
     ModelName::Bert,
+    ModelName::Llama,
     ModelName::Custom,
 ];
 
@@ -138,13 +139,13 @@ fn field_of_another_model_is_refused_with_own_fields() {
             Resnet18,
             |m| m.layers = Some(18),
             "model.layers",
-            "is for gpt2 and bert",
+            "is for gpt2, bert and llama",
         ),
         (
             Resnet18,
             |m| m.dropout = Some(0.1),
             "model.dropout",
-            "is for gpt2 and bert",
+            "is for gpt2, bert and llama",
         ),
     ]);
 }
@@ -223,6 +224,90 @@ fn invalid_model_size_names_field_and_advice() {
             "give the path",
         ),
     ]);
+}
+
+#[test]
+fn field_of_a_llama_is_refused_for_gpt2() {
+    let cases: [(&str, Change); 5] = [
+        ("model.numKeyValueHeads", |m| {
+            m.num_key_value_heads = Some(1)
+        }),
+        ("model.innerWidth", |m| m.inner_width = Some(64)),
+        ("model.ropeTheta", |m| m.rope_theta = Some(1e4)),
+        ("model.normEpsilon", |m| m.norm_epsilon = Some(1e-6)),
+        ("model.tieEmbeddings", |m| m.tie_embeddings = Some(true)),
+    ];
+    for (field, change) in cases {
+        assert_refused(&[(ModelName::Gpt2, change, field, "is for a llama")]);
+        let mut llama = Model::new(ModelName::Llama);
+        change(&mut llama);
+        assert_eq!(llama.validate(), Ok(()), "{field}");
+    }
+}
+
+#[test]
+fn invalid_llama_size_names_field_and_advice() {
+    use ModelName::Llama;
+    assert_refused(&[
+        (
+            Llama,
+            |m| m.heads = Some(7),
+            "model.heads",
+            "7 heads do not divide 768",
+        ),
+        (
+            Llama,
+            |m| m.num_key_value_heads = Some(5),
+            "model.numKeyValueHeads",
+            "do not divide 12",
+        ),
+        (
+            Llama,
+            |m| m.width = Some(36),
+            "model.heads",
+            "width / heads is 3",
+        ),
+        (
+            Llama,
+            |m| m.num_key_value_heads = Some(0),
+            "model.numKeyValueHeads",
+            "at least 1",
+        ),
+        (
+            Llama,
+            |m| m.inner_width = Some(0),
+            "model.innerWidth",
+            "at least 1",
+        ),
+        (
+            Llama,
+            |m| m.rope_theta = Some(f64::NAN),
+            "model.ropeTheta",
+            "at least 1",
+        ),
+        (
+            Llama,
+            |m| m.norm_epsilon = Some(0.0),
+            "model.normEpsilon",
+            "at most 0.1",
+        ),
+        (
+            Llama,
+            |m| m.stem = Some(Stem::Cifar),
+            "model.stem",
+            "a llama has layers",
+        ),
+    ]);
+}
+
+#[test]
+fn default_inner_width_is_that_of_the_published_llama() {
+    let of = |width| {
+        let mut model = Model::new(ModelName::Llama);
+        model.width = Some(width);
+        model.inner_width()
+    };
+    assert_eq!([768, 4096, 5120].map(of), [2048, 11_008, 13_824]);
 }
 
 #[test]

@@ -15,6 +15,10 @@ const fn sizes_of(name: ModelName) -> &'static str {
         ModelName::Gpt2 | ModelName::Bert => {
             "a transformer has layers, heads, width, context, vocabulary and dropout"
         }
+        ModelName::Llama => {
+            "a llama has layers, heads, numKeyValueHeads, width, innerWidth, context, vocabulary, ropeTheta, normEpsilon, \
+             tieEmbeddings and dropout"
+        }
         ModelName::Custom => "the settings of a custom model are in trainer.options",
     }
 }
@@ -24,7 +28,8 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
     const MLP: &[ModelName] = &[ModelName::Mlp];
     const CNN: &[ModelName] = &[ModelName::Cnn];
     const RESNETS: &[ModelName] = &[ModelName::Resnet18, ModelName::Resnet50];
-    const TRANSFORMERS: &[ModelName] = &[ModelName::Gpt2, ModelName::Bert];
+    const TRANSFORMERS: &[ModelName] = &[ModelName::Gpt2, ModelName::Bert, ModelName::Llama];
+    const LLAMA: &[ModelName] = &[ModelName::Llama];
     let Model {
         name,
         hidden,
@@ -35,9 +40,14 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
         zero_init_residual,
         layers,
         heads,
+        num_key_value_heads,
         width,
+        inner_width,
         context,
         vocabulary,
+        rope_theta,
+        norm_epsilon,
+        tie_embeddings,
         dropout,
         label_smoothing,
         init_from: _,
@@ -46,62 +56,46 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
         let message = format!("is for built-in models; {}", sizes_of(*name));
         return invalid("model.labelSmoothing", message);
     }
-    let fields = [
-        ("model.hidden", hidden.is_some(), MLP, "an mlp"),
-        ("model.channels", channels.is_some(), CNN, "a cnn"),
-        ("model.stem", stem.is_some(), RESNETS, "a resnet"),
-        ("model.batchNorm", batch_norm.is_some(), RESNETS, "a resnet"),
+    let fields: [(_, _, &[(_, bool)]); 5] = [
+        (MLP, "an mlp", &[("model.hidden", hidden.is_some())]),
+        (CNN, "a cnn", &[("model.channels", channels.is_some())]),
         (
-            "model.ghostBatch",
-            ghost_batch.is_some(),
             RESNETS,
             "a resnet",
+            &[
+                ("model.stem", stem.is_some()),
+                ("model.batchNorm", batch_norm.is_some()),
+                ("model.ghostBatch", ghost_batch.is_some()),
+                ("model.zeroInitResidual", zero_init_residual.is_some()),
+            ],
         ),
         (
-            "model.zeroInitResidual",
-            zero_init_residual.is_some(),
-            RESNETS,
-            "a resnet",
-        ),
-        (
-            "model.layers",
-            layers.is_some(),
             TRANSFORMERS,
-            "gpt2 and bert",
+            "gpt2, bert and llama",
+            &[
+                ("model.layers", layers.is_some()),
+                ("model.heads", heads.is_some()),
+                ("model.width", width.is_some()),
+                ("model.context", context.is_some()),
+                ("model.vocabulary", vocabulary.is_some()),
+                ("model.dropout", dropout.is_some()),
+            ],
         ),
         (
-            "model.heads",
-            heads.is_some(),
-            TRANSFORMERS,
-            "gpt2 and bert",
-        ),
-        (
-            "model.width",
-            width.is_some(),
-            TRANSFORMERS,
-            "gpt2 and bert",
-        ),
-        (
-            "model.context",
-            context.is_some(),
-            TRANSFORMERS,
-            "gpt2 and bert",
-        ),
-        (
-            "model.vocabulary",
-            vocabulary.is_some(),
-            TRANSFORMERS,
-            "gpt2 and bert",
-        ),
-        (
-            "model.dropout",
-            dropout.is_some(),
-            TRANSFORMERS,
-            "gpt2 and bert",
+            LLAMA,
+            "a llama",
+            &[
+                ("model.numKeyValueHeads", num_key_value_heads.is_some()),
+                ("model.innerWidth", inner_width.is_some()),
+                ("model.ropeTheta", rope_theta.is_some()),
+                ("model.normEpsilon", norm_epsilon.is_some()),
+                ("model.tieEmbeddings", tie_embeddings.is_some()),
+            ],
         ),
     ];
-    for (field, given, owners, words) in fields {
-        if given && !owners.contains(name) {
+    for (owners, words, fields) in fields {
+        let given = fields.iter().find(|(_, given)| *given);
+        if let Some((field, _)) = given.filter(|_| !owners.contains(name)) {
             return invalid(field, format!("is for {words}; {}", sizes_of(*name)));
         }
     }
@@ -172,7 +166,9 @@ pub(super) fn sizes(model: &Model) -> Result<(), ConfigInvalid> {
     for (field, value, least) in [
         ("model.layers", model.layers(), 1),
         ("model.heads", model.heads(), 1),
+        ("model.numKeyValueHeads", model.num_key_value_heads(), 1),
         ("model.width", model.width(), 1),
+        ("model.innerWidth", model.inner_width(), 1),
         ("model.context", model.context(), 1),
         ("model.vocabulary", model.vocabulary(), 2),
     ] {
@@ -190,6 +186,9 @@ pub(super) fn sizes(model: &Model) -> Result<(), ConfigInvalid> {
             ),
         );
     }
+    if model.name == ModelName::Llama {
+        rotary_heads(model)?;
+    }
     for (field, value) in [
         ("model.dropout", model.dropout()),
         ("model.labelSmoothing", model.label_smoothing()),
@@ -197,6 +196,41 @@ pub(super) fn sizes(model: &Model) -> Result<(), ConfigInvalid> {
         if !(0.0..1.0).contains(&value) {
             return invalid(field, "must be at least 0 and below 1");
         }
+    }
+    Ok(())
+}
+
+/// Refuses heads that a `llama` cannot rotate or share, and numbers that make its values infinite.
+fn rotary_heads(model: &Model) -> Result<(), ConfigInvalid> {
+    let (heads, num_key_value_heads) = (model.heads(), model.num_key_value_heads());
+    let head_size = model.width() / heads;
+    if !head_size.is_multiple_of(2) {
+        return invalid(
+            "model.heads",
+            format!(
+                "must leave each head of a llama an even part of width; width / heads is {head_size}"
+            ),
+        );
+    }
+    if !heads.is_multiple_of(num_key_value_heads) {
+        return invalid(
+            "model.numKeyValueHeads",
+            format!(
+                "must divide heads; {num_key_value_heads} heads of keys and values do not divide {heads}"
+            ),
+        );
+    }
+    if !(1.0..=1e9).contains(&model.rope_theta()) {
+        return invalid(
+            "model.ropeTheta",
+            "must be at least 1 and at most 1000000000",
+        );
+    }
+    if !(1e-12..=0.1).contains(&model.norm_epsilon()) {
+        return invalid(
+            "model.normEpsilon",
+            "must be at least 0.000000000001 and at most 0.1",
+        );
     }
     Ok(())
 }

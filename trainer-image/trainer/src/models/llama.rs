@@ -1,0 +1,176 @@
+//! Llama (Touvron et al. 2023). Names, layout and initialization are those of Transformers.
+
+use roundhouse_contract::trainer::model::Model as ModelConfig;
+use tch::{TchError, Tensor};
+
+use super::init;
+use super::layers::{Linear, RmsNorm};
+use super::transformer::{Dropout, flops_of_blocks, loss_of_next_tokens};
+use crate::batch::Batch;
+use crate::parameters::{Parameters, Role};
+use crate::segment::Segment;
+use crate::task::{LossSum, Mode, Task};
+
+mod attention;
+mod block;
+mod rotation;
+
+use block::{Block, Shape};
+use rotation::Rotation;
+
+/// A decoder-only transformer with rotary positions. A batch has tokens `[B, T]` and, as targets,
+/// the next tokens `[B, T]`.
+#[derive(Debug)]
+pub struct Llama {
+    parameters: Parameters,
+    embedding: usize,
+    blocks: Vec<Segment<Block>>,
+    recomputes: bool,
+    norm: RmsNorm,
+    /// The weights of the scores, unless they are the embedding.
+    head: Option<Linear>,
+    head_size: i64,
+    rope_theta: f64,
+    dropout: f64,
+    label_smoothing: f64,
+    flops_per_sample: f64,
+}
+
+impl Llama {
+    /// The model of a valid configuration; `length` is the data's sequence length.
+    ///
+    /// # Errors
+    /// The weights exceed the memory.
+    pub fn new(config: &ModelConfig, length: i64) -> Result<Self, TchError> {
+        let shape = Shape::of(config);
+        let Shape { width, epsilon, .. } = shape;
+        let (num_layers, vocabulary) = (i64::from(config.layers()), i64::from(config.vocabulary()));
+        let mut parameters = Parameters::default();
+        let p = &mut parameters;
+        let embedding = init::normal(&[vocabulary, width], 0.02)?;
+        let embedding = p.push("model.embed_tokens.weight", Role::Weight, &embedding)?;
+        let blocks = (0..num_layers)
+            .map(|layer| Segment::build(p, |p| Block::new(p, layer, shape)))
+            .collect::<Result<_, _>>()?;
+        let norm = RmsNorm::new(p, "model.norm", width, epsilon)?;
+        let has_head = !config.tie_embeddings();
+        let head = has_head.then(|| Linear::without_bias(p, "lm_head", width, vocabulary));
+        // The embedding lookup counts as free.
+        let scores = 6.0 * (vocabulary * width) as f64 * length as f64;
+        let blocks_flops = flops_of_blocks(num_layers, shape.num_weights(), width, length);
+        Ok(Self {
+            embedding,
+            blocks,
+            recomputes: false,
+            norm,
+            head: head.transpose()?,
+            head_size: shape.head_size(),
+            rope_theta: config.rope_theta(),
+            dropout: config.dropout(),
+            label_smoothing: config.label_smoothing(),
+            flops_per_sample: blocks_flops + scores,
+            parameters,
+        })
+    }
+
+    /// Returns the model with recomputation on or off. With it each block keeps only its input: see
+    /// [`Segment::apply`].
+    #[must_use]
+    pub fn recomputing(self, recomputes: bool) -> Self {
+        Self { recomputes, ..self }
+    }
+
+    /// Scores `[B · T, V]` of the next token after each of the tokens `[B, T]`.
+    ///
+    /// # Errors
+    /// A token is not below the vocabulary.
+    pub fn scores(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
+        let mut dropout = Dropout::new(self.dropout, mode);
+        let p = &self.parameters;
+        let embedding = p.at(self.embedding);
+        let rotation = Rotation::new(
+            tokens_bt.size()[1],
+            self.head_size,
+            self.rope_theta,
+            embedding.device(),
+        )?;
+        let mut x_btw = Tensor::f_embedding(embedding, tokens_bt, -1, false, false)?;
+        for block in &self.blocks {
+            let rotation = rotation.share();
+            let run = move |block: &Block, parameters: &Parameters, x_btw: &Tensor| {
+                let mut dropout = dropout;
+                let y_btw = block.apply(parameters, x_btw, &rotation, &mut dropout)?;
+                Ok((y_btw, dropout))
+            };
+            (x_btw, dropout) = block.apply(self.recomputes, p, &x_btw, run)?;
+        }
+        let x_nw = self.norm.apply(p, &x_btw)?.f_flatten(0, 1)?;
+        match &self.head {
+            Some(head) => head.apply(p, &x_nw),
+            None => x_nw.f_linear(embedding, None::<Tensor>),
+        }
+    }
+}
+
+impl Task for Llama {
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError> {
+        let scores = || self.scores(&batch.inputs, mode);
+        loss_of_next_tokens(&self.parameters, batch, mode, self.label_smoothing, scores)
+    }
+
+    /// `6 · (L · N + V · W) + 12 · L · W · T` for each of T tokens. N is the number of weights in
+    /// the matrices of one block.
+    fn flops_per_sample(&self) -> Option<f64> {
+        Some(self.flops_per_sample)
+    }
+
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roundhouse_contract::trainer::model::ModelName;
+
+    use super::*;
+    use crate::random::seeded;
+
+    fn llama(change: impl FnOnce(&mut ModelConfig)) -> Llama {
+        let mut config = ModelConfig::new(ModelName::Llama);
+        change(&mut config);
+        seeded(1, || Llama::new(&config, 1024)).unwrap()
+    }
+
+    #[test]
+    fn tinyllama_has_the_published_number_of_weights_per_block() {
+        // TinyLlama-1.1B has 22 blocks.
+        let tiny = |layers| {
+            llama(|it| {
+                (it.layers, it.heads, it.num_key_value_heads) = (Some(layers), Some(32), Some(4));
+                (it.width, it.inner_width, it.vocabulary) = (Some(2048), Some(5632), Some(2));
+            })
+        };
+        let [one, two] = [1, 2].map(|layers| tiny(layers).parameters().num_weights());
+        let of_vocabulary = 2 * 32_000 * 2048;
+        assert_eq!(22 * (two - one) + of_vocabulary + 2048, 1_100_048_384);
+    }
+
+    #[test]
+    fn tied_llama_has_no_weights_of_a_head() {
+        let num_weights = |tied| {
+            let small = llama(|it| {
+                (it.layers, it.heads, it.width) = (Some(1), Some(2), Some(16));
+                (it.vocabulary, it.tie_embeddings) = (Some(50), Some(tied));
+            });
+            let mut names = small.parameters().iter().map(|(name, _)| name);
+            assert_eq!(names.any(|name| name == "lm_head.weight"), !tied);
+            small.parameters().num_weights()
+        };
+        assert_eq!(num_weights(false), num_weights(true) + 50 * 16);
+    }
+}
