@@ -296,9 +296,7 @@ mod tests {
             (Reason::Killed, Some(3), 17)
         );
         let said = &message.message;
-        assert!(
-            said.starts_with("killed by SIGKILL") && !said.contains("oh")
-        );
+        assert!(said.starts_with("killed by SIGKILL") && !said.contains("oh"));
         let crashed = explain(End::Exited(1), None, None, Some("oh"), None);
         assert!(crashed.message.ends_with("; last line of its log: oh"));
         for (has_memory, words) in [(false, "ran out of memory"), (true, "has not run out")] {

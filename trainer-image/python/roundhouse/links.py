@@ -45,7 +45,12 @@ class Subject(enum.IntEnum):
 
 
 class Elsewhere(ConnectionError):
-    """The processes of a replica are at different places of the script."""
+    """The processes of a replica are at different places of the script. ``subject``: that of this
+    process."""
+
+    def __init__(self, subject: Subject, other: str):
+        super().__init__(f"processes of a replica are at different places: {subject.name} and {other}")
+        self.subject = subject
 
 
 class _Link:
@@ -67,7 +72,7 @@ class _Link:
         theirs, length = _HEAD.unpack(self.read(_HEAD.size))
         if theirs != subject:
             other = "another one" if theirs == Subject.APART else Subject(theirs).name
-            raise Elsewhere(f"processes of a replica are at different places: {subject.name} and {other}")
+            raise Elsewhere(subject, other)
         return None if length == _NONE else array("d", self.read(8 * length)).tolist()
 
     def read(self, length: int) -> bytes:

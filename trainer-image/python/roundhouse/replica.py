@@ -288,10 +288,10 @@ def _has_agent() -> bool:
 
 def _words_of_places(error: Elsewhere) -> str:
     """What to change if the processes of a replica are at different places of the script."""
-    if Subject.RESULT.name in str(error):
+    if error.subject in (Subject.RESULT, Subject.END):
         return (
-            "one process of this worker calls job.save_result, and another one does not, so all of them restart: call it in all "
-            f"processes, and not behind `if job.rank == 0` ({error})"
+            "one process of this worker calls job.save_result or leaves the job, and another one does not, so all of them restart: "
+            f"call job.save_result in all processes, and not behind `if job.rank == 0` ({error})"
         )
     return (
         "one process of this worker begins a pass of the model, and another one does not, so all of them restart: they have to "

@@ -113,7 +113,7 @@ def test_result_that_one_process_saves_alone_ends_its_replica(tmp_path):
         for process in replica.processes:
             until(f"{process.rank_file} ends", process.is_gone, 60)
             assert process.process.returncode == 75
-            assert "call it in all processes, and not behind" in process.words()["message"]
+            assert "call job.save_result in all processes, and not behind" in process.words()["message"]
 
 
 def test_clipping_before_the_sum_over_replicas_is_refused(tmp_path):
