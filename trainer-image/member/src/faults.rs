@@ -109,11 +109,18 @@ pub fn slow_down() {
         return;
     };
     let index = std::env::var(roundhouse_contract::environment::WORKER_INDEX).unwrap_or_default();
-    let setting = std::fs::read_to_string(format!("{file}-{index}"))
-        .or_else(|_| std::fs::read_to_string(file))
-        .unwrap_or_default();
-    if let Ok(milliseconds) = setting.trim().parse() {
-        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    let begun = std::time::Instant::now();
+    // A step that waits ends as soon as the file says so.
+    loop {
+        let setting = std::fs::read_to_string(format!("{file}-{index}"))
+            .or_else(|_| std::fs::read_to_string(&file))
+            .unwrap_or_default();
+        let milliseconds = setting.trim().parse().unwrap_or_default();
+        let left = std::time::Duration::from_millis(milliseconds).saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(std::time::Duration::from_millis(20)));
     }
 }
 
