@@ -89,7 +89,7 @@ impl Workers {
             let mut restarts = known.as_ref().and_then(|known| known.restarts.clone());
             let same = known.filter(|known| known.ready == pod.ready);
             if same.is_none() {
-                not_ready(&mut restarts);
+                forget_ready(&mut restarts);
             }
             let worker = Worker {
                 address: pod.ip.clone()?,
@@ -137,7 +137,7 @@ impl Workers {
             return false;
         };
         worker.silence.missed();
-        let was_ready = not_ready(&mut worker.restarts);
+        let was_ready = forget_ready(&mut worker.restarts);
         if worker.ready || !worker.is_dispensable || !worker.silence.is_due() {
             return was_ready;
         }
@@ -210,11 +210,10 @@ impl JobMemories {
     }
 }
 
-/// Forgets that all processes were ready, which may not be so any more. Returns whether they were.
-fn not_ready(restarts: &mut Option<ProcessRestarts>) -> bool {
-    restarts
-        .as_mut()
-        .is_some_and(|restarts| std::mem::take(&mut restarts.ready))
+/// Forgets a report that all processes are ready, which may not be so any more. Returns whether
+/// there was one.
+fn forget_ready(restarts: &mut Option<ProcessRestarts>) -> bool {
+    restarts.take_if(|restarts| restarts.ready).is_some()
 }
 
 /// Whether a worker may hold state although it is not Ready.
@@ -290,10 +289,8 @@ mod tests {
     fn ready_processes_are_forgotten_when_a_poll_is_missed() {
         let (mut workers, mut world) = (Workers::default(), training(2));
         let ready = |workers: &Workers, world: &World| {
-            workers
-                .processes(&world.observed.pods[1])
-                .unwrap()
-                .are_ready
+            let processes = workers.processes(&world.observed.pods[1]);
+            processes.is_some_and(|processes| processes.are_ready)
         };
         let answer = Some(ProcessRestarts {
             ready: true,

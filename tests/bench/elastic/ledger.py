@@ -29,7 +29,8 @@ class Ledger:
                 names = os.listdir(ledger)
             except FileNotFoundError:
                 continue
-            for name in sorted(names):
+            # A hidden file is one that gets its name when it is complete.
+            for name in sorted(name for name in names if not name.startswith(".")):
                 self.read(ledger / name, offsets)
 
     def read(self, path, offsets):

@@ -29,6 +29,9 @@ const PATIENCE_FORMED: Duration = Duration::from_secs(120);
 /// How long a member must have been unready: the kubelet may report the death that explains
 /// it a moment later.
 const BELIEF: Duration = Duration::from_secs(2);
+/// The same for a worker of several processes whose agent has not answered since. One failed probe
+/// makes such a worker unready, and a busy machine can cause that.
+const BELIEF_UNREPORTED: Duration = Duration::from_secs(10);
 /// A member that becomes unready within this time after the issue may show the end of the previous
 /// generation late, or its node's clock is ahead by as much as clocks of one cluster may differ.
 const LATE_NEWS: SignedDuration = SignedDuration::from_secs(30);
@@ -65,8 +68,7 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
             found = found.or(Some(pod));
             continue;
         }
-        // One failed probe makes this worker not Ready, and a busy machine can cause that. Its
-        // agent has answered since that all processes are ready.
+        // The probe failed by chance: the agent has answered since.
         if pod.processes.as_ref().is_some_and(|it| it.are_ready) {
             continue;
         }
@@ -89,7 +91,12 @@ pub(crate) fn first<'a>(draft: &mut Draft<'a>) -> Option<&'a Pod> {
         // has no reports from before it started to watch jobs.
         let may_know_since = issued_at.max(draft.observed.watched_since.unwrap_or(issued_at));
         let patience = time_left(may_know_since, span, now).filter(|_| !since_then);
-        let belief = since.and_then(|at| time_left(at, BELIEF, now));
+        let belief = if is_unreported {
+            BELIEF_UNREPORTED
+        } else {
+            BELIEF
+        };
+        let belief = since.and_then(|at| time_left(at, belief, now));
         match patience.max(belief) {
             Some(left) => draft.requeue(left),
             None => found = found.or(Some(pod)),

@@ -95,7 +95,7 @@ fn late_report_of_an_end_replaces_lost_peers() {
     world.job.min_replicas = 2;
     world.is_ready(0, false);
     world.is_ready(1, false);
-    world.seconds_pass(2);
+    world.seconds_pass(10);
     world.settle();
     assert_eq!((world.generation(), incidents(&world)), (2, (1, None)));
     world.process_dies(1, 137, 1, 40);
@@ -145,7 +145,7 @@ fn rules_apply_to_processes_as_to_containers() {
 fn worker_without_agent_report_has_time_to_prepare() {
     let mut world = training(1);
     world.is_ready(0, false);
-    world.seconds_pass(2);
+    world.seconds_pass(10);
     world.settle();
     assert_eq!((world.generation(), incidents(&world)), (2, (1, None)));
     world.seconds_pass(60);
@@ -158,15 +158,15 @@ fn worker_without_agent_report_has_time_to_prepare() {
 
 #[test]
 fn failed_probe_of_a_worker_that_trains_breaks_no_generation() {
-    for (reports_ready, generation) in [(true, 1), (false, 2)] {
+    for (reports_ready, seconds, generation) in [(true, 60, 1), (false, 5, 1), (false, 11, 2)] {
         let mut world = training(2);
         world.is_ready(1, false);
         if reports_ready {
             world.agent_reports_ready(1);
         }
-        world.seconds_pass(10);
+        world.seconds_pass(seconds);
         world.settle();
-        assert_eq!(world.generation(), generation, "{reports_ready}");
+        assert_eq!(world.generation(), generation, "{reports_ready} {seconds}");
     }
 }
 

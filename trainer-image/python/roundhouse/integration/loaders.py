@@ -26,7 +26,7 @@ def sampler_of(loader: Any) -> Any:
 
 def is_sequential(loader: Any) -> bool:
     """Whether a loader reads a data set in its order, so that all ranks know its batches."""
-    return isinstance(sampler_of(loader), SequentialSampler) and hasattr(loader.dataset, "__len__")
+    return type(sampler_of(loader)) is SequentialSampler and hasattr(loader.dataset, "__len__")
 
 
 def batches_of(loader: Any, indices: list[list[int]]) -> Generator[Any, None, None]:

@@ -47,10 +47,15 @@ def _packed(one: Logged) -> list[Any]:
             raise ConfigError(f"roundhouse.lightning: self.log({one.name!r}, reduce_fx={reduction}): give mean, sum, min or max")
         reduction = _REDUCTIONS.index(reduction)
     dtype = str(one.value.dtype).removeprefix("torch.")
-    return [one.name, dtype, one.value.is_cpu, one.value.item(), {**one.options, "reduce_fx": reduction}]
+    number: Any = one.value.item()
+    if isinstance(number, complex):
+        number = [number.real, number.imag]
+    return [one.name, dtype, one.value.is_cpu, number, {**one.options, "reduce_fx": reduction}]
 
 
 def _unpacked(device: torch.device, name: str, dtype: str, is_cpu: bool, number: Any, options: dict[str, Any]) -> Logged:
+    if isinstance(number, list):
+        number = complex(*number)
     value = torch.tensor(number, dtype=getattr(torch, dtype), device="cpu" if is_cpu else device)
     reduction = options["reduce_fx"]
     return Logged(name, value, {**options, "reduce_fx": reduction if isinstance(reduction, str) else _REDUCTIONS[reduction]})

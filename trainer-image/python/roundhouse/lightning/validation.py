@@ -42,15 +42,30 @@ class Validations:
     def _begin(self) -> None:
         """Chooses the loaders of a validation."""
         self.end()
+        if self._is_with_others() and self._job.world_size > 1:
+            with may_lose_peer():
+                self._divide()
+        self._reset()
+
+    def _divide(self) -> None:
+        """Divides the batches if all ranks can."""
         whole, obstacle = self._loop._combined_loader, obstacle_to(self._trainer)
+        limits: list[int] = []
+        if obstacle is None:
+            limits = [int(min(len(loader), limit)) for loader, limit in zip(whole.flattened, self._loop.max_batches)]
+        # Some scripts give a callback to one rank alone.
+        digest = 0.0 if obstacle is not None else 1.0 + zlib.crc32(repr(limits).encode())
+        of_all = {row[0] for row in gathered(self._job, [digest])}
         if obstacle is not None:
             self._warn(obstacle)
-        elif self._is_with_others() and self._job.world_size > 1:
-            limits = [int(min(len(loader), limit)) for loader, limit in zip(whole.flattened, self._loop.max_batches)]
+        elif 0.0 in of_all:
+            self._warn("another worker cannot divide it; give all workers the same callbacks and loaders")
+        elif len(of_all) > 1:
+            self._warn("the workers have validation sets of different lengths; give all the same samples")
+        else:
             self._whole, self._division = whole, _Division(self._job, self._trainer, self._warn, whole.flattened, limits)
             self._loop._combined_loader = CombinedLoader(whole.iterables, "sequential")
             self._loop._combined_loader.flattened = self._division.stand_ins()
-        self._reset()
 
     def _warn(self, obstacle: str) -> None:
         if not self._has_warned:
@@ -103,7 +118,7 @@ class _Division:
     over all loaders. ``warn``: called with the reason why they are not divided."""
 
     def __init__(self, job: Job, trainer: Any, warn: Callable[[str], None], loaders: list[Any], limits: list[int]):
-        self._job, self._trainer, self._warn, self._limits = job, trainer, warn, limits
+        self._job, self._trainer, self._warn = job, trainer, warn
         starts = [0, *itertools.accumulate(limits)]
         self._parts = [(loader, range(start, end)) for loader, start, end in zip(loaders, starts, starts[1:])]
         self._all = range(starts[-1])
@@ -142,16 +157,19 @@ class _Division:
                     self._known[index] = logged_by(self._trainer, batch, place, number)
 
     def _share(self, own: range) -> None:
-        """Exchanges what the ranks have logged, if their loaders have the same lengths."""
+        """Exchanges what the ranks have logged."""
         job = self._job
-        digest = float(zlib.crc32(repr(self._limits).encode()))
-        if any(row != [digest] for row in gathered(job, [digest])):
-            self._warn("the workers have validation sets of different lengths; give all the same samples")
-            return
         row = row_of({index: self._known[index] for index in own})
-        of_all = rows.shared_rows([row if rank == job.rank else None for rank in range(job.world_size)], job.sum)
-        if of_all is None:
+        # The other ranks do not log such a value.
+        is_of_one = any(one.options["rank_zero_only"] for index in own for one in self._known[index])
+        of_all = rows.shared_rows(
+            [row if rank == job.rank else None for rank in range(job.world_size)], job.sum, fits=not is_of_one
+        )
+        if is_of_one:
+            self._warn("self.log(..., rank_zero_only=True) lacks the batches of other workers; leave it out")
+        elif of_all is None:
             self._warn(f"the logged values have more than {rows.MOST_BYTES / 2**20:.0f} MiB; log fewer values, or leave the option out")
+        if of_all is None:
             return
         for found in of_all:
             assert found is not None

@@ -99,7 +99,9 @@ def _logs_of(results: Any, batch: Any) -> Iterator[list[Logged]]:
             # Lightning, too, looks for the size in the batch only if it weighs a mean.
             is_weighed = options["on_epoch"] and is_mean(options["reduce_fx"])
             options["batch_size"] = size() if is_weighed else 1
-        logged.append(Logged(name, value, options))
+        # The batch size may be a tensor, and a flag a bool of NumPy.
+        plain = {key: option.item() if hasattr(option, "item") else option for key, option in options.items()}
+        logged.append(Logged(name, value, plain))
 
     results.log = log
     try:

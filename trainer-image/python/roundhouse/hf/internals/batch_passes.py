@@ -37,6 +37,8 @@ class BatchPasses:
         spare = [0] * (num_passes - len(indices))
         with closing(batches_of(self._dataloader, [self.batches[index] for index in (*indices, *spare)])) as loaded:
             for index, inputs in zip([*indices, *(None for _ in spare)], loaded):
+                if isinstance(self._dataloader, DataLoaderShard) and self._dataloader.device is not None:
+                    inputs = send_to_device(inputs, self._dataloader.device)
                 loss, logits, labels = self._step(self._trainer.model, inputs, *self._options)
                 if logits is not None and self._preprocess is not None:
                     logits = self._preprocess(logits, labels)
@@ -78,12 +80,23 @@ class BatchPasses:
                 yield self._positions()
             handler.eval_dataloader = self._dataloader
 
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Within :meth:`replayed`, lets the Trainer make passes."""
+        with (
+            _replaced(self._trainer, prediction_step=self._step, preprocess_logits_for_metrics=self._preprocess),
+            _replaced(self._trainer.callback_handler, on_prediction_step=self._on_step),
+        ):
+            yield
+
     def _positions(self) -> Any:
         """A loader whose batches have the same sizes, with positions as samples: the library reads
         only sizes."""
         places: Any = range(len(self._dataloader.dataset))
         sampler = self._dataloader.batch_sampler
-        positions: Any = DataLoader(places, batch_size=sampler.batch_size, drop_last=sampler.drop_last)
+        positions: Any = DataLoader(
+            places, batch_size=sampler.batch_size, sampler=sampler.sampler, drop_last=sampler.drop_last
+        )
         if not isinstance(self._dataloader, DataLoaderShard):
             return positions
         return self._trainer.accelerator.prepare_data_loader(positions, device_placement=False)

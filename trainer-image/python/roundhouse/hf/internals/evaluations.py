@@ -30,10 +30,16 @@ class Evaluations(Host):
     job: Job | None
     # Known while the loop of the training runs.
     _steps: Steps | None
+    # While the library's loop reads known predictions.
+    _replay: BatchPasses | None = None
 
     def evaluation_loop(self, dataloader: Any, description: str, *args: Any, **kwargs: Any) -> Any:
         if self._steps is None or self.job is None:
             return super().evaluation_loop(dataloader, description, *args, **kwargs)
+        if self._replay is not None:
+            # compute_metrics evaluates. Each rank does so alone.
+            with self._replay.suspended():
+                return super().evaluation_loop(dataloader, description, *args, **kwargs)
         only_loss, ignored, prefix = arguments_of_evaluation(*args, **kwargs)
         only_loss = self.args.prediction_loss_only if only_loss is None else only_loss
         # All ranks know the batches in advance, and a pass changes nothing but its result.
@@ -47,7 +53,11 @@ class Evaluations(Host):
             passes = BatchPasses(self, dataloader, False, ignored)
             known = self._predictions(self.job, passes)
             with self._waits(), passes.replayed(known) as replayed:
-                output = library(replayed, description, *args, **kwargs)
+                self._replay = passes
+                try:
+                    output = library(replayed, description, *args, **kwargs)
+                finally:
+                    self._replay = None
         else:
             with self._waits():
                 output = library(dataloader, description, *args, **kwargs)
@@ -55,6 +65,13 @@ class Evaluations(Host):
             adopt(output.metrics, self.job._generations.data_place[0], self.job.sum)
             self._report(self.job, output, prefix)
         return output
+
+    def _begin_passes(self) -> None:
+        """As the library does before its first pass. Some optimizers have other weights for
+        evaluations."""
+        self.model.eval()
+        if callable(getattr(self.optimizer, "eval", None)):
+            self.optimizer.eval()
 
     def _report(self, job: Job, output: Any, prefix: str) -> None:
         """Lets the job show the result."""
@@ -73,7 +90,7 @@ class Evaluations(Host):
                 if index is not None:
                     losses.add(index, None if loss is None else float(loss), len(passes.batches[index]))
 
-        self.model.eval()
+        self._begin_passes()
         replica = current()
         with self._waits():
             compute(*part_of(len(passes.batches), *job._generations.data_place, replica))
@@ -92,7 +109,7 @@ class Evaluations(Host):
         too large or a rank is lost, only this rank's own predictions are known; in a replica, those
         that its processes can exchange, or none."""
         known, replica = Predictions(len(passes.batches)), current()
-        self.model.eval()
+        self._begin_passes()
         part = part_of(len(passes.batches), *job._generations.data_place, replica)
         with self._waits(), closing(passes.outcomes(*part)) as outcomes:
             for index, outcome in outcomes:
