@@ -48,6 +48,12 @@ def test_each_worker_computes_a_part_of_the_predictions(job, plain_of, number, u
         assert [part[index][1] for part in parts] == [noted] * number
 
 
+@pytest.mark.parametrize("use", ["inner", "averaged", "part"])
+def test_predictions_of_scripts_with_own_parts_have_the_same_metrics(job, plain_of, use):
+    result, wanted = shared(job, 2, use), plain_of("evaluate.py", use)
+    check(result, wanted)
+
+
 @pytest.mark.parametrize("use", ["large", "inputs", "loop"])
 def test_predictions_that_are_not_exchanged_are_computed_by_all(job, plain_of, use):
     result, wanted = shared(job, 2, use), plain_of("evaluate.py", *([] if use == "large" else [use]))

@@ -63,16 +63,19 @@ def test_worker_killed_in_a_divided_validation(validating, wanted, killed, numbe
 
 
 @pytest.mark.parametrize(
-    ("uses", "copies", "words"),
+    ("uses", "other", "words"),
     [
-        ("metric", 1, "the module has a MulticlassAccuracy of torchmetrics"),
-        ("large", 1, "the logged values have more than"),
-        ("uneven", 2, "the workers have validation sets of different lengths"),
+        ("metric", {}, "the module has a MulticlassAccuracy of torchmetrics"),
+        ("large", {}, "the logged values have more than"),
+        ("zero", {}, r"self.log(..., rank_zero_only=True) lacks the batches of other workers"),
+        ("looks", {"LOOKS": "1"}, "another worker cannot divide it"),
+        ("uneven", {"NUM_COPIES": "2"}, "the workers have validation sets of different lengths"),
     ],
 )
-def test_validation_that_is_not_divided_has_the_same_metrics(validating, wanted, uses, copies, words):
+def test_validation_that_is_not_divided_has_the_same_metrics(validating, wanted, uses, other, words):
+    """``other``: variables of the second worker alone."""
     with validating(uses) as world:
-        workers = [world.start(0), world.start(1, NUM_COPIES=str(copies))]
+        workers = [world.start(0), world.start(1, **other)]
         world.prepared(workers)
         world.form(workers)
         world.ends(workers)
@@ -97,6 +100,12 @@ def test_logged_values_arrive_with_all_bits(dtype, reduce_fx):
     for value, (name, other, others) in zip(values, found[7]):
         assert (name, others, other.dtype) == ("loss", options, dtype)
         assert torch.equal(value, other) and torch.equal(value.signbit(), other.signbit())
+
+
+def test_logged_complex_number_arrives():
+    value = torch.tensor(complex(0.1, -2.5))
+    row = row_of({0: [Logged("loss", value, {**OPTIONS, "reduce_fx": "sum"})]})
+    assert torch.equal(batches_of_row(row, torch.device("cpu"))[0][0].value, value)
 
 
 def test_reduction_that_lightning_does_not_know_is_refused():

@@ -42,23 +42,24 @@ class Validations:
     def _begin(self) -> None:
         """Chooses the loaders of a validation."""
         self.end()
+        obstacle = obstacle_to(self._trainer)
+        if obstacle is not None:
+            self._warn(obstacle)
         if self._is_with_others() and self._job.world_size > 1:
             with may_lose_peer():
-                self._divide()
+                self._divide(obstacle)
         self._reset()
 
-    def _divide(self) -> None:
+    def _divide(self, obstacle: str | None) -> None:
         """Divides the batches if all ranks can."""
-        whole, obstacle = self._loop._combined_loader, obstacle_to(self._trainer)
+        whole = self._loop._combined_loader
         limits: list[int] = []
         if obstacle is None:
             limits = [int(min(len(loader), limit)) for loader, limit in zip(whole.flattened, self._loop.max_batches)]
         # Some scripts give a callback to one rank alone.
         digest = 0.0 if obstacle is not None else 1.0 + zlib.crc32(repr(limits).encode())
         of_all = {row[0] for row in gathered(self._job, [digest])}
-        if obstacle is not None:
-            self._warn(obstacle)
-        elif 0.0 in of_all:
+        if 0.0 in of_all:
             self._warn("another worker cannot divide it; give all workers the same callbacks and loaders")
         elif len(of_all) > 1:
             self._warn("the workers have validation sets of different lengths; give all the same samples")

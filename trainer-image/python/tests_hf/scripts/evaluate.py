@@ -64,6 +64,12 @@ def checksum(values):
 
 
 def metrics(predicted):
+    if "inner" in USES and Record.num_inner == 0:
+        # Metrics that need predictions of their own.
+        Record.num_inner = 1
+        inner = trainer.predict(samples[:5])
+        Record.num_inner = 0
+        return {"checksum": checksum([inner.predictions, predicted.predictions]), "width": predicted.label_ids.shape[1]}
     values = [predicted.predictions, predicted.label_ids, predicted.losses]
     return {"checksum": checksum(values), "width": predicted.label_ids.shape[1]}
 
@@ -91,6 +97,23 @@ class Counting(Base):
         return super().prediction_step(*args, **kwargs)
 
 
+class Averaged(torch.optim.SGD):
+    """An optimizer that has other weights in evaluations."""
+
+    shift = 0.0
+
+    def move(self, shift):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data += shift - self.shift
+        self.shift = shift
+
+    def eval(self):
+        self.move(0.125)
+
+    def train(self):
+        self.move(0.0)
+
+
 class OwnLoop(Counting):
     def evaluation_loop(self, *args, **kwargs):
         return super().evaluation_loop(*args, **kwargs)
@@ -103,7 +126,7 @@ Trainer = Kind if IS_PLAIN else type("Trainer", (roundhouse.hf.Elastic, Kind), {
 class Record(transformers.TrainerCallback):
     """Notes the steps and evaluations that this process sees, and ends it where a test wants it."""
 
-    steps, found, num_noted = [], [], 0
+    steps, found, num_noted, num_inner = [], [], 0, 0
 
     def on_step_end(self, args, state, control, **_):
         self.steps.append(state.global_step)
@@ -170,11 +193,18 @@ options = {
 kind = transformers.TrainingArguments
 if "generate" in USES:
     kind, options = transformers.Seq2SeqTrainingArguments, {**options, "predict_with_generate": True, "generation_max_length": 7}
+evaluated = samples[:20]
+if "part" in USES:
+    # A loader of the script that reads the first samples.
+    Trainer.get_eval_dataloader = lambda self, _=None: torch.utils.data.DataLoader(
+        evaluated, 3, sampler=torch.utils.data.SequentialSampler(range(14)), collate_fn=padded
+    )
 trainer = Trainer(
     model=model,
     args=kind(str(OUT), **options),
     train_dataset=samples,
-    eval_dataset=samples[:20],
+    eval_dataset=evaluated,
+    optimizers=(Averaged(model.parameters(), lr=0.0) if "averaged" in USES else None, None),
     data_collator=padded,
     compute_metrics=metrics_of_batches if "batches" in USES else metrics,
     preprocess_logits_for_metrics=(lambda logits, labels: logits.argmax(-1)) if "preprocess" in USES else None,

@@ -9,6 +9,7 @@ import sys
 import warnings
 
 import lightning
+import numpy
 import torch
 import torchmetrics
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
@@ -62,6 +63,10 @@ class Module(lightning.LightningModule):
         self.log("val_loss", losses.mean(), prog_bar=True)
         self.log_dict({"most": losses.max(), "both": losses.double().sum()}, on_step=True, on_epoch=True, reduce_fx="max")
         self.log("least", losses.neg().max(), reduce_fx=min)
+        # The options may be tensors, and bools of NumPy.
+        self.log("weighed", losses.mean(), batch_size=(batch[1] > 0).sum(), on_step=numpy.bool_(True), on_epoch=True)
+        if "zero" in USES:
+            self.log("zero", losses.sum(), rank_zero_only=True)
         self.report("half", losses.mean().bfloat16(), batch_size=index + 1, sync_dist=True, add_dataloader_idx=dataloader_idx == 0)
         if index in (1, 3, 5):
             self.log(f"odd_{index}", float("inf") if index == 3 else index / 3, on_step=True, reduce_fx="sum")
@@ -78,6 +83,11 @@ class Record(Callback):
             found.append([trainer.global_step, {name: float(value).hex() for name, value in trainer.callback_metrics.items()}])
             drawn.append(float(torch.rand(())))
             names.append(sorted(name for name in trainer.progress_bar_metrics if "val" in name))
+
+
+class Looks(Callback):
+    def on_validation_batch_end(self, *_):
+        """Would use the batch."""
 
 
 class Log(lightning.pytorch.loggers.Logger):
@@ -105,7 +115,7 @@ best = ModelCheckpoint(OUT / "best", "{step}", monitor=monitor)
 trainer = lightning.Trainer(
     max_epochs=2,
     accelerator="cpu",
-    callbacks=[EarlyStopping(monitor, patience=2), best, Record()],
+    callbacks=[EarlyStopping(monitor, patience=2), best, Record(), *([Looks()] if "LOOKS" in os.environ else [])],
     logger=Log(),
     log_every_n_steps=100,
     val_check_interval=2,
