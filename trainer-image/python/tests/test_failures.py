@@ -15,6 +15,9 @@ class Generation:
 
     number = 1
 
+    def end_body(self):
+        return None
+
     def advance(self):
         return True
 
