@@ -116,6 +116,21 @@ fn best_checkpoint_is_kept_beside_newer_ones() {
 }
 
 #[test]
+fn result_is_named_best_before_rank_0_ends() {
+    let mut improving = config();
+    improving["steps"] = json!(2 * EPOCH);
+    let volume = tempfile::tempdir().unwrap();
+    let settings = by_loss(volume.path());
+    let mut job = Job::sharing(&improving, 2, &[], Some(settings));
+    job.pace_volume("200");
+    job.issue_when_ready(1);
+    job.complete();
+    assert_eq!(named(volume.path()).0, 2 * EPOCH, "{}", job.logs());
+    let kept = steps_kept(volume.path());
+    assert_eq!((kept.len(), kept[1]), (2, 2 * EPOCH), "{kept:?}");
+}
+
+#[test]
 fn kill_leaves_the_old_or_the_new_best_checkpoint() {
     let second = 2 * EPOCH;
     for (point, expected) in [("Complete", EPOCH), ("Named", EPOCH)] {

@@ -188,6 +188,7 @@ pub fn delete_old(
     let left_over = left_over.map_err(VolumeError::with(&directory.checkpoints()))?;
     for path in old.chain(left_over) {
         remove(&path)?;
+        directory.io_watch().advance(1);
     }
     Ok(())
 }

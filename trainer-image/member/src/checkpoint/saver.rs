@@ -50,6 +50,16 @@ struct Flight {
     is_completing: bool,
 }
 
+/// What the writing thread removes after the last save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cleanup {
+    Done,
+    /// The remains of an abandoned save. Until then no save of the same step may begin.
+    Discarding,
+    /// Old checkpoints, once the best one is named.
+    Tidying,
+}
+
 /// Saves this rank's parts, and on rank 0 completes the checkpoints.
 #[derive(Debug)]
 pub struct Saver {
@@ -78,9 +88,7 @@ pub struct Saver {
     idle_timer: IdleTimer,
     /// Step of the newest checkpoint that is complete or may become so. Only rank 0 uses it.
     newest_step: Option<u64>,
-    /// Whether the remains of the last save are being removed. Until then no save of the same step
-    /// may begin.
-    is_discarding: bool,
+    cleanup: Cleanup,
 }
 
 /// The bytes of its own row that a rank writes, and their pieces.
@@ -141,7 +149,7 @@ impl Saver {
             idle_timer: IdleTimer::new(&io_watch),
             io_watch,
             newest_step: None,
-            is_discarding: false,
+            cleanup: Cleanup::Done,
         })
     }
 
@@ -191,7 +199,7 @@ impl Saver {
         match &self.flight {
             Some(flight) => flight.stage,
             None if self.is_bystander => Stage::Durable,
-            None if self.is_discarding || self.buffers.is_empty() => Stage::Busy,
+            None if self.cleanup == Cleanup::Discarding || self.buffers.is_empty() => Stage::Busy,
             None => Stage::Idle,
         }
     }
@@ -224,6 +232,12 @@ impl Saver {
     pub fn in_flight(&self) -> Option<(u64, Duration, bool)> {
         let flight = self.flight.as_ref();
         flight.map(|flight| (flight.id.step, flight.begun.elapsed(), flight.has_skipped))
+    }
+
+    /// Whether the best checkpoint is still to be named and old ones deleted after the last save.
+    #[must_use]
+    pub const fn is_tidying(&self) -> bool {
+        matches!(self.cleanup, Cleanup::Tidying)
     }
 
     /// Time without progress of this rank's writes.

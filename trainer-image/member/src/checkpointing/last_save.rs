@@ -6,6 +6,7 @@ use roundhouse_contract::Phase;
 use roundhouse_elastic::saving::{self, Stage};
 use roundhouse_report::say_error;
 
+use crate::checkpoint::IdleTimer;
 use crate::failure::{Failure, Kept};
 use crate::group::Rendezvous;
 use crate::member::Member;
@@ -91,6 +92,31 @@ impl<R: Rendezvous> Member<'_, R> {
         self.leave.hold_on();
         self.enter(Phase::Saving);
         self.save_now(Purpose::Result, state)
+    }
+
+    /// Waits on rank 0 until the best checkpoint is named and old ones are deleted, unless the
+    /// volume moves nothing for too long: no later generation would do it. The other ranks need
+    /// not wait.
+    ///
+    /// # Errors
+    /// [`Failure::Fenced`] if a newer generation has written.
+    pub fn await_tidying(&mut self) -> Result<(), Failure> {
+        let generation = self.local_state.generation();
+        let Some(checkpointing) = &mut self.checkpointing else {
+            return Ok(());
+        };
+        let io_watch = checkpointing.directory.io_watch().clone();
+        let mut idle_timer = IdleTimer::new(&io_watch);
+        while checkpointing.saver.is_tidying()
+            && !checkpointing
+                .io_timeout
+                .is_over(idle_timer.elapsed(&io_watch))
+        {
+            std::thread::sleep(PAUSE);
+            self.reporter.volume_moves(io_watch.moves());
+            checkpointing.report_results(generation, self.reporter)?;
+        }
+        Ok(())
     }
 
     /// Saves the state of this step on all ranks and waits for the end of the save, and before it

@@ -149,6 +149,7 @@ impl Trainer<'_> {
             })??;
         }
         world.barrier()?;
-        Ok(saved?)
+        saved?;
+        Ok(self.member.await_tidying()?)
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use roundhouse_elastic::saving::Stage;
 use roundhouse_report::CheckpointReport;
 
-use super::Saver;
+use super::{Cleanup, Saver};
 use crate::checkpoint::writer::{Done, Incomplete, Task};
 use crate::ledger::Unwritten;
 
@@ -73,6 +73,7 @@ impl Saver {
                         .as_ref()
                         .map_or_else(Instant::now, |flight| flight.begun);
                     self.unsaved = Some((Duration::ZERO, begun));
+                    self.cleanup = Cleanup::Tidying;
                 }
                 match result {
                     Ok((manifest, took)) => Some(SaverEvent::Report(CheckpointReport::Saved {
@@ -103,14 +104,21 @@ impl Saver {
             }
             Done::Fenced(newer) => Some(SaverEvent::Fenced(newer)),
             Done::Discarded => {
-                self.is_discarding = false;
+                self.cleanup = Cleanup::Done;
                 None
             }
             Done::Panicked { task, words } => {
                 self.forget(task);
                 Some(failed(&words))
             }
-            Done::NotTidied(volume_error) | Done::Refused(volume_error) => {
+            Done::Tidied(result) => {
+                // A later save may have been abandoned since.
+                if self.is_tidying() {
+                    self.cleanup = Cleanup::Done;
+                }
+                result.err().map(|volume_error| failed(&volume_error))
+            }
+            Done::NotSurveyed(volume_error) | Done::Refused(volume_error) => {
                 Some(failed(&volume_error))
             }
         }
@@ -128,8 +136,11 @@ impl Saver {
             Task::Complete(save) => {
                 self.flight.take_if(|flight| flight.save == save);
                 self.newest_step = None;
+                if self.is_tidying() {
+                    self.cleanup = Cleanup::Done;
+                }
             }
-            Task::Discard => self.is_discarding = false,
+            Task::Discard => self.cleanup = Cleanup::Done,
             Task::Survey => {}
         }
     }
