@@ -16,6 +16,9 @@ HERE = pathlib.Path(__file__).parent
 LIMIT_SECONDS = 300
 # Processes of a replica.
 SIZE = 2
+# rh.join raises the thresholds of glibc's allocator to these values. The other side gets them too,
+# so that the difference is that of the steps.
+THRESHOLDS = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 
 
 class Peer(NamedTuple):
@@ -85,7 +88,7 @@ def listening():
 def plain(kind, name, world):
     """The side without roundhouse. One rank needs no launcher, and starts without its variables if
     that trains the bare model."""
-    variables = os.environ | {"OMP_NUM_THREADS": "1"}
+    variables = os.environ | {"OMP_NUM_THREADS": "1"} | THRESHOLDS
     launched = kind != "bare" and (kind == "ddp" or world > 1)
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1")), "WORLD_SIZE": str(world)}
     with listening() as listener:

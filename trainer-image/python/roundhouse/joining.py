@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ._native import Process
+from .allocator import keep_freed_memory
 from .ending import exit_with, explained
 from .errors import AlreadyJoined, ConfigError
 from .job import Job
@@ -77,6 +78,7 @@ def join(
         checkpoint_every_seconds,
         checkpoint_keep,
     )
+    keep_freed_memory()
     try:
         chosen = _chosen_device(state, device)
         _check_settings(process, chosen)
