@@ -8,6 +8,8 @@ import signal
 import subprocess
 import time
 
+from ports import free_port
+
 
 def replace(path, text):
     partial = path.with_suffix(".partial")

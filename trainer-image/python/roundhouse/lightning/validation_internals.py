@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import lightning
-import torch
 from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler

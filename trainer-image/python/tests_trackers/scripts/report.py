@@ -21,6 +21,7 @@ else:
 
 section = GUIDE.read_text().split(f"## {TRACKER}\n", 1)[1]
 exec(re.search(r"```python\n(.*?)```", section, re.DOTALL)[1])
+open_run, log = globals()["open_run"], globals()["log"]
 
 torch.manual_seed(1)
 dataset = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
