@@ -50,16 +50,6 @@ struct Flight {
     is_completing: bool,
 }
 
-/// What the writing thread removes after the last save.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cleanup {
-    Done,
-    /// The remains of an abandoned save. Until then no save of the same step may begin.
-    Discarding,
-    /// Old checkpoints, once the best one is named.
-    Tidying,
-}
-
 /// Saves this rank's parts, and on rank 0 completes the checkpoints.
 #[derive(Debug)]
 pub struct Saver {
@@ -88,7 +78,11 @@ pub struct Saver {
     idle_timer: IdleTimer,
     /// Step of the newest checkpoint that is complete or may become so. Only rank 0 uses it.
     newest_step: Option<u64>,
-    cleanup: Cleanup,
+    /// Whether the remains of the last save are being removed. Until then no save of the same step
+    /// may begin.
+    is_discarding: bool,
+    /// Number of jobs that the writing thread has not ended yet.
+    num_jobs: usize,
 }
 
 /// The bytes of its own row that a rank writes, and their pieces.
@@ -149,7 +143,8 @@ impl Saver {
             idle_timer: IdleTimer::new(&io_watch),
             io_watch,
             newest_step: None,
-            cleanup: Cleanup::Done,
+            is_discarding: false,
+            num_jobs: 0,
         })
     }
 
@@ -199,7 +194,7 @@ impl Saver {
         match &self.flight {
             Some(flight) => flight.stage,
             None if self.is_bystander => Stage::Durable,
-            None if self.cleanup == Cleanup::Discarding || self.buffers.is_empty() => Stage::Busy,
+            None if self.is_discarding || self.buffers.is_empty() => Stage::Busy,
             None => Stage::Idle,
         }
     }
@@ -234,10 +229,11 @@ impl Saver {
         flight.map(|flight| (flight.id.step, flight.begun.elapsed(), flight.has_skipped))
     }
 
-    /// Whether the best checkpoint is still to be named and old ones deleted after the last save.
+    /// Whether the writing thread has work left. After a save is complete it names the best
+    /// checkpoint and deletes old ones.
     #[must_use]
-    pub const fn is_tidying(&self) -> bool {
-        matches!(self.cleanup, Cleanup::Tidying)
+    pub const fn is_working(&self) -> bool {
+        self.num_jobs > 0
     }
 
     /// Time without progress of this rank's writes.
@@ -307,7 +303,8 @@ impl Saver {
     }
 
     /// Sends a job to the thread, which lives as long as this saver.
-    fn give(&self, job: Job) {
+    fn give(&mut self, job: Job) {
+        self.num_jobs += 1;
         let _ = self.jobs.send(job);
     }
 }

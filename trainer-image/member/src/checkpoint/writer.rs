@@ -72,11 +72,8 @@ pub(super) enum Done {
     Found(Box<Manifest>, Option<BestCheckpoint>),
     /// A newer generation has written.
     Fenced(u64),
-    /// The work after a completed checkpoint has ended: the best one is named and old ones are
-    /// deleted, or the volume refused it.
-    Tidied(Result<(), VolumeError>),
-    /// The volume could not be read or the best checkpoint could not be named.
-    NotSurveyed(VolumeError),
+    /// Old checkpoints could not be deleted.
+    NotTidied(VolumeError),
     /// The file system does not support what a save needs.
     Refused(VolumeError),
     /// The thread panicked during an order and continues with the next one.
@@ -85,6 +82,8 @@ pub(super) enum Done {
         /// Message of the panic.
         words: String,
     },
+    /// The order has ended, also if it failed or panicked. No other result of it follows.
+    Ended,
 }
 
 /// The kind of a [`Job`], which is known after the job was consumed.
@@ -152,6 +151,7 @@ pub(super) fn start(
                     let words = words_of(&*panic);
                     thread.send(Done::Panicked { task, words });
                 }
+                thread.send(Done::Ended);
             }
         })?;
     Ok((jobs, results))
@@ -227,9 +227,10 @@ impl Thread {
                 }
                 let result = result.map(|manifest| (Box::new(manifest), started.elapsed()));
                 self.send(Done::Completed { save, result });
-                if is_complete {
-                    let tidied = complete::delete_old(&self.directory, id, self.retention);
-                    self.send(Done::Tidied(tidied));
+                if is_complete
+                    && let Err(reason) = complete::delete_old(&self.directory, id, self.retention)
+                {
+                    self.send(Done::NotTidied(reason));
                 }
             }
             Job::Discard(id, writer) => {
@@ -258,10 +259,10 @@ impl Thread {
         match self.newer(generation) {
             Ok(Some(newer)) => return self.send(Done::Fenced(newer)),
             Ok(None) => {}
-            Err(volume_error) => self.send(Done::NotSurveyed(volume_error)),
+            Err(volume_error) => self.send(Done::NotTidied(volume_error)),
         }
         if let Err(reason) = self.report_checkpoints() {
-            self.send(Done::NotSurveyed(reason));
+            self.send(Done::NotTidied(reason));
         }
         if !self.has_probed.replace(true)
             && let Some(refusal) = probe::probe(&self.directory)

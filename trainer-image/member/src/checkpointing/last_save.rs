@@ -94,20 +94,20 @@ impl<R: Rendezvous> Member<'_, R> {
         self.save_now(Purpose::Result, state)
     }
 
-    /// Waits on rank 0 until the best checkpoint is named and old ones are deleted, unless the
-    /// volume moves nothing for too long: no later generation would do it. The other ranks need
-    /// not wait.
+    /// Waits until the writing thread of this rank has ended its work, unless the volume moves
+    /// nothing for too long. On rank 0 the thread names the best checkpoint and deletes old ones,
+    /// which no later generation would do.
     ///
     /// # Errors
     /// [`Failure::Fenced`] if a newer generation has written.
-    pub fn await_tidying(&mut self) -> Result<(), Failure> {
+    pub fn await_writer(&mut self) -> Result<(), Failure> {
         let generation = self.local_state.generation();
         let Some(checkpointing) = &mut self.checkpointing else {
             return Ok(());
         };
         let io_watch = checkpointing.directory.io_watch().clone();
         let mut idle_timer = IdleTimer::new(&io_watch);
-        while checkpointing.saver.is_tidying()
+        while checkpointing.saver.is_working()
             && !checkpointing
                 .io_timeout
                 .is_over(idle_timer.elapsed(&io_watch))

@@ -150,6 +150,6 @@ impl Trainer<'_> {
         }
         world.barrier()?;
         saved?;
-        Ok(self.member.await_tidying()?)
+        Ok(self.member.await_writer()?)
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use roundhouse_elastic::saving::Stage;
 use roundhouse_report::CheckpointReport;
 
-use super::{Cleanup, Saver};
+use super::Saver;
 use crate::checkpoint::writer::{Done, Incomplete, Task};
 use crate::ledger::Unwritten;
 
@@ -73,7 +73,6 @@ impl Saver {
                         .as_ref()
                         .map_or_else(Instant::now, |flight| flight.begun);
                     self.unsaved = Some((Duration::ZERO, begun));
-                    self.cleanup = Cleanup::Tidying;
                 }
                 match result {
                     Ok((manifest, took)) => Some(SaverEvent::Report(CheckpointReport::Saved {
@@ -104,22 +103,19 @@ impl Saver {
             }
             Done::Fenced(newer) => Some(SaverEvent::Fenced(newer)),
             Done::Discarded => {
-                self.cleanup = Cleanup::Done;
+                self.is_discarding = false;
                 None
             }
             Done::Panicked { task, words } => {
                 self.forget(task);
                 Some(failed(&words))
             }
-            Done::Tidied(result) => {
-                // A later save may have been abandoned since.
-                if self.is_tidying() {
-                    self.cleanup = Cleanup::Done;
-                }
-                result.err().map(|volume_error| failed(&volume_error))
-            }
-            Done::NotSurveyed(volume_error) | Done::Refused(volume_error) => {
+            Done::NotTidied(volume_error) | Done::Refused(volume_error) => {
                 Some(failed(&volume_error))
+            }
+            Done::Ended => {
+                self.num_jobs -= 1;
+                None
             }
         }
     }
@@ -136,11 +132,8 @@ impl Saver {
             Task::Complete(save) => {
                 self.flight.take_if(|flight| flight.save == save);
                 self.newest_step = None;
-                if self.is_tidying() {
-                    self.cleanup = Cleanup::Done;
-                }
             }
-            Task::Discard => self.cleanup = Cleanup::Done,
+            Task::Discard => self.is_discarding = false,
             Task::Survey => {}
         }
     }

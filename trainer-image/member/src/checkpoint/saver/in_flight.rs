@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use roundhouse_elastic::CheckpointId;
 use roundhouse_elastic::saving::{Carried, Stage};
 
-use super::{Cleanup, Saver};
+use super::Saver;
 use crate::checkpoint::io_watch::IdleTimer;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::writer::Job;
@@ -107,7 +107,7 @@ impl Saver {
             return false;
         };
         if rank == 0 {
-            self.cleanup = Cleanup::Discarding;
+            self.is_discarding = true;
             self.give(Job::Discard(flight.id, flight.writer));
         }
         flight.stage == Stage::Failed

@@ -121,7 +121,7 @@ impl Training {
         self.ended_step = None;
         let saved = self.member.save_result(&self.state);
         let saved = saved.and_then(|()| self.member.world()?.barrier());
-        let saved = saved.and_then(|()| self.member.await_tidying());
+        let saved = saved.and_then(|()| self.member.await_writer());
         Ok(self.lost_or(saved)?.is_some())
     }
 }
