@@ -26,7 +26,9 @@ mod _native {
     #[pymodule_export]
     use super::faults::fault_point;
     #[pymodule_export]
-    use super::process::{Process, fail_early};
+    use super::process::Process;
+    #[pymodule_export]
+    use super::process::endings::fail_early;
     #[pymodule_export]
     use super::sampler::SampleSchedule;
 }

@@ -10,17 +10,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use roundhouse_contract::environment::{
-    CheckpointEnvironment, LaunchEnvironment, MEMBERSHIP_FILE, nccl,
-};
-use roundhouse_contract::{ExitCode, Reason};
+use roundhouse_contract::ExitCode;
+use roundhouse_contract::environment::nccl;
 use roundhouse_elastic::Machine;
-use roundhouse_member::launch::Source;
 use roundhouse_member::lobby;
 use roundhouse_member::membership::MembershipWatch;
 use roundhouse_member::signals::LeaveRequest;
 use roundhouse_member::{Failure, Launch, process};
-use roundhouse_report::files::RunFiles;
 use roundhouse_report::{Ending, Evaluation, Reporter};
 
 use crate::failure::{misled, raised, returned};
@@ -28,8 +24,12 @@ use crate::network::PyNetwork;
 use crate::sampler::SampleSchedule;
 use crate::state::{PyState, Shared};
 
+pub(crate) mod endings;
+mod launches;
 mod training;
 
+use endings::{failed_early, report_end};
+use launches::variable;
 use training::{Agreed, Generations, Training};
 
 /// One process of a training.
@@ -74,26 +74,14 @@ impl Process {
         keep: Option<u32>,
     ) -> PyResult<Self> {
         process::end_with_agent(variable);
-        let has_agent = variable(MEMBERSHIP_FILE).is_some();
+        let has_agent = launches::has_agent();
         let launch = if has_agent {
-            LaunchEnvironment::read(variable).and_then(Launch::from_environment)
+            launches::of_agent()
         } else {
-            let checkpoint = checkpoint_dir.map(|dir| CheckpointEnvironment {
-                dir,
-                every_steps,
-                every_seconds,
-                keep: keep.unwrap_or(roundhouse_contract::environment::checkpoint::DEFAULT_KEEP),
-                best: None,
-                job_uid: None,
-            });
-            let alone = Launch::alone(PathBuf::new(), PathBuf::new(), None);
-            Ok(Launch {
-                checkpoint,
-                ..alone
-            })
+            let checkpoint = checkpoint_dir
+                .map(|dir| launches::checkpoints(dir, every_steps, every_seconds, keep));
+            launches::alone(checkpoint)
         };
-        let launch = launch.and_then(|launch| launch.with_settings(variable));
-        let launch = launch.map(in_place);
         let launch = launch.map_err(|error| {
             let code = ExitCode::ConfigInvalid;
             process::fail_early(code, &error.to_string(), variable);
@@ -405,53 +393,6 @@ impl Process {
     }
 }
 
-/// Reports the end of the process. `is_of_script`: whether it is an error of the script.
-fn report_end(launch: &Launch, reporter: &mut Reporter, ending: &Ending, is_of_script: bool) {
-    reporter.fail(ending);
-    if let (true, Some(run_dir)) = (is_of_script, &launch.run_dir) {
-        let mut words = reporter.last_words(ending);
-        words.reason = Reason::Crashed;
-        RunFiles::new(run_dir, launch.local_rank).write_failure(&words);
-    }
-}
-
-/// Writes the termination message of a process that ends before it has joined.
-#[pyfunction]
-pub(crate) fn fail_early(code: i32, words: &str) {
-    let code = ExitCode::from_code(code).unwrap_or(ExitCode::Internal);
-    process::fail_early(code, words, variable);
-}
-
-/// Reports a failure of a process that has no reporter.
-fn failed_early(failure: Failure) -> PyErr {
-    let Ending { code, words, .. } = failure.ending();
-    process::fail_early(code, &words, variable);
-    raised(failure)
-}
-
-/// Makes the paths of a launch absolute, because a script may change its directory.
-fn in_place(mut launch: Launch) -> Launch {
-    let fix = |path: &mut PathBuf| {
-        if let Ok(absolute) = std::path::absolute(&*path) {
-            *path = absolute;
-        }
-    };
-    if let Some(checkpoint) = &mut launch.checkpoint {
-        fix(&mut checkpoint.dir);
-    }
-    if let Some(run_dir) = &mut launch.run_dir {
-        fix(run_dir);
-    }
-    if let Source::Membership { file, .. } = &mut launch.source {
-        fix(file);
-    }
-    launch
-}
-
 fn internal(words: &str) -> Failure {
     Failure::Internal(words.to_owned())
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|text| !text.is_empty())
 }
