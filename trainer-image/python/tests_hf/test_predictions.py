@@ -61,6 +61,13 @@ def test_predictions_that_are_not_exchanged_are_computed_by_all(job, plain_of, u
     assert [evaluations(result, rank) for rank in (0, 1)] == [evaluations(wanted, 0)] * 2
 
 
+@pytest.mark.parametrize("use", ["loop", "late"])
+def test_loss_that_is_not_divided_is_computed_by_all(job, plain_of, use):
+    result, wanted = shared(job, 2, "loss", use), plain_of("evaluate.py", "loss", use)
+    assert result.logged("eval_loss") == wanted.logged("eval_loss")
+    assert [evaluations(result, rank) for rank in (0, 1)] == [evaluations(wanted, 0)] * 2
+
+
 LOSSES = [(rank, variable) for rank in (0, 1) for variable in ({"KILL_IN_EVALUATION": f"{rank}:1"}, {"KILL_IN_CHUNK": f"{rank}:2"})]
 
 

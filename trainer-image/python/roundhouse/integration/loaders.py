@@ -29,6 +29,13 @@ def is_sequential(loader: Any) -> bool:
     return type(sampler_of(loader)) is SequentialSampler and hasattr(loader.dataset, "__len__")
 
 
+def iterates_as(loader: Any, *kinds: type[DataLoader[Any]]) -> bool:
+    """Whether a loader yields its batches as one of ``kinds`` does. A class with an ``__iter__`` of
+    its own may change, add or skip batches."""
+    iterator = getattr(type(loader), "__iter__", None)
+    return any(iterator is kind.__iter__ for kind in kinds)
+
+
 def batches_of(loader: Any, indices: list[list[int]]) -> Generator[Any, None, None]:
     """Some batches of a loader, given by the indices of their samples."""
     if not indices:

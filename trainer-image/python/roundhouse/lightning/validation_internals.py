@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
-from ..integration.loaders import sampler_of
+from ..integration.loaders import iterates_as, sampler_of
 from ..replica import current
 from .internals import metrics_of, moved
 from .logged import Logged, is_mean
@@ -50,7 +50,7 @@ def obstacle_to(trainer: Any) -> str | None:
 
 def _kind_out_of_order(loader: Any) -> str | None:
     """What keeps a loader from having the same batches on all ranks. None if it has them."""
-    if getattr(type(loader), "__iter__", None) is not DataLoader.__iter__:
+    if not iterates_as(loader, DataLoader):
         return f"the type {type(loader).__name__}"
     if isinstance(loader.dataset, IterableDataset):
         return f"a {type(loader.dataset).__name__}, which is an IterableDataset"

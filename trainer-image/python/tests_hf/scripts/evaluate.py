@@ -2,6 +2,7 @@
 what its metrics are computed from. Arguments: the directory of its output, and the names of
 features. With ``plain`` it uses the Trainer of transformers, in one process."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -193,12 +194,23 @@ options = {
 kind = transformers.TrainingArguments
 if "generate" in USES:
     kind, options = transformers.Seq2SeqTrainingArguments, {**options, "predict_with_generate": True, "generation_max_length": 7}
+class LateLoader(torch.utils.data.DataLoader):
+    """A loader that skips its first batch."""
+
+    def __iter__(self):
+        return itertools.islice(super().__iter__(), 1, None)
+
+
 evaluated = samples[:20]
 if "part" in USES:
     # A loader of the script that reads the first samples.
     Trainer.get_eval_dataloader = lambda self, _=None: torch.utils.data.DataLoader(
         evaluated, 3, sampler=torch.utils.data.SequentialSampler(range(14)), collate_fn=padded
     )
+if "late" in USES:
+    Trainer.get_eval_dataloader = lambda self, _=None: LateLoader(evaluated, 3, collate_fn=padded)
+# Without metrics an evaluation computes only the loss.
+compute_metrics = None if "loss" in USES else metrics_of_batches if "batches" in USES else metrics
 trainer = Trainer(
     model=model,
     args=kind(str(OUT), **options),
@@ -206,7 +218,7 @@ trainer = Trainer(
     eval_dataset=evaluated,
     optimizers=(Averaged(model.parameters(), lr=0.0) if "averaged" in USES else None, None),
     data_collator=padded,
-    compute_metrics=metrics_of_batches if "batches" in USES else metrics,
+    compute_metrics=compute_metrics,
     preprocess_logits_for_metrics=(lambda logits, labels: logits.argmax(-1)) if "preprocess" in USES else None,
     callbacks=[Record()],
     **({} if IS_PLAIN else {"global_batch_size": BATCH}),

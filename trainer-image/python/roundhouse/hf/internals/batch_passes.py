@@ -13,7 +13,7 @@ from accelerate.data_loader import DataLoaderShard
 from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 
-from ...integration.loaders import batches_of
+from ...integration.loaders import batches_of, is_sequential, iterates_as
 from ..predictions import Predictions
 
 
@@ -102,12 +102,18 @@ class BatchPasses:
         return self._trainer.accelerator.prepare_data_loader(positions, device_placement=False)
 
 
-def can_replay(trainer: Any, loop: Any, dataloader: Any) -> bool:
-    """Whether the loop gives the same result with known predictions: it is the library's own, and
-    reads nothing else of a batch. ``loop``: the bound method."""
+def can_divide(loop: Any, dataloader: Any) -> bool:
+    """Whether the ranks can divide the batches of a loop: it is the library's own, and all ranks
+    know the batches in advance. ``loop``: the bound method."""
     is_replaced = getattr(loop, "__func__", None) is not transformers.Trainer.evaluation_loop
+    return not is_replaced and is_sequential(dataloader) and iterates_as(dataloader, DataLoader, DataLoaderShard)
+
+
+def can_replay(trainer: Any, dataloader: Any) -> bool:
+    """Whether the library's loop gives the same result with known predictions: it reads nothing
+    else of a batch."""
     reads_inputs = "inputs" in trainer.args.include_for_metrics
-    return not (is_replaced or reads_inputs) and type(dataloader) in (DataLoader, DataLoaderShard)
+    return not reads_inputs and type(dataloader) in (DataLoader, DataLoaderShard)
 
 
 @contextlib.contextmanager

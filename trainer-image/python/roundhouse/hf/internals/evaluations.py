@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_utils import EvalLoopOutput
 
-from ...integration.loaders import is_sequential
 from ...integration.steps import Steps
 from ...integration.waiting import may_lose_peer
 from ...job import Job
 from ...replica import current
 from ..evaluation import BatchLosses, adopt, arguments_of_evaluation, part_of
 from ..predictions import Predictions
-from .batch_passes import BatchPasses, can_replay
+from .batch_passes import BatchPasses, can_divide, can_replay
 from .libraries import keeps_metrics
 
 if TYPE_CHECKING:
@@ -42,14 +41,14 @@ class Evaluations(Host):
                 return super().evaluation_loop(dataloader, description, *args, **kwargs)
         only_loss, ignored, prefix = arguments_of_evaluation(*args, **kwargs)
         only_loss = self.args.prediction_loss_only if only_loss is None else only_loss
-        # All ranks know the batches in advance, and a pass changes nothing but its result.
-        is_divisible = is_sequential(dataloader) and not keeps_metrics(self)
+        library = super().evaluation_loop
+        # A pass must change nothing but its result.
+        is_divisible = can_divide(library, dataloader) and not keeps_metrics(self)
         if only_loss and is_divisible:
             output = self._losses(self.job, dataloader, ignored, prefix)
             self._report(self.job, output, prefix)
             return output
-        library = super().evaluation_loop
-        if is_divisible and can_replay(self, library, dataloader) and self.job._generations.data_place[1] > 1:
+        if is_divisible and can_replay(self, dataloader) and self.job._generations.data_place[1] > 1:
             passes = BatchPasses(self, dataloader, False, ignored)
             known = self._predictions(self.job, passes)
             with self._waits(), passes.replayed(known) as replayed:
