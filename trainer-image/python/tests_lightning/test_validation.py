@@ -36,7 +36,7 @@ def num_batches(one, step):
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("uses", [(), ("two", "limit")])
+@pytest.mark.parametrize("uses", [(), ("two", "limit"), ("one-batch",)])
 def test_divided_validation_has_the_metrics_of_one_process(validating, wanted, uses, number):
     with validating(*uses) as world:
         world.ends(world.begin(number))
@@ -68,6 +68,7 @@ def test_worker_killed_in_a_divided_validation(validating, wanted, killed, numbe
         ("metric", {}, "the module has a MulticlassAccuracy of torchmetrics"),
         ("large", {}, "the logged values have more than"),
         ("zero", {}, r"self.log(..., rank_zero_only=True) lacks the batches of other workers"),
+        ("late-zero", {}, r"self.log(..., rank_zero_only=True) lacks the batches of other workers"),
         ("looks", {"LOOKS": "1"}, "another worker cannot divide it"),
         ("uneven", {"NUM_COPIES": "2"}, "the workers have validation sets of different lengths"),
     ],

@@ -160,17 +160,15 @@ class _Division:
     def _share(self, own: range) -> None:
         """Exchanges what the ranks have logged."""
         job = self._job
-        row = row_of({index: self._known[index] for index in own})
-        # The other ranks do not log such a value.
+        # The other ranks do not log such a value. The batches of one rank alone may have it.
         is_of_one = any(one.options["rank_zero_only"] for index in own for one in self._known[index])
-        of_all = rows.shared_rows(
-            [row if rank == job.rank else None for rank in range(job.world_size)], job.sum, fits=not is_of_one
-        )
-        if is_of_one:
+        if job.sum([float(is_of_one)])[0] > 0:
             self._warn("self.log(..., rank_zero_only=True) lacks the batches of other workers; leave it out")
-        elif of_all is None:
-            self._warn(f"the logged values have more than {rows.MOST_BYTES / 2**20:.0f} MiB; log fewer values, or leave the option out")
+            return
+        row = row_of({index: self._known[index] for index in own})
+        of_all = rows.shared_rows([row if rank == job.rank else None for rank in range(job.world_size)], job.sum)
         if of_all is None:
+            self._warn(f"the logged values have more than {rows.MOST_BYTES / 2**20:.0f} MiB; log fewer values, or leave the option out")
             return
         for found in of_all:
             assert found is not None
