@@ -68,6 +68,19 @@ def test_loss_that_is_not_divided_is_computed_by_all(job, plain_of, use):
     assert [evaluations(result, rank) for rank in (0, 1)] == [evaluations(wanted, 0)] * 2
 
 
+@pytest.mark.parametrize("uses", ["", "batches", "loss"])
+@pytest.mark.parametrize(("number", "size"), [(0, "no-batch"), (1, "one-batch")])
+def test_evaluation_with_fewer_batches_than_workers(job, plain_of, number, size, uses):
+    result, wanted = shared(job, 2, size, *uses.split()), plain_of("evaluate.py", size, *uses.split())
+    assert result.ranks[0]["steps"] == STEPS
+    known = ("eval_loss",) if uses == "loss" else METRICS
+    for name in METRICS:
+        assert result.logged(name) == wanted.logged(name), name
+        assert list(result.logged(name)) == (STEPS if number and name in known else [])
+    passes = [[one for one, _ in evaluations(result, rank)] for rank in (0, 1)]
+    assert [sum(column) for column in zip(*passes)] == [number] * len(STEPS)
+
+
 LOSSES = [(rank, variable) for rank in (0, 1) for variable in ({"KILL_IN_EVALUATION": f"{rank}:1"}, {"KILL_IN_CHUNK": f"{rank}:2"})]
 
 
