@@ -31,7 +31,12 @@ def test_nested_tensors_of_any_kind_arrive_as_they_were():
     assert len(packed(torch.zeros(1000)[:2])) < 100
 
 
-@pytest.mark.parametrize("other", ["a word", torch.eye(2).to_sparse(), {1: torch.zeros(1)}, torch.nn.Parameter(torch.zeros(1)), object()])
+NESTED = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+OTHERS = ["a word", {1: torch.zeros(1)}, torch.nn.Parameter(torch.zeros(1)), object()]
+OTHERS += [torch.eye(2).to_sparse(), NESTED, torch.zeros(2, device="meta")]
+
+
+@pytest.mark.parametrize("other", OTHERS)
 def test_outcome_that_no_rank_can_send_stays_unknown(other):
     found = Predictions(2)
     found.add(1, (torch.zeros(()), [other], None))

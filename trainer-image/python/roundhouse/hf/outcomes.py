@@ -35,7 +35,7 @@ def _described(value: Any, contents: list[torch.Tensor]) -> Any:
     kind = type(value)
     if value is None:
         return None
-    if kind is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
+    if kind is torch.Tensor and _is_plain(value):
         own = value.detach().resolve_conj().resolve_neg().cpu()
         contents.append(own.reshape(-1).contiguous().view(torch.uint8))
         return {"tensor": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
@@ -44,6 +44,12 @@ def _described(value: Any, contents: list[torch.Tensor]) -> Any:
     if kind is dict and all(type(key) is str for key in value):
         return {"dict": {key: _described(item, contents) for key, item in value.items()}}
     raise TypeError(f"a {kind.__name__}")
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is its elements, one after another in memory."""
+    is_other = tensor.is_quantized or tensor.is_nested or tensor.is_meta
+    return tensor.layout is torch.strided and not is_other
 
 
 class _Contents:

@@ -12,10 +12,7 @@ from .outcomes import packed, unpacked
 
 
 class Predictions:
-    """What ``Trainer.prediction_step`` has returned for batches of an evaluation set.
-
-    All ranks then read the same bytes, whichever rank has computed them.
-    """
+    """What ``Trainer.prediction_step`` has returned for batches of an evaluation set."""
 
     def __init__(self, num_batches: int):
         # A row of bytes of each batch; None if it is not known.
@@ -53,8 +50,9 @@ class Predictions:
         self._rows = [None] * len(self._rows)
 
     def share(self, summed: Callable[[Sequence[float]], list[float]]) -> None:
-        """Exchanges the predictions with the other ranks, unless they are too large. ``summed``
-        sums numbers over the ranks."""
+        """Exchanges the predictions with the other ranks, unless they are too large. If
+        ``is_shared``, all ranks then read the same bytes, whichever rank has computed them.
+        ``summed`` sums numbers over the ranks."""
         found = rows.shared_rows(self._rows, summed, fits=self.fits)
         if found is not None:
             self._rows, self.is_shared = found, True

@@ -105,8 +105,8 @@ class Evaluations(Host):
 
     def _predictions(self, job: Job, passes: BatchPasses) -> Predictions:
         """The predictions for an evaluation set, of which each rank computes a part. If they are
-        too large or a rank is lost, only this rank's own predictions are known; in a replica, those
-        that its processes can exchange, or none."""
+        too large or a rank is lost, a rank knows only its own part. The processes of a replica then
+        exchange their parts. If they cannot, they know no predictions."""
         known, replica = Predictions(len(passes.batches)), current()
         self._begin_passes()
         part = part_of(len(passes.batches), *job._generations.data_place, replica)
