@@ -14,9 +14,10 @@ import secrets
 import select
 import socket
 import struct
+import time
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -37,20 +38,44 @@ class Subject(enum.IntEnum):
     VOTE = 2
     # A pass of the model begins.
     PASS = 3
-    # Not all processes have come with the same subject.
-    APART = 4
+    # The processes called different collectives.
+    MISMATCH = 4
     # The script writes its result, and leaves the job.
     RESULT = 5
     END = 6
 
 
-class Elsewhere(ConnectionError):
-    """The processes of a replica are at different places of the script. ``subject``: that of this
-    process."""
+# What a user knows of each subject.
+_WORDS = {
+    Subject.SUM: "a sum",
+    Subject.HOLDS: "the outcome of a collective",
+    Subject.VOTE: "the vote of job.commit",
+    Subject.PASS: "a pass of the model",
+    Subject.RESULT: "job.save_result",
+    Subject.END: "the end of the job",
+}
 
-    def __init__(self, subject: Subject, other: str):
-        super().__init__(f"processes of a replica are at different places: {subject.name} and {other}")
-        self.subject = subject
+
+class Call(NamedTuple):
+    """A collective that process ``shard`` has called. ``length``: the number of its values."""
+
+    shard: int
+    subject: Subject
+    length: int
+
+    def words(self) -> str:
+        numbers = f" of {self.length} numbers" if self.length > 0 else ""
+        return f"process {self.shard} is at {_WORDS[self.subject]}{numbers}"
+
+
+class CollectiveMismatch(ConnectionError):
+    """Two processes of a replica have called different collectives, or the same one with different
+    numbers of values. All processes get the same error."""
+
+    def __init__(self, first: Call, other: Call):
+        super().__init__(f"{first.words()}, and {other.words()}")
+        self.calls = first, other
+        self.subjects = {first.subject, other.subject}
 
 
 class _Link:
@@ -68,18 +93,24 @@ class _Link:
         length = _NONE if numbers is None else len(numbers)
         self.connection.sendall(_HEAD.pack(subject, length) + array("d", numbers or ()).tobytes())
 
-    def receive(self, subject: Subject) -> list[float] | None:
-        theirs, length = _HEAD.unpack(self.read(_HEAD.size))
-        if theirs != subject:
-            other = "another one" if theirs == Subject.APART else Subject(theirs).name
-            raise Elsewhere(subject, other)
+    def head(self) -> tuple[Subject, int]:
+        """The subject and the length of a message."""
+        subject, length = _HEAD.unpack(self.read(_HEAD.size))
+        return Subject(subject), length
+
+    def numbers(self, length: int) -> list[float] | None:
+        """The rest of a message."""
         return None if length == _NONE else array("d", self.read(8 * length)).tolist()
 
-    def read(self, length: int) -> bytes:
+    def read(self, length: int, ends_at: float | None = None) -> bytes:
+        """Reads bytes, for which the other process may take the timeout each, or until
+        ``ends_at`` for all."""
         # A buffered reader has a lock. If another thread forks while this one reads, the child
         # process would wait for the lock forever when it closes the connection.
         data = bytearray()
         while len(data) < length:
+            if ends_at is not None:
+                self.set_timeout(max(0.0, ends_at - time.monotonic()))
             piece = self.connection.recv(length - len(data))
             if not piece:
                 raise ConnectionError("the connection was closed by a process of the replica")
@@ -87,6 +118,9 @@ class _Link:
         return bytes(data)
 
     def close(self) -> None:
+        # A close alone would not wake another thread that waits for a message.
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
         self.connection.close()
 
 
@@ -115,8 +149,9 @@ class Links:
         Returns None in all of them if one passes None. All must call it at the same place, with
         equally many numbers.
 
-        Raises OSError if a process is lost or does not do that. Then the connections are closed, so
-        that all processes get an error, and later sums raise it at once."""
+        Raises OSError if a process is lost, and :class:`CollectiveMismatch` if one calls it with
+        another subject or length. Then the connections are closed, so that all processes get an
+        error, and later sums raise one at once."""
         try:
             return self._sum(subject, numbers)
         except BaseException:
@@ -127,24 +162,41 @@ class Links:
 
     def _sum(self, subject: Subject, numbers: Sequence[float] | None) -> list[float] | None:
         if not self._is_first:
-            self._links[0].send(subject, numbers)
-            return self._links[0].receive(subject)
+            return self._answer(subject, numbers)
         total = None if numbers is None else list(numbers)
+        own = _NONE if total is None else len(total)
         for shard, link in enumerate(self._links, 1):
-            try:
-                others = link.receive(subject)
-            except Elsewhere:
-                self._part()
-                raise
+            theirs, length = link.head()
+            has_other_length = _NONE not in (own, length) and length != own
+            if theirs != subject or has_other_length:
+                self._refuse(Call(0, subject, own), Call(shard, theirs, length))
+            others = link.numbers(length)
             if total is None or others is None:
                 total = None
-            elif len(others) != len(total):
-                raise ConnectionError(f"process {shard} of the replica has {len(others)} numbers, and process 0 has {len(total)}")
             else:
                 total = [one + other for one, other in zip(total, others)]
         for link in self._links:
             link.send(subject, total)
         return total
+
+    def _answer(self, subject: Subject, numbers: Sequence[float] | None) -> list[float] | None:
+        """The sums from the first process."""
+        (link,) = self._links
+        failure = None
+        try:
+            link.send(subject, numbers)
+        except ConnectionError as error:
+            # The first process may have refused the call of another process, and closed.
+            failure = error
+        theirs, length = link.head()
+        found = link.numbers(length)
+        if theirs == Subject.MISMATCH:
+            assert found is not None
+            first, other = (Call(int(shard), Subject(int(kind)), int(size)) for shard, kind, size in (found[:3], found[3:]))
+            raise CollectiveMismatch(first, other)
+        if failure is not None:
+            raise failure
+        return found
 
     def is_closed(self) -> bool:
         """Whether a connection is closed, for example because the other process has ended. Returns
@@ -156,16 +208,23 @@ class Links:
             ends.register(link.connection, select.POLLRDHUP)
         return bool(ends.poll(0))
 
-    def _part(self) -> None:
-        """Lets all processes know why they get an error."""
+    def _refuse(self, first: Call, other: Call) -> NoReturn:
+        """Lets all processes know why they get an error, and raises it."""
         for link in self._links:
             with contextlib.suppress(OSError):
-                link.send(Subject.APART, None)
+                link.send(Subject.MISMATCH, [*first, *other])
+        raise CollectiveMismatch(first, other)
 
     def close(self) -> None:
-        """Closes the connections. The other processes notice it."""
+        """Closes the connections. The other processes notice it, and so does another thread that
+        waits in :meth:`sum`."""
         for link in self._links:
             link.close()
+
+    def close_in_child(self) -> None:
+        """Closes the copies of the connections in a forked process. The connections stay."""
+        for link in self._links:
+            link.connection.close()
 
 
 def _accepted(store: dist.Store, size: int, address: str, seconds: float) -> list[_Link]:
@@ -176,11 +235,11 @@ def _accepted(store: dist.Store, size: int, address: str, seconds: float) -> lis
         listener.settimeout(seconds)
         store.set("links", f"{listener.getsockname()[1]} {token}")
         while len(found) < size - 1:
-            link = _Link(listener.accept()[0], _GREETING)
+            link, ends_at = _Link(listener.accept()[0], _GREETING), time.monotonic() + _GREETING
             # Any program of the host may connect to the port, and say something else or nothing.
             with contextlib.suppress(OSError):
-                if link.read(len(token)) == token.encode():
-                    found[_HEAD.unpack(link.read(_HEAD.size))[1]] = link
+                if link.read(len(token), ends_at) == token.encode():
+                    found[_HEAD.unpack(link.read(_HEAD.size, ends_at))[1]] = link
                     continue
             link.close()
     return [found[shard] for shard in range(1, size)]

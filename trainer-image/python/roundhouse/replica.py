@@ -24,7 +24,7 @@ import torch.distributed as dist
 from .errors import ConfigError, PeerLost, causes, words_of
 from .groups import duration, gloo
 from .layout import SAME_SAMPLES, Layout
-from .links import Elsewhere, Links, Subject
+from .links import CollectiveMismatch, Links, Subject
 from .stores import serve
 from .versions import OLDEST_WITH_REPLICAS, require_torch
 
@@ -159,7 +159,7 @@ class Replica:
         """Must be called before a pass in which the processes of the replica wait for each other.
         If they made different numbers of passes, their collectives would wait for minutes."""
         if not self.layout.has_own_gradients:
-            self.agree(Subject.PASS, [])
+            self.meet(Subject.PASS)
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Copies a tensor in host memory from process ``source`` to the others."""
@@ -200,8 +200,8 @@ class Replica:
 
     def lost(self, error: BaseException) -> PeerLost:
         words = f"a process of this replica is lost, so all its processes restart: {words_of(error)}"
-        if isinstance(error, Elsewhere):
-            words = _words_of_places(error)
+        if isinstance(error, CollectiveMismatch):
+            words = _words_of_mismatch(error)
         self._loss = PeerLost(words)
         return self._loss
 
@@ -286,24 +286,29 @@ def _has_agent() -> bool:
     return bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
 
 
-def _words_of_places(error: Elsewhere) -> str:
+def _words_of_mismatch(error: CollectiveMismatch) -> str:
     """What to change if the processes of a replica are at different places of the script."""
-    if error.subject in (Subject.RESULT, Subject.END):
+    if error.subjects & {Subject.RESULT, Subject.END}:
         return (
             "one process of this worker calls job.save_result or leaves the job, and another one does not, so all of them restart: "
             f"call job.save_result in all processes, and not behind `if job.rank == 0` ({error})"
         )
+    if Subject.PASS in error.subjects:
+        return (
+            "one process of this worker begins a pass of the model, and another one does not, so all of them restart: they have to "
+            "make the same number of passes in a step, for which x.tensor_split(4) divides samples into a number of parts, and to "
+            f"call job.sum and others at the same places ({error})"
+        )
     return (
-        "one process of this worker begins a pass of the model, and another one does not, so all of them restart: they have to "
-        "make the same number of passes in a step, for which x.tensor_split(4) divides samples into a number of parts, and to "
-        f"call job.sum and others at the same places ({error})"
+        "the processes of this worker call different collectives, so all of them restart: they have to call job.sum, job.commit and "
+        f"others at the same places, and job.sum with the same number of values ({error})"
     )
 
 
 def _connected(store: dist.Store, shard: int, size: int) -> Links:
     links = Links(store, shard, size, _LOOPBACK, start=_START, patience=_PATIENCE)
     # Otherwise a process that loads samples would keep the connections of a killed one open.
-    os.register_at_fork(after_in_child=links.close)
+    os.register_at_fork(after_in_child=links.close_in_child)
     return links
 
 

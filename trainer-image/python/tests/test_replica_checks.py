@@ -9,6 +9,7 @@ import torch.distributed as dist
 from roundhouse import replica
 from roundhouse.column_sums import ColumnSums
 from roundhouse.gradients import Gradients
+from roundhouse.links import Call, CollectiveMismatch, Subject
 from roundhouse.replica import Replica
 from roundhouse.sharded import ShardedModel, forget_accumulated
 from roundhouse.shared_views import SharedViews
@@ -45,6 +46,24 @@ def loop(job, model, *, change=lambda net: None, **options):
         loss.backward()
         change(net)
         job.commit(options.pop("loss", loss), **options)
+
+
+PASSES, RESULT, PLACES = "the same number of passes", "job.save_result in all processes", "with the same number of values"
+MISMATCHES = [
+    (Call(0, Subject.PASS, 0), Call(1, Subject.SUM, 3), PASSES),
+    (Call(0, Subject.VOTE, 9), Call(2, Subject.PASS, 0), PASSES),
+    (Call(0, Subject.PASS, 0), Call(1, Subject.END, 0), RESULT),
+    (Call(0, Subject.RESULT, 0), Call(1, Subject.SUM, 3), RESULT),
+    (Call(0, Subject.SUM, 2), Call(1, Subject.SUM, 3), PLACES),
+    (Call(0, Subject.HOLDS, -1), Call(1, Subject.VOTE, -1), PLACES),
+]
+
+
+@pytest.mark.parametrize(("first", "other", "words"), MISMATCHES)
+def test_error_names_both_collectives_of_a_replica(first, other, words):
+    message = str(Replica(0, 1, "", None).lost(CollectiveMismatch(first, other)))
+    assert [one for one in (PASSES, RESULT, PLACES) if one in message] == [words]
+    assert message.endswith(f"({first.words()}, and {other.words()})")
 
 
 def test_one_process_trains_as_a_replica_of_one(tmp_path):
