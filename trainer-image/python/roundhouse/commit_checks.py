@@ -42,10 +42,10 @@ class CommitChecks:
         for one in chosen:
             if not hasattr(one, "param_groups"):
                 raise ConfigError(f"job.commit(loss, optimizer, ...): the second argument has to be an optimizer, not a {type(one).__name__}")
-            self.entry(one)
+            self.check_entry(one)
         return chosen
 
-    def entry(self, entry: Any) -> None:
+    def check_entry(self, entry: Any) -> None:
         """Raises :class:`~roundhouse.errors.ConfigError` for an object that is not in the state."""
         if entry is not None and not any(entry is own for own in self._row.entries.values()):
             name = type(entry).__name__
@@ -54,7 +54,7 @@ class CommitChecks:
                 f'add it, as in state={{..., "{name.lower()}": {name.lower()}}}'
             )
 
-    def shared(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def check_shared(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Raises :class:`~roundhouse.errors.ConfigError` for parameters of two optimizers."""
         seen: set[int] = set()
         for one in optimizers if len(optimizers) > 1 else ():
@@ -67,7 +67,7 @@ class CommitChecks:
                 )
             seen.update(parameters)
 
-    def gradients(self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor]) -> None:
+    def check_gradients(self, optimizers: Sequence[torch.optim.Optimizer], trained: Sequence[torch.Tensor]) -> None:
         """Raises :class:`~roundhouse.errors.NotCommitted` if no backward pass of a model of the job
         has computed gradients."""
         # Another stage of a pipeline may have all parameters that train.
@@ -84,7 +84,7 @@ class CommitChecks:
                 'what it returns in place of the model; a script that sums them itself gives rh.join(gradients="manual")'
             )
 
-    def summed(self, optimizers: Sequence[torch.optim.Optimizer], reduction: str) -> None:
+    def check_summed(self, optimizers: Sequence[torch.optim.Optimizer], reduction: str) -> None:
         """Raises :class:`~roundhouse.errors.NotCommitted` unless each gradient was summed over the
         ranks once."""
         gradients = self._gradients
@@ -108,7 +108,7 @@ class CommitChecks:
                 "`with net.no_sync()`"
             )
 
-    def schedulers(self, schedulers: Sequence[Any], generation: int) -> None:
+    def check_schedulers(self, schedulers: Sequence[Any], generation: int) -> None:
         """Raises :class:`~roundhouse.errors.NotCommitted` if the script steps one of them
         itself."""
         if generation != self._generation:
@@ -125,13 +125,13 @@ class CommitChecks:
                     "rate would move twice in a step; remove the call"
                 )
 
-    def stepped(self, schedulers: Sequence[Any]) -> None:
+    def note_stepped(self, schedulers: Sequence[Any]) -> None:
         """Notes that a commit has stepped the schedulers."""
         for one in schedulers:
             if (steps := _steps_of(one)) is not None:
                 self._steps_of_schedulers[id(one)] = steps
 
-    def unscaled(self, scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def check_unscaled(self, scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Raises :class:`~roundhouse.errors.ConfigError` if the gradients of a slice are not scaled
         any more."""
         if scaler is not None and any(is_unscaled(scaler, one) for one in optimizers):

@@ -179,7 +179,7 @@ class OpenStep:
         optimizers = self._checks.optimizers(optimizer, self.optimizers)
         schedulers = schedulers_of(scheduler)
         for entry in (*schedulers, scaler):
-            self._checks.entry(entry)
+            self._checks.check_entry(entry)
         # Scripts often pass a scaler that is switched off; it scales nothing.
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         ended_at = time.perf_counter()
@@ -192,17 +192,17 @@ class OpenStep:
         sampler, gradients = self._generations.sampler, self._gradients
         assert sampler is not None
         reduction = sampler.reduction
-        self._checks.schedulers(schedulers, self._generations.place.generation)
-        self._checks.shared(optimizers)
-        self._checks.gradients(optimizers, trained)
-        self._checks.summed(optimizers, reduction)
+        self._checks.check_schedulers(schedulers, self._generations.place.generation)
+        self._checks.check_shared(optimizers)
+        self._checks.check_gradients(optimizers, trained)
+        self._checks.check_summed(optimizers, reduction)
         # With a weight, gradients are clipped after the division by the weight of all ranks, which
         # is known later.
         clipped_to = max_grad_norm if scaler is None and weight is None else None
         own_weight = weight_of(weight, step, reduction, is_manual=self.is_manual)
         shared_norm = None
         if sampler.slices is not None:
-            self._checks.unscaled(scaler, optimizers)
+            self._checks.check_unscaled(scaler, optimizers)
             self._check_arguments(step, (*map(id, schedulers), scaler is None, max_grad_norm, weight is None))
             self._add_slice(step, sampler, trained, loss, own_weight)
             if not step.ends_step:
@@ -328,7 +328,7 @@ class OpenStep:
             skipped = update_scaled(optimizers, schedulers, scaler, norm)
         else:
             skipped = update(optimizers, schedulers, scaler)
-        self._checks.stepped(schedulers)
+        self._checks.note_stepped(schedulers)
         # Also those of optimizers that this step does not use: a pass through a discriminator
         # leaves gradients, which must not enter the next step.
         forget_gradients([*self.optimizers, *optimizers])

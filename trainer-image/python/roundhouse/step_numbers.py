@@ -37,8 +37,8 @@ class StepNumbers:
     are read with the rest, and are Python numbers afterwards.
 
     With replicas the sum has two parts: over the ranks with the same shard, and then over the
-    processes of the replica. The second one also makes a replica stay whole: a sum can succeed for
-    one shard and fail for another.
+    processes of the replica. The first sum can succeed for one shard and fail for another. The
+    second one shows this to all processes of the replica, so none of them commits the step alone.
     """
 
     @torch.no_grad()
@@ -57,7 +57,7 @@ class StepNumbers:
         # Known when the vote begins.
         self._rank = 0
         # Whether the processes of the replica have summed what they have.
-        self._has_met = False
+        self._has_voted_in_replica = False
         self.norm: Number = 0.0
         self.scale: Number = 1.0
         # Set when the numbers are read.
@@ -105,7 +105,7 @@ class StepNumbers:
         return sums
 
     def _of_replica(self, read: list[float] | None) -> list[float] | None:
-        self._has_met = True
+        self._has_voted_in_replica = True
         if self._replica is None:
             return read
         fault_point("Column", self._rank, self._step)
@@ -117,8 +117,8 @@ class StepNumbers:
     def end_without_vote(self) -> None:
         """Must be called after the vote. The other processes of the replica wait for a process that
         has not voted."""
-        if self._replica is not None and not self._has_met:
-            self._has_met = True
+        if self._replica is not None and not self._has_voted_in_replica:
+            self._has_voted_in_replica = True
             self._replica.agree(Subject.VOTE, None)
 
     def alone(self, numbers: list[float], places: list[int]) -> list[float]:
