@@ -10,7 +10,10 @@ _BLOCK_BYTES = (32 << 20) - (64 << 10)
 
 
 def keep_freed_memory() -> None:
-    """Makes glibc keep up to 64 MiB of freed memory, the most that it chooses by itself.
+    """Raises the thresholds of glibc to the largest values that it would choose itself.
+
+    Smaller blocks than 32 MiB then come from the heap, and glibc returns memory at the top of the
+    heap only above 64 MiB. Freed memory below a block in use stays in any case.
 
     A backward pass frees gradients of a few megabytes, and the next step allocates them again.
     glibc starts with thresholds of 128 kB and adapts them to the blocks that it sees freed. With

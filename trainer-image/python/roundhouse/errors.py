@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ._native import own_failure
 
-# Why a process loses a generation in which it has lost no rank itself.
+# Why a process loses a generation in which it has lost no rank itself. src/process/training.rs has
+# the same words.
 LOST_IN_REPLICA = "another process of this replica has lost a rank"
 
 
