@@ -68,7 +68,7 @@ pub enum WeightsError {
         model: Vec<i64>,
     },
     /// The file has two tensors for one of the model, and they differ.
-    #[error("{}: tensors {tensor} and {other} differ, and the model ties them; set tieEmbeddings: false for a llama, or remove one of them from the file", path.display())]
+    #[error("{}: tensors {tensor} and {other} differ, and the model has one tensor for both; remove one of them from the file, or set tieEmbeddings: false for a llama with its own head", path.display())]
     Tied {
         /// Path of the file.
         path: PathBuf,

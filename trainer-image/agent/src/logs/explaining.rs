@@ -21,7 +21,15 @@ fn after_bars(mut line: &str) -> &str {
 
 /// Whether a line is a state of tqdm without a total: `16it [00:03,  4.88it/s]`.
 fn is_count(line: &str) -> bool {
-    line.contains("it [") && line.ends_with(']')
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    line.split_once("it [").is_some_and(|(count, numbers)| {
+        // A description may come first, and `k` or `M` may end the number.
+        let count = count.rsplit(' ').next().unwrap_or_default();
+        let count = count.trim_end_matches(['k', 'M', 'G']).replace('.', "");
+        let time = numbers.split([',', '<']).next().unwrap_or_default();
+        let is_time = time.contains(':') && time.split(':').all(is_number);
+        is_number(&count) && is_time && numbers.ends_with(']')
+    })
 }
 
 /// Leaves out control characters, and whole escape sequences, such as the colour of an error.
@@ -62,6 +70,7 @@ mod tests {
             " 11%|█         | 16/150 [00:03<00:27,  4.88it/s]",
             "epoch 2:  50%|#####     | 5/10",
             "16it [00:03,  4.88it/s]",
+            "reading: 1.20kit [1:00:03, 4.88kit/s]",
             "\u{1b}[A",
             "\u{1b}[2K\u{1b}[?25l",
             "  ",
@@ -87,6 +96,11 @@ mod tests {
             ),
             ("\u{1b}]0;title\u{7}a\u{1b}]8;;x\u{1b}\\b\u{1b}7c\0", "abc"),
             ("cut off \u{1b}[", "cut off"),
+            (
+                "ValueError: over the limit [0, 8]",
+                "ValueError: over the limit [0, 8]",
+            ),
+            ("cannot wait [12:30]", "cannot wait [12:30]"),
         ] {
             assert_eq!(explaining(line).as_deref(), Some(expected), "{line:?}");
         }

@@ -82,7 +82,7 @@ pub(super) enum Done {
         /// Message of the panic.
         words: String,
     },
-    /// The order has ended, also if it failed or panicked. No other result of it follows.
+    /// The job has ended, even if it failed or panicked. It is its last result.
     Ended,
 }
 

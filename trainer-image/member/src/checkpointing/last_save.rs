@@ -116,6 +116,11 @@ impl<R: Rendezvous> Member<'_, R> {
             self.reporter.volume_moves(io_watch.moves());
             checkpointing.report_results(generation, self.reporter)?;
         }
+        if checkpointing.saver.is_working() {
+            say_error(
+                "the volume does not answer: old checkpoints may remain, and best.json may name an earlier one",
+            );
+        }
         Ok(())
     }
 
