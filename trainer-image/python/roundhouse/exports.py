@@ -66,7 +66,11 @@ def write_file(file: Path, tensors: Tensors) -> None:
         incomplete.unlink(missing_ok=True)
     partial = file.with_name(f"{file.name}.partial-{uuid.uuid4().hex}")
     try:
+        # safetensors gives its files mode 0600, and another user may have to read the weights.
+        partial.touch(exist_ok=False)
+        mode = partial.stat().st_mode
         save_file(tensors, partial)
+        partial.chmod(mode & 0o777)
         with open(partial, "rb") as written:
             os.fsync(written.fileno())
         partial.replace(file)

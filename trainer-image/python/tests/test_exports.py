@@ -129,6 +129,13 @@ def test_late_export_does_not_replace_the_result(tmp_path, parts):
     assert torch.equal(load(tmp_path / "weights")["weight"], parts.head.weight)
 
 
+def test_other_users_may_read_what_the_umask_allows(tmp_path):
+    (tmp_path / "other").touch()
+    write_file(tmp_path / "weights", {"weight": torch.ones(2)})
+    modes = [(tmp_path / name).stat().st_mode for name in ("other", "weights")]
+    assert modes[0] == modes[1]
+
+
 def test_export_without_a_module_is_explained():
     tensor = torch.zeros(3, requires_grad=True)
     with pytest.raises(rh.ConfigError, match="job.export without a module"):
