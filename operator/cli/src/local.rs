@@ -133,7 +133,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     };
     roundhouse_process_tree::adopt_orphans()?;
     let code = run.until_it_ends().await;
-    let fails = run.fails();
+    let (fails, stopped) = (run.fails(), run.stopped_before());
     run.record(true);
     // After an error, too, no worker may outlive this program.
     run.executor.kill();
@@ -144,7 +144,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let code = supervised.and(code);
     let outcome = match code {
-        Ok(0) => Outcome::Succeeded,
+        Ok(0) => stopped.map_or(Outcome::Succeeded, |total| Outcome::Stopped { total }),
         Ok(INTERRUPTED) if fails => Outcome::GivenUp,
         Ok(INTERRUPTED) => Outcome::Interrupted,
         Ok(_) | Err(_) => Outcome::Failed,
@@ -163,11 +163,13 @@ fn validated(job: &TrainingJob, gpus: &GpuNames) -> anyhow::Result<ValidatedJob>
     })
 }
 
-/// Whether no step was committed since an incident. The planner updates its count only with the
-/// next incident.
+/// Whether no step was committed since an incident, or a worker failed before the first generation.
+/// The planner updates its count only with the next incident.
 fn is_stuck(status: &TrainingJobStatus, progress: Option<&Progress>) -> bool {
     let step = progress.map_or(0, |progress| progress.step);
-    status.incidents.since_progress > 0 && step <= status.incidents.last_step
+    let has_begun = status.membership.is_some();
+    let is_repeated = status.incidents.since_progress > 0 && step <= status.incidents.last_step;
+    is_repeated || !has_begun && status.last_failure.is_some()
 }
 
 struct Run {
@@ -252,6 +254,13 @@ impl Run {
         let status = self.job.status.as_ref();
         status.is_some_and(|status| is_stuck(status, self.progress.as_ref()))
             || self.last.as_ref().is_some_and(waits)
+    }
+
+    /// The number of steps of a script that has completed after fewer.
+    fn stopped_before(&self) -> Option<u64> {
+        let progress = self.progress.as_ref()?;
+        let is_script = self.valid.program.trainer().is_none();
+        (is_script && progress.step < progress.total_steps).then_some(progress.total_steps)
     }
 
     /// If the observed state has changed, plans and applies until it no longer changes.
@@ -348,6 +357,7 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use roundhouse_api::Incidents;
+    use serde_json::json;
 
     use super::*;
     use crate::testing;
@@ -368,5 +378,20 @@ mod tests {
         };
         assert!(is_stuck(&status, None) && is_stuck(&status, Some(&at(9))));
         assert!(!is_stuck(&status, Some(&at(10))));
+    }
+
+    #[test]
+    fn job_that_fails_before_its_first_generation_is_stuck() {
+        let failure = json!({
+            "time": "2026-01-01T00:00:00Z", "worker": "a", "reason": "Crashed", "message": "no module",
+        });
+        let mut status = TrainingJobStatus {
+            last_failure: Some(serde_json::from_value(failure).unwrap()),
+            ..TrainingJobStatus::default()
+        };
+        assert!(is_stuck(&status, None));
+        let begun = json!({"generation": 1, "worldSize": 1, "nodes": 1, "members": ""});
+        status.membership = Some(serde_json::from_value(begun).unwrap());
+        assert!(!is_stuck(&status, None));
     }
 }

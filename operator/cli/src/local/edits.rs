@@ -94,7 +94,8 @@ fn merge(current: &TrainingJob, wanted: TrainingJob) -> anyhow::Result<TrainingJ
     if let Some(field) = refused.next() {
         let advice = match field.edit {
             Edit::Anytime | Edit::WhileSuspended => {
-                "while the job is not suspended: set suspend: true first"
+                "while the job is not suspended: undo this edit, save the file with suspend: true, and edit it again \
+                 when all workers have left"
             }
             Edit::Never => "while it runs: stop this run, and start another one",
         };

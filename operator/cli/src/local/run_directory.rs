@@ -36,6 +36,10 @@ pub(super) struct RunDirectory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Succeeded,
+    /// The script has ended before the last of its `total` steps.
+    Stopped {
+        total: u64,
+    },
     Failed,
     Interrupted,
     /// The user interrupted the run while a worker kept failing.
@@ -132,7 +136,7 @@ impl RunDirectory {
         let Some(temporary) = self.temporary else {
             return farewell(&self.path, outcome, self.found);
         };
-        if matches!(outcome, Outcome::Succeeded | Outcome::Interrupted) {
+        if !matches!(outcome, Outcome::Failed | Outcome::GivenUp) {
             return "checkpoints, results and logs were not kept; --dir DIR keeps them".to_owned();
         }
         clear_but(&temporary.keep(), &logs);
@@ -153,6 +157,13 @@ fn farewell(dir: &Path, outcome: Outcome, found: Option<u64>) -> String {
     let Some(step) = saved_step(&state) else {
         return format!("logs: {}; no step is saved yet", logs.display());
     };
+    if let Outcome::Stopped { total } = outcome {
+        return format!(
+            "the training stopped itself at step {step} of {total}, which is saved in {}; the same command does not \
+             continue it: a longer training needs another --dir",
+            state.display()
+        );
+    }
     if outcome == Outcome::Succeeded && found == Some(step) {
         return format!(
             "no step was left to train: an earlier run had trained all {step} steps, and its state is in {}; give more epochs or \
@@ -161,7 +172,9 @@ fn farewell(dir: &Path, outcome: Outcome, found: Option<u64>) -> String {
         );
     }
     let next = match outcome {
-        Outcome::Succeeded => "with more epochs or steps to train, the same command continues",
+        Outcome::Succeeded | Outcome::Stopped { .. } => {
+            "with more epochs or steps to train, the same command continues"
+        }
         Outcome::Failed | Outcome::GivenUp => {
             "once the cause is corrected, the same command continues"
         }
@@ -248,6 +261,7 @@ mod tests {
         for (outcome, is_kept) in [
             (Outcome::Succeeded, false),
             (Outcome::Interrupted, false),
+            (Outcome::Stopped { total: 9 }, false),
             (Outcome::Failed, true),
             (Outcome::GivenUp, true),
         ] {
@@ -307,6 +321,9 @@ mod tests {
         };
         std::fs::create_dir(checkpoints.join(later.name())).unwrap();
         assert!(run.close(Outcome::Succeeded).contains("more epochs"));
+        let words = close(Outcome::Stopped { total: 700 });
+        assert!(words.contains("at step 490 of 700"), "{words}");
+        assert!(words.contains("needs another --dir"), "{words}");
         assert!(directory.path().join("logs").exists());
     }
 }
