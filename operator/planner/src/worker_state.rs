@@ -34,14 +34,20 @@ pub fn is_preparing(pod: &Pod) -> bool {
     processes.is_some_and(|processes| processes.are_preparing)
 }
 
-/// How a process ended in the generation of the pod's membership although its
-/// container is still alive.
+/// How a process ended in the generation of the pod's membership although its container is still
+/// alive. It may have ended in an earlier generation if no process has joined this one since: all
+/// of a sharded worker were restarting when they got their place.
 #[must_use]
 pub fn end_in_place(pod: &Pod) -> Option<&Termination> {
     let document = pod.membership.as_ref()?;
-    let end = pod.processes.as_ref()?.end.as_ref()?;
+    let processes = pod.processes.as_ref()?;
+    let end = processes.end.as_ref()?;
     let words = end.message.as_ref()?;
-    (words.generation == document.generation && is_alive(pod)).then_some(end)
+    let is_of_this = words.generation == document.generation;
+    // A worker whose processes are prepared may be about to join.
+    let has_not_joined = processes.are_without_state && processes.are_preparing && !pod.ready;
+    let is_of_earlier = has_not_joined && words.generation < document.generation;
+    ((is_of_this || is_of_earlier) && is_alive(pod)).then_some(end)
 }
 
 /// Whether all processes of a sharded worker ended in the generation of the pod's membership. The

@@ -252,6 +252,27 @@ fn sharded_workers_that_all_restarted_train_again() {
     assert_eq!((world.generation(), nodes(&world)), (2, 2));
 }
 
+/// The script fails in both workers, and the operator sees one of them first.
+#[test]
+fn replica_that_dies_after_another_has_not_lost_its_peers() {
+    let mut world = sharded(2, 0);
+    world.job.min_replicas = 1;
+    world.replica_dies(0, 1, 1, 40);
+    world.settle();
+    assert_eq!(node_ranks(&world), [None, Some(0)]);
+    world.replica_dies(1, 1, 1, 40);
+    world.seconds_pass(60);
+    world.settle();
+    assert_eq!(incidents(&world), (2, Some(1)));
+    for at in [0, 1] {
+        world.process_is_prepared(at);
+    }
+    world.seconds_pass(60);
+    assert_eq!(world.settle().reason, PlanReason::Training);
+    assert_eq!((world.generation(), nodes(&world)), (3, 2));
+    assert_eq!(incidents(&world), (2, Some(1)));
+}
+
 #[test]
 fn spare_replaces_the_only_replica_that_restarts() {
     let mut world = sharded(1, 1);
