@@ -104,6 +104,12 @@ pub trait Rendezvous: Debug {
         let _ = longest;
     }
 
+    /// Publishes how long the group may need for what it does beside steps, such as an evaluation;
+    /// zero in a step. Ranks that wait at this worker's store extend their timeout by it.
+    fn publish_time_beside_steps(&self, most: Duration) {
+        let _ = most;
+    }
+
     /// Number of ranks that wait to meet for a place whose rank 0 is in this process' worker.
     ///
     /// # Errors

@@ -247,6 +247,23 @@ impl<'reporter, R: Rendezvous> Member<'reporter, R> {
         self.reporter.enter(phase);
     }
 
+    /// Begins an evaluation, or other work beside steps, that may take `most`. Ranks that come
+    /// meanwhile wait for it. Without a generation the process does the work alone: it is then not
+    /// stranded, and needs no generation until [`Self::ends_work`].
+    pub fn evaluates(&mut self, most: Duration) {
+        if let Some(peers) = &self.peers {
+            peers.rendezvous.publish_time_beside_steps(most);
+        }
+        self.enter(Phase::Evaluating);
+    }
+
+    /// Ends work that the process has done without a generation.
+    pub fn ends_work(&mut self) {
+        if self.world.is_none() && self.machine.next() == Action::Wait {
+            self.reporter.enter(Phase::Stranded);
+        }
+    }
+
     /// Records on all ranks that steps follow after another activity.
     pub fn prepares_steps(&self) {
         if let Some(peers) = &self.peers {

@@ -25,7 +25,7 @@ mod hosted;
 #[cfg(test)]
 mod memory;
 
-use arrival_timeout::{ArrivalTimeout, PublishedStep};
+use arrival_timeout::{ArrivalTimeout, Published};
 use gathering::{CONNECT_TRY, Gathering, PAUSE, part_name};
 use hosted::Hosted;
 
@@ -118,7 +118,7 @@ pub struct StoreRendezvous<N: Network> {
     network: N,
     own_address: IpAddr,
     own_store: Option<N::Store>,
-    published_step: PublishedStep,
+    published: Published,
     hosted: Hosted,
     timeouts: CollectiveTimeouts,
 }
@@ -142,7 +142,7 @@ impl<N: Network> StoreRendezvous<N> {
             network,
             own_address,
             own_store,
-            published_step: PublishedStep::default(),
+            published: Published::default(),
             hosted: Hosted::default(),
             timeouts,
         })
@@ -250,7 +250,13 @@ impl<N: Network> Rendezvous for StoreRendezvous<N> {
 
     fn publish_longest_step(&self, longest: Duration) {
         if let Some(store) = &self.own_store {
-            self.published_step.publish(store, longest);
+            self.published.longest_step(store, longest);
+        }
+    }
+
+    fn publish_time_beside_steps(&self, most: Duration) {
+        if let Some(store) = &self.own_store {
+            self.published.beside_steps(store, most);
         }
     }
 

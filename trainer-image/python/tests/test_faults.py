@@ -137,3 +137,32 @@ def test_killed_job_continues_from_its_checkpoint(tmp_path, undisturbed):
         later = world.restart_after(25)
         assert "step 20 of generation 1" in later[0].log.read_text()
     assert difference(undisturbed(STEPS), load(world.state / "weights")) <= ROUNDING
+
+
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_rank_that_works_alone_after_a_loss_is_not_stranded(tmp_path, when):
+    """Otherwise each new generation would count as broken until the work is done."""
+    with World(tmp_path, "works_alone.py", tmp_path, when) as world:
+        workers = world.begin(2)
+        until("rank 1 is killed", workers[1].is_gone)
+        until("rank 0 works", (tmp_path / "works").exists)
+        newcomer = world.start(2)
+        world.prepared([newcomer])
+        world.form([workers[0], newcomer])
+        until("the newcomer waits", lambda: newcomer.status().get("phase") == "Forming")
+        status = workers[0].status()
+        assert (status["phase"], status["patienceSeconds"]) == ("Evaluating", 77), status
+        (tmp_path / "go").touch()
+        world.ends([workers[0], newcomer])
+
+
+def test_rank_whose_work_ends_with_an_exception_is_stranded(tmp_path):
+    with World(tmp_path, "works_alone.py", tmp_path, "raised") as world:
+        workers = world.begin(2)
+        until("rank 0 waits", lambda: workers[0].status().get("phase") == "Stranded")
+        assert "patienceSeconds" not in workers[0].status()
+        newcomer = world.start(2)
+        world.prepared([newcomer])
+        world.form([workers[0], newcomer])
+        (tmp_path / "go").touch()
+        world.ends([workers[0], newcomer])

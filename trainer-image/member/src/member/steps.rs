@@ -1,5 +1,7 @@
 //! The beginning and the end of a step.
 
+use std::time::Duration;
+
 use super::Member;
 use crate::failure::Failure;
 use crate::group::Rendezvous;
@@ -15,6 +17,7 @@ impl<R: Rendezvous> Member<'_, R> {
             peers.interrupter.step_begins();
             let longest = peers.interrupter.longest_step();
             peers.rendezvous.publish_longest_step(longest);
+            peers.rendezvous.publish_time_beside_steps(Duration::ZERO);
         }
         let saving = self.saving()?;
         Ok(RankVote {
@@ -22,7 +25,7 @@ impl<R: Rendezvous> Member<'_, R> {
             leaving: self.machine.is_leaving(),
             newest_seen: self.newest_for_all(),
             saving,
-            own_time: std::time::Duration::ZERO,
+            own_time: Duration::ZERO,
         })
     }
 

@@ -60,6 +60,8 @@ pub(super) struct Training {
     agreed: Option<(StepOutcome, f64)>,
     /// The outcome of a committed step while the rest of its body may still run.
     ended_step: Option<StepOutcome>,
+    /// The time that this rank's work beside steps may take, while it does such work.
+    waits: Option<Duration>,
     /// Compute time of this rank in the last step of this generation, without waits for peers.
     own_time: Duration,
     /// Unevenness of that step's shares.
@@ -144,6 +146,7 @@ impl Training {
             sent: None,
             agreed: None,
             ended_step: None,
+            waits: None,
             own_time: Duration::ZERO,
             unevenness: None,
             ended: Instant::now(),
@@ -177,6 +180,11 @@ impl Training {
     /// # Errors
     /// [`Failure::PeerLost`] if a process of this replica is lost meanwhile.
     fn next_todo(&mut self) -> Result<Todo, Failure> {
+        if self.waits.take().is_some() {
+            // An exception has ended this work.
+            self.member.reporter.is_patient(Duration::ZERO);
+            self.member.ends_work();
+        }
         loop {
             if let Some(todo) = self.member.next_todo_within(CHECK_INTERVAL) {
                 return Ok(todo);
@@ -285,6 +293,9 @@ impl Training {
         self.member.local_state.is_cut_short |= self.ended_step.take().is_some();
         self.member.reporter.is_patient(Duration::ZERO);
         self.member.lose(why);
+        if let Some(span) = self.waits {
+            self.works_alone(span);
+        }
     }
 
     /// Must be called when this process ends, so that its peers get an error at once.

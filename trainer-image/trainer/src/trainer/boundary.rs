@@ -72,7 +72,8 @@ impl Trainer<'_> {
     /// early. The end of an evaluation is a boundary like the end of a step, unless training is
     /// complete.
     pub(super) fn evaluate(&mut self) -> Result<Event, Failure> {
-        self.enter(Phase::Evaluating);
+        let most = self.launch.timeouts.beside_steps(self.longest_evaluation);
+        self.member.evaluates(most);
         self.wait_beside_steps(self.longest_evaluation)?;
         let started = Instant::now();
         let piece_size = self.evaluation_piece()?;

@@ -98,7 +98,8 @@ class Evaluations(Host):
         if replica is not None and not losses.is_shared:
             losses.share_known(lambda values: replica.sum(replica.counted(values)))
         for rest in losses.missing():
-            compute(rest)  # A rank was lost, so this one computes the batches of all.
+            with self._waits():
+                compute(rest)  # A rank was lost, so this one computes the batches of all.
         loss = losses.mean(skips_infinite=self.args.logging_nan_inf_filter)
         metrics = {} if loss is None else {f"{prefix}_loss": loss}
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(dataloader.dataset))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roundhouse_contract::Phase;
 use roundhouse_elastic::Event;
-use roundhouse_member::Failure;
+use roundhouse_member::{Failure, World};
 use roundhouse_report::Evaluation;
 
 use super::Training;
@@ -67,31 +67,38 @@ impl Training {
     pub(in crate::process) fn begin_evaluation(&mut self, counts: bool) -> Result<(), Failure> {
         self.member.local_state.evaluation_counts = counts;
         (self.begun, self.sent) = (None, None);
-        self.member.enter(Phase::Evaluating);
+        let most = self.timeouts.beside_steps(None);
+        self.member.evaluates(most);
         if let Some(group) = self.member.world()?.group() {
-            group.set_timeout(self.timeouts.beside_steps(None));
+            group.set_timeout(most);
         }
         Ok(())
     }
 
     /// Begins work of the script that may take `span` on a rank while the others wait. Raises the
-    /// timeouts of collectives and of the agent's watchdog. It may begin in a step or after its
-    /// commit.
+    /// timeouts of collectives and of the agent's watchdog. It may begin in a step, after its
+    /// commit, or when the generation has failed, and it continues if the generation fails.
     pub(in crate::process) fn begin_wait(&mut self, span: Duration) {
-        let Ok(world) = self.member.world() else {
-            return;
-        };
-        if let Some(group) = world.group() {
+        if let Some(group) = self.member.world().ok().and_then(World::group) {
             group.set_timeout(span);
         }
+        self.waits = Some(span);
+        self.works_alone(span);
+    }
+
+    /// Reports work that may take `span`.
+    pub(super) fn works_alone(&mut self, span: Duration) {
         self.member.reporter.is_patient(span);
-        self.member.enter(Phase::Evaluating);
+        self.member.evaluates(span);
     }
 
     /// Waits until this work is done on all ranks. False if the generation has failed, now or
     /// before.
     pub(in crate::process) fn end_wait(&mut self) -> Result<bool, Failure> {
+        self.waits = None;
         let Ok(world) = self.member.world() else {
+            self.member.reporter.is_patient(Duration::ZERO);
+            self.member.ends_work();
             return Ok(false);
         };
         let met = world.barrier();
