@@ -8,6 +8,7 @@ mod g01_chaos;
 mod g03_member_deaths;
 mod g10_restarts;
 mod own_model;
+mod parallel;
 mod python;
 mod resume;
 mod scale;

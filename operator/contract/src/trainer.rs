@@ -12,6 +12,7 @@ pub mod model;
 pub mod numerics;
 pub mod optimizer;
 pub mod options;
+pub mod parallel;
 
 pub use activations::ActivationCheckpointing;
 pub use data::{Data, DataFormat, DataVolume};
@@ -22,6 +23,7 @@ pub use optimizer::{
     BatchGrowth, DecayShape, Ema, Optimizer, OptimizerName, Schedule, ScheduleName,
 };
 pub use options::{Options, OptionsInvalid};
+pub use parallel::{Parallel, Shard};
 
 /// The schema repeats this bound as a number, because it needs literals.
 const MAX_EPOCHS: u32 = 1_000_000;
@@ -124,6 +126,10 @@ pub struct TrainerConfig {
     /// How gradients are synchronized between processes.
     #[serde(default)]
     pub ddp: Ddp,
+    /// How the processes of a worker divide the state. It needs `workers.procsPerWorker` of at
+    /// least 2.
+    #[serde(default, skip_serializing_if = "Parallel::is_default")]
+    pub parallel: Parallel,
     /// When the test split is evaluated.
     #[serde(default)]
     pub eval: Eval,
@@ -264,6 +270,7 @@ impl TrainerConfig {
         data::validate_model(self)?;
         options::validate(self)?;
         activations::validate(self)?;
+        parallel::validate(self)?;
         self.optimizer.validate()?;
         self.schedule.validate()
     }

@@ -65,9 +65,10 @@ pub fn environment(job: &ValidatedJob, worker_index: u32, site: WorkerSite) -> W
         expected_device,
     } = site;
     let program = match program {
-        Program::Trainer(_) => WorkerProgram::Trainer {
+        Program::Trainer(config) => WorkerProgram::Trainer {
             config_file: trainer_config_file,
             data_dir,
+            sharded: config.parallel.is_sharded(),
         },
         Program::Joining {
             command: _,

@@ -9,8 +9,8 @@ use roundhouse_api::{
     FailurePolicy, MembershipStatus, TrainingJob, TrainingJobSpec, TrainingJobStatus, Workers,
     fields,
 };
-use roundhouse_contract::environment;
 use roundhouse_contract::membership::fingerprint_of;
+use roundhouse_contract::{TrainerConfig, environment};
 
 pub use self::job::{JobIdentity, ValidatedJob};
 use self::template::{
@@ -219,6 +219,13 @@ impl Runs {
         if !(1..=MAX_PROCS).contains(&procs_per_worker) {
             let message = format!("must be between 1 and {MAX_PROCS}");
             return invalid("spec.workers.procsPerWorker", message);
+        }
+        let is_sharded = |config: &TrainerConfig| config.parallel.is_sharded();
+        if procs_per_worker == 1 && program.trainer().is_some_and(is_sharded) {
+            return invalid(
+                "spec.trainer.parallel.shard",
+                "needs several processes per worker: set spec.workers.procsPerWorker to at least 2, or remove it",
+            );
         }
         Ok(Self {
             program,

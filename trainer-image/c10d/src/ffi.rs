@@ -188,6 +188,11 @@ unsafe extern "C" {
         out: *mut *mut RhReducer,
     ) -> c_int;
     pub(crate) fn rh_zero_grad(parameters: *const *mut C_tensor, count: usize) -> c_int;
+    pub(crate) fn rh_set_grad(
+        tensors: *const *mut C_tensor,
+        gradients: *const *mut C_tensor,
+        count: usize,
+    ) -> c_int;
     pub(crate) fn rh_reducer_prepare_for_forward(reducer: *mut RhReducer) -> c_int;
     pub(crate) fn rh_reducer_prepare_for_backward(
         reducer: *mut RhReducer,

@@ -49,7 +49,9 @@ pub use observe::{NcclVersions, nccl_versions};
 pub use process::num_gpus;
 pub use process::{empty_cache, raise_descriptor_limit, set_device};
 pub use recompute::recompute;
-pub use reducer::{CommHook, PowerSgd, Reducer, ReducerOptions, backward, layout, zero_grad};
+pub use reducer::{
+    CommHook, PowerSgd, Reducer, ReducerOptions, backward, layout, set_grad, zero_grad,
+};
 pub use store::Store;
 pub use stream::{
     Event, HostSyncs, Stream, StreamGuard, host_syncs, upload, upload_bytes, watch_host_syncs,

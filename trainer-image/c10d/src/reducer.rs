@@ -9,7 +9,7 @@ use crate::error::{Error, Result, check};
 use crate::ffi;
 use crate::group::ProcessGroup;
 use crate::store::make;
-use crate::tensors::{made, pointers};
+use crate::tensors::{made, pointers, same_length};
 use tch::Tensor;
 
 mod hook;
@@ -314,6 +314,17 @@ pub fn zero_grad(parameters: &mut [Tensor]) -> Result<()> {
     let pointers = pointers(parameters);
     // SAFETY: tensors and list are live; the bridge keeps neither.
     check(unsafe { ffi::rh_zero_grad(pointers.as_ptr(), pointers.len()) })
+}
+
+/// Sets the gradient of each tensor, which shares its memory with the given one.
+///
+/// # Errors
+/// The lists have different lengths, or a gradient differs from its tensor in shape or type.
+pub fn set_grad(tensors: &mut [Tensor], gradients: &[Tensor]) -> Result<()> {
+    let count = same_length(&[tensors, gradients])?;
+    let (tensors, gradients) = (pointers(tensors), pointers(gradients));
+    // SAFETY: tensors and lists are live; the bridge copies handles of the gradients.
+    check(unsafe { ffi::rh_set_grad(tensors.as_ptr(), gradients.as_ptr(), count) })
 }
 
 /// Computes the gradients of a scalar. Errors of the Reducer's collectives are errors of this call.

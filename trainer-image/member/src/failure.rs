@@ -17,6 +17,9 @@ pub enum Failure {
     /// A peer or the store was lost or did not come.
     #[error("{0}")]
     PeerLost(String),
+    /// A process of this worker's replica is lost, so the replica has no whole state any more.
+    #[error("{0}; the processes of this worker end and start together")]
+    ReplicaLost(String),
     /// All ranks that had the state are lost, and no other rank has received it completely.
     #[error(
         "the state after step {step} of generation {generation} is lost: every rank that had it is gone, and no \
@@ -159,7 +162,10 @@ impl Failure {
         match self {
             Self::OtherTraining { .. } | Self::OtherProtocol { .. } => ExitCode::ConfigInvalid,
             Self::NoCheckpointUsable { .. } => ExitCode::DataInvalid,
-            Self::PeerLost(_) | Self::StateLost { .. } | Self::Fenced { .. } => ExitCode::PeerLost,
+            Self::PeerLost(_)
+            | Self::ReplicaLost(_)
+            | Self::StateLost { .. }
+            | Self::Fenced { .. } => ExitCode::PeerLost,
             Self::Unsaved { .. } | Self::VolumeSilent { .. } | Self::Volume(_) => {
                 ExitCode::VolumeFailed
             }

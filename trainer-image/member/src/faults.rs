@@ -36,8 +36,8 @@ pub enum Point {
     /// After the backward pass and before the ranks agree, when the other ranks wait for this one's
     /// vote.
     Agree,
-    /// When a process of a replica has the sums of the ranks with the same shard, before the
-    /// processes of the replica add them up.
+    /// When a process of a replica has the sums of a step, before it knows whether the other
+    /// processes of the replica have theirs.
     Column,
     /// After all ranks have agreed to commit the step, before the optimizer changes the weights.
     /// Where the device decides, the host does not know the decision yet.

@@ -9,7 +9,7 @@ use roundhouse_contract::environment::grace::{self, LeaveBudget, leave_budget};
 use roundhouse_contract::environment::{
     CHECKPOINT_IO_TIMEOUT_SECONDS, COMPARE_REPLICAS, CheckpointEnvironment, CollectiveTimeouts,
     DEFAULT_CHECKPOINT_IO_TIMEOUT_SECONDS, EnvironmentInvalid, ExpectedDevice,
-    LAST_SEEN_GENERATION, POD_IP,
+    LAST_SEEN_GENERATION, POD_IP, REPLICA_FILE,
 };
 use roundhouse_elastic::IoTimeout;
 use roundhouse_report::{Process, Reporter};
@@ -34,6 +34,9 @@ pub struct Launch {
     pub local_rank: u32,
     /// Number of processes of this worker.
     pub local_world_size: u32,
+    /// File in a directory through which the processes of this worker find each other, if they hold
+    /// one copy of the state together.
+    pub replica_file: Option<PathBuf>,
     /// Source of the process' place in a generation.
     pub source: Source,
     /// File for the final weights (safetensors), written by rank 0; `None`: not written.
@@ -79,6 +82,7 @@ impl Launch {
         let LaunchEnvironment {
             local_rank,
             local_world_size,
+            // The path of the file is set only then.
             sharded: _,
             pod_ip,
             rendezvous_port,
@@ -100,6 +104,7 @@ impl Launch {
             run_dir: Some(run_dir),
             local_rank,
             local_world_size,
+            replica_file: None,
             source: Source::Membership {
                 file: membership_file,
                 own_address,
@@ -130,6 +135,9 @@ impl Launch {
             timeouts: CollectiveTimeouts::read(&get)?,
             leave_budget: leave_budget(grace::read(&get)?),
             expected_device: ExpectedDevice::read(&get)?,
+            replica_file: get(REPLICA_FILE)
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from),
             last_seen_generation: read(&get, LAST_SEEN_GENERATION)?,
             checkpoint_io_timeout: io_timeout.map_or(CHECKPOINT_IO_TIMEOUT, IoTimeout::new),
             compares_replicas: get(COMPARE_REPLICAS).is_none_or(|value| value.trim() != "false"),
@@ -146,6 +154,7 @@ impl Launch {
             run_dir,
             local_rank: 0,
             local_world_size: 1,
+            replica_file: None,
             source: Source::Alone,
             save_weights: None,
             checkpoint: None,

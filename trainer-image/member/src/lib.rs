@@ -12,8 +12,9 @@
 //! 3. [`rendezvous`] and [`form`]: meet the other ranks, agree which one has the newest state, read
 //!    it from a checkpoint if no rank has it, send it to the ranks that lack it. [`local_state`] is
 //!    this process' part, [`state_broadcast`] the transfer.
-//! 4. [`world`]: what the ranks exchange at the end of each step. [`interrupt`] and [`blocking`]:
-//!    waits for peers that can be ended. [`join_wait`]: when a growing group lets new ranks in.
+//! 4. [`world`]: what the ranks exchange at the end of each step. [`links`]: whether the processes
+//!    of a replica have the same result of it. [`interrupt`] and [`blocking`]: waits for peers that
+//!    can be ended. [`join_wait`]: when a growing group lets new ranks in.
 //! 5. [`checkpointing`], with [`checkpoint`] and [`ledger`]: files on the volume. [`replicas`]:
 //!    whether the ranks have one state to write, and [`rank_mismatch`]: which ranks differ if not.
 //!
@@ -31,6 +32,7 @@ pub mod interrupt;
 pub mod join_wait;
 pub mod launch;
 pub mod ledger;
+pub mod links;
 pub mod lobby;
 pub mod local_state;
 pub mod member;

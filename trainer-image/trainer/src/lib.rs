@@ -9,6 +9,7 @@
 //!   gradients    the passes of a step: source -> task -> sync
 //!   sync         sums gradients over the ranks
 //!   update       gradients -> new weights
+//! replica        the processes of a worker that hold one copy of the state together
 //! group, rendezvous, state    c10d and tensors behind the traits of roundhouse-member
 //! ```
 
@@ -38,6 +39,7 @@ pub mod process;
 pub mod random;
 pub mod ranks;
 pub mod rendezvous;
+pub mod replica;
 pub mod segment;
 pub mod source;
 pub mod state;

@@ -17,11 +17,13 @@ pub(crate) mod kernels;
 pub mod lamb;
 pub mod lars;
 pub mod sgd;
+pub mod zero1;
 
 pub use adamw::AdamW;
 pub use lamb::Lamb;
 pub use lars::Lars;
 pub use sgd::Sgd;
+pub use zero1::Zero1;
 
 /// Builds the optimizer of a configuration for parameters with their initial values. With `ema` it
 /// wraps the optimizer in an [`Ema`]. The training loop clips by `maxGradNorm`: see

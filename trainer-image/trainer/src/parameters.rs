@@ -39,6 +39,11 @@ pub struct Parameters {
 }
 
 impl Parameters {
+    /// Number of elements at whose multiples a tensor may be cut for computations by element.
+    /// Kernels for CPUs compute the last elements of a tensor one by one, which rounds otherwise
+    /// than their vectors of up to 32 elements. So the bits of a piece are those of the whole.
+    pub(crate) const BLOCK: u64 = 64;
+
     /// Adds `<name>.weight` of the given shape `[out, in, …]` and `<name>.bias` `[out]`, both
     /// uniform in ±1/√fan-in, as `PyTorch` initializes linear layers and convolutions.
     ///
@@ -140,6 +145,30 @@ impl Parameters {
     pub fn lay_channels_last(&mut self) -> Result<(), TchError> {
         format::convert(&mut self.tensors, MemoryFormat::ChannelsLast)
             .map_err(|error| TchError::Torch(error.message))
+    }
+
+    /// Moves all tensors into one vector, in the order of their places, and returns the vector and
+    /// the start of each tensor. Starts and length are multiples of [`Self::BLOCK`]; the gaps are
+    /// 0.
+    ///
+    /// # Errors
+    /// There is too little memory, or the tensors are on several devices.
+    pub(crate) fn lay_in_one_vector(&mut self) -> Result<(Tensor, Vec<i64>), TchError> {
+        let (mut starts, mut end) = (Vec::new(), 0);
+        for tensor in &self.tensors {
+            starts.push(end);
+            let length: i64 = tensor.size().iter().product();
+            end += (length.cast_unsigned().next_multiple_of(Self::BLOCK)).cast_signed();
+        }
+        let vector = Tensor::f_zeros([end], (Kind::Float, self.device()))?;
+        for (tensor, start) in self.tensors.iter_mut().zip(&starts) {
+            let shape = tensor.size();
+            let length = shape.iter().product();
+            let mut place = vector.f_narrow(0, *start, length)?.f_view(&*shape)?;
+            place.f_copy_(&tensor.f_detach()?)?;
+            tensor.f_set_data(&place)?;
+        }
+        Ok((vector, starts))
     }
 
     /// The tensors, in the order of their places.

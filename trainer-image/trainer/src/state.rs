@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use roundhouse_c10d::ErrorKind;
 use roundhouse_elastic::checkpoint::Piece;
+use roundhouse_elastic::state::Layout;
 use roundhouse_member::failure::Failure;
 use roundhouse_member::group::{Group, Meanwhile};
 use roundhouse_member::replicas;
@@ -20,6 +21,7 @@ use crate::group::C10dGroup;
 use crate::parameters::Parameters;
 use crate::update::Update;
 
+mod sharded;
 mod snapped;
 
 use snapped::Snapped;
@@ -31,8 +33,13 @@ const WORD: i64 = 8;
 /// them changes the training.
 #[derive(Debug)]
 pub struct Tensors {
+    /// The views of the state.
     table: Table,
-    tensors: Vec<Tensor>,
+    /// The part of the state that this process has, if others of its replica have the rest.
+    layout: Option<Layout>,
+    /// What this process has of the state, in the order of its own row.
+    own: Table,
+    handles: Vec<Tensor>,
 }
 
 impl Tensors {
@@ -41,6 +48,9 @@ impl Tensors {
     /// # Errors
     /// A tensor has a type that checkpoints do not support.
     pub fn of(parameters: &Parameters, update: &dyn Update) -> Result<Self, TchError> {
+        if let Some(pieces) = update.pieces() {
+            return sharded::of(parameters, update, pieces);
+        }
         let weights = parameters.iter();
         let mut named: Vec<(String, &Tensor)> = weights
             .map(|(name, tensor)| (format!("model.{name}"), tensor))
@@ -62,8 +72,10 @@ impl Tensors {
         let records: Vec<Record> = records.collect::<Result<_, _>>()?;
         let handle = |(_, tensor): &(String, &Tensor)| tensor.shallow_clone();
         Ok(Self {
+            own: Table::from(records.clone()),
             table: Table::from(records),
-            tensors: named.iter().map(handle).collect(),
+            layout: None,
+            handles: named.iter().map(handle).collect(),
         })
     }
 
@@ -79,8 +91,8 @@ impl Tensors {
     /// Copies a range of the state's bytes into `flat`, a tensor of bytes on any device.
     fn flatten(&self, range: &Range<u64>, flat: &Tensor) -> Result<(), TchError> {
         let mut at = 0;
-        for piece in self.table.pieces(range) {
-            let bytes = bytes_of(&self.tensors[piece.tensor])?;
+        for piece in self.own.pieces(range) {
+            let bytes = bytes_of(&self.handles[piece.tensor])?;
             let own = narrow(&bytes, &piece)?;
             let length = own.size1()?;
             flat.f_narrow(0, at, length)?.f_copy_(&own)?;
@@ -92,8 +104,8 @@ impl Tensors {
     /// Overwrites a range of the state's bytes with those of `flat`.
     fn unflatten(&mut self, range: &Range<u64>, flat: &Tensor) -> Result<(), TchError> {
         let mut at = 0;
-        for piece in self.table.pieces(range) {
-            let tensor = &mut self.tensors[piece.tensor];
+        for piece in self.own.pieces(range) {
+            let tensor = &mut self.handles[piece.tensor];
             // Shares the tensor's memory if the tensor is contiguous; otherwise it is a copy.
             let whole = tensor.f_detach()?.f_contiguous()?;
             let mut own = narrow(&bytes_of(&whole)?, &piece)?;
@@ -111,7 +123,7 @@ impl Tensors {
     /// the sums, and the host waits once for all of them.
     fn sums_of_words(&self) -> Result<Vec<i64>, TchError> {
         let sums = self
-            .tensors
+            .handles
             .iter()
             .map(|tensor| sum_of_words(&bytes_of(tensor)?));
         let sums: Vec<Tensor> = sums.collect::<Result<_, _>>()?;
@@ -127,11 +139,15 @@ impl State for Tensors {
         Ok(self.table.clone())
     }
 
+    fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
+    }
+
     fn copy_out(&self, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure> {
         let mut rest = into;
-        for piece in self.table.pieces(&range) {
+        for piece in self.own.pieces(&range) {
             let mut copy = || {
-                let bytes = bytes_of(&self.tensors[piece.tensor])?;
+                let bytes = bytes_of(&self.handles[piece.tensor])?;
                 let own = narrow(&bytes, &piece)?.f_to_device(Device::Cpu)?;
                 let (now, after) = std::mem::take(&mut rest).split_at_mut(own.numel());
                 rest = after;
@@ -144,7 +160,7 @@ impl State for Tensors {
         }
         Err(Failure::State(format!(
             "bytes {range:?} of a state of {} bytes",
-            self.table.num_bytes()
+            self.own.num_bytes()
         )))
     }
 
@@ -153,7 +169,7 @@ impl State for Tensors {
         range: Range<u64>,
         former: Option<Box<dyn Snapshot>>,
     ) -> Result<Box<dyn Snapshot>, Failure> {
-        let device = self.tensors.first().map_or(Device::Cpu, Tensor::device);
+        let device = self.handles.first().map_or(Device::Cpu, Tensor::device);
         // On a CPU the copy is complete when the call returns, so no second buffer is needed.
         if device == Device::Cpu {
             return copied_at_once(self, range, former);
@@ -177,8 +193,8 @@ impl State for Tensors {
 
     fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
         let range = offset..offset + bytes.len() as u64;
-        if range.end > self.table.num_bytes() {
-            let all = self.table.num_bytes();
+        if range.end > self.own.num_bytes() {
+            let all = self.own.num_bytes();
             return Err(Failure::State(format!(
                 "bytes {range:?} of a state of {all} bytes"
             )));

@@ -12,6 +12,7 @@ use roundhouse_member::{Launch, Member};
 use crate::failure::Failure;
 use crate::gradients::Inputs;
 use crate::rendezvous::StoreRendezvous;
+use crate::replica::Replica;
 use crate::source::Source;
 use crate::state::Tensors;
 use crate::sync::{Commit, Sync};
@@ -85,6 +86,8 @@ pub struct Trainer<'reporter> {
     work: Trained,
     plan: Plan,
     member: Member<'reporter, StoreRendezvous>,
+    /// The processes of this worker, if they hold one copy of the state together.
+    replica: Option<Replica>,
     /// Synchronizes the gradients of the current generation.
     sync: Option<Box<dyn Sync>>,
     /// The packing of gradients, equal in every generation. `None` if gradients have no buckets.
@@ -131,6 +134,10 @@ impl Trainer<'_> {
                 Err(failure) if failure.is_peer_lost() => {
                     // Drop the gradient hooks before the group that they call.
                     self.leave_group();
+                    let generation = self.member.current_generation();
+                    if let Some(replica) = &mut self.replica {
+                        replica.fails(generation);
+                    }
                     self.member.lose(&failure.to_string());
                 }
                 Err(failure) => return Err(failure),

@@ -1,8 +1,12 @@
 //! The interface between the training loop and the optimizer.
 
+use std::ops::Range;
+
+use roundhouse_elastic::state::layout::Sharing;
 use tch::{TchError, Tensor};
 
 use crate::parameters::Parameters;
+use crate::sync::SyncError;
 
 /// The learning rate and the number of an update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,9 +29,46 @@ pub struct Signals<'a> {
     pub divisor: Option<&'a Tensor>,
 }
 
-/// Updates weights in place. The update is local: it runs no collective and does not wait.
+/// Consecutive elements of a parameter, in the logical order of its elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Place of the parameter.
+    pub place: usize,
+    /// The elements, at least one.
+    pub elements: Range<i64>,
+}
+
+impl Piece {
+    /// These elements of the parameter, its gradient or its state, without a graph. If the tensor
+    /// is contiguous, they share its memory. The result has one row if the tensor has several
+    /// dimensions, and otherwise one dimension.
+    ///
+    /// # Errors
+    /// The tensor has fewer elements.
+    pub fn of(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
+        let Range { start, end } = self.elements;
+        let flat = tensor.f_detach()?.f_contiguous()?.f_view([-1])?;
+        let piece = flat.f_narrow(0, start, end - start)?;
+        if tensor.dim() > 1 {
+            piece.f_unsqueeze(0)
+        } else {
+            Ok(piece)
+        }
+    }
+}
+
+/// The part of the parameters that this process of a replica updates.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces<'a> {
+    /// The place of this process in its replica.
+    pub sharing: Sharing,
+    /// What the process updates, in the order of the parameters.
+    pub pieces: &'a [Piece],
+}
+
+/// Updates weights in place.
 pub trait Update: std::fmt::Debug {
-    /// Applies the gradients that the parameters hold.
+    /// Applies the gradients that the parameters hold. It runs no collective and does not wait.
     ///
     /// # Errors
     /// A parameter has no gradient.
@@ -38,8 +79,22 @@ pub trait Update: std::fmt::Debug {
         signals: Signals<'_>,
     ) -> Result<(), TchError>;
 
+    /// Completes the weights after [`Self::apply`], with the parts that other processes of the
+    /// replica have updated. A collective of the replica.
+    ///
+    /// # Errors
+    /// Another process of the replica is lost.
+    fn complete(&mut self) -> Result<(), SyncError> {
+        Ok(())
+    }
+
+    /// The part of the parameters that this process updates; `None` if it updates all of them.
+    fn pieces(&self) -> Option<Pieces<'_>> {
+        None
+    }
+
     /// The state between steps, except their number: by name, one tensor for each parameter, in the
-    /// order of the parameters.
+    /// order of the parameters, or one for each of [`Self::pieces`].
     fn state(&self) -> Vec<(&'static str, &[Tensor])>;
 
     /// Averages of the parameters, in their order, if the update keeps them. Evaluations and

@@ -56,6 +56,8 @@ pub enum WorkerProgram {
         config_file: PathBuf,
         /// Directory at which relative data paths start.
         data_dir: PathBuf,
+        /// Whether the processes of a worker together hold one copy of the state.
+        sharded: bool,
     },
     /// A script that joins with the Python package `roundhouse`.
     Joining {
@@ -130,10 +132,14 @@ impl WorkerEnvironment {
             WorkerProgram::Trainer {
                 config_file,
                 data_dir,
-            } => pairs.extend([
-                (TRAINER_CONFIG_FILE, path(config_file)),
-                (DATA_DIR, path(data_dir)),
-            ]),
+                sharded,
+            } => {
+                pairs.extend([
+                    (TRAINER_CONFIG_FILE, path(config_file)),
+                    (DATA_DIR, path(data_dir)),
+                ]);
+                pairs.extend(sharded.then(|| (SHARDED, true.to_string())));
+            }
             // Without a trainer configuration, the agent knows that it runs a script.
             WorkerProgram::Joining { sharded } => {
                 pairs.extend(sharded.then(|| (SHARDED, true.to_string())));
@@ -220,6 +226,7 @@ mod tests {
         let program = WorkerProgram::Trainer {
             config_file: "/etc/roundhouse/trainer-config".into(),
             data_dir: "/data".into(),
+            sharded: false,
         };
         let worker = environment(program);
         let mut pairs: BTreeMap<_, _> = worker.to_pairs().into_iter().collect();

@@ -12,6 +12,13 @@ int rh_zero_grad(RhTensors parameters, size_t count) {
   });
 }
 
+// Each gradient has the shape of its tensor.
+int rh_set_grad(RhTensors tensors, RhTensors gradients, size_t count) {
+  return rh_guard([&] {
+    for (size_t i = 0; i < count; i++) tensors[i]->mutable_grad() = *gradients[i];
+  });
+}
+
 // The Reducer's collectives throw their errors here, so tch's own call, which panics, cannot be
 // used.
 int rh_backward(const at::Tensor* loss) {

@@ -3,7 +3,7 @@
 
 use roundhouse_c10d::Numerics;
 use roundhouse_contract::TrainerConfig;
-use roundhouse_contract::trainer::{ConfigInvalid, Precision};
+use roundhouse_contract::trainer::{ConfigInvalid, Precision, Shard};
 use roundhouse_elastic::data_schedule::Length;
 use roundhouse_elastic::ledger::Head;
 use roundhouse_elastic::{Chain, DataSchedule, RateSchedule, Scaling};
@@ -22,13 +22,17 @@ use crate::config;
 use crate::device;
 use crate::failure::Failure;
 use crate::gradients;
-use crate::job::{Build, Job, Setup};
+use crate::job::{Build, Job, MakeUpdate, Setup};
+use crate::optimizers::Zero1;
+use crate::parameters::Parameters;
 use crate::peak;
 use crate::rendezvous::{C10d, StoreRendezvous};
+use crate::replica::Replica;
 use crate::source::{ChannelsLast, Source};
 use crate::state::Tensors;
-use crate::sync;
+use crate::sync::{self, Commit};
 use crate::tracing::Tracer;
+use crate::update::Update;
 
 impl<'reporter> Trainer<'reporter> {
     /// Loads the configuration, the data and the model, without contact to peers.
@@ -56,13 +60,14 @@ impl<'reporter> Trainer<'reporter> {
             say_error("no checkpoint is kept as the best one: there is no data for an evaluation");
         }
         let Job {
-            task,
+            mut task,
             train,
             test,
             blocks,
             update,
         } = job;
-        let update = update(task.parameters())?;
+        let replica = replica_of(&config, &launch, device)?;
+        let update = update_of(task.parameters_mut(), replica.as_ref(), update)?;
         let tensors = Tensors::of(task.parameters(), update.as_ref())?;
 
         let data_schedule = data_schedule_of(&config, train.num_samples());
@@ -133,7 +138,8 @@ impl<'reporter> Trainer<'reporter> {
             layout,
             last_step: LastStep::default(),
             longest_evaluation: None,
-            commit: device::commit(device),
+            commit: commit_on(device, replica.as_ref()),
+            replica,
             pending: None,
             tracer,
             data: Some(data),
@@ -167,6 +173,42 @@ fn job_on(
         job.test = job.test.map(last);
     }
     Ok(job)
+}
+
+/// The replica of this process; `None` if each process has a copy of the state, or trains alone.
+fn replica_of(
+    config: &TrainerConfig,
+    launch: &Launch,
+    device: Device,
+) -> Result<Option<Replica>, Failure> {
+    match config.parallel.shard {
+        None => Ok(None),
+        Some(Shard::Zero1) => Replica::meet(launch, device),
+    }
+}
+
+/// Who decides that a step is committed.
+fn commit_on(device: Device, replica: Option<&Replica>) -> Commit {
+    match replica {
+        // The processes of a replica agree on the host.
+        Some(_) => Commit::Host,
+        None => device::commit(device),
+    }
+}
+
+/// Creates the update of the parameters, or of this process' part of them.
+fn update_of(
+    parameters: &mut Parameters,
+    replica: Option<&Replica>,
+    make: MakeUpdate,
+) -> Result<Box<dyn Update>, Failure> {
+    Ok(match replica {
+        None => make(parameters)?,
+        Some(replica) => {
+            let (group, sharing) = (replica.group(), replica.sharing());
+            Box::new(Zero1::new(parameters, group, sharing, make)?)
+        }
+    })
 }
 
 /// Describes the data in one line.

@@ -13,8 +13,9 @@ use super::Trainer;
 use crate::clip::{self, Measured};
 use crate::failure::Failure;
 use crate::gradients::{Gradients, Numbers, OwnLoss, gradients};
+use crate::replica;
 use crate::stopwatch::Stopwatch;
-use crate::sync::{Commit, Finished};
+use crate::sync::{Commit, Finished, SyncError};
 use crate::update::{Rate, Signals};
 
 /// A step in progress.
@@ -100,6 +101,9 @@ impl Trainer<'_> {
         let end = begun.stopwatch.time(Section::Communication, || {
             self.agree(local_loss, finished, rank_vote)
         })?;
+        begun
+            .stopwatch
+            .time(Section::Communication, || self.confirm(begun.batch.step))?;
         let judged = self.judge(&begun.batch, &end, local_loss, norm)?;
         faults::point(Point::Update, rank, begun.batch.step);
         if judged.updates() {
@@ -115,6 +119,21 @@ impl Trainer<'_> {
         self.act(&end)
     }
 
+    /// Checks that all processes of the replica have the same outcome of the vote.
+    fn confirm(&mut self, step: u64) -> Result<(), Failure> {
+        faults::point(Point::Column, self.member.world()?.rank(), step);
+        let generation = self.member.current_generation();
+        // A process whose vote has failed says so within the timeout of the vote.
+        let timeout = self
+            .launch
+            .timeouts
+            .of_first_step(self.member.longest_step());
+        match &mut self.replica {
+            Some(replica) => replica.confirm(generation, step, 2 * timeout),
+            None => Ok(()),
+        }
+    }
+
     /// Applies the gradients to the weights.
     pub(super) fn update(
         &mut self,
@@ -128,7 +147,12 @@ impl Trainer<'_> {
         stopwatch.time(Section::Optimizer, || {
             self.work.update.apply(parameters, *rate, signals)
         })?;
-        Ok(())
+        let completed = stopwatch.time(Section::Communication, || self.work.update.complete());
+        // The other processes of the replica may have updated their parts.
+        completed.map_err(|error| match error {
+            SyncError::Group(error) => replica::lost(&error),
+            SyncError::Torch(error) => error.into(),
+        })
     }
 
     /// Begins a step at this position. Returns the step, and this rank's vote as far as it is

@@ -1,0 +1,121 @@
+//! How the processes of a worker divide what each of them would hold otherwise.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigInvalid, OptimizerName, TrainerConfig, invalid};
+
+/// How the processes of a worker divide the state. Then they are one replica: if one of them dies,
+/// all of them restart, and another worker sends them the state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Parallel {
+    /// What each process holds only in part. Default: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
+}
+
+/// What a process holds only in part (Rajbhandari et al., 2020).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub enum Shard {
+    /// The state of the optimizer. With `sgd` and `adamw`.
+    Zero1,
+}
+
+impl Parallel {
+    /// Whether each process has a copy of the state.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether the processes of a worker together hold one copy of the state.
+    #[must_use]
+    pub const fn is_sharded(&self) -> bool {
+        self.shard.is_some()
+    }
+}
+
+/// Refuses what needs whole tensors of the optimizer's state.
+pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
+    const FIELD: &str = "parallel.shard";
+    if !config.parallel.is_sharded() {
+        return Ok(());
+    }
+    match config.optimizer.name {
+        OptimizerName::Sgd | OptimizerName::Adamw => {}
+        OptimizerName::Lars | OptimizerName::Lamb => {
+            return invalid(
+                FIELD,
+                "lars and lamb use the norm of each whole tensor: set optimizer.name to sgd or adamw, or remove shard",
+            );
+        }
+    }
+    if config.optimizer.ema.is_some() {
+        return invalid(
+            FIELD,
+            "optimizer.ema keeps a second copy of all weights in each process: remove one of them",
+        );
+    }
+    if config.channels_last {
+        return invalid(
+            FIELD,
+            "shards are cut in the usual order of weights: remove channelsLast or shard",
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn config(change: &Value) -> TrainerConfig {
+        let mut config = json!({
+            "model": {"name": "mlp"},
+            "data": {"format": "idx"},
+            "globalBatchSize": 8,
+            "steps": 1,
+            "parallel": {"shard": "Zero1"},
+        });
+        for (field, value) in change.as_object().unwrap() {
+            config[field] = value.clone();
+        }
+        serde_json::from_value(config).unwrap()
+    }
+
+    #[test]
+    fn shards_of_the_optimizer_need_one_that_updates_by_element() {
+        for (change, refused) in [
+            (json!({}), None),
+            (json!({"optimizer": {"name": "adamw"}}), None),
+            (json!({"optimizer": {"name": "lars"}}), Some("lars")),
+            (json!({"optimizer": {"name": "lamb"}}), Some("lamb")),
+            (json!({"optimizer": {"ema": {"decay": 0.9}}}), Some("ema")),
+            (json!({"channelsLast": true}), Some("channelsLast")),
+        ] {
+            let validated = config(&change).validate();
+            match refused {
+                None => assert_eq!(validated, Ok(()), "{change}"),
+                Some(word) => {
+                    let error = validated.unwrap_err();
+                    assert_eq!(error.field, "parallel.shard");
+                    assert!(error.message.contains(word), "{error}");
+                }
+            }
+            let whole = json!({"parallel": {}});
+            assert!(!config(&whole).parallel.is_sharded());
+        }
+    }
+
+    #[test]
+    fn default_parallelism_is_not_written() {
+        let text = serde_json::to_string(&config(&json!({"parallel": {}}))).unwrap();
+        assert!(!text.contains("parallel"), "{text}");
+        let text = serde_json::to_string(&config(&json!({}))).unwrap();
+        assert!(text.contains(r#""parallel":{"shard":"Zero1"}"#), "{text}");
+    }
+}

@@ -1,0 +1,306 @@
+//! Connections between the processes of a replica, for its life.
+//!
+//! The processes of a replica hold one copy of the state together, so they must commit the same
+//! steps. A sum over all ranks may succeed in one of them and fail in another. Therefore each
+//! process reports to its siblings that the sum of a step has succeeded, and commits only if it has
+//! in all of them. A process that leaves a generation after a failure reports that and does not
+//! wait: it may be in the lobby when a sibling asks.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::failure::Failure;
+
+/// Pause between two attempts to reach a sibling that has not started yet.
+const RETRY: Duration = Duration::from_millis(5);
+/// Bytes of a [`Vote`].
+const VOTE_BYTES: usize = 17;
+
+/// What a process says about a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Vote {
+    generation: u64,
+    step: u64,
+    /// Whether the sum has succeeded. Otherwise the process commits no further step of this
+    /// generation.
+    succeeded: bool,
+}
+
+impl Vote {
+    fn to_bytes(self) -> [u8; VOTE_BYTES] {
+        let mut bytes = [0; VOTE_BYTES];
+        bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.step.to_le_bytes());
+        bytes[16] = u8::from(self.succeeded);
+        bytes
+    }
+
+    fn of(bytes: [u8; VOTE_BYTES]) -> Self {
+        let number = |start: usize| {
+            let mut number = [0; 8];
+            number.copy_from_slice(&bytes[start..start + 8]);
+            u64::from_le_bytes(number)
+        };
+        Self {
+            generation: number(0),
+            step: number(8),
+            succeeded: bytes[16] == 1,
+        }
+    }
+
+    /// What this vote of a sibling says about a step that succeeded in this process.
+    fn says_of(self, generation: u64, step: u64) -> Says {
+        match self.generation.cmp(&generation) {
+            std::cmp::Ordering::Less => Says::Nothing,
+            // It has left the generation of this step.
+            std::cmp::Ordering::Greater => Says::FailedAndLeft,
+            std::cmp::Ordering::Equal if !self.succeeded => Says::Failed,
+            std::cmp::Ordering::Equal if self.step < step => Says::Nothing,
+            std::cmp::Ordering::Equal => Says::Succeeded,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    /// The vote is older than the step.
+    Nothing,
+    Succeeded,
+    Failed,
+    /// The step has failed, and the vote counts for a later generation.
+    FailedAndLeft,
+}
+
+/// A sibling, and its vote of a later generation.
+#[derive(Debug)]
+struct Sibling {
+    shard: u32,
+    stream: UnixStream,
+    early: Option<Vote>,
+}
+
+/// The connections of one process to its siblings.
+#[derive(Debug)]
+pub struct Links {
+    shard: u32,
+    siblings: Vec<Sibling>,
+}
+
+impl Links {
+    /// Connects the processes of a replica. All of them pass the same `file`, in a directory that
+    /// only this life of the replica uses.
+    ///
+    /// # Errors
+    /// [`Failure::ReplicaLost`] if a sibling does not come within `timeout`, [`Failure::Io`] if the
+    /// directory cannot be used.
+    pub fn meet(
+        file: &Path,
+        shard: u32,
+        num_shards: u32,
+        timeout: Duration,
+    ) -> Result<Self, Failure> {
+        let deadline = Instant::now() + timeout;
+        let directory = file.parent().unwrap_or(Path::new("/"));
+        let failed = |error| Failure::Io {
+            path: directory.to_owned(),
+            error,
+        };
+        // The path of a socket has at most 108 bytes, so it leads through the open directory.
+        let opened = File::open(directory).map_err(failed)?;
+        let path = |shard: u32| {
+            PathBuf::from(format!(
+                "/proc/self/fd/{}/{shard}.socket",
+                opened.as_raw_fd()
+            ))
+        };
+        let listener = UnixListener::bind(path(shard)).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let mut siblings = Vec::new();
+        for lower in 0..shard {
+            let missing = || did_not_come(lower, timeout);
+            let mut stream = until(deadline, || UnixStream::connect(path(lower)))
+                .map_err(failed)?
+                .ok_or_else(missing)?;
+            stream.write_all(&shard.to_le_bytes()).map_err(failed)?;
+            siblings.push(Sibling::of(lower, stream));
+        }
+        while siblings.len() + 1 < num_shards as usize {
+            let missing = || did_not_come(shard + 1, timeout);
+            let (mut stream, _) = until(deadline, || listener.accept())
+                .map_err(failed)?
+                .ok_or_else(missing)?;
+            stream.set_nonblocking(false).map_err(failed)?;
+            stream.set_read_timeout(Some(timeout)).map_err(failed)?;
+            let mut name = [0; 4];
+            stream.read_exact(&mut name).map_err(failed)?;
+            siblings.push(Sibling::of(u32::from_le_bytes(name), stream));
+        }
+        siblings.sort_by_key(|sibling| sibling.shard);
+        Ok(Self { shard, siblings })
+    }
+
+    /// Index of this process in its replica.
+    #[must_use]
+    pub const fn shard(&self) -> u32 {
+        self.shard
+    }
+
+    /// Number of processes of the replica.
+    #[must_use]
+    pub fn num_shards(&self) -> u32 {
+        u32::try_from(self.siblings.len() + 1).unwrap_or(u32::MAX)
+    }
+
+    /// Returns `own` of the first process in all of them. All call it once, before the first vote.
+    ///
+    /// # Errors
+    /// [`Failure::ReplicaLost`] if a sibling is gone or silent for `timeout`.
+    pub fn of_first(&mut self, own: u64, timeout: Duration) -> Result<u64, Failure> {
+        if self.shard == 0 {
+            for sibling in &mut self.siblings {
+                sibling.send(&own.to_le_bytes())?;
+            }
+            return Ok(own);
+        }
+        let mut number = [0; 8];
+        match self.siblings.first_mut() {
+            Some(first) => first.receive(&mut number, timeout)?,
+            None => return Ok(own),
+        }
+        Ok(u64::from_le_bytes(number))
+    }
+
+    /// Whether the sum of a step has succeeded in all processes of the replica. Call it if it has
+    /// in this one. If not, no process commits the step.
+    ///
+    /// # Errors
+    /// [`Failure::ReplicaLost`] if a sibling is gone or silent for `timeout`.
+    pub fn all_succeeded(
+        &mut self,
+        generation: u64,
+        step: u64,
+        timeout: Duration,
+    ) -> Result<bool, Failure> {
+        self.send(Vote {
+            generation,
+            step,
+            succeeded: true,
+        })?;
+        let mut all = true;
+        for sibling in &mut self.siblings {
+            all &= sibling.succeeded(generation, step, timeout)?;
+        }
+        Ok(all)
+    }
+
+    /// Says that this process leaves the generation after a failure. It does not wait.
+    pub fn fails(&mut self, generation: u64) {
+        // A sibling that is gone needs no answer.
+        let _ = self.send(Vote {
+            generation,
+            step: 0,
+            succeeded: false,
+        });
+    }
+
+    /// Sends to all siblings, also if one of them is gone.
+    fn send(&mut self, vote: Vote) -> Result<(), Failure> {
+        let bytes = vote.to_bytes();
+        let sent = self.siblings.iter_mut().map(|it| it.send(&bytes));
+        sent.fold(Ok(()), Result::and)
+    }
+}
+
+impl Sibling {
+    const fn of(shard: u32, stream: UnixStream) -> Self {
+        Self {
+            shard,
+            stream,
+            early: None,
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let sent = self.stream.write_all(bytes);
+        sent.map_err(|error| self.is_lost(&error))
+    }
+
+    fn receive(&mut self, bytes: &mut [u8], timeout: Duration) -> Result<(), Failure> {
+        let received = self
+            .stream
+            .set_read_timeout(Some(timeout))
+            .and_then(|()| self.stream.read_exact(bytes));
+        received.map_err(|error| self.is_lost(&error))
+    }
+
+    fn succeeded(
+        &mut self,
+        generation: u64,
+        step: u64,
+        timeout: Duration,
+    ) -> Result<bool, Failure> {
+        loop {
+            let vote = if let Some(vote) = self.early.take() {
+                vote
+            } else {
+                let mut bytes = [0; VOTE_BYTES];
+                self.receive(&mut bytes, timeout)?;
+                Vote::of(bytes)
+            };
+            match vote.says_of(generation, step) {
+                Says::Nothing => {}
+                Says::Succeeded => return Ok(true),
+                Says::Failed => return Ok(false),
+                Says::FailedAndLeft => {
+                    self.early = Some(vote);
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    fn is_lost(&self, error: &std::io::Error) -> Failure {
+        let reason = match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => "does not answer".to_owned(),
+            _ => format!("is gone ({error})"),
+        };
+        Failure::ReplicaLost(format!("process {} of this worker {reason}", self.shard))
+    }
+}
+
+fn did_not_come(shard: u32, timeout: Duration) -> Failure {
+    let seconds = timeout.as_secs();
+    Failure::ReplicaLost(format!(
+        "process {shard} of this worker has not come within {seconds} s"
+    ))
+}
+
+/// The result of `attempt` once the sibling is there, `None` after the deadline.
+fn until<T>(
+    deadline: Instant,
+    mut attempt: impl FnMut() -> std::io::Result<T>,
+) -> std::io::Result<Option<T>> {
+    loop {
+        match attempt() {
+            Ok(found) => return Ok(Some(found)),
+            Err(error) => match error.kind() {
+                ErrorKind::NotFound
+                | ErrorKind::ConnectionRefused
+                | ErrorKind::WouldBlock
+                | ErrorKind::Interrupted => {}
+                _ => return Err(error),
+            },
+        }
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+use std::thread;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The links of all processes of a replica, which meet in threads.
+fn replica(num_shards: u32) -> (tempfile::TempDir, Vec<Links>) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("replica");
+    let meet = |shard| {
+        let file = file.clone();
+        thread::spawn(move || Links::meet(&file, shard, num_shards, PATIENCE).unwrap())
+    };
+    // The last one comes first.
+    let threads: Vec<_> = (0..num_shards).rev().map(meet).collect();
+    let mut links: Vec<Links> = threads.into_iter().map(|it| it.join().unwrap()).collect();
+    links.reverse();
+    (directory, links)
+}
+
+/// What each process concludes if the step's sum has succeeded in those of `succeeded`.
+fn conclude(links: &mut [Links], generation: u64, step: u64, succeeded: &[bool]) -> Vec<bool> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = links
+            .iter_mut()
+            .zip(succeeded)
+            .map(|(links, succeeded)| {
+                scope.spawn(move || {
+                    let commits =
+                        *succeeded && links.all_succeeded(generation, step, PATIENCE).unwrap();
+                    if !commits {
+                        links.fails(generation);
+                    }
+                    commits
+                })
+            })
+            .collect();
+        threads.into_iter().map(|it| it.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn replica_commits_a_step_only_if_all_its_processes_do() {
+    for num_shards in 1..=4_u32 {
+        let (_directory, mut links) = replica(num_shards);
+        for (shard, links) in (0..).zip(&links) {
+            assert_eq!((links.shard(), links.num_shards()), (shard, num_shards));
+        }
+        let mut generation = 0;
+        for subset in 0..1_u32 << num_shards {
+            let succeeded: Vec<bool> = (0..num_shards).map(|it| subset >> it & 1 == 1).collect();
+            let all = succeeded.iter().all(|it| *it);
+            generation += 1;
+            assert_eq!(
+                conclude(&mut links, generation, 5, &vec![true; succeeded.len()]),
+                vec![true; succeeded.len()]
+            );
+            let commits = conclude(&mut links, generation, 6, &succeeded);
+            assert_eq!(commits, vec![all; succeeded.len()], "{succeeded:?}");
+        }
+    }
+}
+
+#[test]
+fn process_that_failed_between_steps_is_not_waited_for() {
+    let (_directory, mut links) = replica(2);
+    // Process 1 fails in an evaluation and joins the next generation.
+    links[1].fails(3);
+    let early = Vote {
+        generation: 4,
+        step: 7,
+        succeeded: true,
+    };
+    links[1].send(early).unwrap();
+    assert!(!links[0].all_succeeded(3, 7, PATIENCE).unwrap());
+    links[0].fails(3);
+    // Its vote in the next generation is not lost.
+    assert!(links[0].all_succeeded(4, 7, PATIENCE).unwrap());
+    assert!(links[1].all_succeeded(4, 7, PATIENCE).unwrap());
+}
+
+#[test]
+fn vote_of_a_later_generation_shows_that_the_step_failed() {
+    let (_directory, mut links) = replica(2);
+    let later = Vote {
+        generation: 9,
+        step: 1,
+        succeeded: true,
+    };
+    links[0].send(later).unwrap();
+    assert!(!links[1].all_succeeded(8, 4, PATIENCE).unwrap());
+    assert!(links[1].all_succeeded(9, 1, PATIENCE).unwrap());
+}
+
+#[test]
+fn replica_is_lost_with_a_dead_or_silent_sibling() {
+    let (_directory, mut links) = replica(2);
+    let short = Duration::from_millis(50);
+    let silent = links[0].all_succeeded(1, 1, short).unwrap_err();
+    assert!(
+        silent
+            .to_string()
+            .contains("process 1 of this worker does not answer")
+    );
+    drop(links.pop());
+    let gone = links[0].all_succeeded(1, 2, PATIENCE).unwrap_err();
+    assert!(matches!(gone, Failure::ReplicaLost(_)), "{gone}");
+    assert!(gone.to_string().contains("is gone"), "{gone}");
+}
+
+#[test]
+fn sibling_that_never_comes_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("replica");
+    for (shard, missing) in [(0, "process 1"), (1, "process 0")] {
+        let failed = Links::meet(&file, shard, 2, Duration::from_millis(50)).unwrap_err();
+        assert!(failed.to_string().contains(missing), "{failed}");
+        std::fs::remove_file(directory.path().join(format!("{shard}.socket"))).unwrap();
+    }
+}
+
+#[test]
+fn number_of_the_first_process_reaches_all() {
+    let (_directory, links) = replica(3);
+    let threads: Vec<_> = links
+        .into_iter()
+        .map(|mut links| {
+            let own = 100 + u64::from(links.shard());
+            thread::spawn(move || links.of_first(own, PATIENCE).unwrap())
+        })
+        .collect();
+    for it in threads {
+        assert_eq!(it.join().unwrap(), 100);
+    }
+}
+
+#[test]
+fn directory_may_have_a_long_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let deep = directory.path().join("d".repeat(120));
+    std::fs::create_dir(&deep).unwrap();
+    let file = deep.join("replica");
+    let other = file.clone();
+    let thread = thread::spawn(move || Links::meet(&other, 1, 2, PATIENCE).map(|_| ()));
+    Links::meet(&file, 0, 2, PATIENCE).unwrap();
+    thread.join().unwrap().unwrap();
+}

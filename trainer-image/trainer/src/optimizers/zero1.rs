@@ -1,0 +1,137 @@
+//! `ZeRO` stage 1 (Rajbhandari et al., 2020): each process of a replica updates an equal part of
+//! the weights, has the optimizer's state of this part alone, and sends the part to the others.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use roundhouse_elastic::shard::shard_of_groups;
+use roundhouse_elastic::state::layout::Sharing;
+use tch::{TchError, Tensor};
+
+use super::kernels;
+use crate::group::C10dGroup;
+use crate::parameters::Parameters;
+use crate::sync::SyncError;
+use crate::update::{Piece, Pieces, Rate, Signals, Update};
+
+/// An update of this process' part of the weights by another update.
+///
+/// All weights lie one after the other in one vector of `n` elements. Process `r` of `P` updates
+/// the elements from `n·r/P` to `n·(r+1)/P`, rounded to whole blocks. So with `s` tensors of
+/// optimizer state per weight a process needs memory for `s·n/P` elements instead of `s·n`. The
+/// inner update sees its part of each tensor as a tensor of its own, so it must compute each
+/// element by itself: it cannot use the norm of a tensor.
+#[derive(Debug)]
+pub struct Zero1 {
+    inner: Box<dyn Update>,
+    group: Arc<C10dGroup>,
+    sharing: Sharing,
+    /// The vector of all weights.
+    vector: Tensor,
+    /// The parts of the processes in the vector.
+    parts: Vec<Range<i64>>,
+    /// What this process updates, and where it is in the parameters.
+    own: Parameters,
+    pieces: Vec<Piece>,
+}
+
+impl Zero1 {
+    /// Moves the parameters into one vector, and creates the update of this process' part by
+    /// `inner`. All processes pass equal parameters.
+    ///
+    /// # Errors
+    /// There is too little memory, or a parameter is not contiguous.
+    pub fn new(
+        parameters: &mut Parameters,
+        group: Arc<C10dGroup>,
+        sharing: Sharing,
+        inner: impl FnOnce(&Parameters) -> Result<Box<dyn Update>, TchError>,
+    ) -> Result<Self, TchError> {
+        let (vector, starts) = parameters.lay_in_one_vector()?;
+        let all = 0..vector.size1()?.cast_unsigned();
+        let part = |rank| {
+            let Range { start, end } =
+                shard_of_groups(&all, rank, sharing.num_shards, Parameters::BLOCK);
+            start.cast_signed()..end.cast_signed()
+        };
+        let parts: Vec<Range<i64>> = (0..sharing.num_shards).map(part).collect();
+        let (pieces, own) = own_part(parameters, &starts, &parts[sharing.shard as usize])?;
+        Ok(Self {
+            inner: inner(&own)?,
+            group,
+            sharing,
+            vector,
+            parts,
+            own,
+            pieces,
+        })
+    }
+}
+
+/// The pieces of the parameters in a range of their vector, and the same as parameters. A piece of
+/// a tensor with several dimensions is a matrix of one row, so that it decays like the whole.
+fn own_part(
+    parameters: &Parameters,
+    starts: &[i64],
+    part: &Range<i64>,
+) -> Result<(Vec<Piece>, Parameters), TchError> {
+    let (mut pieces, mut own) = (Vec::new(), Parameters::default());
+    let tensors = parameters.iter().zip(parameters.roles()).zip(starts);
+    for (place, (((name, tensor), role), at)) in tensors.enumerate() {
+        let length: i64 = tensor.size().iter().product();
+        let elements = (part.start - at).clamp(0, length)..(part.end - at).clamp(0, length);
+        if elements.is_empty() {
+            continue;
+        }
+        let piece = Piece { place, elements };
+        own.push(name, *role, &piece.of(tensor)?)?;
+        pieces.push(piece);
+    }
+    Ok((pieces, own))
+}
+
+impl Update for Zero1 {
+    fn apply(
+        &mut self,
+        parameters: &mut Parameters,
+        rate: Rate,
+        signals: Signals<'_>,
+    ) -> Result<(), TchError> {
+        let gradient = |piece: &Piece| {
+            let name = || {
+                parameters
+                    .iter()
+                    .nth(piece.place)
+                    .map_or("", |(name, _)| name)
+            };
+            piece.of(&kernels::gradient(parameters.at(piece.place), name)?)
+        };
+        let gradients = self.pieces.iter().map(gradient);
+        let gradients: Vec<Tensor> = gradients.collect::<Result<_, _>>()?;
+        roundhouse_c10d::set_grad(self.own.tensors_mut(), &gradients)?;
+        self.inner.apply(&mut self.own, rate, signals)?;
+        roundhouse_c10d::zero_grad(self.own.tensors_mut())?;
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<(), SyncError> {
+        for (rank, Range { start, end }) in (0..).zip(&self.parts) {
+            if start < end {
+                let mut part = self.vector.f_narrow(0, *start, end - start)?;
+                self.group.process_group().broadcast(&mut part, rank)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> Vec<(&'static str, &[Tensor])> {
+        self.inner.state()
+    }
+
+    fn pieces(&self) -> Option<Pieces<'_>> {
+        Some(Pieces {
+            sharing: self.sharing,
+            pieces: &self.pieces,
+        })
+    }
+}

@@ -1,0 +1,111 @@
+//! The replica of this process: the processes of its worker, which hold one copy of the state
+//! together.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use roundhouse_elastic::state::layout::Sharing;
+use roundhouse_member::Launch;
+use roundhouse_member::failure;
+use roundhouse_member::links::Links;
+use roundhouse_member::rendezvous::{Network, Ranks, Store};
+use tch::Device;
+
+use crate::failure::Failure;
+use crate::group::C10dGroup;
+use crate::rendezvous::C10d;
+
+/// The replica of this process. It exists as long as the process: if another process of it ends,
+/// this one must end, too.
+#[derive(Debug)]
+pub struct Replica {
+    links: Links,
+    group: Arc<C10dGroup>,
+    sharing: Sharing,
+}
+
+impl Replica {
+    /// Connects the processes of this worker; `None` if each of them has a copy of the state.
+    ///
+    /// # Errors
+    /// A process does not come within the timeout of a connection.
+    pub fn meet(launch: &Launch, device: Device) -> Result<Option<Self>, Failure> {
+        let Some(file) = &launch.replica_file else {
+            return Ok(None);
+        };
+        let (shard, num_shards) = (launch.local_rank, launch.local_world_size);
+        let timeout = launch.timeouts.connect;
+        let mut links = Links::meet(file, shard, num_shards, timeout)?;
+        let (network, address) = (C10d(device), Ipv4Addr::LOCALHOST);
+        let store = if shard == 0 {
+            let store = network.host(address.into(), 0, timeout)?;
+            links.of_first(u64::from(store.port()), timeout)?;
+            store
+        } else {
+            let port = links.of_first(0, timeout)?;
+            let port = u16::try_from(port).map_err(|error| Failure::internal(error.to_string()))?;
+            network.dial(&address.to_string(), port, timeout)?
+        };
+        let life = links.of_first(u64::from(std::process::id()), timeout)?;
+        let ranks = Ranks {
+            generation: 0,
+            rank: shard,
+            size: num_shards,
+            timeout,
+            address: address.into(),
+            own_store_port: (shard == 0).then(|| store.port()),
+        };
+        let group = Arc::new(network.connect(store, &ranks)?);
+        Ok(Some(Self {
+            links,
+            group,
+            sharing: Sharing {
+                shard,
+                num_shards,
+                replica: u32::try_from(life).unwrap_or_default(),
+            },
+        }))
+    }
+
+    /// The collectives of the replica.
+    #[must_use]
+    pub fn group(&self) -> Arc<C10dGroup> {
+        Arc::clone(&self.group)
+    }
+
+    /// The place of this process in its replica.
+    #[must_use]
+    pub const fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// Checks that the sum of a step, which has succeeded in this process, has succeeded in all
+    /// processes of the replica.
+    ///
+    /// # Errors
+    /// The sum has failed in another process, which cannot commit the step; or another process has
+    /// ended, or is silent for `timeout`.
+    pub fn confirm(
+        &mut self,
+        generation: u64,
+        step: u64,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        if self.links.all_succeeded(generation, step, timeout)? {
+            return Ok(());
+        }
+        let words = "the step failed in another process of this worker";
+        Err(Failure::peer_lost(words.to_owned()))
+    }
+
+    /// Says that this process leaves the generation after a failure.
+    pub fn fails(&mut self, generation: u64) {
+        self.links.fails(generation);
+    }
+}
+
+/// The failure of a process whose siblings have a newer state, or may have.
+pub(crate) fn lost(error: &roundhouse_c10d::Error) -> Failure {
+    failure::Failure::ReplicaLost(error.to_string()).into()
+}
