@@ -16,6 +16,10 @@ use crate::failure::Failure;
 use crate::group::C10dGroup;
 use crate::rendezvous::C10d;
 
+/// How long a process waits for its siblings, which may still load their data. If one of them ends,
+/// the agent ends all.
+const TIME_TO_COME: Duration = Duration::from_mins(30);
+
 /// The replica of this process. It exists as long as the process: if another process of it ends,
 /// this one must end, too.
 #[derive(Debug)]
@@ -29,14 +33,14 @@ impl Replica {
     /// Connects the processes of this worker; `None` if each of them has a copy of the state.
     ///
     /// # Errors
-    /// A process does not come within the timeout of a connection.
+    /// A process does not come within 30 minutes.
     pub fn meet(launch: &Launch, device: Device) -> Result<Option<Self>, Failure> {
         let Some(file) = &launch.replica_file else {
             return Ok(None);
         };
         let (shard, num_shards) = (launch.local_rank, launch.local_world_size);
+        let mut links = Links::meet(file, shard, num_shards, TIME_TO_COME)?;
         let timeout = launch.timeouts.connect;
-        let mut links = Links::meet(file, shard, num_shards, timeout)?;
         let (network, address) = (C10d(device), Ipv4Addr::LOCALHOST);
         let store = if shard == 0 {
             let store = network.host(address.into(), 0, timeout)?;

@@ -66,6 +66,12 @@ impl Zero1 {
             pieces,
         })
     }
+
+    /// Whether the inner update averages the weights. It would have the averages of a part.
+    #[must_use]
+    pub fn averages_weights(&self) -> bool {
+        self.inner.averages().is_some()
+    }
 }
 
 /// The pieces of the parameters in a range of their vector, and the same as parameters. A piece of
@@ -133,5 +139,55 @@ impl Update for Zero1 {
             sharing: self.sharing,
             pieces: &self.pieces,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Kind;
+
+    use super::*;
+    use crate::parameters::Role;
+
+    #[test]
+    fn parts_cover_each_element_once_and_are_cut_at_blocks() {
+        let shapes: [&[i64]; 6] = [&[3, 50], &[1], &[64], &[0], &[7, 5, 11], &[200]];
+        for num_shards in 1..=5_u32 {
+            let mut parameters = Parameters::default();
+            for (place, shape) in shapes.iter().enumerate() {
+                let value = Tensor::full(*shape, place as f64, (Kind::Float, tch::Device::Cpu));
+                parameters
+                    .push(place.to_string(), Role::Weight, &value)
+                    .unwrap();
+            }
+            let (vector, starts) = parameters.lay_in_one_vector().unwrap();
+            let all = 0..vector.size1().unwrap().cast_unsigned();
+            let mut found: Vec<Vec<Range<i64>>> = vec![Vec::new(); shapes.len()];
+            for rank in 0..num_shards {
+                let part = shard_of_groups(&all, rank, num_shards, Parameters::BLOCK);
+                let part = part.start.cast_signed()..part.end.cast_signed();
+                let (pieces, own) = own_part(&parameters, &starts, &part).unwrap();
+                assert_eq!(pieces.len(), own.tensors().len());
+                for (Piece { place, elements }, tensor) in pieces.iter().zip(own.tensors()) {
+                    let whole = parameters.at(*place);
+                    assert_eq!(tensor.dim() > 1, whole.dim() > 1, "it decays alike");
+                    let length: i64 = tensor.size().iter().product();
+                    assert_eq!(length, elements.end - elements.start);
+                    let _ = tch::no_grad(|| tensor.shallow_clone().fill_(9.0 + *place as f64));
+                    found[*place].push(elements.clone());
+                }
+            }
+            for ((shape, found), tensor) in shapes.iter().zip(&found).zip(parameters.tensors()) {
+                let mut end = 0;
+                for part in found {
+                    assert_eq!(part.start, end);
+                    assert_eq!(part.start % Parameters::BLOCK.cast_signed(), 0);
+                    end = part.end;
+                }
+                assert_eq!(end, shape.iter().product::<i64>());
+                // The pieces are the memory of the tensor.
+                assert!(bool::try_from(tensor.ge(9.0).all()).unwrap());
+            }
+        }
     }
 }

@@ -206,7 +206,17 @@ fn update_of(
         None => make(parameters)?,
         Some(replica) => {
             let (group, sharing) = (replica.group(), replica.sharing());
-            Box::new(Zero1::new(parameters, group, sharing, make)?)
+            let update = Zero1::new(parameters, group, sharing, make)?;
+            if update.averages_weights() {
+                return Err(ConfigInvalid {
+                    field: "parallel.shard",
+                    message: "the update of this program averages the weights, of which each process would have a part: \
+                              remove one of them"
+                        .to_owned(),
+                }
+                .into());
+            }
+            Box::new(update)
         }
     })
 }
