@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -26,7 +27,7 @@ class Membership:
     with the process. ``complete`` completes the training with all ranks."""
 
     def __init__(self, job: Job, complete: Callable[[], None]):
-        self._job, self._complete = job, complete
+        self._job, self._complete, self._pid = job, complete, os.getpid()
         self.is_over = False
         self._hook, sys.excepthook = sys.excepthook, self._failed
         atexit.register(self._at_exit)
@@ -54,10 +55,14 @@ class Membership:
         atexit.unregister(self._at_exit)
 
     def _failed(self, _: type[BaseException], error: BaseException, __: Any) -> None:
-        hook, error = self._hook, self.fail(error)
+        hook = self._hook
+        if os.getpid() == self._pid:
+            error = self.fail(error)
         hook(type(error), error, error.__traceback__)
 
     def _at_exit(self) -> None:
+        if os.getpid() != self._pid:
+            return  # A child process that the script has forked is no member.
         try:
             self.close()
         except Exception as error:
