@@ -20,6 +20,7 @@ from transformers.trainer_callback import ExportableState
 from ...errors import ConfigError
 from ...integration.afterwards import Afterwards, stays_member
 from ...integration.loaders import options_of
+from ...integration.membership import Membership
 from ...integration.parts import Parts
 from ...integration.steps import Steps
 from ...job import Job
@@ -29,7 +30,7 @@ from .. import refusals
 from ..carried import Carried
 from ..plan import plan_of
 from ..stand_ins import Epochs, Stepped
-from ..starting import Membership, join_once, warn_of_no_step
+from ..starting import join_once, warn_of_no_step
 from ..trackers import begin_bars, name_run, restart_trackers
 from ..weighing import Weighing
 from ..whole_tensors import loads_whole_tensors
