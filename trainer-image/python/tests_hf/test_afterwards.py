@@ -146,3 +146,15 @@ def test_child_process_after_the_training_is_no_member(tmp_path):
         world.form(workers[1:])
         world.ends(workers[1:])
     check(tmp_path)
+
+
+CHANGES = ["trainer.model.float()", "trainer.model.layer = torch.nn.Linear(4, 3)", "with torch.no_grad(): trainer.model.layer.weight.mul_(2)"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_model_of_a_lost_save_is_computed_again(tmp_path, change):
+    # A new rank would get the changed model, and change it again.
+    with script(tmp_path, change, SAVE) as world:
+        workers = start(world, 2, DIES="1")
+        world.ends(workers[1:], 75)
+        assert "the script has changed the model since" in workers[1].words()["message"]

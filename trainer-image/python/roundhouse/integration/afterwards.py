@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..errors import ConfigError, PeerLost
+from ..errors import PeerLost
 from ..groups import Group
 from ..job import Job
 from ..replica import current
+from .membership import Membership
 from .steps import complete
 
 Result = TypeVar("Result")
@@ -54,7 +55,20 @@ class Afterwards:
         # Number of files that the script has asked for, whichever rank has written them.
         self._num_asked = self._num_written = 0
         self._is_writing = False
+        # Identities and versions of the trained tensors at the end of the training, once it has
+        # returned.
+        self._trained: list[tuple[int, int, int]] | None = None
         self._line = self._meet()
+
+    def stay(self) -> None:
+        """Must be called when the training returns to the script. The process remains a member of
+        the job until the script ends."""
+        self.note()
+        Membership(self._job, self._end)
+
+    def note(self) -> None:
+        """Must be called after a change of the model by the library."""
+        self._trained = self._versions()
 
     def write(self, function: Callable[[], Result]) -> Result:
         """Calls ``function()``, which writes on rank 0. Returns when rank 0 has written. If rank 0
@@ -74,12 +88,9 @@ class Afterwards:
                 return result
             self._take_over()
 
-    def end(self) -> None:
-        """Must be called at the end of the script.
-
-        Raises :class:`~roundhouse.errors.PeerLost` if rank 0 was lost before its own end and may
-        have left work undone. All ranks start again then.
-        """
+    def _end(self) -> None:
+        """Raises PeerLost if rank 0 was lost before the end of its script, and may have left work
+        undone. All ranks start again then."""
         if not self._line.is_lost():
             self._line.end()
         elif self._num_asked == 0 or self._job._process.checkpoint_dir is not None:
@@ -87,13 +98,21 @@ class Afterwards:
 
     def _take_over(self) -> None:
         self._line.close()
+        if self._trained not in (None, self._versions()):
+            # A new rank would get the changed model, and change it again.
+            raise PeerLost(
+                "rank 0 was lost after the training, and the script has changed the model since: the ranks start again and repeat that "
+                "part"
+            )
         self._lose("rank 0 was lost after the training")
-        try:
-            self._form()
-            self._line = self._meet()
-        except ConfigError as error:
-            # The script may have changed the model since, such as its type.
-            raise PeerLost(f"rank 0 was lost after the training, and no other rank can take its place: {error}") from error
+        self._form()
+        self._line = self._meet()
+        if self._trained is not None:
+            self.note()
+
+    def _versions(self) -> list[tuple[int, int, int]]:
+        tensors = [one for module in self._job._modules for one in (*module.parameters(), *module.buffers())]
+        return [(id(one), one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors]
 
     def _lose(self, why: str) -> None:
         self._job._process.lose(why)

@@ -13,7 +13,6 @@ from ..data import Batch
 from ..errors import ConfigError
 from ..integration.afterwards import Afterwards, stays_member
 from ..integration.loaders import options_of
-from ..integration.membership import Membership
 from ..job import Job
 from ..sampler import Step
 from . import internals, refusals
@@ -271,7 +270,7 @@ class ElasticFabric(SingleDeviceStrategy):
         for late in self._modules:
             late.summed.clear()
         if job is not None and error is None and self._afterwards is not None:
-            Membership(job, self._afterwards.end)
+            self._afterwards.stay()
         elif job is not None:
             job.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
 

@@ -156,6 +156,8 @@ class Elastic(SingleDeviceStrategy):
             self._training.leave()  # Where no step was due, the loop has not begun.
         self._close(None)
         super().teardown()
+        if self._afterwards is not None and self.root_device.type != "cpu":
+            self._afterwards.note()  # The module has moved to the memory of the host.
 
     def _close(self, error: BaseException | None) -> None:
         training, self._training = self._training, None

@@ -12,7 +12,6 @@ from ..data import Batch
 from ..errors import ConfigError
 from ..integration.afterwards import Afterwards, stays_member
 from ..integration.loaders import options_of
-from ..integration.membership import Membership
 from ..integration.missed import unchanged
 from ..integration.parts import Parts
 from ..integration.steps import Steps
@@ -151,7 +150,7 @@ class Training:
         self._missed.close()
         self._changes.close()
         if error is None and self.afterwards is not None:
-            Membership(self.job, self.afterwards.end)
+            self.afterwards.stay()
             return
         self.job.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
 

@@ -20,7 +20,6 @@ from transformers.trainer_callback import ExportableState
 from ...errors import ConfigError
 from ...integration.afterwards import Afterwards, stays_member
 from ...integration.loaders import options_of
-from ...integration.membership import Membership
 from ...integration.parts import Parts
 from ...integration.steps import Steps
 from ...job import Job
@@ -172,7 +171,7 @@ class Elastic(OneStep, Evaluations, BetweenSteps, WholeFiles):
                 self.optimizer, self.lr_scheduler = own
             if self._afterwards is not None:
                 membership.pop_all()
-                Membership(self.job, self._afterwards.end)
+                self._afterwards.stay()
             return output
 
     def _enter_generation(self, job: Job) -> None:
