@@ -8,7 +8,6 @@ may evaluate for hours. A connection of each rank to rank 0 ends with the proces
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import secrets
 import selectors
@@ -28,7 +27,7 @@ Result = TypeVar("Result")
 
 # A week, in seconds: a script may work for long after its training.
 _PATIENCE = 604_800.0
-# Seconds that rank 0 waits for the connections of the others, and they for its answers.
+# Seconds that rank 0 waits for the connections of the others.
 _TIMEOUT = 60.0
 # Seconds between two checks for Ctrl-C.
 _LOOK_INTERVAL = 0.5
@@ -38,10 +37,9 @@ _WRITTEN, _ENDED = b"w", b"e"
 
 
 def stays_member() -> bool:
-    """Whether a process remains a member of the job until its script ends. The processes of a
-    replica and a child process, whose end calls no exit handler, leave with the training."""
-    is_worker = bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE"))
-    return is_worker and current() is None and multiprocessing.parent_process() is None
+    """Whether a process remains a member of the job until its script ends. A process alone and the
+    processes of a replica leave with the training."""
+    return bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE")) and current() is None
 
 
 class Afterwards:
