@@ -12,7 +12,7 @@ from ._native import Process
 from .errors import LOST_IN_REPLICA, ConfigError, PeerLost, RoundhouseError, words_of
 from .failures import Failures
 from .gradients import Gradients, Model
-from .groups import Group
+from .groups import Group, leave_default
 from .network import Network
 from .replica import Replica
 from .sampler import Sampler, Step
@@ -239,6 +239,15 @@ class Generations:
         if self.group is not None:
             self.group.close()
             self.group = None
+
+    def rest(self) -> None:
+        """Must be called after the training. Until the next generation forms, each rank does alone
+        what the script does, and PyTorch has no default group."""
+        for model in self._models.values():
+            model.drop()
+        self.gradients.group = None
+        if self.replica is None:
+            leave_default()
 
     def _enter(self) -> None:
         before = self.place.generation

@@ -51,7 +51,7 @@ def ended_loops(monkeypatch):
     """Ends the memberships of scripts with accelerate after a test: elsewhere they end with their
     process."""
     import accelerate
-    from roundhouse.hf.starting import Membership
+    from roundhouse.integration.membership import Membership
 
     begun = []
     accelerate.state.AcceleratorState._reset_state()

@@ -1,11 +1,8 @@
-"""How a script of Hugging Face's libraries joins its job, once, and how its membership ends."""
+"""How a script of Hugging Face's libraries joins its job, once."""
 
 from __future__ import annotations
 
-import atexit
-import sys
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from ..integration import joining
@@ -19,49 +16,6 @@ def join_once(state: dict[str, Any], options: dict[str, Any]) -> Job:
         "train with one Trainer and one call of train()"
     )
     return joining.join_once(state, options, advice)
-
-
-class Membership:
-    """The membership of a script without ``with`` around its loop. It ends with :meth:`close`, or
-    with the process. ``complete`` completes the training with all ranks."""
-
-    def __init__(self, job: Job, complete: Callable[[], None]):
-        self._job, self._complete = job, complete
-        self.is_over = False
-        self._hook, sys.excepthook = sys.excepthook, self._failed
-        atexit.register(self._at_exit)
-
-    def close(self) -> None:
-        """Completes the training, and ends the membership."""
-        if not self.is_over:
-            self._complete()
-            self._over()
-            self._job.__exit__(None, None, None)
-
-    def fail(self, error: BaseException) -> BaseException:
-        """Ends the membership with an error. Returns the error that explains it."""
-        if not self.is_over:
-            self._over()
-            try:
-                self._job.__exit__(type(error), error, error.__traceback__)
-            except Exception as other:
-                return other
-        return error
-
-    def _over(self) -> None:
-        self.is_over = True
-        sys.excepthook = self._hook
-        atexit.unregister(self._at_exit)
-
-    def _failed(self, _: type[BaseException], error: BaseException, __: Any) -> None:
-        hook, error = self._hook, self.fail(error)
-        hook(type(error), error, error.__traceback__)
-
-    def _at_exit(self) -> None:
-        try:
-            self.close()
-        except Exception as error:
-            self._failed(type(error), error, None)
 
 
 def warn_of_no_step(options: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from lightning.fabric.strategies import SingleDeviceStrategy
 
 from ..data import Batch
 from ..errors import ConfigError
+from ..integration.afterwards import Afterwards, stays_member
 from ..integration.loaders import options_of
 from ..job import Job
 from ..sampler import Step
@@ -89,6 +90,8 @@ class ElasticFabric(SingleDeviceStrategy):
         self._scheduler: Stepped | None = None
         self._loader: Any = None
         self._repeats: Repeats | None = None
+        # Known after the training of a worker.
+        self._afterwards: Afterwards | None = None
         self._loss: torch.Tensor | None = None
         if internals.IS_WORKER:
             # Until the rank is known, no worker logs.
@@ -171,6 +174,7 @@ class ElasticFabric(SingleDeviceStrategy):
             options = {**options_of(plan.loader), "worker_init_fn": plan.loader.worker_init_fn}
             options["collate_fn"] = plan.loader.collate_fn
             self._pause = Pause(job, self._patience)
+            self._num_steps = plan.steps
             self._repeats = Repeats(job, job.steps(plan.loader.dataset, plan.sampler, **options), plan.steps)
             self._repeats.meet()
 
@@ -257,14 +261,27 @@ class ElasticFabric(SingleDeviceStrategy):
             with self._failing():
                 self._pause.end()
                 self._repeats.leave()
+                if stays_member():
+                    self._afterwards = Afterwards(self.job, self._num_steps)
             self._close(None)
 
     def _close(self, error: BaseException | None) -> None:
         job, self._repeats = self.job, None
         for late in self._modules:
             late.summed.clear()
-        if job is not None:
+        if job is not None and error is None and self._afterwards is not None:
+            self._afterwards.stay()
+        elif job is not None:
             job.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Writes a checkpoint on rank 0. After the training it returns on all ranks when the file
+        is complete: if rank 0 is lost meanwhile, another rank writes it."""
+        save = super().save_checkpoint
+        if self._afterwards is None:
+            save(*args, **kwargs)
+        else:
+            self._afterwards.write(lambda: save(*args, **kwargs))
 
     def _refuse(self, words: str) -> None:
         with self._failing():

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..data import Batch
 from ..errors import ConfigError
+from ..integration.afterwards import Afterwards
 from ..integration.parts import part_sizes
 from ..job import Job
 from . import internals, refusals
@@ -60,6 +61,8 @@ class Elastic(SingleDeviceStrategy):
         self.num_nodes = 1
         self._layer_sync: Any = None
         self.job: Job | None = None
+        # Known after the training of a worker.
+        self._afterwards: Afterwards | None = None
         self._forget()
         if internals.IS_WORKER:
             # Until the rank is known, no worker logs.
@@ -153,12 +156,24 @@ class Elastic(SingleDeviceStrategy):
             self._training.leave()  # Where no step was due, the loop has not begun.
         self._close(None)
         super().teardown()
+        if self._afterwards is not None and self.root_device.type != "cpu":
+            self._afterwards.note()  # The module has moved to the memory of the host.
 
     def _close(self, error: BaseException | None) -> None:
         training, self._training = self._training, None
         if training is not None:
             self.model = self.lightning_module
             training.close(error)
+            self._afterwards = training.afterwards if error is None else None
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Writes a checkpoint on rank 0. After ``fit`` it returns on all ranks when the file is
+        complete: if rank 0 is lost meanwhile, another rank writes it."""
+        save = super().save_checkpoint
+        if self._afterwards is None:
+            save(*args, **kwargs)
+        else:
+            self._afterwards.write(lambda: save(*args, **kwargs))
 
     # One step.
 

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..data import Batch
 from ..errors import ConfigError
+from ..integration.afterwards import Afterwards, stays_member
 from ..integration.loaders import options_of
 from ..integration.missed import unchanged
 from ..integration.parts import Parts
@@ -63,6 +64,8 @@ class Training:
         self._is_open = self._has_left = False
         # Whether the other ranks have passed this place without this one.
         self._is_apart = False
+        # What follows the training in a worker.
+        self.afterwards: Afterwards | None = None
         configs = trainer.strategy.lr_scheduler_configs
         self._schedulers = [(config.scheduler, config.interval, config.frequency) for config in configs]
         named = [(f"{index}.{callback.state_key}", callback) for index, callback in enumerate(trainer.callbacks)]
@@ -138,11 +141,17 @@ class Training:
             self._has_left = True
             self._end_pause()
             self.steps.leave(lambda: bool(self._trainer.should_stop))
+            if stays_member():
+                self.afterwards = Afterwards(self.job, self.plan.steps)
 
     def close(self, error: BaseException | None) -> None:
-        """Ends the membership, after an error with its words."""
+        """Ends the membership, after an error with its words. Without an error a worker remains a
+        member until its script ends."""
         self._missed.close()
         self._changes.close()
+        if error is None and self.afterwards is not None:
+            self.afterwards.stay()
+            return
         self.job.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
 
     # The steps.

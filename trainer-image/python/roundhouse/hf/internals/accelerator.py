@@ -18,6 +18,7 @@ from accelerate.utils import send_to_device
 
 from ...data import Batch
 from ...integration.loaders import is_sequential, options_of
+from ...integration.membership import Membership
 from ...integration.parts import Parts
 from ...integration.random_numbers import same_random_numbers
 from ...integration.steps import Steps
@@ -26,7 +27,7 @@ from ...replica import current
 from ...sampler import Sampler, steps_per_epoch
 from .. import refusals_of_loop, refusals_of_prepare as refusals
 from ..own_loop import OwnLoop, Stage
-from ..starting import Membership, join_once, warn_of_no_step
+from ..starting import join_once, warn_of_no_step
 from ..weighing import Weighing
 from .accelerated import CommittedScheduler, CommittingOptimizer, TrainingLoader
 from .around_steps import AroundSteps

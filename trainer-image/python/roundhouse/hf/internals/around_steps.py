@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
+from ...integration.membership import Membership
 from ...integration.waiting import all_begin, waits
 from ...job import Job
 from .. import refusals_of_loop as refusals
 from ..own_loop import OwnLoop, Stage
-from ..starting import Membership
 from .accelerated import CommittedScheduler, CommittingOptimizer, EvaluationLoader, TrainingLoader
 
 if TYPE_CHECKING:

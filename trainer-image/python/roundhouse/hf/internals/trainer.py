@@ -18,6 +18,7 @@ import transformers
 from transformers.trainer_callback import ExportableState
 
 from ...errors import ConfigError
+from ...integration.afterwards import Afterwards, stays_member
 from ...integration.loaders import options_of
 from ...integration.parts import Parts
 from ...integration.steps import Steps
@@ -43,7 +44,7 @@ METHODS = """
     _clip_grad_norm _finalize_training _get_grad_norm _get_learning_rate _get_num_items_in_batch _init_training_state
     _inner_training_loop _load_best_model _maybe_log_save_evaluate _prepare_for_training _save_checkpoint
     _save _save_optimizer_and_scheduler _save_rng_state create_accelerator_and_postprocess create_optimizer
-    create_scheduler evaluation_loop floating_point_ops get_total_train_batch_size get_train_dataloader prediction_step save_model train training_step
+    create_scheduler evaluation_loop floating_point_ops get_total_train_batch_size get_train_dataloader prediction_step save_model save_state train training_step
 """.split()
 
 check_methods(transformers.Trainer, METHODS, f"transformers {transformers.__version__}")
@@ -94,6 +95,8 @@ class Elastic(OneStep, Evaluations, BetweenSteps, WholeFiles):
         self._steps: Steps | None = None
         # Whether the others have stopped the training before this worker joined.
         self._begins_stopped = False
+        # Whether the ranks have left the loop.
+        self._has_left = False
         super().__init__(*args, **kwargs)
         # The loop does not know the number of the step in a worker that joins later.
         self.callback_handler.callbacks.insert(0, _Progress(self._note_progress, lambda: self._begins_stopped))
@@ -143,14 +146,15 @@ class Elastic(OneStep, Evaluations, BetweenSteps, WholeFiles):
         self._own = own = self.optimizer, self.lr_scheduler
         # An earlier training had other numbers.
         self.state.best_metric = self.state.best_global_step = None
-        self.control.should_training_stop = False
+        self.control.should_training_stop = self._has_left = False
         exportable = [one for one in self.callback_handler.callbacks if isinstance(one, ExportableState)]
         self._carried = Carried(lambda: self.state, lambda: self.control, exportable)
         is_exact = not self.args.bf16 and all(weight.element_size() >= 4 for weight in self.model.parameters())
         shifts = getattr(self, "_loss_shifts_labels", False)
         self._weighing = Weighing(self._loss_of, shifts=shifts, is_exact=is_exact, replica=replica)
         state = {"model": self.model, "optimizer": own[0], "scheduler": own[1], "trainer": self._carried, **self._more_state}
-        with join_once(state, self._join_options) as self.job:
+        with contextlib.ExitStack() as membership:
+            self.job = membership.enter_context(join_once(state, self._join_options))
             if IS_WORKER:
                 name_run(self.job.run_id)
             self.job.on_generation(self._enter_generation)
@@ -160,11 +164,15 @@ class Elastic(OneStep, Evaluations, BetweenSteps, WholeFiles):
             self._epochs = Epochs(self._steps, loader.dataset, plan.steps_per_epoch)
             self._is_due = self._steps.meet()
             try:
-                return super()._inner_training_loop(*args, **kwargs)
+                output = super()._inner_training_loop(*args, **kwargs)
             finally:
                 self._steps = self._rate = None
                 self.accelerator.__dict__.pop("backward", None)
                 self.optimizer, self.lr_scheduler = own
+            if self._afterwards is not None:
+                membership.pop_all()
+                self._afterwards.stay()
+            return output
 
     def _enter_generation(self, job: Job) -> None:
         is_new_first = job.rank == 0 and not self.state.is_world_process_zero
@@ -172,7 +180,7 @@ class Elastic(OneStep, Evaluations, BetweenSteps, WholeFiles):
             restart_trackers(self.callback_handler.callbacks)
         take_rank(job)
         self.state.is_world_process_zero = job.rank == 0
-        if is_new_first:
+        if is_new_first and not self._has_left:
             begin_bars(self.callback_handler.callbacks, self.args, self.state, self.control)
         # Devices may round an evaluation differently: all ranks take the numbers of rank 0.
         numbers = self._carried.numbers()
@@ -219,9 +227,12 @@ class Elastic(OneStep, Evaluations, BetweenSteps, WholeFiles):
         return self._net, loader
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
-        assert self._steps is not None
+        assert self.job is not None and self._steps is not None
         self._steps.leave(lambda: self.control.should_training_stop)
         self._steps = None  # Each process does alone what follows.
+        self._has_left = True
+        if stays_member():
+            self._afterwards = Afterwards(self.job, self._plan.steps)
         return super()._finalize_training(*args, **kwargs)
 
     def _load_best_model(self) -> None:

@@ -1,12 +1,14 @@
-"""What a Trainer writes of a model that the processes of a replica share: the files of the whole
-model."""
+"""The files that a Trainer writes: after the training another rank writes them if rank 0 is lost,
+and those of a model that the processes of a replica share are of the whole model."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import PeerLost
+from ...integration.afterwards import Afterwards
 from ...replica import Replica, current
 from ..whole_tensors import whole_optimizer_state, whole_weights
 
@@ -23,9 +25,24 @@ class WholeFiles(Host):
     optimizer: Any
     # The weights of the whole model while it is saved.
     _whole: dict[str, Any] | None = None
+    # Known after the training of a worker.
+    _afterwards: Afterwards | None = None
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Writes the whole model on rank 0. All processes have to call it."""
+        self._written(lambda: self._save_whole(*args, **kwargs))
+
+    def save_state(self) -> None:
+        """Writes the state of the Trainer on rank 0."""
+        self._written(super().save_state)
+
+    def _written(self, write: Callable[[], None]) -> None:
+        if self._afterwards is None:
+            write()
+        else:
+            self._afterwards.write(write)
+
+    def _save_whole(self, *args: Any, **kwargs: Any) -> None:
         replica = current()
         if replica is not None and self._writes(replica):
             self._whole = whole_weights(self.model, replica)
