@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from ...integration.loaders import batches_of
 from ..predictions import Predictions
+from .libraries import replaced
 
 
 class BatchPasses:
@@ -74,8 +75,8 @@ class BatchPasses:
 
             handler = trainer.callback_handler
             with (
-                _replaced(trainer, prediction_step=outcome, preprocess_logits_for_metrics=None),
-                _replaced(handler, on_prediction_step=lambda args, state, control: control),
+                replaced(trainer, prediction_step=outcome, preprocess_logits_for_metrics=None),
+                replaced(handler, on_prediction_step=lambda args, state, control: control),
             ):
                 yield self._positions()
             handler.eval_dataloader = self._dataloader
@@ -84,8 +85,8 @@ class BatchPasses:
     def suspended(self) -> Iterator[None]:
         """Within :meth:`replayed`, lets the Trainer make passes."""
         with (
-            _replaced(self._trainer, prediction_step=self._step, preprocess_logits_for_metrics=self._preprocess),
-            _replaced(self._trainer.callback_handler, on_prediction_step=self._on_step),
+            replaced(self._trainer, prediction_step=self._step, preprocess_logits_for_metrics=self._preprocess),
+            replaced(self._trainer.callback_handler, on_prediction_step=self._on_step),
         ):
             yield
 
@@ -108,17 +109,3 @@ def can_replay(trainer: Any, loop: Any, dataloader: Any) -> bool:
     is_replaced = getattr(loop, "__func__", None) is not transformers.Trainer.evaluation_loop
     reads_inputs = "inputs" in trainer.args.include_for_metrics
     return not (is_replaced or reads_inputs) and type(dataloader) in (DataLoader, DataLoaderShard)
-
-
-@contextlib.contextmanager
-def _replaced(target: Any, **attributes: Any) -> Iterator[None]:
-    """In this context an object has other attributes."""
-    own = vars(target)
-    before = {name: own[name] for name in attributes if name in own}
-    own.update(attributes)
-    try:
-        yield
-    finally:
-        for name in attributes:
-            del own[name]
-        own.update(before)
