@@ -14,6 +14,8 @@ from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 
 from ...integration.loaders import batches_of
+from ...integration.random_numbers import kept_random_numbers
+from ...seeding import mixed, seed_all
 from ..predictions import Predictions
 from .libraries import replaced
 
@@ -24,7 +26,7 @@ class BatchPasses:
 
     def __init__(self, trainer: Any, dataloader: Any, *options: Any):
         self._trainer, self._dataloader, self._options = trainer, dataloader, options
-        self.batches = list(dataloader.batch_sampler)
+        self.batches, self.num_samples = list(dataloader.batch_sampler), len(dataloader.dataset)
         # ``replayed`` replaces these attributes of the Trainer, so the originals are kept here.
         self._step, self._preprocess = trainer.prediction_step, trainer.preprocess_logits_for_metrics
         self._on_step = trainer.callback_handler.on_prediction_step
@@ -36,16 +38,26 @@ class BatchPasses:
         must make equally many passes: a pass beyond ``indices``, up to ``num_passes``, has the
         index None."""
         spare = [0] * (num_passes - len(indices))
-        with closing(batches_of(self._dataloader, [self.batches[index] for index in (*indices, *spare)])) as loaded:
-            for index, inputs in zip([*indices, *(None for _ in spare)], loaded):
-                if isinstance(self._dataloader, DataLoaderShard) and self._dataloader.device is not None:
-                    inputs = send_to_device(inputs, self._dataloader.device)
-                loss, logits, labels = self._step(self._trainer.model, inputs, *self._options)
-                if logits is not None and self._preprocess is not None:
-                    logits = self._preprocess(logits, labels)
+        args = self._trainer.args
+        # The random numbers of a batch depend on no other one, and so not on the part of this rank.
+        with closing(batches_of(self._dataloader, [self.batches[index] for index in (*indices, *spare)], args.seed)) as loaded:
+            for index in [*indices, *(None for _ in spare)]:
+                with kept_random_numbers(args.device):
+                    inputs = next(loaded)
+                    seed_all(mixed(args.seed, index or 0))
+                    outcome = self._outcome(inputs)
                 if index is not None:
                     self._note(index)
-                yield index, (loss, logits, labels)
+                yield index, outcome
+
+    def _outcome(self, inputs: Any) -> Any:
+        """The loss, logits and labels of a batch."""
+        if isinstance(self._dataloader, DataLoaderShard) and self._dataloader.device is not None:
+            inputs = send_to_device(inputs, self._dataloader.device)
+        loss, logits, labels = self._step(self._trainer.model, inputs, *self._options)
+        if logits is not None and self._preprocess is not None:
+            logits = self._preprocess(logits, labels)
+        return loss, logits, labels
 
     def _note(self, index: int) -> None:
         """Reports a batch to the callbacks, once."""
