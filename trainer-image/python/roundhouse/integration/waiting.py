@@ -50,8 +50,8 @@ class Meeting:
     """Work that the ranks share. They call the same collectives, although a rank may stay away, or
     fail in a part of the work and continue its script.
 
-    ``is_together``: whether all ranks share the work so far. The caller exchanges results only
-    then. ``seconds``: how long a part may take each rank.
+    ``is_together``: whether all ranks share the work so far. They exchange results only then.
+    ``seconds``: how long a part may take each rank.
     """
 
     def __init__(self, job: Job, seconds: float, *, is_together: bool):
@@ -78,3 +78,12 @@ class Meeting:
             self.is_together = self._job.sum([float(error is not None)]) == [0.0]
         if error is not None:
             raise error
+
+    @contextlib.contextmanager
+    def exchanges(self) -> Iterator[None]:
+        """The ranks, which must be together, exchange results in this context. They part if one of
+        them is lost."""
+        self.is_together = False
+        with may_lose_peer():
+            yield
+            self.is_together = True

@@ -10,7 +10,7 @@ import transformers.trainer
 from transformers.trainer_utils import rotate_checkpoints
 
 from ...integration.steps import Steps
-from ...integration.waiting import Meeting, all_begin, may_lose_peer, waits
+from ...integration.waiting import Meeting, all_begin
 from ...job import Job
 from .. import refusals
 from ..carried import Exported
@@ -52,9 +52,6 @@ class BetweenSteps(Host):
         finally:
             self._is_scheduled = False
 
-    def _waits(self) -> Any:
-        return waits(None if self._steps is None else self.job, float(self.args.ddp_timeout))
-
     def _meet(self, job: Job, work: str) -> Meeting:
         """Begins work after a step, with all ranks that come to the same. ``work`` names all that
         their collectives depend on. A rank that is behind does it alone."""
@@ -88,15 +85,16 @@ class BetweenSteps(Host):
         if meeting.is_together:
             if is_best:
                 self._exported.step = best
-            with may_lose_peer():
+            with meeting.exchanges():
                 is_first = self.job._generations.data_place[0] == 0
                 [step] = self.job.sum([float(self._exported.step or 0) if is_first else 0.0])
                 self._exported.step = int(step) or None
-        state.best_model_checkpoint = self._best_model()
-        with meeting.waits():
-            if self.args.should_save:
-                limit, kept = self.args.save_total_limit, state.best_model_checkpoint
-                rotate_checkpoints(self.args.output_dir, limit, best_model_checkpoint=kept, use_mtime=True)
+        state.best_model_checkpoint = kept = self._best_model()
+        # If a rank was lost, others may not know this export yet, and need the one before it.
+        if meeting.is_together or not begins:
+            with meeting.waits():
+                if self.args.should_save:
+                    rotate_checkpoints(self.args.output_dir, self.args.save_total_limit, kept, use_mtime=True)
 
     def _best_model(self) -> str | None:
         """The directory of the best model, which is complete."""
