@@ -250,23 +250,27 @@ class Group:
         return True
 
     def gathers(self, place: str, seconds: float) -> bool:
-        """Whether all ranks come to the named place within some seconds. Like :meth:`meet` this is
-        not a collective, so some ranks may stay away."""
+        """Whether all ranks come to the named place within some seconds: the same answer on all
+        ranks. Like :meth:`meet` this is not a collective, so some ranks may stay away. True also if
+        the group is aborted: its collectives fail."""
+        # If a peer is lost, the watch aborts the group of a rank that waits.
+        waiting = None if self.waits is None else self.waits.begin(lambda: None)
         ends_at = time.monotonic() + seconds
         try:
             here = self._store.add(place, 1)
-            while here < self.size:
+            while here < self.size and not self._is_aborted:
                 if time.monotonic() > ends_at:
-                    if self._store.add(place, -1) < self.size - 1:
-                        return False
-                    # The last rank has come just now, and counts on this one.
-                    self._store.add(place, 1)
-                    return True
+                    is_all = self._store.settled(f"{place} has", "some") == "all"
+                    self._store.add(place, self.size)  # A rank that comes later does not wait.
+                    return is_all
                 time.sleep(0.01)
                 here = self._store.add(place, 0)
+            return self._is_aborted or self._store.settled(f"{place} has", "all") == "all"
         except RuntimeError:
-            return False  # The store is gone with rank 0.
-        return True
+            return self._is_aborted  # The store is gone with rank 0, or an abort has ended its connection.
+        finally:
+            if self.waits is not None and waiting is not None:
+                self.waits.end(waiting)
 
     def part(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
         """A group of some ranks, for a script that calls ``torch.distributed.new_group``. It fails

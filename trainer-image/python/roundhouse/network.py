@@ -30,6 +30,10 @@ class Store:
         """Adds to a counter and returns its new value."""
         return self.store.add(key, amount)
 
+    def settled(self, key: str, value: str) -> str:
+        """Gives a key a value, unless it has one. Returns its value, which never changes."""
+        return self.store.compare_set(key, "", value).decode()
+
     def part(self, name: str) -> Store:
         """The store with the keys that start with a name."""
         return Store(self.root, self.port, f"{self.prefix}/{name}" if self.prefix else name, self.socket)

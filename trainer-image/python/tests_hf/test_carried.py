@@ -4,7 +4,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from roundhouse.hf.carried import Carried
+from roundhouse.hf.carried import Carried, Exported
 
 
 class Best:
@@ -21,11 +21,14 @@ class Best:
 def test_any_value_arrives_as_finite_numbers(value):
     state = SimpleNamespace(best_metric=math.nan, best_global_step=7)
     stopped, control = SimpleNamespace(should_training_stop=True), SimpleNamespace(should_training_stop=False)
-    numbers = Carried(lambda: state, lambda: stopped, [Best(value)]).numbers()
+    exported = Exported()
+    exported.step = 4
+    numbers = Carried(lambda: state, lambda: stopped, [Best(value)], exported).numbers()
     assert all(math.isfinite(number) for number in numbers)
 
-    joined, callback = SimpleNamespace(best_metric=None, best_global_step=None), Best(math.inf)
-    Carried(lambda: joined, lambda: control, [callback]).load(numbers)
+    joined, callback, known = SimpleNamespace(best_metric=None, best_global_step=None), Best(math.inf), Exported()
+    Carried(lambda: joined, lambda: control, [callback], known).load(numbers)
+    assert known.step == 4
     assert math.isnan(joined.best_metric) and joined.best_global_step == 7 and control.should_training_stop
     found = callback.value
     # A word cannot be sent, so the newcomer keeps its own value.

@@ -110,8 +110,9 @@ def states_of(file):
     return {f"{index} {name}": value for index, state in states.items() for name, value in state.items()}
 
 
-def test_adapter_of_a_sharded_model_is_that_of_one_process(tmp_path, plain_of):
-    uses = ("adamw",)
+@pytest.mark.parametrize("uses", ["adamw", "sgd best", "sgd best head"])
+def test_adapter_of_a_sharded_model_is_that_of_one_process(tmp_path, plain_of, uses):
+    uses = uses.split()
     script = HERE / "scripts" / "adapter.py"
     with ReplicaWorld(tmp_path, script, tmp_path / "out", "sharded", *uses) as world:
         result = with_new_replica(world, (0, 0), ROUNDHOUSE_FAULT="0:5:Backward")

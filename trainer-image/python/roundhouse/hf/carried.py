@@ -9,20 +9,28 @@ from typing import Any
 from ..integration.numbers import decoded, encoded
 
 
+class Exported:
+    """The last best model that rank 0 has exported completely. The ranks load that one: the library
+    would take any directory with the name of the best step."""
+
+    # None before the first one.
+    step: int | None = None
+
+
 def _same(owner: Any) -> Any:
     return owner
 
 
 class Carried:
-    """The best metric and its step, whether the training stops, and the numbers that callbacks
-    keep, such as the patience of ``EarlyStoppingCallback``.
+    """The best metric and its step, whether the training stops, the numbers that callbacks keep,
+    such as the patience of ``EarlyStoppingCallback``, and the step of the last complete export.
 
     ``state`` and ``control`` return the current ``TrainerState`` and ``TrainerControl``.
     ``callbacks``: those that export their state.
     An entry of ``rh.join(state=...)``.
     """
 
-    def __init__(self, state: Callable[[], Any], control: Callable[[], Any], callbacks: Sequence[Any]):
+    def __init__(self, state: Callable[[], Any], control: Callable[[], Any], callbacks: Sequence[Any], exported: Exported):
         self._attributes: list[tuple[Callable[[], Any], str]] = [
             (state, "best_metric"),
             (state, "best_global_step"),
@@ -31,6 +39,7 @@ class Carried:
         for callback in callbacks:
             names = sorted(callback.state().get("attributes", {}))
             self._attributes += [(partial(_same, callback), name) for name in names]
+        self._attributes.append((partial(_same, exported), "step"))
 
     def numbers(self) -> list[float]:
         """All values, as finite numbers. Their meaning and their order never change."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
+
 from .._native import SampleSchedule
+from ..integration.rows import shared_rows
 from ..replica import Replica
 
 
@@ -77,10 +81,31 @@ class BatchLosses:
 
 def adopt(metrics: dict[str, Any], rank: int, summed: Callable[[Sequence[float]], list[float]]) -> None:
     """Replaces the metrics of all ranks by those of rank 0, because devices may round differently.
-    All ranks decide by them. ``rank``: the part of the samples that this process computes."""
-    names = sorted(name for name, value in metrics.items() if isinstance(value, (int, float)) and math.isfinite(value))
-    for name, value in zip(names, summed([float(metrics[name]) if rank == 0 else 0.0 for name in names])):
-        metrics[name] = value
+    All ranks decide by them. A value that JSON cannot carry stays that of this rank. ``rank``: the
+    part of the samples that this process computes."""
+    row = None
+    if rank == 0:
+        # A value in a list, and an empty list if it cannot be sent.
+        sent = {name: [value] if _is_plain(value) else [] for name, value in metrics.items()}
+        row = torch.frombuffer(bytearray(json.dumps(sent), "utf-8"), dtype=torch.uint8)
+    found = shared_rows([row], summed)
+    if found is None or found[0] is None:
+        return  # They are too large.
+    first = json.loads(bytes(found[0].tolist()))
+    own = dict(metrics)
+    metrics.clear()
+    for name, value in first.items():
+        if value or name in own:
+            metrics[name] = value[0] if value else own[name]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON carries a value with its type."""
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(type(name) is str for name in value) and all(map(_is_plain, value.values()))
+    return type(value) in (bool, int, float, str, type(None))
 
 
 def arguments_of_evaluation(

@@ -65,7 +65,8 @@ def loads_whole_tensors(model: torch.nn.Module) -> Iterator[None]:
 
 def _part_of(whole: Any, own: Any) -> Any:
     """A whole tensor as one that is sharded as ``own``."""
-    if not is_sharded(own):
+    # PEFT shards the weights of an adapter itself.
+    if is_sharded(whole) or not is_sharded(own):
         return whole
     part, layout = block_of(whole, own).to(own.device), {"shape": own.shape, "stride": own.stride()}
     return type(own.data).from_local(part, own.device_mesh, own.placements, run_check=False, **layout)

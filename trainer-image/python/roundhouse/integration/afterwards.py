@@ -14,7 +14,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..errors import PeerLost
 from ..groups import Group

@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ..data import Worker, all_batches
+from ..seeding import mixed, seed_all
 
 _OPTIONS = ("collate_fn", "num_workers", "pin_memory", "multiprocessing_context", "prefetch_factor")
 
@@ -36,11 +37,27 @@ def iterates_as(loader: Any, *kinds: type[DataLoader[Any]]) -> bool:
     return any(iterator is kind.__iter__ for kind in kinds)
 
 
-def batches_of(loader: Any, indices: list[list[int]]) -> Generator[Any, None, None]:
-    """Some batches of a loader, given by the indices of their samples."""
+class _SeededBatches:
+    """A data set that seeds the random numbers of each batch by its first sample: those of its
+    samples and of the collate function, which runs next in the same process."""
+
+    def __init__(self, dataset: Any, seed: int):
+        self.dataset = dataset
+        self._seed = seed
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        seed_all(mixed(self._seed, indices[0]))
+        read = getattr(self.dataset, "__getitems__", None)
+        return [self.dataset[index] for index in indices] if read is None else read(indices)
+
+
+def batches_of(loader: Any, indices: list[list[int]], seed: int | None = None) -> Generator[Any, None, None]:
+    """Some batches of a loader, given by the indices of their samples. With a ``seed`` the random
+    numbers of a batch depend on it and on the first sample alone. This changes the generators."""
     if not indices:
         return
     options = options_of(loader)
     if loader.num_workers:
         options["worker_init_fn"] = Worker(loader.worker_init_fn)
-    yield from all_batches(DataLoader(loader.dataset, batch_sampler=indices, **options))
+    dataset: Any = loader.dataset if seed is None else _SeededBatches(loader.dataset, seed)
+    yield from all_batches(DataLoader(dataset, batch_sampler=indices, **options))

@@ -35,7 +35,10 @@ config = transformers.GPT2Config(
 )
 model = transformers.GPT2LMHeadModel(config)
 base = {name: weight.clone() for name, weight in model.state_dict().items()}
-lora = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM")
+lora = peft.LoraConfig(
+    r=2, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM",
+    modules_to_save=["lm_head"] if "head" in USES else None,
+)
 
 
 def token_loss(outputs, labels, num_items_in_batch=None):
@@ -68,6 +71,10 @@ arguments = {
 }
 if "evaluate" in USES:
     arguments |= {"eval_strategy": "steps", "eval_steps": 5, "per_device_eval_batch_size": 4}
+if "best" in USES:
+    # No evaluation has a higher loss than the first one.
+    arguments |= {"eval_strategy": "steps", "eval_steps": 5, "per_device_eval_batch_size": 4, "save_strategy": "steps", "save_steps": 5}
+    arguments |= {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
 options = {"train_dataset": dataset, "eval_dataset": dataset, "data_collator": collate}
 if "sft" not in USES or "exact" in USES:
     options |= {"compute_loss_func": token_loss}
@@ -107,10 +114,11 @@ def whole(weight):
 
 
 trained = {name: whole(weight.detach()) for name, weight in trainer.model.named_parameters() if weight.requires_grad}
-assert all("lora_" in name for name in trained) and len(trained) == 2
+kept = {name for name in trained if "modules_to_save" in name}
+assert all("lora_" in name for name in trained.keys() - kept) and len(trained) == (3 if "head" in USES else 2)
 # The adapter alone has moved.
 now = {
-    name.removeprefix("base_model.model.").replace(".base_layer", ""): whole(weight)
+    name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".original_module", ""): whole(weight)
     for name, weight in trainer.model.state_dict().items()
 }
 assert all(torch.equal(weight, now[name]) for name, weight in base.items())

@@ -14,7 +14,10 @@ from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 
 from ...integration.loaders import batches_of, is_sequential, iterates_as
+from ...integration.random_numbers import kept_random_numbers
+from ...seeding import mixed, seed_all
 from ..predictions import Predictions
+from .libraries import replaced
 
 
 class BatchPasses:
@@ -23,7 +26,7 @@ class BatchPasses:
 
     def __init__(self, trainer: Any, dataloader: Any, *options: Any):
         self._trainer, self._dataloader, self._options = trainer, dataloader, options
-        self.batches = list(dataloader.batch_sampler)
+        self.batches, self.num_samples = list(dataloader.batch_sampler), len(dataloader.dataset)
         # ``replayed`` replaces these attributes of the Trainer, so the originals are kept here.
         self._step, self._preprocess = trainer.prediction_step, trainer.preprocess_logits_for_metrics
         self._on_step = trainer.callback_handler.on_prediction_step
@@ -35,16 +38,26 @@ class BatchPasses:
         must make equally many passes: a pass beyond ``indices``, up to ``num_passes``, has the
         index None."""
         spare = [0] * (num_passes - len(indices))
-        with closing(batches_of(self._dataloader, [self.batches[index] for index in (*indices, *spare)])) as loaded:
-            for index, inputs in zip([*indices, *(None for _ in spare)], loaded):
-                if isinstance(self._dataloader, DataLoaderShard) and self._dataloader.device is not None:
-                    inputs = send_to_device(inputs, self._dataloader.device)
-                loss, logits, labels = self._step(self._trainer.model, inputs, *self._options)
-                if logits is not None and self._preprocess is not None:
-                    logits = self._preprocess(logits, labels)
+        args = self._trainer.args
+        # The random numbers of a batch depend on no other one, and so not on the part of this rank.
+        with closing(batches_of(self._dataloader, [self.batches[index] for index in (*indices, *spare)], args.seed)) as loaded:
+            for index in [*indices, *(None for _ in spare)]:
+                with kept_random_numbers(args.device):
+                    inputs = next(loaded)
+                    seed_all(mixed(args.seed, index or 0))
+                    outcome = self._outcome(inputs)
                 if index is not None:
                     self._note(index)
-                yield index, (loss, logits, labels)
+                yield index, outcome
+
+    def _outcome(self, inputs: Any) -> Any:
+        """The loss, logits and labels of a batch."""
+        if isinstance(self._dataloader, DataLoaderShard) and self._dataloader.device is not None:
+            inputs = send_to_device(inputs, self._dataloader.device)
+        loss, logits, labels = self._step(self._trainer.model, inputs, *self._options)
+        if logits is not None and self._preprocess is not None:
+            logits = self._preprocess(logits, labels)
+        return loss, logits, labels
 
     def _note(self, index: int) -> None:
         """Reports a batch to the callbacks, once."""
@@ -74,8 +87,8 @@ class BatchPasses:
 
             handler = trainer.callback_handler
             with (
-                _replaced(trainer, prediction_step=outcome, preprocess_logits_for_metrics=None),
-                _replaced(handler, on_prediction_step=lambda args, state, control: control),
+                replaced(trainer, prediction_step=outcome, preprocess_logits_for_metrics=None),
+                replaced(handler, on_prediction_step=lambda args, state, control: control),
             ):
                 yield self._positions()
             handler.eval_dataloader = self._dataloader
@@ -84,8 +97,8 @@ class BatchPasses:
     def suspended(self) -> Iterator[None]:
         """Within :meth:`replayed`, lets the Trainer make passes."""
         with (
-            _replaced(self._trainer, prediction_step=self._step, preprocess_logits_for_metrics=self._preprocess),
-            _replaced(self._trainer.callback_handler, on_prediction_step=self._on_step),
+            replaced(self._trainer, prediction_step=self._step, preprocess_logits_for_metrics=self._preprocess),
+            replaced(self._trainer.callback_handler, on_prediction_step=self._on_step),
         ):
             yield
 
@@ -114,17 +127,3 @@ def can_replay(trainer: Any, dataloader: Any) -> bool:
     else of a batch."""
     reads_inputs = "inputs" in trainer.args.include_for_metrics
     return not reads_inputs and type(dataloader) in (DataLoader, DataLoaderShard)
-
-
-@contextlib.contextmanager
-def _replaced(target: Any, **attributes: Any) -> Iterator[None]:
-    """In this context an object has other attributes."""
-    own = vars(target)
-    before = {name: own[name] for name in attributes if name in own}
-    own.update(attributes)
-    try:
-        yield
-    finally:
-        for name in attributes:
-            del own[name]
-        own.update(before)

@@ -92,3 +92,17 @@ def own_gpu(device: Any) -> Any:
 def take_gpu() -> None:
     """Gives accelerate the GPU of this process."""
     PartialState().device = AcceleratorState().device = own_gpu(PartialState().device)
+
+
+@contextlib.contextmanager
+def replaced(target: Any, **attributes: Any) -> Iterator[None]:
+    """In this context an object has other attributes."""
+    own = vars(target)
+    before = {name: own[name] for name in attributes if name in own}
+    own.update(attributes)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            del own[name]
+        own.update(before)

@@ -10,7 +10,7 @@ returns. The commit has stepped the optimizer and the scheduler, so the loop's o
 from __future__ import annotations
 
 import contextlib
-import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +26,7 @@ from ...job import Job
 from ...replica import current
 from ...sharded import check_sharding, reshard
 from .. import refusals
-from ..carried import Carried
+from ..carried import Carried, Exported
 from ..plan import plan_of
 from ..stand_ins import Epochs, Stepped
 from ..starting import join_once, warn_of_no_step
@@ -148,7 +148,8 @@ class Elastic(OneStep, Evaluations, BetweenSteps, WholeFiles):
         self.state.best_metric = self.state.best_global_step = None
         self.control.should_training_stop = self._has_left = False
         exportable = [one for one in self.callback_handler.callbacks if isinstance(one, ExportableState)]
-        self._carried = Carried(lambda: self.state, lambda: self.control, exportable)
+        self._exported, self._meetings = Exported(), Counter()
+        self._carried = Carried(lambda: self.state, lambda: self.control, exportable, self._exported)
         is_exact = not self.args.bf16 and all(weight.element_size() >= 4 for weight in self.model.parameters())
         shifts = getattr(self, "_loss_shifts_labels", False)
         self._weighing = Weighing(self._loss_of, shifts=shifts, is_exact=is_exact, replica=replica)
@@ -233,19 +234,16 @@ class Elastic(OneStep, Evaluations, BetweenSteps, WholeFiles):
         self._has_left = True
         if stays_member():
             self._afterwards = Afterwards(self.job, self._plan.steps)
+        self.state.best_model_checkpoint = self._best_model()
         return super()._finalize_training(*args, **kwargs)
 
     def _load_best_model(self) -> None:
-        # If rank 0 was lost in the last evaluation, there is no export of the best model, which is
-        # the current one.
-        if self.state.best_global_step == self.state.global_step and self._best_model() is None:
+        # If rank 0 was lost in the last evaluation or while it exported the best model, there is no
+        # export of it. It is the current model.
+        if self.state.best_global_step == self.state.global_step != self._exported.step:
             return
         with contextlib.nullcontext() if current() is None else loads_whole_tensors(self.model):
             super()._load_best_model()
-
-    def _best_model(self) -> str | None:
-        best = os.path.join(self.args.output_dir, f"checkpoint-{self.state.best_global_step}")
-        return best if os.path.isdir(best) else None
 
 
 class Trainer(Elastic, transformers.Trainer):
