@@ -158,8 +158,9 @@ fn check_sharded(sharded: bool, mode: Mode, is_built_in: bool) -> Result<(), Inv
         _ if !sharded => Ok(()),
         _ if is_built_in => invalid(
             FIELD,
-            "leave it out: each process of the built-in trainer has a copy of the model; to train a model in shards, \
-             leave out spec.trainer and run a Python script that calls roundhouse.join()",
+            "leave it out: each process of the built-in trainer has a copy of the model, and spec.trainer.parallel says \
+             what they share; to train a model in shards, leave out spec.trainer and run a Python script that calls \
+             roundhouse.join()",
         ),
         Mode::Restart => invalid(
             FIELD,

@@ -92,7 +92,8 @@ pub struct Links {
 
 impl Links {
     /// Connects the processes of a replica. All of them pass the same `file`, in a directory that
-    /// only this life of the replica uses.
+    /// only this life of the replica uses. Calls `is_pointless` regularly while it waits for them,
+    /// and returns `None` once it is true.
     ///
     /// # Errors
     /// [`Failure::ReplicaLost`] if a sibling does not come within `timeout`, [`Failure::Io`] if the
@@ -102,7 +103,8 @@ impl Links {
         shard: u32,
         num_shards: u32,
         timeout: Duration,
-    ) -> Result<Self, Failure> {
+        is_pointless: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Self>, Failure> {
         let deadline = Instant::now() + timeout;
         let directory = file.parent().unwrap_or(Path::new("/"));
         let failed = |error| Failure::Io {
@@ -119,28 +121,37 @@ impl Links {
         };
         let listener = UnixListener::bind(path(shard)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let mut siblings = Vec::new();
-        for lower in 0..shard {
-            let missing = || did_not_come(lower, timeout);
-            let mut stream = until(deadline, || UnixStream::connect(path(lower)))
-                .map_err(failed)?
-                .ok_or_else(missing)?;
-            stream.write_all(&shard.to_le_bytes()).map_err(failed)?;
-            siblings.push(Sibling::of(lower, stream));
-        }
+        let mut siblings: Vec<Sibling> = Vec::new();
         while siblings.len() + 1 < num_shards as usize {
-            let missing = || did_not_come(shard + 1, timeout);
-            let (mut stream, _) = until(deadline, || listener.accept())
-                .map_err(failed)?
-                .ok_or_else(missing)?;
+            let is_known = |shard: &u32| siblings.iter().any(|it| it.shard == *shard);
+            let others = (0..num_shards).filter(|it| *it != shard);
+            let missing = others.into_iter().find(|it| !is_known(it)).unwrap_or(shard);
+            // Those before this process listen; those after it connect, in any order.
+            let mut attempt = || {
+                if missing < shard {
+                    UnixStream::connect(path(missing))
+                } else {
+                    listener.accept().map(|(stream, _)| stream)
+                }
+            };
+            let stream = match until(deadline, is_pointless, &mut attempt).map_err(failed)? {
+                Waited::Done(stream) => stream,
+                Waited::Pointless => return Ok(None),
+                Waited::TooLong => return Err(did_not_come(missing, timeout)),
+            };
             stream.set_nonblocking(false).map_err(failed)?;
-            stream.set_read_timeout(Some(timeout)).map_err(failed)?;
-            let mut name = [0; 4];
-            stream.read_exact(&mut name).map_err(failed)?;
-            siblings.push(Sibling::of(u32::from_le_bytes(name), stream));
+            let mut sibling = Sibling::of(missing, stream);
+            if missing < shard {
+                sibling.send(&shard.to_le_bytes())?;
+            } else {
+                let mut name = [0; 4];
+                sibling.receive(&mut name, timeout)?;
+                sibling.shard = u32::from_le_bytes(name);
+            }
+            siblings.push(sibling);
         }
         siblings.sort_by_key(|sibling| sibling.shard);
-        Ok(Self { shard, siblings })
+        Ok(Some(Self { shard, siblings }))
     }
 
     /// Index of this process in its replica.
@@ -155,7 +166,7 @@ impl Links {
         u32::try_from(self.siblings.len() + 1).unwrap_or(u32::MAX)
     }
 
-    /// Returns `own` of the first process in all of them. All call it once, before the first vote.
+    /// Returns `own` of the first process in all of them. All call it before the first vote.
     ///
     /// # Errors
     /// [`Failure::ReplicaLost`] if a sibling is gone or silent for `timeout`.
@@ -279,14 +290,22 @@ fn did_not_come(shard: u32, timeout: Duration) -> Failure {
     ))
 }
 
-/// The result of `attempt` once the sibling is there, `None` after the deadline.
+/// How a wait for a sibling has ended.
+enum Waited<T> {
+    Done(T),
+    Pointless,
+    TooLong,
+}
+
+/// Repeats `attempt` until the sibling is there.
 fn until<T>(
     deadline: Instant,
-    mut attempt: impl FnMut() -> std::io::Result<T>,
-) -> std::io::Result<Option<T>> {
+    is_pointless: &mut dyn FnMut() -> bool,
+    attempt: &mut dyn FnMut() -> std::io::Result<T>,
+) -> std::io::Result<Waited<T>> {
     loop {
         match attempt() {
-            Ok(found) => return Ok(Some(found)),
+            Ok(found) => return Ok(Waited::Done(found)),
             Err(error) => match error.kind() {
                 ErrorKind::NotFound
                 | ErrorKind::ConnectionRefused
@@ -295,8 +314,11 @@ fn until<T>(
                 _ => return Err(error),
             },
         }
+        if is_pointless() {
+            return Ok(Waited::Pointless);
+        }
         if Instant::now() >= deadline {
-            return Ok(None);
+            return Ok(Waited::TooLong);
         }
         std::thread::sleep(RETRY);
     }

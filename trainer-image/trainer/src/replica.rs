@@ -2,22 +2,26 @@
 //! together.
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use roundhouse_elastic::Digest;
 use roundhouse_elastic::state::layout::Sharing;
 use roundhouse_member::Launch;
-use roundhouse_member::failure;
+use roundhouse_member::failure::{self, Kept};
+use roundhouse_member::group::Abort;
 use roundhouse_member::links::Links;
 use roundhouse_member::rendezvous::{Network, Ranks, Store};
+use roundhouse_member::signals::LeaveRequest;
 use tch::Device;
 
 use crate::failure::Failure;
 use crate::group::C10dGroup;
 use crate::rendezvous::C10d;
 
-/// How long a process waits for its siblings, which may still load their data. If one of them ends,
-/// the agent ends all.
+/// How long a process waits for its siblings, which may still load their data. If one of them
+/// fails, the agent ends all.
 const TIME_TO_COME: Duration = Duration::from_mins(30);
 
 /// The replica of this process. It exists as long as the process: if another process of it ends,
@@ -33,13 +37,22 @@ impl Replica {
     /// Connects the processes of this worker; `None` if each of them has a copy of the state.
     ///
     /// # Errors
-    /// A process does not come within 30 minutes.
-    pub fn meet(launch: &Launch, device: Device) -> Result<Option<Self>, Failure> {
+    /// A process does not come within 30 minutes, or this one is asked to leave before.
+    pub fn meet(
+        launch: &Launch,
+        device: Device,
+        leave: &LeaveRequest,
+    ) -> Result<Option<Self>, Failure> {
         let Some(file) = &launch.replica_file else {
             return Ok(None);
         };
         let (shard, num_shards) = (launch.local_rank, launch.local_world_size);
-        let mut links = Links::meet(file, shard, num_shards, TIME_TO_COME)?;
+        let mut is_asked = || leave.is_made();
+        let met = Links::meet(file, shard, num_shards, TIME_TO_COME, &mut is_asked)?;
+        let mut links = met.ok_or(failure::Failure::Left {
+            step: 0,
+            kept: Kept::Untrained,
+        })?;
         let timeout = launch.timeouts.connect;
         let (network, address) = (C10d(device), Ipv4Addr::LOCALHOST);
         let store = if shard == 0 {
@@ -51,7 +64,6 @@ impl Replica {
             let port = u16::try_from(port).map_err(|error| Failure::internal(error.to_string()))?;
             network.dial(&address.to_string(), port, timeout)?
         };
-        let life = links.of_first(u64::from(std::process::id()), timeout)?;
         let ranks = Ranks {
             generation: 0,
             rank: shard,
@@ -67,7 +79,7 @@ impl Replica {
             sharing: Sharing {
                 shard,
                 num_shards,
-                replica: u32::try_from(life).unwrap_or_default(),
+                replica: life(&host(), file),
             },
         }))
     }
@@ -96,6 +108,10 @@ impl Replica {
         step: u64,
         timeout: Duration,
     ) -> Result<(), Failure> {
+        if self.group.has_failed() {
+            let words = "the weights of another process of this worker have not arrived";
+            return Err(failure::Failure::ReplicaLost(words.to_owned()).into());
+        }
         if self.links.all_succeeded(generation, step, timeout)? {
             return Ok(());
         }
@@ -109,7 +125,38 @@ impl Replica {
     }
 }
 
+/// A number for a life of a replica. Another worker, or another life, rarely has the same: `file`
+/// is in a directory of this life, and its path may be the same on another host.
+fn life(host: &str, file: &Path) -> u32 {
+    let path = file.as_os_str().as_encoded_bytes();
+    let number = Digest::of(&[host.as_bytes(), path]).number();
+    u32::try_from(number & 0x7fff_ffff).unwrap_or_default()
+}
+
+fn host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
+}
+
 /// The failure of a process whose siblings have a newer state, or may have.
 pub(crate) fn lost(error: &roundhouse_c10d::Error) -> Failure {
     failure::Failure::ReplicaLost(error.to_string()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_life_of_each_worker_has_a_number_of_its_own() {
+        let path = |life: u64| format!("/run/roundhouse/replica-{life}/file");
+        let mut found: Vec<u32> = (0..20)
+            .flat_map(|worker| {
+                (0..20).map(move |number| (format!("job-worker-{worker}-0"), number))
+            })
+            .map(|(host, number)| life(&host, Path::new(&path(number))))
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        assert_eq!(found.len(), 400);
+    }
 }

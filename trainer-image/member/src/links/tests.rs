@@ -4,16 +4,21 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+fn meet(file: &Path, shard: u32, num_shards: u32, timeout: Duration) -> Result<Links, Failure> {
+    let met = Links::meet(file, shard, num_shards, timeout, &mut || false)?;
+    Ok(met.unwrap())
+}
+
 /// The links of all processes of a replica, which meet in threads.
 fn replica(num_shards: u32) -> (tempfile::TempDir, Vec<Links>) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("replica");
-    let meet = |shard| {
+    let begin = |shard| {
         let file = file.clone();
-        thread::spawn(move || Links::meet(&file, shard, num_shards, PATIENCE).unwrap())
+        thread::spawn(move || meet(&file, shard, num_shards, PATIENCE).unwrap())
     };
     // The last one comes first.
-    let threads: Vec<_> = (0..num_shards).rev().map(meet).collect();
+    let threads: Vec<_> = (0..num_shards).rev().map(begin).collect();
     let mut links: Vec<Links> = threads.into_iter().map(|it| it.join().unwrap()).collect();
     links.reverse();
     (directory, links)
@@ -114,7 +119,7 @@ fn sibling_that_never_comes_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("replica");
     for (shard, missing) in [(0, "process 1"), (1, "process 0")] {
-        let failed = Links::meet(&file, shard, 2, Duration::from_millis(50)).unwrap_err();
+        let failed = meet(&file, shard, 2, Duration::from_millis(50)).unwrap_err();
         assert!(failed.to_string().contains(missing), "{failed}");
         std::fs::remove_file(directory.path().join(format!("{shard}.socket"))).unwrap();
     }
@@ -142,7 +147,32 @@ fn directory_may_have_a_long_path() {
     std::fs::create_dir(&deep).unwrap();
     let file = deep.join("replica");
     let other = file.clone();
-    let thread = thread::spawn(move || Links::meet(&other, 1, 2, PATIENCE).map(|_| ()));
-    Links::meet(&file, 0, 2, PATIENCE).unwrap();
+    let thread = thread::spawn(move || meet(&other, 1, 2, PATIENCE).map(|_| ()));
+    meet(&file, 0, 2, PATIENCE).unwrap();
     thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn missing_sibling_is_named_although_another_has_come() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("replica");
+    let other = file.clone();
+    let short = Duration::from_secs(1);
+    let thread = thread::spawn(move || meet(&other, 1, 3, short).map(|_| ()));
+    let failed = meet(&file, 0, 3, short).unwrap_err();
+    assert!(failed.to_string().contains("process 2"), "{failed}");
+    assert!(thread.join().unwrap().is_err());
+}
+
+#[test]
+fn process_that_is_asked_to_leave_waits_for_no_sibling() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("replica");
+    let mut looks = 0;
+    let mut is_asked = || {
+        looks += 1;
+        looks > 3
+    };
+    let met = Links::meet(&file, 0, 2, PATIENCE, &mut is_asked).unwrap();
+    assert!(met.is_none());
 }

@@ -66,7 +66,7 @@ impl<'reporter> Trainer<'reporter> {
             blocks,
             update,
         } = job;
-        let replica = replica_of(&config, &launch, device)?;
+        let replica = replica_of(&config, &launch, device, &leave)?;
         let update = update_of(task.parameters_mut(), replica.as_ref(), update)?;
         let tensors = Tensors::of(task.parameters(), update.as_ref())?;
 
@@ -180,10 +180,11 @@ fn replica_of(
     config: &TrainerConfig,
     launch: &Launch,
     device: Device,
+    leave: &LeaveRequest,
 ) -> Result<Option<Replica>, Failure> {
     match config.parallel.shard {
         None => Ok(None),
-        Some(Shard::Zero1) => Replica::meet(launch, device),
+        Some(Shard::Zero1) => Replica::meet(launch, device, leave),
     }
 }
 
