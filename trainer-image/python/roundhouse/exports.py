@@ -5,8 +5,10 @@ A thread writes a copy, so no rank waits for the volume, and a failed write ends
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
+import shutil
 import sys
 import threading
 import time
@@ -63,20 +65,24 @@ def write_file(file: Path, tensors: Tensors) -> None:
     # Incomplete files of an earlier rank 0. If it still runs, cut off from the others, its rename
     # fails, so it does not replace the newer file.
     for incomplete in file.parent.glob(f"{glob.escape(file.name)}.partial-*"):
-        incomplete.unlink(missing_ok=True)
-    partial = file.with_name(f"{file.name}.partial-{uuid.uuid4().hex}")
+        with contextlib.suppress(OSError):
+            incomplete = incomplete.rename(f"{incomplete}-removed")
+        shutil.rmtree(incomplete, ignore_errors=True)
+    # In a directory, because safetensors writes a file of another name first.
+    directory = file.with_name(f"{file.name}.partial-{uuid.uuid4().hex}")
+    directory.mkdir()
     try:
+        partial = directory / file.name
         # safetensors gives its files mode 0600, and another user may have to read the weights.
-        partial.touch(exist_ok=False)
+        partial.touch()
         mode = partial.stat().st_mode
         save_file(tensors, partial)
         partial.chmod(mode & 0o777)
         with open(partial, "rb") as written:
             os.fsync(written.fileno())
         partial.replace(file)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 class Exports:
