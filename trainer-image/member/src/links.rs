@@ -13,6 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::blocking::Waited;
 use crate::failure::Failure;
 
 /// Pause between two attempts to reach a sibling that has not started yet.
@@ -135,9 +136,9 @@ impl Links {
                 }
             };
             let stream = match until(deadline, is_pointless, &mut attempt).map_err(failed)? {
-                Waited::Done(stream) => stream,
+                Waited::Returned(stream) => stream,
                 Waited::Pointless => return Ok(None),
-                Waited::TooLong => return Err(did_not_come(missing, timeout)),
+                Waited::TooLate => return Err(did_not_come(missing, timeout)),
             };
             stream.set_nonblocking(false).map_err(failed)?;
             let mut sibling = Sibling::of(missing, stream);
@@ -290,13 +291,6 @@ fn did_not_come(shard: u32, timeout: Duration) -> Failure {
     ))
 }
 
-/// How a wait for a sibling has ended.
-enum Waited<T> {
-    Done(T),
-    Pointless,
-    TooLong,
-}
-
 /// Repeats `attempt` until the sibling is there.
 fn until<T>(
     deadline: Instant,
@@ -305,7 +299,7 @@ fn until<T>(
 ) -> std::io::Result<Waited<T>> {
     loop {
         match attempt() {
-            Ok(found) => return Ok(Waited::Done(found)),
+            Ok(found) => return Ok(Waited::Returned(found)),
             Err(error) => match error.kind() {
                 ErrorKind::NotFound
                 | ErrorKind::ConnectionRefused
@@ -318,7 +312,7 @@ fn until<T>(
             return Ok(Waited::Pointless);
         }
         if Instant::now() >= deadline {
-            return Ok(Waited::TooLong);
+            return Ok(Waited::TooLate);
         }
         std::thread::sleep(RETRY);
     }

@@ -196,6 +196,19 @@ class World:
         self.form(left)
         self.ends(left)
 
+    def end_without_first(self, workers, place=None):
+        """Waits until the first of ``workers`` is killed. The others end the training, with a new
+        worker at ``place`` among the ranks unless it is None. Returns the workers that end."""
+        until("rank 0 is killed", workers[0].is_gone)
+        left = workers[1:]
+        if place is not None:
+            newcomer = self.start(0)
+            self.prepared([newcomer])
+            left.insert(place, newcomer)
+        self.form(left)
+        self.ends(left)
+        return left
+
     def restart_after(self, step):
         """Kills both workers of a job after a number of steps, and ends the training with three new
         workers, which read the checkpoint. Returns the new workers."""

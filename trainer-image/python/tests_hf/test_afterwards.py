@@ -72,14 +72,7 @@ def check(directory, **options):
 def test_model_is_saved_if_rank_0_is_killed_in_the_save(tmp_path, place):
     with script(tmp_path, SAVE, "trainer.save_state()") as world:
         workers = start(world, 3, DIES="1")
-        until("rank 0 is killed", workers[0].is_gone)
-        left = workers[1:]
-        if place is not None:
-            newcomer = world.start(0)
-            world.prepared([newcomer])
-            left.insert(place, newcomer)
-        world.form(left)
-        world.ends(left)
+        left = world.end_without_first(workers, place)
         assert [worker.status()["phase"] for worker in left] == ["Done"] * len(left)
     check(tmp_path)
     assert (tmp_path / "out" / "trainer_state.json").exists()

@@ -53,14 +53,7 @@ def test_checkpoint_is_saved_if_rank_0_is_killed_in_the_save(tmp_path, place):
         workers = [world.start(0, DIES="1"), world.start(1)]
         world.prepared(workers)
         world.form(workers)
-        until("rank 0 is killed", workers[0].is_gone)
-        left = workers[1:]
-        if place is not None:
-            newcomer = world.start(0)
-            world.prepared([newcomer])
-            left.insert(place, newcomer)
-        world.form(left)
-        world.ends(left)
+        left = world.end_without_first(workers, place)
         assert [worker.status()["phase"] for worker in left] == ["Done"] * len(left)
     check(tmp_path)
 

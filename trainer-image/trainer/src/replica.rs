@@ -30,7 +30,8 @@ const TIME_TO_COME: Duration = Duration::from_mins(30);
 pub struct Replica {
     links: Links,
     group: Arc<C10dGroup>,
-    sharing: Sharing,
+    /// A number for the life of the replica.
+    life: u32,
 }
 
 impl Replica {
@@ -76,11 +77,7 @@ impl Replica {
         Ok(Some(Self {
             links,
             group,
-            sharing: Sharing {
-                shard,
-                num_shards,
-                replica: life(&host(), file),
-            },
+            life: life(&host(), file),
         }))
     }
 
@@ -92,8 +89,12 @@ impl Replica {
 
     /// The place of this process in its replica.
     #[must_use]
-    pub const fn sharing(&self) -> Sharing {
-        self.sharing
+    pub fn sharing(&self) -> Sharing {
+        Sharing {
+            shard: self.links.shard(),
+            num_shards: self.links.num_shards(),
+            replica: self.life,
+        }
     }
 
     /// Checks that the sum of a step, which has succeeded in this process, has succeeded in all

@@ -42,6 +42,15 @@ def stays_member() -> bool:
     return bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE")) and current() is None
 
 
+def write(afterwards: Afterwards | None, function: Callable[[], None]) -> None:
+    """Calls ``function()``, which writes on rank 0; after the training as :meth:`Afterwards.write`
+    does."""
+    if afterwards is None:
+        function()
+    else:
+        afterwards.write(function)
+
+
 class Afterwards:
     """The time from the end of the training to the end of the script. All ranks must make one.
 

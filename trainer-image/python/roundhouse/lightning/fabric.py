@@ -11,7 +11,7 @@ from lightning.fabric.strategies import SingleDeviceStrategy
 
 from ..data import Batch
 from ..errors import ConfigError
-from ..integration.afterwards import Afterwards, stays_member
+from ..integration.afterwards import Afterwards, stays_member, write
 from ..integration.loaders import options_of
 from ..job import Job
 from ..sampler import Step
@@ -278,10 +278,7 @@ class ElasticFabric(SingleDeviceStrategy):
         """Writes a checkpoint on rank 0. After the training it returns on all ranks when the file
         is complete: if rank 0 is lost meanwhile, another rank writes it."""
         save = super().save_checkpoint
-        if self._afterwards is None:
-            save(*args, **kwargs)
-        else:
-            self._afterwards.write(lambda: save(*args, **kwargs))
+        write(self._afterwards, lambda: save(*args, **kwargs))
 
     def _refuse(self, words: str) -> None:
         with self._failing():

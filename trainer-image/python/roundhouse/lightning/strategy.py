@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..data import Batch
 from ..errors import ConfigError
-from ..integration.afterwards import Afterwards
+from ..integration.afterwards import Afterwards, write
 from ..integration.parts import part_sizes
 from ..job import Job
 from . import internals, refusals
@@ -170,10 +170,7 @@ class Elastic(SingleDeviceStrategy):
         """Writes a checkpoint on rank 0. After ``fit`` it returns on all ranks when the file is
         complete: if rank 0 is lost meanwhile, another rank writes it."""
         save = super().save_checkpoint
-        if self._afterwards is None:
-            save(*args, **kwargs)
-        else:
-            self._afterwards.write(lambda: save(*args, **kwargs))
+        write(self._afterwards, lambda: save(*args, **kwargs))
 
     # One step.
 

@@ -121,7 +121,8 @@ impl Members {
     }
 }
 
-fn gradient(parameters: &Parameters, place: usize) -> Result<Tensor, TchError> {
+/// The gradient of the parameter at a place.
+pub(super) fn gradient(parameters: &Parameters, place: usize) -> Result<Tensor, TchError> {
     let name = || parameters.iter().nth(place).map_or("", |(name, _)| name);
     kernels::gradient(&parameters.tensors()[place], name)
 }

@@ -8,7 +8,7 @@ use roundhouse_elastic::shard::shard_of_groups;
 use roundhouse_elastic::state::layout::Sharing;
 use tch::{TchError, Tensor};
 
-use super::kernels;
+use super::groups;
 use crate::group::C10dGroup;
 use crate::parameters::Parameters;
 use crate::sync::SyncError;
@@ -103,15 +103,7 @@ impl Update for Zero1 {
         rate: Rate,
         signals: Signals<'_>,
     ) -> Result<(), TchError> {
-        let gradient = |piece: &Piece| {
-            let name = || {
-                parameters
-                    .iter()
-                    .nth(piece.place)
-                    .map_or("", |(name, _)| name)
-            };
-            piece.of(&kernels::gradient(parameters.at(piece.place), name)?)
-        };
+        let gradient = |piece: &Piece| piece.of(&groups::gradient(parameters, piece.place)?);
         let gradients = self.pieces.iter().map(gradient);
         let gradients: Vec<Tensor> = gradients.collect::<Result<_, _>>()?;
         roundhouse_c10d::set_grad(self.own.tensors_mut(), &gradients)?;

@@ -3,12 +3,11 @@ and those of a model that the processes of a replica share are of the whole mode
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import PeerLost
-from ...integration.afterwards import Afterwards
+from ...integration.afterwards import Afterwards, write
 from ...replica import Replica, current
 from ..whole_tensors import whole_optimizer_state, whole_weights
 
@@ -30,17 +29,11 @@ class WholeFiles(Host):
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Writes the whole model on rank 0. All processes have to call it."""
-        self._written(lambda: self._save_whole(*args, **kwargs))
+        write(self._afterwards, lambda: self._save_whole(*args, **kwargs))
 
     def save_state(self) -> None:
         """Writes the state of the Trainer on rank 0."""
-        self._written(super().save_state)
-
-    def _written(self, write: Callable[[], None]) -> None:
-        if self._afterwards is None:
-            write()
-        else:
-            self._afterwards.write(write)
+        write(self._afterwards, super().save_state)
 
     def _save_whole(self, *args: Any, **kwargs: Any) -> None:
         replica = current()
