@@ -83,9 +83,10 @@ class ReplicaWorld(World):
         replica joins them. Returns all of them, the new one last."""
         lost, *others = replicas
         self.lost(lost)
-        self.publish(others)
         again = [*others, self.start_replica(lost.index)]
-        self.form_replicas(again)
+        with self.steps_held():
+            self.publish(others)
+            self.form_replicas(again)
         return again
 
     def end_replicas(self, replicas):

@@ -88,9 +88,10 @@ def test_new_generation_does_not_recompile_a_model(tmp_path, how):
         until("the rank is killed", workers[1].is_gone)
         world.form(workers[:1])
         world.reach(workers[:1], 13)
-        workers[1] = world.start(1)
-        world.prepared([workers[1]])
-        world.form(workers)
+        with world.steps_held(then=100):
+            workers[1] = world.start(1)
+            world.prepared([workers[1]])
+            world.form(workers)
         world.reach(workers, 18)
         world.slow(0)
         world.ends(workers)

@@ -58,9 +58,10 @@ def test_script_of_the_page_is_exact_with_a_kill(tmp_path, data, words):
         world.slow(100)
         world.form(workers[1:])
         world.reach(workers[1:], 12)
-        again = world.start(0)
-        world.prepared([again])
-        world.form([workers[1], again])
+        with world.steps_held(then=100):
+            again = world.start(0)
+            world.prepared([again])
+            world.form([workers[1], again])
         world.reach([again], 16)
         world.slow(0)
         world.ends([workers[1], again])

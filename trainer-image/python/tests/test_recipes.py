@@ -63,9 +63,10 @@ def test_average_of_weights_is_exact_after_a_kill(tmp_path, fault):
         others = [worker for worker in workers if worker is not workers[rank]]
         world.form(others)
         world.reach(others, 14)
-        again = world.start(rank)
-        world.prepared([again])
-        world.form([again, *others])
+        with world.steps_held(then=50):
+            again = world.start(rank)
+            world.prepared([again])
+            world.form([again, *others])
         world.reach([again], 20)
         world.slow(0)
         world.ends([again, *others])

@@ -67,10 +67,10 @@ def test_passes_before_the_loop_do_not_keep_older_weights(tmp_path):
     with ReplicaWorld(tmp_path, "shapes.py", STEPS, tmp_path / "weights", variables=variables) as world:
         world.slow(200)
         replicas = world.begin_replicas(1)
-        more = world.start_replica(1)
         world.reach_replicas(replicas, 3)
-        world.form_replicas([*replicas, more])
-        world.slow(0)
+        with world.steps_held():
+            more = world.start_replica(1)
+            world.form_replicas([*replicas, more])
         world.end_replicas([*replicas, more])
     assert difference(alone, load(tmp_path / "weights")) <= ROUNDING
 

@@ -144,9 +144,10 @@ def test_new_replica_gets_the_state_of_another(tmp_path, alone):
     with ReplicaWorld(tmp_path, "sharded.py", STEPS, tmp_path / "weights") as world:
         world.slow(200)
         first = world.begin_replicas(1)
-        more = [world.start_replica(1), world.start_replica(2)]
         world.reach_replicas(first, 3)
-        world.form_replicas([*first, *more])
+        with world.steps_held(then=200):
+            more = [world.start_replica(1), world.start_replica(2)]
+            world.form_replicas([*first, *more])
         world.reach_replicas(more, 8)
         # The replica of rank 0 leaves.
         world.publish(more)

@@ -131,6 +131,14 @@ class World:
         """Slows down each later step."""
         self.pace.write_text(str(milliseconds))
 
+    @contextlib.contextmanager
+    def steps_held(self, then=0):
+        """Holds each step in the block, so that no training ends before a new worker has joined it.
+        ``then``: how slow later steps are, in milliseconds."""
+        self.slow(60_000)
+        yield
+        self.slow(then)
+
     def start(self, index, **variables):
         worker = Worker(self, index, variables)
         self.all.append(worker)

@@ -50,9 +50,10 @@ def test_fine_tuning_of_the_page_equals_one_process(tmp_path):
         world.slow(200)
         world.form(workers[1:])
         world.reach(workers[1:], 7)
-        again = world.start(0)
-        world.prepared([again])
-        world.form([workers[1], again])
+        with world.steps_held(then=200):
+            again = world.start(0)
+            world.prepared([again])
+            world.form([workers[1], again])
         world.reach([again], 9)
         world.slow(0)
         world.ends([workers[1], again])

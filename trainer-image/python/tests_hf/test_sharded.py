@@ -49,12 +49,10 @@ def with_new_replica(world, killed, **variables):
     world.form_replicas(replicas)
     world.lost(replicas[replica])
     left = [one for one in replicas if one is not replicas[replica]]
-    # A training that stops early must not be over before the new replica is there.
-    world.slow(5000)
-    world.publish(left)
     again = world.start_replica(replica)
-    world.form_replicas([*left, again])
-    world.slow(0)
+    with world.steps_held():
+        world.publish(left)
+        world.form_replicas([*left, again])
     world.end_replicas([*left, again])
     return Result(world.dir / "out")
 
