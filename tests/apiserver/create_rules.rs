@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::environment::{Environment, NAMESPACE, job};
 
 use self::cases::{
-    bad_scaling, bad_scheduling, bad_specs, bad_templates, bad_trainers, good_trainers, too_large,
+    bad_models, bad_scaling, bad_scheduling, bad_specs, bad_templates, bad_trainers, good_trainers,
+    too_large,
 };
 
 mod cases;
@@ -33,7 +34,7 @@ fn with(fields: &Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn contradictory_trainer_names_the_field_to_remove() {
     let env = Environment::new().await;
-    for (fields, words) in bad_trainers() {
+    for (fields, words) in [bad_models(), bad_trainers()].concat() {
         let message = refusal(&env, &with(&fields)).await;
         assert!(message.contains(words), "{fields}: {message}");
     }

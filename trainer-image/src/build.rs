@@ -96,7 +96,7 @@ pub(crate) fn build(setup: &Setup<'_>) -> Result<Job, Failure> {
 /// token for masked places.
 fn vocabulary(model: &Model) -> Option<u32> {
     match model.name {
-        ModelName::Gpt2 | ModelName::Llama => Some(model.vocabulary()),
+        ModelName::Gpt2 | ModelName::Llama | ModelName::Switch => Some(model.vocabulary()),
         ModelName::Bert => Some(model.vocabulary().saturating_sub(1)),
         ModelName::Linear
         | ModelName::Mlp
@@ -167,6 +167,7 @@ mod tests {
         };
         assert_eq!(taken(ModelName::Gpt2), Some(64));
         assert_eq!(taken(ModelName::Llama), Some(64));
+        assert_eq!(taken(ModelName::Switch), Some(64));
         assert_eq!(taken(ModelName::Bert), Some(63));
         assert_eq!(taken(ModelName::Mlp), None);
     }

@@ -112,8 +112,8 @@ mod scheduling;
         .message("model.channels is for a cnn: remove it (an mlp has model.hidden)").field_path(".trainer.model"),
     validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['resnet18', 'resnet50'] || !(has(self.trainer.model.stem) || has(self.trainer.model.batchNorm) || has(self.trainer.model.ghostBatch) || has(self.trainer.model.zeroInitResidual))")
         .message("model.stem, batchNorm, ghostBatch and zeroInitResidual are for resnet18 and resnet50: remove them").field_path(".trainer.model"),
-    validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['gpt2', 'bert', 'llama'] || !(has(self.trainer.model.layers) || has(self.trainer.model.heads) || has(self.trainer.model.width) || has(self.trainer.model.context) || has(self.trainer.model.vocabulary) || has(self.trainer.model.dropout))")
-        .message("model.layers, heads, width, context, vocabulary and dropout are for gpt2, bert and llama: remove them").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['gpt2', 'bert', 'llama', 'switch'] || !(has(self.trainer.model.layers) || has(self.trainer.model.heads) || has(self.trainer.model.width) || has(self.trainer.model.context) || has(self.trainer.model.vocabulary) || has(self.trainer.model.dropout))")
+        .message("model.layers, heads, width, context, vocabulary and dropout are for gpt2, bert, llama and switch: remove them").field_path(".trainer.model"),
     validation = Rule::new("!has(self.trainer) || (has(self.trainer.model.width) ? self.trainer.model.width : 768) % (has(self.trainer.model.heads) ? self.trainer.model.heads : 12) == 0")
         .message("model.heads must divide model.width (default 768; 12 heads)").field_path(".trainer.model"),
     validation = Rule::new("!has(self.trainer) || self.trainer.model.name == 'llama' || !(has(self.trainer.model.numKeyValueHeads) || has(self.trainer.model.innerWidth) || has(self.trainer.model.ropeTheta) || has(self.trainer.model.normEpsilon) || has(self.trainer.model.tieEmbeddings))")
@@ -122,14 +122,25 @@ mod scheduling;
         .message("model.numKeyValueHeads must divide model.heads (default 12)").field_path(".trainer.model"),
     validation = Rule::new("!has(self.trainer) || self.trainer.model.name != 'llama' || ((has(self.trainer.model.width) ? self.trainer.model.width : 768) / (has(self.trainer.model.heads) ? self.trainer.model.heads : 12)) % 2 == 0")
         .message("model.width / model.heads must be even for llama (default 768; 12 heads)").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name == 'switch' || !(has(self.trainer.model.numExperts) || has(self.trainer.model.capacityFactor) || has(self.trainer.model.routerAuxLossCoef))")
+        .message("model.numExperts, capacityFactor and routerAuxLossCoef are for switch: remove them").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name != 'switch' || !has(self.trainer.model.layers) || self.trainer.model.layers >= 2")
+        .message("model.layers must be at least 2 for switch: every second block has experts").field_path(".trainer.model"),
+    // The API server compares an integer with the whole part of a minimum, so 0 passes 0.1.
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.model.capacityFactor) || self.trainer.model.capacityFactor > 0.0")
+        .message("model.capacityFactor must be at least 0.1").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.model.normEpsilon) || self.trainer.model.normEpsilon > 0.0")
+        .message("model.normEpsilon must be more than 0").field_path(".trainer.model"),
+    validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.mix) || self.trainer.data.mix.all(p, p.weight > 0.0)")
+        .message("the weight of each part of data.mix must be more than 0").field_path(".trainer.data"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.model.batchNorm) || !has(self.trainer.model.ghostBatch) || (self.trainer.model.batchNorm == 'Ghost' && self.trainer.model.ghostBatch > 0)")
         .message("model.ghostBatch, at least 1, is for batchNorm Ghost: remove it with batchNorm Sync or PerRank").field_path(".trainer.model"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.model.batchNorm) || self.trainer.model.batchNorm != 'Sync' || !(has(self.trainer.microBatchSize) || has(self.trainer.slices) || (has(self.trainer.activationCheckpointing) && self.trainer.activationCheckpointing == 'Blocks'))")
         .message("model.batchNorm Sync needs the global batch in one pass, once: remove trainer.microBatchSize, slices and activationCheckpointing, or set model.batchNorm to Ghost").field_path(".trainer"),
-    validation = Rule::new("!has(self.trainer) || !(self.trainer.model.name in ['gpt2', 'bert', 'llama']) || self.trainer.data.format in ['tokens', 'text', 'parquet', 'custom']")
-        .message("gpt2, bert and llama read tokens: set data.format to tokens, text or parquet, or choose a model of images").field_path(".trainer.data"),
-    validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['gpt2', 'bert', 'llama', 'custom'] || !(self.trainer.data.format in ['tokens', 'text'])")
-        .message("data.format tokens and text are for gpt2, bert and llama: choose one of these models, or a format of images").field_path(".trainer.data"),
+    validation = Rule::new("!has(self.trainer) || !(self.trainer.model.name in ['gpt2', 'bert', 'llama', 'switch']) || self.trainer.data.format in ['tokens', 'text', 'parquet', 'custom']")
+        .message("gpt2, bert, llama and switch read tokens: set data.format to tokens, text or parquet, or choose a model of images").field_path(".trainer.data"),
+    validation = Rule::new("!has(self.trainer) || self.trainer.model.name in ['gpt2', 'bert', 'llama', 'switch', 'custom'] || !(self.trainer.data.format in ['tokens', 'text'])")
+        .message("data.format tokens and text are for gpt2, bert, llama and switch: choose one of these models, or a format of images").field_path(".trainer.data"),
     validation = Rule::new("!has(self.trainer) || !(self.trainer.data.format in ['tokens', 'text']) || has(self.trainer.data.tokens)")
         .message("give data.tokens.context, the tokens of a sample: data.format tokens and text need it").field_path(".trainer.data"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.mix) || size(self.trainer.data.mix) == 0 || (self.trainer.data.format != 'idx' && !has(self.trainer.data.train))")
@@ -146,8 +157,8 @@ mod scheduling;
         .message("trainer.ddp.powerSGD is for compression PowerSGD: remove it, or set trainer.ddp.compression to PowerSGD").field_path(".trainer"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.tensorboard) || !self.trainer.tensorboard || has(self.checkpoint)")
         .message("trainer.tensorboard writes beside the checkpoints: give checkpoint.volume, or remove it").field_path(".trainer"),
-    validation = Rule::new("!has(self.trainer) || !has(self.checkpoint) || !has(self.checkpoint.best) || self.checkpoint.best.metric == 'loss' || self.trainer.model.name == 'custom' || (self.checkpoint.best.metric == 'perplexity') == (self.trainer.model.name in ['gpt2', 'bert', 'llama'])")
-        .message("checkpoint.best.metric must be loss, top1 or top5 for a model of images, and loss or perplexity for gpt2, bert and llama").field_path(".checkpoint"),
+    validation = Rule::new("!has(self.trainer) || !has(self.checkpoint) || !has(self.checkpoint.best) || self.checkpoint.best.metric == 'loss' || self.trainer.model.name == 'custom' || (self.checkpoint.best.metric == 'perplexity') == (self.trainer.model.name in ['gpt2', 'bert', 'llama', 'switch'])")
+        .message("checkpoint.best.metric must be loss, top1 or top5 for a model of images, and loss or perplexity for gpt2, bert, llama and switch").field_path(".checkpoint"),
     validation = Rule::new("has(self.trainer) || !has(self.checkpoint) || !has(self.checkpoint.best)")
         .message("leave out checkpoint.best: it is for the built-in trainer, which evaluates; a script of your own keeps its best state itself").field_path(".checkpoint"),
     validation = Rule::new("!has(self.trainer) || !has(self.trainer.data.volume) || has(self.trainer.data.volume.configMap) != has(self.trainer.data.volume.persistentVolumeClaim)")

@@ -40,9 +40,10 @@ impl BestMetric {
     #[must_use]
     pub fn refusal(self, model: ModelName) -> Option<String> {
         let others = match (self, model) {
-            (Self::Top1 | Self::Top5, ModelName::Gpt2 | ModelName::Bert | ModelName::Llama) => {
-                "perplexity or loss"
-            }
+            (
+                Self::Top1 | Self::Top5,
+                ModelName::Gpt2 | ModelName::Bert | ModelName::Llama | ModelName::Switch,
+            ) => "perplexity or loss",
             (Self::Perplexity, model) if model.reads_images() => "top1, top5 or loss",
             (Self::Loss | Self::Top1 | Self::Top5 | Self::Perplexity, _) => return None,
         };
@@ -119,9 +120,9 @@ mod tests {
     #[test]
     fn metric_that_the_model_lacks_is_refused() {
         use BestMetric::{Loss, Perplexity, Top1, Top5};
-        use ModelName::{Bert, Cnn, Custom, Gpt2, Linear, Llama, Mlp, Resnet18, Resnet50};
+        use ModelName::{Bert, Cnn, Custom, Gpt2, Linear, Llama, Mlp, Resnet18, Resnet50, Switch};
         for (models, refused) in [
-            (vec![Gpt2, Bert, Llama], vec![Top1, Top5]),
+            (vec![Gpt2, Bert, Llama, Switch], vec![Top1, Top5]),
             (vec![Linear, Mlp, Cnn, Resnet18, Resnet50], vec![Perplexity]),
             (vec![Custom], vec![]),
         ] {

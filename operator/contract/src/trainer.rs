@@ -78,9 +78,9 @@ pub struct TrainerConfig {
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_000_000)))]
     pub max_consecutive_skips: u32,
     /// Which activations are computed again in the backward pass, so that the step needs less
-    /// memory and more time (Chen et al. 2016). `Blocks`: each block of a `gpt2`, `bert` or `llama`
-    /// and each residual block of a `resnet18` or `resnet50` keeps only its input. On CPUs losses
-    /// and weights are the same bit for bit. Default: `None`.
+    /// memory and more time (Chen et al. 2016). `Blocks`: each block of a `gpt2`, `bert`, `llama`
+    /// or `switch` and each residual block of a `resnet18` or `resnet50` keeps only its input. On
+    /// CPUs losses and weights are the same bit for bit. Default: `None`.
     #[serde(default, skip_serializing_if = "ActivationCheckpointing::is_default")]
     pub activation_checkpointing: ActivationCheckpointing,
     /// Stores images and the weights of convolutions with channels last (NHWC), which tensor cores

@@ -180,11 +180,10 @@ pub(super) fn bad_scaling() -> Vec<Case> {
 }
 
 /// Fields that are merged into `spec`, and a part of the API server's message.
-pub(super) fn bad_trainers() -> Vec<(Value, &'static str)> {
+pub(super) fn bad_models() -> Vec<(Value, &'static str)> {
     let model = |model: Value| json!({"trainer": {"model": model}});
-    let data = |data: Value| json!({"trainer": {"data": data}});
-    let best = |metric: &str| json!({"checkpoint": {"volume": {"hostPath": {"path": "/a"}}, "best": {"metric": metric}}});
-    let mix = json!([{"train": "a", "weight": 1.0}]);
+    let of_tokens =
+        |model: Value| json!({"trainer": {"model": model, "data": {"format": "parquet"}}});
     vec![
         (model(json!({"channels": [8]})), "is for a cnn: remove it"),
         (
@@ -197,7 +196,7 @@ pub(super) fn bad_trainers() -> Vec<(Value, &'static str)> {
         ),
         (
             model(json!({"name": "resnet18", "layers": 18})),
-            "are for gpt2, bert and llama",
+            "are for gpt2, bert, llama and switch",
         ),
         (
             json!({"trainer": {"model": {"name": "gpt2", "heads": 7}, "data": {"format": "tokens", "tokens": {"context": 8}}}}),
@@ -205,12 +204,25 @@ pub(super) fn bad_trainers() -> Vec<(Value, &'static str)> {
         ),
         (model(json!({"ropeTheta": 1e4})), "are for llama"),
         (
-            json!({"trainer": {"model": {"name": "llama", "numKeyValueHeads": 5}, "data": {"format": "parquet"}}}),
+            of_tokens(json!({"name": "llama", "numKeyValueHeads": 5})),
             "must divide model.heads",
         ),
         (
-            json!({"trainer": {"model": {"name": "llama", "width": 36}, "data": {"format": "parquet"}}}),
+            of_tokens(json!({"name": "llama", "width": 36})),
             "must be even for llama",
+        ),
+        (model(json!({"numExperts": 4})), "are for switch"),
+        (
+            of_tokens(json!({"name": "switch", "layers": 1})),
+            "at least 2 for switch",
+        ),
+        (
+            of_tokens(json!({"name": "switch", "capacityFactor": 0})),
+            "must be at least 0.1",
+        ),
+        (
+            of_tokens(json!({"name": "llama", "normEpsilon": 0})),
+            "must be more than 0",
         ),
         (
             model(json!({"name": "resnet18", "batchNorm": "Sync", "ghostBatch": 8})),
@@ -226,17 +238,30 @@ pub(super) fn bad_trainers() -> Vec<(Value, &'static str)> {
         ),
         (
             model(json!({"name": "gpt2"})),
-            "gpt2, bert and llama read tokens",
+            "gpt2, bert, llama and switch read tokens",
         ),
+    ]
+}
+
+/// The same for other fields of a trainer.
+pub(super) fn bad_trainers() -> Vec<(Value, &'static str)> {
+    let data = |data: Value| json!({"trainer": {"data": data}});
+    let best = |metric: &str| json!({"checkpoint": {"volume": {"hostPath": {"path": "/a"}}, "best": {"metric": metric}}});
+    let mix = json!([{"train": "a", "weight": 1.0}]);
+    vec![
         (
             data(json!({"format": "tokens", "tokens": {"context": 8}})),
-            "are for gpt2, bert and llama",
+            "are for gpt2, bert, llama and switch",
         ),
         (
             json!({"trainer": {"model": {"name": "gpt2"}, "data": {"format": "tokens"}}}),
             "give data.tokens.context",
         ),
         (data(json!({"mix": mix})), "IDX files"),
+        (
+            data(json!({"format": "webdataset", "mix": [{"train": "a", "weight": 0}]})),
+            "weight of each part of data.mix must be more than 0",
+        ),
         (
             data(json!({"format": "webdataset", "mix": mix, "train": "b"})),
             "takes the place of data.train",
@@ -289,6 +314,8 @@ pub(super) fn good_trainers() -> Vec<Value> {
             "checkpoint": {"volume": volume, "best": {"metric": "top1"}}}),
         json!({"trainer": {"model": {"name": "llama", "heads": 8, "numKeyValueHeads": 2, "width": 64, "innerWidth": 160,
             "ropeTheta": 500_000, "normEpsilon": 1e-6, "tieEmbeddings": true}, "data": {"format": "parquet"}}}),
+        json!({"trainer": {"model": {"name": "switch", "layers": 2, "numExperts": 4, "capacityFactor": 2, "routerAuxLossCoef": 0.001},
+            "data": {"format": "parquet"}}}),
         json!({"trainer": {"onNonFinite": "Skip", "maxConsecutiveSkips": 5}}),
         json!({"trainer": {"ddp": {"compression": "PowerSGD", "powerSGD": {"rank": 4}}}}),
         json!({"workers": {"template": {"spec": {"priorityClassName": "low"}}}, "scheduling": {"priorityClassName": "low"}}),

@@ -100,6 +100,16 @@ fn llama_with_grouped_queries_in_slices_is_bit_identical() {
 }
 
 #[test]
+fn experts_of_a_switch_in_slices_are_bit_identical() {
+    let directory = tempfile::tempdir().unwrap();
+    write_tokens(directory.path());
+    let mut config = gpt2(5);
+    config["model"]["name"] = json!("switch");
+    config["model"]["numExperts"] = json!(4);
+    assert_equal_for_every_world(&config, directory.path());
+}
+
+#[test]
 fn gpt2_with_dropout_in_slices_is_bit_identical() {
     let directory = tempfile::tempdir().unwrap();
     write_tokens(directory.path());

@@ -11,9 +11,9 @@ pub struct Batch {
     /// `[B, C, H, W]` as 32-bit floats, or tokens `[B, T]` as 64-bit integers.
     pub inputs: Tensor,
     /// Expected outputs; the first dimension is the batch B. Built-in sources give 64-bit integers:
-    /// classes `[B]`, or tokens `[B, T]`. The target of a place is the next token for `gpt2` and
-    /// `llama` (the data is shifted already), and the masked token for `bert`. Targets of -100 are
-    /// ignored.
+    /// classes `[B]`, or tokens `[B, T]`. The target of a place is the next token for `gpt2`,
+    /// `llama` and `switch` (the data is shifted already), and the masked token for `bert`. Targets
+    /// of -100 are ignored.
     pub targets: Tensor,
     /// Number of samples B.
     pub num_samples: u64,

@@ -21,6 +21,7 @@ mod mlp;
 mod norm;
 mod pass;
 mod resnet;
+mod switch;
 mod transformer;
 
 pub use bert::Bert;
@@ -113,7 +114,11 @@ fn of_images(
         }
         ModelName::Resnet18 => resnet(config, recomputes, Depth::Layers18, shape)?,
         ModelName::Resnet50 => resnet(config, recomputes, Depth::Layers50, shape)?,
-        ModelName::Gpt2 | ModelName::Bert | ModelName::Llama | ModelName::Custom => {
+        ModelName::Gpt2
+        | ModelName::Bert
+        | ModelName::Llama
+        | ModelName::Switch
+        | ModelName::Custom => {
             let message = format!(
                 "{} reads tokens, and the data is images",
                 config.name.as_str()

@@ -182,7 +182,7 @@ fn cel_rules_know_each_data_format() {
     let may_have_tokens = named(&|it| it.has_tokens() || it == DataFormat::Custom);
     let only_tokens = named(&|it| it.has_tokens() && !it.has_images());
     for (head, expected) in [
-        ("gpt2, bert and llama read tokens", &may_have_tokens),
+        ("gpt2, bert, llama and switch read tokens", &may_have_tokens),
         ("data.format tokens and text", &only_tokens),
         ("give data.tokens.context", &only_tokens),
     ] {

@@ -62,7 +62,7 @@ impl Checkpoint {
 pub struct Best {
     /// The metric that decides: the best checkpoint has the smallest `loss` or
     /// `perplexity`, or the largest `top1` or `top5`. Models of images have `top1` and
-    /// `top5`; `gpt2`, `bert` and `llama` have `perplexity`.
+    /// `top5`; `gpt2`, `bert`, `llama` and `switch` have `perplexity`.
     pub metric: BestMetric,
 }
 

@@ -12,7 +12,8 @@ pub enum ActivationCheckpointing {
     /// All activations are kept.
     #[default]
     None,
-    /// Each block of a `gpt2`, `bert`, `llama`, `resnet18` or `resnet50` keeps only its input.
+    /// Each block of a `gpt2`, `bert`, `llama`, `switch`, `resnet18` or `resnet50` keeps only its
+    /// input.
     Blocks,
 }
 
@@ -34,6 +35,7 @@ pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
             ModelName::Gpt2
             | ModelName::Bert
             | ModelName::Llama
+            | ModelName::Switch
             | ModelName::Resnet18
             | ModelName::Resnet50,
         ) => return Ok(()),
@@ -45,7 +47,7 @@ pub(super) fn validate(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     invalid(
         "activationCheckpointing",
         format!(
-            "Blocks is for gpt2, bert, llama, resnet18 and resnet50; remove it for model.name: {}, and {advice}",
+            "Blocks is for gpt2, bert, llama, switch, resnet18 and resnet50; remove it for model.name: {}, and {advice}",
             name.as_str()
         ),
     )
@@ -70,7 +72,7 @@ mod tests {
 
     #[test]
     fn blocks_need_a_model_with_blocks() {
-        for model in ["gpt2", "bert", "llama", "resnet18", "resnet50"] {
+        for model in ["gpt2", "bert", "llama", "switch", "resnet18", "resnet50"] {
             assert_eq!(config(model, "Blocks").validate(), Ok(()), "{model}");
         }
         for (model, advice) in [

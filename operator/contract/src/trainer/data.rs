@@ -74,7 +74,7 @@ impl DataFormat {
 pub(super) fn validate_model(config: &TrainerConfig) -> Result<(), ConfigInvalid> {
     let (model, format) = (config.model.name, config.data.format);
     let reads_tokens = match model {
-        ModelName::Gpt2 | ModelName::Bert | ModelName::Llama => true,
+        ModelName::Gpt2 | ModelName::Bert | ModelName::Llama | ModelName::Switch => true,
         ModelName::Linear
         | ModelName::Mlp
         | ModelName::Cnn
@@ -86,13 +86,13 @@ pub(super) fn validate_model(config: &TrainerConfig) -> Result<(), ConfigInvalid
     if reads_tokens && !format.has_tokens() && !can_be_custom {
         return invalid(
             "data.format",
-            "gpt2, bert and llama read tokens: set it to tokens, text or parquet, or choose a model of images",
+            "gpt2, bert, llama and switch read tokens: set it to tokens, text or parquet, or choose a model of images",
         );
     }
     if !reads_tokens && !format.has_images() && !can_be_custom {
         return invalid(
             "data.format",
-            "tokens and text are for gpt2, bert and llama: choose one of these models, or a format of images",
+            "tokens and text are for gpt2, bert, llama and switch: choose one of these models, or a format of images",
         );
     }
     Ok(())

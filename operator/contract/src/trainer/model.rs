@@ -34,6 +34,9 @@ pub enum ModelName {
     /// Decoder-only transformer with rotary positions (Touvron et al. 2023), trained to predict the
     /// next token.
     Llama,
+    /// A `gpt2` in which a mixture of experts replaces the perceptron of every second block (Fedus
+    /// et al. 2021).
+    Switch,
     /// A model of your own, with settings in `trainer.options`: the container `trainer` needs an
     /// image with your program.
     Custom,
@@ -73,8 +76,8 @@ pub enum BatchNorm {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Model {
-    /// Name of the model: `linear`, `mlp`, `cnn`, `resnet18`, `resnet50`, `gpt2`, `bert` or
-    /// `llama`; `custom` for a model of your own.
+    /// Name of the model: `linear`, `mlp`, `cnn`, `resnet18`, `resnet50`, `gpt2`, `bert`,
+    /// `llama` or `switch`; `custom` for a model of your own.
     pub name: ModelName,
     /// Units of each hidden layer of an `mlp`. Default: 128, 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,7 +113,7 @@ pub struct Model {
     /// et al. 2017). Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zero_init_residual: Option<bool>,
-    /// Number of blocks of a `gpt2`, `bert` or `llama`. Default: 12.
+    /// Number of blocks of a `gpt2`, `bert`, `llama` or `switch`. Default: 12.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 256)))]
     pub layers: Option<u32>,
@@ -134,11 +137,13 @@ pub struct Model {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_048_576)))]
     pub inner_width: Option<u32>,
-    /// Longest sequence in tokens. Default: 1024 for `gpt2`, 512 for `bert`, 2048 for `llama`.
+    /// Longest sequence in tokens. Default: 1024 for `gpt2` and `switch`, 512 for `bert`,
+    /// 2048 for `llama`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1_048_576)))]
     pub context: Option<u32>,
-    /// Number of different tokens. Default: 50257 for `gpt2`, 30522 for `bert`, 32000 for `llama`.
+    /// Number of different tokens. Default: 50257 for `gpt2` and `switch`, 30522 for `bert`, 32000
+    /// for `llama`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 2, max = 16_777_216)))]
     pub vocabulary: Option<u32>,
@@ -155,8 +160,23 @@ pub struct Model {
     /// their own. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tie_embeddings: Option<bool>,
-    /// Probability that training drops a value of a `gpt2` or `bert`, or an attention weight of a
-    /// `llama`, at least 0 and below 1. Default: 0.
+    /// Experts of a `switch` in every second block: perceptrons of which each token passes through
+    /// one. Default: 8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 2, max = 512)))]
+    pub num_experts: Option<u32>,
+    /// Tokens that an expert of a `switch` takes from a sequence of T tokens: at most
+    /// `capacityFactor` · T / `numExperts`, rounded up. More tokens skip the expert. Default: 1.25.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 0.1, max = 512.0)))]
+    pub capacity_factor: Option<f64>,
+    /// Factor of the loss that balances the experts of a `switch`, per block with experts. Default:
+    /// 0.01.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 0.0, max = 10.0)))]
+    pub router_aux_loss_coef: Option<f64>,
+    /// Probability that training drops a value of a `gpt2`, `bert` or `switch`, or an attention
+    /// weight of a `llama`, at least 0 and below 1. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 0.0, max = 0.99)))]
     pub dropout: Option<f64>,
@@ -177,7 +197,7 @@ impl ModelName {
     pub const fn reads_images(self) -> bool {
         match self {
             Self::Linear | Self::Mlp | Self::Cnn | Self::Resnet18 | Self::Resnet50 => true,
-            Self::Gpt2 | Self::Bert | Self::Llama | Self::Custom => false,
+            Self::Gpt2 | Self::Bert | Self::Llama | Self::Switch | Self::Custom => false,
         }
     }
 
@@ -193,6 +213,7 @@ impl ModelName {
             Self::Gpt2 => "gpt2",
             Self::Bert => "bert",
             Self::Llama => "llama",
+            Self::Switch => "switch",
             Self::Custom => "custom",
         }
     }
@@ -220,6 +241,9 @@ impl Model {
             rope_theta: None,
             norm_epsilon: None,
             tie_embeddings: None,
+            num_experts: None,
+            capacity_factor: None,
+            router_aux_loss_coef: None,
             dropout: None,
             label_smoothing: None,
             init_from: None,

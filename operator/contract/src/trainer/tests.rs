@@ -253,6 +253,8 @@ fn model_must_read_the_data_format() {
         ("gpt2", "tokens", None),
         ("llama", "idx", Some("data.format")),
         ("llama", "text", None),
+        ("switch", "idx", Some("data.format")),
+        ("switch", "text", None),
         ("bert", "parquet", None),
         ("gpt2", "custom", None),
         ("mlp", "custom", None),

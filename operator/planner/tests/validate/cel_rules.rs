@@ -37,6 +37,19 @@ fn of_model() -> Vec<(&'static str, Value)> {
             json!({"model": {"name": "llama", "width": 36}, "data": {"format": "parquet"}}),
         ),
         (
+            "model.layers must be at least 2 for switch",
+            json!({"model": {"name": "switch", "layers": 1}, "data": {"format": "parquet"}}),
+        ),
+        ("model.numExperts", json!({"model": {"numExperts": 4}})),
+        (
+            "model.capacityFactor",
+            json!({"model": {"name": "switch", "capacityFactor": 0}, "data": {"format": "parquet"}}),
+        ),
+        (
+            "model.normEpsilon",
+            json!({"model": {"name": "llama", "normEpsilon": 0}, "data": {"format": "parquet"}}),
+        ),
+        (
             "model.ghostBatch",
             json!({"model": {"name": "resnet18", "batchNorm": "Sync", "ghostBatch": 8}}),
         ),
@@ -50,7 +63,11 @@ fn of_model() -> Vec<(&'static str, Value)> {
 fn of_data_and_numbers() -> Vec<(&'static str, Value)> {
     vec![
         (
-            "gpt2, bert and llama read tokens",
+            "the weight of each part of data.mix",
+            json!({"data": {"format": "webdataset", "mix": [{"train": "a", "weight": 0}]}}),
+        ),
+        (
+            "gpt2, bert, llama and switch read tokens",
             json!({"model": {"name": "gpt2"}}),
         ),
         (

@@ -1,7 +1,8 @@
-//! GPT-2 (Radford et al. 2019). Names, layout and initialization are those of Transformers.
+//! GPT-2 (Radford et al. 2019), and `switch`, a GPT-2 with experts in every second block. Names,
+//! layout and initialization are those of Transformers.
 
 use roundhouse_contract::trainer::model::Model as ModelConfig;
-use tch::{TchError, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 use super::init;
 use super::layers::LayerNorm;
@@ -31,6 +32,7 @@ pub struct Gpt2 {
     num_heads: i64,
     dropout: f64,
     label_smoothing: f64,
+    router_aux_loss_coef: f64,
     flops_per_sample: f64,
 }
 
@@ -50,13 +52,14 @@ impl Gpt2 {
         let token_embedding = embedding("wte", vocabulary)?;
         let place_embedding = embedding("wpe", config.context().into())?;
         let blocks = (0..num_layers)
-            .map(|layer| {
-                Segment::build(&mut parameters, |p| Block::new(p, layer, num_layers, width))
-            })
+            .map(|layer| Segment::build(&mut parameters, |p| Block::new(p, layer, config)))
             .collect::<Result<_, _>>()?;
         let norm = LayerNorm::new(&mut parameters, "transformer.ln_f", width, EPSILON)?;
         // The scores are a product with the tied embedding; the embedding lookup counts as free.
         let scores = 6.0 * (vocabulary * width) as f64 * length as f64;
+        // A token passes through the router and one expert, which has the size of a perceptron.
+        let num_routers = num_layers / 2 * i64::from(config.num_experts());
+        let routers = 6.0 * (num_routers * width) as f64 * length as f64;
         Ok(Self {
             parameters,
             token_embedding,
@@ -67,8 +70,10 @@ impl Gpt2 {
             num_heads: config.heads().into(),
             dropout: config.dropout(),
             label_smoothing: config.label_smoothing(),
+            router_aux_loss_coef: config.router_aux_loss_coef(),
             flops_per_sample: flops_of_blocks(num_layers, 12 * width * width, width, length)
-                + scores,
+                + scores
+                + routers,
         })
     }
 
@@ -84,6 +89,16 @@ impl Gpt2 {
     /// # Errors
     /// A sequence is longer than the context, or a token is not below the vocabulary.
     pub fn scores(&self, tokens_bt: &Tensor, mode: Mode) -> Result<Tensor, TchError> {
+        Ok(self.scores_and_loss(tokens_bt, mode)?.0)
+    }
+
+    /// The scores, and the sum over sequences and blocks of the losses that balance the experts.
+    fn scores_and_loss(
+        &self,
+        tokens_bt: &Tensor,
+        mode: Mode,
+    ) -> Result<(Tensor, Option<Tensor>), TchError> {
+        let mut balance: Option<Tensor> = None;
         let mut dropout = Dropout::new(self.dropout, mode);
         let embedding = self.parameters.at(self.token_embedding);
         let length = tokens_bt.size()[1];
@@ -99,25 +114,52 @@ impl Gpt2 {
             let run = move |block: &Block, parameters: &Parameters, x_btw: &Tensor| {
                 let mut dropout = dropout;
                 let y_btw = block.apply(parameters, x_btw, num_heads, &mut dropout)?;
-                Ok((y_btw, dropout))
+                Ok((y_btw, (dropout, block.has_experts())))
             };
-            (x_btw, dropout) = block.apply(self.recomputes, &self.parameters, &x_btw, run)?;
+            let (y_btw, (next, has_experts)) =
+                block.apply(self.recomputes, &self.parameters, &x_btw, run)?;
+            (x_btw, dropout) = (y_btw, next);
+            if has_experts {
+                let loss = x_btw.f_select(1, length)?.f_select(1, 0)?;
+                let loss = loss.f_sum(Kind::Float)?;
+                balance = Some(match balance {
+                    Some(sum) => sum.f_add(&loss)?,
+                    None => loss,
+                });
+                x_btw = x_btw.f_narrow(1, 0, length)?;
+            }
         }
-        self.norm
+        let scores_nv = self
+            .norm
             .apply(&self.parameters, &x_btw)?
             .f_flatten(0, 1)?
-            .f_linear(embedding, None::<Tensor>)
+            .f_linear(embedding, None::<Tensor>)?;
+        Ok((scores_nv, balance))
     }
 }
 
 impl Task for Gpt2 {
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<LossSum, TchError> {
-        let scores = || self.scores(&batch.inputs, mode);
-        loss_of_next_tokens(&self.parameters, batch, mode, self.label_smoothing, scores)
+        let mut balance = None;
+        let scores = || {
+            let (scores_nv, loss) = self.scores_and_loss(&batch.inputs, mode)?;
+            balance = loss;
+            Ok(scores_nv)
+        };
+        let sum = loss_of_next_tokens(&self.parameters, batch, mode, self.label_smoothing, scores)?;
+        let balance = balance.filter(|_| matches!(mode, Mode::Train { .. }));
+        let Some(balance) = balance else {
+            return Ok(sum);
+        };
+        let loss = sum
+            .loss
+            .f_add(&balance.f_mul_scalar(self.router_aux_loss_coef)?)?;
+        Ok(LossSum { loss, ..sum })
     }
 
     /// `6 · (12 · L · W² + V · W) + 12 · L · W · T` for each of T tokens. This is 0.86 · 10⁹ for
-    /// the smallest published size (12 layers, width 768, 1,024 tokens).
+    /// the smallest published size (12 layers, width 768, 1,024 tokens). A `switch` with E experts
+    /// adds `6 · E · W` for each of L / 2 routers.
     fn flops_per_sample(&self) -> Option<f64> {
         Some(self.flops_per_sample)
     }

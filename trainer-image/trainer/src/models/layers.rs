@@ -50,7 +50,17 @@ impl Linear {
         num_inputs: i64,
         num_outputs: i64,
     ) -> Result<Self, TchError> {
-        let weight = init::normal(&[num_outputs, num_inputs], 0.02)?;
+        Self::deviating(parameters, name, [num_inputs, num_outputs], 0.02)
+    }
+
+    /// A layer of the shape (in, out) with a normal weight of this standard deviation.
+    pub(super) fn deviating(
+        parameters: &mut Parameters,
+        name: &str,
+        [num_inputs, num_outputs]: [i64; 2],
+        deviation: f64,
+    ) -> Result<Self, TchError> {
+        let weight = init::normal(&[num_outputs, num_inputs], deviation)?;
         Ok(Self {
             weight: parameters.push(format!("{name}.weight"), Role::Weight, &weight)?,
             bias: None,

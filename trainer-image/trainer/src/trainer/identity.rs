@@ -39,13 +39,16 @@ fn settings(config: &TrainerConfig) -> BTreeMap<String, String> {
     let mut set = |field: &str, value: String| settings.insert(field.to_owned(), value);
     if matches!(
         model.name,
-        ModelName::Gpt2 | ModelName::Bert | ModelName::Llama
+        ModelName::Gpt2 | ModelName::Bert | ModelName::Llama | ModelName::Switch
     ) {
         set("model.heads", model.heads().to_string());
     }
     if model.name == ModelName::Llama {
         set("model.ropeTheta", model.rope_theta().to_string());
         set("model.normEpsilon", model.norm_epsilon().to_string());
+    }
+    if model.name == ModelName::Switch {
+        set("model.capacityFactor", model.capacity_factor().to_string());
     }
     if let Some(batch_norm) = model.batch_norm() {
         set("model.batchNorm", name(&batch_norm));
@@ -127,6 +130,14 @@ mod tests {
             let changed = of(serde_json::json!({"name": "llama", field: value}));
             assert_ne!(changed, default, "{field}");
         }
+    }
+
+    #[test]
+    fn capacity_of_experts_is_part_of_the_identity() {
+        let of = |model: serde_json::Value| settings(&config(|it| it["model"] = model));
+        let default = of(serde_json::json!({"name": "switch"}));
+        let changed = of(serde_json::json!({"name": "switch", "capacityFactor": 2.0}));
+        assert_ne!(changed, default);
     }
 
     #[test]

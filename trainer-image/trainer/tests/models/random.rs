@@ -45,7 +45,7 @@ fn equal(a: &dyn Task, b: &dyn Task) -> bool {
     pairs.into_iter().all(|(a, b)| a.equal(b))
 }
 
-const ALL: [ModelName; 8] = [
+const ALL: [ModelName; 9] = [
     ModelName::Linear,
     ModelName::Mlp,
     ModelName::Cnn,
@@ -54,6 +54,7 @@ const ALL: [ModelName; 8] = [
     ModelName::Gpt2,
     ModelName::Bert,
     ModelName::Llama,
+    ModelName::Switch,
 ];
 
 #[test]
@@ -92,7 +93,12 @@ fn empty_batch_has_zero_loss_and_gradients() {
 
 #[test]
 fn dropout_is_a_function_of_seed_step_and_slice() {
-    for name in [ModelName::Gpt2, ModelName::Bert, ModelName::Llama] {
+    for name in [
+        ModelName::Gpt2,
+        ModelName::Bert,
+        ModelName::Llama,
+        ModelName::Switch,
+    ] {
         let (mut config, samples) = small(name);
         config.dropout = Some(0.3);
         let task = build(&config, ActivationCheckpointing::None, samples, 1).unwrap();
@@ -124,7 +130,12 @@ fn dropout_is_a_function_of_seed_step_and_slice() {
 
 #[test]
 fn losses_of_parts_add_up_to_the_loss_of_the_whole() {
-    for name in [ModelName::Mlp, ModelName::Gpt2, ModelName::Llama] {
+    for name in [
+        ModelName::Mlp,
+        ModelName::Gpt2,
+        ModelName::Llama,
+        ModelName::Switch,
+    ] {
         let task = made(name, 1);
         let (inputs, targets) = if name.reads_images() {
             (
@@ -161,11 +172,12 @@ fn losses_of_parts_add_up_to_the_loss_of_the_whole() {
 #[test]
 fn model_that_does_not_fit_the_data_names_its_field() {
     type Change = fn(&mut ModelConfig);
-    let cases: [(ModelName, Samples, Change, &str); 9] = [
+    let cases: [(ModelName, Samples, Change, &str); 10] = [
         (ModelName::Custom, IMAGES, |_| {}, "model.name"),
         (ModelName::Custom, TOKENS, |_| {}, "model.name"),
         (ModelName::Gpt2, IMAGES, |_| {}, "model.name"),
         (ModelName::Llama, IMAGES, |_| {}, "model.name"),
+        (ModelName::Switch, IMAGES, |_| {}, "model.name"),
         (
             ModelName::Llama,
             TOKENS,

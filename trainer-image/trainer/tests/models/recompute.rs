@@ -141,6 +141,15 @@ fn recomputed_llama_with_dropout_is_bit_identical() {
 }
 
 #[test]
+fn recomputed_switch_with_dropout_is_bit_identical() {
+    let mut config = config(ModelName::Switch);
+    (config.layers, config.num_experts) = (Some(4), Some(4));
+    for precision in [Kind::Float, Kind::BFloat16] {
+        assert_equal_bits(&config, precision);
+    }
+}
+
+#[test]
 fn recomputed_resnet_with_ghost_batches_is_bit_identical() {
     for precision in [Kind::Float, Kind::BFloat16] {
         assert_equal_bits(&config(ModelName::Resnet18), precision);
@@ -237,6 +246,7 @@ fn evaluation_has_the_same_loss_and_keeps_no_activations() {
         ModelName::Gpt2,
         ModelName::Bert,
         ModelName::Llama,
+        ModelName::Switch,
         ModelName::Resnet18,
     ] {
         let [plain, recomputed] = [

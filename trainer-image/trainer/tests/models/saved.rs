@@ -13,7 +13,7 @@ use safetensors::tensor::Dtype;
 
 use crate::fixture::{Fixture, path};
 use crate::formula;
-use crate::parity::{bert, gpt2, images, llama, resnet};
+use crate::parity::{bert, gpt2, images, llama, resnet, switch};
 
 fn save(name: &str, parameters: &Parameters, directory: &Path) -> PathBuf {
     let kept = std::env::var_os("ROUNDHOUSE_SAVED").map(PathBuf::from);
@@ -64,11 +64,12 @@ fn saved_resnet_has_the_names_of_torchvision() {
 #[test]
 fn saved_language_model_equals_that_of_transformers() {
     let directory = tempfile::tempdir().unwrap();
-    let tasks: [(&str, Box<dyn Task>); 4] = [
+    let tasks: [(&str, Box<dyn Task>); 5] = [
         ("gpt2", Box::new(gpt2())),
         ("bert", Box::new(bert())),
         ("llama", Box::new(llama(false))),
         ("llama-tied", Box::new(llama(true))),
+        ("switch", Box::new(switch())),
     ];
     for (name, mut task) in tasks {
         let theirs = path(&format!("{name}.weights"));

@@ -8,6 +8,7 @@ const fn published(name: ModelName) -> (u32, u32) {
         ModelName::Bert => (512, 30_522),
         ModelName::Llama => (2048, 32_000),
         ModelName::Gpt2
+        | ModelName::Switch
         | ModelName::Linear
         | ModelName::Mlp
         | ModelName::Cnn
@@ -53,6 +54,7 @@ impl Model {
             | ModelName::Gpt2
             | ModelName::Bert
             | ModelName::Llama
+            | ModelName::Switch
             | ModelName::Custom => None,
         }
     }
@@ -131,6 +133,27 @@ impl Model {
     #[must_use]
     pub fn tie_embeddings(&self) -> bool {
         self.tie_embeddings.unwrap_or(false)
+    }
+
+    /// Number of experts of a `switch` in every second block; 0 for other models.
+    #[must_use]
+    pub fn num_experts(&self) -> u32 {
+        match self.name {
+            ModelName::Switch => self.num_experts.unwrap_or(8),
+            _ => 0,
+        }
+    }
+
+    /// Tokens that an expert takes, as a factor of its part of the sequence.
+    #[must_use]
+    pub fn capacity_factor(&self) -> f64 {
+        self.capacity_factor.unwrap_or(1.25)
+    }
+
+    /// Factor of the loss that balances the experts.
+    #[must_use]
+    pub fn router_aux_loss_coef(&self) -> f64 {
+        self.router_aux_loss_coef.unwrap_or(0.01)
     }
 
     /// Probability that training drops a value.

@@ -1,7 +1,7 @@
 use super::super::data::DataVolume;
 use super::*;
 
-const ALL: [ModelName; 9] = [
+const ALL: [ModelName; 10] = [
     ModelName::Linear,
     ModelName::Mlp,
     ModelName::Cnn,
@@ -10,6 +10,7 @@ const ALL: [ModelName; 9] = [
     ModelName::Gpt2,
     ModelName::Bert,
     ModelName::Llama,
+    ModelName::Switch,
     ModelName::Custom,
 ];
 
@@ -139,13 +140,13 @@ fn field_of_another_model_is_refused_with_own_fields() {
             Resnet18,
             |m| m.layers = Some(18),
             "model.layers",
-            "is for gpt2, bert and llama",
+            "is for gpt2, bert, llama and switch",
         ),
         (
             Resnet18,
             |m| m.dropout = Some(0.1),
             "model.dropout",
-            "is for gpt2, bert and llama",
+            "is for gpt2, bert, llama and switch",
         ),
     ]);
 }
@@ -296,6 +297,60 @@ fn invalid_llama_size_names_field_and_advice() {
             |m| m.stem = Some(Stem::Cifar),
             "model.stem",
             "a llama has layers",
+        ),
+    ]);
+}
+
+#[test]
+fn field_of_a_switch_is_refused_for_gpt2() {
+    let cases: [(&str, Change); 3] = [
+        ("model.numExperts", |m| m.num_experts = Some(4)),
+        ("model.capacityFactor", |m| m.capacity_factor = Some(1.0)),
+        ("model.routerAuxLossCoef", |m| {
+            m.router_aux_loss_coef = Some(0.1)
+        }),
+    ];
+    for (field, change) in cases {
+        assert_refused(&[(ModelName::Gpt2, change, field, "is for a switch")]);
+        let mut switch = Model::new(ModelName::Switch);
+        change(&mut switch);
+        assert_eq!(switch.validate(), Ok(()), "{field}");
+    }
+}
+
+#[test]
+fn invalid_switch_size_names_field_and_advice() {
+    use ModelName::Switch;
+    assert_refused(&[
+        (
+            Switch,
+            |m| m.layers = Some(1),
+            "model.layers",
+            "every second block has experts",
+        ),
+        (
+            Switch,
+            |m| m.num_experts = Some(1),
+            "model.numExperts",
+            "at least 2",
+        ),
+        (
+            Switch,
+            |m| m.capacity_factor = Some(0.0),
+            "model.capacityFactor",
+            "at least 0.1",
+        ),
+        (
+            Switch,
+            |m| m.router_aux_loss_coef = Some(f64::NAN),
+            "model.routerAuxLossCoef",
+            "at most 10",
+        ),
+        (
+            Switch,
+            |m| m.rope_theta = Some(1e4),
+            "model.ropeTheta",
+            "a switch has layers",
         ),
     ]);
 }

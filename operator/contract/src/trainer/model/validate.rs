@@ -19,6 +19,9 @@ const fn sizes_of(name: ModelName) -> &'static str {
             "a llama has layers, heads, numKeyValueHeads, width, innerWidth, context, vocabulary, ropeTheta, normEpsilon, \
              tieEmbeddings and dropout"
         }
+        ModelName::Switch => {
+            "a switch has layers, heads, width, context, vocabulary, numExperts, capacityFactor, routerAuxLossCoef and dropout"
+        }
         ModelName::Custom => "the settings of a custom model are in trainer.options",
     }
 }
@@ -28,8 +31,14 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
     const MLP: &[ModelName] = &[ModelName::Mlp];
     const CNN: &[ModelName] = &[ModelName::Cnn];
     const RESNETS: &[ModelName] = &[ModelName::Resnet18, ModelName::Resnet50];
-    const TRANSFORMERS: &[ModelName] = &[ModelName::Gpt2, ModelName::Bert, ModelName::Llama];
+    const TRANSFORMERS: &[ModelName] = &[
+        ModelName::Gpt2,
+        ModelName::Bert,
+        ModelName::Llama,
+        ModelName::Switch,
+    ];
     const LLAMA: &[ModelName] = &[ModelName::Llama];
+    const SWITCH: &[ModelName] = &[ModelName::Switch];
     let Model {
         name,
         hidden,
@@ -48,6 +57,9 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
         rope_theta,
         norm_epsilon,
         tie_embeddings,
+        num_experts,
+        capacity_factor,
+        router_aux_loss_coef,
         dropout,
         label_smoothing,
         init_from: _,
@@ -56,7 +68,7 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
         let message = format!("is for built-in models; {}", sizes_of(*name));
         return invalid("model.labelSmoothing", message);
     }
-    let fields: [(_, _, &[(_, bool)]); 5] = [
+    let fields: [(_, _, &[(_, bool)]); 6] = [
         (MLP, "an mlp", &[("model.hidden", hidden.is_some())]),
         (CNN, "a cnn", &[("model.channels", channels.is_some())]),
         (
@@ -71,7 +83,7 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
         ),
         (
             TRANSFORMERS,
-            "gpt2, bert and llama",
+            "gpt2, bert, llama and switch",
             &[
                 ("model.layers", layers.is_some()),
                 ("model.heads", heads.is_some()),
@@ -90,6 +102,15 @@ pub(super) fn fields_belong_to_the_model(model: &Model) -> Result<(), ConfigInva
                 ("model.ropeTheta", rope_theta.is_some()),
                 ("model.normEpsilon", norm_epsilon.is_some()),
                 ("model.tieEmbeddings", tie_embeddings.is_some()),
+            ],
+        ),
+        (
+            SWITCH,
+            "a switch",
+            &[
+                ("model.numExperts", num_experts.is_some()),
+                ("model.capacityFactor", capacity_factor.is_some()),
+                ("model.routerAuxLossCoef", router_aux_loss_coef.is_some()),
             ],
         ),
     ];
@@ -189,6 +210,9 @@ pub(super) fn sizes(model: &Model) -> Result<(), ConfigInvalid> {
     if model.name == ModelName::Llama {
         rotary_heads(model)?;
     }
+    if model.name == ModelName::Switch {
+        experts(model)?;
+    }
     for (field, value) in [
         ("model.dropout", model.dropout()),
         ("model.labelSmoothing", model.label_smoothing()),
@@ -196,6 +220,35 @@ pub(super) fn sizes(model: &Model) -> Result<(), ConfigInvalid> {
         if !(0.0..1.0).contains(&value) {
             return invalid(field, "must be at least 0 and below 1");
         }
+    }
+    Ok(())
+}
+
+/// Refuses experts that cannot be balanced, or that take no token.
+fn experts(model: &Model) -> Result<(), ConfigInvalid> {
+    if model.layers() < 2 {
+        return invalid(
+            "model.layers",
+            "must be at least 2 for a switch: every second block has experts",
+        );
+    }
+    if model.num_experts() < 2 {
+        return invalid(
+            "model.numExperts",
+            "must be at least 2; a gpt2 has one perceptron in each block",
+        );
+    }
+    if !(0.1..=512.0).contains(&model.capacity_factor()) {
+        return invalid(
+            "model.capacityFactor",
+            "must be at least 0.1 and at most 512",
+        );
+    }
+    if !(0.0..=10.0).contains(&model.router_aux_loss_coef()) {
+        return invalid(
+            "model.routerAuxLossCoef",
+            "must be at least 0 and at most 10",
+        );
     }
     Ok(())
 }

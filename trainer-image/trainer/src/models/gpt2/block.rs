@@ -1,10 +1,12 @@
 //! A block of GPT-2: attention and a perceptron, each with a shortcut and preceded by a
 //! normalization.
 
+use roundhouse_contract::trainer::model::Model as ModelConfig;
 use tch::{TchError, Tensor};
 
 use super::super::init;
 use super::super::layers::{LayerNorm, constant};
+use super::super::switch::Mixture;
 use super::super::transformer::Dropout;
 use super::EPSILON;
 use crate::parameters::{Parameters, Role};
@@ -39,38 +41,56 @@ impl Conv1D {
     }
 }
 
+/// The second half of a block.
+#[derive(Debug)]
+enum FeedForward {
+    Perceptron { mlp: Conv1D, mlp_out: Conv1D },
+    Experts(Mixture),
+}
+
 #[derive(Debug)]
 pub(super) struct Block {
     attention_norm: LayerNorm,
     attention: Conv1D,
     attention_out: Conv1D,
     mlp_norm: LayerNorm,
-    mlp: Conv1D,
-    mlp_out: Conv1D,
+    feed_forward: FeedForward,
 }
 
 impl Block {
     pub(super) fn new(
         parameters: &mut Parameters,
         layer: i64,
-        num_layers: i64,
-        width: i64,
+        config: &ModelConfig,
     ) -> Result<Self, TchError> {
+        let (num_layers, width) = (config.layers(), i64::from(config.width()));
         let name = |part: &str| format!("transformer.h.{layer}.{part}");
         // Two layers of each block add to the residual stream; this scale keeps the variance of the
         // sum.
-        let scaled = 0.02 / (2.0 * num_layers as f64).sqrt();
+        let scaled = 0.02 / (2.0 * f64::from(num_layers)).sqrt();
         let inner = 4 * width;
         Ok(Self {
             attention_norm: LayerNorm::new(parameters, &name("ln_1"), width, EPSILON)?,
             attention: Conv1D::new(parameters, &name("attn.c_attn"), [width, 3 * width], 0.02)?,
             attention_out: Conv1D::new(parameters, &name("attn.c_proj"), [width, width], scaled)?,
             mlp_norm: LayerNorm::new(parameters, &name("ln_2"), width, EPSILON)?,
-            mlp: Conv1D::new(parameters, &name("mlp.c_fc"), [width, inner], 0.02)?,
-            mlp_out: Conv1D::new(parameters, &name("mlp.c_proj"), [inner, width], scaled)?,
+            feed_forward: if config.num_experts() > 0 && layer % 2 == 1 {
+                FeedForward::Experts(Mixture::new(parameters, &name("mlp"), width, config)?)
+            } else {
+                let mlp = Conv1D::new(parameters, &name("mlp.c_fc"), [width, inner], 0.02)?;
+                let mlp_out = Conv1D::new(parameters, &name("mlp.c_proj"), [inner, width], scaled)?;
+                FeedForward::Perceptron { mlp, mlp_out }
+            },
         })
     }
 
+    pub(super) const fn has_experts(&self) -> bool {
+        matches!(self.feed_forward, FeedForward::Experts(_))
+    }
+
+    /// The output for vectors `[B, T, W]`. A block with experts returns `[B, T + 1, W]`: the first
+    /// element of the last row is the sequence's loss that balances the experts. A block that is
+    /// computed again in the backward pass has one output only.
     pub(super) fn apply(
         &self,
         parameters: &Parameters,
@@ -88,8 +108,20 @@ impl Block {
         let out_btw = self.attention_out.apply(parameters, &mixed_btw)?;
         let x_btw = x_btw.f_add(&dropout.apply(out_btw)?)?;
         let normal_btw = self.mlp_norm.apply(parameters, &x_btw)?;
-        let inner_btf = self.mlp.apply(parameters, &normal_btw)?.f_gelu("tanh")?;
-        let out_btw = self.mlp_out.apply(parameters, &inner_btf)?;
-        x_btw.f_add(&dropout.apply(out_btw)?)
+        match &self.feed_forward {
+            FeedForward::Perceptron { mlp, mlp_out } => {
+                let inner_btf = mlp.apply(parameters, &normal_btw)?.f_gelu("tanh")?;
+                let out_btw = mlp_out.apply(parameters, &inner_btf)?;
+                x_btw.f_add(&dropout.apply(out_btw)?)
+            }
+            FeedForward::Experts(experts) => {
+                let (out_btw, loss_b) = experts.apply(parameters, &normal_btw)?;
+                let x_btw = x_btw.f_add(&dropout.apply(out_btw)?)?;
+                let loss_b1w = loss_b
+                    .f_reshape([-1, 1, 1])?
+                    .f_constant_pad_nd([0, width - 1])?;
+                Tensor::f_cat(&[x_btw, loss_b1w], 1)
+            }
+        }
     }
 }
