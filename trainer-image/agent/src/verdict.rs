@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use roundhouse_contract::{ExitCode, Phase, RankStatus, TerminationMessage, termination::Reason};
+use roundhouse_contract::{ExitCode, RankStatus, TerminationMessage, termination::Reason};
+
+mod scripts;
+
+pub use scripts::{before_join, completed_script, unfinished};
 
 /// Time to wait for the true cause: a process that lost a peer may only show that a sibling died.
 pub const CAUSE_WINDOW: Duration = Duration::from_millis(500);
@@ -59,42 +63,6 @@ pub fn cause(ended: &[Ended]) -> Option<&Ended> {
     let failed = |ended: &&Ended| ended.end != End::Exited(0) && !ended.on_request;
     let own = |ended: &&Ended| failed(ended) && !ended.end.is_peer_failure();
     ended.iter().find(own).or_else(|| ended.iter().find(failed))
-}
-
-/// Returns the termination message for a script process that exited with code 0 before its
-/// work was done: it never joined, or left its loop early. A restart cannot help. `status`
-/// is its last status.
-#[must_use]
-pub fn unfinished(end: End, status: Option<&RankStatus>) -> Option<TerminationMessage> {
-    if end != End::Exited(0) {
-        return None;
-    }
-    let joined = status.filter(|status| status.phase != Phase::Preparing);
-    let message = match joined {
-        None => "the script ended without a call of roundhouse.join(): add the call, or use roundhouse.hf.Trainer or \
-                 strategy=roundhouse.lightning.Elastic(...); for a script that runs under torchrun, set \
-                 spec.elastic.mode to Restart"
-            .to_owned(),
-        Some(status) if status.phase == Phase::Done => return None,
-        Some(status) => {
-            let total = status.progress.as_ref().map(|it| it.total_steps);
-            let of = total.filter(|total| *total > 0);
-            let of = of.map_or_else(String::new, |total| format!(" of {total}"));
-            format!(
-                "the script ended with exit code 0 at step {}{of}, but its training is not complete: use `with \
-                 roundhouse.join(...) as job:`, and leave the block when its loop is over",
-                status.step
-            )
-        }
-    };
-    Some(TerminationMessage {
-        reason: Reason::ConfigInvalid,
-        rank: joined.and_then(|status| status.rank),
-        generation: joined.map_or(0, |status| status.generation),
-        step: joined.map_or(0, |status| status.step),
-        message,
-        progress: None,
-    })
 }
 
 /// Returns the termination message of a process: its own report if there is one.
@@ -173,31 +141,8 @@ pub fn completed(status: Option<RankStatus>) -> TerminationMessage {
     }
 }
 
-/// Returns the message of a worker whose processes all exited with code 0 in restart mode. Its
-/// steps are those that the script reported, which may do more after its last report.
-#[must_use]
-pub fn completed_script(status: Option<RankStatus>) -> TerminationMessage {
-    let mut message = completed(status);
-    let total = message.progress.as_ref().map_or(0, |it| it.total_steps);
-    let of = match total {
-        0 => String::new(),
-        total => format!(" of {total}"),
-    };
-    let step = message.step;
-    if step == 0 {
-        "all processes exited with code 0".clone_into(&mut message.message);
-    } else if total == 0 || step < total {
-        message.message = format!(
-            "all processes exited with code 0; the last step that the script reported was {step}{of}"
-        );
-    }
-    message
-}
-
 #[cfg(test)]
 mod tests {
-    use roundhouse_contract::Progress;
-
     use super::*;
 
     fn ended(local_rank: u32, end: End) -> Ended {
@@ -233,56 +178,6 @@ mod tests {
             1
         );
         assert_eq!(cause(&[asked]), None);
-    }
-
-    #[test]
-    fn exit_code_0_of_a_script_requires_complete_training() {
-        let status = |phase: &str| -> RankStatus {
-            let text = format!(r#"{{"phase":"{phase}","generation":2,"step":10}}"#);
-            serde_json::from_str(&text).unwrap()
-        };
-        let (not_joined, early) = (Some("roundhouse.join(): add"), Some("at step 10, but"));
-        for (end, status, expected) in [
-            (End::Exited(0), None, not_joined),
-            (End::Exited(0), Some(status("Preparing")), not_joined),
-            (End::Exited(0), Some(status("Lobby")), early),
-            (End::Exited(0), Some(status("Training")), early),
-            (End::Exited(0), Some(status("Done")), None),
-            (End::Exited(1), None, None),
-            (End::Signaled(9), None, None),
-        ] {
-            let found = unfinished(end, status.as_ref());
-            let is_expected = match (&found, expected) {
-                (Some(found), Some(words)) => found.message.contains(words),
-                (found, words) => found.is_none() && words.is_none(),
-            };
-            assert!(is_expected, "{end:?} {status:?}: {found:?}");
-        }
-    }
-
-    #[test]
-    fn completed_script_claims_no_unreported_step() {
-        for (step, total, expected) in [
-            (
-                103,
-                240,
-                "the last step that the script reported was 103 of 240",
-            ),
-            (103, 0, "the last step that the script reported was 103"),
-            (240, 240, "training is complete after 240 steps"),
-            (0, 0, "all processes exited with code 0"),
-        ] {
-            let text = format!(r#"{{"phase":"Training","generation":2,"step":{step}}}"#);
-            let mut status: RankStatus = serde_json::from_str(&text).unwrap();
-            status.progress = Some(Progress {
-                step,
-                total_steps: total,
-                ..Progress::default()
-            });
-            let message = completed_script(Some(status));
-            assert!(message.message.ends_with(expected), "{message:?}");
-            assert_eq!((message.reason, message.step), (Reason::Completed, step));
-        }
     }
 
     #[test]

@@ -243,16 +243,22 @@ impl Worker<'_> {
         }
         let status = self.status(local_rank);
         let generation = status.as_ref().map_or(0, |status| status.generation);
-        verdict::explain(
+        let own_words = ranks::failure(&self.options.run_dir, local_rank);
+        let crashes = own_words.is_none() && self.options.runs_script();
+        let message = verdict::explain(
             ended.end,
-            ranks::failure(&self.options.run_dir, local_rank),
+            own_words,
             status.as_ref(),
             self.processes
                 .last_lines
                 .of(local_rank, generation)
                 .as_deref(),
             self.processes.has_memory(),
-        )
+        );
+        if crashes {
+            return verdict::before_join(message, status.as_ref());
+        }
+        message
     }
 
     fn verdict(&self) -> (i32, TerminationMessage) {
