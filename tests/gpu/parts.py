@@ -239,7 +239,7 @@ def throughput(setting):
                 peer += ["--precision", "bf16"]
             found = subprocess.run(peer, capture_output=True, text=True, timeout=600)
             assert found.returncode == 0, found.stderr[-1500:]
-            theirs.append(per_step * float(found.stdout))
+            theirs.append(per_step * float(found.stdout.split()[0]))
         own, other = statistics.median(mine), statistics.median(theirs)
         assert math.isfinite(own)
         rows.append((f"{case.name}, {case.unit}: ours, PyTorch eager, ratio", f"{own:,.0f}, {other:,.0f}, {own / other:.2f}"))

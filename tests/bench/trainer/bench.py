@@ -26,7 +26,7 @@ def peer(python, name, world, seconds):
     command = [python, HERE / "peer.py", "--model", name, "--world", str(world), "--port", str(free_port())]
     command += ["--seconds", str(seconds)]
     ranks = [[*command, "--rank", str(rank)] for rank in range(world)]
-    return float(output_of_rank_0(ranks, [{}] * world))
+    return float(output_of_rank_0(ranks, [{}] * world).split()[0])
 
 
 def copied(num_bytes):

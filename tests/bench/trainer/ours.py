@@ -35,6 +35,14 @@ CONFIGURATIONS = {
         "optimizer": {"name": "adamw", "learningRate": 0.0001},
         "globalBatchSize": 8,
     },
+    "gpt2-wide": {
+        "model": {
+            "name": "gpt2", "layers": 8, "heads": 8, "width": 512, "context": 128, "vocabulary": 8192, "dropout": 0,
+        },
+        "data": {"format": "tokens", "path": "gpt2", "train": "train.bin", "tokens": {"context": 128}},
+        "optimizer": {"name": "adamw", "learningRate": 0.0001},
+        "globalBatchSize": 8,
+    },
     "bert": {
         "model": {
             "name": "bert", "layers": 2, "heads": 4, "width": 128, "context": 128, "vocabulary": 512, "dropout": 0,

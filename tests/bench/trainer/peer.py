@@ -1,18 +1,21 @@
 """Trains the same models, batches and optimizers with PyTorch eager and DistributedDataParallel
-over Gloo.
+over Gloo, or with a model or an optimizer that the processes share.
 
 This is one of `--world` processes. Rank 0 prints one line: the median steps per second over several
-windows. The samples are synthetic and in memory, so no reader is measured.
+windows, and the peak of its resident memory in MiB. The samples are synthetic and in memory, so no reader is measured.
 """
 import argparse
 import math
 import os
+import resource
 import statistics
 import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -127,6 +130,7 @@ CASES = {
     "mlp": (mlp, lambda number: classified((64,), number), 64, "sgd"),
     "resnet18": (resnet18, lambda number: classified((3, 32, 32), number), 32, "sgd"),
     "gpt2": (Gpt2, written, 8, "adamw"),
+    "gpt2-wide": (lambda: Gpt2(8, 512, 8, 128, 8192), lambda number: written(number, 128, 8192), 8, "adamw"),
     "resnet50": (resnet50, lambda number: classified((3, 224, 224), number // 2), 256, "sgd"),
     "gpt2-124m": (
         lambda: Gpt2(12, 768, 12, 1024, 50304), lambda number: written(number, 1024, 50257), 16, "adamw",
@@ -168,6 +172,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--shard", choices=["none", "zero1", "fsdp"], default="none", help="what the processes share")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(7)
@@ -183,9 +188,16 @@ def main():
     if options.world > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options.port))
         dist.init_process_group("gloo", rank=options.rank, world_size=options.world)
-        model = DistributedDataParallel(model)
+        if options.shard == "fsdp":
+            for block in model.blocks:
+                fully_shard(block)
+            fully_shard(model)
+        else:
+            model = DistributedDataParallel(model)
     if optimizer == "sgd":
         update = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    elif options.shard == "zero1":
+        update = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-4)
     else:
         update = torch.optim.AdamW(model.parameters(), lr=1e-4)
     order = torch.randperm(len(inputs), device=options.device)
@@ -223,7 +235,8 @@ def main():
             torch.cuda.synchronize()
         rates.append(window / (time.perf_counter() - started))
     if options.rank == 0:
-        print(f"{statistics.median(rates):.2f}")
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"{statistics.median(rates):.2f} {peak:.0f}")
     if options.world > 1:
         dist.destroy_process_group()
 

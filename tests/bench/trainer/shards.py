@@ -1,0 +1,109 @@
+"""Compares steps per second and memory of two processes that share an optimizer or a model, in
+alternating runs on this machine; prints a table.
+
+The trainer's processes are two workers without `trainer.parallel`, or one worker of two processes
+with it. PyTorch's have DistributedDataParallel, the same with ZeroRedundancyOptimizer, or FSDP2.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+
+import ours
+from bench import HERE
+from ports import free_port
+from world import World, output_of_rank_0, replace
+
+THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+SIDES = ["no shards", "Zero1", "DDP", "DDP, ZeroRedundancyOptimizer", "FSDP2"]
+
+
+class Replica(World):
+    """One worker of two processes. Its nodes are the processes."""
+
+    def __init__(self, trainer, directory, data, config):
+        directory = pathlib.Path(directory)
+
+        def shared(rank):
+            return THREADS | {
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": "2",
+                "ROUNDHOUSE_SHARDED": "true",
+                "ROUNDHOUSE_REPLICA_FILE": str(directory / "replica"),
+                "ROUNDHOUSE_RENDEZVOUS_PORT": str(self.ports[0]),
+                "ROUNDHOUSE_MEMBERSHIP_FILE": str(directory / "membership-0"),
+                "ROUNDHOUSE_RUN_DIR": str(directory / "run-0"),
+            }
+
+        super().__init__(trainer, directory, data, config, 2, shared)
+
+    def status(self, node):
+        try:
+            return json.loads((self.directory / "run-0" / f"rank-{node}.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {"phase": "Preparing", "step": 0, "generation": 0}
+
+    def issue(self, generation, nodes):
+        super().issue(generation, [0])
+        file = self.directory / "membership-0"
+        replace(file, json.dumps(json.loads(file.read_text()) | {"procsPerWorker": 2}))
+
+
+def peak(process):
+    """The peak of the resident memory of a process in MiB."""
+    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def mine(options, data, name, is_sharded):
+    """Steps per second of the trainer, and the peak memory of the larger process."""
+    config = ours.CONFIGURATIONS[name] | {"steps": 1_000_000_000, "seed": 7}
+    with tempfile.TemporaryDirectory() as place:
+        if is_sharded:
+            world = Replica(options.trainer, place, data, config | {"parallel": {"shard": "Zero1"}})
+        else:
+            world = World(options.trainer, place, data, config, 2, lambda _: THREADS)
+        with world as workers:
+            rate = ours.rate(workers, 2, options.seconds)
+            return rate, max(map(peak, workers.processes))
+
+
+def theirs(options, name, shard):
+    """The same of PyTorch, with the memory of rank 0."""
+    command = [options.python, HERE / "peer.py", "--model", name, "--world", "2", "--port", str(free_port())]
+    command += ["--seconds", str(options.seconds), "--shard", shard]
+    output = output_of_rank_0([[*command, "--rank", str(rank)] for rank in range(2)], [{}, {}])
+    return tuple(map(float, output.split()))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trainer", required=True, help="the program roundhouse-train, optimized")
+    parser.add_argument("--python", required=True, help="an interpreter with PyTorch")
+    parser.add_argument("--models", default="gpt2,gpt2-wide")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10, help="duration of each measurement")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        data = pathlib.Path(place)
+        ours.write_data(data)
+        print("| model | side | steps/s | of DDP | peak memory of a process |\n|---|---|---|---|---|", flush=True)
+        for name in options.models.split(","):
+            found = {side: [] for side in SIDES}
+            for number in range(options.rounds):
+                print(f"{name}, round {number + 1} of {options.rounds}", file=sys.stderr)
+                found["no shards"].append(mine(options, data, name, False))
+                found["Zero1"].append(mine(options, data, name, True))
+                for side, shard in zip(SIDES[2:], ("none", "zero1", "fsdp")):
+                    found[side].append(theirs(options, name, shard))
+            rates = {side: statistics.median(rate for rate, _ in runs) for side, runs in found.items()}
+            for side, runs in found.items():
+                memory = statistics.median(memory for _, memory in runs)
+                ratio = rates[side] / rates["DDP"]
+                print(f"| {name} | {side} | {rates[side]:.2f} | {ratio:.2f} | {memory:.0f} MiB |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
