@@ -2,7 +2,8 @@
 over Gloo, or with a model or an optimizer that the processes share.
 
 This is one of `--world` processes. Rank 0 prints one line: the median steps per second over several
-windows, and the peak of its resident memory in MiB. The samples are synthetic and in memory, so no reader is measured.
+windows, and the peak of its resident memory in MiB. The samples are synthetic and in memory, so no
+reader is measured.
 """
 import argparse
 import math

@@ -153,6 +153,11 @@ unsafe extern "C" {
         tensor: *mut C_tensor,
         root: c_int,
     ) -> c_int;
+    pub(crate) fn rh_group_broadcast_each(
+        group: *const RhGroup,
+        tensors: *const *mut C_tensor,
+        count: usize,
+    ) -> c_int;
     pub(crate) fn rh_group_broadcast_coalesced(
         group: *const RhGroup,
         tensors: *const *mut C_tensor,

@@ -69,6 +69,22 @@ int rh_group_broadcast(const RhGroup* group, at::Tensor* tensor, int root) {
   });
 }
 
+// Tensor i is that of rank i. All are on their way at once.
+int rh_group_broadcast_each(const RhGroup* group, at::Tensor* const* tensors, size_t count) {
+  return rh_guard([&] {
+    c10::AutoGradMode no_grad(false);
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    for (size_t rank = 0; rank < count; rank++) {
+      if (tensors[rank]->numel() == 0) continue;
+      c10d::BroadcastOptions options;
+      options.rootRank = static_cast<int64_t>(rank);
+      std::vector<at::Tensor> tensor{*tensors[rank]};
+      works.push_back(group->group->broadcast(tensor, options));
+    }
+    for (const auto& work : works) finish(work);
+  });
+}
+
 int rh_group_broadcast_coalesced(const RhGroup* group, at::Tensor* const* tensors, size_t count, int root) {
   return rh_guard([&] {
     c10::AutoGradMode no_grad(false); // the broadcast writes to leaves that require gradients

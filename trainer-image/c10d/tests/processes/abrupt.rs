@@ -100,6 +100,8 @@ fn killed_peer_of_a_large_sum_frees_the_others() {
         (2, "send", 0),
         (2, "send", 1),
         (3, "exchange", 1),
+        (3, "each", 0),
+        (3, "each", 1),
     ] {
         assert_survivors_are_free(size, killed, movement, "64", Ends::Noticed, &[]);
     }
@@ -125,5 +127,6 @@ fn killed_peer_of_a_message_over_nccl_frees_the_others() {
     for (size, killed) in [(2, 1), (3, 0)] {
         let nccl = [("BACKEND", "nccl")];
         assert_survivors_are_free(size, killed, "broadcast", "64", Ends::Aborted, &nccl);
+        assert_survivors_are_free(size, killed, "each", "64", Ends::Aborted, &nccl);
     }
 }

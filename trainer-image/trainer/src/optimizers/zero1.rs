@@ -113,12 +113,12 @@ impl Update for Zero1 {
     }
 
     fn complete(&mut self) -> Result<(), SyncError> {
-        for (rank, Range { start, end }) in (0..).zip(&self.parts) {
-            if start < end {
-                let mut part = self.vector.f_narrow(0, *start, end - start)?;
-                self.group.process_group().broadcast(&mut part, rank)?;
-            }
-        }
+        let part = |range: &Range<i64>| {
+            self.vector
+                .f_narrow(0, range.start, range.end - range.start)
+        };
+        let mut parts = self.parts.iter().map(part).collect::<Result<Vec<_>, _>>()?;
+        self.group.process_group().broadcast_each(&mut parts)?;
         Ok(())
     }
 

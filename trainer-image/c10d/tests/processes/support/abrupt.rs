@@ -43,6 +43,7 @@ pub fn move_until_aborted(group: ProcessGroup, store: &Store) {
         println!("step {step}");
         let result = match movement.as_str() {
             "broadcast" => group.broadcast(&mut tensor, 0),
+            "each" => group.broadcast_each(&mut tensor.chunk(group.world_size().into(), 0)),
             "sum" => group.all_reduce(&mut tensor, ReduceOp::Sum),
             "send" if group.rank() == 0 => group.send(&tensor, 1),
             "send" => group.receive(&mut tensor, 0),

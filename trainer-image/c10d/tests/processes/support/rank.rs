@@ -107,6 +107,15 @@ fn collectives(group: &ProcessGroup) {
     let mut one = Tensor::from_slice(&[rank]);
     group.broadcast(&mut one, group.world_size() - 1).unwrap();
     assert_eq!(i64::try_from(one).unwrap(), size - 1);
+    // Every third tensor is empty.
+    let mut each: Vec<Tensor> = (0..size)
+        .map(|root| Tensor::full([root % 3], rank, (Kind::Int64, Device::Cpu)))
+        .collect();
+    group.broadcast_each(&mut each).unwrap();
+    for (root, tensor) in (0..).zip(&each) {
+        assert!(tensor.equal(&(tensor.zeros_like() + root)), "{root}");
+    }
+    assert!(group.broadcast_each(&mut each[1..]).is_err());
     let mut many = [
         Tensor::from_slice(&[rank + 7]),
         Tensor::full([3], rank, (Kind::Float, Device::Cpu)),
