@@ -93,13 +93,32 @@ def test_model_of_an_early_stop_is_saved_after_a_kill(tmp_path, has_newcomer):
     check(tmp_path, max_steps=2)
 
 
-def test_error_of_rank_0_is_its_message_and_another_saves(tmp_path):
-    with script(tmp_path, "if os.environ.get('DIES'):", "    raise OSError(28, 'no space is left')", SAVE) as world:
+NO_SPACE = "raise OSError(28, 'no space is left')"
+WORDS = "OSError: [Errno 28] no space is left"
+ERRORS = [
+    ([NO_SPACE], 1, WORDS),
+    # A hook of a library that replaces that of the package.
+    (["sys.excepthook = sys.__excepthook__", NO_SPACE], 1, WORDS),
+    (["sys.excepthook = sys.__excepthook__", "from roundhouse.errors import DataError", "raise DataError('no data')"], 65, "no data"),
+    (["sys.exit(3)"], 3, "the script has exited with 3"),
+    (["exit(code='no space is left')"], 1, "the script has exited with no space is left"),
+]
+
+
+@pytest.mark.parametrize(("ends", "code", "words"), ERRORS)
+def test_error_of_rank_0_is_its_message_and_another_saves(tmp_path, ends, code, words):
+    with script(tmp_path, "if os.environ.get('DIES'):", *(f"    {line}" for line in ends), SAVE) as world:
         workers = start(world, 2, DIES="1")
-        world.ends(workers[:1], 1)
-        assert "OSError: [Errno 28] no space is left" in workers[0].words()["message"]
+        world.ends(workers[:1], code)
+        assert words in workers[0].words()["message"]
         world.form(workers[1:])
         world.ends(workers[1:])
+    check(tmp_path)
+
+
+def test_exit_that_the_script_catches_is_no_end(tmp_path):
+    with script(tmp_path, "try:", "    sys.exit(3)", "except SystemExit as error:", "    assert error.code == 3", SAVE) as world:
+        world.ends(start(world, 2))
     check(tmp_path)
 
 
