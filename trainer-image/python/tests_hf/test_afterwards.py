@@ -168,3 +168,67 @@ def test_changed_model_of_a_lost_save_is_computed_again(tmp_path, change):
         workers = start(world, 2, DIES="1")
         world.ends(workers[1:], 75)
         assert "the script has changed the model since" in workers[1].words()["message"]
+
+
+RETRY = """
+save, errors = trainer._save, [OSError(5, "the volume does not answer")] if rank == 0 else []
+
+
+def save_later(*args, **kwargs):
+    if errors:
+        raise errors.pop()
+    save(*args, **kwargs)
+
+
+trainer._save = save_later
+try:
+    trainer.save_model()
+except OSError:
+    trainer.save_model()
+if rank == 0:
+    trainer._save = die
+trainer.save_model(str(HERE / "second"))
+"""
+
+
+def test_failed_save_counts_for_no_later_one(tmp_path):
+    with script(tmp_path, RETRY) as world:
+        world.end_without_first(start(world, 2))
+    check(tmp_path)
+    assert (tmp_path / "second" / "model.safetensors").exists()
+
+
+def test_save_of_rank_0_alone_counts_for_no_other_one(tmp_path):
+    lines = ["if rank == 0:", "    save, trainer._save = trainer._save, vars(transformers.Trainer)['_save'].__get__(trainer)"]
+    lines += ["    trainer.save_model(str(HERE / 'alone'))", "    trainer._save = save", SAVE]
+    with script(tmp_path, *lines) as world:
+        world.end_without_first(start(world, 2, DIES="1"))
+    check(tmp_path)
+
+
+def test_file_that_rank_0_never_writes_ends_the_others(tmp_path):
+    with script(tmp_path, "if rank == 0:", "    raise SystemExit(3)", SAVE) as world:
+        workers = start(world, 2)
+        world.ends(workers[:1], 3)
+        world.ends(workers[1:], 75)
+        assert "the script of rank 0 has ended, and has not written" in workers[1].words()["message"]
+
+
+# A save that is lost with rank 0 after the script has changed the model, which the script ignores.
+LOST = ["trainer.model.float()", "try:", "    trainer.save_model(str(HERE / 'second'))", "except Exception:", "    pass"]
+
+
+@pytest.mark.parametrize("before", [[], ["own = vars(trainer).pop('_save', None)", SAVE, "if own: trainer._save = own"]])
+def test_lost_save_that_the_script_ignores_ends_no_job(tmp_path, before):
+    with script(tmp_path, *before, *LOST) as world:
+        workers = start(world, 2, DIES="1")
+        world.ends(workers[1:], 75)
+        assert "rank 0 was lost after the training" in workers[1].words()["message"]
+
+
+def test_child_that_outlives_rank_0_holds_up_no_rank(tmp_path):
+    lines = ["if rank == 0 and os.fork() == 0:", "    wait_for((HERE / 'over').exists)", "    os._exit(0)", SAVE]
+    with script(tmp_path, *lines) as world:
+        world.end_without_first(start(world, 2, DIES="1"))
+        (tmp_path / "over").touch()
+    check(tmp_path)
