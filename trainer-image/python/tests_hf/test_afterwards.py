@@ -232,3 +232,18 @@ def test_child_that_outlives_rank_0_holds_up_no_rank(tmp_path):
         world.end_without_first(start(world, 2, DIES="1"))
         (tmp_path / "over").touch()
     check(tmp_path)
+
+
+SECOND = """
+other = Trainer(model=trainer.model, args=arguments(HERE / "other"), train_dataset=samples(), global_batch_size=4)
+assert [one.is_world_process_zero() for one in (trainer, other)] == [rank == 0] * 2
+if os.environ.get("DIES_LATER"):
+    other._save = die
+other.save_model(str(HERE / "out"))
+"""
+
+
+def test_second_trainer_writes_on_rank_0(tmp_path):
+    with script(tmp_path, SECOND) as world:
+        world.end_without_first(start(world, 2, DIES_LATER="1"))
+    check(tmp_path)

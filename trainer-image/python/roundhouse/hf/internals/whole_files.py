@@ -25,7 +25,7 @@ class WholeFiles(Host):
     optimizer: Any
     # The weights of the whole model while it is saved.
     _whole: dict[str, Any] | None = None
-    # Known after the training of a worker.
+    # Known after the training of a worker, also to other Trainers of the script.
     _afterwards: Afterwards | None = None
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
