@@ -153,7 +153,8 @@ def opened(group: Group | None, written: Calls) -> Line | None:
     try:
         if group.rank > 0:
             return Line(False, [_dial(group)])
-        line = Line(True, _accepted(group))
+        with group.waiting():
+            line = Line(True, _accepted(group))
     except (OSError, RuntimeError):
         return None  # The store is gone with rank 0.
     line.report(written.keys)
@@ -169,7 +170,7 @@ def _accepted(group: Group) -> list[socket.socket]:
         ready.register(listener, selectors.EVENT_READ)
         ends_at = time.monotonic() + _TIMEOUT
         # A rank that does not come is lost, which the next collective shows.
-        while len(connections) < group.size - 1 and time.monotonic() < ends_at:
+        while len(connections) < group.size - 1 and time.monotonic() < ends_at and not group.is_aborted:
             if not ready.select(_LOOK_INTERVAL):
                 continue
             one, _ = listener.accept()
