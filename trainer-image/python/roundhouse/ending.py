@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -25,11 +28,75 @@ def exit_with(kind: type[BaseException], error: BaseException, where: Any) -> No
         sys.__excepthook__(kind, error, where)
         if (advice := recognized(error)) is not None:
             print(advice, file=sys.stderr)
+    leave_with(error)
+
+
+def leave_with(error: BaseException) -> NoReturn:
+    """Ends a worker's process with the exit code of an error that it has printed."""
     sys.stdout.flush()
     sys.stderr.flush()
     # Do not run exit handlers: threads of PyTorch may wait for peers, and its destructors wait for
     # these threads.
     os._exit(_code_of(error))
+
+
+class Exits:
+    """Why the script of this process ends, for a handler of ``atexit``, which Python gives no
+    reason."""
+
+    def __init__(self) -> None:
+        self._before, self._own_exit = _last_uncaught(), sys.exit
+        self._last: BaseException | None = None
+        # The functions of module site, which some interpreters do not load, raise SystemExit, too.
+        names = ((sys, "exit"), (builtins, "exit"), (builtins, "quit"))
+        self._replaced = [(module, name, getattr(module, name)) for module, name in names if hasattr(module, name)]
+        for module, name, _ in self._replaced:
+            setattr(module, name, self._exit)
+
+    def close(self) -> None:
+        """Must be called when nothing needs the reason any more."""
+        for module, name, before in self._replaced:
+            if getattr(module, name) == self._exit:
+                setattr(module, name, before)
+
+    def error(self) -> BaseException | None:
+        """The error with which Python ends the script: that of ``sys.exit`` or ``exit`` with
+        another code than 0, or one that a library has printed in its own ``sys.excepthook``."""
+        last = _last_uncaught()
+        return self._last if last is self._before else last
+
+    def _exit(self, code: Any = None) -> NoReturn:
+        try:
+            self._own_exit(code)  # A library, such as wandb, may have replaced it, too.
+        except SystemExit as error:
+            raise _Exit(error.code, self._note) from None
+
+    def _note(self, error: BaseException) -> None:
+        self._last = error
+
+
+class _Exit(SystemExit):
+    """What ``sys.exit`` raises. A script may catch it and continue. ``ends`` is called when the
+    process ends: only the interpreter reads the code without a frame of Python."""
+
+    def __init__(self, code: Any, ends: Callable[[BaseException], None]):
+        super().__init__(code)
+        self._code, self._ends = code, ends
+
+    @property
+    def code(self) -> Any:
+        if self._code and sys._getframe().f_back is None and threading.current_thread() is threading.main_thread():
+            self._ends(SystemExit(self._code))
+        return self._code
+
+    @code.setter
+    def code(self, code: Any) -> None:
+        self._code = code
+
+
+def _last_uncaught() -> BaseException | None:
+    # Python before 3.12 has only the second one.
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
 def _code_of(error: BaseException) -> int:

@@ -240,6 +240,11 @@ class Generations:
             self.group.close()
             self.group = None
 
+    def end(self) -> None:
+        """Must be called when the membership is over, before Python ends."""
+        if self._network is not None:
+            self._network.end()
+
     def rest(self) -> None:
         """Must be called after the training. Until the next generation forms, each rank does alone
         what the script does, and PyTorch has no default group."""

@@ -12,6 +12,7 @@ import datetime
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -253,24 +254,36 @@ class Group:
         """Whether all ranks come to the named place within some seconds: the same answer on all
         ranks. Like :meth:`meet` this is not a collective, so some ranks may stay away. True also if
         the group is aborted: its collectives fail."""
-        # If a peer is lost, the watch aborts the group of a rank that waits.
-        waiting = None if self.waits is None else self.waits.begin(lambda: None)
         ends_at = time.monotonic() + seconds
+        with self.waiting():
+            try:
+                here = self._store.add(place, 1)
+                while here < self.size and not self._is_aborted:
+                    if time.monotonic() > ends_at:
+                        is_all = self._store.settled(f"{place} has", "some") == "all"
+                        self._store.add(place, self.size)  # A rank that comes later does not wait.
+                        return is_all
+                    time.sleep(0.01)
+                    here = self._store.add(place, 0)
+                return self._is_aborted or self._store.settled(f"{place} has", "all") == "all"
+            except RuntimeError:
+                return self._is_aborted  # The store is gone with rank 0, or an abort has ended its connection.
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """This rank waits for the others in this context. If one of them is lost, the watch aborts
+        the group."""
+        waiting = None if self.waits is None else self.waits.begin(lambda: None)
         try:
-            here = self._store.add(place, 1)
-            while here < self.size and not self._is_aborted:
-                if time.monotonic() > ends_at:
-                    is_all = self._store.settled(f"{place} has", "some") == "all"
-                    self._store.add(place, self.size)  # A rank that comes later does not wait.
-                    return is_all
-                time.sleep(0.01)
-                here = self._store.add(place, 0)
-            return self._is_aborted or self._store.settled(f"{place} has", "all") == "all"
-        except RuntimeError:
-            return self._is_aborted  # The store is gone with rank 0, or an abort has ended its connection.
+            yield
         finally:
             if self.waits is not None and waiting is not None:
                 self.waits.end(waiting)
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether the generation has failed, so that its collectives do."""
+        return self._is_aborted
 
     def part(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
         """A group of some ranks, for a script that calls ``torch.distributed.new_group``. It fails

@@ -446,6 +446,8 @@ class Job:
         self._fail(error)
         if isinstance(error, Left):
             self._exports.wait(_MOST_AT_LEAVE)
+        if isinstance(error, SystemExit):
+            self._generations.end()  # Other errors end the process at once.
 
     def _fail(self, error: BaseException) -> None:
         code, words = explained(error)
@@ -464,3 +466,4 @@ class Job:
         self._generations.leave()
         self._exports.wait(_MOST_AT_END)
         self._process.done()
+        self._generations.end()

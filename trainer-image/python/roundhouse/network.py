@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,6 +17,11 @@ from .errors import DataMismatch, RoundhouseError, StateError
 from .groups import Group, Wires, duration, gloo, nccl
 from .replica import Replica
 from .stores import serve
+
+# Seconds for which a process waits at its end for connections that it no longer needs. Each attempt
+# takes at most two.
+_MOST_AT_END = 10.0
+
 
 class Store:
     """A connection to a key-value store, or to the keys of the store with a prefix."""
@@ -70,17 +78,38 @@ class Network:
         # The reason why the ranks cannot train together. It is raised later, where the script sees
         # it.
         self.mismatch: RoundhouseError | None = None
+        self._changed = threading.Condition()
+        self._num_open = 0
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        with self._changed:
+            self._num_open += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_open -= 1
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Waits for attempts to connect to a generation that did not form. A thread that returns
+        from PyTorch while Python ends aborts the process."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_open == 0, _MOST_AT_END)
 
     def host(self, address: str, port: int, seconds: float) -> Store:
         """Serves a store on one address and port of this host; other addresses of the host do not
         answer."""
-        store, port = serve(address, port, seconds)
+        with self._open():
+            store, port = serve(address, port, seconds)
         return Store(store, port)
 
     def dial(self, address: str, port: int, seconds: float) -> Store:
         """Connects to the store of another process."""
         before = open_sockets()
-        store = dist.TCPStore(address, port, is_master=False, timeout=duration(seconds), wait_for_workers=False)
+        with self._open():
+            store = dist.TCPStore(address, port, is_master=False, timeout=duration(seconds), wait_for_workers=False)
         return Store(store, port, socket=opened_to(port, before))
 
     def connect(
@@ -94,7 +123,13 @@ class Network:
         own_store_port: int | None,
     ) -> Group:
         """Connects the ranks that have gathered at the store. Returns when all are connected."""
-        place = (generation, rank, size)
+        with self._open():
+            return self._connected(store, (generation, rank, size), seconds, address, own_store_port)
+
+    def _connected(
+        self, store: Store, place: tuple[int, int, int], seconds: float, address: str, own_store_port: int | None
+    ) -> Group:
+        _, rank, size = place
         self._compare(store.store, rank)
         if self.device.type == "cuda":
             # NCCL does not use PyTorch's allocator, which may have cached nearly all memory for

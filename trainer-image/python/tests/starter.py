@@ -6,6 +6,7 @@ the script runs in the interpreter's main module.
 """
 
 import builtins
+import contextlib
 import gc
 import json
 import os
@@ -49,7 +50,8 @@ class Forked:
         # The starter reports an ended process before it reaps it, so the pid cannot belong to
         # another process.
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # It has ended since.
+                os.kill(self.pid, number)
 
     def kill(self):
         self.send_signal(signal.SIGKILL)

@@ -93,13 +93,32 @@ def test_model_of_an_early_stop_is_saved_after_a_kill(tmp_path, has_newcomer):
     check(tmp_path, max_steps=2)
 
 
-def test_error_of_rank_0_is_its_message_and_another_saves(tmp_path):
-    with script(tmp_path, "if os.environ.get('DIES'):", "    raise OSError(28, 'no space is left')", SAVE) as world:
+NO_SPACE = "raise OSError(28, 'no space is left')"
+WORDS = "OSError: [Errno 28] no space is left"
+ERRORS = [
+    ([NO_SPACE], 1, WORDS),
+    # A hook of a library that replaces that of the package.
+    (["sys.excepthook = sys.__excepthook__", NO_SPACE], 1, WORDS),
+    (["sys.excepthook = sys.__excepthook__", "from roundhouse.errors import DataError", "raise DataError('no data')"], 65, "no data"),
+    (["sys.exit(3)"], 3, "the script has exited with 3"),
+    (["exit(code='no space is left')"], 1, "the script has exited with no space is left"),
+]
+
+
+@pytest.mark.parametrize(("ends", "code", "words"), ERRORS)
+def test_error_of_rank_0_is_its_message_and_another_saves(tmp_path, ends, code, words):
+    with script(tmp_path, "if os.environ.get('DIES'):", *(f"    {line}" for line in ends), SAVE) as world:
         workers = start(world, 2, DIES="1")
-        world.ends(workers[:1], 1)
-        assert "OSError: [Errno 28] no space is left" in workers[0].words()["message"]
+        world.ends(workers[:1], code)
+        assert words in workers[0].words()["message"]
         world.form(workers[1:])
         world.ends(workers[1:])
+    check(tmp_path)
+
+
+def test_exit_that_the_script_catches_is_no_end(tmp_path):
+    with script(tmp_path, "try:", "    sys.exit(3)", "except SystemExit as error:", "    assert error.code == 3", SAVE) as world:
+        world.ends(start(world, 2))
     check(tmp_path)
 
 
@@ -149,3 +168,82 @@ def test_changed_model_of_a_lost_save_is_computed_again(tmp_path, change):
         workers = start(world, 2, DIES="1")
         world.ends(workers[1:], 75)
         assert "the script has changed the model since" in workers[1].words()["message"]
+
+
+RETRY = """
+save, errors = trainer._save, [OSError(5, "the volume does not answer")] if rank == 0 else []
+
+
+def save_later(*args, **kwargs):
+    if errors:
+        raise errors.pop()
+    save(*args, **kwargs)
+
+
+trainer._save = save_later
+try:
+    trainer.save_model()
+except OSError:
+    trainer.save_model()
+if rank == 0:
+    trainer._save = die
+trainer.save_model(str(HERE / "second"))
+"""
+
+
+def test_failed_save_counts_for_no_later_one(tmp_path):
+    with script(tmp_path, RETRY) as world:
+        world.end_without_first(start(world, 2))
+    check(tmp_path)
+    assert (tmp_path / "second" / "model.safetensors").exists()
+
+
+def test_save_of_rank_0_alone_counts_for_no_other_one(tmp_path):
+    lines = ["if rank == 0:", "    save, trainer._save = trainer._save, vars(transformers.Trainer)['_save'].__get__(trainer)"]
+    lines += ["    trainer.save_model(str(HERE / 'alone'))", "    trainer._save = save", SAVE]
+    with script(tmp_path, *lines) as world:
+        world.end_without_first(start(world, 2, DIES="1"))
+    check(tmp_path)
+
+
+def test_file_that_rank_0_never_writes_ends_the_others(tmp_path):
+    with script(tmp_path, "if rank == 0:", "    raise SystemExit(3)", SAVE) as world:
+        workers = start(world, 2)
+        world.ends(workers[:1], 3)
+        world.ends(workers[1:], 75)
+        assert "the script of rank 0 has ended, and has not written" in workers[1].words()["message"]
+
+
+# A save that is lost with rank 0 after the script has changed the model, which the script ignores.
+LOST = ["trainer.model.float()", "try:", "    trainer.save_model(str(HERE / 'second'))", "except Exception:", "    pass"]
+
+
+@pytest.mark.parametrize("before", [[], ["own = vars(trainer).pop('_save', None)", SAVE, "if own: trainer._save = own"]])
+def test_lost_save_that_the_script_ignores_ends_no_job(tmp_path, before):
+    with script(tmp_path, *before, *LOST) as world:
+        workers = start(world, 2, DIES="1")
+        world.ends(workers[1:], 75)
+        assert "rank 0 was lost after the training" in workers[1].words()["message"]
+
+
+def test_child_that_outlives_rank_0_holds_up_no_rank(tmp_path):
+    lines = ["if rank == 0 and os.fork() == 0:", "    wait_for((HERE / 'over').exists)", "    os._exit(0)", SAVE]
+    with script(tmp_path, *lines) as world:
+        world.end_without_first(start(world, 2, DIES="1"))
+        (tmp_path / "over").touch()
+    check(tmp_path)
+
+
+SECOND = """
+other = Trainer(model=trainer.model, args=arguments(HERE / "other"), train_dataset=samples(), global_batch_size=4)
+assert [one.is_world_process_zero() for one in (trainer, other)] == [rank == 0] * 2
+if os.environ.get("DIES_LATER"):
+    other._save = die
+other.save_model(str(HERE / "out"))
+"""
+
+
+def test_second_trainer_writes_on_rank_0(tmp_path):
+    with script(tmp_path, SECOND) as world:
+        world.end_without_first(start(world, 2, DIES_LATER="1"))
+    check(tmp_path)

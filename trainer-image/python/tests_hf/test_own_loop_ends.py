@@ -46,6 +46,12 @@ def test_error_of_the_script_is_its_message(tmp_path):
     assert all("ValueError: the script has no disk" in worker.words()["message"] for worker in workers)
 
 
+def test_exit_with_an_error_in_the_loop_is_no_early_end(tmp_path):
+    workers = ended(tmp_path, "        if accelerator.job.steps_done == 1:\n            sys.exit(3)\n", 3)
+    assert all(worker.words()["message"] == "the script has exited with 3" for worker in workers)
+    assert all(worker.status()["phase"] != "Done" for worker in workers)
+
+
 def test_refusal_in_the_loop_ends_the_job(tmp_path):
     workers = ended(tmp_path, "        accelerator.save_state('run')\n", 64)
     assert all("accelerator.save_state: a job writes and reads its own checkpoints" in worker.words()["message"] for worker in workers)

@@ -7,19 +7,14 @@ may evaluate for hours. A connection of each rank to rank 0 ends with the proces
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-import selectors
-import socket
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from ..errors import PeerLost
-from ..groups import Group
 from ..job import Job
 from ..replica import current
+from .lines import Call, Calls, Line, opened
 from .membership import Membership
 from .steps import complete
 
@@ -27,13 +22,6 @@ Result = TypeVar("Result")
 
 # A week, in seconds: a script may work for long after its training.
 _PATIENCE = 604_800.0
-# Seconds that rank 0 waits for the connections of the others.
-_TIMEOUT = 60.0
-# Seconds between two checks for Ctrl-C.
-_LOOK_INTERVAL = 0.5
-_TOKEN_BYTES = 16
-# What rank 0 sends: it has written a file, or its script has ended.
-_WRITTEN, _ENDED = b"w", b"e"
 
 
 def stays_member() -> bool:
@@ -42,13 +30,13 @@ def stays_member() -> bool:
     return bool(os.environ.get("ROUNDHOUSE_MEMBERSHIP_FILE")) and current() is None
 
 
-def write(afterwards: Afterwards | None, function: Callable[[], None]) -> None:
+def write(afterwards: Afterwards | None, target: object, function: Callable[[], None]) -> None:
     """Calls ``function()``, which writes on rank 0; after the training as :meth:`Afterwards.write`
     does."""
     if afterwards is None:
         function()
     else:
-        afterwards.write(function)
+        afterwards.write(str(target), function)
 
 
 class Afterwards:
@@ -59,9 +47,12 @@ class Afterwards:
 
     def __init__(self, job: Job, total: int):
         self._job, self._total = job, total
-        # Number of files that the script has asked for, whichever rank has written them.
-        self._num_asked = self._num_written = 0
+        # The calls of the script that have written, on whichever rank.
+        self._written = Calls()
         self._is_writing = False
+        # Whether this rank has seen that a call was lost with rank 0, and the call has not been
+        # repeated.
+        self._is_undone = False
         # Identities and versions of the trained tensors at the end of the training, once it has
         # returned.
         self._trained: list[tuple[int, int, int]] | None = None
@@ -77,33 +68,43 @@ class Afterwards:
         """Must be called after a change of the model by the library."""
         self._trained = self._versions()
 
-    def write(self, function: Callable[[], Result]) -> Result:
+    def write(self, target: str, function: Callable[[], Result]) -> Result:
         """Calls ``function()``, which writes on rank 0. Returns when rank 0 has written. If rank 0
-        is lost, the next rank 0 calls it again."""
+        is lost, the next rank 0 calls it again. ``target``: what it writes.
+
+        A call that raises an error does not count, so a script may repeat it.
+        """
         if self._is_writing:
             return function()  # A part of what another call writes.
-        self._num_asked += 1
+        call = self._written.following(target)
         while True:
             self._is_writing = True
             try:
                 result = function()
             finally:
                 self._is_writing = False
-            if self._job.rank == 0:
-                self._num_written = self._num_asked
-            if self._line.has_written(self._num_asked):
+            if self._line.has_written(call):
+                self._written.add(call)
                 return result
+            if self._line.has_ended:
+                raise PeerLost(
+                    f"the script of rank 0 has ended, and has not written {target}: the ranks start again; call it on all ranks, or on "
+                    "rank 0 alone"
+                )
             self._take_over()
 
     def _end(self) -> None:
         """Raises PeerLost if rank 0 was lost before the end of its script, and may have left work
         undone. All ranks start again then."""
-        if not self._line.is_lost():
+        has_lost = self._is_undone or self._line.is_lost()
+        if not has_lost:
             self._line.end()
-        elif self._num_asked == 0 or self._job._process.checkpoint_dir is not None:
+        elif self._is_undone or not self._written.keys or self._job._process.checkpoint_dir is not None:
             raise PeerLost("rank 0 was lost after the training, before its script had ended: the ranks start again and repeat that part")
 
     def _take_over(self) -> None:
+        # Until the end of this method: the script may catch what it raises.
+        self._is_undone = True
         self._line.close()
         if self._trained not in (None, self._versions()):
             # A new rank would get the changed model, and change it again.
@@ -116,6 +117,7 @@ class Afterwards:
         self._line = self._meet()
         if self._trained is not None:
             self.note()
+        self._is_undone = False
 
     def _versions(self) -> list[tuple[int, int, int]]:
         tensors = [one for module in self._job._modules for one in (*module.parameters(), *module.buffers())]
@@ -138,7 +140,7 @@ class Afterwards:
         """Connects the ranks with rank 0, in further generations if one is lost meanwhile."""
         generations, process = self._job._generations, self._job._process
         while True:
-            line = _opened(generations.group, self._num_written)
+            line = opened(generations.group, self._written)
             if line is None:
                 self._lose("rank 0 does not answer after the training")
             elif process.sum([0.0]) is not None:
@@ -149,116 +151,3 @@ class Afterwards:
                 line.close()
                 generations.leave()
             self._form()
-
-
-class Line:
-    """The connections of a generation's ranks with its rank 0. ``is_first``: whether this rank is
-    that one."""
-
-    def __init__(self, is_first: bool, connections: list[socket.socket]):
-        self._is_first, self._connections = is_first, connections
-        self._num_written = 0
-        self._has_ended = self._is_lost = False
-
-    def has_written(self, number: int) -> bool:
-        """Reports on rank 0 that it has written this number of files. Elsewhere it waits for the
-        report, and returns False if rank 0 is lost before."""
-        if self._is_first:
-            self._send(_WRITTEN * (number - self._num_written))
-            self._num_written = number
-            return True
-        while self._num_written < number and not (self._has_ended or self._is_lost):
-            self._receive(_LOOK_INTERVAL)
-        return self._num_written >= number or self._has_ended
-
-    def is_lost(self) -> bool:
-        """Whether rank 0 was lost before its script had ended."""
-        while not (self._is_first or self._has_ended or self._is_lost) and self._receive(0.0):
-            pass
-        return self._is_lost
-
-    def end(self) -> None:
-        """Reports on rank 0 that its script has ended, and closes the connections."""
-        self._send(_ENDED if self._is_first else b"")
-        self.close()
-
-    def close(self) -> None:
-        """Closes the connections."""
-        for one in self._connections:
-            one.close()
-
-    def _send(self, words: bytes) -> None:
-        for one in self._connections if words else ():
-            # The script of the other rank may have ended.
-            with contextlib.suppress(OSError):
-                one.sendall(words)
-
-    def _receive(self, seconds: float) -> bool:
-        """Reads what rank 0 has sent. Returns False if there was nothing in this time."""
-        (own,) = self._connections
-        own.settimeout(seconds)
-        try:
-            words = own.recv(4096)
-        except (BlockingIOError, TimeoutError):
-            return False
-        except OSError:
-            words = b""
-        self._num_written += words.count(_WRITTEN)
-        self._has_ended |= _ENDED in words
-        self._is_lost = not words
-        return True
-
-
-def _opened(group: Group | None, num_written: int) -> Line | None:
-    """The connections of a new generation; None if rank 0 does not answer. ``num_written``: the
-    number of files that this rank has written, if it is rank 0."""
-    if group is None:
-        return Line(True, [])
-    try:
-        if group.rank > 0:
-            return Line(False, [_dial(group)])
-        line = Line(True, _accepted(group))
-    except (OSError, RuntimeError):
-        return None  # The store is gone with rank 0.
-    line.has_written(num_written)
-    return line
-
-
-def _accepted(group: Group) -> list[socket.socket]:
-    address, token = os.environ["ROUNDHOUSE_POD_IP"], secrets.token_bytes(_TOKEN_BYTES)
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    connections: list[socket.socket] = []
-    with socket.create_server((address, 0), family=family, backlog=1024) as listener, selectors.DefaultSelector() as ready:
-        group._store.store.set("afterwards", f"{listener.getsockname()[1]} {token.hex()} {address}")
-        ready.register(listener, selectors.EVENT_READ)
-        ends_at = time.monotonic() + _TIMEOUT
-        # A rank that does not come is lost, which the next collective shows.
-        while len(connections) < group.size - 1 and time.monotonic() < ends_at:
-            if not ready.select(_LOOK_INTERVAL):
-                continue
-            one, _ = listener.accept()
-            one.settimeout(_TIMEOUT)
-            if _read(one, len(token)) == token:
-                connections.append(one)
-            else:
-                one.close()
-    return connections
-
-
-def _dial(group: Group) -> socket.socket:
-    port, token, address = group._store.store.get("afterwards").decode().split(" ")
-    own = socket.create_connection((address, int(port)), timeout=_TIMEOUT)
-    # A node that is lost closes no connection.
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
-        own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    own.sendall(bytes.fromhex(token))
-    return own
-
-
-def _read(own: socket.socket, length: int) -> bytes:
-    words = b""
-    with contextlib.suppress(OSError):
-        while len(words) < length and (more := own.recv(length - len(words))):
-            words += more
-    return words

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..ending import Exits, leave_with
 from ..job import Job
 
 
@@ -19,6 +20,7 @@ class Membership:
         self._job, self._complete, self._pid = job, complete, os.getpid()
         self.is_over = False
         self._hook, sys.excepthook = sys.excepthook, self._failed
+        self._exits = Exits()
         atexit.register(self._at_exit)
 
     def close(self) -> None:
@@ -41,6 +43,7 @@ class Membership:
     def _over(self) -> None:
         self.is_over = True
         sys.excepthook = self._hook
+        self._exits.close()
         atexit.unregister(self._at_exit)
 
     def _failed(self, _: type[BaseException], error: BaseException, __: Any) -> None:
@@ -52,7 +55,13 @@ class Membership:
     def _at_exit(self) -> None:
         if os.getpid() != self._pid:
             return  # A child process that the script has forked is no member.
+        if (error := self._exits.error()) is not None:
+            error = self.fail(error)
+            if not isinstance(error, SystemExit):
+                # A library has replaced the hook, and Python would end with 1.
+                leave_with(error)
+            return
         try:
             self.close()
-        except Exception as error:
-            self._failed(type(error), error, None)
+        except Exception as trouble:
+            self._failed(type(trouble), trouble, None)

@@ -274,11 +274,11 @@ class ElasticFabric(SingleDeviceStrategy):
         elif job is not None:
             job.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
 
-    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+    def save_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """Writes a checkpoint on rank 0. After the training it returns on all ranks when the file
         is complete: if rank 0 is lost meanwhile, another rank writes it."""
         save = super().save_checkpoint
-        write(self._afterwards, lambda: save(*args, **kwargs))
+        write(self._afterwards, path, lambda: save(path, *args, **kwargs))
 
     def _refuse(self, words: str) -> None:
         with self._failing():

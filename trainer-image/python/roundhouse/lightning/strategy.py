@@ -166,11 +166,11 @@ class Elastic(SingleDeviceStrategy):
             training.close(error)
             self._afterwards = training.afterwards if error is None else None
 
-    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Writes a checkpoint on rank 0. After ``fit`` it returns on all ranks when the file is
         complete: if rank 0 is lost meanwhile, another rank writes it."""
         save = super().save_checkpoint
-        write(self._afterwards, lambda: save(*args, **kwargs))
+        write(self._afterwards, filepath, lambda: save(checkpoint, filepath, *args, **kwargs))
 
     # One step.
 

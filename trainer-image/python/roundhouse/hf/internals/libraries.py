@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 import os
 from collections.abc import Iterable, Iterator
@@ -72,8 +73,33 @@ def take_rank(job: Job, *, is_behind: bool = False) -> None:
     set_rank(max(job.rank, 1) if is_behind else job.rank)
 
 
+# The rank that the libraries have got.
+_rank: int | None = None
+
+
+def _keep_rank() -> None:
+    """Lets later states of the libraries have that rank, too. All ``TrainingArguments`` make new
+    ones, in which each worker is rank 0."""
+    begin = PartialState.__init__
+
+    @functools.wraps(begin)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        is_new = not PartialState._shared_state
+        begin(self, *args, **kwargs)
+        if is_new and _rank is not None:
+            self.process_index = _rank
+
+    PartialState.__init__ = init
+
+
+if IS_WORKER:
+    _keep_rank()
+
+
 def set_rank(rank: int) -> None:
     """Gives the libraries a rank."""
+    global _rank
+    _rank = rank
     PartialState().process_index = rank
     if AcceleratorState._shared_state:
         AcceleratorState().process_index = rank

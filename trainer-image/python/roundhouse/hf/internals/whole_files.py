@@ -3,6 +3,7 @@ and those of a model that the processes of a replica share are of the whole mode
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +25,17 @@ class WholeFiles(Host):
     optimizer: Any
     # The weights of the whole model while it is saved.
     _whole: dict[str, Any] | None = None
-    # Known after the training of a worker.
+    # Known after the training of a worker, also to other Trainers of the script.
     _afterwards: Afterwards | None = None
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Writes the whole model on rank 0. All processes have to call it."""
-        write(self._afterwards, lambda: self._save_whole(*args, **kwargs))
+        directory = kwargs.get("output_dir", args[0] if args else None) or self.args.output_dir
+        write(self._afterwards, directory, lambda: self._save_whole(*args, **kwargs))
 
     def save_state(self) -> None:
         """Writes the state of the Trainer on rank 0."""
-        write(self._afterwards, super().save_state)
+        write(self._afterwards, os.path.join(self.args.output_dir, "trainer_state.json"), super().save_state)
 
     def _save_whole(self, *args: Any, **kwargs: Any) -> None:
         replica = current()
